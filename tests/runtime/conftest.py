@@ -22,6 +22,6 @@ def with_and_without_reader(request: pytest.FixtureRequest, monkeypatch: pytest.
 
 @pytest.fixture(params=["forloop", "fused_cpu"])
 def each_lowering(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Run the test in two lowerings; its result depends on neither."""
+    """Run the test in two lowerings. Its result must not depend on the lowering."""
     with use_lowering(request.param):
         yield

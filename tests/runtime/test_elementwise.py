@@ -24,11 +24,12 @@ LOWERINGS = ("forloop", "foreach", "fused_cpu")
 
 
 def pair(*sizes: Any, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor], list[Tensor]]:
+    """Return two lists of random tensors of these sizes."""
     return tuple([torch.randn(size, dtype=dtype) for size in sizes] for _ in range(2))
 
 
 def check(means: list[Tensor], tensors: list[Tensor], decay: float = 0.9) -> None:
-    """Check two calls: the first checks its tensors, the second may use the cached call."""
+    """Check two calls of `ema`: the first checks its tensors, the second may be a cached call."""
     for _ in range(2):
         expected = [
             m + (t.to(m.dtype) - m) * (1 - decay) for m, t in zip(means, tensors, strict=True)
@@ -158,7 +159,7 @@ def test_a_second_call_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     generated._update._cached.clear()
     ema(*pair(3, 4))
     gathered: list[object] = []
-    monkeypatch.setattr(FusedCpuBackend, "call", lambda *given: gathered.append(given))
+    monkeypatch.setattr(FusedCpuBackend, "call", lambda *arguments: gathered.append(arguments))
     for dtype in (torch.float64, torch.bfloat16):
         means, tensors = pair(5, (6, 2), dtype=dtype)
         expected = [m.lerp(t, 0.75) for m, t in zip(means, tensors, strict=True)]

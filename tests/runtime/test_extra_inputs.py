@@ -70,8 +70,8 @@ def class_of(text: str) -> Any:
 
 
 def close(found: list[Tensor], expected: list[Tensor]) -> None:
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one.detach(), other, rtol=1e-10, atol=1e-10)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a.detach(), b, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -319,10 +319,10 @@ def test_other_arguments_are_refused() -> None:
     for view in (param, param.data, param.detach()):
         with pytest.raises(ValueError, match=r"hessian\[0\] is in the parameter's memory"):
             SOPHIA([param]).step(hessian=[view])
-    both = torch.ones(4)  # one buffer for a parameter and its input
-    part = torch.nn.Parameter(both[:2])
+    buffer = torch.ones(4)  # holds a parameter, and behind it an input
+    part = torch.nn.Parameter(buffer[:2])
     part.grad = torch.ones(2)
-    SOPHIA([part]).step(hessian=[both[2:]])
+    SOPHIA([part]).step(hessian=[buffer[2:]])
     assert part.tolist() != [1, 1]
 
 

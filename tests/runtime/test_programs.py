@@ -133,8 +133,8 @@ def test_thirty_steps_are_the_published_ones(rule: str, lowering: str) -> None:
 
 
 def close(found: list[Tensor], expected: list[Tensor]) -> None:
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one.detach(), other, rtol=1e-10, atol=1e-10)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a.detach(), b, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -188,7 +188,7 @@ def test_a_parameter_without_state_stays() -> None:
 
 @outside_interpreter
 @pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
-def test_a_parameter_that_stands_in_a_group_twice_moves_once() -> None:
+def test_a_program_moves_a_parameter_that_is_listed_twice_once() -> None:
     param = parameters()[0]
     optimizer = SGD([param, param], momentum=0.5)
     train(optimizer, 2)

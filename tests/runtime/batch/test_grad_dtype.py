@@ -49,14 +49,14 @@ def trained(name: str, lowering: str, dtypes: tuple[Any, Any], **options: Any) -
 
     `dtypes` are those of the parameters and of the gradients.
     """
-    own, of_gradients = dtypes
-    params = parameters(name, own)
+    param_dtype, grad_dtype = dtypes
+    params = parameters(name, param_dtype)
     optimizer = ours_and_torchs(name)[0](params, **options)
     for step in range(4):
-        mixed = of_gradients if step != 2 else own  # a step may get another dtype than the last
-        give_in_dtype(name, params, mixed, step)
+        # The gradients' dtype may change from step to step.
+        give_in_dtype(name, params, grad_dtype if step != 2 else param_dtype, step)
         if step == 1:
-            params[0].grad = params[0].grad.to(own)
+            params[0].grad = params[0].grad.to(param_dtype)
         with use_lowering(lowering):
             optimizer.step()
     states = [v for values in optimizer.state.values() for v in values.values()]

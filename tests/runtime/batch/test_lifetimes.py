@@ -15,7 +15,7 @@ from optgen.optim import SGD
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("steps", [1, 3])
 class TestNothingIsKeptAlive:
-    """An optimizer holds after a step what torch's holds: its groups and its state."""
+    """After a step, an optimizer holds only its groups and its state, as torch's does."""
 
     @pytest.fixture
     def trained(self, lowering: str, steps: int) -> Iterator[tuple[SGD, list[Tensor]]]:

@@ -158,7 +158,7 @@ def test_a_forked_child_steps_alone() -> None:
     run(FORK)
 
 
-def test_a_state_that_the_flags_promise_must_be_there() -> None:
+def test_a_missing_state_that_the_options_demand_is_an_error() -> None:
     """Without this error, the kernel would read from a null address."""
     param = torch.nn.Parameter(torch.ones(3))
     batch = SimpleNamespace(

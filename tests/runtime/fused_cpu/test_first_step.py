@@ -110,9 +110,9 @@ def test_states_have_memory_of_their_own() -> None:
     train(optimizer, params, 1)
 
     sizes = {value.untyped_storage().nbytes() - value.nbytes for value in states(optimizer)}
-    places = [value.data_ptr() for value in states(optimizer) if value.numel()]
+    addresses = [value.data_ptr() for value in states(optimizer) if value.numel()]
     assert sizes == {0}
-    assert len(set(places)) == len(places)
+    assert len(set(addresses)) == len(addresses)
 
 
 @needs_reader

@@ -130,8 +130,8 @@ def Many(p, g, t, /, {states}, *, lr=hyper(0.5)):
 @pytest.mark.parametrize(("count", "update"), [(15, "s{0} = s{0} + g"), (9, "")])
 def test_a_rule_with_too_many_states_steps_unfused(count: int, update: str, tmp_path: Path) -> None:
     states = ", ".join(f's{index}=state("state{index}")' for index in range(count))
-    asked = "if fresh(s{0}):\n        s{0} = g\n    else:\n        s{0} = s{0} + g"
-    body = "\n".join("    " + (update or asked).format(index) for index in range(count))
+    fresh_update = "if fresh(s{0}):\n        s{0} = g\n    else:\n        s{0} = s{0} + g"
+    body = "\n".join("    " + (update or fresh_update).format(index) for index in range(count))
     path = tmp_path / "many.py"
     path.write_text(MANY.format(states=states, body=body))
     param = parameter()

@@ -28,12 +28,12 @@ def test_a_sweep_may_store_only_a_state_in_sixteen_bits() -> None:
 def test_a_matrix_op_takes_all_matrices_of_a_group_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[list[Shape]] = []
 
-    def spied(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
+    def recorded(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
         taken.append([tuple(tensor.shape) for tensor in tensors])
-        return plain(tensors, *arguments)
+        return original(tensors, *arguments)
 
-    plain = matrix_ops.orthogonalize
-    monkeypatch.setattr(matrix_ops, "orthogonalize", spied)
+    original = matrix_ops.orthogonalize
+    monkeypatch.setattr(matrix_ops, "orthogonalize", recorded)
     shapes = [(4, 6), (6, 4), (4, 6)]
     groups = [{"params": [Parameter(v)]} for v in values(shapes, torch.float64, 0)]
     optimizer = Muon([{"params": [groups[0]["params"][0], groups[1]["params"][0]]}, groups[2]])
@@ -51,8 +51,8 @@ def test_a_matrix_op_takes_all_matrices_of_a_group_at_once(monkeypatch: pytest.M
 
 def test_a_matrix_stored_by_columns_takes_the_same_step() -> None:
     (start,) = values([(6, 9)], torch.float64, 0)
-    plain, turned = Parameter(start.clone()), Parameter(start.t().contiguous().t())
-    assert not turned.is_contiguous()
-    for param in (plain, turned):
+    plain, by_columns = Parameter(start.clone()), Parameter(start.t().contiguous().t())
+    assert not by_columns.is_contiguous()
+    for param in (plain, by_columns):
         stepped(Muon([param]))
-    assert error(turned, plain) < 1e-14
+    assert error(by_columns, plain) < 1e-14

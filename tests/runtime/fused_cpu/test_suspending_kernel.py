@@ -93,25 +93,25 @@ class Rank:
     def _batches(self, kernel: SuspendingKernel, grads: Sequence[Tensor]) -> Iterator[Batch]:
         """Yield batches; the parameters of a batch have equal shardings and facts."""
         indices_by_key: dict[DispatchKey, list[int]] = {}
-        for place, member in enumerate(self.members):
+        for index, member in enumerate(self.members):
             facts = tuple(FACTS[fact](member) for fact in kernel.rule.facts)
             indices_by_key.setdefault(
                 DispatchKey(facts=facts, sharding=self.sharding_of(member)), []
-            ).append(place)
-        for dispatch_key, places in indices_by_key.items():
-            members = [self.members[place] for place in places]
-            parts = [self.part(grads[place]) for place in places]
-            states = [self.states[place] for place in places]
+            ).append(index)
+        for dispatch_key, indices in indices_by_key.items():
+            members = [self.members[index] for index in indices]
+            parts = [self.part(grads[index]) for index in indices]
+            states = [self.states[index] for index in indices]
             yield Batch(
                 group=self.group,
                 members=members,
-                params=[self.params[place] for place in places],
+                params=[self.params[index] for index in indices],
                 grads=parts,
                 states=[_column(state, members, states) for state in kernel.rule.states],
                 steps=[each["step"] for each in states] if kernel.rule.step else [],
                 dicts=[],
-                fresh={key: [False] * len(places) for key in kernel.rule.fresh},
-                dispatch_keys=[dispatch_key] * len(places),
+                fresh={key: [False] * len(indices) for key in kernel.rule.fresh},
+                dispatch_keys=[dispatch_key] * len(indices),
                 types=[],
             )
 
@@ -157,8 +157,8 @@ def prepared(
         optimizer, dtype_variants.bits_of_dtypes([torch.float64]), suspends=True
     )
     assert isinstance(kernel, SuspendingKernel)
-    places = product(*map(range, mesh))
-    return [Rank(optimizer, Mesh(mesh, place), axes) for place in places], kernel
+    meshes = [Mesh(mesh, coordinates) for coordinates in product(*map(range, mesh))]
+    return [Rank(optimizer, mesh_of_rank, axes) for mesh_of_rank in meshes], kernel
 
 
 def check_against_whole(

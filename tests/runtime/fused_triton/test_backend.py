@@ -100,7 +100,7 @@ def train(ours: list[Tensor], optimizer: Any, theirs: list[Tensor], other: Any, 
 
 @inside_interpreter
 @pytest.mark.parametrize(("name", "settings"), CASES)
-def test_agrees_with_torch_in_float64(name: str, settings: dict[str, Any]) -> None:
+def test_steps_agree_with_torch_in_float64(name: str, settings: dict[str, Any]) -> None:
     both = pair(name, torch.float64, **settings)
     train(*both, steps=7)  # RAdam changes its formula in the sixth step
     assert largest_error(*both) < 1e-14
@@ -108,7 +108,7 @@ def test_agrees_with_torch_in_float64(name: str, settings: dict[str, Any]) -> No
 
 @inside_interpreter
 @pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta"])
-def test_computes_in_float32_for_float32(name: str) -> None:
+def test_float32_steps_agree_with_torch(name: str) -> None:
     both = pair(name, torch.float32, weight_decay=0.1)
     train(*both, steps=4)
     assert largest_error(*both) < 1e-6
@@ -116,7 +116,7 @@ def test_computes_in_float32_for_float32(name: str) -> None:
 
 @inside_interpreter
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_rounds_sixteen_bits_once_a_step(dtype: torch.dtype) -> None:
+def test_sixteen_bits_are_rounded_once_a_step(dtype: torch.dtype) -> None:
     param = torch.randn(2000).to(dtype).requires_grad_()
     start = param.detach().double()
     param.grad = torch.randn(2000).to(dtype)
@@ -184,7 +184,7 @@ def test_a_tensor_learning_rate_is_read_in_place() -> None:
 
 @inside_interpreter
 @pytest.mark.parametrize("scale", [4.0, 3.0])
-def test_unscales_gradients(scale: float) -> None:
+def test_gradients_are_unscaled(scale: float) -> None:
     both = pair("Adam", torch.float32, fused=None)
     ours, optimizer, theirs, other = both
     for step in range(3):
@@ -194,7 +194,7 @@ def test_unscales_gradients(scale: float) -> None:
         optimizer.found_inf = torch.tensor(0.0)
         optimizer.step()
         other.step()
-        for a, b in zip(ours, theirs, strict=True):  # torch's kernels also leave gradients unscaled
+        for a, b in zip(ours, theirs, strict=True):  # torch's kernels store unscaled gradients, too
             assert (a.grad is None) == (b.grad is None)
             assert a.grad is None or error(a.grad, b.grad) < 1e-6
     assert largest_error(*both) < 1e-6
@@ -205,7 +205,7 @@ def test_unscales_gradients(scale: float) -> None:
     ("name", "settings"),
     [("Adam", {}), ("SGD", {"momentum": 0.9, "dampening": 0.5}), ("NAdam", {})],
 )
-def test_skips_a_step_with_an_infinity(name: str, settings: dict[str, Any]) -> None:
+def test_a_step_with_an_infinity_is_skipped(name: str, settings: dict[str, Any]) -> None:
     both = pair(name, torch.float64, **settings)
     ours, optimizer, _, _ = both
     start = [param.detach().clone() for param in ours]
@@ -214,7 +214,7 @@ def test_skips_a_step_with_an_infinity(name: str, settings: dict[str, Any]) -> N
     optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(ours, start, strict=True))
     optimizer.found_inf = torch.tensor(0.0)
-    train(*both, steps=3)  # as if there had been no first step: step counts, products, fresh states
+    train(*both, steps=3)  # step counts, products and fresh states ignore the skipped step
     assert largest_error(*both) < 1e-14
 
 
@@ -259,7 +259,7 @@ def test_a_step_advances_the_version_of_a_parameter() -> None:
 
 
 @inside_interpreter
-def test_follows_parameters_that_are_exchanged() -> None:
+def test_exchanged_parameters_are_stepped() -> None:
     param = torch.ones(4, requires_grad=True)
     optimizer = optgen.optim.Adam([param], lr=0.5)
     param.grad = torch.ones(4)

@@ -1,6 +1,6 @@
 """Test rules in Triton's interpreter: each agrees with the C++ kernel.
 
-The rules take turns with the dtypes.
+Each rule runs in one of the four dtypes: the first in the first, the second in the second.
 """
 
 import threading

@@ -140,7 +140,7 @@ def thousand_parameters() -> list[Tensor]:
     return [Parameter(torch.ones(())) for _ in range(1000)]
 
 
-def test_creating_many_states_starts_no_search_for_garbage(gc_events: list[str]) -> None:
+def test_creating_many_states_starts_no_garbage_collection(gc_events: list[str]) -> None:
     optimizer = optgen.optim.Adam(thousand_parameters())
     gc.collect()
     gc_events.clear()

@@ -27,6 +27,7 @@ def random_values(count: int, size: float = 1.0, power: int = 5) -> Tensor:
 @pytest.mark.parametrize(("block", "code_map"), BLOCKS_AND_MAPS)
 @pytest.mark.parametrize("size", [1.0, 1e-15, 1e30])
 def test_numbers_are_the_nearest_shares(block: int, code_map: str, size: float) -> None:
+    """A code stands for a share of its block's scale. A number gets the code of the nearest one."""
     for count in (1, 63, block, 4001):
         values = random_values(count, size)
         for each in (values, values.abs()):

@@ -170,7 +170,7 @@ def test_an_element_does_not_depend_on_its_neighbours(
 
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize(("name", "options"), [("SGD", {"momentum": 0.9}), ("AdamW", {})])
-def test_an_element_does_not_depend_on_its_place(
+def test_an_element_does_not_depend_on_its_position(
     dtype: torch.dtype, name: str, options: dict[str, float]
 ) -> None:
     """Short tensors of many lengths at odd addresses get the bits of one long tensor."""

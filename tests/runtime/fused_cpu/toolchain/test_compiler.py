@@ -212,7 +212,7 @@ def test_a_full_disk_or_quota_is_reported(
     assert "no C++ compiler" not in message
 
 
-def test_a_full_folder_is_left_for_the_next(
+def test_a_full_folder_is_left_for_the_next_folder(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(
@@ -302,9 +302,8 @@ def test_a_source_that_is_refused_is_a_defect_of_ours(cache: Path) -> None:
     assert "'nothing' was not declared" in log.read_text() or "undeclared" in log.read_text()
     assert log.with_suffix(".cpp").read_text() == WRONG
     assert len(list(cache.iterdir())) == 2
-    assert (
-        error_message(WRONG).partition("\n")[0] == first
-    )  # the same files, and no additional ones
+    # A second failure writes the same files, and no additional ones.
+    assert error_message(WRONG).partition("\n")[0] == first
     assert len(list(cache.iterdir())) == 2
 
 
