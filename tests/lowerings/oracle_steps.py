@@ -37,7 +37,7 @@ def rule_of(source: Path | Spec) -> Algorithm:
     return add_maximize(algorithm)
 
 
-def drawn(
+def random_tensors(
     count: int, dtype: torch.dtype, seed: int = 0, shape: tuple[int, ...] = SHAPE
 ) -> list[Tensor]:
     """Return tensors of normally distributed numbers, a few of them tiny or zero."""
@@ -60,7 +60,7 @@ def steps_beside_the_oracle(
 ) -> Iterator[Compared]:
     """Yield every step's values. The oracle starts each step from the lowering's values."""
     rule = rule_of(source)
-    start, *grads = drawn(count + 1, dtype, shape=shape)
+    start, *grads = random_tensors(count + 1, dtype, shape=shape)
     param = torch.nn.Parameter(start.clone(), requires_grad=lowering != "differentiable")
     if grad_dtype:
         param.grad_dtype = grad_dtype  # type: ignore[attr-defined]

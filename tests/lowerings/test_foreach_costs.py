@@ -235,7 +235,7 @@ def test_extra_memory_is_limited(name: str, device: str, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("device", ["CPU", "GPU"])
 @pytest.mark.parametrize("rows", [8, 1000])
-def test_extra_memory_is_limited_where_rows_and_columns_are_factored(
+def test_extra_memory_is_limited_for_factored_parameters(
     rows: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if device == "GPU":

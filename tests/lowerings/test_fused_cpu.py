@@ -234,7 +234,7 @@ def test_nested_branches_become_consecutive_branches() -> None:
     ]
 
 
-def test_long_lines_are_folded_where_they_bind_least() -> None:
+def test_long_lines_are_folded_at_the_operators_that_bind_least() -> None:
     line = "x = " + " + ".join(f"(aaaaaaaa * {name})" for name in "abcdefgh") + ";"
     lines = wrapped_statement(line, 8)
     assert len(lines) == 2

@@ -53,13 +53,13 @@ def test_two_launches_for_every_set_of_types(launches: Launches) -> None:
 @pytest.mark.parametrize("name", classes())
 def test_other_values_need_no_other_kernel(name: str, launches: Launches) -> None:
     """Other numbers of tensors, other hyperparameters and further steps use the same kernels."""
-    kind = classes()[name]
+    cls = classes()[name]
     for count in (1, 3, 16, 64):
         params = parameters(*[(5, 20)] * count)
-        if kind.rule.gradient == "sparse_only":
+        if cls.rule.gradient == "sparse_only":
             for param in params:
                 param.grad = torch.ones(5, 20).to_sparse(1)
-        optimizer = kind(params, lr=0.1 * count)
+        optimizer = cls(params, lr=0.1 * count)
         for _ in range(2):
             optimizer.step()
             changed = {
