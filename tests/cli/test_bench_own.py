@@ -50,10 +50,10 @@ def test_a_users_rule_is_compared_with_the_limit(tmp_path: Path) -> None:
 
 def test_a_users_rule_may_stand_beside_a_class_of_torch(tmp_path: Path) -> None:
     path = write_spec(tmp_path, "my_rule", spec())
-    header, _, own, theirs = bench_lines(path, "sgd", path)
+    header, _, my_rule, sgd = bench_lines(path, "sgd", path)
     assert "torch's default" in header
-    assert own.split()[-2:] == ["-", "-"]
-    assert theirs.split()[-1].endswith("x")
+    assert my_rule.split()[-2:] == ["-", "-"]
+    assert sgd.split()[-1].endswith("x")
 
 
 def test_groups_need_no_learning_rate(tmp_path: Path) -> None:

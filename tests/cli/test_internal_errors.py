@@ -65,7 +65,7 @@ def test_load_reports_a_defect_and_keeps_the_cause(broken: Path) -> None:
 def test_a_defect_of_the_reader_is_reported(
     outside_checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error's place is that of the statement."""
+    """The error is at the statement that the reader was reading."""
     from optgen.spec.op_calls import OpCalls
 
     monkeypatch.setattr(OpCalls, "_op", lambda *_: [][0])

@@ -119,12 +119,12 @@ def test_a_reduction_means_what_torch_computes(word: str, element: float) -> Non
 
 
 def test_sums_and_maxima_of_nothing_are_zero() -> None:
-    nothing = torch.zeros(0, 3)
-    assert [OPS[w].meaning(nothing).item() for w in ("sum", "norm", "max_abs")] == [0, 0, 0]
-    assert OPS["col_max_abs"].meaning(nothing).tolist() == [[0, 0, 0]]
-    assert OPS["row_max_abs"].meaning(nothing.mT).tolist() == [[0], [0], [0]]
-    assert OPS["row_max_abs"].meaning(nothing).shape == (0, 1)
-    assert OPS["col_max_abs"].meaning(nothing.mT).shape == (1, 0)
+    empty = torch.zeros(0, 3)
+    assert [OPS[w].meaning(empty).item() for w in ("sum", "norm", "max_abs")] == [0, 0, 0]
+    assert OPS["col_max_abs"].meaning(empty).tolist() == [[0, 0, 0]]
+    assert OPS["row_max_abs"].meaning(empty.mT).tolist() == [[0], [0], [0]]
+    assert OPS["row_max_abs"].meaning(empty).shape == (0, 1)
+    assert OPS["col_max_abs"].meaning(empty.mT).shape == (1, 0)
 
 
 @pytest.mark.parametrize("shape", [(4, 7), (7, 4), (5, 5), (2, 3, 6), (1, 4)])

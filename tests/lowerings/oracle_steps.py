@@ -32,7 +32,7 @@ class Compared(NamedTuple):
 
 
 def rule_of(source: Path | Spec) -> Algorithm:
-    """Return the rule of a spec, as its lowerings have it."""
+    """Return the algorithm of a spec, with the option `maximize` that every lowering has."""
     (algorithm,) = read_spec(source)
     return add_maximize(algorithm)
 

@@ -1,4 +1,4 @@
-"""Test the C++ that the fused CPU lowering prints: its text, and what compilers make of it."""
+"""Test the C++ that the fused CPU lowering prints: its text, its warnings and its vectorization."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Test rules with phases in C++: which steps share a pass, and what compilers make of the loops."""
+"""Test rules with phases in C++: which steps share a pass, and that the loops are vectorized."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def described(passes: list[Pass]) -> list[str]:
 
 
 @pytest.mark.parametrize("path", ["specs/adafactor.py", "specs/came.py"], ids=["adafactor", "came"])
-def test_what_runs_together(path: str, golden: Golden) -> None:
+def test_steps_share_passes(path: str, golden: Golden) -> None:
     plan = planned(path)
     shapes = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
     states = {s.symbol: shapes[s.shape] for s in plan.algorithm.states if s.shape in shapes}

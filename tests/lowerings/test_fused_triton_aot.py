@@ -88,7 +88,9 @@ def assert_lean(found: dict[str, Figures], case: Case) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", classes())
-def test_kernels_need_no_more_than_recorded(name: str, target: str, cache: str) -> None:
+def test_kernels_need_no_more_registers_and_memory_than_recorded(
+    name: str, target: str, cache: str
+) -> None:
     for case in chosen(name, target):
         found = kernels(classes()[name], case, cache)
         assert_lean(found, case)

@@ -24,8 +24,8 @@ Launches = list[Launch]
 @pytest.fixture
 def launches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launches]:
     """Return every launch with its grid and its kernel, compiled and not run."""
-    with compiling_for("sm_90", str(tmp_path_factory.getbasetemp() / "triton")) as seen:
-        yield seen
+    with compiling_for("sm_90", str(tmp_path_factory.getbasetemp() / "triton")) as recorded:
+        yield recorded
 
 
 def parameters(*sizes: Any, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:

@@ -30,6 +30,6 @@ from optgen.lowerings.python.literals import literal
     ],
 )
 def test_a_literal_is_short_and_exact(value: object, text: str) -> None:
-    """The literal is written as people write numbers, and is the same number."""
+    """The literal is as short as people write numbers, and has the same value."""
     assert literal(value) == text
     assert eval(text) == value

@@ -83,7 +83,7 @@ def test_invalid_arguments_give_torchs_messages(name: str, wrong: dict[str, Any]
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 2, 2)])
 def test_muon_takes_matrices_only(shape: tuple[int, ...]) -> None:
-    """Torch checks the constructor's groups only. Ours also checks a group that is added later.
+    """Torch checks only the constructor's groups. optgen also checks a group that is added later.
 
     A refused group is not added.
     """

@@ -420,7 +420,7 @@ def test_a_resumed_run_has_the_same_bits(lowering: str, method: str) -> None:
 
 @outside_interpreter
 def test_a_parameter_keeps_its_stream() -> None:
-    """All parameters of all groups are counted, even before their first gradient."""
+    """A stream is the parameter's index among all groups, with or without a gradient."""
     params = [torch.nn.Parameter(torch.ones(SHAPE).bfloat16()) for _ in range(4)]
     optimizer = optgen.load(STOCHASTIC)([{"params": params[:2]}, {"params": params[2:3]}])
     for round_ in ((1, 2), (0, 1, 2)):

@@ -134,8 +134,8 @@ def wrong_values(name: str, plan: Plan, answers: dict[str, bool]) -> list[str]:
     rule, planned = SymbolicRun(algorithm, answers), SymbolicRun(algorithm, answers)
     rule.run(algorithm.rule)
     run_plan(plan, planned)
-    kept = (algorithm.param, *(s.symbol for s in algorithm.states))
-    return [each for each in kept if not is_zero(rule.values[each] - planned.values[each])]
+    stored = (algorithm.param, *(s.symbol for s in algorithm.states))
+    return [name for name in stored if not is_zero(rule.values[name] - planned.values[name])]
 
 
 @pytest.mark.parametrize("passes", PASSES)

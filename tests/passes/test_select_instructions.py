@@ -166,7 +166,7 @@ def test_a_tensor_with_two_names_is_not_overwritten() -> None:
     "change", ["2 * m", "m + g", "lerp(m, g, c)", "maximum(m, g)", "where(g > c, 2, m)"]
 )
 def test_a_state_with_an_alias_is_not_changed_in_place(change: str) -> None:
-    """The first sweep only sums p and the new m, and stores neither: both may be one tensor."""
+    """The first sweep only sums p and the new m. It stores neither, so both may be one tensor."""
     rule = f"m = exp(m); p = m; m = {change}; m = m + mean(p) - mean(m); p = p + lr * g * m"
     first, second, named, *changes = lines(rule)
 

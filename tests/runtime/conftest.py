@@ -7,9 +7,8 @@ import pytest
 
 from optgen import use_lowering
 
-cached_dense_step = importlib.import_module(
-    "optgen.runtime.fused_cpu.cached_dense_step"
-)  # a function of the package has the same name
+# `import` would return the package's function of the same name.
+cached_dense_step = importlib.import_module("optgen.runtime.fused_cpu.cached_dense_step")
 
 
 @pytest.fixture(params=["read in C++", "gathered in Python"])

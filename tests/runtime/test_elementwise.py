@@ -112,7 +112,7 @@ def test_a_call_advances_versions_and_records_no_graph() -> None:
 
 
 def test_unfit_arguments_are_refused() -> None:
-    ones, kept = [torch.ones(2, 3), torch.ones(4)], torch.ones(2, 3)
+    ones, original = [torch.ones(2, 3), torch.ones(4)], torch.ones(2, 3)
     for others in ([torch.ones(2, 3)], [torch.ones(3, 2), torch.ones(4)], []):
         with pytest.raises(ValueError, match="of ema differ in length or in the shapes"):
             ema(ones, others)
@@ -128,7 +128,7 @@ def test_unfit_arguments_are_refused() -> None:
     with pytest.raises(RuntimeError, match="cannot run through 'fused_triton'"):  # noqa: SIM117
         with use_lowering("fused_triton"):
             ema(ones, ones)
-    assert torch.equal(ones[0], kept)
+    assert torch.equal(ones[0], original)
     ema([], [])
     ema((), [])
 

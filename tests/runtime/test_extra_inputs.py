@@ -183,19 +183,19 @@ def test_an_input_may_have_any_dtype(dtype: torch.dtype, lowering: str) -> None:
     text = ELEMENTS.replace("Elements", "Plain").replace("1 + s", "2 + s")
     param = torch.nn.Parameter(torch.randn(5, 3).to(dtype))
     start, grad, handed = param.detach().clone(), torch.randn(5, 3).to(dtype), torch.randn(5, 3)
-    given = [handed.to(dtype)]
+    inputs = [handed.to(dtype)]
     param.grad = grad.clone()
     optimizer = class_of(text)([param], lr=0.5)
-    before = given[0].clone()
+    before = inputs[0].clone()
     with optgen.use_lowering(lowering):
-        optimizer.step(first=given)
+        optimizer.step(first=inputs)
 
     wide = torch.complex128 if dtype.is_complex else torch.float64
     expected = start.to(wide) - 0.5 * (grad.to(wide) + before.to(wide)) / 3
     tolerance = 2**-6 if dtype == torch.bfloat16 else 1e-6
     found = param.detach().to(wide)
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-    assert torch.equal(given[0], before)
+    assert torch.equal(inputs[0], before)
 
 
 @outside_interpreter
@@ -252,9 +252,9 @@ def test_a_missing_input_is_an_error_before_anything_changes() -> None:
     start = [param.detach().clone() for param in params]
     handed: list[Tensor | None] = [estimate(param, 0) for param in params]
     handed[3] = None
-    for given in (handed, None):
+    for hessian in (handed, None):
         with pytest.raises(ValueError, match=r"needs hessian for each parameter .* of shape \("):
-            optimizer.step(hessian=given)
+            optimizer.step(hessian=hessian)
         assert all(map(torch.equal, params, start))
         assert not optimizer.state
     params[3].grad = None  # a parameter without a gradient needs no input

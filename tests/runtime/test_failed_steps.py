@@ -148,7 +148,8 @@ LATER: dict[str, Break] = {  # only when there are states
     "a step count of -3": a_state("step", torch.tensor(-3.0)),
     "a step count of -1": a_state("step", torch.tensor(-1.0)),
 }
-# Triton's interpreter is slow: a case has one number of earlier steps there, and two elsewhere.
+# A case runs after no step and after two steps. In Triton's interpreter, which is slow, it runs
+# after one of the two.
 CASES = [
     *(
         (name, change, steps)

@@ -199,17 +199,17 @@ def test_a_program_moves_a_parameter_that_is_listed_twice_once() -> None:
 
 
 @outside_interpreter
-@pytest.mark.parametrize("way", ["state dict", "pickle", "copy"])
-def test_the_mode_is_kept(way: str) -> None:
+@pytest.mark.parametrize("method", ["state dict", "pickle", "copy"])
+def test_the_mode_is_kept(method: str) -> None:
     optimizer: Any = ADAMW(parameters())
     train(optimizer, 3)
     optimizer.eval()
     assert [g["train_mode"] for g in optimizer.state_dict()["param_groups"]] == [False]
-    if way == "state dict":
+    if method == "state dict":
         other: Any = ADAMW([p.detach().clone().requires_grad_() for p in values(optimizer)])
         other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     else:
-        text = pickle.dumps(optimizer) if way == "pickle" else b""
+        text = pickle.dumps(optimizer) if method == "pickle" else b""
         other = pickle.loads(text) if text else copy.deepcopy(optimizer)
     with pytest.raises(RuntimeError, match="eval mode"):
         other.step()

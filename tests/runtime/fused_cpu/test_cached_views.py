@@ -17,9 +17,8 @@ from optgen import use_lowering
 from optgen.optim import Adafactor
 from optgen.spec import Spec
 
-cached_dense_step = importlib.import_module(
-    "optgen.runtime.fused_cpu.cached_dense_step"
-)  # a function of the package has the same name
+# `import` would return the package's function of the same name.
+cached_dense_step = importlib.import_module("optgen.runtime.fused_cpu.cached_dense_step")
 ROWS = '''
 from optgen.spec import *
 
@@ -41,15 +40,15 @@ def rows() -> Any:
 @pytest.fixture
 def repeated(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Return a list that gets, for each step, whether the cached step took it."""
-    taken: list[bool] = []
+    was_cached: list[bool] = []
     run = cached_dense_step.CachedDenseStep.run
 
     def watched(self: Any, optimizer: Any) -> bool:
-        taken.append(run(self, optimizer))
-        return taken[-1]
+        was_cached.append(run(self, optimizer))
+        return was_cached[-1]
 
     monkeypatch.setattr(cached_dense_step.CachedDenseStep, "run", watched)
-    return taken
+    return was_cached
 
 
 class Pair:
@@ -85,7 +84,7 @@ class Pair:
                 torch.testing.assert_close(param, reference, rtol=1e-12, atol=1e-12)
 
     def change(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change the first group of both."""
+        """Change the first group of both optimizers."""
         for optimizer in (self.optimizer, self.reference):
             change(optimizer.param_groups[0])
 

@@ -84,9 +84,9 @@ def twins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Twins]:
         def watched(optimizer: Any) -> bool:
             if optimizer is pair.optimizers[1]:
                 return False
-            taken = take_fast_path(optimizer)
-            pair.cached += taken
-            return taken
+            is_cached = take_fast_path(optimizer)
+            pair.cached += is_cached
+            return is_cached
 
         monkeypatch.setattr(dispatch, "_take_fast_path", watched)
         return pair
@@ -144,13 +144,13 @@ def test_infinite_gradients_give_the_norm_of_a_gathered_step(twins: Callable[...
     for value in (torch.inf, torch.nan):
         pair.step(1)
 
-        def spoil(optimizer: Any, value: float = value) -> None:
+        def step_with_value(optimizer: Any, value: float = value) -> None:
             first = next(members(optimizer))
             assert first.grad is not None
             first.grad[0, 0] = value
             optimizer.step()
 
-        pair.change_both(spoil)
+        pair.change_both(step_with_value)
         totals = [o.param_groups[0]["grad_norm"].item() for o in pair.optimizers]
         assert str(totals[0]) == str(totals[1]) == str(value)
     assert pair.cached >= 4
@@ -173,7 +173,7 @@ def test_a_gradient_scaler_works_as_in_gathered_steps(twins: Callable[..., Twins
 
 
 def test_any_number_of_threads_gives_the_same_bits(odd_wide: Any) -> None:
-    """The parameters are so large that threads share their blocks."""
+    """One parameter is so large that several threads step it."""
     results = []
     before = torch.get_num_threads()
     try:

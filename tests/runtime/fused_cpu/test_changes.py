@@ -1,4 +1,4 @@
-"""Test that fused C++ steps see every change between them."""
+"""Test that fused C++ steps see every change since the step before."""
 
 import itertools
 from typing import Any

@@ -26,10 +26,10 @@ def test_a_sweep_may_store_only_a_state_in_sixteen_bits() -> None:
 
 
 def test_a_matrix_op_takes_all_matrices_of_a_group_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[list[Shape]] = []
+    shapes_of_calls: list[list[Shape]] = []
 
     def recorded(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
-        taken.append([tuple(tensor.shape) for tensor in tensors])
+        shapes_of_calls.append([tuple(tensor.shape) for tensor in tensors])
         return original(tensors, *arguments)
 
     original = matrix_ops.orthogonalize
@@ -45,7 +45,7 @@ def test_a_matrix_op_takes_all_matrices_of_a_group_at_once(monkeypatch: pytest.M
             reference.grad = grad
         theirs.step()
 
-    assert taken[:2] == [[(4, 6), (6, 4)], [(4, 6)]]
+    assert shapes_of_calls[:2] == [[(4, 6), (6, 4)], [(4, 6)]]
     assert all(error(p, q) < 1e-12 for p, q in zip(params, references, strict=True))
 
 

@@ -23,9 +23,8 @@ from optgen.passes.maximize import add_maximize
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
-cached_dense_step = importlib.import_module(
-    "optgen.runtime.fused_cpu.cached_dense_step"
-)  # a function of the package has the same name
+# `import` would return the package's function of the same name.
+cached_dense_step = importlib.import_module("optgen.runtime.fused_cpu.cached_dense_step")
 Shape = tuple[int, ...]
 ODD = '''
 from optgen.spec import *

@@ -25,7 +25,7 @@ def test_sixteen_bits_are_rounded_once(shape: Shape, dtype: torch.dtype) -> None
     for optimizer in optimizers:
         optimizer.step()
 
-    # Sums and products differ from those of float32 in the last bit: a tie may go the other way.
+    # Sums and products differ from those of float32 in the last bit: a tie may round the other way.
     info = torch.finfo(dtype)
     half = info.eps / 2 * 2 ** wide.detach().abs().clamp(info.smallest_normal).log2().floor()
     assert ((narrow.float() - wide).abs() <= 1.01 * half).all()

@@ -160,13 +160,13 @@ def test_without_the_library_that_sorts_rows_python_gathers_them(
 ) -> None:
     """The kernel may be cached while no compiler can build the library that sorts rows."""
     expected = stepped((30, 3), "forloop")
-    taken: list[object] = []
+    calls: list[object] = []
 
     def missing(name: str, source: str) -> Path:
         raise library_cache.NoCompilerError(name)
 
     def recorded(*args: Any) -> sparse_rows.TouchedRows:
-        taken.append(args)
+        calls.append(args)
         return sparse_rows.gather_rows(*args)
 
     assert not isinstance(kernel_loader.kernel_or_reason(SparseAdam), str)
@@ -175,7 +175,7 @@ def test_without_the_library_that_sorts_rows_python_gathers_them(
     monkeypatch.setattr(sparse_gradients, "_functions", {})
     found = stepped((30, 3), "fused_cpu")
 
-    assert len(taken) == 4
+    assert len(calls) == 4
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
 

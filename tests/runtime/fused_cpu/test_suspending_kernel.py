@@ -67,7 +67,7 @@ class Rank:
         self.states = [self.states_of(p) for p in self.members]
 
     def sharding_of(self, whole: Tensor) -> Sharding:
-        """Return a parameter's sharding; axes count from the last one."""
+        """Return a parameter's sharding; `self.axes` counts from the last axis, which is -1."""
         return Sharding(self.mesh, tuple(Placement(whole.dim() + axis) for axis in self.axes))
 
     def part(self, whole: Tensor, shape: str = "like") -> Tensor:
@@ -210,7 +210,7 @@ def test_shards_of_batches_follow_the_whole(mesh: tuple[int, ...], axes: tuple[i
 
 @pytest.mark.parametrize("shapes", [[(3, 3, 3)], [(7, 64, 60), (3, 1, 1)]])
 def test_matrices_that_are_whole_and_small_wait_once(shapes: list[Shape]) -> None:
-    """Each rank has all elements of its rows and columns, so only the size of the update waits."""
+    """A rank has all elements of its rows and columns, and waits only for the update's norm."""
     assert check_against_whole(rule("adafactor")[0], shapes, (2,), (-3,)) == 1
 
 

@@ -1,4 +1,4 @@
-"""Test the fused Triton lowering as it runs, in Triton's interpreter."""
+"""Test steps by fused Triton in Triton's interpreter."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -101,17 +101,17 @@ def train(ours: list[Tensor], optimizer: Any, theirs: list[Tensor], other: Any, 
 @inside_interpreter
 @pytest.mark.parametrize(("name", "settings"), CASES)
 def test_steps_agree_with_torch_in_float64(name: str, settings: dict[str, Any]) -> None:
-    both = pair(name, torch.float64, **settings)
-    train(*both, steps=7)  # RAdam changes its formula in the sixth step
-    assert largest_error(*both) < 1e-14
+    ours_and_torchs = pair(name, torch.float64, **settings)
+    train(*ours_and_torchs, steps=7)  # RAdam changes its formula in the sixth step
+    assert largest_error(*ours_and_torchs) < 1e-14
 
 
 @inside_interpreter
 @pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta"])
 def test_float32_steps_agree_with_torch(name: str) -> None:
-    both = pair(name, torch.float32, weight_decay=0.1)
-    train(*both, steps=4)
-    assert largest_error(*both) < 1e-6
+    ours_and_torchs = pair(name, torch.float32, weight_decay=0.1)
+    train(*ours_and_torchs, steps=4)
+    assert largest_error(*ours_and_torchs) < 1e-6
 
 
 @inside_interpreter
@@ -185,8 +185,8 @@ def test_a_tensor_learning_rate_is_read_in_place() -> None:
 @inside_interpreter
 @pytest.mark.parametrize("scale", [4.0, 3.0])
 def test_gradients_are_unscaled(scale: float) -> None:
-    both = pair("Adam", torch.float32, fused=None)
-    ours, optimizer, theirs, other = both
+    ours_and_torchs = pair("Adam", torch.float32, fused=None)
+    ours, optimizer, theirs, other = ours_and_torchs
     for step in range(3):
         set_gradients(ours, step, scale)
         set_gradients(theirs, step)
@@ -197,7 +197,7 @@ def test_gradients_are_unscaled(scale: float) -> None:
         for a, b in zip(ours, theirs, strict=True):  # torch's kernels store unscaled gradients, too
             assert (a.grad is None) == (b.grad is None)
             assert a.grad is None or error(a.grad, b.grad) < 1e-6
-    assert largest_error(*both) < 1e-6
+    assert largest_error(*ours_and_torchs) < 1e-6
 
 
 @inside_interpreter
@@ -206,16 +206,17 @@ def test_gradients_are_unscaled(scale: float) -> None:
     [("Adam", {}), ("SGD", {"momentum": 0.9, "dampening": 0.5}), ("NAdam", {})],
 )
 def test_a_step_with_an_infinity_is_skipped(name: str, settings: dict[str, Any]) -> None:
-    both = pair(name, torch.float64, **settings)
-    ours, optimizer, _, _ = both
+    ours_and_torchs = pair(name, torch.float64, **settings)
+    ours, optimizer, _, _ = ours_and_torchs
     start = [param.detach().clone() for param in ours]
     set_gradients(ours, 0)
     optimizer.found_inf = torch.tensor(1.0)
     optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(ours, start, strict=True))
     optimizer.found_inf = torch.tensor(0.0)
-    train(*both, steps=3)  # step counts, products and fresh states ignore the skipped step
-    assert largest_error(*both) < 1e-14
+    # Step counts, products and fresh states ignore the skipped step.
+    train(*ours_and_torchs, steps=3)
+    assert largest_error(*ours_and_torchs) < 1e-14
 
 
 @inside_interpreter
@@ -238,14 +239,14 @@ def test_nan_reaches_the_maximum() -> None:
 @inside_interpreter
 @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop", "NAdam"])
 def test_a_weight_decay_of_nan_gives_nan(name: str) -> None:
-    both = pair(name, torch.float64)
-    for optimizer in both[1::2]:
+    ours_and_torchs = pair(name, torch.float64)
+    for optimizer in ours_and_torchs[1::2]:
         for group in optimizer.param_groups:
             group["weight_decay"] = torch.nan
-    train(*both, steps=2)
-    for ours, theirs in zip(both[0], both[2], strict=True):
+    train(*ours_and_torchs, steps=2)
+    for ours, theirs in zip(ours_and_torchs[0], ours_and_torchs[2], strict=True):
         assert torch.equal(ours.isnan(), theirs.isnan())
-    assert both[0][4].isnan().all()
+    assert ours_and_torchs[0][4].isnan().all()
 
 
 @inside_interpreter
@@ -278,10 +279,10 @@ def test_exchanged_parameters_are_stepped() -> None:
 
 @inside_interpreter
 def test_a_checkpoint_resumes() -> None:
-    both = pair("NAdam", torch.float64, weight_decay=0.1)
-    _, optimizer, _, other = both
-    train(*both, steps=2)
+    ours_and_torchs = pair("NAdam", torch.float64, weight_decay=0.1)
+    _, optimizer, _, other = ours_and_torchs
+    train(*ours_and_torchs, steps=2)
     optimizer.load_state_dict(deepcopy(other.state_dict()))
     other.load_state_dict(deepcopy(other.state_dict()))  # this also changes the dtype of mu_product
-    train(*both, steps=2)
-    assert largest_error(*both) < 1e-14
+    train(*ours_and_torchs, steps=2)
+    assert largest_error(*ours_and_torchs) < 1e-14

@@ -1,6 +1,6 @@
 """Test rules in Triton's interpreter: each agrees with the C++ kernel.
 
-Each rule runs in one of the four dtypes: the first in the first, the second in the second.
+To save time, each rule runs in only one of the four dtypes.
 """
 
 import threading

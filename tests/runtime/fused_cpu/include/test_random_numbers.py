@@ -15,8 +15,8 @@ from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 DRIVER = """
 #include "optgen/runtime/fused_cpu/include/random_numbers.h"
 using namespace optgen;
-extern "C" void draw(i64 place, i64 n, float* to) {
-    draw_numbers(RandomKey16(9, 7, 8, 2), place, n, to);
+extern "C" void draw(i64 first, i64 n, float* to) {
+    draw_numbers(RandomKey16(9, 7, 8, 2), first, n, to);
 }
 """
 COUNT = 1000
