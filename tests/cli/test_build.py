@@ -85,11 +85,11 @@ def test_hand_written_files_stay(outside_checkout: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("out", "named"),
+    ("out", "message"),
     [("heavy.py", "is a file"), ("/proc/x", "/proc/x"), ("blocked", "blocked/heavy")],
 )
 def test_a_folder_that_cannot_be_created_is_named(
-    out: str, named: str, outside_checkout: Path
+    out: str, message: str, outside_checkout: Path
 ) -> None:
     (outside_checkout / "blocked").mkdir()
     (outside_checkout / "blocked" / "heavy").write_text("a file where a folder goes\n")
@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be_created_is_named(
 
     assert result.exit_code == 2
     assert result.exception is None or isinstance(result.exception, SystemExit)
-    assert named in result.output
+    assert message in result.output
 
 
 def test_second_build_writes_nothing(checkout: Path) -> None:

@@ -64,7 +64,7 @@ RULES = {
         hypers=LR,
     ).replace(", decay=hyper(0.3)", ""),
 }
-IDLE = (
+UNCHANGED_VALUES = (
     "a = a + 0",
     "a = 3 * a - 2 * a",
     "a = -(-a)",
@@ -156,14 +156,21 @@ def test_nothing_is_written_to_an_anchor(lowering: str) -> None:
 
 
 @outside_interpreter
-@pytest.mark.parametrize("idle", IDLE)
-def test_a_value_that_does_not_change_is_no_assignment(idle: str) -> None:
-    lines = [*idle.split("\n    "), "p = p - lr * g * norm(p - a)", "if sure:", "    p = 0.9 * p"]
+@pytest.mark.parametrize("assignment", UNCHANGED_VALUES)
+def test_a_value_that_does_not_change_is_no_assignment(assignment: str) -> None:
+    lines = [
+        *assignment.split("\n    "),
+        "p = p - lr * g * norm(p - a)",
+        "if sure:",
+        "    p = 0.9 * p",
+    ]
     hypers = "lr=hyper(0.1), sure=flag(True)"
-    idle_text = spec(*lines, states='a=state("x0", init="p")', hypers=hypers)
+    text_with_assignment = spec(*lines, states='a=state("x0", init="p")', hypers=hypers)
     plain_text = spec(*lines[-3:], states='a=state("x0", init="p")', hypers=hypers)
     for lowering in ("forloop", "foreach"):
-        (found, _), (expected, _) = (stepped(text, lowering) for text in (idle_text, plain_text))
+        (found, _), (expected, _) = (
+            stepped(text, lowering) for text in (text_with_assignment, plain_text)
+        )
         assert all(map(torch.equal, found, expected))
 
 

@@ -140,8 +140,8 @@ def test_names_that_the_cpp_uses_get_an_underscore(tmp_path: Path) -> None:
 
 def test_the_code_lists_matrix_ops_for_the_runtime() -> None:
     text = emit.render(algorithm_of("specs/muon.py"), FUSED_CPU, None)
-    (named,) = re.findall(r'optgen_calls = "(.*)";', text)
-    (call,) = parse_calls(named)
+    (listed,) = re.findall(r'optgen_calls = "(.*)";', text)
+    (call,) = parse_calls(listed)
 
     assert (call.target, call.op, call.source) == ("o", "orthogonalize", "u")
     assert call.arguments == ("ns_coefficients", "ns_steps", "eps")

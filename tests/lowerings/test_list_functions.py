@@ -42,7 +42,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Function]:
 def columns(
     names: tuple[str, ...], dtype: torch.dtype, sizes: Any = SIZES
 ) -> dict[str, list[Tensor]]:
-    """Return a list for each name, of tensors of all sizes."""
+    """Return a list of tensors for each name, with one tensor of each size."""
     generator = torch.Generator().manual_seed(0)
     return {
         name: [torch.randn(size, generator=generator).to(dtype) for size in sizes] for name in names
@@ -164,7 +164,7 @@ def test_a_table_is_cached_between_calls() -> None:
 
 
 @outside_interpreter
-def test_the_checks_are_those_of_an_optimizer(generated: dict[str, Function]) -> None:
+def test_numbers_are_checked_as_by_an_optimizer(generated: dict[str, Function]) -> None:
     with pytest.raises(ValueError, match=r"Invalid decay value: 1\.5"):
         ema([torch.ones(2)], [torch.ones(2)], decay=1.5)
     with pytest.raises(ValueError, match="Tensor count must be 1-element"):

@@ -152,7 +152,7 @@ def Whole(
     p = rounded_at_random(q + lr * a, random16(seed, 5))
 '''
 BESIDE_MATRICES = {"Axes": AXES, "Word": WORD, "Whole": WHOLE}
-KINDS = [
+RULES_AND_DTYPES = [
     (name, dtype)
     for name in BESIDE_MATRICES
     # Fused kernels round the operand of a matrix op to the parameter's dtype.
@@ -161,7 +161,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("name", "dtype"), KINDS, ids=str)
+@pytest.mark.parametrize(("name", "dtype"), RULES_AND_DTYPES, ids=str)
 def test_a_rule_that_draws_may_have_rows_and_matrices(
     name: str, dtype: torch.dtype, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

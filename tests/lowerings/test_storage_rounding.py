@@ -124,12 +124,14 @@ def test_kahan_adamw_adds_up_what_bfloat16_loses(lowering: str) -> None:
     start, grad = torch.ones(70).bfloat16(), torch.ones(70).bfloat16()
     param = trained(KAHAN, start, [grad] * 120, lowering, lr=2e-4, weight_decay=0.0)
 
-    plain = torch.optim.AdamW([stuck := start.clone().requires_grad_()], lr=2e-4, weight_decay=0.0)
+    plain = torch.optim.AdamW(
+        [unchanged := start.clone().requires_grad_()], lr=2e-4, weight_decay=0.0
+    )
     for _ in range(120):
-        stuck.grad = grad
+        unchanged.grad = grad
         plain.step()
 
-    assert torch.equal(stuck.detach(), start)
+    assert torch.equal(unchanged.detach(), start)
     assert bool(((param.double() - (1 - 120 * 2e-4)).abs() <= 2**-8).all())
 
 

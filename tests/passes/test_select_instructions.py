@@ -168,10 +168,10 @@ def test_a_tensor_with_two_names_is_not_overwritten() -> None:
 def test_a_state_with_an_alias_is_not_changed_in_place(change: str) -> None:
     """The first sweep only sums p and the new m. It stores neither, so both may be one tensor."""
     rule = f"m = exp(m); p = m; m = {change}; m = m + mean(p) - mean(m); p = p + lr * g * m"
-    first, second, named, *changes = lines(rule)
+    first, second, alias, *changes = lines(rule)
 
     assert (first, second) == ("exp_avg_new = exp exp_avg", "exp_avg = exp_avg_new")
-    assert named == "param = exp_avg"
+    assert alias == "param = exp_avg"
     assert not [line for line in changes if "_ exp_avg" in line]
 
 

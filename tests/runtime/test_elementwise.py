@@ -193,11 +193,15 @@ def test_at_most_four_lengths_are_cached() -> None:
 def test_a_call_without_a_compiler_takes_the_for_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     generated._update._cached.clear()
     monkeypatch.setattr(FusedCpuBackend, "obstacle", lambda self, owner, batch: "no compiler")
-    taken: list[str] = []
+    modules: list[str] = []
     load = backend.load
-    monkeypatch.setattr(backend, "load", lambda p, m, f: taken.append(m) or load(p, m, f))
+    monkeypatch.setattr(
+        backend,
+        "load",
+        lambda package, module, name: modules.append(module) or load(package, module, name),
+    )
     check(*pair(3, (4, 5)))
-    assert taken == ["forloop", "forloop"]
+    assert modules == ["forloop", "forloop"]
 
 
 def test_threads_may_call_at_once() -> None:

@@ -31,7 +31,7 @@ def forced(lowering: str) -> AbstractContextManager[Any]:
 
 
 def three_groups(cls: type[Adam] = Adam, **options: Any) -> Adam:
-    """Return an optimizer of three groups with two parameters; tests spoil the last parameter."""
+    """Return an optimizer of three groups with two parameters each."""
     torch.manual_seed(0)
     groups = [
         {"params": [Parameter(torch.randn(5)), Parameter(torch.randn(3, 4))]} for _ in range(3)

@@ -667,9 +667,9 @@ def test_triton_refuses_reductions_in_branches_on_computed_values(
 
 
 def test_keyed_optimizers_refuse_what_they_cannot_keep() -> None:
-    named = {"a": torch.nn.Parameter(torch.ones(3))}
+    params_by_name = {"a": torch.nn.Parameter(torch.ones(3))}
     with pytest.raises(TypeError, match="Prodigy keeps the state k in its param groups"):
-        KeyedOptimizerWrapper(named, PRODIGY)
+        KeyedOptimizerWrapper(params_by_name, PRODIGY)
     clipped: Any = optgen.load(spec_file("clipped_lamb"))
     with pytest.raises(TypeError, match="take its step after the backward pass"):
         UpdateInBackward(torch.nn.Linear(2, 2), clipped)

@@ -29,7 +29,7 @@ def test_a_tuple_of_the_wrong_length_raises_and_changes_nothing(betas: Any) -> N
     for _ in range(3):
         optimizer.step()
     before = [param.detach().clone() for param in params]
-    right = optimizer.param_groups[1]["betas"]
+    valid_betas = optimizer.param_groups[1]["betas"]
     optimizer.param_groups[0]["lr"] = 0.25
     optimizer.param_groups[1]["betas"] = betas
     for _ in range(2):
@@ -37,7 +37,7 @@ def test_a_tuple_of_the_wrong_length_raises_and_changes_nothing(betas: Any) -> N
             optimizer.step()
     assert all(map(torch.equal, params, before))
 
-    optimizer.param_groups[1]["betas"] = right
+    optimizer.param_groups[1]["betas"] = valid_betas
     optimizer.step()
     moved = (before[0] - params[0]).detach()
     assert moved.tolist() == pytest.approx([0.25] * 3)  # the new lr, not the cached one
@@ -111,9 +111,9 @@ def test_too_many_states_or_matrices_are_named() -> None:
     assert excess(rule(13)) == excess(rule(14, step=None)) == excess(rule(8, fresh=8)) == ""
     assert excess(rule(14)) == excess(rule(15, step=None)) == "more than 14 states"
     assert excess(rule(9, fresh=9)) == "the rule calls `fresh` on more than 8 states"
-    named = 'extern "C" const char* const optgen_locals = "a b c";'
-    assert excess(rule(10), named) == ""
-    assert excess(rule(11), named) == "more than 14 states and matrices"
+    source = 'extern "C" const char* const optgen_locals = "a b c";'
+    assert excess(rule(10), source) == ""
+    assert excess(rule(11), source) == "more than 14 states and matrices"
 
 
 MANY = '''

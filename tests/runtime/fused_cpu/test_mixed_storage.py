@@ -45,13 +45,13 @@ def test_states_of_another_dtype_are_those_of_the_for_loop(
 ) -> None:
     name = str(state_dtype).removeprefix("torch.")
     cls = compose(optim.SGD, modifiers.state_dtype(name))
-    sides = [parameters(dtype, dtype) for _ in range(2)]
-    optimizers = [cls(side, lr=0.1, momentum=0.5) for side in sides]
+    fused_params, plain_params = (parameters(dtype, dtype) for _ in range(2))
+    optimizers = [cls(params, lr=0.1, momentum=0.5) for params in (fused_params, plain_params)]
     for optimizer, lowering in zip(optimizers, ("fused_cpu", "forloop"), strict=True):
         with use_lowering(lowering):
             for _ in range(3):
                 optimizer.step()
-    for fused, plain in zip(*sides, strict=True):
+    for fused, plain in zip(fused_params, plain_params, strict=True):
         buffers = [
             o.state[p]["momentum_buffer"] for o, p in zip(optimizers, (fused, plain), strict=True)
         ]

@@ -91,7 +91,7 @@ def _shard(tensor: Tensor, cuts: tuple[ShardedAxis, ...]) -> Tensor:
 
 def _on_grid(function: Any) -> list[Any]:
     """Call a function on every rank with its coordinates and its lane along each dimension."""
-    lanes = [{at: _Lane(GRID[dim]) for at in range(GRID[1 - dim])} for dim in range(2)]
+    lanes = [{index: _Lane(GRID[dim]) for index in range(GRID[1 - dim])} for dim in range(2)]
     all_coordinates = list(product(*map(range, GRID)))
     with ThreadPoolExecutor(len(all_coordinates)) as pool:
         futures = [
