@@ -21,7 +21,7 @@ PUBLISHED = {
     "pi": ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xBA3E4725, 0xF27D669E)),
 }
 # The arguments seed, stream, step and call of the random functions.
-SEEDS = ((0, 0, 1, 0), (12345, 7, 100_000, 3), (2**24 - 1, 2**24 - 1, 2**24 - 1, 255))
+ARGUMENTS = ((0, 0, 1, 0), (12345, 7, 100_000, 3), (2**24 - 1, 2**24 - 1, 2**24 - 1, 255))
 
 
 @pytest.mark.parametrize("case", PUBLISHED)
@@ -31,7 +31,7 @@ def test_threefry_gives_the_published_numbers(case: str) -> None:
     assert tuple(word.item() for word in words) == block
 
 
-@pytest.mark.parametrize("numbers", SEEDS)
+@pytest.mark.parametrize("numbers", ARGUMENTS)
 @pytest.mark.parametrize("meaning", [random, random16])
 def test_oracle_and_runtime_draw_the_same_bits(
     meaning: Callable[..., Tensor], numbers: tuple[int, int, int, int]
@@ -50,7 +50,7 @@ def test_oracle_and_runtime_draw_the_same_bits(
     assert ((expected >= 0) & (expected < 1)).all()
 
 
-@pytest.mark.parametrize("numbers", SEEDS)
+@pytest.mark.parametrize("numbers", ARGUMENTS)
 def test_oracle_and_runtime_draw_the_same_gaussian_numbers(
     numbers: tuple[int, int, int, int],
 ) -> None:
@@ -199,7 +199,7 @@ def test_numbers_of_16_bits_look_independent(name: str) -> None:
 
 
 @pytest.mark.parametrize("mix", [without_the_last_product, sums_of_counters])
-def test_these_statistics_find_a_weak_function(mix: Mix) -> None:
+def test_the_statistics_find_a_weak_hash(mix: Mix) -> None:
     names = ("positions", "a column of 64", "a column of 2**14", "small matrices, then steps")
     for name in names:
         assert largest(deviations(words_of(mix, SEQUENCES[name]))) > 20, name

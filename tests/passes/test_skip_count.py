@@ -24,13 +24,13 @@ STEP = "p = where(finite, p - lr * m, p)"
 OTHER = "k = where(finite, k, k)"
 LINES = (FINITE, COUNT, MEAN, STEP, OTHER)
 
-KNOWN = {
+RECOGNIZED = {
     "as composed": LINES,
     "in another order": (FINITE, OTHER, MEAN, STEP, COUNT),
     "a branch": (FINITE, COUNT, MEAN, OTHER, f"if lr > 1:\n        {STEP}"),
     "a copy of the gradient changes": (FINITE, "g = g * 2", COUNT, MEAN, STEP, OTHER),
 }
-UNKNOWN = {
+NOT_RECOGNIZED = {
     "a state changes anyway": (FINITE, COUNT, "m = 0.9 * m + g", STEP, OTHER),
     "the parameter changes anyway": (FINITE, COUNT, MEAN, OTHER, STEP, "p = p - lr * p"),
     "the state becomes another value": (FINITE, COUNT, "m = where(finite, g, g)", STEP, OTHER),
@@ -54,11 +54,11 @@ def count_of(lines: tuple[str, ...]) -> str:
     return skip_count(algorithm)
 
 
-@pytest.mark.parametrize("lines", KNOWN.values(), ids=KNOWN)
+@pytest.mark.parametrize("lines", RECOGNIZED.values(), ids=RECOGNIZED)
 def test_a_rule_that_skips_steps_is_recognized(lines: tuple[str, ...]) -> None:
     assert count_of(lines) == "left_out"
 
 
-@pytest.mark.parametrize("lines", UNKNOWN.values(), ids=UNKNOWN)
+@pytest.mark.parametrize("lines", NOT_RECOGNIZED.values(), ids=NOT_RECOGNIZED)
 def test_any_other_rule_is_not_recognized(lines: tuple[str, ...]) -> None:
     assert not count_of(lines)

@@ -27,7 +27,7 @@ class TestNothingIsKeptAlive:
                 optimizer.step()
             yield optimizer, params
 
-    def test_gradients(self, trained: tuple[SGD, list[Tensor]]) -> None:
+    def test_gradients_are_freed(self, trained: tuple[SGD, list[Tensor]]) -> None:
         optimizer, params = trained
         gradient = weakref.ref(params[0].grad)
 
@@ -35,7 +35,7 @@ class TestNothingIsKeptAlive:
 
         assert gradient() is None
 
-    def test_replaced_states(self, trained: tuple[SGD, list[Tensor]]) -> None:
+    def test_replaced_states_are_freed(self, trained: tuple[SGD, list[Tensor]]) -> None:
         optimizer, params = trained
         entry = optimizer.state[params[0]]
         state = weakref.ref(entry["momentum_buffer"])
@@ -44,7 +44,7 @@ class TestNothingIsKeptAlive:
 
         assert state() is None
 
-    def test_cleared_states(self, trained: tuple[SGD, list[Tensor]]) -> None:
+    def test_cleared_states_are_freed(self, trained: tuple[SGD, list[Tensor]]) -> None:
         optimizer, params = trained
         state = weakref.ref(optimizer.state[params[0]]["momentum_buffer"])
 
@@ -52,7 +52,7 @@ class TestNothingIsKeptAlive:
 
         assert state() is None
 
-    def test_removed_parameters(self, trained: tuple[SGD, list[Tensor]]) -> None:
+    def test_removed_parameters_are_freed(self, trained: tuple[SGD, list[Tensor]]) -> None:
         optimizer, params = trained
         param = weakref.ref(params[0])
 

@@ -134,7 +134,7 @@ def other_gradient(read_words: ReadWords) -> ReadWords:
 
 
 TYPES = (id(torch.Tensor), id(torch.nn.Parameter))
-SURPRISES = [
+WRONG_READS = [
     (other_type_word, "second word"),
     (other_implementation, "found 0 places for the implementation of a tensor"),
     (other_keys, "found 0 places for the keys of a tensor"),
@@ -143,12 +143,12 @@ SURPRISES = [
 
 
 @pytest.mark.parametrize(
-    ("surprise", "message"), SURPRISES, ids=lambda x: getattr(x, "__name__", "")
+    ("wrong_read", "message"), WRONG_READS, ids=lambda x: getattr(x, "__name__", "")
 )
 def test_an_unexpected_memory_layout_gives_no_reader(
-    surprise: Callable[[ReadWords], ReadWords], message: str, monkeypatch: pytest.MonkeyPatch
+    wrong_read: Callable[[ReadWords], ReadWords], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_layout, "_words", surprise(object_layout._words))
+    monkeypatch.setattr(object_layout, "_words", wrong_read(object_layout._words))
     with pytest.raises(UnknownLayoutError, match=message):
         measure_layout()
     assert reader() is None

@@ -53,7 +53,7 @@ def log_of(message: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "says"),
+    ("chosen", "reason"),
     [
         ("g++ '", r"CXX is \"g\+\+ '\", and a shell could not read it \(No closing quotation\)"),
         ("g++ \\", r"a shell could not read it \(No escaped character\)"),
@@ -65,11 +65,11 @@ def log_of(message: str) -> Path:
     ],
 )
 def test_a_name_that_is_no_compiler_is_refused(
-    chosen: str, says: str, monkeypatch: pytest.MonkeyPatch
+    chosen: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", chosen)
     assert compiler.find() is None
-    with pytest.raises(library_cache.NoCompilerError, match=says):
+    with pytest.raises(library_cache.NoCompilerError, match=reason):
         library_cache.library("answer", SOURCE)
 
 
@@ -191,7 +191,7 @@ def test_an_interrupt_ends_a_compiler_that_is_being_started(
 
 
 @pytest.mark.parametrize(
-    ("printed", "says"),
+    ("printed", "reason"),
     [
         ("fatal error: error writing to x.s: No space left on device", "No space left on device"),
         ("ld: final link failed: Disk quota exceeded", "Disk quota exceeded"),
@@ -200,12 +200,12 @@ def test_an_interrupt_ends_a_compiler_that_is_being_started(
     ],
 )
 def test_a_full_disk_or_quota_is_reported(
-    printed: str, says: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    printed: str, reason: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(tmp_path, monkeypatch, f"echo '{printed}' >&2; exit 1")
     message = error_message()
 
-    assert f"no folder can store a compiled library ({cache}: {says}; " in message
+    assert f"no folder can store a compiled library ({cache}: {reason}; " in message
     assert message.endswith(
         "make room, or set OPTGEN_CACHE_DIR or TMPDIR to a folder that can be written to"
     )
@@ -259,7 +259,7 @@ def test_temporary_files_of_the_compiler_end_with_the_build(
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "reason"),
     [
         ("kill -9 $$", "was killed, as the system does if memory runs out: end other programs"),
         ("echo 'fatal error: Killed signal terminated program cc1plus'; exit 1", "was killed"),
@@ -268,10 +268,10 @@ def test_temporary_files_of_the_compiler_end_with_the_build(
     ],
 )
 def test_a_lack_of_memory_is_reported_after_one_try(
-    text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(tmp_path, monkeypatch, f"echo >> {tmp_path}/log; {text}")
-    assert says in error_message()
+    assert reason in error_message()
     assert (tmp_path / "log").read_text() == "\n"  # one try: other flags need as much memory
 
 
