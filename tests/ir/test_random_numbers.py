@@ -188,6 +188,7 @@ def deviations(words: Tensor) -> dict[str, float]:
 
 
 def largest(found: dict[str, float]) -> float:
+    """Return the largest magnitude of the statistics."""
     return max(map(abs, found.values()))
 
 

@@ -32,6 +32,7 @@ def test_every_rule_is_valid_after_every_pass(name: str) -> None:
 
 
 def ssa(*body: str) -> Algorithm:
+    """Return a versioned algorithm whose rule has these lines."""
     return to_ssa(rename(read(spec(*body))))
 
 
@@ -84,6 +85,7 @@ def test_a_broken_rule_is_refused(case: str) -> None:
 
 
 def planned() -> Plan:
+    """Return a valid plan with a scalar state and a branch."""
     body = ("s = s / 2", "m = m + s * g", "if t > 3:", "    m = 2 * m", "p = p - lr * m / t")
     states = f'{MOMENTUM}, s=state("mu", shape="scalar")'
     return hoist_scalars(plan(read(spec(*body, states=states))))

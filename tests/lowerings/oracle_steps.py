@@ -72,12 +72,12 @@ def steps_beside_the_oracle(
         before, grad = param.detach().clone(), grad.to(grad_dtype or dtype)
         expected = evaluate(rule, values, before, grad, state, storage=dtype)
         param.grad = grad.clone()
-        with _taken_by(lowering):
+        with _context_of(lowering):
             optimizer.step()
         yield Compared(param.detach(), optimizer.state[param], *expected)
 
 
-def _taken_by(lowering: str) -> contextlib.AbstractContextManager[Any]:
+def _context_of(lowering: str) -> contextlib.AbstractContextManager[Any]:
     if lowering == "capturable":
         return captured()
     return use_lowering("forloop" if lowering == "differentiable" else lowering)

@@ -47,6 +47,8 @@ def wrong_reads(
 
 @dataclass
 class _Schedule:
+    """The versions of a schedule's values while its passes run."""
+
     name: str
     steps: Sequence[Step]
     axes: Mapping[str, Axes]

@@ -124,6 +124,7 @@ FLAGS = [{"flag_a": a, "flag_b": b} for a in (False, True) for b in (False, True
 
 
 def values_after_training(cls: Any, lowering: str, options: dict[str, Any]) -> list[torch.Tensor]:
+    """Return parameters and states after seven steps."""
     generator = torch.Generator().manual_seed(0)
     params = [
         torch.nn.Parameter(torch.rand(n, dtype=torch.float64, generator=generator) + 1)

@@ -209,6 +209,7 @@ SIZES = [2**23 + 8, 2**22 - 8, 2**21, *[2**20] * 5, *[1000] * 50]
 
 
 def large() -> list[torch.Tensor]:
+    """Return parameters of 80 MB, one of each of SIZES."""
     return [torch.nn.Parameter(torch.ones(size)) for size in SIZES]
 
 

@@ -74,6 +74,7 @@ def Everything(
 
 
 def printed(source: str, name: str) -> str:
+    """Return the C++ of a spec."""
     (algorithm,) = read_spec(Spec(name, source, f"{name}.py", 1))
     return emit.render(algorithm, FUSED_CPU, None)
 

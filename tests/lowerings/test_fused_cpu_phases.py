@@ -63,10 +63,12 @@ def algorithm_of(path: str) -> Algorithm:
 
 
 def planned(path: str) -> Plan:
+    """Return the first plan of a spec, as the C++ lowering schedules it."""
     return reduce(lambda plan, change: change(plan), _PASSES, plans(algorithm_of(path))[0])
 
 
 def described(passes: list[Pass]) -> list[str]:
+    """Return lines that describe passes."""
     lines = []
     for each in passes:
         inside, finish = ([step.name for step in steps] for steps in (each.steps, each.finish))

@@ -87,6 +87,7 @@ CASES = {word.name: cases(word.name) for word in PRINTED_OPS}
 
 
 def kernel(name: str, expr: Expr, kinds: dict[str, str]) -> str:
+    """Return the text of a kernel that computes an expression."""
     offsets = {each: "first" if kind == "number" else "lanes" for each, kind in kinds.items()}
     text = ExpressionPrinter(not_provided, tensors=True)(expr)
     return KERNEL.format(name=name, text=text, **offsets)

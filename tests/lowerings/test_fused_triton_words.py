@@ -81,6 +81,7 @@ def call_of(word: str) -> Expr:
 
 
 def meaning(expr: Expr, values: dict[str, Tensor]) -> Any:
+    """Return the value of an expression, by the meanings of its ops."""
     match expr:
         case Const(value):
             return value
@@ -203,6 +204,7 @@ def test_every_word_compiles(target: Any, kind: str, kernels: ModuleType, tmp_pa
 
 
 def check_op(word: str, dtype: torch.dtype, launch: Callable[..., Any]) -> None:
+    """Compare a kernel of an op with the op's meaning."""
     arguments = argument_values(word, dtype)
     expected = meaning(call_of(word), dict(zip("xyz", arguments, strict=True))).to(dtype)
     found = torch.empty_like(expected)

@@ -46,6 +46,7 @@ def ratio(p: Tensor, norm: Tensor, limit: float = math.inf) -> Tensor | float:
 
 
 def adam(g: Tensor, state: State) -> Tensor:
+    """Return Adam's update, without the learning rate."""
     state["t"] = t = state.get("t", 0) + 1
     state["m"] = 0.9 * state.get("m", 0) + 0.1 * g
     state["v"] = 0.999 * state.get("v", 0) + 0.001 * g * g
@@ -80,6 +81,7 @@ def clipped_lars(p: Tensor, g: Tensor, state: State) -> Tensor:
 
 
 def trust(p: Tensor, g: Tensor, decay: float) -> float:
+    """Return the trust ratio of LARS."""
     if 0 in (p.norm(), g.norm()):
         return 1.0
     return (1e-3 * p.norm() / (g.norm() + decay * p.norm() + 1e-8)).item()

@@ -55,6 +55,7 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 
 def noise(op: str) -> Spec:
+    """Return the spec of `Noise` with this random op."""
     return Spec("Noise", NOISE.replace("random(", f"{op}("), "noise.py", 1)
 
 

@@ -67,6 +67,7 @@ def Small(
 
 @functools.cache
 def values_of_the_rule(rule: str, dtype: str) -> list[float]:
+    """Return the oracle's state after each step."""
     (algorithm,) = read_spec(spec(rule, dtype))
     hypers = {hyper.name: hyper.default for hyper in algorithm.hypers}
     param, state, values = torch.ones(1), {}, []

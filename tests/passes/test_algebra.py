@@ -113,6 +113,7 @@ QUESTIONS = {  # the names that the conditions of each rule read
 
 
 def paths(name: str) -> Iterator[dict[str, bool]]:
+    """Yield every combination of answers to the conditions of a rule."""
     for answers in itertools.product((False, True), repeat=len(QUESTIONS[name])):
         yield {"maximize": False} | dict(zip(QUESTIONS[name], answers, strict=True))
 

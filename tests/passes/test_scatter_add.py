@@ -50,7 +50,8 @@ OTHERS = {
 }
 
 
-def adds(signature: str, rule: str) -> bool:
+def is_recognized(signature: str, rule: str) -> bool:
+    """Tell whether a rule is recognized as a scatter-add."""
     spec = Spec("Tried", RULE.format(signature, rule), "<tried>", 1)
     (algorithm,) = read_spec(spec)
     return is_scatter_add(algorithm)
@@ -58,9 +59,9 @@ def adds(signature: str, rule: str) -> bool:
 
 @pytest.mark.parametrize("name", ADDING)
 def test_a_rule_that_adds_multiples_of_the_gradient_is_a_scatter_add(name: str) -> None:
-    assert adds(*ADDING[name])
+    assert is_recognized(*ADDING[name])
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_rule_that_does_more_is_no_scatter_add(name: str) -> None:
-    assert not adds(*OTHERS[name])
+    assert not is_recognized(*OTHERS[name])

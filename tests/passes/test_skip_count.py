@@ -49,6 +49,7 @@ NOT_RECOGNIZED = {
 
 
 def count_of(lines: tuple[str, ...]) -> str:
+    """Return the key of the state that counts skipped steps, or an empty string."""
     spec = Spec("Tried", RULE.format("\n    ".join(lines)), "<tried>", 1)
     (algorithm, *_) = read_spec(spec)
     return skip_count(algorithm)

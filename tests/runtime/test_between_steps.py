@@ -88,6 +88,7 @@ def test_the_new_storage_of_a_state_is_used(lowering: str) -> None:
 
 @pytest.fixture
 def shard(tmp_path: Path) -> Iterator[Callable[[Tensor], Any]]:
+    """Return a function that makes a tensor a DTensor on a mesh of one rank."""
     if not torch.distributed.is_available():
         pytest.skip("no torch.distributed")
     from torch.distributed.tensor import Shard, distribute_tensor

@@ -61,10 +61,12 @@ def gradient(point: Tensor, step: int) -> Tensor:
 
 
 def estimate(point: Tensor, step: int) -> Tensor:
+    """Return a positive tensor that stands for an estimate of the Hessian's diagonal."""
     return torch.sin(point.detach() * (step + 1)).abs() + 0.1
 
 
 def class_of(text: str) -> Any:
+    """Return the class of a spec, by the spec's text."""
     name = text.partition("def ")[2].partition("(")[0]
     return optgen.load(Spec(name, text, f"{name}.py", 1))
 

@@ -72,6 +72,8 @@ def snapshot_of(optimizer: Adam) -> Any:
 
 
 def a_state(key: str, value: Any) -> Break:
+    """Return a change that replaces a state of the parameter."""
+
     def change(optimizer: Adam, group: Group, param: Tensor) -> None:
         optimizer.state[param][key] = value
 
@@ -79,6 +81,8 @@ def a_state(key: str, value: Any) -> Break:
 
 
 def a_hyper(key: str, value: Any) -> Break:
+    """Return a change that sets an option of the group."""
+
     def change(optimizer: Adam, group: Group, param: Tensor) -> None:
         group[key] = value
 

@@ -80,6 +80,7 @@ def published(
 
 
 def adam_direction(beta2: float, eps: float) -> Callable[[Tensor, int], Tensor]:
+    """Return Adam's direction without momentum, as a function of a point and the step."""
     squares: list[Tensor] = []
 
     def direction(y: Tensor, step: int) -> Tensor:

@@ -61,6 +61,7 @@ def lazy_rule() -> tuple[type[GeneratedOptimizer], Algorithm]:
 
 
 def gradient(rows: list[int], seed: int, size: tuple[int, ...] = SIZE) -> Tensor:
+    """Return a sparse gradient with random values in these rows."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(len(rows), *size[1:], generator=generator, dtype=torch.float64)
     indices = torch.tensor([rows], dtype=torch.int64)

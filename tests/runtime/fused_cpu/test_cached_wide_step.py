@@ -64,6 +64,7 @@ def members(optimizer: Any) -> Iterator[Tensor]:
 
 
 def values(optimizer: Any) -> dict[str, Tensor]:
+    """Return parameters, their states and the states of groups, by name."""
     results = {}
     for index, group in enumerate(optimizer.param_groups):
         results |= {f"{k} of group {index}": v for k, v in group.items() if isinstance(v, Tensor)}

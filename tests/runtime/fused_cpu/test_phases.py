@@ -86,6 +86,7 @@ def rule(name: str) -> tuple[Any, Algorithm]:
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Algorithm]:
+    """Return the class and the algorithm of `Odd`."""
     path = tmp_path_factory.mktemp("specs") / "odd.py"
     path.write_text(ODD)
     (algorithm,) = read_spec(path)

@@ -74,6 +74,7 @@ def test_the_obstacle_names_a_missing_package(
 
 @pytest.fixture(autouse=True)
 def through_triton() -> Iterator[None]:
+    """Force fused Triton in the interpreter, and the for-loop elsewhere."""
     with use_lowering("fused_triton") if INTERPRETED else use_lowering("forloop"):
         yield
 

@@ -21,6 +21,7 @@ CPU = torch.device("cpu")
 
 
 def table_of(numels: list[int], streams: int = 2, fresh: list[list[bool]] | None = None) -> Table:
+    """Return the table of tensors with these numbers of elements, in blocks of 1024."""
     counts = [-(-numel // 1024) for numel in numels]
     return Table(numels, counts, [0] * len(numels), fresh or [], streams, CPU, None)
 

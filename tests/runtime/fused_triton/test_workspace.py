@@ -48,6 +48,7 @@ def test_a_vector_is_one_row() -> None:
 
 
 def workspace(spec: WorkspaceSpec, sizes: list[tuple[int, ...]]) -> Workspace:
+    """Return the workspace of parameters of these sizes."""
     params = [torch.empty(size) for size in sizes]
     shapes = [Shape.of(param) for param in params] if spec.by_matrix else []
     tiles = [Tile.of(shape) for shape in shapes]

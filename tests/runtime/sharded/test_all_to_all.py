@@ -47,6 +47,7 @@ class _Member:
 def _all_to_all_single(
     output: Tensor, source: Tensor, counts: list[int], sent: list[int], group: _Member
 ) -> None:
+    """Exchange parts between the threads of a lane, as torch's collective does between ranks."""
     lane = group.lane
     lane.sent[group.rank], lane.counts[group.rank] = source, sent
     lane.barrier.wait(10)
@@ -84,6 +85,7 @@ def _cuts(
 
 
 def _shard(tensor: Tensor, cuts: tuple[ShardedAxis, ...]) -> Tensor:
+    """Return a rank's shard of a tensor."""
     for cut in cuts:
         tensor = tensor.split(cut.sizes(tensor.shape[cut.dim]), cut.dim)[cut.rank]
     return tensor
@@ -186,6 +188,8 @@ def test_matrices_that_are_not_cut_are_not_sent(calls: list[_Member]) -> None:
 
 
 class _Mesh:
+    """A mesh whose process groups are strings with their dimension."""
+
     ndim = 2
 
     def size(self, dim: int) -> int:

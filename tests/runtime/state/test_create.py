@@ -20,6 +20,7 @@ META = torch.ones(2, device="meta")
 
 
 def stepped(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Take a step with zero gradients; return the states of each parameter."""
     for group in optimizer.param_groups:
         for param in group["params"]:
             param.grad = torch.zeros_like(param)

@@ -37,6 +37,7 @@ def train(param: Tensor, optimizer: Any, steps: int, start: int = 0) -> None:
 
 
 def on_disk(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Save a checkpoint to a file, and return what is loaded from the file."""
     torch.save(checkpoint, folder / "checkpoint.pt")
     return torch.load(folder / "checkpoint.pt", weights_only=True)
 

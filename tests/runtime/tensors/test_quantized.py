@@ -19,6 +19,7 @@ BLOCKS_AND_MAPS = list(product((64, 512), QUANTIZED_MAPS))
 
 
 def random_values(count: int, size: float = 1.0, power: int = 5) -> Tensor:
+    """Return random numbers times `size`. With a larger `power`, more of them are near zero."""
     generator = torch.Generator().manual_seed(count)
     normal, share = torch.randn(count, generator=generator), torch.rand(count, generator=generator)
     return size * normal * share**power

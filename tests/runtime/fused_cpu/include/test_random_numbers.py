@@ -28,6 +28,7 @@ MACHINES = ["", "-mno-avx512f", "-mno-avx"] if X86 else [""]
 def library(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> ctypes.CDLL:
+    """Return the driver, compiled with all or some of the CPU's vector instructions."""
     command = compiler.find()
     if command is None:
         pytest.skip("no compiler")

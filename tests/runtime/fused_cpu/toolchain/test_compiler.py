@@ -44,6 +44,7 @@ def error_message(source: str = SOURCE) -> str:
 
 
 def log_of(message: str) -> Path:
+    """Return the path of the log that an error message names."""
     found = re.search(r"\(log: (.*)\)$", message.partition("\n")[0])
     assert found is not None
     return Path(found[1])
