@@ -1,4 +1,4 @@
-"""Run command lines, write a spec for them, and record the files that they leave."""
+"""Run commands of optgen in tests, make a checkout for them, and record a folder's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures that change to a folder: one that is no checkout, and one that is."""
+"""Fixtures that change the current folder: to one outside a checkout, and to a checkout."""
 
 from __future__ import annotations
 

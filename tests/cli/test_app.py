@@ -28,7 +28,7 @@ def test_an_unknown_option_is_a_usage_error() -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "AdamW"])
-def test_a_name_may_be_that_of_the_module_or_of_the_class(name: str) -> None:
+def test_a_command_takes_the_name_of_a_module_or_of_a_class(name: str) -> None:
     result = run("check", name)
 
     assert result.exit_code == 0, result.output
@@ -50,9 +50,7 @@ def test_unknown_name_has_a_hint() -> None:
     assert "did you mean adam?" in result.output
 
 
-def test_a_name_of_a_file_in_the_current_folder_has_a_hint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_name_without_py_has_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dual.py").write_text("")
     monkeypatch.chdir(tmp_path)
     result = run("show", "dual")
@@ -83,8 +81,8 @@ def test_a_missing_library_is_named(tmp_path: Path) -> None:
     assert result.stderr == f"optgen: typer is not installed: python -m pip install {tools}\n"
 
 
-def test_the_generators_libraries_are_those_of_the_package() -> None:
-    """An installed command cannot read pyproject.toml."""
+def test_the_command_names_the_libraries_of_the_extra_build() -> None:
+    """An installed command cannot read pyproject.toml, so it has a list of its own."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
     assert list(EXTRA) == project["optional-dependencies"]["build"]

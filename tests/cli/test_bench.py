@@ -49,7 +49,7 @@ def test_the_help_names_every_list_of_tensors() -> None:
 
 
 def test_bench_without_a_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory's limit is measured by a C loop, which needs a compiler."""
+    """A C loop measures the limit of the memory bandwidth. It needs a compiler."""
     monkeypatch.setattr(compiler, "find", lambda: None)
     monkeypatch.setattr(roofline, "_library", roofline._library.__wrapped__)
     monkeypatch.setattr(library_cache, "folders", lambda: iter(()))
@@ -62,9 +62,9 @@ def test_bench_without_a_compiler_says_what_to_install(monkeypatch: pytest.Monke
 
 
 def test_classes_that_multiply_matrices_are_measured_on_small_lists_only() -> None:
-    found = bench.Request(["muon", "sgd"], ["1e6", "gpt2", "resnet50"]).cells()
+    cells = bench.Request(["muon", "sgd"], ["1e6", "gpt2", "resnet50"]).cells()
 
-    assert [(cell.name, cell.tensors) for cell in found] == [
+    assert [(cell.name, cell.tensors) for cell in cells] == [
         ("Muon", "1e6"),
         ("SGD", "1e6"),
         ("SGD", "gpt2"),

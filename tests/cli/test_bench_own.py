@@ -1,4 +1,4 @@
-"""Test optgen bench with a user's own rule, beside the memory's limit and classes of torch."""
+"""Test optgen bench with a user's rule: beside the limit of the memory, and beside torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from optgen.cli.plan_traffic import traffic
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small_lists(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make lists of tensors small and samples short; clear the caches of the bench afterwards."""
     monkeypatch.setattr("optgen.bench.measure._SAMPLE_SECONDS", 1e-5)
     monkeypatch.setitem(LISTS, "2000x256", TensorList("2000x256", "", [(2, 2)] * 3))
     monkeypatch.setitem(LISTS, "20groups", TensorList("20groups", "", [(2, 2)] * 4, 2))
@@ -31,36 +32,38 @@ def write_spec(folder: Path, name: str, text: str) -> str:
     return str(path)
 
 
-def benched(*names: str, lists: str = "2000x256") -> list[str]:
+def bench_lines(*names: str, lists: str = "2000x256") -> list[str]:
     """Return the lines that optgen bench prints."""
     result = run("bench", *names, "--list", lists, "--seconds", "0.01")
     assert result.exit_code == 0, result.output
     return result.stdout.splitlines()
 
 
-def test_an_own_rule_is_compared_with_the_limit(tmp_path: Path) -> None:
+def test_a_users_rule_is_compared_with_the_limit(tmp_path: Path) -> None:
     path = write_spec(tmp_path, "my_rule", spec())
-    header, _, row = benched(path)
+    header, _, row = bench_lines(path)
     assert "of limit" in header
     assert "torch" not in header
     assert row.split()[0] == "Made"
     assert "(" in row  # the share of the limit, by medians and by minima
 
 
-def test_an_own_spec_stands_beside_a_class_of_torch(tmp_path: Path) -> None:
+def test_a_users_rule_may_stand_beside_a_class_of_torch(tmp_path: Path) -> None:
     path = write_spec(tmp_path, "my_rule", spec())
-    header, _, own, theirs = benched(path, "sgd", path)
+    header, _, my_rule, sgd = bench_lines(path, "sgd", path)
     assert "torch's default" in header
-    assert own.split()[-2:] == ["-", "-"]
-    assert theirs.split()[-1].endswith("x")
+    assert my_rule.split()[-2:] == ["-", "-"]
+    assert sgd.split()[-1].endswith("x")
 
 
 def test_groups_need_no_learning_rate(tmp_path: Path) -> None:
     text = spec("p = p - rate * g", hypers="rate=hyper(0.1)")
-    assert benched(write_spec(tmp_path, "my_rule", text), lists="20groups")[2].startswith("Made")
+    assert bench_lines(write_spec(tmp_path, "my_rule", text), lists="20groups")[2].startswith(
+        "Made"
+    )
 
 
-def test_an_own_rule_has_no_picture(tmp_path: Path) -> None:
+def test_a_users_rule_has_no_picture(tmp_path: Path) -> None:
     path = write_spec(tmp_path, "my_rule", spec("p = p - lr * g / (norm(g) + 1)"))
     plot = tmp_path / "bench.png"
     result = run("bench", path, "--list", "2000x256", "--seconds", "0.01", "--plot", str(plot))
@@ -77,8 +80,8 @@ def test_a_refusal_says_why(tmp_path: Path) -> None:
     found = run("bench", write_spec(tmp_path, "rows", spec(decorator=sparse)))
     assert found.exit_code == 2
     assert "dense gradients are measured" in found.output
-    needy = spec("p = p - lr * g * h / t", inputs='p, g, t, h=given("hessian")')
-    found = run("bench", write_spec(tmp_path, "needy", needy))
+    with_input = spec("p = p - lr * g * h / t", inputs='p, g, t, h=given("hessian")')
+    found = run("bench", write_spec(tmp_path, "with_input", with_input))
     assert found.exit_code == 2
     assert "a step needs hessian" in " ".join(found.output.split())
     first, second = (write_spec(tmp_path, f"my_{n}", spec(f"p = p - {n} * lr * g")) for n in (2, 3))
@@ -86,5 +89,5 @@ def test_a_refusal_says_why(tmp_path: Path) -> None:
 
 
 def test_an_optimizer_of_the_catalogue_is_measured_by_its_name() -> None:
-    _, _, lion, belief = benched("lion", "AdaBelief")
+    _, _, lion, belief = bench_lines("lion", "AdaBelief")
     assert [row.split()[0] for row in (lion, belief)] == ["Lion", "AdaBelief"]

@@ -11,8 +11,8 @@ from cli.commands import ROOT, RULE, run, snapshot
 from optgen import emit
 
 
-def test_a_spec_of_the_catalogue_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
-    """tests/test_generated.py builds all of them."""
+def test_files_of_the_catalogue_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This test checks the files of three specs; tests/test_generated.py checks all."""
     monkeypatch.chdir(ROOT)
 
     result = run("build", "--check", "adafactor", "soap", "averaging")
@@ -20,7 +20,7 @@ def test_a_spec_of_the_catalogue_is_current(monkeypatch: pytest.MonkeyPatch) -> 
     assert result.exit_code == 0, result.output
 
 
-def test_build_outside_needs_a_folder(outside_checkout: Path) -> None:
+def test_build_outside_a_checkout_needs_a_folder(outside_checkout: Path) -> None:
     for arguments in (["build"], ["build", "heavy.py"]):
         result = run(*arguments)
 
@@ -85,11 +85,11 @@ def test_hand_written_files_stay(outside_checkout: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("out", "named"),
+    ("out", "message"),
     [("heavy.py", "is a file"), ("/proc/x", "/proc/x"), ("blocked", "blocked/heavy")],
 )
 def test_a_folder_that_cannot_be_created_is_named(
-    out: str, named: str, outside_checkout: Path
+    out: str, message: str, outside_checkout: Path
 ) -> None:
     (outside_checkout / "blocked").mkdir()
     (outside_checkout / "blocked" / "heavy").write_text("a file where a folder goes\n")
@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be_created_is_named(
 
     assert result.exit_code == 2
     assert result.exception is None or isinstance(result.exception, SystemExit)
-    assert named in result.output
+    assert message in result.output
 
 
 def test_second_build_writes_nothing(checkout: Path) -> None:
@@ -176,7 +176,7 @@ BAD = {
 
 @pytest.mark.parametrize("fault", BAD)
 def test_a_bad_spec_changes_no_file(fault: str, checkout: Path) -> None:
-    """The exit code is 3, the message says the place, and not even the good spec is built."""
+    """The exit code is 3, the message has the place, and a valid spec beside it is not built."""
     (checkout / "specs" / "another.py").write_text(RULE.replace("Heavy", "Another"))
     (checkout / "specs" / "heavy.py").write_text(RULE.replace(*BAD[fault]))
     before = snapshot(checkout)
@@ -228,17 +228,16 @@ def test_a_folder_of_a_spec_that_is_gone_is_stale(outside_checkout: Path) -> Non
     (outside_checkout / "out" / "mine").mkdir(parents=True)
     (outside_checkout / "out" / "mine" / "notes.py").write_text("# by hand\n")
     assert run("build", "heavy.py", "light.py", "--out", "out").exit_code == 0
-    one_of_two = ("build", "heavy.py", "--out", "out")
-    assert (
-        run(*one_of_two, "--check").exit_code == 0
-    )  # light.py exists, although this command does not name it
+    build_heavy = ("build", "heavy.py", "--out", "out")
+    # out/light is not orphaned: light.py exists, although this command does not name it.
+    assert run(*build_heavy, "--check").exit_code == 0
 
     (outside_checkout / "light.py").unlink()
     before = snapshot(outside_checkout)
-    checked = run(*one_of_two, "--check")
+    checked = run(*build_heavy, "--check")
     assert checked.exit_code == 1
     assert "orphaned: out/light (there is no light.py): remove it, or give its" in checked.output
-    built = run(*one_of_two)
+    built = run(*build_heavy)
     assert built.exit_code == 0
     assert "note: orphaned: out/light" in built.output
     assert "mine" not in built.output + checked.output

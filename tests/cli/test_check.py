@@ -56,7 +56,7 @@ def test_check_reports_every_file(outside_checkout: Path) -> None:
 
 
 def test_check_compiles(outside_checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Afterwards the cache holds what a first step would build: for float32, and for all dtypes."""
+    """The cache then holds what a first step would build: libraries for float32 and all dtypes."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside_checkout / "cache"))
 
     result = run("check", "heavy.py", "--compile")
@@ -74,8 +74,10 @@ def test_check_says_why_a_rule_does_not_compile(
     monkeypatch.setattr("optgen.cli.check_compile.inline_includes", lambda text: "no C++\n")
     result = run("check", "heavy.py", "--compile")
     assert result.exit_code == 4
-    says = "C++17 programs but not the source that optgen generated for `heavy`, a defect of optgen"
-    assert says in result.stderr
+    message = (
+        "C++17 programs but not the source that optgen generated for `heavy`, a defect of optgen"
+    )
+    assert message in result.stderr
 
     monkeypatch.setenv("CXX", "g++ '")
     result = run("check", "heavy.py", "--compile")

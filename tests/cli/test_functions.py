@@ -95,7 +95,7 @@ def test_show_prints_every_function(folder: Path) -> None:
 
 
 def test_a_file_with_functions_holds_no_optimizer(folder: Path) -> None:
-    """A file holds one optimizer or functions, because its generated folder holds either."""
+    """A file holds one optimizer or functions, because both would be built into one folder."""
     spec = (
         "@optimizer()\ndef Heavy(p, g, /, *, lr=hyper(1)):\n"
         '    """Made up."""\n    p = p - lr * g\n'

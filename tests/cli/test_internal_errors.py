@@ -17,13 +17,13 @@ MESSAGE = "optgen failed here: a defect of optgen, not of the spec; please repor
 @pytest.fixture
 def broken(outside_checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder where a pass fails at heavy.py's first statement that stores a tensor."""
-    monkeypatch.setattr("optgen.passes.select_instructions._Selector._update", _explode)
+    monkeypatch.setattr("optgen.passes.select_instructions._Selector._update", _fail)
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside_checkout / "cache"))
     monkeypatch.setattr("optgen.jit._loaded", {})
     return outside_checkout
 
 
-def _explode(*_: Any) -> NoReturn:
+def _fail(*_: Any) -> NoReturn:
     raise KeyError("one\ntwo \x1b[31m" + "x" * 1000)
 
 
@@ -65,7 +65,7 @@ def test_load_reports_a_defect_and_keeps_the_cause(broken: Path) -> None:
 def test_a_defect_of_the_reader_is_reported(
     outside_checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error's place is that of the statement."""
+    """The error is at the statement that the reader was reading."""
     from optgen.spec.op_calls import OpCalls
 
     monkeypatch.setattr(OpCalls, "_op", lambda *_: [][0])

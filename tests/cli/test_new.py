@@ -24,7 +24,7 @@ def test_new_writes_a_spec_that_builds(outside_checkout: Path) -> None:
 
 
 def test_new_in_a_checkout(checkout: Path) -> None:
-    """A checkout's settings allow declarations already, so the spec starts with its docstring."""
+    """A checkout's pyproject.toml has the exception for ruff, so the spec has no noqa comment."""
     assert run("new", "my_rule").exit_code == 0
     assert (checkout / "specs" / "my_rule.py").read_text().startswith('"""MyRule: ')
 

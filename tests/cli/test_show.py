@@ -35,7 +35,6 @@ def test_list_without_a_checkout(outside_checkout: Path, monkeypatch: pytest.Mon
     "lowering", ["optimizer", "forloop", "foreach", "fused_cpu", "fused_triton"]
 )
 def test_show_prints_the_checked_in_file(lowering: str) -> None:
-    """The command prints the checked-in file."""
     name = "__init__" if lowering == "optimizer" else lowering
     (path,) = (ROOT / "generated" / "adam").glob(f"{name}.*")
 

@@ -106,6 +106,6 @@ def test_a_new_page_can_be_written_again(tmp_path: Path) -> None:
         assert page.read_text().count("| `signum` | ") == 1
 
 
-def test_an_authors_package_comes_first() -> None:
+def test_the_package_of_the_author_is_listed_first() -> None:
     assert evidence.distributions("lion")[0] == "lion-pytorch"
     assert {package.case.name for package in libraries.LIBRARIES} <= {*evidence.SOURCES}

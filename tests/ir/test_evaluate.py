@@ -60,7 +60,7 @@ ALGORITHMS = {n: derive(a, RULES[a.base]) if a.base else a for n, a in TORCH_ALG
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Set the default dtype; torch keeps step and scalar state in float64 only if it is float64."""
+    """Set the default dtype, in which torch keeps step counts and scalar states."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -121,10 +121,10 @@ def test_nothing_is_changed_in_place() -> None:
     hypers = {h.name: h.default for h in algorithm.hypers}
     param, grad = torch.ones(3), torch.ones(3)
     _, first = evaluate(algorithm, hypers, param, grad, {})
-    kept = {k: torch.as_tensor(v).clone() for k, v in first.items()}
+    copies = {k: torch.as_tensor(v).clone() for k, v in first.items()}
     evaluate(algorithm, hypers, param, grad, first)
     assert param.tolist() == grad.tolist() == [1, 1, 1]
-    assert all(torch.equal(torch.as_tensor(first[k]), kept[k]) for k in kept)
+    assert all(torch.equal(torch.as_tensor(first[k]), copies[k]) for k in copies)
 
 
 def test_scalar_state_is_kept_in_the_scalar_dtype() -> None:

@@ -72,7 +72,7 @@ def test_diag_trace_and_descending_are_those_of_torch(shape: tuple[int, ...]) ->
 
 
 @pytest.mark.parametrize("name", ["eigenvectors", "eigenvalues", "inverse_root"])
-def test_a_matrix_without_a_decomposition_is_nan(name: str) -> None:
+def test_the_decomposition_of_a_matrix_with_inf_is_nan(name: str) -> None:
     x = gram((3, 2, 2))
     x[1, 0, 1] = torch.inf
     options = (2, 0.1) if name == "inverse_root" else ()

@@ -108,23 +108,23 @@ def test_an_op_means_what_torch_computes(word: str) -> None:
 
 
 @pytest.mark.parametrize("word", REDUCED)
-@pytest.mark.parametrize("extra", [0.0, nan, inf, -inf, 1e200])
-def test_a_reduction_means_what_torch_computes(word: str, extra: float) -> None:
+@pytest.mark.parametrize("element", [0.0, nan, inf, -inf, 1e200])
+def test_a_reduction_means_what_torch_computes(word: str, element: float) -> None:
     x = torch.linspace(-2, 3, 24, dtype=torch.float64).reshape(2, 3, 4)
-    x[1, 2, 0] = extra
-    if extra == 1e200 and word.endswith(("norm", "rms")):
+    x[1, 2, 0] = element
+    if element == 1e200 and word.endswith(("norm", "rms")):
         x = x * 1e-200  # squares leave the range of float64
     found = OPS[word].meaning(x)
     torch.testing.assert_close(found, REDUCED[word](x), rtol=1e-14, atol=0, equal_nan=True)
 
 
 def test_sums_and_maxima_of_nothing_are_zero() -> None:
-    nothing = torch.zeros(0, 3)
-    assert [OPS[w].meaning(nothing).item() for w in ("sum", "norm", "max_abs")] == [0, 0, 0]
-    assert OPS["col_max_abs"].meaning(nothing).tolist() == [[0, 0, 0]]
-    assert OPS["row_max_abs"].meaning(nothing.mT).tolist() == [[0], [0], [0]]
-    assert OPS["row_max_abs"].meaning(nothing).shape == (0, 1)
-    assert OPS["col_max_abs"].meaning(nothing.mT).shape == (1, 0)
+    empty = torch.zeros(0, 3)
+    assert [OPS[w].meaning(empty).item() for w in ("sum", "norm", "max_abs")] == [0, 0, 0]
+    assert OPS["col_max_abs"].meaning(empty).tolist() == [[0, 0, 0]]
+    assert OPS["row_max_abs"].meaning(empty.mT).tolist() == [[0], [0], [0]]
+    assert OPS["row_max_abs"].meaning(empty).shape == (0, 1)
+    assert OPS["col_max_abs"].meaning(empty.mT).shape == (1, 0)
 
 
 @pytest.mark.parametrize("shape", [(4, 7), (7, 4), (5, 5), (2, 3, 6), (1, 4)])

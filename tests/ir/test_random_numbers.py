@@ -1,4 +1,4 @@
-"""Test the oracle's random numbers against published ones, and the runtime's against these."""
+"""Compare the oracle's random numbers with published ones, and the runtime's with the oracle's."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from optgen.runtime.eager import random_numbers
 from optgen.runtime.eager.tensor_lists import TensorList
 
 PUBLISHED = {
-    # The key, the counter and the block: "threefry2x32 13" of the file kat_vectors in the authors'
-    # library Random123.
+    # The key, the counter and the block, each as two words: "threefry2x32 13" in the file
+    # kat_vectors of the authors' library Random123.
     "zeros": ((0, 0), (0, 0), (0x9D1C5EC6, 0x8BD50731)),
     "ones": ((2**32 - 1, 2**32 - 1), (2**32 - 1, 2**32 - 1), (0xFD36D048, 0x2D17272C)),
     "pi": ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xBA3E4725, 0xF27D669E)),
 }
-SEEDS = ((0, 0, 1, 0), (12345, 7, 100_000, 3), (2**24 - 1, 2**24 - 1, 2**24 - 1, 255))
+# The arguments seed, stream, step and call of the random functions.
+ARGUMENTS = ((0, 0, 1, 0), (12345, 7, 100_000, 3), (2**24 - 1, 2**24 - 1, 2**24 - 1, 255))
 
 
 @pytest.mark.parametrize("case", PUBLISHED)
@@ -30,7 +31,7 @@ def test_threefry_gives_the_published_numbers(case: str) -> None:
     assert tuple(word.item() for word in words) == block
 
 
-@pytest.mark.parametrize("numbers", SEEDS)
+@pytest.mark.parametrize("numbers", ARGUMENTS)
 @pytest.mark.parametrize("meaning", [random, random16])
 def test_oracle_and_runtime_draw_the_same_bits(
     meaning: Callable[..., Tensor], numbers: tuple[int, int, int, int]
@@ -49,7 +50,7 @@ def test_oracle_and_runtime_draw_the_same_bits(
     assert ((expected >= 0) & (expected < 1)).all()
 
 
-@pytest.mark.parametrize("numbers", SEEDS)
+@pytest.mark.parametrize("numbers", ARGUMENTS)
 def test_oracle_and_runtime_draw_the_same_gaussian_numbers(
     numbers: tuple[int, int, int, int],
 ) -> None:
@@ -94,7 +95,7 @@ def test_shards_draw_the_numbers_of_the_whole(monkeypatch: pytest.MonkeyPatch) -
 
 def test_elements_beyond_32_bits_draw_different_numbers() -> None:
     near = torch.tensor(
-        [place for power in (31, 32, 33) for place in range(2**power - 2, 2**power + 2)]
+        [position for power in (31, 32, 33) for position in range(2**power - 2, 2**power + 2)]
     )
     for meaning in (random, random16):
         numbers = meaning(torch.cat([near, torch.arange(4)]), *map(torch.tensor, (5, 6, 7, 0)))
@@ -102,7 +103,7 @@ def test_elements_beyond_32_bits_draw_different_numbers() -> None:
 
 
 def triple32(x: int, first: int = 0, second: int = 0) -> int:
-    """Return Chris Wellons's triple32 of a number, with two words of a key; both 0: his own."""
+    """Return triple32 of a number and a key of two words; the key (0, 0) is Wellons's original."""
     x = (x + first) % 2**32
     x = (x ^ x >> 17 ^ second) * 0xED5AD4BB % 2**32
     x = (x ^ x >> 11 ^ first) * 0xAC4C1B51 % 2**32
@@ -111,7 +112,7 @@ def triple32(x: int, first: int = 0, second: int = 0) -> int:
 
 
 def test_a_word_has_the_numbers_of_two_positions() -> None:
-    """The first block of the stream is the key; each 2**33 places, its first word changes."""
+    """The stream's first block is the key. The key's first word changes every 2**33 positions."""
     first, second = threefry((9 | 2 << 24, 8), torch.tensor([0]), torch.tensor([7 << 8]))
     for pair in (0, 5, 2**32 - 1, 2**32, 3 * 2**32 + 5):
         at = torch.tensor([2 * pair, 2 * pair + 1])
@@ -123,8 +124,8 @@ def test_a_word_has_the_numbers_of_two_positions() -> None:
 
 COUNT = 2**16
 SEQUENCES: dict[str, dict[str, Tensor]] = {
-    # The inputs of a sequence of words, as far as they are not 0.
-    "places": {"pair": torch.arange(COUNT)},
+    # The inputs that give a sequence of words. An input that is not listed is 0.
+    "positions": {"pair": torch.arange(COUNT)},
     "a column of 64": {"pair": 32 * torch.arange(COUNT)},
     "a column of 2**14": {"pair": 2**13 * torch.arange(COUNT)},
     "a column of 2**20": {"pair": 2**19 * torch.arange(COUNT)},
@@ -141,7 +142,7 @@ Mix = Callable[[Tensor, tuple[Tensor, Tensor]], Tensor]
 
 
 def words_of(mix: Mix, sequence: dict[str, Tensor]) -> Tensor:
-    """Return the words that a function of a counter and a key gives for a sequence of inputs."""
+    """Return the words that `mix`, a function of counters and keys, gives for these inputs."""
     zeros = torch.zeros(COUNT, dtype=torch.int64)
     pair, step, stream, seed = (sequence.get(x, zeros) for x in ("pair", "step", "stream", "seed"))
     key = threefry((seed, step), zeros, stream << 8)  # type: ignore[arg-type]
@@ -149,6 +150,7 @@ def words_of(mix: Mix, sequence: dict[str, Tensor]) -> Tensor:
 
 
 def without_the_last_product(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
+    """Return what triple32 has before its last product: a weak hash."""
     x = counters + key[0] & 2**32 - 1
     x = (x ^ x >> 17) * 0xED5AD4BB & 2**32 - 1
     return x ^ x >> 11 ^ key[1]
@@ -159,14 +161,14 @@ def sums_of_counters(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def chi_square(cells: Tensor, count: int) -> float:
-    """Return how many standard deviations the counts of cells are from their mean."""
+    """Return the chi-square of the cells' counts, in standard deviations from its mean."""
     expected = len(cells) / count
     sum_ = ((torch.bincount(cells, minlength=count) - expected) ** 2 / expected).sum().item()
     return (sum_ - (count - 1)) / (2 * (count - 1)) ** 0.5
 
 
 def deviations(words: Tensor) -> dict[str, float]:
-    """Return how far statistics of a sequence of words are from those of random ones."""
+    """Return statistics of words, in standard deviations from those of random words."""
     bits = (words >> torch.arange(32)[:, None] & 1).float() * 2 - 1
     numbers = torch.stack([words & 0xFFFF, words >> 16], 1).flatten()
     found = {f"bit {k}": z for k, z in enumerate((bits.sum(1) / COUNT**0.5).tolist())}
@@ -186,6 +188,7 @@ def deviations(words: Tensor) -> dict[str, float]:
 
 
 def largest(found: dict[str, float]) -> float:
+    """Return the largest magnitude of the statistics."""
     return max(map(abs, found.values()))
 
 
@@ -197,8 +200,8 @@ def test_numbers_of_16_bits_look_independent(name: str) -> None:
 
 
 @pytest.mark.parametrize("mix", [without_the_last_product, sums_of_counters])
-def test_these_statistics_find_a_weak_function(mix: Mix) -> None:
-    names = ("places", "a column of 64", "a column of 2**14", "small matrices, then steps")
+def test_the_statistics_find_a_weak_hash(mix: Mix) -> None:
+    names = ("positions", "a column of 64", "a column of 2**14", "small matrices, then steps")
     for name in names:
         assert largest(deviations(words_of(mix, SEQUENCES[name]))) > 20, name
 
@@ -216,8 +219,7 @@ def test_each_bit_of_counter_and_key_changes_half_of_the_bits() -> None:
 
 def test_keys_that_differ_in_one_word_draw_different_numbers() -> None:
     generator = torch.Generator().manual_seed(2)
-    some = torch.randint(2**32, (4,), generator=generator).tolist()
-    changes = [0, 1, 3, 2**31, *some]
+    changes = [0, 1, 3, 2**31, *torch.randint(2**32, (4,), generator=generator).tolist()]
     keys = [(7, 9 ^ change) for change in changes] + [(7 ^ change, 9) for change in changes[1:]]
     words = [permuted(torch.arange(COUNT), tuple(map(torch.tensor, key))) for key in keys]
     halves = [half for word in words for half in (word & 0xFFFF, word >> 16)]
@@ -227,13 +229,13 @@ def test_keys_that_differ_in_one_word_draw_different_numbers() -> None:
 
 @pytest.mark.parametrize("random", [random, random16])
 def test_streams_are_independent(random: Callable[..., Tensor]) -> None:
-    """Numbers that differ in one input only are uncorrelated, and uniform."""
+    """Numbers of inputs that differ in only one are uncorrelated, and uniform."""
     elements = torch.arange(100_000)
     base = (11, 22, 33, 0)
     drawn = [random(elements, *map(torch.tensor, base))]
-    for place in range(4):
+    for index in range(4):
         changed = [*base]
-        changed[place] += 1
+        changed[index] += 1
         drawn.append(random(elements, *map(torch.tensor, changed)))
     stacked = torch.stack([*drawn, drawn[0].roll(1), drawn[0].roll(128)])
     correlation = torch.corrcoef(stacked) - torch.eye(len(stacked))

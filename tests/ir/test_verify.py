@@ -32,6 +32,7 @@ def test_every_rule_is_valid_after_every_pass(name: str) -> None:
 
 
 def ssa(*body: str) -> Algorithm:
+    """Return a versioned algorithm whose rule has these lines."""
     return to_ssa(rename(read(spec(*body))))
 
 
@@ -64,7 +65,7 @@ BAD_RULES = {
     ),
     "copy of an old version": with_rule(STEP, Assign(Ref("param", 2), P), Assign(Ref("u", 1), P)),
 }
-GOOD_RULES = {
+VALID_RULES = {
     "copied": with_rule(Assign(Ref("grad", 1), G), Assign(P1, Call("+", (G, Ref("grad", 1))))),
     "copied in both arms": with_rule(
         If(LR, (Assign(Ref("grad", 1), G),), (Assign(Ref("grad", 1), G),)), Assign(P1, G)
@@ -72,9 +73,9 @@ GOOD_RULES = {
 }
 
 
-@pytest.mark.parametrize("case", GOOD_RULES)
+@pytest.mark.parametrize("case", VALID_RULES)
 def test_an_old_version_may_be_read_after_its_copy(case: str) -> None:
-    verify_algorithm(GOOD_RULES[case])
+    verify_algorithm(VALID_RULES[case])
 
 
 @pytest.mark.parametrize("case", BAD_RULES)
@@ -84,6 +85,7 @@ def test_a_broken_rule_is_refused(case: str) -> None:
 
 
 def planned() -> Plan:
+    """Return a valid plan with a scalar state and a branch."""
     body = ("s = s / 2", "m = m + s * g", "if t > 3:", "    m = 2 * m", "p = p - lr * m / t")
     states = f'{MOMENTUM}, s=state("mu", shape="scalar")'
     return hoist_scalars(plan(read(spec(*body, states=states))))
@@ -91,9 +93,9 @@ def planned() -> Plan:
 
 def with_body(change: Program) -> Plan:
     """Return the plan with its last statement, which writes the parameter, replaced."""
-    good = planned()
-    (sweep,) = good.sweeps
-    return replace(good, phases=(replace(sweep, body=(*sweep.body[:-1], *change)),))
+    valid = planned()
+    (sweep,) = valid.sweeps
+    return replace(valid, phases=(replace(sweep, body=(*sweep.body[:-1], *change)),))
 
 
 def with_last_value(value: Linear) -> Plan:
@@ -105,8 +107,8 @@ M = Ref("exp_avg", 3)
 
 
 def bad_plans() -> dict[str, Plan]:
-    good = planned()
-    (sweep,) = good.sweeps
+    valid = planned()
+    (sweep,) = valid.sweeps
     twice = (sweep, replace(sweep, body=()))
     return {
         "sum of nothing": with_last_value(linear()),
@@ -115,20 +117,20 @@ def bad_plans() -> dict[str, Plan]:
         "tensor for a coefficient": with_last_value(linear(Term(M, (P,)))),
         "scalar among the factors": with_last_value(linear(Term(ONE, (LR,)))),
         "scalar among the divisors": with_last_value(linear(Term(ONE, (M,), (LR,)))),
-        "no linear form inside a word": with_last_value(
+        "bare expression inside a word": with_last_value(
             linear(Term(ONE, (Call("sqrt", (P,)), LR)))
         ),
         "old state after its store": with_last_value(linear(Term(ONE, (Ref("exp_avg"),)))),
         "old scalar state": with_last_value(linear(Term(Ref("mu"), (M,)))),
         "unknown scalar": with_last_value(linear(Term(Ref("nobody"), (M,)))),
         "bare expression": with_body((Assign(Ref("param", 1), M),)),
-        "parameter not stored": replace(good, phases=(replace(sweep, body=sweep.body[:-1]),)),
-        "state not stored": replace(good, scalars=()),
+        "parameter not stored": replace(valid, phases=(replace(sweep, body=sweep.body[:-1]),)),
+        "state not stored": replace(valid, scalars=()),
         "streams of another order": replace(
-            good, phases=(replace(sweep, streams=sweep.streams[::-1]),)
+            valid, phases=(replace(sweep, streams=sweep.streams[::-1]),)
         ),
-        "stored twice": replace(good, phases=(sweep, sweep)),
-        "stored and never assigned": replace(good, phases=twice),
+        "stored twice": replace(valid, phases=(sweep, sweep)),
+        "stored and never assigned": replace(valid, phases=twice),
     }
 
 
@@ -145,11 +147,11 @@ def test_a_broken_plan_is_refused(case: str) -> None:
 
 def test_a_scalar_is_read_only_where_it_is_computed() -> None:
     body = ("if t > 3:", "    r = sqrt(t - 3)", "    p = p - r * g", "else:", "    p = p - lr * g")
-    good = hoist_scalars(plan(read(spec(*body))))
-    verify_plan(good)
-    (sweep,) = good.sweeps
+    valid = hoist_scalars(plan(read(spec(*body))))
+    verify_plan(valid)
+    (sweep,) = valid.sweeps
     branch = sweep.body[-1]
     assert isinstance(branch, If)
     swapped = replace(branch, then=branch.orelse, orelse=branch.then)
     with pytest.raises(VerifyError, match="undefined on this path"):
-        verify_plan(replace(good, phases=(replace(sweep, body=(*sweep.body[:-1], swapped)),)))
+        verify_plan(replace(valid, phases=(replace(sweep, body=(*sweep.body[:-1], swapped)),)))

@@ -19,7 +19,7 @@ from optgen.spec import elementwise, flag, hyper, maximum, sqrt, where
 
 @elementwise
 def trapezoid(low, high, area, /, *, width=hyper(1, gt=0)):
-    """Two lists that are only read, and they stand first."""
+    """Two lists that are only read, before the one that is written."""
     area = area + width * (low + high) / 2
 
 

@@ -59,15 +59,15 @@ def words(tensor: Tensor) -> float:
 
 def peak(function: Callable[[], Any]) -> int:
     """Return the peak of a call's allocated bytes, those of kernels included."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         function()
-    events = seen.profiler.kineto_results.events()  # type: ignore[union-attr]
+    events = recorded.profiler.kineto_results.events()  # type: ignore[union-attr]
     changes = [event for event in events if event.name() == "[memory]"]
-    alive = most = 0
+    alive = largest = 0
     for change in sorted(changes, key=lambda event: event.start_ns()):
         alive += change.nbytes()
-        most = max(most, alive)
-    return most
+        largest = max(largest, alive)
+    return largest
 
 
 def tensors(values: Any) -> dict[int, Tensor]:

@@ -116,7 +116,7 @@ def Kernel(
     norm=choice("first", "second", None),
     mode=choice(None, "a", "b"),
 ):
-    """Choices: in a branch of the scalar program, of the sweep, in a `where`; one that is None."""
+    """Choices in a branch of the scalar program, in a branch of the sweep, and in a `where`."""
     if norm == "second":
         step = 2 * lr
         s = s + 1

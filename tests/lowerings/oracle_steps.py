@@ -32,12 +32,12 @@ class Compared(NamedTuple):
 
 
 def rule_of(source: Path | Spec) -> Algorithm:
-    """Return the rule of a spec, as its lowerings have it."""
+    """Return the algorithm of a spec, with the option `maximize` that every lowering has."""
     (algorithm,) = read_spec(source)
     return add_maximize(algorithm)
 
 
-def drawn(
+def random_tensors(
     count: int, dtype: torch.dtype, seed: int = 0, shape: tuple[int, ...] = SHAPE
 ) -> list[Tensor]:
     """Return tensors of normally distributed numbers, a few of them tiny or zero."""
@@ -60,7 +60,7 @@ def steps_beside_the_oracle(
 ) -> Iterator[Compared]:
     """Yield every step's values. The oracle starts each step from the lowering's values."""
     rule = rule_of(source)
-    start, *grads = drawn(count + 1, dtype, shape=shape)
+    start, *grads = random_tensors(count + 1, dtype, shape=shape)
     param = torch.nn.Parameter(start.clone(), requires_grad=lowering != "differentiable")
     if grad_dtype:
         param.grad_dtype = grad_dtype  # type: ignore[attr-defined]
@@ -72,12 +72,12 @@ def steps_beside_the_oracle(
         before, grad = param.detach().clone(), grad.to(grad_dtype or dtype)
         expected = evaluate(rule, values, before, grad, state, storage=dtype)
         param.grad = grad.clone()
-        with _taken_by(lowering):
+        with _context_of(lowering):
             optimizer.step()
         yield Compared(param.detach(), optimizer.state[param], *expected)
 
 
-def _taken_by(lowering: str) -> contextlib.AbstractContextManager[Any]:
+def _context_of(lowering: str) -> contextlib.AbstractContextManager[Any]:
     if lowering == "capturable":
         return captured()
     return use_lowering("forloop" if lowering == "differentiable" else lowering)

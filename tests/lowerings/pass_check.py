@@ -1,4 +1,4 @@
-"""Run a schedule of C++ passes on version numbers: every step must read what the rule means.
+"""Check a schedule of C++ passes: each step must read the version that the rule means.
 
 A value's version is the index of the step that computed it, or -1 for a stream before the step.
 Values of a tile are forgotten after each pass; all other values last for the step.
@@ -47,6 +47,8 @@ def wrong_reads(
 
 @dataclass
 class _Schedule:
+    """The versions of a schedule's values while its passes run."""
+
     name: str
     steps: Sequence[Step]
     axes: Mapping[str, Axes]

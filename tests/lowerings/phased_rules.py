@@ -106,9 +106,9 @@ class Oracle:
         """Return the largest error of a parameter or of a state."""
         errors = [0.0]
         for param, value, states in zip(params, self.values, self.states, strict=True):
-            kept = optimizer.state.get(param, {})
-            assert set(kept) == set(states)
-            pairs = [(param, value), *((kept[key], states[key]) for key in states)]
+            found_states = optimizer.state.get(param, {})
+            assert set(found_states) == set(states)
+            pairs = [(param, value), *((found_states[key], states[key]) for key in states)]
             errors += [_error(found, expected) for found, expected in pairs]
         return max(errors)
 

@@ -64,7 +64,7 @@ RULES = {
         hypers=LR,
     ).replace(", decay=hyper(0.3)", ""),
 }
-IDLE = (
+UNCHANGED_VALUES = (
     "a = a + 0",
     "a = 3 * a - 2 * a",
     "a = -(-a)",
@@ -149,21 +149,28 @@ def test_no_sweep_stores_an_anchor(name: str) -> None:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_nothing_is_written_to_an_anchor(lowering: str) -> None:
     params, optimizer = stepped(RULES["a copy"], lowering, 1)
-    kept = [optimizer.state[p]["x0"] for p in params]
-    versions = [x._version for x in kept]
+    anchors = [optimizer.state[p]["x0"] for p in params]
+    versions = [x._version for x in anchors]
     take_steps(optimizer, params, lowering, (2, 3))
-    assert [x._version for x in kept] == versions
+    assert [x._version for x in anchors] == versions
 
 
 @outside_interpreter
-@pytest.mark.parametrize("idle", IDLE)
-def test_a_value_that_does_not_change_is_no_assignment(idle: str) -> None:
-    lines = [*idle.split("\n    "), "p = p - lr * g * norm(p - a)", "if sure:", "    p = 0.9 * p"]
+@pytest.mark.parametrize("assignment", UNCHANGED_VALUES)
+def test_a_value_that_does_not_change_is_no_assignment(assignment: str) -> None:
+    lines = [
+        *assignment.split("\n    "),
+        "p = p - lr * g * norm(p - a)",
+        "if sure:",
+        "    p = 0.9 * p",
+    ]
     hypers = "lr=hyper(0.1), sure=flag(True)"
-    idle_text = spec(*lines, states='a=state("x0", init="p")', hypers=hypers)
+    text_with_assignment = spec(*lines, states='a=state("x0", init="p")', hypers=hypers)
     plain_text = spec(*lines[-3:], states='a=state("x0", init="p")', hypers=hypers)
     for lowering in ("forloop", "foreach"):
-        (found, _), (expected, _) = (stepped(text, lowering) for text in (idle_text, plain_text))
+        (found, _), (expected, _) = (
+            stepped(text, lowering) for text in (text_with_assignment, plain_text)
+        )
         assert all(map(torch.equal, found, expected))
 
 
@@ -212,11 +219,11 @@ def test_complex_parameters_step_as_pairs_of_reals(lowering: str) -> None:
 def test_a_checkpoint_has_the_anchors(lowering: str) -> None:
     expected, _ = stepped(RULES["the distance"], lowering, 4)
     params, optimizer = stepped(RULES["the distance"], lowering, 2)
-    again = [torch.nn.Parameter(p.detach().clone()) for p in params]
-    resumed = loaded(RULES["the distance"])(again)
+    copies = [torch.nn.Parameter(p.detach().clone()) for p in params]
+    resumed = loaded(RULES["the distance"])(copies)
     resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    take_steps(resumed, again, lowering, (3, 4))
-    for param, value in zip(again, expected, strict=True):
+    take_steps(resumed, copies, lowering, (3, 4))
+    for param, value in zip(copies, expected, strict=True):
         torch.testing.assert_close(param, value, rtol=0, atol=0)
 
 

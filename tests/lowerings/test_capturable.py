@@ -45,7 +45,7 @@ BRANCHES = {
             m = beta * m + g
         p = p - lr * m
     """,
-    "one after the other": """
+    "an elif": """
         x = c
         if t > 4:
             x = c * 2
@@ -85,7 +85,7 @@ BRANCHES = {
             s = s + y
         p = p - lr * s * y * g
     """,
-    "an answer with a name": """
+    "a condition with a name": """
         m = g + m
         late = t > 2 and beta > 0.1
         if late:
@@ -124,6 +124,7 @@ FLAGS = [{"flag_a": a, "flag_b": b} for a in (False, True) for b in (False, True
 
 
 def values_after_training(cls: Any, lowering: str, options: dict[str, Any]) -> list[torch.Tensor]:
+    """Return parameters and states after seven steps."""
     generator = torch.Generator().manual_seed(0)
     params = [
         torch.nn.Parameter(torch.rand(n, dtype=torch.float64, generator=generator) + 1)
@@ -155,9 +156,8 @@ def test_a_captured_step_is_the_same_step(name: str, lowering: str) -> None:
     text = spec({**RULES, **BRANCHES}[name])
     cls = optgen.load(Spec("Small", text, "<small>", 1))
     defaults = cls([torch.nn.Parameter(torch.ones(1))]).defaults
-    bound = (
-        1e-6 if any(state.shape == "scalar" for state in cls.rule.states) else 1e-12
-    )  # a float32 state is rounded at other places
+    # A scalar state is float32, and the two forms round it at different points.
+    bound = 1e-6 if any(state.shape == "scalar" for state in cls.rule.states) else 1e-12
     flag_sets = {tuple((k, v) for k, v in flags.items() if k in defaults) for flags in FLAGS}
     for options in map(dict, sorted(flag_sets)):
         plain = values_after_training(cls, "forloop", options)

@@ -172,9 +172,9 @@ SPEC_OPS = {op: tuple(ops) for ops in op_lists() for op in ops}
 @functools.cache
 def loaded(ops: tuple[str, ...]) -> tuple[type[torch.optim.Optimizer], Algorithm]:
     """Return the generated class and the algorithm of ops that share a spec."""
-    written = Spec("Uses", spec(ops), f"<{' '.join(ops)}>", 1)
-    (algorithm,) = read_spec(written)
-    return optgen.load(written), add_maximize(algorithm)
+    source = Spec("Uses", spec(ops), f"<{' '.join(ops)}>", 1)
+    (algorithm,) = read_spec(source)
+    return optgen.load(source), add_maximize(algorithm)
 
 
 def pairs(op: str) -> tuple[Tensor, Tensor]:
@@ -239,9 +239,9 @@ def Named(p, g, t, /, m=state("floor"), n=state("tanh"), *, lr=hyper(0.5), sin=h
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_keys_and_other_names_may_be_those_of_functions(lowering: str) -> None:
-    written = Spec("Named", NAMED, "<named>", 1)
-    (algorithm,) = read_spec(written)
-    cls = optgen.load(written)
+    source = Spec("Named", NAMED, "<named>", 1)
+    (algorithm,) = read_spec(source)
+    cls = optgen.load(source)
     with pytest.raises(ValueError, match=r"sin is 2\.5"):
         cls([torch.ones(1)], sin=2.5)
     p, grad = torch.tensor([[0.5, -1.0], [1.25, -0.75]], dtype=torch.float64)

@@ -25,7 +25,7 @@ TRAFFIC: dict[str, list[tuple[dict[str, Any], Cost, Cost]]] = {
         ({"maximize": True}, (12, 29), (11, 27)),
     ],
     "Adafactor": [
-        # many calls, because a bucket has one shape and there are three
+        # Many calls, because each of the three shapes is a bucket.
         ({}, (12, 19.471), (27, 15.866)),
         ({"weight_decay": 0.1}, (13, 21.471), (30, 17.866)),
     ],
@@ -63,7 +63,7 @@ TRAFFIC: dict[str, list[tuple[dict[str, Any], Cost, Cost]]] = {
         ({"centered": True, "momentum": 0.9, "weight_decay": 0.1}, (10, 27), (10, 27)),
     ],
     "Rprop": [
-        # and 5 calls for each tensor, where torch has 11
+        # Calls for single tensors are not counted: 11 for each tensor in torch, and 5 in ours.
         ({}, (5, 31 if HAS_2_15 else 34), (7, 24.417)),
         ({"maximize": True}, (7, 35 if HAS_2_15 else 38), (8, 26.417)),
     ],
@@ -209,6 +209,7 @@ SIZES = [2**23 + 8, 2**22 - 8, 2**21, *[2**20] * 5, *[1000] * 50]
 
 
 def large() -> list[torch.Tensor]:
+    """Return parameters of 80 MB, one of each of SIZES."""
     return [torch.nn.Parameter(torch.ones(size)) for size in SIZES]
 
 
@@ -235,7 +236,7 @@ def test_extra_memory_is_limited(name: str, device: str, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("device", ["CPU", "GPU"])
 @pytest.mark.parametrize("rows", [8, 1000])
-def test_extra_memory_is_limited_where_rows_and_columns_are_factored(
+def test_extra_memory_is_limited_for_factored_parameters(
     rows: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if device == "GPU":

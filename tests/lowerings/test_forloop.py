@@ -25,6 +25,7 @@ def test_functional_text(name: str, golden: Any) -> None:
 
 
 def trained(name: str, options: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the parameter and its states after seven steps."""
     torch.manual_seed(0)
     cls = optgen.load(Spec("Small", spec(RULES[name]), "<small>", 1))
     param = torch.nn.Parameter(torch.rand(5, dtype=torch.float64) + 1)

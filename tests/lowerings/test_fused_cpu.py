@@ -1,4 +1,4 @@
-"""Test the C++ that the fused CPU lowering prints: its text, and what compilers make of it."""
+"""Test the C++ that the fused CPU lowering prints: its text, its warnings and its vectorization."""
 
 import re
 import subprocess
@@ -74,6 +74,7 @@ def Everything(
 
 
 def printed(source: str, name: str) -> str:
+    """Return the C++ of a spec."""
     (algorithm,) = read_spec(Spec(name, source, f"{name}.py", 1))
     return emit.render(algorithm, FUSED_CPU, None)
 
@@ -234,7 +235,7 @@ def test_nested_branches_become_consecutive_branches() -> None:
     ]
 
 
-def test_long_lines_are_folded_where_they_bind_least() -> None:
+def test_long_lines_are_folded_at_the_operators_that_bind_least() -> None:
     line = "x = " + " + ".join(f"(aaaaaaaa * {name})" for name in "abcdefgh") + ";"
     lines = wrapped_statement(line, 8)
     assert len(lines) == 2

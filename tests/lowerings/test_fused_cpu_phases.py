@@ -1,4 +1,4 @@
-"""Test rules with phases in C++: which steps share a pass, and what compilers make of the loops."""
+"""Test rules with phases in C++: which steps share a pass, and that the loops are vectorized."""
 
 from __future__ import annotations
 
@@ -63,10 +63,12 @@ def algorithm_of(path: str) -> Algorithm:
 
 
 def planned(path: str) -> Plan:
+    """Return the first plan of a spec, as the C++ lowering schedules it."""
     return reduce(lambda plan, change: change(plan), _PASSES, plans(algorithm_of(path))[0])
 
 
 def described(passes: list[Pass]) -> list[str]:
+    """Return lines that describe passes."""
     lines = []
     for each in passes:
         inside, finish = ([step.name for step in steps] for steps in (each.steps, each.finish))
@@ -77,7 +79,7 @@ def described(passes: list[Pass]) -> list[str]:
 
 
 @pytest.mark.parametrize("path", ["specs/adafactor.py", "specs/came.py"], ids=["adafactor", "came"])
-def test_what_runs_together(path: str, golden: Golden) -> None:
+def test_steps_share_passes(path: str, golden: Golden) -> None:
     plan = planned(path)
     shapes = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
     states = {s.symbol: shapes[s.shape] for s in plan.algorithm.states if s.shape in shapes}
@@ -140,8 +142,8 @@ def test_names_that_the_cpp_uses_get_an_underscore(tmp_path: Path) -> None:
 
 def test_the_code_lists_matrix_ops_for_the_runtime() -> None:
     text = emit.render(algorithm_of("specs/muon.py"), FUSED_CPU, None)
-    (named,) = re.findall(r'optgen_calls = "(.*)";', text)
-    (call,) = parse_calls(named)
+    (listed,) = re.findall(r'optgen_calls = "(.*)";', text)
+    (call,) = parse_calls(listed)
 
     assert (call.target, call.op, call.source) == ("o", "orthogonalize", "u")
     assert call.arguments == ("ns_coefficients", "ns_steps", "eps")

@@ -15,6 +15,7 @@ HEAD = "from optgen.spec import *\n\n@optimizer()\ndef Many(p, g, /, {}, *, lr=h
 
 
 def with_sums(count: int) -> Algorithm:
+    """Return a rule that computes `count` row means, each from the one before."""
     sums = [f"h{n} = row_mean(g**{n + 2} * h{n - 1})" for n in range(1, count)]
     lines = ['"""Made up."""', "require(factored(p), '{shape}')", "h0 = row_mean(g)", *sums]
     return read("r=state('key_r', shape='row')", [*lines, f"r = h{count - 1}", "p = p - lr * r"])

@@ -57,8 +57,8 @@ def chosen(name: str, target: str) -> Iterator[Case]:
     targets. Classes with many kernels have few cases. `python benchmarks/triton_aot.py` compiles
     all cases.
     """
-    kind = classes()[name]
-    for case in cases(kind, target):
+    cls = classes()[name]
+    for case in cases(cls, target):
         if target != "sm_90" and case.types not in TYPES_OF_OTHER_TARGETS[target]:
             continue
         if name in COMPILED_ONCE:
@@ -69,14 +69,15 @@ def chosen(name: str, target: str) -> Iterator[Case]:
                 case.types == "float32"
             ):
                 yield case
-        elif case.scaled == (case.flags or not flags_of(kind)):
+        elif case.scaled == (case.flags or not flags_of(cls)):
             yield case
 
 
-def assert_lean(found: dict[str, Figures], case: Case) -> None:
+def check_figures(found: dict[str, Figures], case: Case) -> None:
     """Check for exact arithmetic, accesses of 16 bytes to whole blocks, and no spills.
 
-    Spills are checked with the Triton version of the record; 3.9 spills 16 bytes of one Adafactor.
+    Spills are checked only with the Triton version of the record: in one kernel of Adafactor,
+    Triton 3.9 spills 16 bytes.
     """
     for kernel, figures in found.items():
         assert (kernel, figures.inexact) == (kernel, ())
@@ -87,10 +88,12 @@ def assert_lean(found: dict[str, Figures], case: Case) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", classes())
-def test_kernels_need_no_more_than_recorded(name: str, target: str, cache: str) -> None:
+def test_kernels_need_no_more_registers_and_memory_than_recorded(
+    name: str, target: str, cache: str
+) -> None:
     for case in chosen(name, target):
         found = kernels(classes()[name], case, cache)
-        assert_lean(found, case)
+        check_figures(found, case)
         for kernel, figures in found.items():
             if name not in WITH_REDUCTIONS:
                 assert figures.shared == 0
@@ -101,7 +104,7 @@ def test_kernels_need_no_more_than_recorded(name: str, target: str, cache: str) 
 
 
 def test_the_record_has_every_kernel() -> None:
-    """Published rules are compiled ahead of time when a benchmark of theirs is recorded."""
+    """The record has the kernels of the rules of torch and torchrec, and no others."""
     folders = (Path("generated") / path.stem for path in TORCH)
     files = (p.read_text() for folder in folders for p in folder.glob("fused_triton.py"))
     names = {n for text in files for n in re.findall(r"specialize.*\ndef (\w+)\(", text)}
@@ -121,11 +124,13 @@ def test_the_record_has_every_kernel() -> None:
         ("StochasticAdamW", "float16"),
     ],
 )
-def test_sweeps_of_other_rules_are_lean(name: str, types: str, tmp_path: Path, cache: str) -> None:
-    kind = class_of(name, tmp_path)
+def test_sweeps_of_other_rules_are_exact_and_spill_nothing(
+    name: str, types: str, tmp_path: Path, cache: str
+) -> None:
+    cls = class_of(name, tmp_path)
     case = Case("sm_90", types, scaled=types == "float32")
-    found = kernels(kind, case, cache)
-    assert_lean({kernel: figures for kernel, figures in found.items() if "_step" in kernel}, case)
+    found = kernels(cls, case, cache)
+    check_figures({kernel: figures for kernel, figures in found.items() if "_step" in kernel}, case)
 
 
 def test_a_whole_block_is_read_and_written_sixteen_bytes_at_a_time(cache: str) -> None:
@@ -136,9 +141,9 @@ def test_a_whole_block_is_read_and_written_sixteen_bytes_at_a_time(cache: str) -
 
 
 def test_literals_of_a_rule_are_float64(cache: str) -> None:
-    with compiling_for("sm_90", cache) as seen:
+    with compiling_for("sm_90", cache) as launches:
         step(optgen.optim.NAdam, Case("sm_90", "float64", scaled=True))
-    text = seen[0].compiled.asm["ttir"]
+    text = launches[0].compiled.asm["ttir"]
     literals = [float(x) for x in re.findall(r"arith\.constant (-0\S+) : f64", text)]
     assert literals == [math.log2(0.96)]  # log2 of a float32 0.96 would be -0.0588937126
     literals = re.findall(r"arith\.constant (\S+) : f32", text)

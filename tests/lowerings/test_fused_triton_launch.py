@@ -24,8 +24,8 @@ Launches = list[Launch]
 @pytest.fixture
 def launches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launches]:
     """Return every launch with its grid and its kernel, compiled and not run."""
-    with compiling_for("sm_90", str(tmp_path_factory.getbasetemp() / "triton")) as seen:
-        yield seen
+    with compiling_for("sm_90", str(tmp_path_factory.getbasetemp() / "triton")) as recorded:
+        yield recorded
 
 
 def parameters(*sizes: Any, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
@@ -53,13 +53,13 @@ def test_two_launches_for_every_set_of_types(launches: Launches) -> None:
 @pytest.mark.parametrize("name", classes())
 def test_other_values_need_no_other_kernel(name: str, launches: Launches) -> None:
     """Other numbers of tensors, other hyperparameters and further steps use the same kernels."""
-    kind = classes()[name]
+    cls = classes()[name]
     for count in (1, 3, 16, 64):
         params = parameters(*[(5, 20)] * count)
-        if kind.rule.gradient == "sparse_only":
+        if cls.rule.gradient == "sparse_only":
             for param in params:
                 param.grad = torch.ones(5, 20).to_sparse(1)
-        optimizer = kind(params, lr=0.1 * count)
+        optimizer = cls(params, lr=0.1 * count)
         for _ in range(2):
             optimizer.step()
             changed = {

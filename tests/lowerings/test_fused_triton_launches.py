@@ -43,21 +43,21 @@ def test_a_step_launches_the_listed_kernels(
 ) -> None:
     """Many tensors of all shapes in two groups need as many launches as one tensor of each kind."""
     launched: list[str] = []
-    finding = InterpretedFunction.__getitem__
+    original = InterpretedFunction.__getitem__
 
-    def find(kernel: Any, grid: Any) -> Any:
+    def recorded(kernel: Any, grid: Any) -> Any:
         launched.append(kernel.fn.__name__)
-        return finding(kernel, grid)
+        return original(kernel, grid)
 
-    monkeypatch.setattr(InterpretedFunction, "__getitem__", find)
-    kind = classes()[name]
-    params = accepted(kind, [torch.ones(size, requires_grad=True) for size in SHAPES * count])
-    if kind.rule.gradient == "sparse_only":
+    monkeypatch.setattr(InterpretedFunction, "__getitem__", recorded)
+    cls = classes()[name]
+    params = accepted(cls, [torch.ones(size, requires_grad=True) for size in SHAPES * count])
+    if cls.rule.gradient == "sparse_only":
         params = [param for param in params if param.ndim]
     for param in params:
         ones = torch.ones_like(param)
-        param.grad = ones.to_sparse(1) if kind.rule.gradient == "sparse_only" else ones
-    optimizer = kind([{"params": params[::2]}, {"params": params[1::2], "lr": 0.5}])
+        param.grad = ones.to_sparse(1) if cls.rule.gradient == "sparse_only" else ones
+    optimizer = cls([{"params": params[::2]}, {"params": params[1::2], "lr": 0.5}])
     with use_lowering("fused_triton"):
         for _ in range(2):
             launched.clear()

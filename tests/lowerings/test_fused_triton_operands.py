@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import inside_interpreter, outside_interpreter, run_inside
-from lowerings.test_fused_triton_words import WRITTEN, call_of, meaning
+from lowerings.test_fused_triton_words import PRINTED_OPS, call_of, meaning
 from torch import Tensor
 
 from optgen.ir.nodes import Call, Const, Expr, Ref, rebuild
@@ -83,10 +83,11 @@ def cases(word: str) -> list[tuple[Expr, dict[str, str]]]:
     return found
 
 
-CASES = {word.name: cases(word.name) for word in WRITTEN}
+CASES = {word.name: cases(word.name) for word in PRINTED_OPS}
 
 
 def kernel(name: str, expr: Expr, kinds: dict[str, str]) -> str:
+    """Return the text of a kernel that computes an expression."""
     offsets = {each: "first" if kind == "number" else "lanes" for each, kind in kinds.items()}
     text = ExpressionPrinter(not_provided, tensors=True)(expr)
     return KERNEL.format(name=name, text=text, **offsets)
@@ -96,7 +97,7 @@ def kernel(name: str, expr: Expr, kinds: dict[str, str]) -> str:
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     """Return a module with a kernel for each case of each op."""
     parts = [HEADER]
-    for position, word in enumerate(WRITTEN):
+    for position, word in enumerate(PRINTED_OPS):
         for i, case in enumerate(CASES[word.name]):
             parts.append(kernel(f"word{position}_{i}", *case))
     path = Path(tmp_path_factory.mktemp("kernels")) / "printed_operands.py"
@@ -128,13 +129,15 @@ def operand_values(word: str, dtype: torch.dtype) -> list[Tensor]:
 
 @inside_interpreter
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("position", range(len(WRITTEN)), ids=[word.name for word in WRITTEN])
+@pytest.mark.parametrize(
+    "position", range(len(PRINTED_OPS)), ids=[word.name for word in PRINTED_OPS]
+)
 def test_an_op_on_any_operands_means_what_ops_py_says(
     position: int, dtype: torch.dtype, kernels: ModuleType
 ) -> None:
     import triton.language as tl
 
-    word = WRITTEN[position].name
+    word = PRINTED_OPS[position].name
     computed = torch.promote_types(dtype, torch.float32)
     operands = operand_values(word, dtype)
     for i, (expr, kinds) in enumerate(CASES[word]):
@@ -163,16 +166,16 @@ def expected_values(
     for name, kind in kinds.items():
         if kind == "number":
             values[name] = values[name][first].expand(64)
-    filled = {}
+    constants = {}
 
-    def named(part: Expr) -> Expr:
+    def constant_to_name(part: Expr) -> Expr:
         if not isinstance(part, Const):
             return part
-        name = f"constant {len(filled)}"
-        filled[name] = torch.tensor(float(part.value), dtype=torch.float64)  # type: ignore
+        name = f"constant {len(constants)}"
+        constants[name] = torch.tensor(float(part.value), dtype=torch.float64)  # type: ignore
         return Ref(name)
 
-    found = meaning(replaced(expr, named), values | filled)
+    found = meaning(replaced(expr, constant_to_name), values | constants)
     assert isinstance(found, Tensor)
     return found.double().expand(64)
 

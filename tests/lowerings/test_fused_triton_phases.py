@@ -87,19 +87,19 @@ def test_any_memory_layout_agrees_with_the_rule(tmp_path: Path) -> None:
 
 
 @inside_interpreter
-def test_a_tensor_steps_alike_whatever_is_beside_it(tmp_path: Path) -> None:
-    """The bits are equal: the order of a tensor's sums depends on this tensor only."""
-    kind = class_of("Adafactor", tmp_path)
+def test_the_bits_of_a_tensor_do_not_depend_on_other_tensors(tmp_path: Path) -> None:
+    """The order of a tensor's sums depends on this tensor only."""
+    cls = class_of("Adafactor", tmp_path)
     alone = parameters(torch.float32, [(30, 150)])
-    among = [
+    beside_others = [
         *parameters(torch.float32, [(30, 150)]),
         *parameters(torch.float32, [(5, 3), (17, 130)]),
     ]
     with use_lowering("fused_triton"):
-        for params in (alone, among):
+        for params in (alone, beside_others):
             give_gradients(params, 0)
-            kind(params).step()
-    assert torch.equal(alone[0], among[0])
+            cls(params).step()
+    assert torch.equal(alone[0], beside_others[0])
 
 
 @inside_interpreter

@@ -27,7 +27,7 @@ pytest.importorskip("triton")
 
 X, Y, Z = (Ref(name) for name in "xyz")
 # Roundings have tests of their own: their second operand is the machine epsilon of a dtype.
-WRITTEN = [OPS[name] for name in BY_ELEMENT if OPS[name].category not in ("lookup", "storage")]
+PRINTED_OPS = [OPS[name] for name in BY_ELEMENT if OPS[name].category not in ("lookup", "storage")]
 SPECIAL = [0.0, -0.0, 1.0, -1.5, 2.25, torch.inf, -torch.inf, torch.nan]
 
 KERNEL = """
@@ -81,6 +81,7 @@ def call_of(word: str) -> Expr:
 
 
 def meaning(expr: Expr, values: dict[str, Tensor]) -> Any:
+    """Return the value of an expression, by the meanings of its ops."""
     match expr:
         case Const(value):
             return value
@@ -112,10 +113,10 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
         "import triton\nimport triton.language as tl\n"
         "from optgen.runtime.fused_triton.device_functions import *\n"
     ]
-    for i, word in enumerate(WRITTEN):
+    for i, word in enumerate(PRINTED_OPS):
         parts.append(KERNEL.format(name=f"tensor{i}", text=TENSORS(call_of(word.name))))
         parts.append(SCALAR_KERNEL.format(name=f"scalar{i}", text=SCALARS(call_of(word.name))))
-    stores = [f"    tl.store(outs + lanes, {TENSORS(call_of(word.name))})" for word in WRITTEN]
+    stores = [f"    tl.store(outs + lanes, {TENSORS(call_of(word.name))})" for word in PRINTED_OPS]
     parts.append(ALL_WORDS + "\n".join([*stores, "    tl.store(outs + lanes, ipow(x, n))"]))
     path = Path(tmp_path_factory.mktemp("kernels")) / "printed_words.py"
     path.write_text("\n".join(parts))
@@ -134,20 +135,20 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 @inside_interpreter
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("position", range(len(WRITTEN)), ids=[w.name for w in WRITTEN])
+@pytest.mark.parametrize("position", range(len(PRINTED_OPS)), ids=[w.name for w in PRINTED_OPS])
 def test_an_op_on_tensors_means_what_ops_py_says(
     position: int, dtype: torch.dtype, kernels: ModuleType
 ) -> None:
     kernel = getattr(kernels, f"tensor{position}")
-    check_op(WRITTEN[position].name, dtype, lambda *a: kernel[(1,)](*a, SIZE=len(SPECIAL) ** 3))
+    check_op(PRINTED_OPS[position].name, dtype, lambda *a: kernel[(1,)](*a, SIZE=len(SPECIAL) ** 3))
 
 
 @inside_interpreter
-@pytest.mark.parametrize("position", range(len(WRITTEN)), ids=[w.name for w in WRITTEN])
+@pytest.mark.parametrize("position", range(len(PRINTED_OPS)), ids=[w.name for w in PRINTED_OPS])
 def test_an_op_on_scalars_means_what_ops_py_says(position: int, kernels: ModuleType) -> None:
     kernel = getattr(kernels, f"scalar{position}")
     check_op(
-        WRITTEN[position].name,
+        PRINTED_OPS[position].name,
         torch.float64,
         lambda *a: kernel[(len(SPECIAL) ** 3,)](*a, SIZE=1),
     )
@@ -167,7 +168,7 @@ def test_results_are_within_3_units_in_the_last_place(
 
     The interpreter's `exp` is NumPy's, so the error of a GPU's approximate `exp` is not tested.
     """
-    position = [each.name for each in WRITTEN].index(word)
+    position = [each.name for each in PRINTED_OPS].index(word)
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(3, 2**15, generator=generator, dtype=torch.float64)
     scale = torch.exp(6 * torch.rand(3, 2**15, generator=generator, dtype=torch.float64) - 4)
@@ -203,6 +204,7 @@ def test_every_word_compiles(target: Any, kind: str, kernels: ModuleType, tmp_pa
 
 
 def check_op(word: str, dtype: torch.dtype, launch: Callable[..., Any]) -> None:
+    """Compare a kernel of an op with the op's meaning."""
     arguments = argument_values(word, dtype)
     expected = meaning(call_of(word), dict(zip("xyz", arguments, strict=True))).to(dtype)
     found = torch.empty_like(expected)
@@ -213,7 +215,7 @@ def check_op(word: str, dtype: torch.dtype, launch: Callable[..., Any]) -> None:
 
 
 def test_every_word_can_be_written() -> None:
-    for word in WRITTEN:
+    for word in PRINTED_OPS:
         assert TENSORS(call_of(word.name))
         assert SCALARS(call_of(word.name))
     assert set(CALLS) - {"copy"} <= set(OPS)

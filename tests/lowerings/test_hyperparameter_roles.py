@@ -1,4 +1,4 @@
-"""Test that a hyperparameter gets the description of a role only if the rule shows it."""
+"""Test that a hyperparameter is described by a role only if it has this role in the rule."""
 
 from __future__ import annotations
 

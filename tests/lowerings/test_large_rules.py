@@ -1,4 +1,4 @@
-"""Test rules with many reductions, one after another, and with many lines that nothing reads."""
+"""Test rules with many reductions, with many names, and with many lines that nothing reads."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_more_than_32_steps_and_values_are_computed() -> None:
     torch.testing.assert_close(param.detach(), expected, rtol=1e-11, atol=0)
 
 
-def test_a_generated_name_is_counted_up_until_it_is_free() -> None:
-    """The names of the summands and of a scalar's copy get the first number that is free."""
+def test_a_generated_name_gets_the_first_number_that_is_free() -> None:
+    """The rule has the names that optgen gives to summands and to a scalar's copy, up to 119."""
     numbers = ("", *range(2, 120))
     body = [
         "total = 0.0 * lr",
@@ -73,4 +73,4 @@ def test_more_than_a_thousand_lines_that_nothing_reads_are_dropped() -> None:
     (algorithm,) = read_spec(Spec("Dead", text.rstrip(" "), "dead.py", 1))
     (plan,) = plans(algorithm)
     names = [assign.target.name for assign in assigns(plan.sweeps[0].body)]
-    assert names == ["grad", "param"]  # the first is the sign of `maximize`
+    assert names == ["grad", "param"]  # `maximize` negates the gradient

@@ -42,7 +42,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Function]:
 def columns(
     names: tuple[str, ...], dtype: torch.dtype, sizes: Any = SIZES
 ) -> dict[str, list[Tensor]]:
-    """Return a list for each name, of tensors of all sizes."""
+    """Return a list of tensors for each name, with one tensor of each size."""
     generator = torch.Generator().manual_seed(0)
     return {
         name: [torch.randn(size, generator=generator).to(dtype) for size in sizes] for name in names
@@ -66,8 +66,9 @@ def check_calls(
             for i, tensor in enumerate(column):
                 wanted = expected[i].get(name, before[name][i].double())
                 inputs = [old[i].double() for old in before.values()]
-                largest = torch.cat([t.flatten() for t in (wanted, *inputs)]).abs().sum()
-                scale = (largest / max(1, wanted.numel())).item()  # terms may cancel each other
+                # The bound is relative to the inputs, because terms may cancel each other.
+                total = torch.cat([t.flatten() for t in (wanted, *inputs)]).abs().sum()
+                scale = (total / max(1, wanted.numel())).item()
                 assert tensor.dtype is dtype
                 torch.testing.assert_close(
                     tensor.double(), wanted, rtol=BOUNDS[dtype], atol=BOUNDS[dtype] * scale
@@ -79,7 +80,7 @@ def check_calls(
 @pytest.mark.parametrize(
     ("function", "options"),
     [(ema, {"decay": 0.9}), (ema, {"decay": 0.1}), (swa, {"count": 3})],
-    ids=["ema", "ema from the other end", "swa"],
+    ids=["ema", "ema with a small decay", "swa"],
 )
 def test_averages_are_those_of_the_rule(
     function: Function, options: Any, lowering: str, dtype: torch.dtype
@@ -163,7 +164,7 @@ def test_a_table_is_cached_between_calls() -> None:
 
 
 @outside_interpreter
-def test_the_checks_are_those_of_an_optimizer(generated: dict[str, Function]) -> None:
+def test_numbers_are_checked_as_by_an_optimizer(generated: dict[str, Function]) -> None:
     with pytest.raises(ValueError, match=r"Invalid decay value: 1\.5"):
         ema([torch.ones(2)], [torch.ones(2)], decay=1.5)
     with pytest.raises(ValueError, match="Tensor count must be 1-element"):

@@ -21,17 +21,17 @@ from benchmarks.triton_aot_compile import TARGETS, compiling_for
 def test_kernels_are_exact_and_spill_nothing(
     target: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
-    """Nothing is spilled, arithmetic is exact, and whole blocks are accessed by 16 bytes."""
+    """Nothing is spilled, arithmetic is exact, and whole blocks are accessed 16 bytes at a time."""
     functions: list[Callable[..., None]] = [generated_ema.ema, generated_swa.swa]
     backend("fused_triton")._function_plans.clear()  # they may be for another target
-    with compiling_for(target, str(tmp_path)) as seen:
+    with compiling_for(target, str(tmp_path)) as launches:
         for function in functions:
             function([torch.ones(4096, dtype=dtype)], [torch.ones(4096, dtype=dtype)])
     backend("fused_triton")._function_plans.clear()
 
-    names = [launch.name for launch in seen]
+    names = [launch.name for launch in launches]
     assert names == ["ema_scalars", "ema_step", "swa_scalars", "swa_step"]
-    for launch in seen:
+    for launch in launches:
         found = figures(launch.compiled, launch.options)
         assert (found.spilled, found.shared, found.inexact) == (0, 0, ())
         assert found.is_wide

@@ -91,7 +91,7 @@ def test_a_step_refuses_an_unknown_choice() -> None:
 
 
 @outside_interpreter
-def test_the_name_of_a_list_is_free() -> None:
+def test_a_list_gets_a_name_that_is_free() -> None:
     assert [plural(n) for n in ("exp_avg", "rms", "a", "i", "clas")] == [
         *("exp_avgs", "rms_list", "a_list", "i_list", "clas_list")
     ]

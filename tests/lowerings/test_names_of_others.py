@@ -27,7 +27,7 @@ def {name}(average, {other}, /, *, {number}=hyper(0.5)):
 
 
 @pytest.mark.parametrize("name", ["__class__", "__init__", "__import__", "__debug", "__x"])
-def test_a_name_of_python_s_own_is_refused(name: str) -> None:
+def test_a_name_with_two_leading_underscores_is_refused(name: str) -> None:
     for text in (
         spec(f"p = p - {name} * g", hypers=f"{name}=hyper(0.5)"),
         spec(f"{name} = g", f"p = p - lr * {name}"),
@@ -42,7 +42,7 @@ def test_a_name_of_python_s_own_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["forloop", "fused_cpu", "fused_triton"])
-def test_a_class_is_not_called_as_a_module_beside_it(name: str) -> None:
+def test_a_class_may_not_have_the_name_of_a_generated_module(name: str) -> None:
     """The import at the first step would put the module in the class's place."""
     for text in (
         spec().replace("Made(", f"{name}("),

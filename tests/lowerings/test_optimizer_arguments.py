@@ -29,7 +29,7 @@ from optgen.lowerings.python.literals import literal
         ((0.9, None, "x"), "(0.9, None, 'x')"),
     ],
 )
-def test_literal(value: object, text: str) -> None:
-    """The literal is written as people write numbers, and is the same number."""
+def test_a_literal_is_short_and_exact(value: object, text: str) -> None:
+    """The literal is as short as people write numbers, and has the same value."""
     assert literal(value) == text
     assert eval(text) == value

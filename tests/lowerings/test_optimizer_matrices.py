@@ -83,7 +83,7 @@ def test_invalid_arguments_give_torchs_messages(name: str, wrong: dict[str, Any]
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 2, 2)])
 def test_muon_takes_matrices_only(shape: tuple[int, ...]) -> None:
-    """Torch checks the constructor's groups only. Ours also checks a group that is added later.
+    """Torch checks only the constructor's groups. optgen also checks a group that is added later.
 
     A refused group is not added.
     """
@@ -131,7 +131,7 @@ def test_states_are_torchs() -> None:
         param.grad = torch.ones_like(param)
         if not param.numel():
             continue  # torch divides by the number of elements
-        torch.optim.Adafactor.step(_only(theirs, param))
+        torch.optim.Adafactor.step(_with_one_param(theirs, param))
         found, wanted = ours.state[param], theirs.state[param]
         assert list(found) == list(wanted)
         for key, value in wanted.items():
@@ -139,7 +139,7 @@ def test_states_are_torchs() -> None:
             assert not found[key].any()
 
 
-def _only(optimizer: Any, param: torch.Tensor) -> Any:
+def _with_one_param(optimizer: Any, param: torch.Tensor) -> Any:
     optimizer.param_groups[0]["params"] = [param]
     return optimizer
 

@@ -30,8 +30,8 @@ from optgen.optim import (
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
 STEPS = 8
-Own = dict[str, Any]
-ListStep = Callable[[list[Tensor], list[Tensor], Own], list[Tensor]]
+State = dict[str, Any]
+ListStep = Callable[[list[Tensor], list[Tensor], State], list[Tensor]]
 
 
 def parameters() -> list[Tensor]:
@@ -40,53 +40,55 @@ def parameters() -> list[Tensor]:
     return [*params[:-1], torch.zeros_like(params[-1])]
 
 
-def ratio(p: Tensor, length: Tensor, limit: float = math.inf) -> Tensor | float:
-    """Return the parameter's norm over a length, 1 if one of the two is zero, at most `limit`."""
-    return min(1.0 if 0 in (p.norm(), length) else (p.norm() / length).item(), limit)
+def ratio(p: Tensor, norm: Tensor, limit: float = math.inf) -> Tensor | float:
+    """Return the parameter's norm over another: at most `limit`, and 1 if one of them is zero."""
+    return min(1.0 if 0 in (p.norm(), norm) else (p.norm() / norm).item(), limit)
 
 
-def adam(g: Tensor, own: Own) -> Tensor:
-    own["t"] = t = own.get("t", 0) + 1
-    own["m"] = 0.9 * own.get("m", 0) + 0.1 * g
-    own["v"] = 0.999 * own.get("v", 0) + 0.001 * g * g
-    return own["m"] / (1 - 0.9**t) / ((own["v"] / (1 - 0.999**t)).sqrt() + 1e-6)
+def adam(g: Tensor, state: State) -> Tensor:
+    """Return Adam's update, without the learning rate."""
+    state["t"] = t = state.get("t", 0) + 1
+    state["m"] = 0.9 * state.get("m", 0) + 0.1 * g
+    state["v"] = 0.999 * state.get("v", 0) + 0.001 * g * g
+    return state["m"] / (1 - 0.9**t) / ((state["v"] / (1 - 0.999**t)).sqrt() + 1e-6)
 
 
-def lamb_without_decay(p: Tensor, g: Tensor, own: Own) -> Tensor:
-    return p - 0.1 * adam(g, own)
+def lamb_without_decay(p: Tensor, g: Tensor, state: State) -> Tensor:
+    return p - 0.1 * adam(g, state)
 
 
-def adapted_lamb(p: Tensor, g: Tensor, own: Own) -> Tensor:
-    u = adam(g, own)
+def adapted_lamb(p: Tensor, g: Tensor, state: State) -> Tensor:
+    u = adam(g, state)
     return p - 0.1 * ratio(p, u.norm()) * u
 
 
-def clipped_lamb(p: Tensor, g: Tensor, own: Own) -> Tensor:
-    u = adam(g, own) + 0.2 * p
+def clipped_lamb(p: Tensor, g: Tensor, state: State) -> Tensor:
+    u = adam(g, state) + 0.2 * p
     return p - 0.1 * ratio(p, u.norm(), limit=1) * u
 
 
-def lars_without_decay(p: Tensor, g: Tensor, own: Own) -> Tensor:
-    own["b"] = 0.9 * own["b"] + 0.8 * g if "b" in own else g
-    return p - 0.1 * own["b"]
+def lars_without_decay(p: Tensor, g: Tensor, state: State) -> Tensor:
+    state["b"] = 0.9 * state["b"] + 0.8 * g if "b" in state else g
+    return p - 0.1 * state["b"]
 
 
-def adapted_lars(p: Tensor, g: Tensor, own: Own) -> Tensor:
+def adapted_lars(p: Tensor, g: Tensor, state: State) -> Tensor:
     return p - 0.1 * trust(p, g, 0.0) * g
 
 
-def clipped_lars(p: Tensor, g: Tensor, own: Own) -> Tensor:
+def clipped_lars(p: Tensor, g: Tensor, state: State) -> Tensor:
     return p - 1e-4 * min(trust(p, g, 0.2) / 1e-4, 1) * (g + 0.2 * p)
 
 
 def trust(p: Tensor, g: Tensor, decay: float) -> float:
+    """Return the trust ratio of LARS."""
     if 0 in (p.norm(), g.norm()):
         return 1.0
     return (1e-3 * p.norm() / (g.norm() + decay * p.norm() + 1e-8)).item()
 
 
 ADAPT = {"lr": 0.1, "weight_decay": 0.0, "always_adapt": True}
-ALONE: dict[str, tuple[str, Callable[[Tensor, Tensor, Own], Tensor], dict[str, Any]]] = {
+ALONE: dict[str, tuple[str, Callable[[Tensor, Tensor, State], Tensor], dict[str, Any]]] = {
     "lamb, no decay": ("lamb", lamb_without_decay, {"lr": 0.1, "weight_decay": 0.0}),
     "lamb, always": ("lamb", adapted_lamb, ADAPT),
     "lamb, clipped": ("lamb", clipped_lamb, {"lr": 0.1, "weight_decay": 0.2, "trust_clip": True}),
@@ -103,12 +105,12 @@ ALONE: dict[str, tuple[str, Callable[[Tensor, Tensor, Own], Tensor], dict[str, A
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", ALONE)
-def test_an_option_steps_as_by_hand(name: str, lowering: Any) -> None:
+def test_a_step_with_an_option_equals_the_step_by_hand(name: str, lowering: Any) -> None:
     spec, step_of, options = ALONE[name]
 
-    def steps(params: list[Tensor], grads: list[Tensor], own: Own) -> list[Tensor]:
-        owns = own.setdefault("owns", [{} for _ in params])
-        return [step_of(*each) for each in zip(params, grads, owns, strict=True)]
+    def steps(params: list[Tensor], grads: list[Tensor], state: State) -> list[Tensor]:
+        states = state.setdefault("states", [{} for _ in params])
+        return [step_of(*each) for each in zip(params, grads, states, strict=True)]
 
     follow(spec, steps, options, lowering)
 
@@ -116,22 +118,22 @@ def test_an_option_steps_as_by_hand(name: str, lowering: Any) -> None:
 def prodigy(beta3: float, decay: float, bias: bool, safe: bool) -> ListStep:
     """Return Prodigy's step with d0 = 1e-3 and a decay that is added to gradients."""
 
-    def step(params: list[Tensor], grads: list[Tensor], own: Own) -> list[Tensor]:
-        starts, d = own.setdefault("p0", params), own.get("d", 1e-3)
-        own["k"] = k = own.get("k", 0) + 1
+    def step(params: list[Tensor], grads: list[Tensor], state: State) -> list[Tensor]:
+        starts, d = state.setdefault("p0", params), state.get("d", 1e-3)
+        state["k"] = k = state.get("k", 0) + 1
         rate = d * 0.5 * (math.sqrt(1 - 0.999**k) / (1 - 0.9**k) if bias else 1)
         grads = [g + decay * p for g, p in zip(grads, params, strict=True)]
-        ms, vs, ss = (own.get(name, [0] * len(params)) for name in "mvs")
+        ms, vs, ss = (state.get(name, [0] * len(params)) for name in "mvs")
         dot = sum((g * (x - p)).sum() for g, x, p in zip(grads, starts, params, strict=True))
-        own["r"] = beta3 * own.get("r", 0) + d / 1e-3 * rate * dot
-        own["m"] = [0.9 * m + 0.1 * d * g for m, g in zip(ms, grads, strict=True)]
-        own["v"] = [0.999 * v + 0.001 * d**2 * g**2 for v, g in zip(vs, grads, strict=True)]
+        state["r"] = beta3 * state.get("r", 0) + d / 1e-3 * rate * dot
+        state["m"] = [0.9 * m + 0.1 * d * g for m, g in zip(ms, grads, strict=True)]
+        state["v"] = [0.999 * v + 0.001 * d**2 * g**2 for v, g in zip(vs, grads, strict=True)]
         share = d / 1e-3 * (d if safe else rate)
-        own["s"] = [beta3 * s + share * g for s, g in zip(ss, grads, strict=True)]
-        length = sum(s.abs().sum() for s in own["s"])
-        own["d"] = max(d, (own["r"] / length).item())
-        moments = zip(params, own["m"], own["v"], strict=True)
-        return [p - rate * m / (v.sqrt() + own["d"] * 1e-8) for p, m, v in moments]
+        state["s"] = [beta3 * s + share * g for s, g in zip(ss, grads, strict=True)]
+        length = sum(s.abs().sum() for s in state["s"])
+        state["d"] = max(d, (state["r"] / length).item())
+        moments = zip(params, state["m"], state["v"], strict=True)
+        return [p - rate * m / (v.sqrt() + state["d"] * 1e-8) for p, m, v in moments]
 
     return step
 
@@ -140,21 +142,21 @@ def dadapt(decay: float, bias: bool) -> ListStep:
     """Return D-Adapt Adam's step with d0 = 1e-3 and a decay that is added to gradients."""
     root = math.sqrt(0.999)
 
-    def step(params: list[Tensor], grads: list[Tensor], own: Own) -> list[Tensor]:
-        own["k"] = k = own.get("k", 0) + 1
-        d, zeros = own.get("d", 1e-3), [0 * p for p in params]
+    def step(params: list[Tensor], grads: list[Tensor], state: State) -> list[Tensor]:
+        state["k"] = k = state.get("k", 0) + 1
+        d, zeros = state.get("d", 1e-3), [0 * p for p in params]
         rate = d * 0.5 * (math.sqrt(1 - 0.999**k) / (1 - 0.9**k) if bias else 1)
         grads = [g + decay * p for g, p in zip(grads, params, strict=True)]
-        ms, vs, ss = (own.get(name, zeros) for name in "mvs")
+        ms, vs, ss = (state.get(name, zeros) for name in "mvs")
         lists = zip(grads, ss, vs, strict=True)
         dot = sum((g * s / (v.sqrt() + 1e-8)).sum().item() for g, s, v in lists)
-        own["r"] = root * own.get("r", 0) + (1 - root) * rate * dot
-        own["m"] = [0.9 * m + 0.1 * rate * g for m, g in zip(ms, grads, strict=True)]
-        own["v"] = [0.999 * v + 0.001 * g**2 for v, g in zip(vs, grads, strict=True)]
-        own["s"] = [root * s + (1 - root) * rate * g for s, g in zip(ss, grads, strict=True)]
-        length = sum(s.abs().sum().item() for s in own["s"])
-        own["d"] = max(d, own["r"] / ((1 - root) * length))
-        moments = zip(params, own["m"], own["v"], strict=True)
+        state["r"] = root * state.get("r", 0) + (1 - root) * rate * dot
+        state["m"] = [0.9 * m + 0.1 * rate * g for m, g in zip(ms, grads, strict=True)]
+        state["v"] = [0.999 * v + 0.001 * g**2 for v, g in zip(vs, grads, strict=True)]
+        state["s"] = [root * s + (1 - root) * rate * g for s, g in zip(ss, grads, strict=True)]
+        length = sum(s.abs().sum().item() for s in state["s"])
+        state["d"] = max(d, state["r"] / ((1 - root) * length))
+        moments = zip(params, state["m"], state["v"], strict=True)
         return [p - m / (v.sqrt() + 1e-8) for p, m, v in moments]
 
     return step
@@ -176,19 +178,19 @@ TOGETHER: dict[str, tuple[ListStep, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", TOGETHER)
-def test_an_option_of_a_rule_with_shared_numbers_steps_as_by_hand(name: str, lowering: Any) -> None:
+def test_a_step_with_shared_numbers_equals_the_step_by_hand(name: str, lowering: Any) -> None:
     steps, options = TOGETHER[name]
     follow(name.partition(",")[0], steps, options, lowering)
 
 
 def follow(spec: str, steps: ListStep, options: dict[str, Any], lowering: Any) -> None:
     """Take steps of a spec and by hand, and compare the parameters."""
-    expected, own = parameters(), dict[str, Any]()
+    expected, state = parameters(), dict[str, Any]()
     params = [p.clone() for p in expected]
     optimizer = loaded(spec)(params, **options)
     for number in range(STEPS):
         grads = random_tensors(number)
-        expected = steps(expected, grads, own)
+        expected = steps(expected, grads, state)
         for param, grad in zip(params, grads, strict=True):
             param.grad = grad.clone()
         with use_lowering(lowering):

@@ -262,7 +262,7 @@ def test_gradients_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("case", ["adam between products", "old values of what a sweep writes"])
 def test_any_memory_layout_agrees_with_foreach(case: str) -> None:
-    """Transposed parameters, and gradients that repeat one number."""
+    """One parameter is transposed, the other has gaps and a gradient that repeats one number."""
     finals = []
     for lowering in ("fused_cpu", "foreach"):
         params = [_random((4, 3), 1).mT.contiguous().mT.requires_grad_(), _random((6, 4), 3)]

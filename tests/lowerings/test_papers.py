@@ -24,8 +24,8 @@ from optgen.verification.references import (
 _MODULES = (adam_like, curvature, factored, momentum, schedule_free)
 CATALOGUE = [case for module in _MODULES for case in module.CASES]
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
-WAYS = [(case, lowering) for case in PAPERS for lowering in LOWERINGS]
-WAYS += [(case, "fused_cpu") for case in CATALOGUE]
+CASES_AND_LOWERINGS = [(case, lowering) for case in PAPERS for lowering in LOWERINGS]
+CASES_AND_LOWERINGS += [(case, "fused_cpu") for case in CATALOGUE]
 """`make verify` follows the catalogue in the other lowerings; here, states are compared, too."""
 SHORT = [replace(case, steps=8) for case in (*PAPERS, *CATALOGUE[::3])] if INTERPRETED else []
 KEYS = {
@@ -40,12 +40,13 @@ KEYS = {
 }
 """The keys of states, with the names of the same values in the steps from papers.
 
-A parameter has a state if the step keeps this value for it. Other steps have the keys themselves.
+A parameter has a state if the step keeps this value for it. In rules that are not listed, the names
+of the values are the keys.
 """
 
 
 @outside_interpreter
-@pytest.mark.parametrize(("case", "lowering"), WAYS, ids=str)
+@pytest.mark.parametrize(("case", "lowering"), CASES_AND_LOWERINGS, ids=str)
 def test_steps_equal_the_papers(case: Case, lowering: str) -> None:
     follow_the_paper(case, lowering)
 
@@ -72,10 +73,10 @@ def follow_the_paper(case: Case, lowering: str) -> None:
 def check_states(name: str, followed: Followed) -> None:
     """Check the states of each parameter against the values that the rule keeps."""
     assert isinstance(followed.reference, ByParameter)
-    for param, own in zip(followed.params, followed.reference.states, strict=True):
+    for param, values in zip(followed.params, followed.reference.states, strict=True):
         state = followed.optimizer.state[param]
         for key, symbol in KEYS.get(name, {key: key for key in state if key != "step"}).items():
-            expected = own.get(symbol)
+            expected = values.get(symbol)
             if expected is not None:
                 expected = torch.as_tensor(expected, dtype=torch.float64)
             torch.testing.assert_close(state.get(key), expected, rtol=1e-10, atol=1e-14)

@@ -35,14 +35,16 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         axes = dict(streams)
         axes |= {n: step.axes for step in steps for n in step.writes if n not in axes}
         messages.extend(wrong_reads(steps, axes, list(streams), strategies))
-        messages.extend(_other_orders(steps, strategies))
+        messages.extend(_changed_orders(steps, strategies))
         return strategies
 
     monkeypatch.setattr(phased_rule, "tiling_strategies", watched)
     return messages
 
 
-def _other_orders(steps: Sequence[Step], strategies: Mapping[str, Sequence[Pass]]) -> Iterator[str]:
+def _changed_orders(
+    steps: Sequence[Step], strategies: Mapping[str, Sequence[Pass]]
+) -> Iterator[str]:
     """Yield a message for each strategy that changes the order of reductions over parameters."""
     wide = [step.name for step in steps if step.reduction and not step.reduces_values]
     for name, passes in strategies.items():

@@ -30,7 +30,7 @@ FORMS = {
     "for-loop": (FORLOOP, "update"),
     "foreach": (FOREACH, "update"),
     "functional": (FORLOOP, "update_functional"),
-    "parts": (FOREACH, "update_sharded"),
+    "sharded": (FOREACH, "update_sharded"),
 }
 SHAPES = ((), (6,), (5, 7), (7, 5), (3, 2, 4), (2, 3, 2, 1), (2, 0))
 MOMENTUM = {"momentum": 0.9}
@@ -63,9 +63,9 @@ def test_a_bucket_takes_the_steps_of_its_rule(
     shapes = ((5, 7), (7, 5)) if algorithm.requires else SHAPES
     # the functional form has no empty tensors
     shapes = shapes[:-1] if form == "functional" else shapes
-    # a 0-dim tensor has no parts
-    for shape in shapes[1:] if form == "parts" and not algorithm.requires else shapes:
-        if form == "parts" and not is_cut(algorithm, shape):
+    # a 0-dim tensor has no shards
+    for shape in shapes[1:] if form == "sharded" and not algorithm.requires else shapes:
+        if form == "sharded" and not is_cut(algorithm, shape):
             continue  # shards are stepped as whole tensors are
         for change in CHANGES[in_blocks:]:
             assert_steps_of_the_rule(algorithm, module, FORMS[form][1], shape, change)

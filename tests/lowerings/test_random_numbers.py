@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
-from lowerings.oracle_steps import SHAPE, drawn, steps_beside_the_oracle
+from lowerings.oracle_steps import SHAPE, random_tensors, steps_beside_the_oracle
 from lowerings.test_phases import in_full_precision
 from parity.cases import LOWERINGS
 from spec_files import spec_file
@@ -55,6 +55,7 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 
 def noise(op: str) -> Spec:
+    """Return the spec of `Noise` with this random op."""
     return Spec("Noise", NOISE.replace("random(", f"{op}("), "noise.py", 1)
 
 
@@ -152,16 +153,16 @@ def Whole(
     p = rounded_at_random(q + lr * a, random16(seed, 5))
 '''
 BESIDE_MATRICES = {"Axes": AXES, "Word": WORD, "Whole": WHOLE}
-KINDS = [
+RULES_AND_DTYPES = [
     (name, dtype)
     for name in BESIDE_MATRICES
-    # fused kernels hand a matrix op a tensor in the parameter's dtype
+    # Fused kernels round the operand of a matrix op to the parameter's dtype.
     for dtype in (torch.float64, torch.float32 if name == "Word" else torch.bfloat16)
 ]
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("name", "dtype"), KINDS, ids=str)
+@pytest.mark.parametrize(("name", "dtype"), RULES_AND_DTYPES, ids=str)
 def test_a_rule_that_draws_may_have_rows_and_matrices(
     name: str, dtype: torch.dtype, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,8 +187,10 @@ def test_a_rule_that_draws_may_have_rows_and_matrices(
 @pytest.mark.parametrize(
     "size", [(5000, 3), (3, 5000), (300, 2100), (70, 9000), (2, 70, 60), (40, 9, 7)], ids=str
 )
-def test_places_are_those_of_rows_and_columns(size: tuple[int, ...], dtype: torch.dtype) -> None:
-    made = []
+def test_numbers_beside_rows_and_columns_are_those_of_the_for_loop(
+    size: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    results = []
     for lowering in ("forloop", "fused_cpu"):
         param = torch.zeros(size, dtype=dtype, requires_grad=True)
         optimizer: Any = optgen.load(Spec("Axes", AXES, "axes.py", 1))([param])
@@ -195,9 +198,9 @@ def test_places_are_those_of_rows_and_columns(size: tuple[int, ...], dtype: torc
             param.grad = torch.ones_like(param)
             with use_lowering(lowering):  # type: ignore[arg-type]
                 optimizer.step()
-        made.append([optimizer.state[param][key] for key in "ar"])
-    assert torch.equal(made[0][0], made[1][0])
-    torch.testing.assert_close(made[0][1], made[1][1])
+        results.append([optimizer.state[param][key] for key in "ar"])
+    assert torch.equal(results[0][0], results[1][0])
+    torch.testing.assert_close(results[0][1], results[1][1])
 
 
 UNUSUAL = {
@@ -270,7 +273,7 @@ def test_strips_draw_the_numbers_of_the_whole_tensor(
 def test_stochastic_adamw_steps_as_its_rule(dtype: torch.dtype, form: str) -> None:
     for step in steps_beside_the_oracle(STOCHASTIC, form, dtype, lr=1e-3, seed=3):
         same = (step.param.double() == step.expected_param).double().mean()
-        assert same > 0.999  # a value within float32's rounding of its limit may go the other way
+        assert same > 0.999  # float32 arithmetic moves a few values across a boundary of rounding
         assert step.param.dtype == dtype
 
 
@@ -296,7 +299,7 @@ def plain_stochastic_adamw(param: Tensor, grads: list[Tensor], lr: float, seed: 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_stochastic_adamw_is_the_published_algorithm(lowering: str) -> None:
-    start, *grads = drawn(5 if INTERPRETED else 16, torch.bfloat16)
+    start, *grads = random_tensors(5 if INTERPRETED else 16, torch.bfloat16)
     start = start + start.sign()
     param = trained(start, grads, lowering, lr=1e-3, weight_decay=0.01, seed=5)
 
@@ -349,7 +352,7 @@ def test_bits_are_the_same_for_any_number_of_threads() -> None:
     found = []
     for count in (1, 2, 3):
         with threads(count):
-            start, grad = drawn(2, torch.bfloat16, shape=(700, 1001))
+            start, grad = random_tensors(2, torch.bfloat16, shape=(700, 1001))
             found.append(trained(start, [grad, grad], "fused_cpu"))
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
@@ -393,7 +396,7 @@ def copied(optimizer: torch.optim.Optimizer, params: list[Any], method: str) -> 
 @pytest.mark.parametrize("method", ["checkpoint", "deepcopy"])
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_resumed_run_has_the_same_bits(lowering: str, method: str) -> None:
-    start, *grads = drawn(7, torch.bfloat16)
+    start, *grads = random_tensors(7, torch.bfloat16)
     params = [torch.nn.Parameter(start.clone()) for _ in range(2)]
     optimizer = optgen.load(STOCHASTIC)(params, seed=9)
 
@@ -418,7 +421,7 @@ def test_a_resumed_run_has_the_same_bits(lowering: str, method: str) -> None:
 
 @outside_interpreter
 def test_a_parameter_keeps_its_stream() -> None:
-    """All parameters of all groups are counted, even before their first gradient."""
+    """A stream is the parameter's index among all groups, with or without a gradient."""
     params = [torch.nn.Parameter(torch.ones(SHAPE).bfloat16()) for _ in range(4)]
     optimizer = optgen.load(STOCHASTIC)([{"params": params[:2]}, {"params": params[2:3]}])
     for round_ in ((1, 2), (0, 1, 2)):
@@ -433,7 +436,7 @@ def test_a_parameter_keeps_its_stream() -> None:
 
 
 @outside_interpreter
-def test_state_that_is_created_ahead_has_the_same_numbers() -> None:
+def test_state_that_init_state_creates_has_the_same_streams() -> None:
     params = {name: torch.nn.Parameter(torch.ones(3).bfloat16()) for name in "ab"}
     wrapper = keyed.KeyedOptimizerWrapper(params, optgen.load(STOCHASTIC))
     wrapper.init_state()
@@ -446,7 +449,7 @@ def test_an_infinite_seed_is_seed_0() -> None:
     found = []
     for seed in (0, torch.inf):
         for lowering in LOWERINGS:
-            start, grad = drawn(2, torch.bfloat16)
+            start, grad = random_tensors(2, torch.bfloat16)
             found.append(trained(start, [grad], lowering, seed=seed))
     for index, param in enumerate(found[: len(LOWERINGS)]):
         assert torch.equal(param, found[index + len(LOWERINGS)])

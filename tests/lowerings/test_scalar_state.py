@@ -67,6 +67,7 @@ def Small(
 
 @functools.cache
 def values_of_the_rule(rule: str, dtype: str) -> list[float]:
+    """Return the oracle's state after each step."""
     (algorithm,) = read_spec(spec(rule, dtype))
     hypers = {hyper.name: hyper.default for hyper in algorithm.hypers}
     param, state, values = torch.ones(1), {}, []
@@ -146,12 +147,12 @@ def test_a_checkpoint_keeps_the_digits(dtype: str) -> None:
     """Torch would load a state of a bfloat16 parameter as bfloat16."""
     expected, _ = trained(dtype, torch.bfloat16, 5)
     parameter, optimizer = trained(dtype, torch.bfloat16)
-    again = torch.nn.Parameter(parameter.detach().clone())
-    resumed: Any = type(optimizer)([again])
+    copied_param = torch.nn.Parameter(parameter.detach().clone())
+    resumed: Any = type(optimizer)([copied_param])
     resumed.load_state_dict(optimizer.state_dict())
-    assert resumed.state[again]["s"].dtype is STATE_DTYPES[dtype]
-    train(resumed, again, 2)
-    assert torch.equal(again, expected)
+    assert resumed.state[copied_param]["s"].dtype is STATE_DTYPES[dtype]
+    train(resumed, copied_param, 2)
+    assert torch.equal(copied_param, expected)
 
 
 @outside_interpreter

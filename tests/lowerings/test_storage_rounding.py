@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
-from lowerings.oracle_steps import drawn, steps_beside_the_oracle
+from lowerings.oracle_steps import random_tensors, steps_beside_the_oracle
 from parity.cases import LOWERINGS
 from spec_files import spec_file
 from torch import Tensor
@@ -108,7 +108,7 @@ def plain_kahan_adamw(param: Tensor, grads: list[Tensor], lr: float, decay: floa
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("dtype", NARROW)
 def test_kahan_adamw_is_the_published_algorithm(dtype: torch.dtype, lowering: str) -> None:
-    start, *grads = drawn(21, dtype)
+    start, *grads = random_tensors(21, dtype)
     param = trained(KAHAN, start, grads, lowering, lr=1e-4, weight_decay=0.01)
 
     plain = plain_kahan_adamw(start, grads, 1e-4, 0.01)
@@ -124,12 +124,14 @@ def test_kahan_adamw_adds_up_what_bfloat16_loses(lowering: str) -> None:
     start, grad = torch.ones(70).bfloat16(), torch.ones(70).bfloat16()
     param = trained(KAHAN, start, [grad] * 120, lowering, lr=2e-4, weight_decay=0.0)
 
-    plain = torch.optim.AdamW([stuck := start.clone().requires_grad_()], lr=2e-4, weight_decay=0.0)
+    plain = torch.optim.AdamW(
+        [unchanged := start.clone().requires_grad_()], lr=2e-4, weight_decay=0.0
+    )
     for _ in range(120):
-        stuck.grad = grad
+        unchanged.grad = grad
         plain.step()
 
-    assert torch.equal(stuck.detach(), start)
+    assert torch.equal(unchanged.detach(), start)
     assert bool(((param.double() - (1 - 120 * 2e-4)).abs() <= 2**-8).all())
 
 
@@ -173,9 +175,8 @@ def test_numbers_out_of_range_are_rounded_as_in_the_rule(dtype: torch.dtype, for
     assert bool(step.state["a"].isneginf().any())
     pairs = [(step.state[key], step.expected_state[key]) for key in "ab"]
     for found, expected_value in (*pairs, (step.param, step.expected_param)):
-        assert (
-            found.double() == expected_value
-        ).double().mean() > 0.97  # the tiniest products are 0 in float32, and not in float64
+        # The tiniest products are 0 in float32, but not in float64.
+        assert (found.double() == expected_value).double().mean() > 0.97
         assert torch.equal(found.isinf(), expected_value.isinf())
 
 

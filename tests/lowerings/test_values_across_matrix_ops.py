@@ -82,7 +82,7 @@ def test_triton_agrees_with_the_rule(case: str) -> None:
 
 
 @outside_interpreter
-def test_one_name_on_both_sides_is_an_error_of_the_spec() -> None:
+def test_rows_read_before_and_after_a_matrix_op_are_an_error() -> None:
     rows = "r = lerp(r, row_mean(g**2), 0.5)"
     with pytest.raises(SpecError, match="read both before and after `orthogonalize`") as caught:
         optgen.load(spec_with(rows, "p = p - lr * orthogonalize(m / (1 + r), k, 4, 1e-7) * r"))

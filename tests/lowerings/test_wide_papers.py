@@ -39,11 +39,11 @@ def check_states(followed: Followed) -> None:
     """Check the states of parameters and of groups against the values that the rule keeps."""
     optimizer: Any = followed.optimizer
     assert isinstance(followed.reference, Together)
-    own = followed.reference.state
+    values = followed.reference.state
     for index, param in enumerate(followed.params):
         for key in optimizer.state[param].keys() - {"step"}:
             found = optimizer.state[param][key]
-            torch.testing.assert_close(found, own[key][index], rtol=1e-10, atol=1e-300)
+            torch.testing.assert_close(found, values[key][index], rtol=1e-10, atol=1e-300)
     for group in optimizer.param_groups:
         for state in type(optimizer).rule.group_states:
-            assert group[state.key].item() == pytest.approx(own[state.key], rel=1e-10)
+            assert group[state.key].item() == pytest.approx(values[state.key], rel=1e-10)

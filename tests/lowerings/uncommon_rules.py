@@ -1,4 +1,4 @@
-"""Rules that need from printers what the catalogue does not; tests read them and never run them."""
+"""Rules with features that the catalogue's rules lack. Tests read them and never run them."""
 
 from optgen.spec import (
     abs,
@@ -56,7 +56,7 @@ def Averaged(
     nest=flag(True),
     clip=hyper(None, optional=True, ge=0),
 ):
-    """Scalar states, a state that a flag takes away, an optional number, compound conditions."""
+    """Scalar states, a state that a flag removes, an optional number, compound conditions."""
     if clip:
         g = clamp(g, -clip, clip)
     if plain:

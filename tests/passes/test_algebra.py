@@ -76,7 +76,7 @@ class SymbolicRun:
                 return self.values[name][index]
             case Call("**", (base, Ref("step"))):
                 return fraction(f"{self.value(base)} to the t", 0)
-            case Call("-", (Const(1), b)):  # SymPy sees that it is positive only as a quotient
+            case Call("-", (Const(1), b)):  # as one quotient, which SymPy knows to be positive
                 return sympy.cancel(1 - self.value(b))
             case Call(word, args):
                 return _OPERATORS[word](*map(self.value, args))
@@ -95,7 +95,7 @@ def number(name: str) -> sympy.Symbol:
 
 
 def fraction(name: str, index: int) -> Any:
-    """Return a number between 0 and 1 as x / (1 + x), so that SymPy sees its powers' range."""
+    """Return a number as x / (1 + x): SymPy then knows that its powers are between 0 and 1."""
     x = sympy.Symbol(f"{name}{index}", positive=True)
     return x / (1 + x)
 
@@ -113,6 +113,7 @@ QUESTIONS = {  # the names that the conditions of each rule read
 
 
 def paths(name: str) -> Iterator[dict[str, bool]]:
+    """Yield every combination of answers to the conditions of a rule."""
     for answers in itertools.product((False, True), repeat=len(QUESTIONS[name])):
         yield {"maximize": False} | dict(zip(QUESTIONS[name], answers, strict=True))
 
@@ -134,8 +135,8 @@ def wrong_values(name: str, plan: Plan, answers: dict[str, bool]) -> list[str]:
     rule, planned = SymbolicRun(algorithm, answers), SymbolicRun(algorithm, answers)
     rule.run(algorithm.rule)
     run_plan(plan, planned)
-    kept = (algorithm.param, *(s.symbol for s in algorithm.states))
-    return [each for each in kept if not is_zero(rule.values[each] - planned.values[each])]
+    stored = (algorithm.param, *(s.symbol for s in algorithm.states))
+    return [name for name in stored if not is_zero(rule.values[name] - planned.values[name])]
 
 
 @pytest.mark.parametrize("passes", PASSES)

@@ -45,7 +45,7 @@ RULES = {
 }
 
 
-def check_that_nothing_small_crosses(plan: Plan) -> None:
+def check_that_no_reduced_value_crosses(plan: Plan) -> None:
     """Check that no row, column or number from before a matrix op is read after it."""
     computed: set[Ref] = set()
     before: set[Ref] = set()
@@ -55,25 +55,26 @@ def check_that_nothing_small_crosses(plan: Plan) -> None:
             continue
         assert before.isdisjoint(r for e in expressions(phase.body) for r in reads(e))
         kinds = ((a.target, plan.kinds[a.target]) for a in assigns(phase.body))
-        small = {ref for ref, k in kinds if k.axes is not Axes.TENSOR and k.stage is Stage.DEVICE}
-        computed |= small
+        computed |= {
+            ref for ref, k in kinds if k.axes is not Axes.TENSOR and k.stage is Stage.DEVICE
+        }
 
 
 @pytest.mark.parametrize("order", ["late", "early"])
 @pytest.mark.parametrize("case", RULES)
-def test_no_small_value_crosses_a_matrix_op(case: str, order: Order) -> None:
+def test_no_row_column_or_number_crosses_a_matrix_op(case: str, order: Order) -> None:
     body = (MATRIX, "m = m / 2 + g", *RULES[case])
     body += () if "r = " in " ".join(body) else ("r = lerp(r, row_mean(g), 0.25)",)
     algorithm = read(spec(*body, states=STATES, hypers=HYPERS))
     chosen = plan_for(algorithm, (3, 4), order)
-    check_that_nothing_small_crosses(chosen)
+    check_that_no_reduced_value_crosses(chosen)
     generator = torch.Generator().manual_seed(2)
     grads = [torch.randn(3, 4, generator=generator, dtype=torch.float64) for _ in range(4)]
     values = {h.name: h.default for h in algorithm.hypers}
     assert_same(chosen, algorithm, values, grads[0], grads)
 
 
-TWICE = {
+READ_ON_BOTH_SIDES = {
     "a number": ("n = norm(g)", "p = p - lr * n * orthogonalize(m * n, k, 3, 1e-7)"),
     "rows": (
         "r = r / 2 + row_mean(g)",
@@ -83,10 +84,10 @@ TWICE = {
 }
 
 
-@pytest.mark.parametrize("case", TWICE)
-def test_one_name_on_both_sides_is_an_error(case: str) -> None:
+@pytest.mark.parametrize("case", READ_ON_BOTH_SIDES)
+def test_a_value_read_before_and_after_a_matrix_op_is_an_error(case: str) -> None:
     """The error is at the statement whose value is needed twice."""
-    first, last = TWICE[case]
+    first, last = READ_ON_BOTH_SIDES[case]
     body = (MATRIX, "m = m / 2 + g", first, last)
     states = STATES if "r = " in first else 'm=state("exp_avg")'
     algorithm = read(spec(*body, states=states, hypers=HYPERS))
@@ -97,7 +98,7 @@ def test_one_name_on_both_sides_is_an_error(case: str) -> None:
     assert "recompute the value after it" in caught.value.hint
 
 
-def test_a_matrix_op_that_waits_for_what_follows_is_an_error() -> None:
+def test_a_matrix_op_that_needs_rows_from_after_it_is_an_error() -> None:
     """The op reads the new rows, and a statement after it needs the old ones."""
     body = ("x = g", "g = r * g", "r = r / 2", "_j = mean(g)")
     last = ("x = orthogonalize(lerp(x, r, p), k, 3, 1e-7)", "p = g")

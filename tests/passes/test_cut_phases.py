@@ -60,15 +60,18 @@ def assert_same(
     chosen: Plan, algorithm: Algorithm, hypers: dict[str, Any], start: torch.Tensor, grads: Any
 ) -> None:
     """Check that plan and rule agree on parameter and states after every step."""
-    a, b = (start, {}), (start, {})  # type: Any, Any
+    found, expected, states = start, start, {}  # type: Any, Any, Any
+    expected_states: Any = {}
     for grad in grads:
-        a = run_plan(chosen, hypers, a[0], grad, a[1])
-        b = evaluate(algorithm, hypers, b[0], grad, b[1], scalar_dtype=torch.float64)
-        torch.testing.assert_close(a[0], b[0], rtol=1e-11, atol=1e-12, equal_nan=True)
-        assert a[1].keys() == b[1].keys()
-        for key, value in b[1].items():
+        found, states = run_plan(chosen, hypers, found, grad, states)
+        expected, expected_states = evaluate(
+            algorithm, hypers, expected, grad, expected_states, scalar_dtype=torch.float64
+        )
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12, equal_nan=True)
+        assert states.keys() == expected_states.keys()
+        for key, value in expected_states.items():
             torch.testing.assert_close(
-                torch.as_tensor(a[1][key]), torch.as_tensor(value), rtol=1e-11, atol=1e-12
+                torch.as_tensor(states[key]), torch.as_tensor(value), rtol=1e-11, atol=1e-12
             )
 
 
@@ -122,8 +125,8 @@ BRANCHES = {
 
 @pytest.mark.parametrize("order", ["late", "early"])
 @pytest.mark.parametrize("case", BRANCHES)
-def test_reductions_under_an_if(case: str, order: Order) -> None:
-    """The reductions are always made, and used only if the condition holds."""
+def test_reductions_under_an_if_keep_their_meaning(case: str, order: Order) -> None:
+    """The reductions are always computed, and used only if the condition holds."""
     algorithm = read(spec(*BRANCHES[case], states='m=state("exp_avg")'))
     generator = torch.Generator().manual_seed(1)
     grads = [torch.randn(5, generator=generator, dtype=torch.float64) for _ in range(5)]
@@ -143,7 +146,7 @@ CALLS = {
 
 @pytest.mark.parametrize("order", ["late", "early"])
 @pytest.mark.parametrize("case", CALLS)
-def test_operands_of_a_matrix_op(case: str, order: Order) -> None:
+def test_a_matrix_op_takes_any_operand(case: str, order: Order) -> None:
     """The op's operand is a local that the sweep before stores, however the author wrote it."""
     body = (MATRIX, *CALLS[case], "m = m / 2 + o", "p = p - lr * m * rms(o)")
     hypers = "lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0))"
@@ -155,7 +158,7 @@ def test_operands_of_a_matrix_op(case: str, order: Order) -> None:
 
 
 STATES = {
-    "elements of the old rows, after the new ones": (
+    "a value of the old rows is read after the new ones are computed": (
         "u = g / sqrt(1 + r**2)",
         "r = r / 2 + row_mean(g**2)",
         "p = p - lr * rms(u) * u",
@@ -177,7 +180,7 @@ STATES = {
 
 @pytest.mark.parametrize("order", ["late", "early"])
 @pytest.mark.parametrize("case", STATES)
-def test_states_of_rows(case: str, order: Order) -> None:
+def test_row_states_keep_their_meaning(case: str, order: Order) -> None:
     """The state is stored once; every sweep computes from the old rows where the rule does."""
     body = (MATRIX, *STATES[case], "p = p - lr * g * r")
     algorithm = read(spec(*body, states='r=state("rows", shape="row")'))

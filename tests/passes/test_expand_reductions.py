@@ -23,6 +23,7 @@ KEPT = {f"{line}{word}" for line in ("", "row_", "col_") for word in ("sum", "ma
 
 
 def ops_of(algorithm: Algorithm) -> set[str]:
+    """Return the names of the ops of a rule."""
     nodes = (node for expr in expressions(algorithm.rule) for node in walk(expr))
     return {node.op for node in nodes if isinstance(node, Call)}
 

@@ -37,13 +37,11 @@ def branches_with_two_forms(program: Program) -> Iterator[If]:
 @pytest.mark.parametrize("name", BRANCHES)
 def test_no_branch_on_a_number_is_left_in_the_second_form(name: str) -> None:
     selected = if_convert(plan(read(BRANCHES[name])))
-    found = [
-        b for p in (selected.scalars, selected.sweeps[0].body) for b in branches_with_two_forms(p)
-    ]
-
-    read_in_conditions = [r for b in found for c in conditions(b.then) for r in refs(c)]
+    programs = (selected.scalars, selected.sweeps[0].body)
+    branches = [b for p in programs for b in branches_with_two_forms(p)]
+    read_in_conditions = [r for b in branches for c in conditions(b.then) for r in refs(c)]
     assert {selected.kinds[r].stage for r in read_in_conditions} <= {Stage.STATIC}
-    assert all(any(conditions(branch.orelse)) for branch in found)
+    assert all(any(conditions(branch.orelse)) for branch in branches)
 
 
 def test_a_branch_on_flags_stays_as_it_is() -> None:

@@ -66,7 +66,7 @@ END = """
 
 
 def algorithm_of(name: str) -> Algorithm:
-    """Return an algorithm of the catalogue, with derived ones completed."""
+    """Return an algorithm of the catalogue; a derived one gets the rule of its base."""
     (algorithm,) = read_spec(SPECS / f"{name}.py")
     base = read_base(algorithm, SPECS)
     return algorithm if base is None else derive(algorithm, base)
@@ -88,7 +88,7 @@ def value(expression: str) -> str:
 
 
 def assert_is_tex(text: str) -> None:
-    """Check that Matplotlib's TeX reads every line, without the commands that it does not know."""
+    """Check that Matplotlib reads every line as TeX, after replacing commands that it lacks."""
     first, *inner, last = text.splitlines()
     assert (first, last) == (r"\begin{aligned}", r"\end{aligned}")
     for i, line in enumerate(inner):

@@ -20,6 +20,7 @@ def value_of(planned: Plan, name: str) -> Linear:
 
 
 def names(term: Term) -> list[str]:
+    """Return the names of a term's factors, with "…" for a factor that is no name."""
     return [factor.name if isinstance(factor, Ref) else "…" for factor in term.factors]
 
 

@@ -43,12 +43,12 @@ def trajectory(
     generator = torch.Generator().manual_seed(seed)
     param = torch.randn(7, generator=generator, dtype=torch.float64)
     state: dict[str, Any] = {}
-    seen = []
+    values = []
     for _ in range(steps):
         grad = torch.randn(7, generator=generator, dtype=torch.float64)
         param, state = step(hypers, param, grad, state)
-        seen += [param.clone(), *(torch.as_tensor(v).clone() for v in state.values())]
-    return seen
+        values += [param.clone(), *(torch.as_tensor(v).clone() for v in state.values())]
+    return values
 
 
 def assert_same(a: list[Any], b: list[Any]) -> None:
@@ -58,7 +58,7 @@ def assert_same(a: list[Any], b: list[Any]) -> None:
 
 
 def evaluate_exactly(algorithm: Algorithm, *args: Any) -> Any:
-    """Run the oracle with scalar states in float64, too."""
+    """Run the oracle with its scalar states in float64, as its tensors are."""
     return evaluate(algorithm, *args, scalar_dtype=torch.float64)
 
 
@@ -92,8 +92,8 @@ def test_every_pass_keeps_the_meaning_of_random_specs(
     versioned = to_ssa(algorithm)
     verify_algorithm(versioned)
     versioned_twice = to_ssa(versioned)  # to_ssa must keep the meaning of its own output too
-    again = trajectory(partial(evaluate_exactly, without_copies(versioned_twice)), hypers, seed)
-    torch.testing.assert_close(again, expected, rtol=0, atol=0, equal_nan=True)
+    found = trajectory(partial(evaluate_exactly, without_copies(versioned_twice)), hypers, seed)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
     for name, make in PASSES.items():
         planned = make(algorithm)
         note(f"{name}\n{to_text(planned)}")

@@ -70,5 +70,6 @@ def test_each_arm_computes_its_own_product() -> None:
     assert not any("product" in stmt.target.name for stmt in assigns(program))
 
 
-def test_views_get_no_name() -> None:
+def test_transposes_get_no_name() -> None:
+    """A transpose copies nothing, so it may be computed twice."""
     assert op_counts("v = transpose(U) @ g + transpose(U) @ p", "U = U + 1")["transpose"] == 2

@@ -8,6 +8,7 @@ UNPACKED = Assign(Ref("eps1"), FIRST)
 
 
 def branch_on(value: object) -> Program:
+    """Return a branch that asks whether a value is None."""
     condition = Call("is_none", (value,))  # type: ignore[arg-type]
     return (If(condition, (Assign(Ref("floor"), Const(1)),), ()),)
 

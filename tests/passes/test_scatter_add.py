@@ -24,10 +24,13 @@ WHOLE = "p, g, /, m=state('m', rows=False), *, lr=hyper(0.1)"
 
 ADDING = {
     "plain": (LR, "p = p - lr * g"),
-    "from the other side": (LR, "p = -lr * g + p"),
-    "by the count": (COUNTED, "s = s * 0.9\n    p = p - lr * s * g / (1 + t) - g * 2"),
-    "decay is not true": (DECAYED, "if decay:\n        g = g + decay * p\n    p = p - lr * g"),
-    "a buffer is not there": (
+    "the parameter comes last": (LR, "p = -lr * g + p"),
+    "the factor depends on the step count": (
+        COUNTED,
+        "s = s * 0.9\n    p = p - lr * s * g / (1 + t) - g * 2",
+    ),
+    "no decay": (DECAYED, "if decay:\n        g = g + decay * p\n    p = p - lr * g"),
+    "no momentum": (
         HEAVY,
         "if heavy:\n        b = b + g\n        g = b\n    p = p - lr * g",
     ),
@@ -43,11 +46,12 @@ OTHERS = {
     "a number is added": (LR, "p = p - lr * g + 0.1"),
     "in one arm": (FLAG, "if other:\n        g = g * g\n    p = p - lr * g"),
     "a state of rows": (KEPT, "m = m + g\n    p = p - lr * g"),
-    "a state of the whole": (WHOLE, "m = m + g\n    p = p - lr * g"),
+    "a state of all rows": (WHOLE, "m = m + g\n    p = p - lr * g"),
 }
 
 
-def adds(signature: str, rule: str) -> bool:
+def is_recognized(signature: str, rule: str) -> bool:
+    """Tell whether a rule is recognized as a scatter-add."""
     spec = Spec("Tried", RULE.format(signature, rule), "<tried>", 1)
     (algorithm,) = read_spec(spec)
     return is_scatter_add(algorithm)
@@ -55,9 +59,9 @@ def adds(signature: str, rule: str) -> bool:
 
 @pytest.mark.parametrize("name", ADDING)
 def test_a_rule_that_adds_multiples_of_the_gradient_is_a_scatter_add(name: str) -> None:
-    assert adds(*ADDING[name])
+    assert is_recognized(*ADDING[name])
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_rule_that_does_more_is_no_scatter_add(name: str) -> None:
-    assert not adds(*OTHERS[name])
+    assert not is_recognized(*OTHERS[name])

@@ -31,7 +31,10 @@ def steps(rule: str) -> list[Op | Alias]:
 
 
 def lines(rule: str) -> list[str]:
-    """Return lines `target = function source operands`; `function_` changes the source."""
+    """Return lines `target = function source operands`, with `#` for a number.
+
+    `function_` changes its source in place, and has no target.
+    """
     return [
         f"{s.target} = {s.source}"
         if isinstance(s, Alias)
@@ -163,12 +166,12 @@ def test_a_tensor_with_two_names_is_not_overwritten() -> None:
     "change", ["2 * m", "m + g", "lerp(m, g, c)", "maximum(m, g)", "where(g > c, 2, m)"]
 )
 def test_a_state_with_an_alias_is_not_changed_in_place(change: str) -> None:
-    """The first sweep only sums p and the new m, and stores neither: both may be one tensor."""
+    """The first sweep only sums p and the new m. It stores neither, so both may be one tensor."""
     rule = f"m = exp(m); p = m; m = {change}; m = m + mean(p) - mean(m); p = p + lr * g * m"
-    first, second, named, *changes = lines(rule)
+    first, second, alias, *changes = lines(rule)
 
     assert (first, second) == ("exp_avg_new = exp exp_avg", "exp_avg = exp_avg_new")
-    assert named == "param = exp_avg"
+    assert alias == "param = exp_avg"
     assert not [line for line in changes if "_ exp_avg" in line]
 
 
@@ -188,8 +191,8 @@ def test_a_value_that_is_needed_twice_is_computed_once() -> None:
     assert "condition = > operand #" in written
 
 
-def test_a_state_stays_whole_until_its_alias_is_read() -> None:
-    """The sum reads the state by its alias g, so the state may not be half changed before."""
+def test_a_state_keeps_its_value_until_its_alias_is_read() -> None:
+    """The sum's second term reads the old state by the alias g."""
     written = lines("g = m; m = beta * m + abs(g) * g; p = p - lr * m")
 
     assert "mul_ exp_avg #" not in written

@@ -24,24 +24,24 @@ STEP = "p = where(finite, p - lr * m, p)"
 OTHER = "k = where(finite, k, k)"
 LINES = (FINITE, COUNT, MEAN, STEP, OTHER)
 
-KNOWN = {
+RECOGNIZED = {
     "as composed": LINES,
     "in another order": (FINITE, OTHER, MEAN, STEP, COUNT),
     "a branch": (FINITE, COUNT, MEAN, OTHER, f"if lr > 1:\n        {STEP}"),
     "a copy of the gradient changes": (FINITE, "g = g * 2", COUNT, MEAN, STEP, OTHER),
 }
-UNKNOWN = {
+NOT_RECOGNIZED = {
     "a state changes anyway": (FINITE, COUNT, "m = 0.9 * m + g", STEP, OTHER),
     "the parameter changes anyway": (FINITE, COUNT, MEAN, OTHER, STEP, "p = p - lr * p"),
     "the state becomes another value": (FINITE, COUNT, "m = where(finite, g, g)", STEP, OTHER),
     "nothing counts": (FINITE, "s = where(finite, s, s)", MEAN, STEP, OTHER),
-    "it counts otherwise": (FINITE, "s = where(finite, s, s + 2)", MEAN, STEP, OTHER),
+    "it counts by two": (FINITE, "s = where(finite, s, s + 2)", MEAN, STEP, OTHER),
     "it counts taken steps": (FINITE, "s = where(finite, s + 1, s)", MEAN, STEP, OTHER),
     "two states count": (*LINES[:-1], "k = where(finite, k, k + 1)"),
     "large gradients are left out": ('finite = max_abs(g, over="all") < 10', *LINES[1:]),
-    "of the parameter": ('finite = 0 * max_abs(p, over="all") == 0', *LINES[1:]),
-    "of its own gradient": ("finite = 0 * max_abs(g) == 0", *LINES[1:]),
-    "of a sum": ('finite = 0 * sum(g, over="all") == 0', *LINES[1:]),
+    "it tests the parameter": ('finite = 0 * max_abs(p, over="all") == 0', *LINES[1:]),
+    "it tests one parameter's gradient": ("finite = 0 * max_abs(g) == 0", *LINES[1:]),
+    "it tests a sum, which may overflow": ('finite = 0 * sum(g, over="all") == 0', *LINES[1:]),
     "the gradient has changed": ("g = where(abs(g) < 10, g, 0)", *LINES),
     "the gradient has changed in a branch": ("if lr > 1:\n        g = 0 * m", *LINES),
     "the condition changes": (FINITE, COUNT, "finite = sum(m) > 0", *LINES[2:]),
@@ -49,16 +49,17 @@ UNKNOWN = {
 
 
 def count_of(lines: tuple[str, ...]) -> str:
+    """Return the key of the state that counts skipped steps, or an empty string."""
     spec = Spec("Tried", RULE.format("\n    ".join(lines)), "<tried>", 1)
     (algorithm, *_) = read_spec(spec)
     return skip_count(algorithm)
 
 
-@pytest.mark.parametrize("lines", KNOWN.values(), ids=KNOWN)
-def test_a_rule_that_skips_such_steps_is_recognized(lines: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("lines", RECOGNIZED.values(), ids=RECOGNIZED)
+def test_a_rule_that_skips_steps_is_recognized(lines: tuple[str, ...]) -> None:
     assert count_of(lines) == "left_out"
 
 
-@pytest.mark.parametrize("lines", UNKNOWN.values(), ids=UNKNOWN)
+@pytest.mark.parametrize("lines", NOT_RECOGNIZED.values(), ids=NOT_RECOGNIZED)
 def test_any_other_rule_is_not_recognized(lines: tuple[str, ...]) -> None:
     assert not count_of(lines)

@@ -31,6 +31,7 @@ def keep_copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def check(algorithm: Algorithm) -> None:
+    """Check what the plans of a rule read, for all facts."""
     planner._cached_plan.cache_clear()
     for facts in fact_combinations(algorithm):
         verify_reads(planner.plan(algorithm, facts, "whole"))

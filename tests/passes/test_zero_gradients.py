@@ -26,16 +26,16 @@ def stores(plan: Plan) -> list[bool]:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_last_sweep_that_reads_the_gradient_stores_zeros(name: str) -> None:
     algorithm = replace(TORCH_ALGORITHMS[name], zero_grad=True)
-    for each in map(hoist_scalars, plans(algorithm)):
-        zeroing = zero_gradients(each)
+    for plan in map(hoist_scalars, plans(algorithm)):
+        zeroing = zero_gradients(plan)
         verify_plan(zeroing)
         *others, last = stores(zeroing)
         assert last
         assert not any(others)
-        changed = [sweep for sweep in zeroing.sweeps if sweep not in each.sweeps]
+        changed = [sweep for sweep in zeroing.sweeps if sweep not in plan.sweeps]
         (sweep,) = changed
         *_, written = assigns(sweep.body)
-        assert written.target.name == each.algorithm.grad
+        assert written.target.name == plan.algorithm.grad
         assert written.value == Linear((Term(Const(0), (), ()),))
 
 

@@ -7,9 +7,8 @@ import pytest
 
 from optgen import use_lowering
 
-cached_dense_step = importlib.import_module(
-    "optgen.runtime.fused_cpu.cached_dense_step"
-)  # a function of the package has the same name
+# `import` would return the package's function of the same name.
+cached_dense_step = importlib.import_module("optgen.runtime.fused_cpu.cached_dense_step")
 
 
 @pytest.fixture(params=["read in C++", "gathered in Python"])
@@ -22,6 +21,6 @@ def with_and_without_reader(request: pytest.FixtureRequest, monkeypatch: pytest.
 
 @pytest.fixture(params=["forloop", "fused_cpu"])
 def each_lowering(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Run the test in two lowerings; its result depends on neither."""
+    """Run the test in two lowerings. Its result must not depend on the lowering."""
     with use_lowering(request.param):
         yield

@@ -88,6 +88,7 @@ def test_the_new_storage_of_a_state_is_used(lowering: str) -> None:
 
 @pytest.fixture
 def shard(tmp_path: Path) -> Iterator[Callable[[Tensor], Any]]:
+    """Return a function that makes a tensor a DTensor on a mesh of one rank."""
     if not torch.distributed.is_available():
         pytest.skip("no torch.distributed")
     from torch.distributed.tensor import Shard, distribute_tensor
@@ -189,7 +190,7 @@ def load_into_new_optimizer(optimizer: SGD, params: list[Tensor]) -> tuple[SGD, 
 
 @pytest.mark.parametrize("change", [copy_optimizer, load_into_new_optimizer])
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_state_made_ahead_is_fresh_in_a_copy_too(
+def test_a_state_made_by_init_state_is_fresh_in_a_copy_too(
     change: Callable[[SGD, list[Tensor]], tuple[SGD, list[Tensor]]], lowering: str
 ) -> None:
     ours, theirs = parameters(), parameters()
@@ -205,7 +206,7 @@ def test_a_state_made_ahead_is_fresh_in_a_copy_too(
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_state_made_ahead_is_fresh_when_its_parameter_joins(lowering: str) -> None:
+def test_a_state_made_by_init_state_is_fresh_at_its_first_gradient(lowering: str) -> None:
     results = []
     for cls in (SGD, torch.optim.SGD):
         params = parameters()

@@ -13,10 +13,10 @@ from optgen.runtime.fused_cpu.backend import FusedCpuBackend
 
 
 @pytest.fixture
-def compiler(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Pretend that there is a C++ kernel, unless the test sets `why_not` to an obstacle."""
-    answer = {"why_not": ""}
-    monkeypatch.setattr(FusedCpuBackend, "obstacle", lambda self, owner, batch: answer["why_not"])
+def assumed_kernel(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Pretend that there is a C++ kernel, unless the test sets "obstacle" in the returned dict."""
+    answer = {"obstacle": ""}
+    monkeypatch.setattr(FusedCpuBackend, "obstacle", lambda self, owner, batch: answer["obstacle"])
     return answer
 
 
@@ -50,13 +50,13 @@ def adam_with_gradient(dtype: torch.dtype = torch.float32, **options: Any) -> Ad
         ({"dtype": torch.complex64}, "fused C++: CPU tensors, float32"),
     ],
 )
-@pytest.mark.usefixtures("compiler")
+@pytest.mark.usefixtures("assumed_kernel")
 def test_options_choose_the_lowering(options: dict[str, Any], expected: str) -> None:
     assert optgen.explain(adam_with_gradient(**options)) == f"group 0: {expected}"
 
 
-def test_without_a_compiler_the_best_unfused_lowering_steps(compiler: dict[str, str]) -> None:
-    compiler["why_not"] = "no C++ compiler was found"
+def test_without_a_compiler_the_best_unfused_lowering_steps(assumed_kernel: dict[str, str]) -> None:
+    assumed_kernel["obstacle"] = "no C++ compiler was found"
     of_one_parameter = adam_with_gradient()
     of_five_parameters = Adam([torch.nn.Parameter(torch.ones(2)) for _ in range(5)])
 
@@ -66,7 +66,7 @@ def test_without_a_compiler_the_best_unfused_lowering_steps(compiler: dict[str, 
         adam_with_gradient(fused=True).step()
 
 
-@pytest.mark.usefixtures("compiler")
+@pytest.mark.usefixtures("assumed_kernel")
 def test_every_group_has_a_line() -> None:
     params = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
     optimizer = Adam([{"params": params[:1]}, {"params": params[1:], "foreach": False}])
@@ -77,7 +77,7 @@ def test_every_group_has_a_line() -> None:
     ]
 
 
-@pytest.mark.usefixtures("compiler")
+@pytest.mark.usefixtures("assumed_kernel")
 def test_a_group_on_two_devices_takes_two_lowerings() -> None:
     params = [torch.nn.Parameter(torch.ones(2, device=d)) for d in ("cpu", "meta", "cpu")]
     for param in params:
@@ -139,7 +139,7 @@ def test_a_state_of_a_wrapper_class_takes_the_for_loop() -> None:
     assert values["exp_avg"].b.tolist() == [0.75] * 3
 
 
-@pytest.mark.usefixtures("compiler")
+@pytest.mark.usefixtures("assumed_kernel")
 def test_explaining_changes_nothing() -> None:
     optimizer = adam_with_gradient()
 
@@ -175,9 +175,9 @@ def test_an_unknown_lowering_is_an_error() -> None:
     ],
 )
 def test_a_forced_lowering_that_cannot_run_is_an_error(
-    compiler: dict[str, str], lowering: str, options: dict[str, Any], reason: str
+    assumed_kernel: dict[str, str], lowering: str, options: dict[str, Any], reason: str
 ) -> None:
-    compiler["why_not"] = "no kernel today"
+    assumed_kernel["obstacle"] = "no kernel today"
     optimizer = adam_with_gradient(**options)
 
     with optgen.use_lowering(lowering), pytest.raises(RuntimeError) as caught:

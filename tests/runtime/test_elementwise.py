@@ -24,11 +24,12 @@ LOWERINGS = ("forloop", "foreach", "fused_cpu")
 
 
 def pair(*sizes: Any, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor], list[Tensor]]:
+    """Return two lists of random tensors of these sizes."""
     return tuple([torch.randn(size, dtype=dtype) for size in sizes] for _ in range(2))
 
 
 def check(means: list[Tensor], tensors: list[Tensor], decay: float = 0.9) -> None:
-    """Check two calls: the first checks its tensors, the second may use the cached call."""
+    """Check two calls of `ema`: the first checks its tensors, the second may be a cached call."""
     for _ in range(2):
         expected = [
             m + (t.to(m.dtype) - m) * (1 - decay) for m, t in zip(means, tensors, strict=True)
@@ -111,7 +112,7 @@ def test_a_call_advances_versions_and_records_no_graph() -> None:
 
 
 def test_unfit_arguments_are_refused() -> None:
-    ones, kept = [torch.ones(2, 3), torch.ones(4)], torch.ones(2, 3)
+    ones, original = [torch.ones(2, 3), torch.ones(4)], torch.ones(2, 3)
     for others in ([torch.ones(2, 3)], [torch.ones(3, 2), torch.ones(4)], []):
         with pytest.raises(ValueError, match="of ema differ in length or in the shapes"):
             ema(ones, others)
@@ -127,7 +128,7 @@ def test_unfit_arguments_are_refused() -> None:
     with pytest.raises(RuntimeError, match="cannot run through 'fused_triton'"):  # noqa: SIM117
         with use_lowering("fused_triton"):
             ema(ones, ones)
-    assert torch.equal(ones[0], kept)
+    assert torch.equal(ones[0], original)
     ema([], [])
     ema((), [])
 
@@ -158,7 +159,7 @@ def test_a_second_call_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     generated._update._cached.clear()
     ema(*pair(3, 4))
     gathered: list[object] = []
-    monkeypatch.setattr(FusedCpuBackend, "call", lambda *given: gathered.append(given))
+    monkeypatch.setattr(FusedCpuBackend, "call", lambda *arguments: gathered.append(arguments))
     for dtype in (torch.float64, torch.bfloat16):
         means, tensors = pair(5, (6, 2), dtype=dtype)
         expected = [m.lerp(t, 0.75) for m, t in zip(means, tensors, strict=True)]
@@ -192,11 +193,15 @@ def test_at_most_four_lengths_are_cached() -> None:
 def test_a_call_without_a_compiler_takes_the_for_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     generated._update._cached.clear()
     monkeypatch.setattr(FusedCpuBackend, "obstacle", lambda self, owner, batch: "no compiler")
-    taken: list[str] = []
+    modules: list[str] = []
     load = backend.load
-    monkeypatch.setattr(backend, "load", lambda p, m, f: taken.append(m) or load(p, m, f))
+    monkeypatch.setattr(
+        backend,
+        "load",
+        lambda package, module, name: modules.append(module) or load(package, module, name),
+    )
     check(*pair(3, (4, 5)))
-    assert taken == ["forloop", "forloop"]
+    assert modules == ["forloop", "forloop"]
 
 
 def test_threads_may_call_at_once() -> None:

@@ -61,17 +61,19 @@ def gradient(point: Tensor, step: int) -> Tensor:
 
 
 def estimate(point: Tensor, step: int) -> Tensor:
+    """Return a positive tensor that stands for an estimate of the Hessian's diagonal."""
     return torch.sin(point.detach() * (step + 1)).abs() + 0.1
 
 
 def class_of(text: str) -> Any:
+    """Return the class of a spec, by the spec's text."""
     name = text.partition("def ")[2].partition("(")[0]
     return optgen.load(Spec(name, text, f"{name}.py", 1))
 
 
 def close(found: list[Tensor], expected: list[Tensor]) -> None:
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one.detach(), other, rtol=1e-10, atol=1e-10)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a.detach(), b, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -183,19 +185,19 @@ def test_an_input_may_have_any_dtype(dtype: torch.dtype, lowering: str) -> None:
     text = ELEMENTS.replace("Elements", "Plain").replace("1 + s", "2 + s")
     param = torch.nn.Parameter(torch.randn(5, 3).to(dtype))
     start, grad, handed = param.detach().clone(), torch.randn(5, 3).to(dtype), torch.randn(5, 3)
-    given = [handed.to(dtype)]
+    inputs = [handed.to(dtype)]
     param.grad = grad.clone()
     optimizer = class_of(text)([param], lr=0.5)
-    before = given[0].clone()
+    before = inputs[0].clone()
     with optgen.use_lowering(lowering):
-        optimizer.step(first=given)
+        optimizer.step(first=inputs)
 
     wide = torch.complex128 if dtype.is_complex else torch.float64
     expected = start.to(wide) - 0.5 * (grad.to(wide) + before.to(wide)) / 3
     tolerance = 2**-6 if dtype == torch.bfloat16 else 1e-6
     found = param.detach().to(wide)
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-    assert torch.equal(given[0], before)
+    assert torch.equal(inputs[0], before)
 
 
 @outside_interpreter
@@ -252,9 +254,9 @@ def test_a_missing_input_is_an_error_before_anything_changes() -> None:
     start = [param.detach().clone() for param in params]
     handed: list[Tensor | None] = [estimate(param, 0) for param in params]
     handed[3] = None
-    for given in (handed, None):
+    for hessian in (handed, None):
         with pytest.raises(ValueError, match=r"needs hessian for each parameter .* of shape \("):
-            optimizer.step(hessian=given)
+            optimizer.step(hessian=hessian)
         assert all(map(torch.equal, params, start))
         assert not optimizer.state
     params[3].grad = None  # a parameter without a gradient needs no input
@@ -319,10 +321,10 @@ def test_other_arguments_are_refused() -> None:
     for view in (param, param.data, param.detach()):
         with pytest.raises(ValueError, match=r"hessian\[0\] is in the parameter's memory"):
             SOPHIA([param]).step(hessian=[view])
-    both = torch.ones(4)  # one buffer for a parameter and its input
-    part = torch.nn.Parameter(both[:2])
+    buffer = torch.ones(4)  # holds a parameter, and behind it an input
+    part = torch.nn.Parameter(buffer[:2])
     part.grad = torch.ones(2)
-    SOPHIA([part]).step(hessian=[both[2:]])
+    SOPHIA([part]).step(hessian=[buffer[2:]])
     assert part.tolist() != [1, 1]
 
 

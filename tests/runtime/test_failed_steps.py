@@ -31,9 +31,11 @@ def forced(lowering: str) -> AbstractContextManager[Any]:
 
 
 def three_groups(cls: type[Adam] = Adam, **options: Any) -> Adam:
-    """Return an optimizer of three groups with two parameters; tests spoil the last parameter."""
+    """Return an optimizer of three groups with two parameters each."""
     torch.manual_seed(0)
-    groups = [{"params": [Parameter(torch.randn(5)), Parameter(torch.randn(3, 4))]} for _ in "abc"]
+    groups = [
+        {"params": [Parameter(torch.randn(5)), Parameter(torch.randn(3, 4))]} for _ in range(3)
+    ]
     return cls(groups, lr=0.1, **options)
 
 
@@ -70,6 +72,8 @@ def snapshot_of(optimizer: Adam) -> Any:
 
 
 def a_state(key: str, value: Any) -> Break:
+    """Return a change that replaces a state of the parameter."""
+
     def change(optimizer: Adam, group: Group, param: Tensor) -> None:
         optimizer.state[param][key] = value
 
@@ -77,6 +81,8 @@ def a_state(key: str, value: Any) -> Break:
 
 
 def a_hyper(key: str, value: Any) -> Break:
+    """Return a change that sets an option of the group."""
+
     def change(optimizer: Adam, group: Group, param: Tensor) -> None:
         group[key] = value
 
@@ -117,16 +123,16 @@ ALWAYS: dict[str, Break] = {  # also before the first step
     "a gradient of transposed shape": resize_a_gradient,
     "a gradient with another axis": add_an_axis_to_a_gradient,
     "a sparse gradient": a_gradient_that_is_sparse,
-    "lr a text": a_hyper("lr", "x"),
-    "lr None": a_hyper("lr", None),
-    "lr of two": a_hyper("lr", torch.ones(2)),
-    "betas one": a_hyper("betas", (0.9,)),
-    "betas a number": a_hyper("betas", 0.9),
-    "betas with a text": a_hyper("betas", ("x", 0.9)),
-    "beta1 1": a_hyper("betas", (1.0, 0.99)),
-    "beta2 beyond 1": a_hyper("betas", (0.9, 1.5)),
-    "eps None": a_hyper("eps", None),
-    "weight_decay a text": a_hyper("weight_decay", "y"),
+    "lr is a string": a_hyper("lr", "x"),
+    "lr is None": a_hyper("lr", None),
+    "lr has two elements": a_hyper("lr", torch.ones(2)),
+    "betas has one item": a_hyper("betas", (0.9,)),
+    "betas is a number": a_hyper("betas", 0.9),
+    "betas has a string": a_hyper("betas", ("x", 0.9)),
+    "beta1 is 1": a_hyper("betas", (1.0, 0.99)),
+    "beta2 is above 1": a_hyper("betas", (0.9, 1.5)),
+    "eps is None": a_hyper("eps", None),
+    "weight_decay is a string": a_hyper("weight_decay", "y"),
     "no eps": a_group_that_lacks_a_key,
     "a hook": a_hook_that_raises,
 }
@@ -136,17 +142,18 @@ LATER: dict[str, Break] = {  # only when there are states
     "a state of another size": a_state("exp_avg", torch.zeros(9)),
     "a state of transposed shape": a_state("exp_avg", torch.zeros(4, 3)),
     "a state of whole numbers": a_state("exp_avg", torch.zeros(3, 4, dtype=torch.int64)),
-    "a state of truth values": a_state("exp_avg_sq", torch.zeros(3, 4, dtype=torch.bool)),
+    "a state of bools": a_state("exp_avg_sq", torch.zeros(3, 4, dtype=torch.bool)),
     "a complex state": a_state("exp_avg", torch.zeros(3, 4, dtype=torch.complex64)),
-    "a state elsewhere": a_state("exp_avg", torch.zeros(3, 4, device="meta")),
-    "a state that is none": a_state("exp_avg", 0.5),
-    "a count elsewhere": a_state("step", torch.zeros((), device="meta")),
-    "a count of two": a_state("step", torch.zeros(2)),
-    "a count that is a number": a_state("step", 3.0),
-    "a count below zero": a_state("step", torch.tensor(-3.0)),
-    "a count before the first": a_state("step", torch.tensor(-1.0)),
+    "a state on another device": a_state("exp_avg", torch.zeros(3, 4, device="meta")),
+    "a state that is a number": a_state("exp_avg", 0.5),
+    "a step count on another device": a_state("step", torch.zeros((), device="meta")),
+    "a step count of two elements": a_state("step", torch.zeros(2)),
+    "a step count that is a number": a_state("step", 3.0),
+    "a step count of -3": a_state("step", torch.tensor(-3.0)),
+    "a step count of -1": a_state("step", torch.tensor(-1.0)),
 }
-# Triton's interpreter is slow: a case has one number of earlier steps there, and two elsewhere.
+# A case runs after no step and after two steps. In Triton's interpreter, which is slow, it runs
+# after one of the two.
 CASES = [
     *(
         (name, change, steps)
@@ -227,7 +234,7 @@ def test_a_later_group_with_impossible_options_changes_nothing() -> None:
 
 @outside_interpreter
 def test_states_made_for_a_step_that_fails_are_taken_back() -> None:
-    """A failed step removes also the states that `amsgrad` adds to those of earlier steps."""
+    """A failed step also removes the states that `amsgrad` adds to those of earlier steps."""
     optimizer = three_groups()
     for _ in range(2):
         give_gradients(optimizer)
@@ -273,7 +280,7 @@ def test_a_leaf_in_a_differentiable_step_raises_torchs_error() -> None:
 @outside_interpreter
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "NAdam", "RAdam", "Adamax", "SparseAdam"])
 def test_a_negative_count_and_a_beta_above_one_are_refused(name: str) -> None:
-    """A count of -3 and a decay rate above 1: torch's arithmetic raises, ours would make NaN."""
+    """Torch's arithmetic raises an error for these values. optgen's would give NaN."""
     param = Parameter(torch.ones(3, 2))
     optimizer = getattr(optgen.optim, name)([param])
     grad = torch.ones(3, 2)

@@ -285,7 +285,7 @@ def test_complex_parameters_of_an_elementwise_rule_ignore_the_view() -> None:
     assert torch.equal(*results)
 
 
-@pytest.mark.skipif(INTERPRETED, reason="the interpreter does not matter")
+@pytest.mark.skipif(INTERPRETED, reason="the error comes before any lowering runs")
 def test_complex_parameters_of_another_rule_are_refused() -> None:
     param = Parameter(torch.full((4, 6), 1 + 2j))
     param.grad = torch.ones_like(param)
@@ -323,7 +323,7 @@ def test_view_none_is_no_view(lowering: str) -> None:
     assert torch.equal(*params)
 
 
-@pytest.mark.skipif(INTERPRETED, reason="the wrappers do not matter to a kernel")
+@pytest.mark.skipif(INTERPRETED, reason="the wrappers call the same kernels")
 def test_updates_in_the_backward_pass_see_the_view() -> None:
     """Each bucket has its group's view, so a rule for matrices takes a convolution."""
     results = []
@@ -347,7 +347,7 @@ def test_updates_in_the_backward_pass_see_the_view() -> None:
     assert torch.equal(*results)
 
 
-@pytest.mark.skipif(INTERPRETED, reason="the wrappers do not matter to a kernel")
+@pytest.mark.skipif(INTERPRETED, reason="the wrappers call the same kernels")
 def test_a_keyed_optimizer_makes_the_states_of_the_view() -> None:
     param = Parameter(torch.ones(6, 8))
     inner = Adafactor([{"params": [param], "view": (2, 3, 8)}])

@@ -72,7 +72,7 @@ def test_a_subclass_with_its_own_step_runs_hooks_once() -> None:
     assert calls == [1]
 
 
-def test_hooks_run_behind_a_step_that_somebody_has_patched(
+def test_hooks_run_once_if_step_is_patched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     original = Adam.step

@@ -19,7 +19,7 @@ from optgen.runtime import GeneratedOptimizer
 pytestmark = pytest.mark.usefixtures("each_lowering")
 
 
-def test_it_is_a_torch_optimizer_that_torch_does_not_wrap_again() -> None:
+def test_a_class_is_a_torch_optimizer_that_torch_does_not_wrap_again() -> None:
     step = Adam.step
 
     optimizer = Adam([parameter_with_gradient()])
@@ -68,13 +68,13 @@ def test_zero_grad_sets_to_none_or_to_zeros() -> None:
     assert [p.grad for p in params] == [None, None]
 
 
-@pytest.mark.parametrize("again", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
-def test_a_copy_goes_on_by_itself(again: Callable[[Adam], Adam]) -> None:
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
+def test_a_copy_goes_on_by_itself(copied: Callable[[Adam], Adam]) -> None:
     params = parameters()
     optimizer = Adam(params, lr=0.1, amsgrad=True)
     train(optimizer, params, 3)
 
-    twin = again(optimizer)
+    twin = copied(optimizer)
     copies = twin.param_groups[0]["params"]
     train(optimizer, params, 3, seed=5)
     assert error(copies, params) > 1e-3  # nothing is shared

@@ -80,6 +80,7 @@ def published(
 
 
 def adam_direction(beta2: float, eps: float) -> Callable[[Tensor, int], Tensor]:
+    """Return Adam's direction without momentum, as a function of a point and the step."""
     squares: list[Tensor] = []
 
     def direction(y: Tensor, step: int) -> Tensor:
@@ -133,8 +134,8 @@ def test_thirty_steps_are_the_published_ones(rule: str, lowering: str) -> None:
 
 
 def close(found: list[Tensor], expected: list[Tensor]) -> None:
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one.detach(), other, rtol=1e-10, atol=1e-10)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a.detach(), b, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -188,7 +189,7 @@ def test_a_parameter_without_state_stays() -> None:
 
 @outside_interpreter
 @pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
-def test_a_parameter_that_stands_in_a_group_twice_moves_once() -> None:
+def test_a_program_moves_a_parameter_that_is_listed_twice_once() -> None:
     param = parameters()[0]
     optimizer = SGD([param, param], momentum=0.5)
     train(optimizer, 2)
@@ -199,17 +200,17 @@ def test_a_parameter_that_stands_in_a_group_twice_moves_once() -> None:
 
 
 @outside_interpreter
-@pytest.mark.parametrize("way", ["state dict", "pickle", "copy"])
-def test_the_mode_is_kept(way: str) -> None:
+@pytest.mark.parametrize("method", ["state dict", "pickle", "copy"])
+def test_the_mode_is_kept(method: str) -> None:
     optimizer: Any = ADAMW(parameters())
     train(optimizer, 3)
     optimizer.eval()
     assert [g["train_mode"] for g in optimizer.state_dict()["param_groups"]] == [False]
-    if way == "state dict":
+    if method == "state dict":
         other: Any = ADAMW([p.detach().clone().requires_grad_() for p in values(optimizer)])
         other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     else:
-        text = pickle.dumps(optimizer) if way == "pickle" else b""
+        text = pickle.dumps(optimizer) if method == "pickle" else b""
         other = pickle.loads(text) if text else copy.deepcopy(optimizer)
     with pytest.raises(RuntimeError, match="eval mode"):
         other.step()

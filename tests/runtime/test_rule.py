@@ -65,7 +65,7 @@ def test_a_state_suits_a_parameter_by_its_shape(when, shapes):
     assert [tuple(p.shape) for p in params if State("s", when=when).suits(p)] == shapes
 
 
-def test_the_shape_of_a_state():
+def test_row_and_column_states_have_one_axis_of_size_one():
     param = torch.ones(2, 3, 4)
     shapes = {shape: State("s", shape=shape).shape_for(param) for shape in ("like", "row", "col")}
     assert shapes == {"like": [2, 3, 4], "row": [2, 3, 1], "col": [2, 1, 4]}

@@ -99,7 +99,7 @@ def test_cpp_takes_the_rule_and_triton_says_why_not() -> None:
     step(Shampoo(parameters(), fused=True), 1)
 
 
-def test_complex_and_sparse_are_refused() -> None:
+def test_complex_parameters_and_sparse_gradients_are_refused() -> None:
     param = torch.zeros(2, 2, dtype=torch.complex64, requires_grad=True)
     param.grad = torch.ones_like(param)
     with pytest.raises(RuntimeError, match="does not support complex"):

@@ -37,6 +37,7 @@ def step(optimizer: Any, seed: int) -> None:
 
 
 def sizes(optimizer: Any, key: str) -> list[tuple[int, ...]]:
+    """Return the shapes of a state, one for each parameter."""
     return [tuple(optimizer.state[p][key].shape) for p in params_of(optimizer)]
 
 

@@ -29,7 +29,7 @@ def test_a_plain_class_overrides_no_operation(cls: type[torch.Tensor], plain: bo
     assert torch_private.is_plain_class(cls) is plain
 
 
-def test_what_torch_wraps_can_be_called_without_its_wrapper() -> None:
+def test_a_function_that_dynamo_wraps_can_be_called_without_the_wrapper() -> None:
     assert (
         torch_private.without_dynamo_wrapper(torch.optim.Optimizer.zero_grad).__module__
         == "torch.optim.optimizer"
@@ -51,7 +51,7 @@ def test_scalars_have_torchs_dtype(default: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("in_use", [False, True])
-def test_a_graph_capture_is_looked_for_where_a_device_is_in_use(
+def test_a_graph_capture_is_looked_for_only_if_a_device_is_in_use(
     in_use: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: in_use)

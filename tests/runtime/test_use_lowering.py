@@ -46,7 +46,7 @@ def test_leaving_a_context_restores_the_lowering_before() -> None:
     assert forced() == "foreach"
 
 
-def test_a_context_may_be_made_before_and_entered_twice() -> None:
+def test_a_context_may_be_made_before_it_is_entered_and_be_entered_twice() -> None:
     """Making the context forces the lowering at once; leaving restores the lowering before."""
     context = optgen.use_lowering("forloop")
     assert forced() == "forloop"

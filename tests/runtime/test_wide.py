@@ -77,8 +77,8 @@ class Oracle:
         """Take a step of the parameters that have a gradient."""
         chosen = [i for i, (param, _) in enumerate(self.members()) if param.grad is not None]
         members = list(self.members())
-        taken = evaluate_together(self.algorithm, [self._member(i, *members[i]) for i in chosen])
-        for index, (value, state) in zip(chosen, taken, strict=True):
+        results = evaluate_together(self.algorithm, [self._member(i, *members[i]) for i in chosen])
+        for index, (value, state) in zip(chosen, results, strict=True):
             self.values[index] = value, state
             self.shared[members[index][1]] = {key: state[key] for key in self.shared_keys}
 
@@ -466,11 +466,11 @@ def copies(optimizer: Any) -> Iterator[Any]:
 def test_a_copy_goes_on(cls: Any) -> None:
     optimizer = cls(in_groups(parameters()))
     step(optimizer, 1)
-    every = [*copies(optimizer), optimizer]
+    optimizers = [*copies(optimizer), optimizer]
     for seed in (2, 3):
-        for each in every:
+        for each in optimizers:
             step(each, seed)
-    for each in every[:-1]:
+    for each in optimizers[:-1]:
         for ours, theirs in zip(optimizer.param_groups, each.param_groups, strict=True):
             for a, b in zip(ours["params"], theirs["params"], strict=True):
                 assert torch.equal(a, b)
@@ -667,9 +667,9 @@ def test_triton_refuses_reductions_in_branches_on_computed_values(
 
 
 def test_keyed_optimizers_refuse_what_they_cannot_keep() -> None:
-    named = {"a": torch.nn.Parameter(torch.ones(3))}
+    params_by_name = {"a": torch.nn.Parameter(torch.ones(3))}
     with pytest.raises(TypeError, match="Prodigy keeps the state k in its param groups"):
-        KeyedOptimizerWrapper(named, PRODIGY)
+        KeyedOptimizerWrapper(params_by_name, PRODIGY)
     clipped: Any = optgen.load(spec_file("clipped_lamb"))
     with pytest.raises(TypeError, match="take its step after the backward pass"):
         UpdateInBackward(torch.nn.Linear(2, 2), clipped)

@@ -33,7 +33,7 @@ def Plain(p, g, /, *, lr=hyper(0.1)):
     p = p - lr * g
 
 
-def test_a_spec_prints_short() -> None:
+def test_the_repr_of_a_spec_has_its_file_and_line() -> None:
     assert repr(Plain) == f"<Spec Plain from test_declare.py:{Plain.line}>"
 
 
@@ -57,7 +57,7 @@ def test_a_spec_whose_text_cannot_be_found_is_refused(option: str) -> None:
     assert "write it into a file or a notebook cell" in last[1]
 
 
-def test_a_bare_decorator_says_what_the_reader_says(tmp_path: Path) -> None:
+def test_a_bare_decorator_raises_the_error_of_the_reader(tmp_path: Path) -> None:
     """The error at run time has the words and the place of the error that `optgen check` prints."""
     path = tmp_path / "plain.py"
     path.write_text(BARE)
@@ -84,7 +84,7 @@ def test_a_bare_decorator_says_what_the_reader_says(tmp_path: Path) -> None:
 def test_a_spec_contains_the_constants_and_helpers_that_it_uses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A helper that the rule calls brings the constants that it reads; nothing else comes along."""
+    """A helper's constants are contained, too. Helpers that the rule does not call are left out."""
     text = """import math
 
 from optgen.spec import hyper, optimizer

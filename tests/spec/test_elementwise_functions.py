@@ -111,9 +111,9 @@ def test_texts(golden: Golden) -> None:
 
 
 def test_a_file_may_hold_several_functions() -> None:
-    both = text() + text(name="g").partition("\n\n\n")[2]
+    two_functions = text() + text(name="g").partition("\n\n\n")[2]
 
-    assert [a.name for a in read_spec(Spec("made", both, "made.py", 1))] == ["f", "g"]
+    assert [a.name for a in read_spec(Spec("made", two_functions, "made.py", 1))] == ["f", "g"]
 
 
 def test_the_decorator_returns_a_spec() -> None:

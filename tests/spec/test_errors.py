@@ -396,6 +396,6 @@ def test_one_name_in_two_files(tmp_path: Path, golden: Golden) -> None:
     golden.check(str(raised.value).replace(str(tmp_path), "."))
 
 
-def test_an_absent_file_is_the_system_s_error(tmp_path: Path) -> None:
+def test_an_absent_file_raises_the_error_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_spec(tmp_path / "nowhere.py")

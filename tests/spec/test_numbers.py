@@ -16,7 +16,7 @@ REFUSED = {
     "a bound that is too large": spec(hypers="lr=hyper(0.1, le=10**400)"),
     "a digit too many for Python": spec(hypers=f"lr=hyper(0.1, le={'9' * 4000})"),
     "digits that Python does not print": spec(hypers=f"lr=hyper(0x{'f' * 5000})"),
-    "an infinite start": spec(
+    "an infinite initial value": spec(
         "m = m + g", "p = p - m", states='m=state("a", init=1e999)', hypers=""
     ),
     "infinite limits": spec("p = p - lr * clamp(g, -1e999, 1e999)"),
@@ -29,17 +29,17 @@ REFUSED = {
     "a power of powers": spec("p = p - lr * g * ((10**1000)**1000)**1000"),
     "a power of powers in a default": spec(hypers="lr=hyper(((10**1000)**1000)**1000)"),
     "a power of powers in a constant": spec(before="N = ((10**1000)**1000)**1000"),
-    "a long text": spec(before='A = "a" * 10**10'),
+    "a long string": spec(before='A = "a" * 10**10'),
     "an overflow": spec("p = p - lr * g * (1e300 * 1e300)"),
     "an overflow through a helper": spec(
         "p = p - lr * g * f(1e300)", before="def f(x):\n    return x * x"
     ),
     "no real number": spec("p = p - lr * g * (-1)**0.5"),
-    "a root of less than nothing": spec("p = p - lr * g * sqrt(-1)"),
-    "a logarithm of nothing": spec("p = p - lr * g * log(0)"),
+    "a root of a negative number": spec("p = p - lr * g * sqrt(-1)"),
+    "a logarithm of zero": spec("p = p - lr * g * log(0)"),
     "a large exponential": spec("p = p - lr * g * exp(1000)"),
-    "a requirement by zero": spec('require(ndim(p) == 0/0, "no")', "p = p - lr * g"),
-    "a default to a large power": spec(
+    "a division by zero in a requirement": spec('require(ndim(p) == 0/0, "no")', "p = p - lr * g"),
+    "a large power of a default": spec(
         'require(n**10**9 > 0, "no")', "p = p - n * g", hypers="n=hyper(3)"
     ),
 }

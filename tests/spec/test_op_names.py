@@ -1,4 +1,4 @@
-"""Test the names that a spec imports: docstrings, the reader's arguments, and that none runs."""
+"""Test the names that a spec imports: they have docstrings and arguments, and they never run."""
 
 from __future__ import annotations
 

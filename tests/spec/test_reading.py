@@ -140,7 +140,7 @@ def test_a_condition_means_what_it_means_in_python(condition: str, t: int) -> No
     assert run(*body, t=t, hypers=hypers) == (20 if eval(condition, names) else 200)
 
 
-def test_elif_takes_the_first_that_holds() -> None:
+def test_elif_takes_the_first_condition_that_holds() -> None:
     body = ("if t == 1:", "    p = 10 * p", "elif t < 3:", "    p = 20 * p", "else:", "    p = g")
     found = [run(*body, "p = p + 0 * lr", t=t) for t in (1, 2, 3)]
     assert found == [20, 40, 3]
@@ -308,7 +308,7 @@ def test_a_state_may_be_read_under_any_form_of_its_condition() -> None:
     assert [s.when for s in algorithm.states] == ["big", "not big"]
 
 
-def test_a_rule_may_only_write_a_state_that_users_read() -> None:
+def test_a_rule_need_not_read_a_state_that_users_read() -> None:
     """Users log a group's state, and compute a forward pass with a copy of the parameter."""
     states = 'k=state("size", shape="group"), low=state("low", init="p", dtype="bfloat16")'
     text = spec('k = norm(g, over="group")', UPDATE, "low = p", states=states)

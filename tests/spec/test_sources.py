@@ -41,7 +41,7 @@ def error_of(function: Callable[[Any], Any], argument: Any) -> SpecError:
 
 @pytest.mark.parametrize("character", [*CONTROLS, *BIDI, *LINE_SEPARATORS, *SURROGATES], ids=ascii)
 def test_a_character_that_no_spec_may_hold_is_refused(character: str) -> None:
-    """The character is refused anywhere in the source, and as an escape in any text."""
+    """The character is refused anywhere in the source, and as an escape in any string."""
     for text in (f"# {character}\n{RULE}", RULE.replace("Made up", f"Made {character} up")):
         error_of(optgen.load, Spec("Made", text, "made.py", 1))
         error = error_of(read, text)
@@ -113,7 +113,7 @@ FILES = {
     "nested branches": spec(
         *(f"{'    ' * n}if t > {n}:" for n in range(95)), " " * 380 + "p = g"
     ).encode(),
-    "an unfinished text": RULE.encode() + b'"""',
+    "an unfinished string": RULE.encode() + b'"""',
     "a lone backslash": RULE.encode() + b"\\",
 }
 

@@ -18,6 +18,7 @@ USED = ("Q = 0.5 * Q + transpose(g) @ g @ Q", "p = p - lr * g @ Q @ transpose(Q)
 
 
 def thin(*body: str, states: str = Q, hypers: str = RANK, inputs: str = "p, g, t") -> str:
+    """Return a rule for matrices, by default with the thin state Q."""
     return spec(MATRIX, *body, states=states, hypers=hypers, inputs=inputs)
 
 

@@ -59,7 +59,7 @@ def exchange(group: dict[str, Any], ranks: int = 1) -> None:
 def test_one_vector_in_place_of_a_model_is_refused(
     cls: type[GeneratedOptimizer], ranks: int
 ) -> None:
-    """ZeRO stages 1 and 2 put a vector there after construction or after a step."""
+    """ZeRO stages 1 and 2 replace the parameters by a vector, also after steps were taken."""
     for steps in (0, 3):
         net = model()
         opt = cls(with_gradients(list(net.parameters())))
@@ -86,7 +86,7 @@ def test_muon_refuses_flat_partitions_too() -> None:
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_vector_in_the_only_visible_group_is_refused(index: int) -> None:
-    """ZeRO stage 1 steps one group and hides the others. One vector replaces several, too."""
+    """ZeRO stage 1 steps one group, of matrices or of vectors, and hides the others."""
     opt = Adafactor(groups(model()))
     for group in opt.param_groups:
         exchange(group)
@@ -129,7 +129,7 @@ def test_a_checkpoint_loaded_after_the_exchange_does_not_hide_it() -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda opt: pickle.loads(pickle.dumps(opt))])
-def test_a_copy_knows_its_own_parameters(copied: Any) -> None:
+def test_a_copy_refuses_an_exchange_of_its_own_parameters(copied: Any) -> None:
     opt = Adafactor(with_gradients(list(model().parameters())))
     opt.step()
     other = copied(opt)
@@ -152,7 +152,7 @@ def test_elementwise_rules_take_flat_partitions() -> None:
     assert torch.allclose(whole, flat(list(net.parameters())), atol=1e-7)
 
 
-def test_vectors_that_a_group_was_given_are_accepted() -> None:
+def test_vectors_of_the_model_are_accepted() -> None:
     """Biases in a group of their own, a single bias, and biases without gradients are accepted."""
     net = model()
     opt = Adafactor(groups(net))
@@ -184,8 +184,8 @@ def test_parameters_that_move_to_another_group_are_accepted(lowering: str | None
     opt = Adafactor([{"params": with_gradients([matrix])}, {"params": with_gradients([vector])}])
     with use_lowering(lowering) if lowering else nullcontext():
         opt.step()
-        one, other = opt.param_groups
-        one["params"], other["params"] = other["params"], one["params"]
+        first, second = opt.param_groups
+        first["params"], second["params"] = second["params"], first["params"]
         opt.step()
     assert (vector < 1).all()
 

@@ -49,14 +49,14 @@ def trained(name: str, lowering: str, dtypes: tuple[Any, Any], **options: Any) -
 
     `dtypes` are those of the parameters and of the gradients.
     """
-    own, of_gradients = dtypes
-    params = parameters(name, own)
+    param_dtype, grad_dtype = dtypes
+    params = parameters(name, param_dtype)
     optimizer = ours_and_torchs(name)[0](params, **options)
     for step in range(4):
-        mixed = of_gradients if step != 2 else own  # a step may get another dtype than the last
-        give_in_dtype(name, params, mixed, step)
+        # The gradients' dtype may change from step to step.
+        give_in_dtype(name, params, grad_dtype if step != 2 else param_dtype, step)
         if step == 1:
-            params[0].grad = params[0].grad.to(own)
+            params[0].grad = params[0].grad.to(param_dtype)
         with use_lowering(lowering):
             optimizer.step()
     states = [v for values in optimizer.state.values() for v in values.values()]
@@ -95,21 +95,21 @@ def test_a_wide_gradient_of_a_narrow_parameter_is_not_rounded(name: str, lowerin
     assert error([p.float() for p in params], [t.bfloat16().float() for t in twins]) < 1e-9
 
 
-@pytest.mark.parametrize("own", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("param_dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", MIXED_IN_TORCH)
 @outside_interpreter
-def test_gradients_that_torch_takes_give_torchs_step(name: str, own: torch.dtype) -> None:
-    other = torch.bfloat16 if own is torch.float32 else torch.float32
+def test_gradients_that_torch_takes_give_torchs_step(name: str, param_dtype: torch.dtype) -> None:
+    other = torch.bfloat16 if param_dtype is torch.float32 else torch.float32
     results = []
     for cls in ours_and_torchs(name):
-        params = parameters(name, own)
+        params = parameters(name, param_dtype)
         optimizer = cls(params, lr=0.1, foreach=False)
         for step in range(3):
             give_in_dtype(name, params, other, step)
             optimizer.step()
         results.append([param.detach().float() for param in params])
 
-    assert error(*results) < (1e-6 if own is torch.float32 else 0.01)
+    assert error(*results) < (1e-6 if param_dtype is torch.float32 else 0.01)
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])

@@ -58,7 +58,7 @@ def test_tensors_that_need_different_lowerings_split_a_batch() -> None:
     assert all(a is p.grad for a, p in zip(batch.parts[0].grads, params, strict=True))
 
 
-def test_a_parameter_that_stands_twice_is_stepped_twice() -> None:
+def test_a_parameter_that_is_listed_twice_is_stepped_twice() -> None:
     ours, theirs = (torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
     for cls, param in ((Adam, ours), (torch.optim.Adam, theirs)):
         with pytest.warns(UserWarning, match="duplicate parameters"):

@@ -15,7 +15,7 @@ from optgen.optim import SGD
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("steps", [1, 3])
 class TestNothingIsKeptAlive:
-    """An optimizer holds after a step what torch's holds: its groups and its state."""
+    """After a step, an optimizer holds only its groups and its state, as torch's does."""
 
     @pytest.fixture
     def trained(self, lowering: str, steps: int) -> Iterator[tuple[SGD, list[Tensor]]]:
@@ -27,7 +27,7 @@ class TestNothingIsKeptAlive:
                 optimizer.step()
             yield optimizer, params
 
-    def test_gradients(self, trained: tuple[SGD, list[Tensor]]) -> None:
+    def test_gradients_are_freed(self, trained: tuple[SGD, list[Tensor]]) -> None:
         optimizer, params = trained
         gradient = weakref.ref(params[0].grad)
 
@@ -35,7 +35,7 @@ class TestNothingIsKeptAlive:
 
         assert gradient() is None
 
-    def test_replaced_states(self, trained: tuple[SGD, list[Tensor]]) -> None:
+    def test_replaced_states_are_freed(self, trained: tuple[SGD, list[Tensor]]) -> None:
         optimizer, params = trained
         entry = optimizer.state[params[0]]
         state = weakref.ref(entry["momentum_buffer"])
@@ -44,7 +44,7 @@ class TestNothingIsKeptAlive:
 
         assert state() is None
 
-    def test_cleared_states(self, trained: tuple[SGD, list[Tensor]]) -> None:
+    def test_cleared_states_are_freed(self, trained: tuple[SGD, list[Tensor]]) -> None:
         optimizer, params = trained
         state = weakref.ref(optimizer.state[params[0]]["momentum_buffer"])
 
@@ -52,7 +52,7 @@ class TestNothingIsKeptAlive:
 
         assert state() is None
 
-    def test_removed_parameters(self, trained: tuple[SGD, list[Tensor]]) -> None:
+    def test_removed_parameters_are_freed(self, trained: tuple[SGD, list[Tensor]]) -> None:
         optimizer, params = trained
         param = weakref.ref(params[0])
 

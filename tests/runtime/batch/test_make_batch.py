@@ -150,7 +150,7 @@ def test_states_on_another_device_take_the_for_loop(key: str) -> None:
     assert "for-loop: states or gradients are on another device" in explain(optimizer)
 
 
-def test_a_state_that_is_none_is_made_again() -> None:
+def test_a_state_that_is_none_is_created_again() -> None:
     optimizer, params = stepped()
     optimizer.state[params[0]]["exp_avg"] = None
 
@@ -160,8 +160,8 @@ def test_a_state_that_is_none_is_made_again() -> None:
     assert float(optimizer.state[params[0]]["step"]) == 1
 
 
-def test_a_batch_knows_its_states_by_name() -> None:
-    """Two batches are not equal if their states have equal dtypes and different names."""
+def test_batches_with_different_states_have_different_types() -> None:
+    """The states of the two batches have equal dtypes, but different names."""
     param = torch.nn.Parameter(torch.ones(3))
     param.grad = torch.ones(3)
     optimizer = RMSprop([param], momentum=0.5, centered=True)

@@ -61,20 +61,23 @@ def lazy_rule() -> tuple[type[GeneratedOptimizer], Algorithm]:
 
 
 def gradient(rows: list[int], seed: int, size: tuple[int, ...] = SIZE) -> Tensor:
+    """Return a sparse gradient with random values in these rows."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(len(rows), *size[1:], generator=generator, dtype=torch.float64)
     indices = torch.tensor([rows], dtype=torch.int64)
     return torch.sparse_coo_tensor(indices, values, size, check_invariants=True, is_coalesced=False)
 
 
-def expected(algorithm: Algorithm, options: dict[str, Any], batches: list[list[int]]) -> Tensor:
+def expected(
+    algorithm: Algorithm, options: dict[str, Any], rows_of_steps: list[list[int]]
+) -> Tensor:
     """Return the parameter after steps of the rule on the touched rows, by its definition."""
     hypers = {h.name: h.default for h in algorithm.hypers} | options
     param, state = torch.ones(SIZE, dtype=torch.float64), dict[str, Any]()
-    for step, rows in enumerate(batches):
+    for step, rows in enumerate(rows_of_steps):
         grad, touched = gradient(rows, step).to_dense(), sorted(set(rows))
         like = {key: v for key, v in state.items() if isinstance(v, Tensor) and v.shape == SIZE}
-        if options.get("heavy"):
+        if options.get("heavy"):  # the buffer b changes in all rows
             param, state = evaluate(algorithm, hypers, param, grad, state, torch.float32)
             continue
         touched_state = {**state, **{key: v[touched] for key, v in like.items()}}
@@ -95,16 +98,16 @@ def expected(algorithm: Algorithm, options: dict[str, Any], batches: list[list[i
 def test_a_rule_changes_the_touched_rows_by_its_definition(
     lowering: str, options: dict[str, Any]
 ) -> None:
-    batches = [[0, 2, 2], [5], [], [1, 0, 4, 4, 1], [2, 5]]
+    rows_of_steps = [[0, 2, 2], [5], [], [1, 0, 4, 4, 1], [2, 5]]
     lazy_class, algorithm = lazy_rule()
     param = torch.nn.Parameter(torch.ones(SIZE, dtype=torch.float64))
     optimizer = lazy_class([param], **options)
     with use_lowering(lowering):
-        for step, rows in enumerate(batches):
+        for step, rows in enumerate(rows_of_steps):
             param.grad = gradient(rows, step)
             optimizer.step()
 
-    assert error([param.detach()], [expected(algorithm, options, batches)]) < 1e-12
+    assert error([param.detach()], [expected(algorithm, options, rows_of_steps)]) < 1e-12
     assert optimizer.state[param]["step"] == 5
     assert optimizer.state[param]["s"].item() == pytest.approx(0.9**5)
 
@@ -127,13 +130,13 @@ def test_norms_are_those_of_the_touched_rows(lowering: str) -> None:
     (algorithm,) = read_spec(spec)
     param = torch.nn.Parameter(torch.ones(SIZE, dtype=torch.float64))
     optimizer = optgen.load(spec)([param])
-    batches = [[0, 2, 2], [5, 0]]
+    rows_of_steps = [[0, 2, 2], [5, 0]]
     with use_lowering(lowering):
-        for step, rows in enumerate(batches):
+        for step, rows in enumerate(rows_of_steps):
             param.grad = gradient(rows, step)
             optimizer.step()
 
-    assert error([param.detach()], [expected(algorithm, {}, batches)]) < 1e-12
+    assert error([param.detach()], [expected(algorithm, {}, rows_of_steps)]) < 1e-12
 
 
 LAYOUTS: dict[str, Callable[[], Tensor]] = {
@@ -176,10 +179,10 @@ def test_complex_numbers_are_pairs_of_reals(lowering: str) -> None:
     values = torch.randn(2, 3, dtype=torch.complex128, generator=torch.Generator().manual_seed(1))
     table = torch.nn.Parameter(torch.ones(6, 3, dtype=torch.complex128))
     pairs = torch.nn.Parameter(torch.view_as_real(table.detach().clone()))
-    at = torch.tensor([[3, 0]])
-    table.grad = torch.sparse_coo_tensor(at, values, (6, 3), check_invariants=True)
+    indices = torch.tensor([[3, 0]])
+    table.grad = torch.sparse_coo_tensor(indices, values, (6, 3), check_invariants=True)
     pairs.grad = torch.sparse_coo_tensor(
-        at, torch.view_as_real(values), (6, 3, 2), check_invariants=True
+        indices, torch.view_as_real(values), (6, 3, 2), check_invariants=True
     )
     with use_lowering(lowering):
         lazy_class([table]).step()

@@ -22,14 +22,14 @@ FORM = "view must be a tuple of ints, at most one of them -1"
 HOSTILE: dict[str, tuple[Any, str]] = {
     "a list": ([8, 27], FORM),
     "a number": (216, FORM),
-    "a text": ("8x27", FORM),
+    "a string": ("8x27", FORM),
     "a dict": ({8: 27}, FORM),
     "a tensor": (torch.tensor([8, 27]), FORM),
     "floats": ((8.0, 27.0), FORM),
     "a bool": ((8, True, 27), FORM),
     "None inside": ((8, None), FORM),
     "ints of a class": ((Size(8), 27), FORM),
-    "two open": ((-1, 3, -1), FORM),
+    "two sizes of -1": ((-1, 3, -1), FORM),
     "below -1": ((-8, -27), FORM),
     "False": (False, FORM),
     "too many axes": ((1,) * 32 + (216,), "view has 33 axes, and may have 32"),
@@ -37,11 +37,11 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "too many elements": ((8, 28), "216 elements are not 224"),
     "one element": ((), "216 elements are not 1"),
     "no multiple": ((7, -1), "216 elements are no multiple of 7"),
-    "nothing to divide": ((0, -1), "beside 0, -1 could be any size"),
+    "0 beside -1": ((0, -1), "beside 0, -1 could be any size"),
     "no elements": ((0, 8), "216 elements are not 0"),
     "huge": ((2**40, 2**40), "its sizes are too large"),
-    "huge and nothing": ((2**62, 4, 0), "its sizes are too large"),
-    "beyond words": ((10**400, -1), "its sizes are too large"),
+    "huge sizes and 0": ((2**62, 4, 0), "its sizes are too large"),
+    "beyond 64 bits": ((10**400, -1), "its sizes are too large"),
 }
 CLASSES = (AdamW, Adafactor)
 

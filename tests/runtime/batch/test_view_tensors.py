@@ -1,4 +1,4 @@
-"""Test the tensors of a group with a view: they are views where strides allow, and else copies."""
+"""Test the tensors of a group with a view: views if the strides allow it, and copies otherwise."""
 
 from __future__ import annotations
 

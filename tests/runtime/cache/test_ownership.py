@@ -55,7 +55,7 @@ def test_a_private_group_may_write_to_an_ancestor(monkeypatch: pytest.MonkeyPatc
     assert "group" in why_changeable(folder_stat(0o775, group=7), ancestor=True)
 
 
-def test_every_folder_on_the_way_counts(tmp_path: Path) -> None:
+def test_every_ancestor_of_a_folder_is_checked(tmp_path: Path) -> None:
     folder = tmp_path / "open" / "inner" / "cache"
     folder.mkdir(parents=True)
     assert not why_untrusted(folder)

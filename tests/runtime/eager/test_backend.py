@@ -159,7 +159,7 @@ def test_mixed_dtypes_make_buckets() -> None:
 
 
 @pytest.mark.parametrize("found_inf", [0.0, 1.0])
-def test_a_forced_lowering_treats_scaled_gradients_as_a_fused_one(found_inf: float) -> None:
+def test_a_forced_lowering_unscales_gradients_as_fused_does(found_inf: float) -> None:
     params = [torch.nn.Parameter(torch.ones(3))]
     params[0].grad = torch.full((3,), 8.0)
     optimizer = Adam(params, fused=True)

@@ -1,4 +1,4 @@
-"""Test that blocks cover a tensor once, each with its elements of row, column and 0-dim values."""
+"""Test that blocks cover a tensor once, each with the rows, columns and numbers of its elements."""
 
 from __future__ import annotations
 

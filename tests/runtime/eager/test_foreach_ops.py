@@ -21,7 +21,7 @@ def test_every_product_is_rounded_once(dtype: torch.dtype, shape: tuple[int, ...
 
 
 def test_torchs_own_call_rounds_the_number_first() -> None:
-    """When this test fails, torch is exact too and `scale_` can go."""
+    """When this test fails, torch is exact too, and `scale_` can be removed."""
     tensors = [torch.randn(1000).bfloat16()]
     before = tensors[0].clone()
 

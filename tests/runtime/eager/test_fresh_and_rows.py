@@ -55,7 +55,7 @@ def test_each_parameter_has_its_own_first_step() -> None:
     assert error(ours, theirs) < 1e-12
 
 
-def test_a_state_made_ahead_is_still_fresh_in_the_first_step() -> None:
+def test_a_state_made_by_init_state_is_fresh_in_the_first_step() -> None:
     ours, theirs = parameters(), parameters()
     optimizer = SGD(ours, **OPTIONS)
     optimizer.init_state()

@@ -44,7 +44,7 @@ def test_two_floats_behave_as_two_tensors_or_one_of_each(word, a, b):
     assert same(function(a, y).item(), expected)
 
 
-def test_a_bool_picks_without_evaluating_and_a_tensor_selects():
+def test_where_takes_a_bool_or_a_tensor():
     one, two = torch.tensor(1.0), torch.tensor(2.0)
 
     assert scalars.where(True, 1.0, 2.0) == 1.0

@@ -45,7 +45,7 @@ def test_autograd_sees_that_parameters_change() -> None:
 
 
 def test_a_long_tensor_has_the_bits_of_its_parts() -> None:
-    # strips begin at 2**21 elements; the last one is shorter
+    # A tensor of more than 2**21 elements has strips. Here, the last strip is shorter.
     elements, part = (1 << 21) + 77, 1 << 20
     first = torch.linspace(-1, 1, elements)
     grad = first.flip(0) * 3
@@ -154,11 +154,11 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_forked_child_steps_alone() -> None:
-    """A forked child has no OpenMP threads of its parent, and would wait for them for ever."""
+    """A forked child lacks its parent's OpenMP threads, and would wait for them for ever."""
     run(FORK)
 
 
-def test_a_state_that_the_flags_promise_must_be_there() -> None:
+def test_a_missing_state_that_the_options_demand_is_an_error() -> None:
     """Without this error, the kernel would read from a null address."""
     param = torch.nn.Parameter(torch.ones(3))
     batch = SimpleNamespace(

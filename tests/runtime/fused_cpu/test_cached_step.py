@@ -1,4 +1,4 @@
-"""Test what ends a cached fused step: another lowering may have to take the next one."""
+"""Test what ends a cached fused step, because another lowering may have to take the next step."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ from optgen.runtime.eager.backend import EagerBackend
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the unfused lowerings that steps went through."""
+def unfused_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the lowering of each unfused step."""
     names: list[str] = []
     prepare = EagerBackend.prepare
 
@@ -31,31 +31,31 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     [({"foreach": True}, "foreach"), ({"foreach": False}, "forloop"), ({"fused": False}, None)],
 )
 def test_a_forced_lowering_is_forced_no_longer_than_its_context(
-    option: dict[str, bool], lowering: str | None, taken: list[str]
+    option: dict[str, bool], lowering: str | None, unfused_steps: list[str]
 ) -> None:
     params = parameters()
     optimizer = Adam(params, **option)
     with use_lowering("fused_cpu"):
         train(optimizer, params, 3)
-    assert not taken
+    assert not unfused_steps
 
     train(optimizer, params, 2)
 
-    assert len(taken) == 2
-    assert lowering is None or set(taken) == {lowering}
+    assert len(unfused_steps) == 2
+    assert lowering is None or set(unfused_steps) == {lowering}
 
 
-def test_a_cached_step_is_not_repeated_under_a_forced_lowering(taken: list[str]) -> None:
+def test_a_cached_step_is_not_repeated_under_a_forced_lowering(unfused_steps: list[str]) -> None:
     params = parameters()
     optimizer = Adam(params)
     train(optimizer, params, 3)
     with use_lowering("forloop"):
         train(optimizer, params, 2)
 
-    assert taken == ["forloop", "forloop"]
+    assert unfused_steps == ["forloop", "forloop"]
 
 
-def test_a_tensor_lr_of_lower_precision_gives_torchs_step(taken: list[str]) -> None:
+def test_a_tensor_lr_of_lower_precision_gives_torchs_step() -> None:
     ours, theirs = parameters(), parameters()
     for cls, params in ((Adam, ours), (torch.optim.Adam, theirs)):
         optimizer = cls(params, lr=torch.tensor(0.01, dtype=torch.float64))
@@ -67,12 +67,12 @@ def test_a_tensor_lr_of_lower_precision_gives_torchs_step(taken: list[str]) -> N
 
 
 def test_parameters_of_higher_precision_than_a_tensor_lr_end_the_cached_step(
-    taken: list[str],
+    unfused_steps: list[str],
 ) -> None:
     params = parameters(torch.bfloat16)
     optimizer = Adam(params, lr=torch.tensor(0.01, dtype=torch.bfloat16))
     train(optimizer, params, 3)
-    assert not taken
+    assert not unfused_steps
     for param in params:
         state = optimizer.state[param]
         state |= {key: value.float() for key, value in state.items() if key != "step"}
@@ -80,17 +80,17 @@ def test_parameters_of_higher_precision_than_a_tensor_lr_end_the_cached_step(
 
     train(optimizer, params, 2)
 
-    assert taken == ["forloop", "forloop"]
+    assert unfused_steps == ["forloop", "forloop"]
 
 
-def test_a_parameter_listed_twice_ends_the_cached_step(taken: list[str]) -> None:
+def test_a_parameter_listed_twice_ends_the_cached_step(unfused_steps: list[str]) -> None:
     """Two threads might update the parameter at once. No state shows the change."""
     params = parameters()
     optimizer = SGD(params, lr=0.1)
     train(optimizer, params, 3)
-    assert not taken
+    assert not unfused_steps
     optimizer.param_groups[0]["params"][2] = params[1]
 
     train(optimizer, params, 2)
 
-    assert taken == ["forloop", "forloop"]
+    assert unfused_steps == ["forloop", "forloop"]

@@ -51,8 +51,8 @@ assert param.isfinite().all()
     "action",
     [
         "optimizer.state[param]['momentum_buffer'] = torch.zeros(n)",
-        # torch frees a tensor that param.grad still names if it has no other owner, and lets other
-        # threads run meanwhile: reading param.grad then crashes without optgen too.
+        # `kept` is a second owner. Without it, torch frees the tensor while param.grad still names
+        # it, and lets other threads run meanwhile: reading param.grad then crashes, also in torch.
         "kept = param.grad; param.grad = None; kept = None",
         "param.grad = torch.ones(n); optimizer.step()",
     ],

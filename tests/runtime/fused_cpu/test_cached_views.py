@@ -1,4 +1,4 @@
-"""Test cached steps of groups with a view: the C++ reader knows the view, and sees it change."""
+"""Test cached steps of groups with a view: they use the view, and notice when it changes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from optgen import use_lowering
 from optgen.optim import Adafactor
 from optgen.spec import Spec
 
-cached_dense_step = importlib.import_module(
-    "optgen.runtime.fused_cpu.cached_dense_step"
-)  # a function of the package has the same name
+# `import` would return the package's function of the same name.
+cached_dense_step = importlib.import_module("optgen.runtime.fused_cpu.cached_dense_step")
 ROWS = '''
 from optgen.spec import *
 
@@ -34,22 +33,22 @@ def Rows(p, g, /, m=state("mean"), *, lr=hyper(0.1)):
 
 @cache
 def rows() -> Any:
-    """Return the class of the rule."""
+    """Return the class of the rule `Rows`."""
     return optgen.load(Spec("Rows", ROWS, "<rows>", 1))
 
 
 @pytest.fixture
 def repeated(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Return a list that gets, for each step, whether the cached step took it."""
-    taken: list[bool] = []
+    was_cached: list[bool] = []
     run = cached_dense_step.CachedDenseStep.run
 
     def watched(self: Any, optimizer: Any) -> bool:
-        taken.append(run(self, optimizer))
-        return taken[-1]
+        was_cached.append(run(self, optimizer))
+        return was_cached[-1]
 
     monkeypatch.setattr(cached_dense_step.CachedDenseStep, "run", watched)
-    return taken
+    return was_cached
 
 
 class Pair:
@@ -57,7 +56,10 @@ class Pair:
 
     def __init__(self, cls: Any, *groups: dict[str, Any]) -> None:
         self.params = [
-            [Parameter(torch.linspace(-1, 2, 24, dtype=torch.float64).reshape(4, 6)) for _ in "ab"]
+            [
+                Parameter(torch.linspace(-1, 2, 24, dtype=torch.float64).reshape(4, 6))
+                for _ in range(2)
+            ]
             for _ in groups
         ]
         self.reference_params = [
@@ -72,8 +74,8 @@ class Pair:
         for number in range(times):
             for optimizer in (self.optimizer, self.reference):
                 for group in optimizer.param_groups:
-                    for place, param in enumerate(group["params"]):
-                        param.grad = torch.cos(param.detach() * (number + place + 1))
+                    for index, param in enumerate(group["params"]):
+                        param.grad = torch.cos(param.detach() * (number + index + 1))
             self.optimizer.step()
             with use_lowering("forloop"):
                 self.reference.step()
@@ -82,15 +84,15 @@ class Pair:
                 torch.testing.assert_close(param, reference, rtol=1e-12, atol=1e-12)
 
     def change(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change the first group of both."""
+        """Change the first group of both optimizers."""
         for optimizer in (self.optimizer, self.reference):
             change(optimizer.param_groups[0])
 
 
-@pytest.mark.parametrize("kind", [Adafactor, None], ids=["Adafactor", "Rows"])
-def test_steps_with_views_are_repeated(kind: Any, repeated: list[bool]) -> None:
+@pytest.mark.parametrize("cls", [Adafactor, None], ids=["Adafactor", "Rows"])
+def test_steps_with_views_are_repeated(cls: Any, repeated: list[bool]) -> None:
     groups = [{"view": (2, -1, 3)}, {}, {"view": (3, 8)}, {"view": None}]
-    pair = Pair(kind or rows(), *groups)
+    pair = Pair(cls or rows(), *groups)
     pair.step(4)
     assert repeated
     assert all(repeated)

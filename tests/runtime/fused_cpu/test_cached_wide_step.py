@@ -27,7 +27,7 @@ class Twins:
 
     def __init__(self, cls: Any, dtypes: tuple[torch.dtype, ...], **options: Any) -> None:
         self.optimizers = tuple(cls(groups(dtypes), **options) for _ in range(2))
-        self.cached = 0  # steps of the first that were not gathered
+        self.cached = 0  # number of cached steps of the first optimizer
 
     def step(self, seed: int, without: tuple[int, ...] = ()) -> None:
         for optimizer in self.optimizers:
@@ -37,7 +37,7 @@ class Twins:
                 param.grad = None if index in without else grad.to(param.dtype)
             optimizer.step()
 
-    def both(self, change: Callable[[Any], object]) -> None:
+    def change_both(self, change: Callable[[Any], object]) -> None:
         for optimizer in self.optimizers:
             change(optimizer)
 
@@ -64,18 +64,19 @@ def members(optimizer: Any) -> Iterator[Tensor]:
 
 
 def values(optimizer: Any) -> dict[str, Tensor]:
+    """Return parameters, their states and the states of groups, by name."""
     results = {}
-    for place, group in enumerate(optimizer.param_groups):
-        results |= {f"{k} of group {place}": v for k, v in group.items() if isinstance(v, Tensor)}
-    for place, param in enumerate(members(optimizer)):
-        results[f"parameter {place}"] = param
-        results |= {f"{k} of {place}": v for k, v in optimizer.state[param].items()}
+    for index, group in enumerate(optimizer.param_groups):
+        results |= {f"{k} of group {index}": v for k, v in group.items() if isinstance(v, Tensor)}
+    for index, param in enumerate(members(optimizer)):
+        results[f"parameter {index}"] = param
+        results |= {f"{k} of {index}": v for k, v in optimizer.state[param].items()}
     return results
 
 
 @pytest.fixture
 def twins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Twins]:
-    """Return a maker of twins, which counts the cached steps."""
+    """Return a function that makes twins and counts the cached steps of the first."""
 
     def make(*arguments: Any, **options: Any) -> Twins:
         pair = Twins(*arguments, **options)
@@ -84,9 +85,9 @@ def twins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Twins]:
         def watched(optimizer: Any) -> bool:
             if optimizer is pair.optimizers[1]:
                 return False
-            taken = take_fast_path(optimizer)
-            pair.cached += taken
-            return taken
+            is_cached = take_fast_path(optimizer)
+            pair.cached += is_cached
+            return is_cached
 
         monkeypatch.setattr(dispatch, "_take_fast_path", watched)
         return pair
@@ -102,7 +103,7 @@ def test_every_kind_of_reduction_equals_gathered_steps(
 ) -> None:
     """The second group clips and has no momentum; some steps lack some gradients."""
     pair = twins(odd_wide, dtypes)
-    pair.both(lambda o: o.param_groups[1].update(clip=0.5, heavy=False))
+    pair.change_both(lambda o: o.param_groups[1].update(clip=0.5, heavy=False))
     for seed, without in enumerate([(), (), (1, 6), (), (0, 1, 2, 3, 4), (), ()]):
         pair.step(seed, without)
         pair.check()
@@ -131,7 +132,7 @@ def test_changes_between_steps_are_seen(twins: Callable[..., Twins], odd_wide: A
         for each in range(2):
             pair.step(2 * seed + each)
             pair.check()
-        pair.both(change)
+        pair.change_both(change)
     pair.step(100)
     pair.check()
     assert pair.cached >= len(changes)
@@ -144,13 +145,13 @@ def test_infinite_gradients_give_the_norm_of_a_gathered_step(twins: Callable[...
     for value in (torch.inf, torch.nan):
         pair.step(1)
 
-        def spoil(optimizer: Any, value: float = value) -> None:
+        def step_with_value(optimizer: Any, value: float = value) -> None:
             first = next(members(optimizer))
             assert first.grad is not None
             first.grad[0, 0] = value
             optimizer.step()
 
-        pair.both(spoil)
+        pair.change_both(step_with_value)
         totals = [o.param_groups[0]["grad_norm"].item() for o in pair.optimizers]
         assert str(totals[0]) == str(totals[1]) == str(value)
     assert pair.cached >= 4
@@ -173,7 +174,7 @@ def test_a_gradient_scaler_works_as_in_gathered_steps(twins: Callable[..., Twins
 
 
 def test_any_number_of_threads_gives_the_same_bits(odd_wide: Any) -> None:
-    """The parameters are so large that threads share their blocks."""
+    """One parameter is so large that several threads step it."""
     results = []
     before = torch.get_num_threads()
     try:

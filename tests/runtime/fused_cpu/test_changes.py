@@ -1,4 +1,4 @@
-"""Test that fused C++ steps see every change between them."""
+"""Test that fused C++ steps see every change since the step before."""
 
 import itertools
 from typing import Any
@@ -86,16 +86,16 @@ def test_new_groups_and_parameters_are_seen() -> None:
 
 
 def test_the_first_gradients_of_a_group_are_seen() -> None:
-    both = []
+    trained = []
     for cls in (Adam, torch.optim.Adam):
         params = parameters()
         optimizer = cls([{"params": params[:2]}, {"params": params[2:], "lr": 0.1}])
         for step in range(6):
             give_gradients(params[: 2 if step < 3 else 5], step)
             optimizer.step()
-        both.append(params)
+        trained.append(params)
 
-    assert error(*both) < TOLERANCE
+    assert error(*trained) < TOLERANCE
 
 
 def test_a_changed_choice_of_lowering_is_seen() -> None:

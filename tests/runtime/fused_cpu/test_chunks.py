@@ -17,7 +17,10 @@ Copies = list[list[int]]
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
-    """Return the sizes of the copies, call by call; each chunk has ten elements or one tensor."""
+    """Return a list that gets, for each chunk, the numbers of elements of its copied tensors.
+
+    A chunk has at most ten elements, or one tensor.
+    """
     sizes: Copies = []
 
     def gathered(kernel: Any, batches: Any, scaled: bool, copies: bool = False) -> Any:

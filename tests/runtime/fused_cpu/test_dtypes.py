@@ -35,11 +35,11 @@ def first_momentum(grad: Tensor, dtype: torch.dtype) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_every_number_of_16_bits_is_read_exactly(dtype: torch.dtype) -> None:
-    every = torch.arange(65536, dtype=torch.int32).to(torch.uint16).view(dtype)
+    all_numbers = torch.arange(65536, dtype=torch.int32).to(torch.uint16).view(dtype)
 
-    read = first_momentum(every, torch.float32)
+    read = first_momentum(all_numbers, torch.float32)
 
-    torch.testing.assert_close(read, every.float(), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(read, all_numbers.float(), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -47,9 +47,10 @@ def test_numbers_are_rounded_to_16_bits_as_torch_does(dtype: torch.dtype) -> Non
     torch.manual_seed(0)
     exponents = torch.randint(-150, 128, (100_000,))
     numbers = torch.randn(100_000) * torch.exp2(exponents.double()).float()
-    every = torch.arange(65536, dtype=torch.int32).to(torch.uint16).view(dtype).float()
-    near = torch.cat([every, torch.nextafter(every, torch.tensor(torch.inf)), every * 1.001])
-    ties = (every[:-1].double() + every[1:].double()).div(2).float()
+    all_numbers = torch.arange(65536, dtype=torch.int32).to(torch.uint16).view(dtype).float()
+    above = torch.nextafter(all_numbers, torch.tensor(torch.inf))
+    near = torch.cat([all_numbers, above, all_numbers * 1.001])
+    ties = (all_numbers[:-1].double() + all_numbers[1:].double()).div(2).float()
     numbers = torch.cat([numbers, near, ties])
 
     stored = first_momentum(numbers, dtype)

@@ -92,11 +92,11 @@ def give_gradient_of_another_size(param: Parameter) -> None:
     param.data = torch.ones(5, 3)
 
 
-@pytest.mark.parametrize("spoil", [give_sparse_gradient, give_gradient_of_another_size])
-def test_a_refused_gradient_leaves_no_state(spoil: Any) -> None:
+@pytest.mark.parametrize("give_gradient", [give_sparse_gradient, give_gradient_of_another_size])
+def test_a_refused_gradient_leaves_no_state(give_gradient: Any) -> None:
     param = Parameter(torch.ones(2, 3))
     optimizer = optgen.optim.Adam([param])
-    spoil(param)
+    give_gradient(param)
 
     with pytest.raises(RuntimeError):
         optimizer.step()
@@ -110,9 +110,9 @@ def test_states_have_memory_of_their_own() -> None:
     train(optimizer, params, 1)
 
     sizes = {value.untyped_storage().nbytes() - value.nbytes for value in states(optimizer)}
-    places = [value.data_ptr() for value in states(optimizer) if value.numel()]
+    addresses = [value.data_ptr() for value in states(optimizer) if value.numel()]
     assert sizes == {0}
-    assert len(set(places)) == len(places)
+    assert len(set(addresses)) == len(addresses)
 
 
 @needs_reader

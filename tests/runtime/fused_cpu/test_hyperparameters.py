@@ -29,7 +29,7 @@ def test_a_tuple_of_the_wrong_length_raises_and_changes_nothing(betas: Any) -> N
     for _ in range(3):
         optimizer.step()
     before = [param.detach().clone() for param in params]
-    right = optimizer.param_groups[1]["betas"]
+    valid_betas = optimizer.param_groups[1]["betas"]
     optimizer.param_groups[0]["lr"] = 0.25
     optimizer.param_groups[1]["betas"] = betas
     for _ in range(2):
@@ -37,7 +37,7 @@ def test_a_tuple_of_the_wrong_length_raises_and_changes_nothing(betas: Any) -> N
             optimizer.step()
     assert all(map(torch.equal, params, before))
 
-    optimizer.param_groups[1]["betas"] = right
+    optimizer.param_groups[1]["betas"] = valid_betas
     optimizer.step()
     moved = (before[0] - params[0]).detach()
     assert moved.tolist() == pytest.approx([0.25] * 3)  # the new lr, not the cached one
@@ -111,9 +111,9 @@ def test_too_many_states_or_matrices_are_named() -> None:
     assert excess(rule(13)) == excess(rule(14, step=None)) == excess(rule(8, fresh=8)) == ""
     assert excess(rule(14)) == excess(rule(15, step=None)) == "more than 14 states"
     assert excess(rule(9, fresh=9)) == "the rule calls `fresh` on more than 8 states"
-    named = 'extern "C" const char* const optgen_locals = "a b c";'
-    assert excess(rule(10), named) == ""
-    assert excess(rule(11), named) == "more than 14 states and matrices"
+    source = 'extern "C" const char* const optgen_locals = "a b c";'
+    assert excess(rule(10), source) == ""
+    assert excess(rule(11), source) == "more than 14 states and matrices"
 
 
 MANY = '''
@@ -130,8 +130,8 @@ def Many(p, g, t, /, {states}, *, lr=hyper(0.5)):
 @pytest.mark.parametrize(("count", "update"), [(15, "s{0} = s{0} + g"), (9, "")])
 def test_a_rule_with_too_many_states_steps_unfused(count: int, update: str, tmp_path: Path) -> None:
     states = ", ".join(f's{index}=state("state{index}")' for index in range(count))
-    asked = "if fresh(s{0}):\n        s{0} = g\n    else:\n        s{0} = s{0} + g"
-    body = "\n".join("    " + (update or asked).format(index) for index in range(count))
+    fresh_update = "if fresh(s{0}):\n        s{0} = g\n    else:\n        s{0} = s{0} + g"
+    body = "\n".join("    " + (update or fresh_update).format(index) for index in range(count))
     path = tmp_path / "many.py"
     path.write_text(MANY.format(states=states, body=body))
     param = parameter()

@@ -26,14 +26,14 @@ def test_a_sweep_may_store_only_a_state_in_sixteen_bits() -> None:
 
 
 def test_a_matrix_op_takes_all_matrices_of_a_group_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[list[Shape]] = []
+    shapes_of_calls: list[list[Shape]] = []
 
-    def spied(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
-        taken.append([tuple(tensor.shape) for tensor in tensors])
-        return plain(tensors, *arguments)
+    def recorded(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
+        shapes_of_calls.append([tuple(tensor.shape) for tensor in tensors])
+        return original(tensors, *arguments)
 
-    plain = matrix_ops.orthogonalize
-    monkeypatch.setattr(matrix_ops, "orthogonalize", spied)
+    original = matrix_ops.orthogonalize
+    monkeypatch.setattr(matrix_ops, "orthogonalize", recorded)
     shapes = [(4, 6), (6, 4), (4, 6)]
     groups = [{"params": [Parameter(v)]} for v in values(shapes, torch.float64, 0)]
     optimizer = Muon([{"params": [groups[0]["params"][0], groups[1]["params"][0]]}, groups[2]])
@@ -45,14 +45,14 @@ def test_a_matrix_op_takes_all_matrices_of_a_group_at_once(monkeypatch: pytest.M
             reference.grad = grad
         theirs.step()
 
-    assert taken[:2] == [[(4, 6), (6, 4)], [(4, 6)]]
+    assert shapes_of_calls[:2] == [[(4, 6), (6, 4)], [(4, 6)]]
     assert all(error(p, q) < 1e-12 for p, q in zip(params, references, strict=True))
 
 
 def test_a_matrix_stored_by_columns_takes_the_same_step() -> None:
     (start,) = values([(6, 9)], torch.float64, 0)
-    plain, turned = Parameter(start.clone()), Parameter(start.t().contiguous().t())
-    assert not turned.is_contiguous()
-    for param in (plain, turned):
+    plain, by_columns = Parameter(start.clone()), Parameter(start.t().contiguous().t())
+    assert not by_columns.is_contiguous()
+    for param in (plain, by_columns):
         stepped(Muon([param]))
-    assert error(turned, plain) < 1e-14
+    assert error(by_columns, plain) < 1e-14

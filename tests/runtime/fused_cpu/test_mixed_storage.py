@@ -45,13 +45,13 @@ def test_states_of_another_dtype_are_those_of_the_for_loop(
 ) -> None:
     name = str(state_dtype).removeprefix("torch.")
     cls = compose(optim.SGD, modifiers.state_dtype(name))
-    sides = [parameters(dtype, dtype) for _ in range(2)]
-    optimizers = [cls(side, lr=0.1, momentum=0.5) for side in sides]
+    fused_params, plain_params = (parameters(dtype, dtype) for _ in range(2))
+    optimizers = [cls(params, lr=0.1, momentum=0.5) for params in (fused_params, plain_params)]
     for optimizer, lowering in zip(optimizers, ("fused_cpu", "forloop"), strict=True):
         with use_lowering(lowering):
             for _ in range(3):
                 optimizer.step()
-    for fused, plain in zip(*sides, strict=True):
+    for fused, plain in zip(fused_params, plain_params, strict=True):
         buffers = [
             o.state[p]["momentum_buffer"] for o, p in zip(optimizers, (fused, plain), strict=True)
         ]
@@ -89,7 +89,7 @@ def test_float32_parameters_with_16_bit_gradients_follow_torch() -> None:
         torch.testing.assert_close(param.double(), double.detach(), rtol=1e-6, atol=1e-6)
 
 
-def test_a_result_has_the_same_bits_in_any_place() -> None:
+def test_an_element_has_the_same_bits_at_any_position() -> None:
     """Elements beyond the last whole vector get the same bits as those within a vector."""
     whole = Parameter(torch.randn(77, dtype=torch.bfloat16))
     whole.grad = torch.randn_like(whole)
@@ -139,5 +139,5 @@ def test_roundings_and_random_numbers_are_those_of_the_for_loop(
                 optimizer.step()
         results.append(torch.cat([param.detach().double() for param in params]))
     same = (results[0] == results[1]).double().mean()
-    assert same > 0.99  # an element within float32's rounding of its limit may go the other way
+    assert same > 0.99  # float32 arithmetic moves a few values across a boundary of rounding
     torch.testing.assert_close(*results, rtol=0.02, atol=0.02)

@@ -39,18 +39,19 @@ def check_against_for_loop(path: Path, shapes: Sequence[tuple[int, ...]]) -> Non
     cls = optgen.load(path)
     generator = torch.Generator().manual_seed(0)
     starts = [torch.randn(shape, generator=generator) for shape in shapes]
-    sides = [[Parameter(start.clone()) for start in starts] for _ in range(2)]
-    optimizers = [cls(side) for side in sides]
+    # The first list is stepped by fused_cpu, the second by the for-loop.
+    param_lists = [[Parameter(start.clone()) for start in starts] for _ in range(2)]
+    optimizers = [cls(params) for params in param_lists]
     for _ in range(3):
         grads = [torch.randn(shape, generator=generator) for shape in shapes]
-        for side, optimizer, lowering in zip(
-            sides, optimizers, ("fused_cpu", "forloop"), strict=True
+        for params, optimizer, lowering in zip(
+            param_lists, optimizers, ("fused_cpu", "forloop"), strict=True
         ):
-            for param, grad in zip(side, grads, strict=True):
+            for param, grad in zip(params, grads, strict=True):
                 param.grad = grad.clone()
             with use_lowering(lowering):
                 optimizer.step()
-    for fused, plain in zip(*sides, strict=True):
+    for fused, plain in zip(*param_lists, strict=True):
         torch.testing.assert_close(fused, plain, rtol=1e-6, atol=1e-6)
 
 

@@ -23,9 +23,8 @@ from optgen.passes.maximize import add_maximize
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
-cached_dense_step = importlib.import_module(
-    "optgen.runtime.fused_cpu.cached_dense_step"
-)  # a function of the package has the same name
+# `import` would return the package's function of the same name.
+cached_dense_step = importlib.import_module("optgen.runtime.fused_cpu.cached_dense_step")
 Shape = tuple[int, ...]
 ODD = '''
 from optgen.spec import *
@@ -87,6 +86,7 @@ def rule(name: str) -> tuple[Any, Algorithm]:
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Algorithm]:
+    """Return the class and the algorithm of `Odd`."""
     path = tmp_path_factory.mktemp("specs") / "odd.py"
     path.write_text(ODD)
     (algorithm,) = read_spec(path)
@@ -144,20 +144,19 @@ def test_adafactor_follows_its_rule_on_all_shapes(
 def test_tensors_larger_than_the_caches_follow_their_rules(
     shape: Shape, odd: tuple[Any, Algorithm]
 ) -> None:
-    assert (
-        math.prod(shape) * 2 * 8 > 32 << 20
-    )  # bytes of parameter and gradient; the limit of tensor_plan.h
+    # The bytes of parameter and gradient exceed the limit of tensor_plan.h.
+    assert math.prod(shape) * 2 * 8 > 32 << 20
     check_against_rule(rule("adafactor"), [shape], 1e-13, weight_decay=0.1)
     check_against_rule(odd, [shape], 1e-12, momentum=0.9, scaled=True)
 
 
 @pytest.mark.parametrize("name", ["lamb", "lars"])
-def test_rules_with_sums_over_whole_parameters_are_followed(name: str) -> None:
+def test_rules_with_sums_over_whole_parameters_equal_the_oracle(name: str) -> None:
     check_against_rule(rule(name), [*SMALL, *VECTORS, (700, 900)], 1e-13)
 
 
 @pytest.mark.parametrize("name", ["novograd", "stablespam", "fedscalars"])
-def test_rules_with_scalars_that_reductions_feed_are_followed(name: str) -> None:
+def test_rules_with_scalars_that_reductions_feed_equal_the_oracle(name: str) -> None:
     check_against_rule(rule(name), [*SMALL, *VECTORS, (700, 900)], 1e-12)
 
 

@@ -25,7 +25,7 @@ def test_sixteen_bits_are_rounded_once(shape: Shape, dtype: torch.dtype) -> None
     for optimizer in optimizers:
         optimizer.step()
 
-    # Sums and products differ from those of float32 in the last bit: a tie may go the other way.
+    # Sums and products differ from those of float32 in the last bit: a tie may round the other way.
     info = torch.finfo(dtype)
     half = info.eps / 2 * 2 ** wide.detach().abs().clamp(info.smallest_normal).log2().floor()
     assert ((narrow.float() - wide).abs() <= 1.01 * half).all()
@@ -40,17 +40,17 @@ def test_streams_of_different_dtypes_are_rounded_once(
     shape: Shape, dtypes: tuple[str, str]
 ) -> None:
     """The dtypes are those of the parameter and of the momentum; one of them has 16 bits."""
-    own, of_state = (getattr(torch, name) for name in dtypes)
+    param_dtype, state_dtype = (getattr(torch, name) for name in dtypes)
     cls, _ = rule("came")
-    mixed = Parameter(values([shape], own, 1)[0])
+    mixed = Parameter(values([shape], param_dtype, 1)[0])
     exact = Parameter(mixed.detach().float())
     optimizers = cls([mixed], lr=0.01), cls([exact], lr=0.01)
     for optimizer, param in zip(optimizers, (mixed, exact), strict=True):
         optimizer.init_state()
-        param.grad = values([shape], own, 2)[0].to(param.dtype)
+        param.grad = values([shape], param_dtype, 2)[0].to(param.dtype)
         state_of_param = optimizer.state[param]
         state_of_param |= {key: value.float() for key, value in state_of_param.items()}
-        momentum = values([shape], of_state, 3)[0]
+        momentum = values([shape], state_dtype, 3)[0]
         state_of_param["exp_avg"] = momentum if param is mixed else momentum.float()
         optimizer.step()
 

@@ -37,6 +37,7 @@ def gradient(size: tuple[int, ...], dtype: torch.dtype, step: int, count: int = 
 
 
 def trained(optimizer: Any, params: list[Tensor], steps: int = 4, start: int = 0) -> list[Tensor]:
+    """Take steps with sparse gradients; return the parameters."""
     for step in range(start, start + steps):
         for index, param in enumerate(params):
             param.grad = gradient(tuple(param.shape), param.dtype, 10 * step + index)
@@ -45,6 +46,7 @@ def trained(optimizer: Any, params: list[Tensor], steps: int = 4, start: int = 0
 
 
 def tables(dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Return parameters of several shapes, filled with ones."""
     shapes = ((7, 3), (9, 64), (11,), (5, 2, 3))
     return [Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes]
 

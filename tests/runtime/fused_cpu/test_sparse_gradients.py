@@ -20,11 +20,11 @@ Size = tuple[int, ...]
 
 
 @pytest.fixture(autouse=True)
-def taken_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail if a fused step takes rows in Python."""
+def no_rows_gathered_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail if Python gathers the touched rows of a fused step."""
 
     def refuse(*args: object) -> None:
-        raise AssertionError("taken in Python")
+        raise AssertionError("gathered in Python")
 
     monkeypatch.setattr(uncached_step, "gather_rows", refuse)
 
@@ -155,18 +155,18 @@ def test_an_index_that_is_no_row_raises_and_changes_nothing(row: int) -> None:
     assert [state["step"].item() for state in optimizer.state.values()] == [0, 0]
 
 
-def test_without_a_library_for_rows_they_are_taken_in_python(
+def test_without_the_library_that_sorts_rows_python_gathers_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The kernel may be cached while no compiler can build the library that sorts rows."""
     expected = stepped((30, 3), "forloop")
-    taken: list[object] = []
+    calls: list[object] = []
 
     def missing(name: str, source: str) -> Path:
         raise library_cache.NoCompilerError(name)
 
     def recorded(*args: Any) -> sparse_rows.TouchedRows:
-        taken.append(args)
+        calls.append(args)
         return sparse_rows.gather_rows(*args)
 
     assert not isinstance(kernel_loader.kernel_or_reason(SparseAdam), str)
@@ -175,9 +175,9 @@ def test_without_a_library_for_rows_they_are_taken_in_python(
     monkeypatch.setattr(sparse_gradients, "_functions", {})
     found = stepped((30, 3), "fused_cpu")
 
-    assert len(taken) == 4
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
+    assert len(calls) == 4
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
 
 
 def test_a_gradient_scaler_unscales_or_skips_a_step() -> None:

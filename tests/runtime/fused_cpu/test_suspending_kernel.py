@@ -67,7 +67,7 @@ class Rank:
         self.states = [self.states_of(p) for p in self.members]
 
     def sharding_of(self, whole: Tensor) -> Sharding:
-        """Return a parameter's sharding; axes count from the last one."""
+        """Return a parameter's sharding; `self.axes` counts from the last axis, which is -1."""
         return Sharding(self.mesh, tuple(Placement(whole.dim() + axis) for axis in self.axes))
 
     def part(self, whole: Tensor, shape: str = "like") -> Tensor:
@@ -93,25 +93,25 @@ class Rank:
     def _batches(self, kernel: SuspendingKernel, grads: Sequence[Tensor]) -> Iterator[Batch]:
         """Yield batches; the parameters of a batch have equal shardings and facts."""
         indices_by_key: dict[DispatchKey, list[int]] = {}
-        for place, member in enumerate(self.members):
+        for index, member in enumerate(self.members):
             facts = tuple(FACTS[fact](member) for fact in kernel.rule.facts)
             indices_by_key.setdefault(
                 DispatchKey(facts=facts, sharding=self.sharding_of(member)), []
-            ).append(place)
-        for dispatch_key, places in indices_by_key.items():
-            members = [self.members[place] for place in places]
-            parts = [self.part(grads[place]) for place in places]
-            states = [self.states[place] for place in places]
+            ).append(index)
+        for dispatch_key, indices in indices_by_key.items():
+            members = [self.members[index] for index in indices]
+            parts = [self.part(grads[index]) for index in indices]
+            states = [self.states[index] for index in indices]
             yield Batch(
                 group=self.group,
                 members=members,
-                params=[self.params[place] for place in places],
+                params=[self.params[index] for index in indices],
                 grads=parts,
                 states=[_column(state, members, states) for state in kernel.rule.states],
                 steps=[each["step"] for each in states] if kernel.rule.step else [],
                 dicts=[],
-                fresh={key: [False] * len(places) for key in kernel.rule.fresh},
-                dispatch_keys=[dispatch_key] * len(places),
+                fresh={key: [False] * len(indices) for key in kernel.rule.fresh},
+                dispatch_keys=[dispatch_key] * len(indices),
                 types=[],
             )
 
@@ -157,8 +157,8 @@ def prepared(
         optimizer, dtype_variants.bits_of_dtypes([torch.float64]), suspends=True
     )
     assert isinstance(kernel, SuspendingKernel)
-    places = product(*map(range, mesh))
-    return [Rank(optimizer, Mesh(mesh, place), axes) for place in places], kernel
+    meshes = [Mesh(mesh, coordinates) for coordinates in product(*map(range, mesh))]
+    return [Rank(optimizer, mesh_of_rank, axes) for mesh_of_rank in meshes], kernel
 
 
 def check_against_whole(
@@ -210,7 +210,7 @@ def test_shards_of_batches_follow_the_whole(mesh: tuple[int, ...], axes: tuple[i
 
 @pytest.mark.parametrize("shapes", [[(3, 3, 3)], [(7, 64, 60), (3, 1, 1)]])
 def test_matrices_that_are_whole_and_small_wait_once(shapes: list[Shape]) -> None:
-    """Each rank has all elements of its rows and columns, so only the size of the update waits."""
+    """A rank has all elements of its rows and columns, and waits only for the update's norm."""
     assert check_against_whole(rule("adafactor")[0], shapes, (2,), (-3,)) == 1
 
 

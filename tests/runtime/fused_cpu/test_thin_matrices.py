@@ -53,8 +53,8 @@ def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["adafactor", "came"])
 def test_thin_matrices_follow_the_rule(name: str) -> None:
     shapes = [*TALL, *FLAT, *OTHERS]
-    suited = shapes if name == "adafactor" else [s for s in shapes if len(s) == 2]
-    check_against_rule(rule(name), suited, 1e-12)
+    accepted = shapes if name == "adafactor" else [s for s in shapes if len(s) == 2]
+    check_against_rule(rule(name), accepted, 1e-12)
 
 
 @pytest.mark.usefixtures("low_limit")

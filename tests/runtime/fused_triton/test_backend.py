@@ -1,4 +1,4 @@
-"""Test the fused Triton lowering as it runs, in Triton's interpreter."""
+"""Test steps by fused Triton in Triton's interpreter."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -74,6 +74,7 @@ def test_the_obstacle_names_a_missing_package(
 
 @pytest.fixture(autouse=True)
 def through_triton() -> Iterator[None]:
+    """Force fused Triton in the interpreter, and the for-loop elsewhere."""
     with use_lowering("fused_triton") if INTERPRETED else use_lowering("forloop"):
         yield
 
@@ -100,23 +101,23 @@ def train(ours: list[Tensor], optimizer: Any, theirs: list[Tensor], other: Any, 
 
 @inside_interpreter
 @pytest.mark.parametrize(("name", "settings"), CASES)
-def test_agrees_with_torch_in_float64(name: str, settings: dict[str, Any]) -> None:
-    both = pair(name, torch.float64, **settings)
-    train(*both, steps=7)  # RAdam changes its formula in the sixth step
-    assert largest_error(*both) < 1e-14
+def test_steps_agree_with_torch_in_float64(name: str, settings: dict[str, Any]) -> None:
+    ours_and_torchs = pair(name, torch.float64, **settings)
+    train(*ours_and_torchs, steps=7)  # RAdam changes its formula in the sixth step
+    assert largest_error(*ours_and_torchs) < 1e-14
 
 
 @inside_interpreter
 @pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta"])
-def test_computes_in_float32_for_float32(name: str) -> None:
-    both = pair(name, torch.float32, weight_decay=0.1)
-    train(*both, steps=4)
-    assert largest_error(*both) < 1e-6
+def test_float32_steps_agree_with_torch(name: str) -> None:
+    ours_and_torchs = pair(name, torch.float32, weight_decay=0.1)
+    train(*ours_and_torchs, steps=4)
+    assert largest_error(*ours_and_torchs) < 1e-6
 
 
 @inside_interpreter
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_rounds_sixteen_bits_once_a_step(dtype: torch.dtype) -> None:
+def test_sixteen_bits_are_rounded_once_a_step(dtype: torch.dtype) -> None:
     param = torch.randn(2000).to(dtype).requires_grad_()
     start = param.detach().double()
     param.grad = torch.randn(2000).to(dtype)
@@ -184,9 +185,9 @@ def test_a_tensor_learning_rate_is_read_in_place() -> None:
 
 @inside_interpreter
 @pytest.mark.parametrize("scale", [4.0, 3.0])
-def test_unscales_gradients(scale: float) -> None:
-    both = pair("Adam", torch.float32, fused=None)
-    ours, optimizer, theirs, other = both
+def test_gradients_are_unscaled(scale: float) -> None:
+    ours_and_torchs = pair("Adam", torch.float32, fused=None)
+    ours, optimizer, theirs, other = ours_and_torchs
     for step in range(3):
         set_gradients(ours, step, scale)
         set_gradients(theirs, step)
@@ -194,10 +195,10 @@ def test_unscales_gradients(scale: float) -> None:
         optimizer.found_inf = torch.tensor(0.0)
         optimizer.step()
         other.step()
-        for a, b in zip(ours, theirs, strict=True):  # torch's kernels also leave gradients unscaled
+        for a, b in zip(ours, theirs, strict=True):  # torch's kernels store unscaled gradients, too
             assert (a.grad is None) == (b.grad is None)
             assert a.grad is None or error(a.grad, b.grad) < 1e-6
-    assert largest_error(*both) < 1e-6
+    assert largest_error(*ours_and_torchs) < 1e-6
 
 
 @inside_interpreter
@@ -205,17 +206,18 @@ def test_unscales_gradients(scale: float) -> None:
     ("name", "settings"),
     [("Adam", {}), ("SGD", {"momentum": 0.9, "dampening": 0.5}), ("NAdam", {})],
 )
-def test_skips_a_step_with_an_infinity(name: str, settings: dict[str, Any]) -> None:
-    both = pair(name, torch.float64, **settings)
-    ours, optimizer, _, _ = both
+def test_a_step_with_an_infinity_is_skipped(name: str, settings: dict[str, Any]) -> None:
+    ours_and_torchs = pair(name, torch.float64, **settings)
+    ours, optimizer, _, _ = ours_and_torchs
     start = [param.detach().clone() for param in ours]
     set_gradients(ours, 0)
     optimizer.found_inf = torch.tensor(1.0)
     optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(ours, start, strict=True))
     optimizer.found_inf = torch.tensor(0.0)
-    train(*both, steps=3)  # as if there had been no first step: step counts, products, fresh states
-    assert largest_error(*both) < 1e-14
+    # Step counts, products and fresh states ignore the skipped step.
+    train(*ours_and_torchs, steps=3)
+    assert largest_error(*ours_and_torchs) < 1e-14
 
 
 @inside_interpreter
@@ -238,14 +240,14 @@ def test_nan_reaches_the_maximum() -> None:
 @inside_interpreter
 @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop", "NAdam"])
 def test_a_weight_decay_of_nan_gives_nan(name: str) -> None:
-    both = pair(name, torch.float64)
-    for optimizer in both[1::2]:
+    ours_and_torchs = pair(name, torch.float64)
+    for optimizer in ours_and_torchs[1::2]:
         for group in optimizer.param_groups:
             group["weight_decay"] = torch.nan
-    train(*both, steps=2)
-    for ours, theirs in zip(both[0], both[2], strict=True):
+    train(*ours_and_torchs, steps=2)
+    for ours, theirs in zip(ours_and_torchs[0], ours_and_torchs[2], strict=True):
         assert torch.equal(ours.isnan(), theirs.isnan())
-    assert both[0][4].isnan().all()
+    assert ours_and_torchs[0][4].isnan().all()
 
 
 @inside_interpreter
@@ -259,7 +261,7 @@ def test_a_step_advances_the_version_of_a_parameter() -> None:
 
 
 @inside_interpreter
-def test_follows_parameters_that_are_exchanged() -> None:
+def test_exchanged_parameters_are_stepped() -> None:
     param = torch.ones(4, requires_grad=True)
     optimizer = optgen.optim.Adam([param], lr=0.5)
     param.grad = torch.ones(4)
@@ -278,10 +280,10 @@ def test_follows_parameters_that_are_exchanged() -> None:
 
 @inside_interpreter
 def test_a_checkpoint_resumes() -> None:
-    both = pair("NAdam", torch.float64, weight_decay=0.1)
-    _, optimizer, _, other = both
-    train(*both, steps=2)
+    ours_and_torchs = pair("NAdam", torch.float64, weight_decay=0.1)
+    _, optimizer, _, other = ours_and_torchs
+    train(*ours_and_torchs, steps=2)
     optimizer.load_state_dict(deepcopy(other.state_dict()))
     other.load_state_dict(deepcopy(other.state_dict()))  # this also changes the dtype of mu_product
-    train(*both, steps=2)
-    assert largest_error(*both) < 1e-14
+    train(*ours_and_torchs, steps=2)
+    assert largest_error(*ours_and_torchs) < 1e-14

@@ -98,6 +98,7 @@ LAYOUTS = [
 
 
 def trained(make: Any, change: Change, steps: int = 4) -> tuple[list[Tensor], Any]:
+    """Return parameters and their optimizer after some steps, with a change before the third."""
     torch.manual_seed(0)
     params: list[Tensor] = [
         torch.nn.Parameter(torch.randn(shape, dtype=torch.float64)) for shape in SHAPES

@@ -22,7 +22,7 @@ CHECKED = torch.sparse.check_sparse_tensor_invariants
 
 
 @outside_interpreter
-def test_in_the_interpreter() -> None:
+def test_fused_triton_in_its_interpreter() -> None:
     pytest.importorskip("triton")
     run_inside(__file__)
 

@@ -21,6 +21,7 @@ CPU = torch.device("cpu")
 
 
 def table_of(numels: list[int], streams: int = 2, fresh: list[list[bool]] | None = None) -> Table:
+    """Return the table of tensors with these numbers of elements, in blocks of 1024."""
     counts = [-(-numel // 1024) for numel in numels]
     return Table(numels, counts, [0] * len(numels), fresh or [], streams, CPU, None)
 
@@ -94,7 +95,7 @@ def test_a_tensor_hyperparameter_is_read_at_every_step(uploads: Uploads) -> None
     assert hypers.values.tolist() == [[0.0, 1.0]]
 
 
-def test_flattens_a_group_in_the_order_of_the_rule() -> None:
+def test_a_group_is_flattened_in_the_order_of_the_rule() -> None:
     group = {"lr": 0.1, "betas": (0.9, 0.999), "clip": None, "amsgrad": True}
     values = flatten(group, Rule("made", (), ("amsgrad", "betas", "clip", "lr")))
     assert values[:3] == [True, 0.9, 0.999]
@@ -127,7 +128,7 @@ def test_a_subset_picks_in_order() -> None:
         ((torch.float64,) * 2, 2, 512),
     ],
 )
-def test_an_access_takes_sixteen_bytes(types: Any, vector: int, block: int) -> None:
+def test_a_memory_access_has_sixteen_bytes(types: Any, vector: int, block: int) -> None:
     constants = options(types, amd=False)
     assert (constants["VECTOR"], constants["BLOCK"]) == (vector, block)
 

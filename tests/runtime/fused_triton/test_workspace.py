@@ -48,6 +48,7 @@ def test_a_vector_is_one_row() -> None:
 
 
 def workspace(spec: WorkspaceSpec, sizes: list[tuple[int, ...]]) -> Workspace:
+    """Return the workspace of parameters of these sizes."""
     params = [torch.empty(size) for size in sizes]
     shapes = [Shape.of(param) for param in params] if spec.by_matrix else []
     tiles = [Tile.of(shape) for shape in shapes]
@@ -101,13 +102,13 @@ def test_parts_of_the_sums_of_a_finish_have_room() -> None:
     assert work.partials.numel() == 3 + 3 * 3 + 1 + 3
 
 
-def test_some_lines_of_a_large_matrix_have_a_program_each() -> None:
+def test_each_chunk_of_lines_of_a_large_matrix_has_a_program() -> None:
     work = workspace(WorkspaceSpec(1, True), [(2, 300, 200), (1, 1)])
     programs = work.programs(1, 2)
-    each = -(-300 // CHUNK) + 2 * -(-200 // CHUNK)
-    assert programs.firsts.tolist() == [0, 2 * each]
-    assert programs.owners.tolist() == [0] * 2 * each + [1]
-    assert programs.total == 2 * each + 1
+    count = -(-300 // CHUNK) + 2 * -(-200 // CHUNK)  # of programs for one matrix
+    assert programs.firsts.tolist() == [0, 2 * count]
+    assert programs.owners.tolist() == [0] * 2 * count + [1]
+    assert programs.total == 2 * count + 1
     assert work.programs(1, 2) is programs
     assert work.programs().owners.tolist() == [0, 0, 1]
 

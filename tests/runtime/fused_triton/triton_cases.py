@@ -9,7 +9,7 @@ SIZES = ((0,), (), (1,), (15,), (17,), (1024,), (1025,), (6, 7, 2))
 
 
 def tensors(dtype: torch.dtype, seed: int = 0) -> list[Tensor]:
-    """Return parameters: empty, 0-dim, whole and ragged blocks, unaligned, transposed, gaps."""
+    """Return parameters: empty, 0-dim, of whole and ragged blocks, unaligned, transposed, gappy."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:

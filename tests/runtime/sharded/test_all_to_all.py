@@ -47,6 +47,7 @@ class _Member:
 def _all_to_all_single(
     output: Tensor, source: Tensor, counts: list[int], sent: list[int], group: _Member
 ) -> None:
+    """Exchange parts between the threads of a lane, as torch's collective does between ranks."""
     lane = group.lane
     lane.sent[group.rank], lane.counts[group.rank] = source, sent
     lane.barrier.wait(10)
@@ -84,6 +85,7 @@ def _cuts(
 
 
 def _shard(tensor: Tensor, cuts: tuple[ShardedAxis, ...]) -> Tensor:
+    """Return a rank's shard of a tensor."""
     for cut in cuts:
         tensor = tensor.split(cut.sizes(tensor.shape[cut.dim]), cut.dim)[cut.rank]
     return tensor
@@ -91,7 +93,7 @@ def _shard(tensor: Tensor, cuts: tuple[ShardedAxis, ...]) -> Tensor:
 
 def _on_grid(function: Any) -> list[Any]:
     """Call a function on every rank with its coordinates and its lane along each dimension."""
-    lanes = [{at: _Lane(GRID[dim]) for at in range(GRID[1 - dim])} for dim in range(2)]
+    lanes = [{index: _Lane(GRID[dim]) for index in range(GRID[1 - dim])} for dim in range(2)]
     all_coordinates = list(product(*map(range, GRID)))
     with ThreadPoolExecutor(len(all_coordinates)) as pool:
         futures = [
@@ -186,6 +188,8 @@ def test_matrices_that_are_not_cut_are_not_sent(calls: list[_Member]) -> None:
 
 
 class _Mesh:
+    """A mesh whose process groups are strings with their dimension."""
+
     ndim = 2
 
     def size(self, dim: int) -> int:

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.usefixtures("each_lowering")
 
 
 def saved_and_loaded(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint after a round trip through `torch.save` and `torch.load`."""
     buffer = io.BytesIO()
     torch.save(checkpoint, buffer)
     buffer.seek(0)

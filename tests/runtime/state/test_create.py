@@ -20,6 +20,7 @@ META = torch.ones(2, device="meta")
 
 
 def stepped(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Take a step with zero gradients; return the states of each parameter."""
     for group in optimizer.param_groups:
         for param in group["params"]:
             param.grad = torch.zeros_like(param)
@@ -140,7 +141,7 @@ def thousand_parameters() -> list[Tensor]:
     return [Parameter(torch.ones(())) for _ in range(1000)]
 
 
-def test_creating_many_states_starts_no_search_for_garbage(gc_events: list[str]) -> None:
+def test_creating_many_states_starts_no_garbage_collection(gc_events: list[str]) -> None:
     optimizer = optgen.optim.Adam(thousand_parameters())
     gc.collect()
     gc_events.clear()

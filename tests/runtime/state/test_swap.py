@@ -31,6 +31,7 @@ def train(optimizer: Any, params: list[Tensor], steps: int) -> None:
 
 
 def optimizers(name: str, *params: list[Tensor]) -> list[Any]:
+    """Return an optimizer for each list of parameters, with two groups, after two steps."""
     trained = []
     for each in params:
         optimizer = getattr(optgen.optim, name)(each[:1])

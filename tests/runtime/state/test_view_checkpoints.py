@@ -24,8 +24,8 @@ START = torch.linspace(-1, 2, 48, dtype=torch.float64).reshape(6, 8)
 def new_optimizer(cls: Any = Adafactor, **group: Any) -> tuple[Tensor, Any]:
     """Return a parameter and its optimizer, with a second group that has no view."""
     param, other = Parameter(START.clone()), Parameter(torch.ones(3, dtype=torch.float64))
-    rest = [] if cls is Muon else [{"params": [other]}]
-    return param, cls([{"params": [param], **group}, *rest], lr=0.1)
+    without_view = [] if cls is Muon else [{"params": [other]}]
+    return param, cls([{"params": [param], **group}, *without_view], lr=0.1)
 
 
 def train(param: Tensor, optimizer: Any, steps: int, start: int = 0) -> None:
@@ -37,6 +37,7 @@ def train(param: Tensor, optimizer: Any, steps: int, start: int = 0) -> None:
 
 
 def on_disk(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Save a checkpoint to a file, and return what is loaded from the file."""
     torch.save(checkpoint, folder / "checkpoint.pt")
     return torch.load(folder / "checkpoint.pt", weights_only=True)
 
@@ -44,7 +45,7 @@ def on_disk(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("earlier", [{"view": (2, 3, -1)}, {"view": (3, 16)}, {}], ids=str)
 def test_training_goes_on(lowering: str, earlier: dict[str, Any], tmp_path: Path) -> None:
-    """A checkpoint brings its view with it, whatever view the group had before."""
+    """The checkpoint's view replaces the view that the group had before."""
     with use_lowering(lowering):
         uninterrupted, optimizer = new_optimizer(view=(2, 3, -1))
         train(uninterrupted, optimizer, 3)
@@ -154,11 +155,11 @@ def test_a_load_of_a_view_that_does_not_fit_changes_nothing(view: Any) -> None:
 def test_pickles_keep_the_view() -> None:
     param, optimizer = new_optimizer(view=(2, 3, 8))
     train(param, optimizer, 2)
-    again, other = pickle.loads(pickle.dumps((param, optimizer)))
+    copied_param, other = pickle.loads(pickle.dumps((param, optimizer)))
     assert other.param_groups[0]["view"] == (2, 3, 8)
-    for each in ((param, optimizer), (again, other)):
+    for each in ((param, optimizer), (copied_param, other)):
         train(*each, 2)
-    assert torch.equal(param, again)
+    assert torch.equal(param, copied_param)
 
 
 def test_init_state_makes_the_states_of_the_view() -> None:

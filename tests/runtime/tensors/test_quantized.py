@@ -19,6 +19,7 @@ BLOCKS_AND_MAPS = list(product((64, 512), QUANTIZED_MAPS))
 
 
 def random_values(count: int, size: float = 1.0, power: int = 5) -> Tensor:
+    """Return random numbers times `size`. With a larger `power`, more of them are near zero."""
     generator = torch.Generator().manual_seed(count)
     normal, share = torch.randn(count, generator=generator), torch.rand(count, generator=generator)
     return size * normal * share**power
@@ -27,6 +28,7 @@ def random_values(count: int, size: float = 1.0, power: int = 5) -> Tensor:
 @pytest.mark.parametrize(("block", "code_map"), BLOCKS_AND_MAPS)
 @pytest.mark.parametrize("size", [1.0, 1e-15, 1e30])
 def test_numbers_are_the_nearest_shares(block: int, code_map: str, size: float) -> None:
+    """A code stands for a share of its block's scale. A number gets the code of the nearest one."""
     for count in (1, 63, block, 4001):
         values = random_values(count, size)
         for each in (values, values.abs()):

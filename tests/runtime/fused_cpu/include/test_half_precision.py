@@ -33,21 +33,21 @@ static float& lane(VectorPair& x, int element) {
 }
 template <class S>
 static void widen(const S* from, float* to, i64 n) {
-    float* place[N];
+    float* lanes[N];
     VectorPair x;
-    for (int e = 0; e < N; ++e) place[e] = &lane<S>(x, e);
+    for (int e = 0; e < N; ++e) lanes[e] = &lane<S>(x, e);
     for (i64 i = 0; i < n; i += N) {
         x = load(from + i, 0);
-        for (int e = 0; e < N; ++e) to[i + e] = *place[e];
+        for (int e = 0; e < N; ++e) to[i + e] = *lanes[e];
     }
 }
 template <class S>
 static void narrow(const float* from, S* to, i64 n) {
-    float* place[N];
+    float* lanes[N];
     VectorPair x;
-    for (int e = 0; e < N; ++e) place[e] = &lane<S>(x, e);
+    for (int e = 0; e < N; ++e) lanes[e] = &lane<S>(x, e);
     for (i64 i = 0; i < n; i += N) {
-        for (int e = 0; e < N; ++e) *place[e] = from[i + e];
+        for (int e = 0; e < N; ++e) *lanes[e] = from[i + e];
         store(to + i, x);
     }
 }
@@ -70,7 +70,7 @@ extern "C" void tile_store(int type, const float* from, void* to, i64 n) {
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 MACHINES = ["", "-mno-avx512bf16", "-mno-avx512f", "-mno-avx512f -mno-f16c", "-mno-avx"]
 HALVES = [torch.bfloat16, torch.float16]
-WAYS = ["sweep", "tile"]
+LOOPS = ["sweep", "tile"]
 
 
 @cache
@@ -92,15 +92,15 @@ def machine(
     return driver(request.param, tmp_path_factory.mktemp("driver"))
 
 
-def loaded(library: ctypes.CDLL, way: str, x: Tensor) -> Tensor:
+def loaded(library: ctypes.CDLL, loop: str, x: Tensor) -> Tensor:
     wide = torch.empty(x.shape)
-    _call(library, f"{way}_load", x.dtype, x, wide)
+    _call(library, f"{loop}_load", x.dtype, x, wide)
     return wide
 
 
-def stored(library: ctypes.CDLL, way: str, x: Tensor, dtype: torch.dtype) -> Tensor:
+def stored(library: ctypes.CDLL, loop: str, x: Tensor, dtype: torch.dtype) -> Tensor:
     narrow = torch.empty(x.shape, dtype=dtype)
-    _call(library, f"{way}_store", dtype, x, narrow)
+    _call(library, f"{loop}_store", dtype, x, narrow)
     return narrow
 
 
@@ -137,21 +137,21 @@ def numbers(dtype: torch.dtype) -> Tensor:
     return torch.cat([below, *beside, others, -others])
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_every_bit_pattern_is_read(machine: ctypes.CDLL, dtype: torch.dtype, way: str) -> None:
-    assert_same(loaded(machine, way, bit_patterns(dtype)), bit_patterns(dtype).float())
+def test_every_bit_pattern_is_read(machine: ctypes.CDLL, dtype: torch.dtype, loop: str) -> None:
+    assert_same(loaded(machine, loop, bit_patterns(dtype)), bit_patterns(dtype).float())
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_numbers_are_rounded_as_torch_does(
-    machine: ctypes.CDLL, dtype: torch.dtype, way: str
+    machine: ctypes.CDLL, dtype: torch.dtype, loop: str
 ) -> None:
     ordered = numbers(dtype)
     shuffled = ordered[torch.randperm(len(ordered), generator=torch.Generator().manual_seed(0))]
     for x in (ordered, shuffled):
-        assert_same(stored(machine, way, x, dtype), x.to(dtype))
+        assert_same(stored(machine, loop, x, dtype), x.to(dtype))
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -170,7 +170,7 @@ def test_an_element_does_not_depend_on_its_neighbours(
 
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize(("name", "options"), [("SGD", {"momentum": 0.9}), ("AdamW", {})])
-def test_an_element_does_not_depend_on_its_place(
+def test_an_element_does_not_depend_on_its_position(
     dtype: torch.dtype, name: str, options: dict[str, float]
 ) -> None:
     """Short tensors of many lengths at odd addresses get the bits of one long tensor."""

@@ -1,4 +1,4 @@
-"""Test vectors of random numbers of 16 bits against the definition, at places beyond tensors."""
+"""Compare 16-bit random numbers in vectors with their definition, also at very large positions."""
 
 import ctypes
 import platform
@@ -15,8 +15,8 @@ from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 DRIVER = """
 #include "optgen/runtime/fused_cpu/include/random_numbers.h"
 using namespace optgen;
-extern "C" void draw(i64 place, i64 n, float* to) {
-    draw_numbers(RandomKey16(9, 7, 8, 2), place, n, to);
+extern "C" void draw(i64 first, i64 n, float* to) {
+    draw_numbers(RandomKey16(9, 7, 8, 2), first, n, to);
 }
 """
 COUNT = 1000
@@ -28,6 +28,7 @@ MACHINES = ["", "-mno-avx512f", "-mno-avx"] if X86 else [""]
 def library(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> ctypes.CDLL:
+    """Return the driver, compiled with all or some of the CPU's vector instructions."""
     command = compiler.find()
     if command is None:
         pytest.skip("no compiler")
@@ -40,8 +41,8 @@ def library(
 
 
 @pytest.mark.parametrize("first", [0, 1, 62, 2**33 - 512, 2**33 - 511, 2**34 - 512, 2**40])
-def test_a_loop_draws_the_numbers_of_its_places(library: ctypes.CDLL, first: int) -> None:
-    """Also where the number of a pair of places needs more than 32 bits."""
+def test_a_loop_draws_the_numbers_of_its_positions(library: ctypes.CDLL, first: int) -> None:
+    """The index of a pair of positions may need more than 32 bits."""
     found = torch.empty(COUNT)
     draw = library.draw
     draw.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]

@@ -91,11 +91,11 @@ def words(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """Return a function that runs an op, compiled with all or some of the CPU's instructions."""
     library = driver(request.param, tmp_path_factory.mktemp("driver"))
 
-    def run(way: str, word: str, operands: list[Tensor]) -> Tensor:
+    def run(function: str, word: str, operands: list[Tensor]) -> Tensor:
         to = torch.empty_like(operands[0])
         addresses = (ctypes.c_void_p(t.data_ptr()) for t in (*operands, to))
         count = ctypes.c_longlong(to.numel())
-        getattr(library, way)(list(OPS).index(word), *addresses, count)
+        getattr(library, function)(list(OPS).index(word), *addresses, count)
         return to
 
     return run
@@ -119,7 +119,7 @@ def test_a_vector_gives_the_bits_of_one_number_even_for_special_values(
     words: Words, word: str
 ) -> None:
     operands = triples([s * x for x in SPECIAL for s in (1, -1)])
-    expected, actual = (words(way, word, operands) for way in ("one", "several"))
+    expected, actual = (words(function, word, operands) for function in ("one", "several"))
     nan = expected.isnan()
     assert torch.equal(actual.isnan(), nan)
     assert torch.equal(actual.view(torch.int32)[~nan], expected.view(torch.int32)[~nan])
@@ -139,7 +139,7 @@ def test_sums_of_products_are_at_least_as_exact_in_vectors(words: Words, word: s
         "number less product": z - x * y,
     }[word]
     one, several = (
-        (words(way, word, operands).double() - exact).abs() for way in ("one", "several")
+        (words(function, word, operands).double() - exact).abs() for function in ("one", "several")
     )
     terms = x.abs() * y.abs() + z.abs() * (x.abs() + 1) + x.abs() + y.abs()
     assert (several <= terms * 2.0**-23).all()
@@ -149,5 +149,5 @@ def test_sums_of_products_are_at_least_as_exact_in_vectors(words: Words, word: s
 @pytest.mark.parametrize("word", [word for word in OPS if word not in EXACT])
 def test_products_are_nan_or_infinite_at_the_same_places(words: Words, word: str) -> None:
     operands = triples([0.0, 2.0, -2.0, float("inf"), -float("inf"), float("nan")])
-    expected, actual = (words(way, word, operands) for way in ("one", "several"))
+    expected, actual = (words(function, word, operands) for function in ("one", "several"))
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)

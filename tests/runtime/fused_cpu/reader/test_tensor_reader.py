@@ -65,7 +65,7 @@ def no_compiler(patch: pytest.MonkeyPatch) -> None:
 
 
 def unforeseen_error(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tensor_reader, "measure_layout", lambda: {}["what nobody thought of"])
+    patch.setattr(tensor_reader, "measure_layout", lambda: {}["unforeseen"])
 
 
 OBSTACLES: list[Patch] = [
@@ -134,7 +134,7 @@ def other_gradient(read_words: ReadWords) -> ReadWords:
 
 
 TYPES = (id(torch.Tensor), id(torch.nn.Parameter))
-SURPRISES = [
+WRONG_READS = [
     (other_type_word, "second word"),
     (other_implementation, "found 0 places for the implementation of a tensor"),
     (other_keys, "found 0 places for the keys of a tensor"),
@@ -143,12 +143,12 @@ SURPRISES = [
 
 
 @pytest.mark.parametrize(
-    ("surprise", "message"), SURPRISES, ids=lambda x: getattr(x, "__name__", "")
+    ("wrong_read", "message"), WRONG_READS, ids=lambda x: getattr(x, "__name__", "")
 )
 def test_an_unexpected_memory_layout_gives_no_reader(
-    surprise: Callable[[ReadWords], ReadWords], message: str, monkeypatch: pytest.MonkeyPatch
+    wrong_read: Callable[[ReadWords], ReadWords], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_layout, "_words", surprise(object_layout._words))
+    monkeypatch.setattr(object_layout, "_words", wrong_read(object_layout._words))
     with pytest.raises(UnknownLayoutError, match=message):
         measure_layout()
     assert reader() is None
@@ -158,12 +158,13 @@ def test_an_unexpected_memory_layout_gives_no_reader(
 def test_an_exported_function_that_does_something_else_is_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link, other = object_layout._link, ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-    same = other(lambda tensor: HELD)  # the same answer for every tensor, and no tensor is changed
+    link, function_type = object_layout._link, ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+    # It returns the same address for every tensor, and changes no tensor.
+    other_function = function_type(lambda tensor: HELD)
 
     def link_another(layout: object_layout.Layout) -> None:
         link(layout)
-        setattr(layout, name, ctypes.cast(same, ctypes.c_void_p))
+        setattr(layout, name, ctypes.cast(other_function, ctypes.c_void_p))
 
     monkeypatch.setattr(object_layout, "_link", link_another)
     with pytest.raises(UnknownLayoutError, match=r"gradient|interface|version"):
@@ -176,7 +177,7 @@ HELD = ctypes.addressof(_word)  # an at::Tensor: one word with its implementatio
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_the_default_type_does_not_matter(dtype: torch.dtype) -> None:
+def test_there_is_a_reader_under_any_default_dtype(dtype: torch.dtype) -> None:
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

@@ -81,7 +81,9 @@ def test_a_damaged_verdict_is_not_believed(tmp_path: Path, monkeypatch: pytest.M
     assert verdicts(tmp_path) == ["passed\n"]
 
 
-def test_a_set_variable_needs_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_trial_is_run_if_the_variable_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replace_python(tmp_path, monkeypatch, "exit 1")
     monkeypatch.setenv("OPTGEN_TENSOR_READER", "1")
     assert reader() is not None

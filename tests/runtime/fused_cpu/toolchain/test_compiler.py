@@ -44,6 +44,7 @@ def error_message(source: str = SOURCE) -> str:
 
 
 def log_of(message: str) -> Path:
+    """Return the path of the log that an error message names."""
     found = re.search(r"\(log: (.*)\)$", message.partition("\n")[0])
     assert found is not None
     return Path(found[1])
@@ -53,7 +54,7 @@ def log_of(message: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "says"),
+    ("chosen", "reason"),
     [
         ("g++ '", r"CXX is \"g\+\+ '\", and a shell could not read it \(No closing quotation\)"),
         ("g++ \\", r"a shell could not read it \(No escaped character\)"),
@@ -65,11 +66,11 @@ def log_of(message: str) -> Path:
     ],
 )
 def test_a_name_that_is_no_compiler_is_refused(
-    chosen: str, says: str, monkeypatch: pytest.MonkeyPatch
+    chosen: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", chosen)
     assert compiler.find() is None
-    with pytest.raises(library_cache.NoCompilerError, match=says):
+    with pytest.raises(library_cache.NoCompilerError, match=reason):
         library_cache.library("answer", SOURCE)
 
 
@@ -191,7 +192,7 @@ def test_an_interrupt_ends_a_compiler_that_is_being_started(
 
 
 @pytest.mark.parametrize(
-    ("printed", "says"),
+    ("printed", "reason"),
     [
         ("fatal error: error writing to x.s: No space left on device", "No space left on device"),
         ("ld: final link failed: Disk quota exceeded", "Disk quota exceeded"),
@@ -200,19 +201,19 @@ def test_an_interrupt_ends_a_compiler_that_is_being_started(
     ],
 )
 def test_a_full_disk_or_quota_is_reported(
-    printed: str, says: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    printed: str, reason: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(tmp_path, monkeypatch, f"echo '{printed}' >&2; exit 1")
     message = error_message()
 
-    assert f"no folder can store a compiled library ({cache}: {says}; " in message
+    assert f"no folder can store a compiled library ({cache}: {reason}; " in message
     assert message.endswith(
         "make room, or set OPTGEN_CACHE_DIR or TMPDIR to a folder that can be written to"
     )
     assert "no C++ compiler" not in message
 
 
-def test_a_full_folder_is_left_for_the_next(
+def test_a_full_folder_is_left_for_the_next_folder(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(
@@ -259,7 +260,7 @@ def test_temporary_files_of_the_compiler_end_with_the_build(
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "reason"),
     [
         ("kill -9 $$", "was killed, as the system does if memory runs out: end other programs"),
         ("echo 'fatal error: Killed signal terminated program cc1plus'; exit 1", "was killed"),
@@ -268,10 +269,10 @@ def test_temporary_files_of_the_compiler_end_with_the_build(
     ],
 )
 def test_a_lack_of_memory_is_reported_after_one_try(
-    text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(tmp_path, monkeypatch, f"echo >> {tmp_path}/log; {text}")
-    assert says in error_message()
+    assert reason in error_message()
     assert (tmp_path / "log").read_text() == "\n"  # one try: other flags need as much memory
 
 
@@ -302,9 +303,8 @@ def test_a_source_that_is_refused_is_a_defect_of_ours(cache: Path) -> None:
     assert "'nothing' was not declared" in log.read_text() or "undeclared" in log.read_text()
     assert log.with_suffix(".cpp").read_text() == WRONG
     assert len(list(cache.iterdir())) == 2
-    assert (
-        error_message(WRONG).partition("\n")[0] == first
-    )  # the same files, and no additional ones
+    # A second failure writes the same files, and no additional ones.
+    assert error_message(WRONG).partition("\n")[0] == first
     assert len(list(cache.iterdir())) == 2
 
 

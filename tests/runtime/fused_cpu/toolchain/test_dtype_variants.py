@@ -68,7 +68,7 @@ def test_a_kernel_is_built_for_the_dtypes_at_hand(
 
 @pytest.mark.parametrize("strided", [False, True])
 def test_groups_of_several_dtypes_share_a_library(strided: bool) -> None:
-    """Strided gradients too, which only Python gathers, use the one library."""
+    """Strided gradients, which only Python can gather, use the same library."""
     groups = [{"params": parameters(dtype)} for dtype in DTYPE_CODES]
     if strided:
         for group in groups:
@@ -205,10 +205,10 @@ def test_a_cached_library_with_more_dtypes_is_used(
     single, double = (
         dtype_variants.bits_of_dtypes([dtype]) for dtype in (torch.float32, torch.float64)
     )
-    numbers = {single: "one", single | double: "two", dtype_variants.ALL: "all"}
+    titles = {single: "one", single | double: "two", dtype_variants.ALL: "all"}
 
     def built(_: str, source: str) -> str | None:
-        title = numbers.get(int(source.split()[2]))
+        title = titles.get(int(source.split()[2]))
         return title if title in cached else None
 
     monkeypatch.setattr(library_cache, "find_built", built)

@@ -45,13 +45,13 @@ def test_a_kernel_that_cannot_be_built_is_reported(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(kernel_loader, "inline_includes", lambda source: "this is no C++\n")
     params = parameters()
     give_gradients(params, 0)
-    says = r"not the source .* for `adam`, a defect of optgen: report it .*\(log: [^\n]+\.log\)"
-    with pytest.warns(UserWarning, match=rf"(?s)slow: .*{says}\n.*error") as warned:
+    reason = r"not the source .* for `adam`, a defect of optgen: report it .*\(log: [^\n]+\.log\)"
+    with pytest.warns(UserWarning, match=rf"(?s)slow: .*{reason}\n.*error") as warned:
         Adam(params).step()
     Adam(params).step()  # cannot be built either; the warning is not repeated
 
     assert len(warned) == 1
-    assert re.fullmatch(rf"group 0: [^:\n]+: \S+ builds .*{says}", optgen.explain(Adam(params)))
+    assert re.fullmatch(rf"group 0: [^:\n]+: \S+ builds .*{reason}", optgen.explain(Adam(params)))
 
 
 @pytest.mark.usefixtures("no_kernels")

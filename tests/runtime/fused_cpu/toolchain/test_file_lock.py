@@ -78,6 +78,7 @@ def test_the_death_of_its_process_releases_the_lock(path: Path) -> None:
 def test_a_copy_in_a_forked_child_does_not_keep_the_lock(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The descriptors of the lock stay open, as their copies in a forked child would.
     copies: list[int] = []
     close = os.close
     with monkeypatch.context() as patch:

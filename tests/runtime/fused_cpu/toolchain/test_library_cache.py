@@ -46,6 +46,7 @@ def wrapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Pat
 
 
 def builds(log: Path) -> int:
+    """Return how often the compiler was run."""
     return len(log.read_text().splitlines())
 
 

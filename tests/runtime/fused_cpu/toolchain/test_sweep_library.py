@@ -58,14 +58,14 @@ def test_rules_share_a_library_of_sweeps(compiled_sources: list[str]) -> None:
 
 
 def test_results_of_matrix_ops_are_swept_too(compiled_sources: list[str]) -> None:
-    """Matrix ops return bfloat16 for any dtype, so sweeps read it; nothing computes in float32."""
+    """Matrix ops return bfloat16, so sweeps read bfloat16 beside float64, and no float32."""
     sweep_library_of(source("muon"), DOUBLE)
     bits = DOUBLE | dtype_variants.bits_of_dtypes([torch.bfloat16]) & ~SINGLE
 
     assert f"#define OPTGEN_TYPES {bits}\n" in compiled_sources[0]
 
 
-def test_a_rule_of_one_sweep_has_no_such_library(compiled_sources: list[str]) -> None:
+def test_a_rule_of_one_sweep_has_no_library_of_sweeps(compiled_sources: list[str]) -> None:
     assert sweep_library_of(source("adam"), SINGLE) is None
     assert not compiled_sources
 
