@@ -83,7 +83,7 @@ def test_the_optimizer_steps_by_noisy_gradients(lowering):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_lowerings_agree_within_rounding(dtype):
-    """The uniform numbers have the same bits; logarithms and cosines come from several libraries."""
+    """Uniform numbers have the same bits, but logarithms and cosines come from other libraries."""
     first, *others = (noises(3, lowering, dtype=dtype, noise_eta=1.0) for lowering in LOWERINGS)
     for other in others:
         for a, b in zip(first, other, strict=True):

@@ -58,7 +58,7 @@ def zeroed_later(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_the_kernel_writes_the_zeros(
     parts: tuple[Any, ...], dtypes: tuple[torch.dtype, torch.dtype], zeroed_later: list[int]
 ) -> None:
-    """Step 0 is gathered, step 1 cached. In step 2, a gradient of another layout is copied."""
+    """Take a first, a cached and a gathered step. A gradient of another layout is copied."""
     dtype, grad_dtype = dtypes
     zeroing, plain = pair(parts)
     params, expected = parameters(dtype), parameters(dtype)

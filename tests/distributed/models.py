@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 STEPS = 4
 BOUND = 1e-12
-"""Bound on differences in float64: ranks add up halves of a batch, in another order than the whole."""
+"""Bound on differences in float64: ranks add up a batch in another order than one process."""
 
 
 def model() -> nn.Sequential:

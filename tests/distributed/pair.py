@@ -95,7 +95,7 @@ def several(ranks: int) -> Iterator[Callable[..., list[Any]]]:
 def _server() -> ForkServer:
     """Return the server that forks ranks: it has imported torch, and runs no tests.
 
-    Python's own server is no use: it may have the environment of the tests in Triton's interpreter.
+    Python's own server is not used: tests/interpreter.py starts it with another environment.
     """
     server = ForkServer()
     server.set_forkserver_preload(_IMPORTED)

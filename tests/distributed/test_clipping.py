@@ -115,7 +115,7 @@ def test_a_rank_without_gradients_keeps_no_rank_waiting() -> None:
 
 
 def _grouped(rank: int) -> Any:
-    """Clip a table of each rank and a DTensor; the mapping `param_to_pgs` says whose ranks count."""
+    """Clip a table of each rank and a DTensor; `param_to_pgs` says which ranks' gradients count."""
     from torch.distributed.tensor import DTensor, Replicate
 
     table = nn.Parameter(torch.zeros(2))

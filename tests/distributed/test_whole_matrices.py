@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch
 @pytest.fixture(scope="module")
 def four_ranks() -> Iterator[Callable[..., list[Any]]]:
     for name in CASES:
-        rule_of(name)  # one process writes the texts, and four_ranks find them
+        rule_of(name)  # one process writes the texts, and four processes find them
     with pair.several(4) as run:
         yield run
 

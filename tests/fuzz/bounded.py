@@ -75,7 +75,7 @@ class Doubtful:
 
 
 class Bounded:
-    """Values (`v`), bounds (`e`), which are comparable (`ok`), and the dtype's unit (`eps`)."""
+    """Values (`v`), their bounds (`e`), a mask of the comparable ones (`ok`), and the unit (`eps`)."""
 
     __slots__ = ("e", "eps", "ok", "v")
     __array_priority__ = 1000

@@ -28,7 +28,7 @@ def to_{mode}({lists}, /{hypers}):
 
 
 def drawn(seed: str | int, text: str) -> str:
-    """Return two programs for a rule, or "": mostly, or if no state of the rule can be in one."""
+    """Return two programs for a rule; for most seeds, or without a state to use, return ""."""
     lot = Random(f"programs {seed}")
     states = _STATE.findall(text)
     if not states or lot.random() > 0.35:
