@@ -224,7 +224,7 @@ def test_several_optimizers_may_share_a_scaler(overflowing: Sequence[int]) -> No
 @outside_interpreter
 @pytest.mark.parametrize("scale", [1.0, 0.25])
 def test_a_gradient_that_unscaling_makes_infinite_is_no_overflow(scale: float) -> None:
-    """Only a scale below 1 makes it infinite. The scale does not fall, but the rule skips the step."""
+    """Only a scale below 1 can do this. The scale does not fall, but the rule skips the step."""
     runs = []
     for scaler_class in (torch.amp.GradScaler, amp.GradScaler):
         optimizer, scaler = new_optimizer(skipping(), fused=True), scaler_of(scaler_class, scale)

@@ -73,7 +73,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "NovoGrad": {"weight_decay": 0.1},
     "Amos": {},
     "StableSPAM": {"reset_every": 3},
-    "FedScalars": {"swap": True},
+    "ReducedScalars": {"swap": True},
     "SM3": {},
     "Peaks": {},
     "Ragged": {},

@@ -75,7 +75,7 @@ class Doubtful:
 
 
 class Bounded:
-    """Values (`v`), their bounds (`e`), a mask of the comparable ones (`ok`), and the unit (`eps`)."""
+    """Values (`v`), bounds (`e`), a mask of comparable values (`ok`), the dtype's unit (`eps`)."""
 
     __slots__ = ("e", "eps", "ok", "v")
     __array_priority__ = 1000

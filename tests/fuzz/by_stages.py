@@ -45,7 +45,7 @@ def cases() -> Iterator[str]:
 
 
 def _is_by_hand(rule: str, name: str) -> bool:
-    """Tell whether torch has what a modifier does: amsgrad stands inside of its rules."""
+    """Tell whether torch can do what a modifier does: amsgrad is an option of some classes."""
     return name != "amsgrad" or rule in ("Adam", "AdamW", "SGD")
 
 

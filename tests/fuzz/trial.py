@@ -113,7 +113,7 @@ class _Trial:
         grads: list[Tensor],
         inputs: extra_inputs.Handed,
     ) -> list[Step]:
-        """Take the step of every parameter by the rule; what is not kept is left out."""
+        """Take the step of every parameter by the rule. The results have no extra inputs."""
         algorithm = self.rule.algorithm
         takers, handed = [], set[str]()
         for index, ((param, state), grad) in enumerate(zip(values, grads, strict=True)):

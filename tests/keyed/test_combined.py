@@ -95,7 +95,7 @@ def saving_optimizer() -> KeyedOptimizer:
     return keyed
 
 
-def test_a_combined_optimizer_without_members() -> None:
+def test_a_combined_optimizer_without_members_is_empty() -> None:
     combined = CombinedOptimizer([])
     combined.step()
     combined.save_param_groups(True)

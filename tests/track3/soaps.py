@@ -28,10 +28,12 @@ def basis(gram: Tensor) -> Tensor:
 
 
 def into(x: Tensor, bases: list[Tensor]) -> Tensor:
+    """Return a matrix in these bases of its rows and columns."""
     return bases[0].T @ x @ bases[1]
 
 
 def back(x: Tensor, bases: list[Tensor]) -> Tensor:
+    """Return a matrix that is given in these bases in the standard basis."""
     return bases[0] @ x @ bases[1].T
 
 
@@ -210,7 +212,11 @@ def iterates(x: Tensor) -> list[Tensor]:
 
 
 def soap_of(u: Tensor, memory: Values, value: bool) -> Tensor:
-    """Return a momentum divided in SOAP's basis, with its old norm; mixed with it if `value`."""
+    """Return a momentum divided in SOAP's basis, with its old Schatten norm.
+
+    With `value`, for matrices of attention values, the divisors have a floor, and the momentum is
+    mixed into the result.
+    """
     if "bases" not in memory:
         return u
     x = into(u, memory["bases"])
