@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from fuzz.expressions import Expressions, Known
-from fuzz.oracle import PARAM, Expected, Taker, step_by_rule
+from fuzz.oracle import PARAM, Expected, StepArguments, step_by_rule
 from optgen.ir.algorithm import Algorithm
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu", "fused_triton")
@@ -94,7 +94,7 @@ def expected_values(
     }
     stored = tuple(replace(s, dtype=dtypes.get(s.key)) for s in program.states)
     step = step_by_rule(
-        replace(program, states=stored), Taker(values_of_hypers, param_, grad, states)
+        replace(program, states=stored), StepArguments(values_of_hypers, param_, grad, states)
     )
     written = {s.symbol: s.key for s in program.states if s.written}
     written_values = {keys[symbol]: step.values[key] for symbol, key in written.items()}

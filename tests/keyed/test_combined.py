@@ -120,7 +120,7 @@ def test_a_closure_is_called_once() -> None:
 
 
 @pytest.mark.parametrize("wrap", [lambda o: o, OptimizerWrapper, lambda o: WarmupOptimizer(o, [])])
-def test_the_loss_comes_back(wrap: Any) -> None:
+def test_a_step_returns_the_loss_of_its_closure(wrap: Any) -> None:
     calls: list[int] = []
 
     def closure() -> float:

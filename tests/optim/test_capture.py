@@ -33,7 +33,7 @@ CHOSEN = [c for c in CASES if c.name in CAPTURABLE and "foreach" not in c.option
 STEPS = [*((case, lowering) for case in CHOSEN for lowering in LOWERINGS)]
 STEPS += [
     (CASE_OF_DENSE_CLASS.get(name, Case(name)), None) for name in CAPTURABLE
-]  # None: the optimizer chooses
+]  # None: the optimizer chooses its lowering
 
 
 @pytest.mark.parametrize(("case", "lowering"), STEPS, ids=str)
