@@ -97,7 +97,7 @@ def load(text: str, only: str = "") -> Built:
     """Read a spec's text, and generate all lowerings of it or one, without the formatter."""
     spec = Spec(f"random_{only}" if only else "Random", text, "<drawn>", 1)
     always = ("optimizer", "function", "outlined")
-    written = [one for one in LOWERINGS if not only or one.name in (*always, only)]
+    written = [each for each in LOWERINGS if not only or each.name in (*always, only)]
     with (
         mock.patch.object(emit, "find_ruff", return_value=None),
         mock.patch.object(emit, "LOWERINGS", tuple(written)),

@@ -18,7 +18,7 @@ LOWERINGS = ("forloop", "foreach", "fused_cpu", "fused_triton")
 """Lowerings that a program has; it has neither a functional form nor phases."""
 
 _STATE = re.compile(r'^    (\w+)=state\("key_\w+", init=[^,)]+\),$', re.M)
-_OF_STEPS = re.compile(r"\b(numel|ndim|machine_eps|fresh|factored)\(")
+_OF_STEPS = re.compile(r"\b(numel|ndim|machine_eps|fresh|factored)\(")  # not for programs
 _TEMPLATE = """
 
 @Random.{mode}
