@@ -17,7 +17,7 @@ RANKS = 2
 
 
 def step_on_shards(
-    update: Any, axis: int, shapes: Sequence[str], columns: Sequence[list[Tensor]], **given: Any
+    update: Any, axis: int, shapes: Sequence[str], columns: Sequence[list[Tensor]], **keywords: Any
 ) -> None:
     """Call a generated `update_sharded` on two ranks, each with its shards of these tensors.
 
@@ -25,7 +25,7 @@ def step_on_shards(
         axis: Axis along which the parameters are sharded.
         shapes: Shape of each list: "like" the parameters, a "row" or "col" of them, or a "scalar".
         columns: The lists, parameters first. They receive the results.
-        given: Further keyword arguments of `update`.
+        keywords: Further keyword arguments of `update`.
     """
     whole = columns[0][0]
     shardings = [ShardedAxis("group", axis, RANKS, rank) for rank in range(RANKS)]  # type: ignore[arg-type]
@@ -39,10 +39,10 @@ def step_on_shards(
         for own in shardings
     ]
     updates = [
-        update(*lists, **given, collectives=Collectives(whole, (own,)))
+        update(*lists, **keywords, collectives=Collectives(whole, (own,)))
         for lists, own in zip(shards, shardings, strict=True)
     ]
-    # None: no communication is needed
+    # An update is None if it needed no communication.
     _run_together([update for update in updates if update is not None])
     for column, is_sharded, *by_rank in zip(columns, sharded, *shards, strict=True):
         for tensor, *copies in zip(column, *by_rank, strict=True):

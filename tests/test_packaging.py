@@ -147,7 +147,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
 
 
 def test_wheel_says_its_version_and_licence(wheel: Path) -> None:
-    """The version of the package is the only one, and pip sees nothing else about it."""
+    """The metadata have the package's version and licence, and no other files."""
     info = f"optgen-{optgen.__version__}.dist-info"
     with zipfile.ZipFile(wheel) as archive:
         names = {n for n in archive.namelist() if ".dist-info/" in n}

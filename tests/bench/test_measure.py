@@ -50,24 +50,24 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_slow_variant_gets_its_share_of_the_time(clock: Clock) -> None:
     both = {"quick": Stub(0.001, clock), "slow": Stub(0.1, clock)}
 
-    found = compare(
+    times = compare(
         both, lambda: [zeros(3)], Budget(1.0, max_samples=15, min_samples=2, clock=clock)
     )
 
-    assert found["quick"]["samples"] == 15
-    assert found["slow"]["samples"] == 3  # each has a cold step and a repeated one
-    assert found["quick"] == pytest.approx(
+    assert times["quick"]["samples"] == 15
+    assert times["slow"]["samples"] == 3  # each sample has a cold and a repeated step
+    assert times["quick"] == pytest.approx(
         {"median": 1, "min": 1, "cold": 1, "cold_min": 1, "samples": 15}
     )
-    assert found["slow"]["median"] == pytest.approx(100)
+    assert times["slow"]["median"] == pytest.approx(100)
 
 
 def test_the_least_number_of_samples_is_taken(clock: Clock) -> None:
-    found = compare(
+    times = compare(
         {"one": Stub(5, clock)}, lambda: [zeros(1)], Budget(0, min_samples=3, clock=clock)
     )
 
-    assert found["one"]["samples"] == 3
+    assert times["one"]["samples"] == 3
 
 
 def test_gradients_move_from_round_to_round(clock: Clock) -> None:
@@ -93,7 +93,7 @@ def test_caches_are_refilled_before_each_cold_step(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled: list[float] = []
-    memory = SimpleNamespace(add_=lambda one: filled.append(clock.now))
+    memory = SimpleNamespace(add_=lambda _: filled.append(clock.now))
     monkeypatch.setattr(measure.torch, "zeros", lambda *size, **options: memory)
     both = {name: Stub(0.5, clock) for name in "ab"}
 
@@ -102,7 +102,7 @@ def test_caches_are_refilled_before_each_cold_step(
     assert filled == [3, 3.5, 4, 4.5]  # after both have warmed up, by three steps each
 
 
-def test_a_step_beyond_all_caches_is_not_repeated(clock: Clock) -> None:
+def test_a_slow_step_is_not_repeated(clock: Clock) -> None:
     compare({"one": Stub(0.3, clock)}, lambda: [zeros(1)], Budget(10, max_samples=2, clock=clock))
 
     assert clock.now == pytest.approx(0.3 * (3 + 2))  # the warm-up uses the real time
@@ -121,23 +121,23 @@ def test_redrawn_variants_share_the_time(clock: Clock) -> None:
         drawn.append(Stub(0.01 * len(drawn) + 0.01, clock, str(len(drawn)), log))
         return {"one": drawn[-1]}
 
-    found = compare_redrawn(
+    times = compare_redrawn(
         draw, lambda: [zeros(1)], Budget(100, max_samples=15, clock=clock), draws=5
     )
 
     assert log == [name for name in "01234" for _ in range(1 + 3)]  # one to warm up, three samples
-    assert found["one"]["samples"] == 15
-    assert found["one"]["cold"] == pytest.approx(30)  # of all draws, not of the last one
+    assert times["one"]["samples"] == 15
+    assert times["one"]["cold"] == pytest.approx(30)  # of all draws, not of the last one
 
 
-def test_a_draw_leaves_time_to_the_next(clock: Clock) -> None:
+def test_a_draw_leaves_its_unused_time_to_the_next(clock: Clock) -> None:
     log: list[str] = []
 
     def draw() -> dict[str, Stub]:
         return {"one": Stub(0.125, clock, "", log)}
 
-    found = compare_redrawn(
+    times = compare_redrawn(
         draw, lambda: [zeros(1)], Budget(1.25, max_samples=50, clock=clock), draws=5
     )
 
-    assert found["one"]["samples"] == 5  # each takes a quarter of a second
+    assert times["one"]["samples"] == 5  # each takes a quarter of a second

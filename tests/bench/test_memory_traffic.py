@@ -35,7 +35,7 @@ def test_a_flag_adds_a_stream(momentum: float, states: list[str]) -> None:
 
 
 def test_a_rule_with_rows_and_columns_has_a_trip_for_each_phase() -> None:
-    """Trips make sums, update the factors, and twice read the factors with the gradient."""
+    """The first trip sums, the second updates the factors, and two read factors and gradient."""
     factored, plain = traffic("Adafactor") or ()
 
     factors = ["row_factor", "col_var"]

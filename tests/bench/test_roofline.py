@@ -1,4 +1,4 @@
-"""Test the memory limit: its loop reads each word of a stream once a trip and changes no value."""
+"""Test the loop of the memory limit: each trip reads every word once, and changes no value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from optgen.bench.roofline import Roofline
 from optgen.bench.suite import torch_threads
 from optgen.cli.plan_traffic import traffic
 
-ALL = 2**32 - 1
+ALL_BITS = 2**32 - 1
 
 
 def stepped(
@@ -57,12 +57,12 @@ def test_a_step_changes_no_word(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_trip_reads_all_its_streams_and_writes_the_stored_ones(threads: int) -> None:
-    """With a mask of ones, each stored word shows all words that were read."""
+    """With a mask of ones, the loop xors each stored word with the `or` of all words it read."""
     optimizer = stepped("AdamW", (50, 7), (1,), (129,))
     keys = ("param", "exp_avg", "exp_avg_sq", "grad")
     before = words(optimizer, *keys)
     roofline = Roofline(traffic("AdamW") or (), optimizer)
-    roofline._struct.zero = ALL
+    roofline._struct.zero = ALL_BITS
 
     with torch_threads(threads):
         roofline.step()
@@ -81,7 +81,7 @@ def test_streams_that_are_not_stored_are_read() -> None:
 
     roofline.step()
 
-    seen = int(reduce(or_, [*param, *grad, *column])) & ALL
+    seen = int(reduce(or_, [*param, *grad, *column])) & ALL_BITS
     assert roofline._struct.seen == seen
     assert roofline.traffic == 4 * (2 * 30 + 2 * (6 + 5) + (30 + 6 + 5) + (3 * 30 + 6 + 5))
     assert len(row) == 6
@@ -96,11 +96,11 @@ def test_sixteen_bits_are_half_the_traffic() -> None:
     assert wide == 7 * 4 * 64 * 64 == 2 * narrow
 
 
-def test_new_gradients_are_found() -> None:
+def test_take_gradients_finds_new_gradients() -> None:
     optimizer = stepped("SGD", (10,))
     (param,) = optimizer.param_groups[0]["params"]
     roofline = Roofline(traffic("SGD") or (), optimizer)
-    roofline._struct.zero = ALL
+    roofline._struct.zero = ALL_BITS
     before = param.detach().view(torch.int32).clone()
     param.grad = torch.full((10,), -0.0)
 

@@ -56,7 +56,7 @@ def test_every_class_is_measured_beside_torchs_forms(name: str) -> None:
     assert str(cell) in report.line(cell, found)
 
 
-def test_groups_are_compared_with_one() -> None:
+def test_many_groups_are_compared_with_one_group() -> None:
     found = SUITE.run(Cell("step", "Adam", "20groups"))
 
     assert found[ONE_GROUP]["median"] > 0
@@ -136,7 +136,7 @@ def test_memory_that_a_step_keeps_counts_and_state_does_not(
 
 
 def test_the_first_step_of_a_process_is_measured() -> None:
-    """The measurement of a new process runs in this one, with the same request."""
+    """The test calls, in its own process, what the benchmark calls in a new process."""
     request: dict[str, Any] = {"dtype": "float32", "threads": torch.get_num_threads()}
 
     found = first_step.first_and_later_steps("AdamW", OURS, [[3, 4], [5]], **request)
@@ -185,7 +185,7 @@ def test_a_process_that_fails_says_why() -> None:
         child_process.ask("optgen.bench.nothing", {})
 
 
-def test_what_is_published_can_be_measured() -> None:
+def test_the_published_cells_have_every_part_and_class() -> None:
     found = list(select_cells.everything(is_memory_bound))
 
     assert len(found) == len(set(found))

@@ -13,7 +13,7 @@ from optgen.bench.verdict import Target, verdicts
 
 
 def figures(ours: float, **others: float) -> Figures:
-    """Return the figures of one cell; its median, minimum and cold time are equal."""
+    """Return the figures of one cell. Median, minimum and cold time of a title are equal."""
     titles = {"limit": LIMIT, "default": DEFAULT, "fused": FUSED}
     named = {OURS: ours} | {titles[key]: value for key, value in others.items()}
     return {title: {"median": value, "min": value, "cold": value} for title, value in named.items()}

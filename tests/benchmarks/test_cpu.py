@@ -67,7 +67,7 @@ def test_a_cell_that_fails_is_reported_and_the_others_are_measured(
     assert {cell.name for cell in load(out)} == {"Adam"}
 
 
-def test_trying_writes_nothing(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_try_writes_nothing(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, "--only", "SGD", *ARGUMENTS, "--out", str(out), "--try") == 0
 
     assert not out.exists()

@@ -104,7 +104,7 @@ def test_a_crash_fails_a_check_and_does_not_end_the_run(
     assert "3 results, 2 failed checks" in capsys.readouterr().out
 
 
-def test_a_run_out_of_time_says_so(tmp_path: Path) -> None:
+def test_a_run_that_is_out_of_time_exits_with_3(tmp_path: Path) -> None:
     out = tmp_path / "results.jsonl"
     assert gpu.main(["--out", str(out), "--minutes", "0"]) == 3
 

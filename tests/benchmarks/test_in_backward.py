@@ -1,4 +1,4 @@
-"""Test that the benchmark of updates in the backward pass prints a line for every way."""
+"""Test that the benchmark of updates in the backward pass prints a line for every way to update."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from benchmarks import in_backward
 def test_a_line_for_every_way(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def here(module: str, request: dict[str, Any]) -> dict[str, float]:
+    def measure_in_this_process(module: str, request: dict[str, Any]) -> dict[str, float]:
         assert module == "benchmarks.in_backward"
         return in_backward.measured(**request)
 
-    monkeypatch.setattr(in_backward.child_process, "ask", here)
+    monkeypatch.setattr(in_backward.child_process, "ask", measure_in_this_process)
     monkeypatch.setattr(in_backward, "ROWS", 30)
     in_backward.main(2, 16)
 

@@ -30,7 +30,7 @@ class Published:
 
 
 def moments(gradient: Tensor, memory: dict[str, Tensor], step: int) -> tuple[Tensor, Tensor]:
-    """Return the mean of gradients and that of their squares, both without bias."""
+    """Return Adam's bias-corrected means of gradients and of their squares."""
     for key, value, beta in (("m", gradient, BETA1), ("v", gradient**2, BETA2)):
         memory[key] = beta * memory.get(key, 0) + (1 - beta) * value
     return memory["m"] / (1 - BETA1**step), memory["v"] / (1 - BETA2**step)
@@ -44,7 +44,7 @@ def lamb(param: Tensor, gradient: Tensor, memory: Any, step: int, lr: float) -> 
 
 
 def adam_h(param: Tensor, gradient: Tensor, memory: Any, step: int, lr: float) -> Tensor:
-    """AdamH (Wen et al., 2025): Adam's unit direction on the sphere of the weights' norm."""
+    """AdamH (Wen et al., 2025): a step in Adam's direction that keeps the weights' norm."""
     m, v = moments(gradient, memory, step)
     direction = m / (v.sqrt() + EPS)
     moved = param - lr * param.norm() * direction / direction.norm()
@@ -61,7 +61,7 @@ def cautious_adamw(param: Tensor, gradient: Tensor, memory: Any, step: int, lr: 
 def ranger(param: Tensor, gradient: Tensor, memory: Any, step: int, lr: float) -> Tensor:
     """Ranger (Wright & Demeure, 2021, without the parts of Ranger21).
 
-    RAdam with central gradients of matrices, and Lookahead: half a step every fifth step. The
+    RAdam with centralized gradients of matrices, and Lookahead: half a step every fifth step. The
     slow weights begin where training begins.
     """
     slow = memory.setdefault("slow", param.clone())

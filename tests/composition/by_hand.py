@@ -224,7 +224,7 @@ class Lookahead(ByHand):
 
 
 class EmaNesterov(ByHand):
-    """The loop of the track's scripts: each step begins at extrapolated weights."""
+    """The loop of modded-nanogpt's track 3: each step begins at extrapolated weights."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
@@ -322,7 +322,7 @@ class MaskedLookahead(Lookahead):
 
 
 class AccumulateAndMore(Accumulate):
-    """Modifiers that see only the steps: a mask, slow weights and an average."""
+    """A mask, slow weights and an average, which change only at the steps, not at every call."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)

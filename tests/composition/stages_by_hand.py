@@ -2,7 +2,8 @@
 
 `Step` is a training step in the order of the stages. Modifiers of the gradient are functions of a
 parameter and its gradient, and those of the update are functions of the parameter before the step,
-the gradient that the optimizer was given, and what the step adds to the parameter.
+the gradient that the optimizer was given, what the step adds to the parameter, and the learning
+rate.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ UPDATES: dict[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]] = {
 
 
 class Step:
-    """Steps with modifiers around an optimizer of torch; `params` are what training sees."""
+    """Steps with modifiers around an optimizer of torch; the model has `params`."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, names: Sequence[str]) -> None:
         self.optimizer, self.names = optimizer, in_order(names)
@@ -116,7 +117,7 @@ class Step:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Take a step, or skip it, or keep its gradients for a later one."""
+        """Take a step, or skip it, or keep the gradients for a later step."""
         given = [param.grad for param in self.params]
         grads = [grad.clone() for grad in given if grad is not None]
         drawn = self.noise.draw() if self.noise else []

@@ -29,7 +29,13 @@ from optgen.spec.composition.names import CompositionError
 from optgen.spec.errors import SpecError
 
 OPTIONS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}, "AdamW": {"weight_decay": 0}}
-ELSEWHERE = ("gradient_noise", "kahan", "low_precision_copy", "master", "stochastic_rounding")
+TESTED_ELSEWHERE = (
+    "gradient_noise",
+    "kahan",
+    "low_precision_copy",
+    "master",
+    "stochastic_rounding",
+)
 """Modifiers that other files test: in float64 they change nothing, or add random numbers."""
 
 
@@ -39,13 +45,13 @@ def chosen(*bases: str) -> tuple[str, ...]:
 
 
 class Case(NamedTuple):
-    """A modifier's change by hand, its arguments there, and the optimizers beside AdamW."""
+    """A modifier by hand, the arguments of the modifier, and two optimizers besides AdamW."""
 
     by_hand: type[Any]
     arguments: dict[str, Any]
     third: str
     shapes: tuple[tuple[int, ...], ...] = SHAPES
-    first: str = "SGD"
+    second: str = "SGD"
 
 
 CASES = {
@@ -69,14 +75,14 @@ CASES = {
     "lookahead": Case(hand.Lookahead, {"sync_period": 3, "slow_step": 0.4}, "RAdam"),
     "proximal_decay": Case(hand.ProximalDecay, {"decay": 0.1}, "Adam"),
     "schedule_free": Case(hand.ScheduleFree, {"average_momentum": 0.8}, "RMSprop"),
-    "skip_nonfinite": Case(hand.SkipNonfinite, {}, "RMSprop", first="Adagrad"),
+    "skip_nonfinite": Case(hand.SkipNonfinite, {}, "RMSprop", second="Adagrad"),
     "trust_ratio": Case(hand.TrustRatio, {}, "Adagrad"),
     "update_floor": Case(hand.UpdateFloor, {"least_ratio": 2.0}, "Adamax"),
 }
 COMBINATIONS = [
     (name, base, lowering)
     for name, case in CASES.items()
-    for base in chosen("AdamW", case.first, case.third)
+    for base in chosen("AdamW", case.second, case.third)
     for lowering in LOWERINGS
     if lowering != "fused_cpu" or base == "AdamW"  # a kernel takes a second to build
 ]
@@ -98,7 +104,7 @@ def composed_and_by_hand(name: str, base: str) -> tuple[Any, Any]:
 
 
 def test_every_modifier_has_a_case() -> None:
-    assert sorted([*CASES, *ELSEWHERE, "amsgrad", "zero_grad"]) == list_modifiers()
+    assert sorted([*CASES, *TESTED_ELSEWHERE, "amsgrad", "zero_grad"]) == list_modifiers()
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -135,8 +141,8 @@ def test_zero_grad_leaves_gradients_at_zero(lowering: str) -> None:
 @outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("name", ["clip_norm", "clip_tensor_norm"])
-def test_an_argument_called_norm_hides_no_norm(name: str, lowering: str) -> None:
-    """Scion has an argument `norm`."""
+def test_an_argument_norm_does_not_hide_the_function_norm(name: str, lowering: str) -> None:
+    """Scion has an argument `norm`; the modifier calls the function `norm`."""
     arguments, by_hand = CASES[name].arguments, CASES[name].by_hand
     options = {"norm": "Sign", "momentum": 0.5}
     cls: Any = compose("scion", modifier(name)(**arguments))
@@ -145,7 +151,7 @@ def test_an_argument_called_norm_hides_no_norm(name: str, lowering: str) -> None
 
 
 @pytest.mark.parametrize(("name", "base", "lowering"), COMBINATIONS)
-def test_by_hand(name: str, base: str, lowering: str) -> None:
+def test_every_modifier_equals_its_change_by_hand(name: str, base: str, lowering: str) -> None:
     optimizer, by_hand = composed_and_by_hand(name, base)
     check_same_path(optimizer, by_hand, lowering)
 

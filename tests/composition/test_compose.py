@@ -65,13 +65,13 @@ def test_compose_takes_decorated_functions() -> None:
     assert all(torch.allclose(a, b, rtol=1e-13) for a, b in zip(params, expected, strict=True))
 
 
-def test_no_modifier_gives_the_optimizer() -> None:
+def test_without_modifiers_the_class_steps_as_its_optimizer() -> None:
     _, params = trained(compose(Adam))
     _, expected = trained(Adam)
     assert all(torch.equal(a, b) for a, b in zip(params, expected, strict=True))
 
 
-def test_a_composition_of_a_composition_is_one() -> None:
+def test_composing_twice_equals_composing_once() -> None:
     first = compose(AdamW, modifiers.ema(0.9))
     both = compose(first, modifiers.clip_norm(0.5), name="Both")
     assert both is compose(AdamW, modifiers.ema(0.9), modifiers.clip_norm(0.5), name="Both")
@@ -178,7 +178,7 @@ def test_a_modifier_joins_a_run() -> None:
     assert joined.param_groups[0]["ema_decay"] == 0.5
 
 
-def test_the_norm_can_be_read() -> None:
+def test_param_groups_hold_the_gradient_norm_of_clip_norm() -> None:
     optimizer, params = trained(compose(SGD, modifiers.clip_norm(1e9)), lr=0.1)
     expected = torch.nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
     for group in optimizer.param_groups:

@@ -21,16 +21,18 @@ from optgen.spec import Spec
 from optgen.spec.composition.names import CompositionError
 from optgen.spec.errors import SpecError
 
-FRESH = Spec(
+WITH_FRESH = Spec(
     "Made", spec("if fresh(m):", "    m = g", "p = p - lr * m", states='m=state("m")'), "made.py", 1
 )
-RATE = Spec("Made", spec("p = p - rate * g", hypers="rate=hyper(0.1)"), "made.py", 1)
-KEPT = Spec("Made", spec("m = m + g", "p = p - lr * m", states='m=state("ema")'), "made.py", 1)
-TAKEN = Spec(
+WITHOUT_LR = Spec("Made", spec("p = p - rate * g", hypers="rate=hyper(0.1)"), "made.py", 1)
+WITH_STATE_EMA = Spec(
+    "Made", spec("m = m + g", "p = p - lr * m", states='m=state("ema")'), "made.py", 1
+)
+WITH_HYPER_DECAY = Spec(
     "Made", spec("p = p - lr * decay * g", hypers="lr=hyper(0.1), decay=hyper(1)"), "made.py", 1
 )
 
-PARTS: dict[str, tuple[Any, ...]] = {
+COMPOSITIONS: dict[str, tuple[Any, ...]] = {
     "one modifier twice": ("adamw", modifier("cautious"), modifier("cautious")),
     "one modifier twice, with arguments": ("adamw", modifier("ema")(0.9), modifier("ema")(0.99)),
     "one modifier twice, also of a composition": (
@@ -42,8 +44,8 @@ PARTS: dict[str, tuple[Any, ...]] = {
         modifier("decoupled_decay"),
         modifier("cautious_decay"),
     ),
-    "a hyperparameter of the optimizer": (TAKEN, modifier("decoupled_decay")),
-    "a state of the optimizer": (KEPT, modifier("ema")),
+    "a hyperparameter of the optimizer": (WITH_HYPER_DECAY, modifier("decoupled_decay")),
+    "a state of the optimizer": (WITH_STATE_EMA, modifier("ema")),
     "a state of two modifiers": (
         "adamw",
         modifier("ema"),
@@ -56,8 +58,8 @@ PARTS: dict[str, tuple[Any, ...]] = {
         modifier("ema"),
     ),
     "sparse gradients": ("sparse_adam", modifier("clip_norm")),
-    "no learning rate": (RATE, modifier("decoupled_decay")),
-    "skips of a fresh optimizer": (FRESH, modifier("skip_nonfinite")),
+    "no learning rate": (WITHOUT_LR, modifier("decoupled_decay")),
+    "skips of a fresh optimizer": (WITH_FRESH, modifier("skip_nonfinite")),
     "skips of a fresh modifier": ("adamw", modifier("ema"), modifier("skip_nonfinite")),
     "an update that the rule has rounded": (spec_file("kahan_adamw"), modifier("cautious")),
     "unknown dtype of states": ("adamw", state_dtype("int8")),
@@ -73,10 +75,10 @@ PARTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("case", PARTS)
+@pytest.mark.parametrize("case", COMPOSITIONS)
 def test_composed_parts(case: str, golden: Golden) -> None:
     with pytest.raises(CompositionError) as raised:
-        compose(*PARTS[case])
+        compose(*COMPOSITIONS[case])
     golden.check(str(raised.value))
 
 
@@ -325,8 +327,8 @@ def test_unknown_modifiers_raise() -> None:
         modifier("clip")
 
 
-def test_two_guards_both_hold() -> None:
-    """A step that one of two modifiers skips is skipped."""
+def test_either_of_two_guards_skips_a_step() -> None:
+    """A step is skipped if either of two modifiers skips it."""
     small = modifier_from(
         "small = norm(g) < 1",
         takes="g, /",

@@ -21,12 +21,12 @@ Overflows = dict[
     int, tuple[int, float]
 ]  # by step: a parameter's index, and the value that its gradient gets
 
-PARTS: dict[str, tuple[str, tuple[Any, ...], torch.dtype]] = {
+COMPOSITIONS: dict[str, tuple[str, tuple[Any, ...], torch.dtype]] = {
     "clipped": ("adamw", (modifiers.clip_norm(0.5),), torch.float32),
     "double": ("adamw", (modifiers.clip_norm(0.5),), torch.float64),
 }
 if not INTERPRETED:
-    PARTS |= {
+    COMPOSITIONS |= {
         "alone": ("lion", (), torch.float32),
         "half": ("adamw", (modifiers.master, modifiers.state_dtype("float32")), torch.float16),
         "bfloat16": ("adamw", (modifiers.kahan,), torch.bfloat16),
@@ -105,12 +105,12 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("overflows", OVERFLOWS.values(), ids=OVERFLOWS)
-@pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
+@pytest.mark.parametrize("composition", COMPOSITIONS.values(), ids=COMPOSITIONS)
 def test_training_equals_that_with_torchs_scaler(
-    parts: tuple[str, tuple[Any, ...], torch.dtype], overflows: Overflows, lowering: str
+    composition: tuple[str, tuple[Any, ...], torch.dtype], overflows: Overflows, lowering: str
 ) -> None:
     """Parameters, states, step counts, the scale and its growth tracker have equal bits."""
-    base, added, dtype = parts
+    base, added, dtype = composition
     cls = skipping(base, *added)
     with use_lowering(lowering):
         theirs = trained(
@@ -224,7 +224,7 @@ def test_several_optimizers_may_share_a_scaler(overflowing: Sequence[int]) -> No
 @outside_interpreter
 @pytest.mark.parametrize("scale", [1.0, 0.25])
 def test_a_gradient_that_unscaling_makes_infinite_is_no_overflow(scale: float) -> None:
-    """A scale below 1 can do that. The scale does not fall then, but the rule skips the step."""
+    """Only a scale below 1 can do this. The scale does not fall, but the rule skips the step."""
     runs = []
     for scaler_class in (torch.amp.GradScaler, amp.GradScaler):
         optimizer, scaler = new_optimizer(skipping(), fused=True), scaler_of(scaler_class, scale)
@@ -250,7 +250,7 @@ def test_a_large_finite_gradient_is_no_overflow() -> None:
 
 @outside_interpreter
 def test_parameters_that_take_no_part_keep_their_counts() -> None:
-    """A hook may clear gradients after the step: the counts are undone before."""
+    """The counts of a skipped step are undone before a hook after the step clears gradients."""
     optimizer, scaler = new_optimizer(skipping()), scaler_of(amp.GradScaler)
     optimizer.register_step_post_hook(lambda self, *_: self.zero_grad())
     for seed in range(3):
@@ -336,7 +336,7 @@ def test_a_failed_step_leaves_nothing_behind() -> None:
 
 
 @outside_interpreter
-def test_a_disabled_scaler_steps_only() -> None:
+def test_a_disabled_scaler_only_steps() -> None:
     scaler = amp.GradScaler("cpu", enabled=False)
     ours, plain = new_optimizer(skipping()), new_optimizer(skipping())
     for seed in range(3):

@@ -63,7 +63,7 @@ def test_a_seed_repeats_and_another_seed_parameter_or_step_differs():
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_it_is_the_optimizer_on_noisy_gradients(lowering):
+def test_the_optimizer_steps_by_noisy_gradients(lowering):
     torch.manual_seed(0)
     ours = [torch.nn.Parameter(torch.randn(7, 5)), torch.nn.Parameter(torch.randn(3))]
     theirs = copy.deepcopy(ours)
@@ -83,7 +83,7 @@ def test_it_is_the_optimizer_on_noisy_gradients(lowering):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_lowerings_agree_within_rounding(dtype):
-    """The uniform numbers have the same bits; their logarithms and cosines are libraries'."""
+    """Uniform numbers have the same bits, but logarithms and cosines come from other libraries."""
     first, *others = (noises(3, lowering, dtype=dtype, noise_eta=1.0) for lowering in LOWERINGS)
     for other in others:
         for a, b in zip(first, other, strict=True):
@@ -109,5 +109,5 @@ def test_a_checkpoint_goes_on_with_the_same_noise():
     assert torch.equal(uninterrupted, resumed)
 
 
-def test_a_step_without_variance_is_the_optimizers():
+def test_noise_without_variance_is_zero():
     assert noises(1, noise_eta=0.0)[0][0].count_nonzero() == 0

@@ -24,7 +24,7 @@ from torch import Tensor
 from optgen import optim, use_lowering
 from optgen.compositions import compose, modifier, state_dtype
 
-WIDE = 2e-6
+FLOAT32_BOUND = 2e-6
 """Bound on the differences of numbers that are computed in float32."""
 NUMBERS, COPIES = 40, 25
 """Number of values that are rounded stochastically, and copies of each value in a parameter."""
@@ -68,7 +68,7 @@ def test_master_weights_by_hand(base: str, dtype: torch.dtype, lowering: str) ->
             optimizer.step()
         by_hand.step()
         masters = states(optimizer, "master")
-        assert difference(masters, copies) < WIDE
+        assert difference(masters, copies) < FLOAT32_BOUND
         assert all(map(torch.equal, params, [master.to(dtype) for master in masters]))
 
 
@@ -88,14 +88,14 @@ def test_kahan_by_hand(lowering: str) -> None:
             old, wide = theirs[index].float(), lost[index].float() - lr * param.grad.float()
             theirs[index] = (old + wide).bfloat16()
             lost[index] = (wide - (theirs[index].float() - old)).bfloat16()
-        assert difference(params, theirs) < WIDE
+        assert difference(params, theirs) < FLOAT32_BOUND
         assert difference(states(optimizer, "compensation"), lost) < 0.01
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("base", BASES)
 def test_kahan_keeps_what_bfloat16_loses(base: str, lowering: str) -> None:
-    """The parameter and its compensation are together much closer to a run in float64."""
+    """The sum of parameter and compensation is closer to a run in float64 than the parameter."""
     params = parameters(dtype=torch.bfloat16)
     cls: Any = compose(base.lower(), modifier("kahan"), state_dtype("float32"))
     optimizer = cls(in_groups(params), **BASES[base])
@@ -138,7 +138,7 @@ def test_small_steps_are_not_lost(lowering: str) -> None:
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("name", ["kahan", "low_precision_copy", "stochastic_rounding"])
 def test_wide_parameters_step_as_without_the_modifier(name: str, base: str, lowering: str) -> None:
-    """In float64, these modifiers change less than rounding does."""
+    """In float64, these modifiers change parameters by less than rounding does."""
     optimizer: Any = compose(base.lower(), modifier(name))(in_groups(parameters()), **BASES[base])
     by_hand = ByHand(plain(base, parameters(), **BASES[base]))
     check_same_path(optimizer, by_hand, lowering)
@@ -152,11 +152,11 @@ def test_rules_with_rows_and_matrices_round(name: str, base: str, lowering: str)
     """In float64 nothing is rounded. In bfloat16, two steps end near those of float64."""
     for dtype, bound in ((torch.float64, 1e-12), (torch.bfloat16, 2**-6)):
         ends = []
-        for kind in (getattr(optim, base), compose(getattr(optim, base), modifier(name))):
+        for cls in (getattr(optim, base), compose(getattr(optim, base), modifier(name))):
             start = parameters([(6, 4), (4, 6)], torch.bfloat16)
-            wide = kind is getattr(optim, base)
+            wide = cls is getattr(optim, base)
             params = [p.detach().to(torch.float64 if wide else dtype) for p in start]
-            optimizer = kind([p.requires_grad_() for p in params], lr=0.01)
+            optimizer = cls([p.requires_grad_() for p in params], lr=0.01)
             for seed in range(2):
                 give_gradients(params, seed)
                 for param in params:
@@ -181,7 +181,7 @@ def test_low_precision_copy_by_hand(lowering: str) -> None:
         assert all(map(torch.equal, copies, [param.detach().bfloat16() for param in params]))
 
 
-def draw(seed: int, lowering: str, start: Tensor, gradients: Tensor) -> list[Tensor]:
+def stochastic_step(seed: int, lowering: str, start: Tensor, gradients: Tensor) -> list[Tensor]:
     """Return two parameters with equal values after a step with stochastic rounding."""
     params = [start.clone().requires_grad_() for _ in range(2)]
     cls: Any = compose(optim.SGD, modifier("stochastic_rounding"))
@@ -212,13 +212,13 @@ def gradients() -> Tensor:
 def test_stochastic_rounding_has_an_exact_mean(
     lowering: str, start: Tensor, gradients: Tensor
 ) -> None:
-    """Each result is a neighbour of the exact value, and their mean is close to it."""
+    """Each result is a neighbour of the exact value, and the mean of results is close to it."""
     exact = (start.float() - 0.01 * gradients.float())[:NUMBERS]
     nearest = exact.bfloat16()
     away = torch.where(nearest.float() > exact, -torch.inf, torch.inf).bfloat16()
     other = torch.nextafter(nearest, away)
     draws = torch.stack(
-        [each for seed in range(6) for each in draw(seed, lowering, start, gradients)]
+        [each for seed in range(6) for each in stochastic_step(seed, lowering, start, gradients)]
     )
     draws = draws.view(-1, NUMBERS)
     assert ((draws == nearest) | (draws == other)).all()
@@ -232,10 +232,13 @@ def test_stochastic_rounding_has_an_exact_mean(
 def test_stochastic_rounding_follows_its_seed(
     lowering: str, start: Tensor, gradients: Tensor
 ) -> None:
-    first, again = draw(1, lowering, start, gradients), draw(1, lowering, start, gradients)
+    first, again = (
+        stochastic_step(1, lowering, start, gradients),
+        stochastic_step(1, lowering, start, gradients),
+    )
     assert all(map(torch.equal, first, again))
     assert not torch.equal(*first), "the parameters have streams of their own"
-    other = draw(2, lowering, start, gradients)
+    other = stochastic_step(2, lowering, start, gradients)
     assert not any(map(torch.equal, first, other))
 
 
@@ -268,6 +271,6 @@ def test_clipping_at_a_large_norm_leaves_the_rounding_as_it_is(lowering: str) ->
 
 @outside_interpreter
 def test_stochastic_rounding_has_the_same_bits_everywhere(start: Tensor, gradients: Tensor) -> None:
-    results = [draw(3, lowering, start, gradients) for lowering in LOWERINGS]
+    results = [stochastic_step(3, lowering, start, gradients) for lowering in LOWERINGS]
     for each in results[1:]:
         assert all(map(torch.equal, each, results[0]))

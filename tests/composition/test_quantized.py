@@ -80,7 +80,7 @@ CASES = [("AdamW", "dynamic"), ("AdamW", "linear"), ("SGD", "dynamic")]
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize(("base", "code_map"), CASES)
 def test_by_hand(base: str, code_map: str, lowering: str) -> None:
-    """An optimizer of torch takes the step, and its states are rounded outside of it."""
+    """An optimizer of torch takes the step, and the test rounds its states."""
     params, theirs = parameters(SHAPES), parameters(SHAPES)
     optimizer = quantized(getattr(optim, base), code_map)(params, **BASES[base])
     by_hand = getattr(torch.optim, base)(theirs, **BASES[base])
@@ -116,7 +116,7 @@ def test_8_bit_classes_equal_their_compositions(name: str) -> None:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_spec_by_hand(lowering: str) -> None:
+def test_a_spec_with_a_state_of_8_bits_by_hand(lowering: str) -> None:
     params = parameters(SHAPES)
     optimizer = optgen.load(Spec("Lion", LION, "lion.py", 1))(params)
     theirs = [param.detach().clone() for param in params]
@@ -172,7 +172,7 @@ def test_lowerings_agree(dtype: torch.dtype, lowering: str) -> None:
 
 
 @outside_interpreter
-def test_threads_and_kernels_do_not_change_bits() -> None:
+def test_the_number_of_threads_changes_no_bits() -> None:
     results = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
@@ -233,7 +233,7 @@ def test_a_checkpoint_holds_float32_and_loses_nothing() -> None:
 
 
 @outside_interpreter
-def test_plain_optimizers_exchange_checkpoints() -> None:
+def test_plain_and_8_bit_optimizers_exchange_checkpoints() -> None:
     plain, params = trained(optim.AdamW)
     loaded = quantized("adamw")(clones(params))
     loaded.load_state_dict(plain.state_dict())
@@ -269,7 +269,7 @@ def test_maximize_steps_by_negative_gradients(foreach: bool | None) -> None:
 @outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_blocks_follow_memory_and_ignore_views(lowering: str) -> None:
-    """Blocks follow the memory of a parameter, and a view of a group changes none."""
+    """Blocks follow the order of a parameter's memory, and a group's view changes no block."""
     base = parameters([(20, 8, 3, 3)])[0].detach()
     formats: dict[str, Callable[[Tensor], Tensor]] = {
         "channels last": lambda x: x.to(memory_format=torch.channels_last),
@@ -322,7 +322,7 @@ def test_states_of_8_bits_can_be_chosen() -> None:
 
 
 @outside_interpreter
-def test_a_gradient_without_a_number_spoils_a_block() -> None:
+def test_a_nan_in_a_gradient_spoils_only_its_block() -> None:
     param = torch.zeros(300, requires_grad=True)
     optimizer = quantized("sgd")([param], momentum=0.9)
     for grad in (torch.nan, 1.0):

@@ -93,7 +93,7 @@ def test_a_modifier_adds_its_keys(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list_modifiers())
-def test_a_checkpoint_goes_on(name: str) -> None:
+def test_training_goes_on_from_a_checkpoint(name: str) -> None:
     optimizer = new_optimizer(name)
     train(optimizer, 0, 1, 2)
     restored = loaded_into(optimizer, new_optimizer(name))
@@ -103,7 +103,7 @@ def test_a_checkpoint_goes_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ema", "ema_nesterov", "schedule_free"])
-def test_a_checkpoint_of_eval_mode_goes_on(name: str) -> None:
+def test_training_goes_on_from_a_checkpoint_of_eval_mode(name: str) -> None:
     optimizer = new_optimizer(name)
     train(optimizer, 0, 1, 2)
     optimizer.eval()
@@ -227,7 +227,7 @@ def test_copies_go_on(name: str) -> None:
         assert all(map(torch.equal, values(optimizer), values(each)))
 
 
-def test_the_same_parts_make_the_same_class() -> None:
+def test_equal_modifiers_make_the_same_class() -> None:
     parts = (modifier("clip_norm")(0.5), modifier("ema"))
     assert compose(optim.AdamW, *parts) is compose("adamw", *parts)
 

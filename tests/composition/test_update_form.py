@@ -11,10 +11,10 @@ from optgen.spec.composition.update_form import UpdateForm
 CASES = {
     "a difference": ("p = p - lr * m", "u = -(lr * m)"),
     "terms in any order": ("p = a + p - b", "u = a - b"),
-    "twice": ("p = p - a\np = p - p * b", "u = -a\nu = u - (p + u) * b"),
+    "two statements": ("p = p - a\np = p - p * b", "u = -a\nu = u - (p + u) * b"),
     "a product": ("p = p * c", "u = p * c - p"),
     "a product, moved": ("p = p - a\np = p * c", "u = -a\nu = (p + u) * c - p"),
-    "two of it": ("p = p + p", "u = p + p - p"),
+    "a sum with itself": ("p = p + p", "u = p + p - p"),
     "negative": ("p = a - p", "u = a - p - p"),
     "read later": ("p = p - a\nm = p * p", "u = -a\nm = (p + u) * (p + u)"),
     "a property": ("p = p - a\nm = m / ndim(p)", "u = -a\nm = m / ndim(p)"),
@@ -26,9 +26,9 @@ CASES = {
         "p = p - a\nif f:\n    m = p\nelse:\n    p = p - b",
         "u = -a\nif f:\n    m = p + u\nelse:\n    u = u - b",
     ),
-    "a condition on it": ("p = p - a\nif t > 1:\n    m = p", "u = -a\nif t > 1:\n    m = p + u"),
+    "a read in an arm": ("p = p - a\nif t > 1:\n    m = p", "u = -a\nif t > 1:\n    m = p + u"),
     "a tuple": ("p, m = p - m, p", "m_next = p\nu = -m\nm = m_next"),
-    "a tuple that keeps it": ("m, p = p, p", "m_next = p\nm = m_next"),
+    "a tuple that keeps the parameter": ("m, p = p, p", "m_next = p\nm = m_next"),
     "nothing": ("m = p + g", "m = p + g"),
 }
 

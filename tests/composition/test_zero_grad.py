@@ -58,7 +58,7 @@ def zeroed_later(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_the_kernel_writes_the_zeros(
     parts: tuple[Any, ...], dtypes: tuple[torch.dtype, torch.dtype], zeroed_later: list[int]
 ) -> None:
-    """First, cached and gathered steps; a gradient of another layout goes through a copy."""
+    """Take a first, a cached and a gathered step. A gradient of another layout is copied."""
     dtype, grad_dtype = dtypes
     zeroing, plain = pair(parts)
     params, expected = parameters(dtype), parameters(dtype)
@@ -143,7 +143,7 @@ def test_the_versions_of_gradients_advance(parts: tuple[Any, ...], steps: int) -
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
-def test_gradients_with_a_bit_for_conjugation_or_a_sign(lowering: str) -> None:
+def test_gradients_with_a_conjugate_or_negative_bit_are_zeroed(lowering: str) -> None:
     values = torch.ones(3, dtype=torch.complex64, requires_grad=True)
     negated = torch.ones(3, requires_grad=True)
     ours = pair(())[0]([values, negated])

@@ -39,7 +39,7 @@ def members(optimizer: Any) -> Iterator[tuple[Tensor, float]]:
 
 
 def give_gradients(params: Iterable[Tensor], seed: int) -> None:
-    """Give gradients to parameters. Their size depends on the step."""
+    """Give random gradients to parameters. The seed decides their size, too."""
     generator = torch.Generator().manual_seed(seed)
     for param in params:
         drawn = torch.randn(param.shape, generator=generator, dtype=torch.float64)

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 STEPS = 4
 BOUND = 1e-12
-"""In float64 not zero, because halves of a batch are added up in another order than the whole."""
+"""Bound on differences in float64: ranks add up a batch in another order than one process."""
 
 
 def model() -> nn.Sequential:
@@ -36,7 +36,7 @@ def half(rank: int, whole: Tensor) -> Tensor:
 def train(
     network: nn.Module, optimizer: Optimizer, rank: int | None = None, start: int = 0
 ) -> None:
-    """Take steps; with a rank, on its part of each batch."""
+    """Take steps on whole batches, or with a rank on its half of each."""
     for step in range(start, start + STEPS):
         inputs, targets = batch(step)
         if rank is not None:

@@ -51,8 +51,8 @@ class RankError(Exception):
 def run(function: Function, *args: Any, limit: float = 60.0) -> list[Any]:
     """Call `function(rank, *args)` in two processes and return what rank 0 and rank 1 returned.
 
-    The default process group is gloo's, of both; random numbers begin with the same seed. Arguments
-    and results are pickled: pass plain tensors, no DTensor.
+    Both processes are in the default process group, which is gloo's, and have the same random seed.
+    Arguments and results are pickled: pass plain tensors, no DTensor.
 
     Raises:
         RankError: a rank raised an error or died, or it took longer than `limit` seconds.
@@ -95,7 +95,7 @@ def several(ranks: int) -> Iterator[Callable[..., list[Any]]]:
 def _server() -> ForkServer:
     """Return the server that forks ranks: it has imported torch, and runs no tests.
 
-    Python keeps one server in a process, and that of Triton's interpreter has another environment.
+    Python's own server is not used: tests/interpreter.py starts it with another environment.
     """
     server = ForkServer()
     server.set_forkserver_preload(_IMPORTED)

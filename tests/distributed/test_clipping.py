@@ -20,9 +20,10 @@ pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch
 NORM, VALUE = GradientClipping.NORM, GradientClipping.VALUE
 
 
-def _still(params: list[nn.Parameter], **given: Any) -> GradientClippingOptimizer:
+def _still(params: list[nn.Parameter], **options: Any) -> GradientClippingOptimizer:
+    """Return an optimizer that clips gradients and leaves the parameters as they are."""
     named: dict[str, Tensor] = {str(index): param for index, param in enumerate(params)}
-    return GradientClippingOptimizer(Still(named, {}, [{"params": params}]), **given)
+    return GradientClippingOptimizer(Still(named, {}, [{"params": params}]), **options)
 
 
 def _with_gradients(mesh: Any, step: int, scale: float = 3.0) -> tuple[list[Any], list[Any]]:
@@ -37,7 +38,9 @@ def _with_gradients(mesh: Any, step: int, scale: float = 3.0) -> tuple[list[Any]
     return ours, alone
 
 
-def _as_one(rank: int, mesh: tuple[int, ...], norm_type: float) -> tuple[float, int]:
+def _compared_with_one_process(
+    rank: int, mesh: tuple[int, ...], norm_type: float
+) -> tuple[float, int]:
     """Return the largest difference to torch on one process, and the number of all_reduce calls."""
     device_mesh = distributed.init_device_mesh("cpu", mesh)
     largest_error, calls = 0.0, 0
@@ -60,11 +63,11 @@ def _as_one(rank: int, mesh: tuple[int, ...], norm_type: float) -> tuple[float, 
 @pytest.mark.parametrize("norm_type", [2.0, 3.0, torch.inf])
 @pytest.mark.parametrize("mesh", [(2,), (1, 2), (2, 1)], ids=str)
 def test_the_norm_is_that_of_one_process(mesh: tuple[int, ...], norm_type: float) -> None:
-    """Shards are even, uneven, empty and replicated, one tensor is plain; at most one all_reduce.
+    """Shards are even, uneven, empty or replicated, and one tensor is plain.
 
     Tensors are cut along the mesh's last dimension. If its size is one, no all_reduce is needed.
     """
-    for largest_error, calls in pair.run(_as_one, mesh, norm_type):
+    for largest_error, calls in pair.run(_compared_with_one_process, mesh, norm_type):
         assert largest_error < 1e-6
         assert calls == (mesh[-1] > 1)
 
@@ -112,7 +115,7 @@ def test_a_rank_without_gradients_keeps_no_rank_waiting() -> None:
 
 
 def _grouped(rank: int) -> Any:
-    """Clip a table of each rank and a DTensor; the mapping says which ranks' gradients count."""
+    """Clip a table of each rank and a DTensor; `param_to_pgs` says which ranks' gradients count."""
     from torch.distributed.tensor import DTensor, Replicate
 
     table = nn.Parameter(torch.zeros(2))
@@ -123,8 +126,8 @@ def _grouped(rank: int) -> Any:
     groups = {table: [distributed.group.WORLD], odd: [distributed.group.WORLD]}
     results = []
     for is_global in (True, False):
-        given = {"enable_global_grad_clip": is_global, "param_to_pgs": groups}
-        total, grads = _still([table, odd], clipping=NORM, **given).compute_total_grad_norm()
+        options = {"enable_global_grad_clip": is_global, "param_to_pgs": groups}
+        total, grads = _still([table, odd], clipping=NORM, **options).compute_total_grad_norm()
         results.append(total.item() ** 2)
         assert [grad.numel() for grad in grads] == [2, 1]
     return results

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch
 
 SHARDED_TENSORS = [
     (shape, placement) for shape, placement in SHARDED if placement
-]  # torch's scaler refuses plain tensors beside
+]  # torch's scaler refuses plain tensors beside DTensors
 
 
 class CountingScaler(amp.GradScaler):

@@ -1,4 +1,4 @@
-"""Test the two processes for distributed tests: results, errors, time-outs, and the call after."""
+"""Test the two processes for distributed tests: results, errors, time-outs, and later calls."""
 
 import os
 import time

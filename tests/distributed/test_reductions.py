@@ -73,7 +73,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "NovoGrad": {"weight_decay": 0.1},
     "Amos": {},
     "StableSPAM": {"reset_every": 3},
-    "FedScalars": {"swap": True},
+    "ReducedScalars": {"swap": True},
     "SM3": {},
     "Peaks": {},
     "Ragged": {},
@@ -114,27 +114,28 @@ def rule(name: str) -> Any:
 
 
 class _Run:
-    """Two optimizers of equal parameters: of two ranks, and of this process alone."""
+    """Two optimizers of equal parameters: sharded over two ranks, and whole in this process."""
 
     def __init__(self, cls: Any, options: Any, cuts: Any, dtype: Any, *mesh: int) -> None:
         self.mesh = distributed.init_device_mesh("cpu", mesh or (2,))
         self.cuts = cuts
         drawn = [torch.randn(shape, dtype=dtype) for shape, _ in cuts]
         self.alone = [nn.Parameter(value.clone()) for value in drawn]
-        self.parts = [
+        self.sharded = [
             nn.Parameter(shard(value, _cut(axis), self.mesh))
             for value, (_, axis) in zip(drawn, cuts, strict=True)
         ]
         half = len(drawn) // 2
         self.ours, self.reference = (
             cls([{"params": params[:half]}, {"params": params[half:], "lr": 0.005}], **options)
-            for params in (self.parts, self.alone)
+            for params in (self.sharded, self.alone)
         )
 
     def step(self, lowering: str, missing: int | None = None, last: float | None = None) -> None:
         """Take a step of both optimizers.
 
-        `missing` is the index of a parameter without a gradient, `last` the others' last element.
+        `missing` is the index of a parameter without a gradient. `last` is the last element of the
+        other gradients.
         """
         for index, alone in enumerate(self.alone):
             grad = torch.randn_like(alone) if index != missing else None
@@ -142,7 +143,7 @@ class _Run:
                 grad.view(-1)[-1] = last
             alone.grad = grad
             placement = _cut(self.cuts[index][1])
-            self.parts[index].grad = None if grad is None else shard(grad, placement, self.mesh)
+            self.sharded[index].grad = None if grad is None else shard(grad, placement, self.mesh)
         with use_lowering(lowering):
             self.ours.step()
         with use_lowering("fused_cpu" if lowering == "fused_cpu" else "forloop"):
@@ -151,7 +152,7 @@ class _Run:
     def error(self) -> float:
         """Return the largest difference of a parameter or a state to one process."""
         results = [0.0]
-        for ours, alone in zip(self.parts, self.alone, strict=True):
+        for ours, alone in zip(self.sharded, self.alone, strict=True):
             results.append(difference(ours.detach(), alone.detach()))
             states, expected = self.ours.state[ours], self.reference.state[alone]
             assert list(states) == list(expected)
@@ -212,7 +213,7 @@ def _states_that_differ(rank: int, cls: Any, cuts: Any, lowering: str, last: flo
     run.step(lowering, last=last)
     run.step(lowering)
     results = []
-    for ours, alone in zip(run.parts, run.alone, strict=True):
+    for ours, alone in zip(run.sharded, run.alone, strict=True):
         for key, value in run.reference.state[alone].items():
             state = run.ours.state[ours][key]
             whole = state.full_tensor() if hasattr(state, "full_tensor") else state
@@ -267,7 +268,7 @@ def _same_placements(rank: int) -> list[tuple[Any, ...]]:
     for shape, axis in [((5, 3), 0), ((5, 3), 1), ((3, 4, 5), 0)]:
         run = _Run(Adafactor, {}, [(shape, axis)], torch.bfloat16)
         run.ours.init_state()
-        states = run.ours.state[run.parts[0]]
+        states = run.ours.state[run.sharded[0]]
         for key in ("row_var", "col_var"):
             state = states[key]
             assert isinstance(state, DTensor)
@@ -356,12 +357,12 @@ def _column_major_error(rank: int, dtype: torch.dtype) -> float:
 
     cuts: Any = [((8, 4), 0), ((9, 8), 1), ((40, 70), 0)]
     run = _Run(Adafactor, {}, cuts, dtype)
-    for index, param in enumerate(run.parts):
+    for index, param in enumerate(run.sharded):
         column_major = param.to_local().mT.contiguous().mT
         transposed = nn.Parameter(DTensor.from_local(column_major, run.mesh, param.placements))
         assert not transposed.to_local().is_contiguous()
-        run.parts[index] = transposed
-    run.ours = Adafactor(run.parts, lr=0.005)
+        run.sharded[index] = transposed
+    run.ours = Adafactor(run.sharded, lr=0.005)
     run.reference = Adafactor(run.alone, lr=0.005)
     for _ in range(3):
         run.step("fused_cpu")

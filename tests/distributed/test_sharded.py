@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch
 
 
 class _Run:
-    """Two optimizers of equal parameters: of two ranks, and of this process alone."""
+    """Two optimizers of equal parameters: sharded over two ranks, and whole in this process."""
 
     def __init__(self, case: Case, dtype: torch.dtype, *mesh: int) -> None:
         self.mesh = distributed.init_device_mesh("cpu", mesh or (2,))

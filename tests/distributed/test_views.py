@@ -65,14 +65,14 @@ class _Run:
         self.mesh, self.dtype = distributed.init_device_mesh("cpu", (2,)), dtype
         drawn = [torch.randn(self.shape, dtype=dtype) for _ in range(3)]
         self.alone = [nn.Parameter(value.clone()) for value in drawn]
-        self.parts = [nn.Parameter(shard(value, _cut(self.axis), self.mesh)) for value in drawn]
+        self.sharded = [nn.Parameter(shard(value, _cut(self.axis), self.mesh)) for value in drawn]
         self.ours, self.reference = (
             optimizer_class(name)([{"params": params, "view": view}], lr=0.01)
-            for params in (self.parts, self.alone)
+            for params in (self.sharded, self.alone)
         )
 
     def step(self, lowering: str) -> None:
-        for alone, part in zip(self.alone, self.parts, strict=True):
+        for alone, part in zip(self.alone, self.sharded, strict=True):
             alone.grad = torch.randn_like(alone)
             part.grad = shard(alone.grad, _cut(self.axis), self.mesh)
         with use_lowering(lowering):
@@ -83,7 +83,7 @@ class _Run:
     def error(self) -> float:
         """Return the largest difference of a parameter or a state."""
         results = [0.0]
-        for ours, alone in zip(self.parts, self.alone, strict=True):
+        for ours, alone in zip(self.sharded, self.alone, strict=True):
             results.append(difference(ours.detach(), alone.detach()))
             states, expected = self.ours.state[ours], self.reference.state[alone]
             assert list(states) == list(expected)
@@ -126,7 +126,7 @@ def _states(rank: int) -> list[tuple[Any, ...]]:
     for case in ("a batch", "a flat convolution", "the second axis"):
         run = _Run(case)
         run.ours.init_state()
-        states = run.ours.state[run.parts[0]]
+        states = run.ours.state[run.sharded[0]]
         for key in ("row_var", "col_var"):
             placement = states[key].placements[0]
             axis = None if placement.is_replicate() else placement.dim
@@ -172,12 +172,12 @@ def test_shards_that_are_no_shards_of_the_view_are_refused() -> None:
 def _set_on_one_rank(rank: int) -> str:
     run = _Run("a batch")
     run.step("foreach")
-    before = [param.detach().to_local().clone() for param in run.parts]
+    before = [param.detach().to_local().clone() for param in run.sharded]
     if rank == 1:
         run.ours.param_groups[0]["view"] = (3, 16, 16)
     with pytest.raises((ValueError, RuntimeError)) as refused:
         run.step("foreach")
-    for param, value in zip(run.parts, before, strict=True):
+    for param, value in zip(run.sharded, before, strict=True):
         assert torch.equal(param.detach().to_local(), value)
     run.ours.param_groups[0]["view"] = (12, 4, 16)
     run.ours.step()

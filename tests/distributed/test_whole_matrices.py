@@ -31,23 +31,23 @@ pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch
 
 
 @pytest.fixture(scope="module")
-def four() -> Iterator[Callable[..., list[Any]]]:
+def four_ranks() -> Iterator[Callable[..., list[Any]]]:
     for name in CASES:
-        rule_of(name)  # one process writes the texts, and four find them
+        rule_of(name)  # one process writes the texts, and four processes find them
     with pair.several(4) as run:
         yield run
 
 
-def test_ranks_follow_one_process(four: Callable[..., list[Any]]) -> None:
-    for found in four(followed, limit=600):
+def test_ranks_follow_one_process(four_ranks: Callable[..., list[Any]]) -> None:
+    for found in four_ranks(followed, limit=600):
         assert found == {}
 
 
 def test_checkpoints_go_on_with_other_numbers_of_ranks(
-    tmp_path: Path, four: Callable[..., list[Any]]
+    tmp_path: Path, four_ranks: Callable[..., list[Any]]
 ) -> None:
     for rule in ("shampoo", "dion"):
-        for found in four(resumed, rule, str(tmp_path / rule)):
+        for found in four_ranks(resumed, rule, str(tmp_path / rule)):
             assert found == {}
 
 

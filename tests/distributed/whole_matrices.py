@@ -44,7 +44,7 @@ CASES: dict[str, tuple[dict[str, Any], Cuts]] = {
     "apollo": ({"rank": 2, "mini": True}, (*MATRICES, *BATCHES)),
     "clipped_shampoo": ({}, (*MATRICES, *BATCHES, *OTHERS)),
 }
-"""Options and parameters of rules: with numbers of rows and columns, of groups, and at random."""
+"""Options and parameters of rules: some have row, column or group states, or random numbers."""
 MESHES = ("two", "three", "HSDP", "rows and columns", "strided")
 ON_TWO_DIMENSIONS = ("shampoo", "kl_soap", "dion", "clipped_shampoo")
 """Rules for meshes of two dimensions; the others run on two and three ranks."""

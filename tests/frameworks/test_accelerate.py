@@ -135,7 +135,7 @@ def train_on_two_processes(
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("name", ["AdamW", "RAdam", "SGD", "Adafactor"])
 def test_two_processes_train_as_with_torch(name: str, sharded: bool) -> None:
-    """Accelerate exchanges the parameters for dummies, and these for DTensors."""
+    """Accelerate replaces the parameters by dummies, and these by DTensors."""
     found, is_sharded = pair.run(train_on_two_processes, name, True, sharded)[0]
     expected, _ = pair.run(train_on_two_processes, name, False, False)[0]
 

@@ -1,4 +1,4 @@
-"""Draw rules and run them for as long as options: python -m fuzz --seconds 600 (make fuzz)."""
+"""Draw rules and run them for some seconds: python -m fuzz --seconds 600 (make fuzz)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _run(options: argparse.Namespace) -> int:
     import gc
     import warnings
 
-    import interpreter  # noqa: F401  (mends Triton's interpreter)
+    import interpreter  # noqa: F401  (speeds up Triton's interpreter)
 
     from fuzz.matrix import run_matrix
     from fuzz.replay import replay

@@ -75,7 +75,7 @@ class Doubtful:
 
 
 class Bounded:
-    """Values (`v`), bounds (`e`), which are comparable (`ok`), and the dtype's unit (`eps`)."""
+    """Values (`v`), bounds (`e`), a mask of comparable values (`ok`), the dtype's unit (`eps`)."""
 
     __slots__ = ("e", "eps", "ok", "v")
     __array_priority__ = 1000

@@ -42,7 +42,7 @@ def _product(a: Any, b: Any) -> Bounded:
 
 
 def _moved(op: str, x: Any) -> Bounded:
-    """Return an op that only moves elements."""
+    """Return the result of an op that only moves elements."""
     x = lift(x)
     e, ok = x.e + torch.zeros_like(x.v), x.ok.expand(x.v.shape)
     return in_range(PLAIN[op](x.v), PLAIN[op](e), PLAIN[op](ok), x.eps)
@@ -98,13 +98,13 @@ def _descending(x: Any) -> Bounded:
 
 
 def _unknown(op: str, x: Any) -> Bounded:
-    """Return a decomposition, which a small change may turn into quite another one."""
+    """Return a decomposition. It is not comparable: a small change may turn it into another."""
     v = PLAIN[op](lift(x).v)
     return Bounded(v, torch.zeros_like(v), torch.zeros_like(v, dtype=torch.bool), lift(x).eps)
 
 
 def _singular_vectors(x: Any, rank: Any) -> Bounded:
-    """Return vectors, which a small change may turn into quite other ones."""
+    """Return vectors. They are not comparable: a small change may turn them into others."""
     v = PLAIN["singular_vectors"](lift(x).v, lift(rank).v)
     return Bounded(v, torch.zeros_like(v), torch.zeros_like(v, dtype=torch.bool), lift(x).eps)
 

@@ -175,7 +175,7 @@ def _as_stored(word: str, x: Any, eps: Any) -> Bounded:
 
 
 def _at_random(x: Any, chance: Any, eps: Any) -> Bounded:
-    """Return a rounding at random; it is monotonic in both operands, so the ends bound it."""
+    """Return a rounding at random; it is monotonic in both operands, so their ends bound it."""
     x, chance, unit = lift(x), lift(chance), lift(eps).v
     ex, ec = operand(x, x.eps), operand(chance, chance.eps)
     v, *ends = (

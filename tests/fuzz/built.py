@@ -37,7 +37,7 @@ from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
 _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(?:include|reader)/\w+\.h"\n')
-# Headers ask for optimizations, whatever the flags are: they take two thirds of the time.
+# Headers ask for optimizations, which take two thirds of the time, whatever the flags are.
 _OPTIMIZE = re.compile(r"^#pragma GCC optimize.*\n", re.M)
 _INLINE = "__attribute__((always_inline)) inline"
 # names that every rule's C++ defines
@@ -47,7 +47,7 @@ _RULE_NAMES = re.compile(
 _FLAGS = (
     *("-O0", "-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno"),
     "-fno-exceptions",  # as for a user
-    "-Werror=shadow=local",  # a loop's variable once hid the place that random numbers go by
+    "-Werror=shadow=local",  # a loop's variable once hid the index of random numbers
 )
 TYPES = dtype_variants.bits_of_dtypes((torch.float64, torch.float32, torch.bfloat16, torch.float16))
 
@@ -84,7 +84,7 @@ class Built:
 
     @property
     def waits(self) -> bool:
-        """Tell whether its C++ steps suspend, because parameters wait for one another."""
+        """Tell whether the rule's C++ steps suspend, because parameters wait for one another."""
         return bool(self.cls.rule.wide)
 
     @property
@@ -97,7 +97,7 @@ def load(text: str, only: str = "") -> Built:
     """Read a spec's text, and generate all lowerings of it or one, without the formatter."""
     spec = Spec(f"random_{only}" if only else "Random", text, "<drawn>", 1)
     always = ("optimizer", "function", "outlined")
-    written = [one for one in LOWERINGS if not only or one.name in (*always, only)]
+    written = [each for each in LOWERINGS if not only or each.name in (*always, only)]
     with (
         mock.patch.object(emit, "find_ruff", return_value=None),
         mock.patch.object(emit, "LOWERINGS", tuple(written)),

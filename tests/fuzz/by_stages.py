@@ -29,7 +29,7 @@ RULES = (
 CHAINS = 200
 STEPS, SPOILED = 7, 3
 BOUND = 1e-11
-"""Bound relative to the largest element: a difference, which is an update by hand, loses digits."""
+"""Bound relative to the largest element: an update by hand is a difference, which loses digits."""
 ROUNDED = 1e-6
 """Bound with weights in float32."""
 
@@ -45,7 +45,7 @@ def cases() -> Iterator[str]:
 
 
 def _is_by_hand(rule: str, name: str) -> bool:
-    """Tell whether torch has what a modifier does: amsgrad stands inside of its rules."""
+    """Tell whether torch can do what a modifier does: amsgrad is an option of some classes."""
     return name != "amsgrad" or rule in ("Adam", "AdamW", "SGD")
 
 

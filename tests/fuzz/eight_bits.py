@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _PLAIN = re.compile(
     r"""(=state\(["']\w+["'], init=[-\d.e]+)((?:, when=["']\w[\w ]*["'])?\),$)""", re.M
 )
-_MODERATE = (2.0**-80, 2.0**100)
+_MODERATE = (2.0**-80, 2.0**100)  # bounds of the scales of comparable blocks
 
 
 def drawn(seed: str | int, text: str) -> str:

@@ -190,7 +190,7 @@ class Expressions:
         return self.fill(self.pick(*forms) if depth > 0 else forms[0], depth)
 
     def condition(self, depth: int = 1) -> str:
-        """Draw a condition that has one answer before a step looks at a tensor."""
+        """Draw a condition that is known before a step looks at a tensor."""
         if depth > 0 and self.chance(0.35):
             return self.fill(self.pick(*grammar.CONDITIONS), depth)
         if self.chance(0.3):

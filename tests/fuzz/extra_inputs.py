@@ -26,7 +26,7 @@ _FORMS = (
 
 
 def drawn(seed: str | int, text: str) -> str:
-    """Return the text with an extra input, now and then; it changes the gradient at first."""
+    """Return the text, for some seeds with an extra input, which first changes the gradient."""
     lot = Random(f"inputs {seed}")
     if lot.random() > 0.25:
         return text

@@ -18,7 +18,9 @@ from optgen.spec.errors import SpecError
 BATCH = 32
 
 Draw = Callable[[str], tuple[str, list[Setting]]]
-"""Draw a spec's text and settings by a seed; the parts of a composition may not go together."""
+"""A function of a seed that returns a spec's text and settings.
+
+It raises an error if the modifiers of a composition do not go together."""
 
 
 @dataclass

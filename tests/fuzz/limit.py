@@ -1,4 +1,4 @@
-"""Limit the processor time of a rule: a busy machine does not make one hang."""
+"""Limit a rule's processor time, not its wall time, which is longer on a busy machine."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def compose_case(case: str) -> tuple[str, list[Setting]]:
     rule, *names = case.split()
     lot = Random(case)
     if rule.startswith("#"):
-        seed = next(seed for seed in (f"{case} rule {k}" for k in range(99)) if _is_read(seed))
+        seed = next(seed for seed in (f"{case} rule {k}" for k in range(99)) if _is_valid(seed))
         text, settings = draw(seed, lambda _, text: _composed(lot, random_spec(text), names))
     else:
         text, settings = _composed(lot, _spec(rule), names), _settings(lot, rule)
@@ -136,8 +136,8 @@ def _composed(lot: Random, spec: Spec, names: Sequence[str]) -> str:
     return composed(spec, tuple(with_values(lot, name) for name in names), "Random").source
 
 
-def _is_read(seed: str) -> bool:
-    """Tell whether a drawn rule is right by itself."""
+def _is_valid(seed: str) -> bool:
+    """Tell whether optgen accepts a drawn rule without modifiers."""
     try:
         read_spec(random_spec(draw(seed, lambda _, text: text)[0]))
     except SpecError:

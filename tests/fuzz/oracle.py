@@ -62,7 +62,7 @@ PARAM = ""
 
 
 @dataclass(frozen=True)
-class Taker:
+class StepArguments:
     """The arguments of a parameter's step; its states have the form of a checkpoint."""
 
     hypers: Mapping[str, Any]
@@ -73,50 +73,58 @@ class Taker:
     index: int = 0
 
 
-def step_by_rule(algorithm: Algorithm, taker: Taker) -> Step:
+def step_by_rule(algorithm: Algorithm, arguments: StepArguments) -> Step:
     """Take the step of one parameter alone."""
-    return steps_by_rule(algorithm, [taker])[0]
+    return steps_by_rule(algorithm, [arguments])[0]
 
 
-def steps_by_rule(algorithm: Algorithm, takers: Sequence[Taker]) -> list[Step]:
+def steps_by_rule(algorithm: Algorithm, all_arguments: Sequence[StepArguments]) -> list[Step]:
     """Take the step of several parameters together: all are 0-dim, or none is."""
-    dtype = takers[0].param.dtype
+    dtype = all_arguments[0].param.dtype
     is_low, eps = dtype != torch.float64, torch.finfo(dtype).eps
     original, algorithm = algorithm, eight_bits.in_float32(algorithm)
     if any(s.dtype == "float32" for s in algorithm.states if s.shape != "scalar"):
         eps = max(eps, torch.finfo(torch.float32).eps)
-    without_axes = takers[0].param.ndim == 0
-    members = [_member(algorithm, taker, eps) for taker in takers]
-    stored = _with_stores(algorithm, takers[0].param)
+    without_axes = all_arguments[0].param.ndim == 0
+    members = [_member(algorithm, arguments, eps) for arguments in all_arguments]
+    stored = _with_stores(algorithm, all_arguments[0].param)
     with (
         tensors_in(eps, without_axes),
         bounded_meanings(coarse_matrices=is_low),
         watch_branches() as unsure,
     ):
         results = evaluate_together(stored, members)
-        values_of_takers = [
+        values_by_param = [
             {
-                PARAM: _stored(value, dtype, taker.param.shape),
-                **{k: _stored(v, *_dtype_and_shape(stored, k, taker)) for k, v in states.items()},
+                PARAM: _stored(value, dtype, arguments.param.shape),
+                **{
+                    k: _stored(v, *_dtype_and_shape(stored, k, arguments))
+                    for k, v in states.items()
+                },
             }
-            for taker, (value, states) in zip(takers, results, strict=True)
+            for arguments, (value, states) in zip(all_arguments, results, strict=True)
         ]
-    return [Step(eight_bits.rounded(original, values), not unsure) for values in values_of_takers]
+    return [Step(eight_bits.rounded(original, values), not unsure) for values in values_by_param]
 
 
-def _member(algorithm: Algorithm, taker: Taker, eps: float) -> Member:
+def _member(algorithm: Algorithm, arguments: StepArguments, eps: float) -> Member:
     """Return the arguments of the evaluator, with bounds on the rounding errors of all tensors."""
     scalars = {s.key for s in algorithm.scalar_states()}
     state: dict[str, Any] = {}
-    for key, value in taker.state.items():
+    for key, value in arguments.state.items():
         unit = torch.finfo(value.dtype).eps if key in scalars else eps
         state[key] = value if key == "step" else Bounded(value.double(), eps=unit)
-    param, grad = (Given(x.double(), eps=eps) for x in (taker.param, taker.grad))
-    param.stored_dtype = taker.param.dtype
+    param, grad = (Given(x.double(), eps=eps) for x in (arguments.param, arguments.grad))
+    param.stored_dtype = arguments.param.dtype
     default = torch.get_default_dtype()
     param_and_grad: Any = (param, grad)
     return Member(
-        taker.hypers, *param_and_grad, state, default, index=taker.index, group=taker.group
+        arguments.hypers,
+        *param_and_grad,
+        state,
+        default,
+        index=arguments.index,
+        group=arguments.group,
     )
 
 
@@ -125,7 +133,7 @@ def _with_stores(algorithm: Algorithm, param: Tensor) -> Algorithm:
 
     A lowering may store a tensor before it reads this tensor again.
     """
-    dtypes = {s.symbol: kept_in(algorithm, s.key, param) for s in algorithm.states}
+    dtypes = {s.symbol: state_dtype(algorithm, s.key, param) for s in algorithm.states}
     dtypes = {algorithm.param: param.dtype} | dtypes
     scalars = {s.symbol for s in algorithm.scalar_states()}
 
@@ -143,15 +151,15 @@ def _with_stores(algorithm: Algorithm, param: Tensor) -> Algorithm:
 
 
 def _dtype_and_shape(
-    algorithm: Algorithm, key: str, taker: Taker
+    algorithm: Algorithm, key: str, arguments: StepArguments
 ) -> tuple[torch.dtype, torch.Size]:
     """Return the dtype and the shape of a state, or of the step count."""
     shape = next((s.shape for s in algorithm.states if s.key == key), "scalar")
-    sizes = _shape(taker.param, shape, taker.hypers)
-    return kept_in(algorithm, key, taker.param), torch.Size(sizes)
+    sizes = _shape(arguments.param, shape, arguments.hypers)
+    return state_dtype(algorithm, key, arguments.param), torch.Size(sizes)
 
 
-def kept_in(algorithm: Algorithm, key: str, param: Tensor) -> torch.dtype:
+def state_dtype(algorithm: Algorithm, key: str, param: Tensor) -> torch.dtype:
     """Return the dtype of a state, or of the step count."""
     state = next((s for s in algorithm.states if s.key == key), None)
     if state is None or state.shape == "scalar":
@@ -182,7 +190,7 @@ def fresh_states(
         if start is None:
             start = hypers[state.init] if isinstance(state.init, str) else state.init
         shape = _shape(param, state.shape, hypers)
-        dtype = kept_in(algorithm, state.key, param)
+        dtype = state_dtype(algorithm, state.key, param)
         states[state.key] = torch.zeros(shape, dtype=dtype) + torch.as_tensor(start).to(dtype)
     return states
 

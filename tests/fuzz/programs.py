@@ -11,14 +11,14 @@ from typing import Any
 from torch import Tensor
 
 from fuzz.expressions import Expressions, Known
-from fuzz.oracle import PARAM, Expected, Taker, step_by_rule
+from fuzz.oracle import PARAM, Expected, StepArguments, step_by_rule
 from optgen.ir.algorithm import Algorithm
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu", "fused_triton")
 """Lowerings that a program has; it has neither a functional form nor phases."""
 
 _STATE = re.compile(r'^    (\w+)=state\("key_\w+", init=[^,)]+\),$', re.M)
-_OF_STEPS = re.compile(r"\b(numel|ndim|machine_eps|fresh|factored)\(")
+_OF_STEPS = re.compile(r"\b(numel|ndim|machine_eps|fresh|factored)\(")  # not for programs
 _TEMPLATE = """
 
 @Random.{mode}
@@ -28,7 +28,7 @@ def to_{mode}({lists}, /{hypers}):
 
 
 def drawn(seed: str | int, text: str) -> str:
-    """Return two programs for a rule, or "": mostly, or if no state of the rule can be in one."""
+    """Return two programs for a rule; for most seeds, or without a state to use, return ""."""
     lot = Random(f"programs {seed}")
     states = _STATE.findall(text)
     if not states or lot.random() > 0.35:
@@ -94,7 +94,7 @@ def expected_values(
     }
     stored = tuple(replace(s, dtype=dtypes.get(s.key)) for s in program.states)
     step = step_by_rule(
-        replace(program, states=stored), Taker(values_of_hypers, param_, grad, states)
+        replace(program, states=stored), StepArguments(values_of_hypers, param_, grad, states)
     )
     written = {s.symbol: s.key for s in program.states if s.written}
     written_values = {keys[symbol]: step.values[key] for symbol, key in written.items()}

@@ -233,7 +233,7 @@ def test_a_rule_that_does_not_compile_is_left_out() -> None:
 
 
 def test_a_rule_is_shrunk() -> None:
-    """Only what makes the rule fail is left, here any root; branch, state and settings go."""
+    """Here any rule with a root fails: the root stays, and branch, state and settings go."""
     text, setting = shrink.Shrinker(
         RULE, SETTINGS[-1], lambda text, _: "sqrt(" in text and _reads(text), 10**9
     ).run()

@@ -24,9 +24,9 @@ from fuzz.oracle import (
     PARAM,
     Expected,
     Step,
-    Taker,
+    StepArguments,
     fresh_states,
-    kept_in,
+    state_dtype,
     step_by_rule,
     steps_by_rule,
 )
@@ -53,7 +53,7 @@ class Setting:
 
 @dataclass
 class Count:
-    """Counts of the tensors of all steps that were compared, and of those that could not be."""
+    """Counts of parameters' steps that were compared, and of those that could not be."""
 
     compared: int = 0
     incomparable: int = 0
@@ -69,6 +69,8 @@ def run(
 
 
 class _Trial:
+    """A rule with one setting, and the findings so far."""
+
     def __init__(self, rule: Built, setting: Setting, count: Count) -> None:
         self.rule, self.setting, self.count = rule, setting, count
         self.dtype = getattr(torch, setting.dtype)
@@ -113,19 +115,21 @@ class _Trial:
         grads: list[Tensor],
         inputs: extra_inputs.Handed,
     ) -> list[Step]:
-        """Take the step of every parameter by the rule; what is not kept is left out."""
+        """Take the step of every parameter by the rule. The results have no extra inputs."""
         algorithm = self.rule.algorithm
-        takers, handed = [], set[str]()
+        all_arguments, handed = [], set[str]()
         for index, ((param, state), grad) in enumerate(zip(values, grads, strict=True)):
             flags, inputs_of_param = extra_inputs.seen_by_the_rule(algorithm, inputs, index)
             group = wide.group_of(self.setting, index)
             known = {**state, **inputs_of_param}
-            takers.append(Taker({**hypers, **flags}, param, grad, known, group, index))
+            all_arguments.append(
+                StepArguments({**hypers, **flags}, param, grad, known, group, index)
+            )
             handed |= set(inputs_of_param)
         if algorithm.is_wide:
-            steps = steps_by_rule(algorithm, takers)
+            steps = steps_by_rule(algorithm, all_arguments)
         else:
-            steps = [step_by_rule(algorithm, taker) for taker in takers]
+            steps = [step_by_rule(algorithm, arguments) for arguments in all_arguments]
         return [
             Step({key: x for key, x in step.values.items() if key not in handed}, step.sure)
             for step in steps
@@ -190,16 +194,16 @@ class _Trial:
         if not step.sure:
             self.count.incomparable += 1
             return
-        known = all(bool(r.comparable.all()) for r in step.values.values())
-        self.count.compared += known
-        self.count.incomparable += not known
+        comparable = all(bool(r.comparable.all()) for r in step.values.values())
+        self.count.compared += comparable
+        self.count.incomparable += not comparable
         for key, expected in step.values.items():
             wrong = expected.first_wrong(found[key])
             algorithm = self.rule.algorithm
             dtype = (
                 self.dtype
                 if key == PARAM
-                else kept_in(algorithm, key, torch.empty(0).to(self.dtype))
+                else state_dtype(algorithm, key, torch.empty(0).to(self.dtype))
             )
             if key != "step" and found[key].dtype != dtype:
                 wrong = f"{found[key].dtype} for {dtype}"
@@ -226,7 +230,7 @@ class _Trial:
             if key == "step":
                 state[key] = float(value)
             elif key != PARAM:
-                state[key] = value.to(kept_in(self.rule.algorithm, key, param))
+                state[key] = value.to(state_dtype(self.rule.algorithm, key, param))
         return values[PARAM].to(self.dtype), state
 
     @contextlib.contextmanager

@@ -27,7 +27,7 @@ def backward(net: nn.Module, step: int) -> None:
 
 @pytest.mark.parametrize("tied", [False, True], ids=["", "tied"])
 @pytest.mark.parametrize("library", [torch.optim, optgen.optim], ids=["torch", "optgen"])
-def test_it_trains_as_a_step_after_the_backward_pass(library: Any, tied: bool) -> None:
+def test_steps_in_the_backward_pass_equal_steps_after_it(library: Any, tied: bool) -> None:
     ours, theirs = network(tied), network(tied)
     apply_optimizer_in_backward(library.AdamW, ours.parameters(), {"lr": 0.1})
     reference = library.AdamW(theirs.parameters(), lr=0.1)

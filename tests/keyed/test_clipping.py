@@ -1,4 +1,4 @@
-"""Test clipping in one process: it equals torch.nn.utils, with what it refuses and leaves out."""
+"""Test clipping in one process: it equals torch.nn.utils, and refuses invalid arguments."""
 
 from __future__ import annotations
 

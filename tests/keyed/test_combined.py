@@ -95,7 +95,7 @@ def saving_optimizer() -> KeyedOptimizer:
     return keyed
 
 
-def test_a_combined_optimizer_without_members() -> None:
+def test_a_combined_optimizer_without_members_is_empty() -> None:
     combined = CombinedOptimizer([])
     combined.step()
     combined.save_param_groups(True)
@@ -120,7 +120,7 @@ def test_a_closure_is_called_once() -> None:
 
 
 @pytest.mark.parametrize("wrap", [lambda o: o, OptimizerWrapper, lambda o: WarmupOptimizer(o, [])])
-def test_the_loss_comes_back(wrap: Any) -> None:
+def test_a_step_returns_the_loss_of_its_closure(wrap: Any) -> None:
     calls: list[int] = []
 
     def closure() -> float:

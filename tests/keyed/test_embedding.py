@@ -1,4 +1,4 @@
-"""Test tables that update their rows in the backward pass: the bits are those of a later step."""
+"""Test tables that update their rows in the backward pass: a step after it gives equal bits."""
 
 from __future__ import annotations
 

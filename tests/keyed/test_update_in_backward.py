@@ -1,4 +1,4 @@
-"""Test updates in the backward pass: the bits are those of a later step, and few gradients live."""
+"""Test updates in the backward pass: a step after it gives equal bits, and holds more gradients."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def ScalarAroundRows(p, g, /, v=state("v", shape="scalar", init=0.5), *, lr=hype
     v = v + max_abs(g)
     p = p - lr * g / (1 + v)
 '''
-RULES = ("novograd", "stablespam", "amos", "one_moment", "fedscalars")
+RULES = ("novograd", "stablespam", "amos", "one_moment", "reducedscalars")
 
 
 @pytest.mark.parametrize("name", RULES)

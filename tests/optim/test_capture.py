@@ -27,13 +27,13 @@ from optgen import use_lowering
 
 CAPTURABLE = [name for name in CLASSES if name not in SPARSE]
 LOWERINGS = ("forloop", "foreach")
-BOUND = 1e-6  # a float32 scalar state is rounded at other places than without capturing
+BOUND = 1e-6  # a float32 scalar state is rounded at other points of the step than without capturing
 MATRIX_BOUND = 5e-3  # matrices are multiplied in bfloat16
 CHOSEN = [c for c in CASES if c.name in CAPTURABLE and "foreach" not in c.options]
 STEPS = [*((case, lowering) for case in CHOSEN for lowering in LOWERINGS)]
 STEPS += [
     (CASE_OF_DENSE_CLASS.get(name, Case(name)), None) for name in CAPTURABLE
-]  # None: the optimizer chooses
+]  # None: the optimizer chooses its lowering
 
 
 @pytest.mark.parametrize(("case", "lowering"), STEPS, ids=str)

@@ -88,7 +88,7 @@ def test_the_list_of_published_classes_is_the_catalogue() -> None:
     assert specs - elsewhere == set(PUBLISHED)
 
 
-def test_an_alias_brings_arguments_that_others_replace() -> None:
+def test_arguments_replace_those_of_an_alias() -> None:
     params = [nn.Parameter(torch.ones(2))]
     (group,) = create_optimizer(params, "nesterov").param_groups
     assert (group["momentum"], group["nesterov"]) == (0.9, True)

@@ -13,7 +13,7 @@ from torch.nn import Parameter
 
 from optgen.optim import LBFGS
 
-BOTH = [{}, {"line_search_fn": "strong_wolfe"}]
+LINE_SEARCHES = [{}, {"line_search_fn": "strong_wolfe"}]
 
 
 def descended(cls: Any, params: list[Parameter], loss: Any, steps: int = 3, **options: Any) -> Any:
@@ -48,7 +48,7 @@ def several_shapes() -> list[Parameter]:
     return [Parameter(tensor) for tensor in tensors]
 
 
-@pytest.mark.parametrize("options", BOTH, ids=str)
+@pytest.mark.parametrize("options", LINE_SEARCHES, ids=str)
 def test_parameters_of_several_shapes_end_as_torchs(options: dict[str, Any]) -> None:
     ours, losses = descended(LBFGS, several_shapes(), bowl, lr=0.2, **options)
     theirs, expected = descended(torch.optim.LBFGS, several_shapes(), bowl, lr=0.2, **options)
@@ -58,7 +58,7 @@ def test_parameters_of_several_shapes_end_as_torchs(options: dict[str, Any]) -> 
         assert torch.allclose(mine, other, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("options", BOTH, ids=str)
+@pytest.mark.parametrize("options", LINE_SEARCHES, ids=str)
 def test_complex_parameters_end_as_torchs(options: dict[str, Any]) -> None:
     """Complex parameters are stepped as pairs of reals, beside a real one."""
 
@@ -168,7 +168,7 @@ def test_a_step_without_elements_returns_the_loss() -> None:
     assert LBFGS([Parameter(torch.ones(0))]).step(lambda: 1.5) == 1.5
 
 
-@pytest.mark.parametrize("options", BOTH, ids=str)
+@pytest.mark.parametrize("options", LINE_SEARCHES, ids=str)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_gradient_that_is_not_finite_changes_nothing(value: float, options: Any) -> None:
     """torch's LBFGS makes every parameter NaN, after all the calls that it may make."""
@@ -202,9 +202,11 @@ def test_a_line_search_returns_from_an_undefined_point() -> None:
     def barrier(x: Tensor) -> Tensor:
         return (3 * x - x.log()).sum()
 
-    optimizing = run(LBFGS, barrier, Parameter(torch.full((3,), 20.0)), lr=50.0, **BOTH[1])
+    optimizing = run(LBFGS, barrier, Parameter(torch.full((3,), 20.0)), lr=50.0, **LINE_SEARCHES[1])
     optimizing.steps(5)
-    theirs = run(torch.optim.LBFGS, barrier, Parameter(torch.full((3,), 20.0)), lr=50.0, **BOTH[1])
+    theirs = run(
+        torch.optim.LBFGS, barrier, Parameter(torch.full((3,), 20.0)), lr=50.0, **LINE_SEARCHES[1]
+    )
 
     minimum = torch.full((3,), 1 / 3)
     assert torch.allclose(optimizing.param, minimum, atol=1e-3)
@@ -212,7 +214,7 @@ def test_a_line_search_returns_from_an_undefined_point() -> None:
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2, 3])
-@pytest.mark.parametrize("options", BOTH, ids=str)
+@pytest.mark.parametrize("options", LINE_SEARCHES, ids=str)
 def test_training_continues_after_a_closure_that_raised(
     options: dict[str, Any], calls: int
 ) -> None:

@@ -83,7 +83,9 @@ def test_what_is_no_tensor_or_belongs_to_no_parameter_is_kept_as_torch_does(name
         other = cls(parameters(name, torch.bfloat16))
         other.load_state_dict(packed)
         first = other.state[other.param_groups[0]["params"][0]]
-        note = re.sub("0x[0-9a-f]+", "", first["note"])  # torch makes it a generator's text
+        note = re.sub(
+            "0x[0-9a-f]+", "", first["note"]
+        )  # torch replaces it by the text of a generator
         values = [first["list"][0].dtype, first["list"][1]["deep"].dtype, note]
         loaded.append([*values, first["count"], other.state["elsewhere"]])
         assert other.state_dict()["state"]["elsewhere"] == {"any": 1}

@@ -24,7 +24,7 @@ COMPARED = [c for c in DIFFERENTIABLE if c.name != "ASGD" or c.options.get("t0",
 
 
 def states(case: Case) -> dict[str, Tensor]:
-    """Return a state from the middle of a training; tensors of elements require gradients."""
+    """Return a state from the middle of a training. Its tensors require grad, except 0-dim ones."""
     param = torch.nn.Parameter(torch.ones(6, dtype=torch.float64))
     optimizer = case.theirs([param])
     for grad in values([(6,)] * 7, torch.float64, 3):

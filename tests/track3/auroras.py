@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from track3.muons import Values, floored, iterated, nesterov, tall
-from track3.soaps import learn, schatten, soap_of, soft_direction
+from track3.muons import Values, floored, iterated, nesterov, tall_factor
+from track3.soaps import schatten, soap_of, soft_direction, update_bases
 
 
 def aurora(u: Tensor) -> Tensor:
@@ -43,11 +43,11 @@ def aurora_muon(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
     u = soap_of(u, memory, o["value"]) if o["soap"] else u
     update = aurora(u)
     reduced = update - o["contra"] * u / schatten(u)
-    update = tall(p) * reduced * schatten(update) / schatten(reduced)
+    update = tall_factor(p) * reduced * schatten(update) / schatten(reduced)
     variances = torch.zeros(len(update), 1, dtype=update.dtype)  # its mean never moves: beta2 is 1
     update = (
         update * (schatten(update) / schatten(update / variances.clamp(min=1e-10).sqrt())) * 1e5
     )
     if o["soap"]:
-        learn(g, memory)
+        update_bases(g, memory)
     return braked_step(p, update, o["lr"])

@@ -34,18 +34,18 @@ def nesterov(g: Tensor, memory: Values, mu: float) -> Tensor:
     return (1 - mu) * g + mu * memory["m"]
 
 
-def tall(x: Tensor) -> float:
+def tall_factor(x: Tensor) -> float:
     """Return the factor that Muon's update has if a matrix has more rows than columns."""
     return max(1.0, math.sqrt(x.size(0) / x.size(1)))
 
 
 def muon(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
     u = orthogonal(nesterov(g, memory, 0.95))
-    return p * (1 - o["lr"] * o["weight_decay"]) - o["lr"] * tall(p) * u
+    return p * (1 - o["lr"] * o["weight_decay"]) - o["lr"] * tall_factor(p) * u
 
 
 def spectral_descent(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
-    return p * (1 - o["lr"] * o["weight_decay"]) - o["lr"] * tall(p) * orthogonal(g)
+    return p * (1 - o["lr"] * o["weight_decay"]) - o["lr"] * tall_factor(p) * orthogonal(g)
 
 
 def hyperball(p: Tensor, u: Tensor, lr: float) -> Tensor:
@@ -69,10 +69,10 @@ def muonh(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
 def muon_squared(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
     memory["v"] = 0.95 * memory.get("v", 0) + 0.05 * g * g
     u = orthogonal(nesterov(g, memory, 0.95) / (memory["v"].sqrt() + 1e-10))
-    return p * (1 - o["lr"] * o["weight_decay"]) - o["lr"] * tall(p) * u
+    return p * (1 - o["lr"] * o["weight_decay"]) - o["lr"] * tall_factor(p) * u
 
 
-def even(u: Tensor, memory: Values) -> Tensor:
+def equalize(u: Tensor, memory: Values) -> Tensor:
     """Divide the rows of an update, or the columns of a wide one, by their mean sizes so far."""
     axis = 1 if u.size(0) >= u.size(1) else 0
     mean = (u * u).mean(axis, keepdim=True)
@@ -80,18 +80,18 @@ def even(u: Tensor, memory: Values) -> Tensor:
     return u / memory["even"].clamp(min=1e-10).sqrt()
 
 
-def even_of_same_norm(u: Tensor, memory: Values) -> Tensor:
-    update = even(u, memory)
+def equalize_and_keep_norm(u: Tensor, memory: Values) -> Tensor:
+    update = equalize(u, memory)
     return update * (u.norm() / update.norm().clamp(min=1e-10))
 
 
 def normuonh(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
-    u = tall(p) * orthogonal(nesterov(g, memory, 0.95))
-    return hyperball(p, even(u, memory), o["lr"])
+    u = tall_factor(p) * orthogonal(nesterov(g, memory, 0.95))
+    return hyperball(p, equalize(u, memory), o["lr"])
 
 
 def normuon(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
-    u = even_of_same_norm(tall(p) * orthogonal(nesterov(g, memory, 0.95)), memory)
+    u = equalize_and_keep_norm(tall_factor(p) * orthogonal(nesterov(g, memory, 0.95)), memory)
     return p * (1 - o["lr"] * o["weight_decay"]) - o["lr"] * u
 
 
@@ -102,8 +102,8 @@ def floored(p: Tensor, u: Tensor, lr: float, target: float = 0.35) -> Tensor:
 
 
 def skylight(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
-    u = tall(p) * orthogonal(nesterov(g, memory, 0.95))
-    return floored(p, even_of_same_norm(u, memory), o["lr"])
+    u = tall_factor(p) * orthogonal(nesterov(g, memory, 0.95))
+    return floored(p, equalize_and_keep_norm(u, memory), o["lr"])
 
 
 def largest_singular_value(x: Tensor) -> Tensor:
@@ -123,8 +123,8 @@ def contra(u: Tensor, orthogonalized: Tensor) -> Tensor:
 
 def contra_muon(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
     u = nesterov(g, memory, 0.95)
-    u = tall(p) * contra(u, orthogonal(u))
-    return floored(p, even_of_same_norm(u, memory), o["lr"])
+    u = tall_factor(p) * contra(u, orthogonal(u))
+    return floored(p, equalize_and_keep_norm(u, memory), o["lr"])
 
 
 def outer_nesterov(

@@ -7,13 +7,13 @@ from torch import Tensor
 from track3.muons import (
     Values,
     contra,
-    even,
-    even_of_same_norm,
+    equalize,
+    equalize_and_keep_norm,
     floored,
     hyperball,
     nesterov,
     orthogonal,
-    tall,
+    tall_factor,
 )
 
 
@@ -27,11 +27,13 @@ def basis(gram: Tensor) -> Tensor:
     return torch.linalg.eigh(gram)[1].flip(1)
 
 
-def into(x: Tensor, bases: list[Tensor]) -> Tensor:
+def to_bases(x: Tensor, bases: list[Tensor]) -> Tensor:
+    """Return a matrix in these bases of its rows and columns."""
     return bases[0].T @ x @ bases[1]
 
 
-def back(x: Tensor, bases: list[Tensor]) -> Tensor:
+def from_bases(x: Tensor, bases: list[Tensor]) -> Tensor:
+    """Return a matrix that is given in these bases in the standard basis."""
     return bases[0] @ x @ bases[1].T
 
 
@@ -39,7 +41,7 @@ def mix(old: Tensor | float, new: Tensor, weight: float) -> Tensor:
     return weight * old + (1 - weight) * new
 
 
-def turn(memory: Values) -> None:
+def turn_bases(memory: Values) -> None:
     """Take a power iteration of each covariance from its basis."""
     pairs = zip(memory["grams"], memory["bases"], strict=True)
     memory["bases"] = [torch.linalg.qr(gram @ basis)[0] for gram, basis in pairs]
@@ -52,9 +54,11 @@ def soaph(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
     memory["grams"] = [
         mix(old, x @ x.T, 0.9) for old, x in zip(memory["grams"], sides(g), strict=True)
     ]
-    memory["v"] = mix(memory["v"], into(g, memory["bases"]).square(), 0.9)
-    u = back(into(memory["m"], memory["bases"]) / (memory["v"].sqrt() + 1e-8), memory["bases"])
-    turn(memory)
+    memory["v"] = mix(memory["v"], to_bases(g, memory["bases"]).square(), 0.9)
+    u = from_bases(
+        to_bases(memory["m"], memory["bases"]) / (memory["v"].sqrt() + 1e-8), memory["bases"]
+    )
+    turn_bases(memory)
     return hyperball(p, u, o["lr"])
 
 
@@ -65,9 +69,9 @@ def klsoaph(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
         memory |= {"bases": [basis(x) for x in memory["grams"]], "m": 0, "v": 0}
         memory["inverse"] = [torch.full((n,), 0.1**-0.5, dtype=g.dtype) for n in g.shape]
         return p
-    x = into(g, memory["bases"])
+    x = to_bases(g, memory["bases"])
     memory["m"], memory["v"] = mix(memory["m"], x, 0.95), mix(memory["v"], x * x, 0.9)
-    u = back(memory["m"] / (memory["v"].sqrt() + 1e-8), memory["bases"])
+    u = from_bases(memory["m"] / (memory["v"].sqrt() + 1e-8), memory["bases"])
     before, inverse = memory["inverse"], []
     for side, of_side in enumerate(sides(g)):
         other = memory["bases"][1 - side] * before[1 - side]
@@ -79,9 +83,9 @@ def klsoaph(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
         values = mix(1 / before[side] ** 2, variances, 0.9)
         inverse.append(values.clamp(min=1e-30).rsqrt().clamp(max=4000.0))
     memory["inverse"] = inverse
-    momentum = back(memory["m"], memory["bases"])
-    turn(memory)
-    memory["m"] = into(momentum, memory["bases"])
+    momentum = from_bases(memory["m"], memory["bases"])
+    turn_bases(memory)
+    memory["m"] = to_bases(momentum, memory["bases"])
     return hyperball(p, u, o["lr"])
 
 
@@ -96,16 +100,16 @@ def preconditioned(u: Tensor, memory: Values, eps: float, ratio: float = 0.0) ->
     """
     if "bases" not in memory:
         return u
-    x = into(u, memory["bases"])
+    x = to_bases(u, memory["bases"])
     memory["v"] = mix(memory.get("v", 0), x * x, 0.9)
     root = memory["v"].sqrt() + eps if eps else memory["v"].sqrt().clamp(min=1e-8)
     if ratio > 0:
         root = root.clamp(min=max(ratio * root.square().mean().sqrt().item(), 1e-8))
-    y = back(x / root, memory["bases"])
+    y = from_bases(x / root, memory["bases"])
     return y * u.norm() / y.norm().clamp(min=1e-8)
 
 
-def learn(g: Tensor, memory: Values) -> None:
+def update_bases(g: Tensor, memory: Values) -> None:
     """Advance the covariances; in every tenth step sort and turn the bases."""
     first = "bases" not in memory
     memory["k"] = memory.get("k", -1) + 1
@@ -125,13 +129,14 @@ def contra_soap(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
     u = nesterov(g, memory, 0.95)
     if o["soap"]:
         u = preconditioned(u, memory, 1e-8)
-    u = even_of_same_norm(tall(p) * contra(u, orthogonal(u)), memory)
+    u = equalize_and_keep_norm(tall_factor(p) * contra(u, orthogonal(u)), memory)
     if o["soap"]:
-        learn(g, memory)
+        update_bases(g, memory)
     return floored(p, u, o["lr"])
 
 
 def agreement(x: Tensor, y: Tensor) -> float:
+    """Return the cosine of the angle between two matrices."""
     return ((x * y).sum() / (x.norm() * y.norm()).clamp(min=1e-8)).item()
 
 
@@ -150,9 +155,9 @@ def trustlight(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
         u = trusted(u, preconditioned(u, memory, 0.0, 0.2), g, o["trust"])
     elif o["soap"]:
         u = preconditioned(u, memory, 0.0)
-    u = even_of_same_norm(tall(p) * contra(u, orthogonal(u)), memory)
+    u = equalize_and_keep_norm(tall_factor(p) * contra(u, orthogonal(u)), memory)
     if o["soap"]:
-        learn(g, memory)
+        update_bases(g, memory)
     return floored(p, u, o["lr"])
 
 
@@ -210,15 +215,19 @@ def iterates(x: Tensor) -> list[Tensor]:
 
 
 def soap_of(u: Tensor, memory: Values, value: bool) -> Tensor:
-    """Return a momentum divided in SOAP's basis, with its old norm; mixed with it if `value`."""
+    """Return a momentum divided in SOAP's basis, with its old Schatten norm.
+
+    With `value`, for matrices of attention values, the divisors have a floor, and the momentum is
+    mixed into the result.
+    """
     if "bases" not in memory:
         return u
-    x = into(u, memory["bases"])
+    x = to_bases(u, memory["bases"])
     memory["v"] = mix(memory.get("v", 0), x * x, 0.9)
     root = memory["v"].sqrt().clamp(min=1e-8)
     if value:
         root = torch.maximum(root, 0.55 * root.square().mean().sqrt())
-    y = back(x / root, memory["bases"])
+    y = from_bases(x / root, memory["bases"])
     y = 0.95 * y + 0.05 * u if value else y
     return y * schatten(u, 1e-8) / schatten(y, 1e-8)
 
@@ -232,11 +241,11 @@ def soft_direction(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
     reduced = polar - o["contra"] * u / schatten(u)
     soft = sum((c * x for c, x in zip(SOFTENING, iterations, strict=False)), torch.zeros_like(u))
     mean = (1 - o["soft"]) * reduced / schatten(reduced) + o["soft"] * soft / schatten(soft)
-    u = tall(p) * size * mean / schatten(mean)
-    update = even(u, memory)
+    u = tall_factor(p) * size * mean / schatten(mean)
+    update = equalize(u, memory)
     update = update * schatten(u) / schatten(update)
     if o["soap"]:
-        learn(g, memory)
+        update_bases(g, memory)
     return update
 
 

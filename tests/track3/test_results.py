@@ -116,7 +116,7 @@ def test_eval_returns_to_the_weights_and_train_looks_ahead() -> None:
 
 @inside_interpreter
 def test_kernels_equal_the_script() -> None:
-    """Result 4 reduces; result 2 is the catalogue's AdamW, whose kernels have tests."""
+    """Result 4 has a rule with reductions. The kernels of other rules have tests of their own."""
     (difference,) = largest_differences(RESULTS["adam_h"], ["fused_triton"])
 
     assert difference <= 1e-10

@@ -94,7 +94,7 @@ def test_reasons_of_a_labelled_package_are_found(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_row_has_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a case with a small bound would be shown beside the large bound of another."""
+    """Otherwise a case with a small bound would be shown beside the large bound of another."""
     (case,) = (case for case in references.CASES if case.name == "signum")
     monkeypatch.setattr(evidence, "CASES", (case, replace(case, bound=1e-3)))
 

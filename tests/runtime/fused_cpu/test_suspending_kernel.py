@@ -220,7 +220,7 @@ def test_sums_over_vectors_wait_once(name: str) -> None:
     assert check_against_whole(rule(name)[0], shapes, (3,), (-1,)) == 1
 
 
-@pytest.mark.parametrize("name", ["novograd", "stablespam", "fedscalars"])
+@pytest.mark.parametrize("name", ["novograd", "stablespam", "reducedscalars"])
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
 def test_scalars_that_reductions_feed_follow_the_whole(
     mesh: tuple[int, ...], axes: tuple[int, ...], name: str

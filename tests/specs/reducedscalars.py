@@ -16,7 +16,7 @@ from optgen.spec import (
 
 
 @optimizer(paper="https://example.org")
-def FedScalars(
+def ReducedScalars(
     p,
     g,
     t,
