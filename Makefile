@@ -1,4 +1,4 @@
-# Two commands for a person: `make demo` and `make test`. Both make .venv first.
+# Begin with `make demo` or `make test`. Both make .venv first.
 PYTHON ?= $(firstword $(shell command -v python3.11) python3)
 VENV ?= .venv
 BIN := $(abspath $(VENV))/bin
@@ -57,7 +57,8 @@ format: $(VENV)/installed ## format, and fix lint where ruff can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# mypy sees the package as it is installed, generated/ and templates/ inside optgen/, and benchmarks/ beside it.
+# mypy checks the layout of the installed package: generated/ and templates/ are inside optgen/. benchmarks/ and
+# docs/website/ are beside it.
 types: $(VENV)/installed
 	@rm -rf build/types && mkdir -p build/types/optgen
 	@ln -s $(CURDIR)/optgen/* $(CURDIR)/generated $(CURDIR)/templates build/types/optgen/
@@ -78,8 +79,8 @@ docs: $(VENV)/installed-docs build/docs/node_modules/installed ## the documentat
 docs-serve: docs ## serve the site to a browser: PORT=8000
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/docs/site $(or $(PORT),8000)
 
-# Files, modes and times are the last commit's, whatever the tree holds. The archive of the source is
-# built first, and the wheel from it.
+# The archives hold the files, modes and times of the last commit, whatever the working tree holds. The archive of
+# the source is built first, and the wheel is built from that archive.
 EXPORT = git -c tar.umask=0022 archive -o build/source.tar HEAD && tar -xmf build/source.tar -C
 BUILD = umask 022 && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
 	$(RELEASE)/bin/python -m build --quiet --no-isolation --outdir

@@ -67,7 +67,7 @@ class Limit:
 
 
 def measured(shapes: Sequence[tuple[int, ...]], seconds: float) -> dict[str, StepTimes]:
-    """Return the milliseconds of an update of each variant."""
+    """Return the milliseconds of an update, for each variant by its title."""
     modules = {"optgen": swa_utils, "torch": torch.optim.swa_utils}
     variants: dict[str, Variant] = {
         f"{title} {mean}": Averaged(module, mean, shapes)

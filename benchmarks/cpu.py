@@ -4,10 +4,11 @@
     python benchmarks/cpu.py --only AdamW --lists 1e6 --dtype bfloat16 --threads 1 --try
 
 A *cell* is one measurement: a part of the suite, a class, a list of tensors, a dtype and a number
-of threads. Without arguments it measures all cells, merges each into benchmarks/results/cpu.json,
-compares with the targets, draws the plot, and updates the summary in the README. --resume skips
-cells that the file has, so a run can be interrupted. --try writes nothing. --verdict measures
-nothing: it compares the file's results with the targets, draws them, and updates the README.
+of threads. Without arguments the script measures all cells, merges each into
+benchmarks/results/cpu.json, compares with the targets, draws the plot, and updates the summary in
+the README. --resume skips cells that the file has, so a run can be interrupted. --try writes
+nothing. --verdict measures nothing: it compares the file's results with the targets, draws them,
+and updates the README.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 LOWERINGS = ("fused_triton", "foreach", "forloop")
 PAST_32_BITS = 2**13 if REHEARSAL else 2**31 + 5000
 Measured = tuple[float, float]
+"""The error, and the largest error that passes."""
 Check = Callable[[], Measured]
 Checks = dict[str, Check]
 
@@ -97,7 +98,10 @@ def torch_error(name: str, number: int, dtype: torch.dtype) -> float:
 def trained(
     name: str, number: int, dtype: torch.dtype, lowering: str
 ) -> tuple[list[Tensor], Oracle]:
-    """Return parameters after our steps through a lowering, or without one after torch's."""
+    """Return parameters after some steps, and the oracle after the same steps.
+
+    The steps are those of our class by a lowering. If `lowering` is "", they are torch's.
+    """
     cls: Any = generated(name) if lowering else reference(name)
     params = parameters(name, dtype, dtype)
     if not lowering:
@@ -213,7 +217,7 @@ def checkpoint(name: str) -> Measured:
 
 
 def compiled_once(name: str) -> Measured:
-    """Check that no kernel is compiled again for other numbers of tensors, values and steps."""
+    """Check that other numbers of tensors, other values and later steps compile no new kernel."""
     compiled: list[int] = []
     for count in (1, 3, 16, 64):
         tensors = [draw((8, 6), i, torch.float32, torch.float32) for i in range(count)]
@@ -252,7 +256,7 @@ def sparse() -> Measured:
 
 
 def mixed() -> Measured:
-    """Check that float32 states of bfloat16 parameters are more exact than bfloat16 states."""
+    """Check that float32 states of bfloat16 parameters are as exact as bfloat16 states, or more."""
     errors = []
     for state_dtype in (torch.float32, torch.bfloat16):
         params = parameters("AdamW", torch.bfloat16, torch.bfloat16)

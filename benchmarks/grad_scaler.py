@@ -19,6 +19,7 @@ from torch import Tensor
 
 from optgen import amp, compose, modifiers, optim
 
+WARM_UP = 2  # untimed rounds
 Clipped = compose(optim.AdamW, modifiers.clip_norm(1.0), modifiers.skip_nonfinite)
 
 
@@ -63,13 +64,13 @@ def main() -> None:
     options = parser.parse_args()
     steps = variants([(256,)] * 2000 if options.small else [(5000, 500)] * 10)
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(options.rounds + 2):
+    for _ in range(options.rounds + WARM_UP):
         for name, step in steps.items():
             started = time.perf_counter()
             step()
             times[name].append(time.perf_counter() - started)
-    least = {name: min(taken[2:]) for name, taken in times.items()}
-    median = {name: statistics.median(taken[2:]) for name, taken in times.items()}
+    least = {name: min(taken[WARM_UP:]) for name, taken in times.items()}
+    median = {name: statistics.median(taken[WARM_UP:]) for name, taken in times.items()}
     for name in times:
         print(
             f"{name:28} {1e3 * least[name]:7.2f} ms {1e3 * median[name]:7.2f} ms  "

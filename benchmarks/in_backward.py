@@ -26,13 +26,14 @@ from optgen.keyed import FusedEmbeddingBag, UpdateInBackward
 from optgen.optim import Adagrad, AdamW
 
 MIB = 2**20
-DENSE = {  # bucket_bytes
+# Values: the `bucket_bytes` of an update in the backward pass; None for a step after it.
+DENSE = {
     "after the backward pass": None,
     "in it, each parameter": 0,
     "in it, 32 MiB at once": 32 * MIB,
 }
 ROWS, LOOKUPS = 200_000, 4096
-# Values: whether gradients are sparse; None for an update in the backward pass.
+# Values: whether gradients are sparse; None for an update in the backward pass, not after it.
 TABLES = {"dense gradient": False, "sparse gradient": True, "rows in backward": None}
 
 
@@ -59,7 +60,7 @@ def table(way: str, rows: int, width: int) -> tuple[Callable[[], None], int]:
 
 
 def measured(part: str, way: str, size: int, width: int) -> dict[str, float]:
-    """Return the peak bytes of an iteration, the bytes of parameters, and milliseconds."""
+    """Return the bytes that an iteration adds at its peak, those of parameters, and times in ms."""
     torch.set_num_threads(1)
     iteration, weights = {"dense": dense, "table": table}[part](way, size, width)
     for _ in range(3):

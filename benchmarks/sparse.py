@@ -19,7 +19,7 @@ from torch import Tensor
 import optgen.optim
 from optgen.bench.measure import Budget, StepTimes, compare
 
-TABLES = {  # rows and width of a table, rows that a gradient holds
+TABLES = {  # rows and width of a table, values (vectors of that width) in a gradient
     "1e6 x 64, 8192 values": (10**6, 64, 8192),
     "1e6 x 8, 8192 values": (10**6, 8, 8192),
     "1e5 x 512, 2048 values": (10**5, 512, 2048),
@@ -55,14 +55,14 @@ def gradient(rows: int, width: int, count: int) -> Tensor:
 
 def measured(name: str, rows: int, width: int, count: int, seconds: float) -> dict[str, StepTimes]:
     """Return the milliseconds of a step of each variant. Every round has a new batch."""
-    kinds: dict[str, Callable[[Any], Any]] = {
+    constructors: dict[str, Callable[[Any], Any]] = {
         "torch": partial(getattr(torch.optim, name), lr=1e-3),
         **{
             label: partial(getattr(optgen.optim, name), lr=1e-3, **options)
             for label, options in LOWERINGS.items()
         },
     }
-    tables = {label: Table(make, rows, width) for label, make in kinds.items()}
+    tables = {label: Table(make, rows, width) for label, make in constructors.items()}
     return compare(tables, lambda: [gradient(rows, width, count)], Budget(seconds))
 
 

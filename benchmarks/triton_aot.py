@@ -2,10 +2,11 @@
 
     python benchmarks/triton_aot.py [--jobs N]
 
-It covers each kernel, target and set of dtypes, with and without optional states and a gradient
-scaler. It writes registers per thread and shared memory to results/triton-registers.json. It exits
-with 1 if a kernel spills, rounds inexactly, or accesses a whole block in less than 16 bytes at a
-time. The tests compile the same kernels, and allow SLACK more registers than recorded.
+It compiles each kernel for each target and each set of dtypes, with and without optional states,
+and with and without a gradient scaler. It writes registers per thread and shared memory to
+results/triton-registers.json. It exits with 1 if a kernel spills, rounds inexactly, or accesses a
+whole block in less than 16 bytes at a time. The tests compile the same kernels, and allow SLACK
+more registers than recorded.
 """
 
 from __future__ import annotations

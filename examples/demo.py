@@ -3,8 +3,8 @@
     python examples/demo.py [--epochs 20] [--plot demo.png] [--only SGD AdamW ...]
 
 Prints and draws loss, accuracy and time per step beside those of torch.optim. The Triton lowering
-runs in Triton's interpreter, which is slow and must be enabled before kernels are defined. So it
-takes a few steps in a separate process.
+runs in Triton's interpreter. The interpreter is slow, and must be enabled before kernels are
+defined. So the Triton lowering takes only a few steps, in a separate process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 FUSED_IN_TORCH = ("SGD", "Adam", "AdamW", "Adagrad")
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
-INTERPRETED_STEPS = 5
+INTERPRETED_STEPS = 5  # of each optimizer, in Triton's interpreter
 COLUMNS = 4  # of the plot
 BATCH = 128
 
@@ -172,7 +172,10 @@ def few_steps(digits: Digits, name: str, how: str) -> float:
 
 
 def train_interpreted(digits: Digits) -> None:
-    """Take a few steps with interpreted Triton kernels, in a separate process, beside torch's."""
+    """Take a few steps with interpreted Triton kernels in a separate process, and print the losses.
+
+    Print the losses of torch's optimizers after as many steps beside them.
+    """
     print(f"\nTriton, interpreted: loss after {INTERPRETED_STEPS} steps")
     command = [sys.executable, __file__, "--interpreted", "--only", *OPTIMIZERS]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}

@@ -51,6 +51,7 @@ GALLERY: dict[str, Callable[[Any], Any]] = {
     "SequentialLR of a chain": _late_chain,
 }
 METRICS = [1 / (1 + step) if step < 30 else 1 / 30 for step in range(STEPS)]
+"""A metric for ReduceLROnPlateau: it falls for 30 steps, and then stays."""
 
 
 def rates(name: str) -> list[float]:

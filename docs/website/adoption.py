@@ -14,7 +14,7 @@ _OPTIONS = {
     "adamc": "max_lr=1e-3",
     "sparse_adam": "lr=1e-3",
 }
-"""Arguments in the examples. Other optimizers have the default learning rate of their spec."""
+"""Arguments in the examples. For other optimizers, examples pass the default `lr` of the spec."""
 
 _HESSIAN = (
     "def hessian_diagonal(loss):",
@@ -93,8 +93,8 @@ def diff(entry: Entry) -> str:
 
 
 def _call(entry: Entry, params: str) -> str:
-    listed = arguments(entry)
-    return f"{entry.package}.{entry.title}({params}{', ' * bool(listed)}{listed})"
+    args = arguments(entry)
+    return f"{entry.package}.{entry.title}({params}{', ' * bool(args)}{args})"
 
 
 def script(entry: Entry) -> str:
@@ -137,14 +137,14 @@ def _model(needed: Needs) -> list[str]:
 
 
 def _optimizer(entry: Entry, needed: Needs) -> list[str]:
-    listed = arguments(entry)
-    listed = f", {listed}" if listed else ""
+    args = arguments(entry)
+    args = f", {args}" if args else ""
     if not needed.matrices_only:
-        return [f"optimizer = {entry.title}(model.parameters(){listed})"]
+        return [f"optimizer = {entry.title}(model.parameters(){args})"]
     return [
         "matrices = [p for p in model.parameters() if p.ndim == 2]",
         "vectors = [p for p in model.parameters() if p.ndim != 2]",
-        f"optimizer = {entry.title}(matrices{listed})",
+        f"optimizer = {entry.title}(matrices{args})",
         "others = AdamW(vectors, lr=1e-3)  # biases and norms",
     ]
 
@@ -153,14 +153,14 @@ def _loop(needed: Needs) -> list[str]:
     lines = ["for step in range(20):"]
     lines += ["    loss = (model(inputs) - targets).square().mean()"]
     lines += ["    hessian = hessian_diagonal(loss)"] if "hessian" in needed.inputs else []
-    lines += ["    loss.backward()", f"    optimizer.step({_step(needed)})"]
+    lines += ["    loss.backward()", f"    optimizer.step({_step_arguments(needed)})"]
     lines += ["    others.step()"] if needed.matrices_only else []
     lines += ["    model.zero_grad()", '    print(f"step {step}: loss {loss:.4f}")']
     return lines
 
 
-def _step(needed: Needs) -> str:
-    """Return the arguments of `step`: extra inputs other than a Hessian's diagonal are left out."""
+def _step_arguments(needed: Needs) -> str:
+    """Return the arguments of `step`: a Hessian's diagonal, and no other extra inputs."""
     return ", ".join(f"{key}={key}" for key in needed.inputs if key == "hessian")
 
 

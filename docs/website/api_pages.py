@@ -54,12 +54,12 @@ class Reference:
 
 def references() -> tuple[Reference, ...]:
     """Return the pages of the reference."""
-    tops = tuple(name for name in optgen.__all__ if not inspect.ismodule(getattr(optgen, name)))
+    own = tuple(name for name in optgen.__all__ if not inspect.ismodule(getattr(optgen, name)))
     mirror = _names("optgen.optim", lambda value: not inspect.ismodule(value))
     keyed = _names("optgen.keyed", lambda value: value.__name__ not in _pages())
     averages = _names("optgen.optim.swa_utils", _is_ours)
     return (
-        _reference("optgen", tops),
+        _reference("optgen", own),
         _reference("optgen.optim", mirror, _optimizers()),
         _reference("optgen.amp", ("GradScaler",)),
         _reference("optgen.modifiers", ("load", "quantized", "state_dtype"), _MODIFIERS),
@@ -182,6 +182,7 @@ def _arguments(text: str) -> Iterable[str]:
 
 
 def _documented(doc: Docstring) -> Iterator[str]:
+    """Yield a docstring in Markdown: its text, its arguments, its results and its errors."""
     yield doc.text
     if doc.items("Args"):
         yield items_table(doc, "Args", "argument")

@@ -22,10 +22,11 @@ _PARTS = {
     "compile": "Beside torch.compile",
     "bits": "Equal bits on one and two threads",
 }
+"""Titles for the parts of the benchmark suite, except the part "step"."""
 _FIGURES = {
     "compositions": "[what a composition costs](../compose.md#what-it-costs)",
     "quantized": "[what a composition costs](../compose.md#what-it-costs)",
-    "low_precision": "[the end of this page](../compose.md#what-cannot-be-combined)",
+    "low_precision": "[what a composition costs](../compose.md#what-it-costs)",
     "dtensor": "[on many machines](../distributed.md#fsdp2)",
     "cpu": "[every class](cpu.md)",
     "triton_aot": "[registers of Triton kernels](triton-registers.md)",

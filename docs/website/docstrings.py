@@ -19,6 +19,7 @@ _ITEM = re.compile(
 )
 _FORMULA = re.compile(r"^\.\. math::\n\n?((?:[ ]{4}.*\n?|\n)+)", re.MULTILINE)
 _SPLIT = re.compile(r"(\\\(.*?\\\)|`[^`]*`)")
+"""Formulas and code, in which nothing is escaped."""
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ def page() -> str:
     code = codes()
     parts = [
         "# Schedule gallery",
-        f"Each curve shows the learning rate of {example['STEPS']} steps, from a rate of 1. They "
-        "are drawn by `preview`, from `examples/schedulers.py`. The code makes the schedule for an "
-        "optimizer `o`; `lr` is `optgen.optim.lr_scheduler`. "
+        f"Each curve shows the learning rate of {example['STEPS']} steps, from a rate of 1. "
+        "`preview` computes the rates, from the schedules of `examples/schedulers.py`. The code "
+        "makes the schedule for an optimizer `o`; `lr` is `optgen.optim.lr_scheduler`. "
         "[Schedulers](schedulers.md) describes all of them.",
     ]
     for name in example["GALLERY"]:

@@ -65,7 +65,7 @@ def _parts(name: str, base: str, algorithm: Algorithm, doc: Docstring) -> Iterat
 
 @functools.cache
 def with_base(name: str) -> tuple[str, Algorithm]:
-    """Return adamw or sgd, the first that a modifier goes with, and the composition."""
+    """Return the first of adamw and sgd with which a modifier can be composed, and the result."""
     for base in _BASES:
         try:
             spec = composed(spec_of(SPECS / f"{base}.py"), (getattr(modifiers, name),), "Composed")

@@ -19,7 +19,7 @@ from website.docstrings import in_cell, markdown
 from website.entries import SPECS, Entry, entries
 from website.evidence import evidence, hint, recorded
 from website.precisions import refusal
-from website.state_bytes import TALL, share, total
+from website.state_bytes import TALL, element_bytes_text, total
 from website.tables import table
 
 GROUPS = (
@@ -32,6 +32,10 @@ GROUPS = (
 
 _ADDED = ("clip_norm", "ema")
 """Modifiers for the example of a composition, which takes the first that fits the optimizer."""
+_ABOUT_FORMULAS = (
+    "The formulas are those of the spec, in the author's order. The table of arguments explains "
+    "the letters."
+)
 
 
 def page(entry: Entry) -> str:
@@ -63,7 +67,7 @@ def _remarks(entry: Entry) -> str:
 def _sections(entry: Entry) -> Iterator[tuple[str, str]]:
     yield "Turn it on", _turned_on(entry)
     yield "Verify it", _verified(entry)
-    yield "The rule", f"{_letters()}\n\n{rule_section.rule(entry)}"
+    yield "The rule", f"{_ABOUT_FORMULAS}\n\n{rule_section.rule(entry)}"
     yield "Arguments", rule_section.arguments(entry)
     yield "State", state_section.states(entry)
     yield "Memory", state_section.memory(entry)
@@ -74,10 +78,6 @@ def _sections(entry: Entry) -> Iterator[tuple[str, str]]:
     yield "Measured", measured.measured(entry)
     yield "Add to it", _composed(entry)
     yield "Spec and generated code", code_section.code(entry)
-
-
-def _letters() -> str:
-    return "As the spec says it, in the author's order; the table of arguments has the letters."
 
 
 def _turned_on(entry: Entry) -> str:
@@ -114,7 +114,7 @@ def _composed(entry: Entry) -> str:
     return (
         "[Modifiers](../modifiers/README.md) add clipping, decays, averages and precision:\n\n"
         f'{imports}{entry.name}", modifiers.{added})\n```\n\n'
-        "A composition that makes no sense is an error, which says why."
+        "If they do not go together, `compose` raises an error that says why."
     )
 
 
@@ -152,4 +152,4 @@ def _row(entry: Entry) -> tuple[str, str, str]:
     number = rank.default if rank and isinstance(rank.default, int | float) else 0
     bytes_ = size.at(4096, 1024, int(number)) / (4096 * 1024)
     name = f"[{entry.title}]({entry.name}.md)"
-    return (name, in_cell(markdown(entry.summary)), share(bytes_))
+    return (name, in_cell(markdown(entry.summary)), element_bytes_text(bytes_))

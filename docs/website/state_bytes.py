@@ -71,15 +71,15 @@ def _term(powers: Monomial, bytes_: float, vector: bool) -> str:
         for axis, power in zip(_AXES, powers, strict=True)
         if power and not (vector and axis == "rows")
     ]
-    return rf"{number(bytes_)}\,{''.join(letters)}" if letters else number(bytes_)
+    return rf"{bytes_text(bytes_)}\,{''.join(letters)}" if letters else bytes_text(bytes_)
 
 
-def number(value: float) -> str:
+def bytes_text(value: float) -> str:
     """Return a number of bytes as text, with two decimals if it is not whole."""
     return f"{value:.0f}" if value == int(value) else f"{value:.2f}"
 
 
-def share(value: float) -> str:
+def element_bytes_text(value: float) -> str:
     """Return the bytes for one element as text, with at least two significant digits."""
     return f"{value:.2f}".removesuffix(".00") if value >= 1 or not value else f"{value:.2g}"
 

@@ -8,11 +8,19 @@ from optgen.ir.algorithm import Algorithm, State
 from website.docstrings import in_cell, parsed
 from website.entries import Entry
 from website.precisions import PRECISIONS, Precision, in_precision
-from website.state_bytes import TALL, VECTOR, WIDE, Shape, kept_states, number, share, total
+from website.state_bytes import (
+    TALL,
+    VECTOR,
+    WIDE,
+    Shape,
+    bytes_text,
+    element_bytes_text,
+    kept_states,
+    total,
+)
 from website.tables import table
 
 _ROWS, _COLS = 4096, 1024
-_FACTS = {"factored", "tall"}
 
 
 def states(entry: Entry) -> str:
@@ -50,8 +58,9 @@ def _intro(algorithm: Algorithm) -> str:
     of_rank = f", and \\(r\\) is the rank ({rank.default} by default)" if rank else ""
     return (
         "Bytes of state for each parameter, with default arguments. A matrix has \\(m\\) rows and "
-        f"\\(n\\) columns, a vector has \\(n\\) elements{of_rank}. In brackets: for each element "
-        f"of a matrix of {_ROWS} × {_COLS}, or the other way round if it is wide."
+        f"\\(n\\) columns, a vector has \\(n\\) elements{of_rank}. In brackets: the bytes "
+        f"for each element of a {_ROWS} × {_COLS} matrix, or of a {_COLS} × {_ROWS} matrix where "
+        "the column is for wide ones."
     )
 
 
@@ -62,7 +71,10 @@ def _by_elements(algorithm: Algorithm) -> bool:
 
 
 def _shapes(algorithm: Algorithm) -> Iterator[tuple[str, Shape | None]]:
-    """Yield the columns of the table: one for each shape whose states differ."""
+    """Yield the title and the shape of each column of the table.
+
+    The shape is None if one column holds for every shape.
+    """
     if _by_elements(algorithm):
         yield "bytes for each element", None
         return
@@ -99,7 +111,7 @@ def _row(
 
 def _cell(algorithm: Algorithm, shape: Shape | None, precision: Precision) -> str:
     if shape is None:
-        return number(total(algorithm, TALL, precision.dtype).of_elements or 0)
+        return bytes_text(total(algorithm, TALL, precision.dtype).of_elements or 0)
     size = total(algorithm, shape, precision.dtype)
     formula = rf"\({size.formula(vector=not shape.matrix)}\)"
     if not shape.matrix:
@@ -107,7 +119,7 @@ def _cell(algorithm: Algorithm, shape: Shape | None, precision: Precision) -> st
     rows, cols = (_ROWS, _COLS) if shape.tall else (_COLS, _ROWS)
     hyper = algorithm.hyper("rank")
     rank = hyper.default if hyper and isinstance(hyper.default, int | float) else 0
-    return f"{formula} ({share(size.at(rows, cols, int(rank)) / (rows * cols))})"
+    return f"{formula} ({element_bytes_text(size.at(rows, cols, int(rank)) / (rows * cols))})"
 
 
 def _optional(algorithm: Algorithm) -> str:

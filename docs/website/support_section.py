@@ -1,4 +1,4 @@
-"""Show the features around a step: sharding, checkpoints, gradient scalers, offloading.
+"""Show the features that surround a step: sharding, checkpoints, gradient scalers, offloading.
 
 Each row says how rules of this kind are handled, and whether a test runs this class itself.
 """

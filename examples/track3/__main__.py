@@ -41,7 +41,7 @@ def trained(
 
 
 def tune(measured: Measured, name: str) -> None:
-    """Try a baseline's rates with both initial weights, with a seed that no other run has."""
+    """Try a baseline's rates with both kinds of initial weights, and a seed of its own."""
     rates = BASELINES[name].rates
     known = {(run.lr, run.scaled) for run in measured.tuning if run.name == name}
     for lr, scaled in itertools.product(rates, (False, True)):

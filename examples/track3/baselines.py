@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from examples.track3.result import Class, Group, Result
+from examples.track3.result import ClassFactory, Group, Result
 from examples.track3.schedules import cooled, warmed
 from optgen.optim import SGD, AdamW
 
@@ -27,7 +27,7 @@ class Baseline:
     """
 
     title: str
-    rule: Class
+    rule: ClassFactory
     options: dict[str, Any]
     rates: tuple[float, ...]
 

@@ -22,7 +22,7 @@ def trust(step: float) -> Options:
 
 
 def shares(step: float) -> Options:
-    """Return result 20's shares: `contra`, of the momentum, falls, and `soft` grows."""
+    """Return result 20's shares: that of the momentum, `contra`, falls, and `soft` grows."""
     soft = min(0.8, max(0.0, (step - 2500) / (3010 - 2500)))
     return {"contra": 0.2 * (1 - min(1.0, step / 2000)), "soft": soft}
 

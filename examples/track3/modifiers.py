@@ -16,7 +16,7 @@ def outer_nesterov(
     outer_mu=hyper(0.5, ge=0, lt=1),
     sync_interval=hyper(30, ge=1, whole=True),
 ):
-    """In every few steps, take an outer step by Nesterov's momentum over their sum (MuLoCo)."""
+    """Every `sync_interval` steps, apply Nesterov's momentum to the sum of these steps (MuLoCo)."""
     if t % sync_interval == 0:
         w = outer_mu * w + outer_lr * (start - p - u)
         start = start - outer_mu * w - outer_lr * (start - p - u)
@@ -32,7 +32,7 @@ def radial_brake(p, u, /, *, outward=hyper(0.5, ge=0)):
 
 @modifier(stage="project")
 def meant_radius(p, u, /):
-    """Set the norm of the weights to that after the update's radial component alone."""
+    """Give the new weights the norm that the update's radial component alone would give them."""
     before = maximum(norm(p), 1e-8)
     meant = maximum(before + sum(u * p) / before, 1e-8)
     u = (p + u) * (meant / maximum(norm(p + u), 1e-8)) - p

@@ -1,4 +1,4 @@
-"""A result of the track: the classes that step a model's parameters, and their options by the step.
+"""Result of the track: the classes that step a model's parameters, and their options in each step.
 
 The names of parameters are those of the track's model: `embed.weight`, `blocks.0.attn.q.weight`,
 `blocks.0.mlp.fc.bias`, `norm1.gains`, `proj.weight`. The last of these is the head.
@@ -16,7 +16,7 @@ import torch
 from examples.track3.schedules import Schedule
 from optgen.optim import AdamW
 
-Class = Callable[[], type[Any]]
+ClassFactory = Callable[[], type[Any]]
 """Returns an optimizer's class. Only used classes are made, because composing takes a moment."""
 Options = dict[str, Any]
 SPECS = Path(__file__).parent / "specs"
@@ -33,9 +33,9 @@ class Group:
 
     Attributes:
         lr: the learning rate.
-        schedule: the factor of the learning rate, by the step.
+        schedule: returns the factor of the learning rate in a step.
         options: the options that stay the same.
-        changing: the options that a script sets in each step.
+        changing: returns the options that a script sets anew in each step.
     """
 
     lr: float
@@ -58,7 +58,8 @@ class Result:
         log: the file that begins with its training script, in the track's folder `results/`.
         steps: the number of steps of the logged training, on which its schedules depend.
         matrices: returns the class for the matrices of the blocks.
-        hidden: groups of the matrices; a matrix is in the first group whose key is in its name.
+        hidden: the groups of the blocks' matrices; the first key that a matrix's name contains
+            chooses its group.
         others: the groups `embed`, `head` and `vectors`, which holds gains and biases.
         rest: returns the class for the groups of `others`.
         scaled: whether the blocks' projections begin at scaled weights instead of zeros.
@@ -68,10 +69,10 @@ class Result:
     title: str
     log: str
     steps: int
-    matrices: Class
+    matrices: ClassFactory
     hidden: Mapping[str, Group]
     others: Mapping[str, Group]
-    rest: Class = lambda: AdamW
+    rest: ClassFactory = lambda: AdamW
     scaled: bool = False
 
     def group(self, name: str, param: torch.Tensor) -> Group:

@@ -15,16 +15,16 @@ from examples.track3.changing import (
     trust,
 )
 from examples.track3.families import decayed, floored, on_sphere, softened
-from examples.track3.result import Class, Group, Options, Result, matrices, others, spec
+from examples.track3.result import ClassFactory, Group, Options, Result, matrices, others, spec
 from examples.track3.schedules import cooled, warmed
 from optgen import compose, load, modifiers
 from optgen.optim import Adam, AdamW
 
-MUON: Class = partial(load, spec("muon"))
-NORMUON: Class = partial(load, spec("normuon"))
-MUON_H: Class = partial(compose, spec("muon"), modifiers.hyperball)
-KL_SOAP_H: Class = partial(compose, spec("klsoap"), modifiers.hyperball)
-CONTRA_MUON: Class = partial(compose, spec("contra_muon"), modifiers.update_floor(0.35))
+MUON: ClassFactory = partial(load, spec("muon"))
+NORMUON: ClassFactory = partial(load, spec("normuon"))
+MUON_H: ClassFactory = partial(compose, spec("muon"), modifiers.hyperball)
+KL_SOAP_H: ClassFactory = partial(compose, spec("klsoap"), modifiers.hyperball)
+CONTRA_MUON: ClassFactory = partial(compose, spec("contra_muon"), modifiers.update_floor(0.35))
 MULOCO = ours.outer_nesterov(outer_lr=0.7, outer_mu=0.5, sync_interval=30)
 AHEAD = modifiers.ema_nesterov(move_decay=0.99)
 FLOOR = modifiers.update_floor(0.3825)
@@ -33,10 +33,10 @@ BRAKE = ours.radial_brake(0.5)
 
 def adamw() -> Result:
     """Return result 2: AdamW everywhere. All rates grow during the first 250 steps."""
-    way = warmed(250, cooled(5625, 0.7))
-    hidden = matrices(0.0015, way, betas=(0.9, 0.95), eps=1e-10, weight_decay=0.1)
+    schedule = warmed(250, cooled(5625, 0.7))
+    hidden = matrices(0.0015, schedule, betas=(0.9, 0.95), eps=1e-10, weight_decay=0.1)
     log = "a63a68d1-24aa-4a22-af9a-224e43209ea4.txt"
-    return Result(2, "AdamW", log, 5625, lambda: AdamW, hidden, others(way))
+    return Result(2, "AdamW", log, 5625, lambda: AdamW, hidden, others(schedule))
 
 
 def adam_h() -> Result:
@@ -45,10 +45,10 @@ def adam_h() -> Result:
     rule = partial(compose, Adam, modifiers.hyperball)
     falls = cooled(4875, 1.0)
 
-    def way(step: float) -> float:
+    def schedule(step: float) -> float:
         return step / 250 if step < 250 else falls(step)
 
-    hidden = matrices(0.018, way, betas=(0.9, 0.95), eps=1e-8)
+    hidden = matrices(0.018, schedule, betas=(0.9, 0.95), eps=1e-8)
     return Result(4, "AdamH", log, 4875, rule, hidden, others(cooled(4875, 0.4)), scaled=True)
 
 
@@ -61,13 +61,13 @@ def contra_split() -> Result:
 
 def trustlight() -> Result:
     """Return result 16: SOAP for the MLPs, and through a gate for the attention's projections."""
-    way = cooled(3175, 0.7)
+    schedule = cooled(3175, 0.7)
     gated: Options = {"soap": True, "gated": True}
     kinds: dict[str, Options] = {"mlp.": {"soap": True}, "attn.proj.": gated, "": {}}
-    hidden = {kind: Group(0.0375, way, options, trust) for kind, options in kinds.items()}
+    hidden = {kind: Group(0.0375, schedule, options, trust) for kind, options in kinds.items()}
     rule = partial(compose, spec("trustlight"), modifiers.update_floor(0.35))
     log = "20260506_trustlight/fake_log_from_seed0.txt"
-    return Result(16, "Contra-Muon, gated SOAP", log, 3175, rule, hidden, others(way))
+    return Result(16, "Contra-Muon, gated SOAP", log, 3175, rule, hidden, others(schedule))
 
 
 def kl_soap_powers() -> Result:
@@ -90,9 +90,9 @@ def soap_h() -> Result:
 def muon_tuned() -> Result:
     """Return result 36: Muon and AdamW with tuned rates."""
     log = "20260610_tuned_baseline_3250/263ea3c4-2b13-4adf-8a71-0410386b20e1.txt"
-    way = cooled(3250, 0.7)
-    rest = others(way, rates=(0.7, 0.004, 0.015), weight_decay=0.001)
-    hidden = matrices(0.025, way, weight_decay=0.05)
+    schedule = cooled(3250, 0.7)
+    rest = others(schedule, rates=(0.7, 0.004, 0.015), weight_decay=0.001)
+    hidden = matrices(0.025, schedule, weight_decay=0.05)
     return Result(36, "Muon, tuned AdamW", log, 3250, MUON, hidden, rest)
 
 
@@ -106,8 +106,8 @@ def muon_h_tuned() -> Result:
 
 def ema_nesterov() -> Result:
     """Return result 39: Muon and AdamW, whose gradients are taken ahead of the weights."""
-    way = cooled(3150, 0.7)
-    hidden = {"": Group(0.035, way, {"weight_decay": 0.025}, look_ahead_39)}
+    schedule = cooled(3150, 0.7)
+    hidden = {"": Group(0.035, schedule, {"weight_decay": 0.025}, look_ahead_39)}
     return Result(
         number=39,
         title="Muon in EMA-Nesterov",
@@ -115,7 +115,7 @@ def ema_nesterov() -> Result:
         steps=3150,
         matrices=partial(compose, spec("muon"), AHEAD),
         hidden=hidden,
-        others=others(way, changing=look_ahead_39),
+        others=others(schedule, changing=look_ahead_39),
         rest=partial(compose, AdamW, AHEAD),
     )
 

@@ -55,7 +55,7 @@ class Run:
 
 @contextmanager
 def at_the_weights(optimizers: list[torch.optim.Optimizer]) -> Iterator[None]:
-    """Put the weights into the parameters, for optimizers that take gradients at other points."""
+    """Put optimizers that have an eval mode into it, so that the parameters are the weights."""
     switched: list[Any] = [optimizer for optimizer in optimizers if hasattr(optimizer, "eval")]
     for optimizer in switched:
         optimizer.eval()

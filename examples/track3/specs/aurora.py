@@ -31,19 +31,23 @@ from optgen.spec import (
 
 
 def size(x):
+    """Return the fourth root of the sum of the fourth powers of the singular values."""
     return sqrt(norm(x @ transpose(x)))
 
 
 def resized(x, length):
+    """Return a matrix scaled to a size."""
     return x * (length / maximum(size(x), 1e-10))
 
 
 def polar(x):
+    """Return the next iterate of Newton-Schulz."""
     y = x @ transpose(x)
     return 2 * x + (0.5 * y @ y - 1.5 * y) @ x
 
 
 def four(x):
+    """Return the fourth iterate of Newton-Schulz from a matrix."""
     return polar(polar(polar(polar(x))))
 
 

@@ -30,23 +30,28 @@ from optgen.spec import (
 
 
 def size(x):
+    """Return the fourth root of the sum of the fourth powers of the singular values."""
     return sqrt(norm(x @ transpose(x)))
 
 
 def resized(x, length):
+    """Return a matrix scaled to a size."""
     return x * (length / maximum(size(x), 1e-10))
 
 
 def polar(x):
+    """Return the next iterate of Newton-Schulz."""
     y = x @ transpose(x)
     return 2 * x + (0.5 * y @ y - 1.5 * y) @ x
 
 
 def four(x):
+    """Return the fourth iterate of Newton-Schulz from a matrix."""
     return polar(polar(polar(polar(x))))
 
 
-def mean_of_four(x, a, b, c, d):
+def sum_of_four(x, a, b, c, d):
+    """Return the sum of a matrix and the next three iterates, weighted by a, b, c and d."""
     y = polar(x)
     z = polar(y)
     return a * x + b * y + c * z + d * polar(z)
@@ -106,9 +111,9 @@ def SoftMuon(
     x4 = four(x)
     x8 = four(x4)
     o = four(x8)
-    s = mean_of_four(x, 0.1091613623, 0.07085664498, 0.05210528973, 0.05457295795)
-    s = s + mean_of_four(x4, 0.05011334061, 0.03334622198, 0.05022104481, 0.1053727358)
-    s = s + mean_of_four(x8, 0.1187323776, 0.1185061091, 0.1185059576, 0.1185059576)
+    s = sum_of_four(x, 0.1091613623, 0.07085664498, 0.05210528973, 0.05457295795)
+    s = s + sum_of_four(x4, 0.05011334061, 0.03334622198, 0.05022104481, 0.1053727358)
+    s = s + sum_of_four(x8, 0.1187323776, 0.1185061091, 0.1185059576, 0.1185059576)
     mixed = lerp(resized(o - contra * resized(u, 1), size(o)), resized(s, size(o)), soft)
     o = sqrt(maximum(1, rows(p) / cols(p))) * resized(mixed, size(o))
     if rows(p) >= cols(p):
