@@ -12,14 +12,17 @@ OTHER = $(ENVIRONMENTS)/torch-$(TORCH)-$(notdir $(PYTHON))
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE # dozens of processes load the same files
 
-.PHONY: demo test check tests fuzz compositions verify evidence test-torch test-frameworks format types bench docs \
+.PHONY: demo test test-thorough check tests fuzz compositions verify evidence test-torch test-frameworks format types bench docs \
 	dist test-dist test-wheel publish clean
 
 demo: $(VENV)/installed ## train a small network with generated optimizers; table and plot
 	$(BIN)/optgen build
 	$(BIN)/python examples/demo.py
 
-test: check tests ## everything
+test: check tests ## everything that a change needs, in minutes
+
+test-thorough: check ## every case, also those that `make test` leaves out: tests/sampling.py
+	$(BIN)/python -m pytest --thorough --numprocesses auto --dist worksteal
 
 check: $(VENV)/installed types ## format, lint, types, import law, a tiny rule, docs, generated files
 	$(BIN)/ruff format --check .

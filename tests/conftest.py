@@ -17,6 +17,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch
 
 import interpreter  # noqa: F401  (speeds up Triton's interpreter where it is chosen)
 import pytest
+import sampling
 import wide_libraries
 
 gc.disable()  # until all tests are collected: pytest_collection_finish enables it again
@@ -30,6 +31,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write tests/golden/ instead of comparing"
     )
+    parser.addoption(
+        "--thorough",
+        action="store_true",
+        help="run all cases, also those that make test leaves out",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    sampling.configure(config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out cases after `-k` and `-m` have chosen."""
+    sampling.deselect(config, items)
 
 
 def pytest_collection_finish() -> None:

@@ -28,6 +28,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in files}
 
 
+@pytest.mark.thorough
 def test_a_build_writes_the_bytes_that_are_checked_in(tmp_path: Path) -> None:
     """A build with an unusual hash seed writes exactly the files that are checked in."""
     subprocess.run(

@@ -93,6 +93,7 @@ def test_load_a_function() -> None:
     torch.testing.assert_close(trained(cls, 1), torch.full((4,), -0.1, dtype=torch.float64))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["adamw", "AdamW", "radam"])
 def test_load_a_name_of_the_catalogue(name: str) -> None:
     import optgen.optim

@@ -190,6 +190,7 @@ for cls in (mine.my_rule.MyRule, optgen.load("my_rule.py"), composed):
     assert printed[:3] == ["[0.5, 0.5, 0.5]"] * 3
 
 
+@pytest.mark.thorough
 def test_wheel_runs_the_demo(inventor: Path, tmp_path: Path) -> None:
     shutil.copy(ROOT / "examples" / "demo.py", tmp_path)
 
@@ -202,6 +203,7 @@ def test_wheel_runs_the_demo(inventor: Path, tmp_path: Path) -> None:
     assert (tmp_path / "demo.png").stat().st_size > 10_000
 
 
+@pytest.mark.thorough
 def test_editable(source: Path, tmp_path: Path) -> None:
     """An editable install trains, and sees a new algorithm without being installed again."""
     python = environment(tmp_path / "venv", *GENERATOR)

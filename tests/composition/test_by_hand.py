@@ -107,6 +107,7 @@ def test_every_modifier_has_a_case() -> None:
     assert sorted([*CASES, *TESTED_ELSEWHERE, "amsgrad", "zero_grad"]) == list_modifiers()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("base", chosen("Adam", "AdamW"))
 def test_amsgrad_equals_torchs(base: str, lowering: str) -> None:
@@ -150,6 +151,7 @@ def test_an_argument_norm_does_not_hide_the_function_norm(name: str, lowering: s
     check_same_path(cls(in_groups(parameters(MATRICES)), **options), by_hand(theirs), lowering)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "base", "lowering"), COMBINATIONS)
 def test_every_modifier_equals_its_change_by_hand(name: str, base: str, lowering: str) -> None:
     optimizer, by_hand = composed_and_by_hand(name, base)
@@ -430,6 +432,7 @@ def test_a_learning_rate_of_zero_moves_nothing(name: str) -> None:
     assert difference(found, parameters(shapes)) < BOUND
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted({*CASES} - {name for name in CASES if "decay" in name}))
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_zeros_and_scalars_stay_finite(name: str, lowering: str) -> None:

@@ -144,6 +144,7 @@ def test_wide_parameters_step_as_without_the_modifier(name: str, base: str, lowe
     check_same_path(optimizer, by_hand, lowering)
 
 
+@pytest.mark.sampled(3)
 @outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("base", ["Adafactor", "CAME", "Muon", "SOAP"])

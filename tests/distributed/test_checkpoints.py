@@ -233,6 +233,7 @@ def _declared(rank: int, text: str, folder: str) -> list[Any]:
     return [weights, unchanged, *means]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*TOLERANCE, "Adafactor"])
 def test_training_continues_from_a_checkpoint(name: str, tmp_path: Path) -> None:
     for found in pair.run(_resumed, name, str(tmp_path), ("ours", "ours")):
@@ -244,6 +245,7 @@ def test_states_belong_to_names_in_any_order(tmp_path: Path) -> None:
         assert found == {}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "sides"),
     list(zip([*TOLERANCE, "Adafactor"], cycle(WAYS), strict=False)),

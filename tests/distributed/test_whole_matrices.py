@@ -15,6 +15,7 @@ from distributed.shards import difference, shard
 from distributed.test_reductions import counted
 from distributed.whole_matrices import (
     CASES,
+    MESHES,
     differences,
     followed,
     resumed,
@@ -38,8 +39,10 @@ def four_ranks() -> Iterator[Callable[..., list[Any]]]:
         yield run
 
 
-def test_ranks_follow_one_process(four_ranks: Callable[..., list[Any]]) -> None:
-    for found in four_ranks(followed, limit=600):
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("mesh", MESHES)
+def test_ranks_follow_one_process(mesh: str, four_ranks: Callable[..., list[Any]]) -> None:
+    for found in four_ranks(followed, mesh, limit=600):
         assert found == {}
 
 

@@ -110,12 +110,10 @@ def differences(ours: Any, alone: Any) -> dict[str, float]:
     return {name: value for name, value in results.items() if not value <= BOUND}
 
 
-def followed(rank: int) -> dict[str, float]:
-    """Step shards on meshes and the same parameters in one process; return the differences."""
-    results = {}
-    for name in MESHES:
-        results |= {f"{name}: {key}": each for key, each in _followed_on(name).items()}
-        distributed.barrier()  # the ranks outside a mesh wait here
+def followed(rank: int, mesh: str) -> dict[str, float]:
+    """Step shards on a mesh and the same parameters in one process; return the differences."""
+    results = _followed_on(mesh)
+    distributed.barrier()  # the ranks outside the mesh wait here
     return results
 
 

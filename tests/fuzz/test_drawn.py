@@ -7,13 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
-RULES = 32
 
 
-def test_drawn_rules_are_right(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("seed", "rules"),
+    [("make test", 16), pytest.param("thorough", 64, marks=pytest.mark.thorough)],
+)
+def test_drawn_rules_are_right(seed: str, rules: int, tmp_path: Path) -> None:
     """The rules run in a process that chooses Triton's interpreter before any import."""
-    command = [sys.executable, "-m", "fuzz", "--rules", str(RULES), "--seed", "make test"]
+    command = [sys.executable, "-m", "fuzz", "--rules", str(rules), "--seed", seed]
     options = ["--seconds", "600", "--processes", "1", "--no-shrink", "--out", str(tmp_path)]
     paths = [str(ROOT / "tests"), str(ROOT)]
     done = subprocess.run(
@@ -25,4 +30,4 @@ def test_drawn_rules_are_right(tmp_path: Path) -> None:
     )
     found = "\n\n".join(path.read_text() for path in sorted(tmp_path.glob("*.py")))
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{found}"
-    assert f"{RULES} drawn" in done.stdout
+    assert f"{rules} drawn" in done.stdout

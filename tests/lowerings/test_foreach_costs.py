@@ -222,6 +222,7 @@ def size_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elements_at_once, "block_elements", block_elements)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("device", ["CPU", "GPU"])
 @pytest.mark.parametrize("name", LIMITED)
 def test_extra_memory_is_limited(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,6 +249,7 @@ def test_extra_memory_is_limited_for_factored_parameters(
     assert 0 < needed <= LIMIT
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LIMITED)
 def test_extra_memory_is_limited_whatever_the_strides(name: str) -> None:
     transposed = [torch.nn.Parameter(torch.ones(2**10, 2**14).T)]

@@ -161,6 +161,7 @@ RULES_AND_DTYPES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("name", "dtype"), RULES_AND_DTYPES, ids=str)
 def test_a_rule_that_draws_may_have_rows_and_matrices(

@@ -112,6 +112,7 @@ def check_against_rule(spec: Path | Spec, lowering: str, shapes: Any) -> None:
         assert oracle.difference() < 1e-12
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("shapes", [SHAPES, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("name", NAMES)
@@ -241,6 +242,7 @@ SPEC = INLINE["together"] if INTERPRETED else spec_file("odd_wide")
 RULE: Any = optgen.load(SPEC)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("shapes", [SHAPES, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("name", INLINE)

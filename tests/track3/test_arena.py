@@ -19,12 +19,13 @@ from examples.track3.training import Run, Setup, train
 SHORT = Setup(steps=4, batch=4, length=16, every=2)
 
 
-def test_every_parameter_has_a_group() -> None:
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_parameter_has_a_group(name: str) -> None:
     model = Transformer(width=8, blocks=1, heads=2)
-    for result in RESULTS.values():
-        optimizers = result.optimizers(model.named_parameters())
-        stepped = [p for o in optimizers for group in o.param_groups for p in group["params"]]
-        assert len(stepped) == len(set(stepped)) == len(list(model.parameters()))
+    optimizers = RESULTS[name].optimizers(model.named_parameters())
+    stepped = [p for o in optimizers for group in o.param_groups for p in group["params"]]
+    assert len(stepped) == len(set(stepped)) == len(list(model.parameters()))
 
 
 def test_only_results_on_spheres_begin_without_zeros() -> None:

@@ -74,7 +74,10 @@ def final_loss(base: Any, seed: int, *chosen_modifiers: Any, **options: Any) -> 
 
 @pytest.mark.parametrize(
     ("base", "options"),
-    [(optim.AdamW, {"lr": 3e-3}), (optim.Muon, {"lr": 0.02})],
+    [
+        (optim.AdamW, {"lr": 3e-3}),
+        pytest.param(optim.Muon, {"lr": 0.02}, marks=pytest.mark.thorough),
+    ],
     ids=["AdamW", "Muon"],
 )
 def test_losses_with_8_bits_are_those_of_float32(base: Any, options: dict[str, Any]) -> None:

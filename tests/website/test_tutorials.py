@@ -88,7 +88,7 @@ def test_the_added_lowering_prints_a_step(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["AdamW", "SOAP"])
+@pytest.mark.parametrize("name", ["AdamW", pytest.param("SOAP", marks=pytest.mark.thorough)])
 def test_two_processes_train_save_and_load(name: str, tmp_path: Path) -> None:
     """The page says that the script is the same with SOAP."""
     (script,) = blocks(DOCS / "tutorials" / "many-machines.md")

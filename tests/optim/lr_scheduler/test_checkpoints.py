@@ -49,6 +49,7 @@ def test_the_state_is_torchs(name: str) -> None:
         assert ours[key] == (pytest.approx(value) if "_last_lr" in key else value), key
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("name", ALL)
 def test_a_resumed_training_has_the_same_rates(name: str, pair: str, tmp_path: Path) -> None:

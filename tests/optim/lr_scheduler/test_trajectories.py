@@ -37,6 +37,7 @@ def optimizer_options(rate: str) -> dict[str, Any]:
     return kwargs | {"lr": kwargs["lr"].clone() if torch.is_tensor(kwargs["lr"]) else kwargs["lr"]}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("name", ALL)
 def test_300_steps_are_torchs(name: str, rate: str) -> None:

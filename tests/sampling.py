@@ -1,0 +1,53 @@
+"""Choose the cases of `make test`, which leaves out what `make test-thorough` runs.
+
+A test with many similar cases is marked `sampled(n)`: `make test` runs one case in n. A test that
+costs much and shows little more than others is marked `thorough`: `make test` leaves it out.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable
+
+import pytest
+
+MARKERS = (
+    "sampled(n): make test runs one case in n, and pytest --thorough runs all",
+    "thorough: only pytest --thorough runs it",
+)
+_THOROUGH = "OPTGEN_TEST_THOROUGH"  # the processes that tests start inherit it
+
+
+def configure(config: pytest.Config) -> None:
+    """Register the markers; with --thorough, tell all processes to run every case."""
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    if config.getoption("--thorough"):
+        os.environ[_THOROUGH] = "1"
+
+
+def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Remove the items that this run leaves out."""
+    if os.environ.get(_THOROUGH) == "1":
+        return
+    left_out = {item for item in items if item.get_closest_marker("thorough")}
+    for count, cases in _sampled(item for item in items if item not in left_out):
+        left_out.update(sorted(cases, key=_order)[-(-len(cases) // count) :])
+    config.hook.pytest_deselected(items=[*left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _sampled(items: Iterable[pytest.Item]) -> list[tuple[int, list[pytest.Item]]]:
+    """Return the number n and the cases of each test that is marked `sampled(n)`."""
+    cases: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if marker := item.get_closest_marker("sampled"):
+            cases[item.nodeid.partition("[")[0], *marker.args].append(item)
+    return [(count, each) for (_, count), each in cases.items()]
+
+
+def _order(item: pytest.Item) -> int:
+    """Return a number that depends on the name only, and is spread evenly over a test's axes."""
+    return zlib.crc32(item.nodeid.encode())
