@@ -56,8 +56,8 @@ class CachedCall(Protocol):
 class Backend(Protocol):
     """An object that takes batches through one lowering.
 
-    * `zeroes_gradients`: whether its updates write zeros into dense gradients, if a rule asks for
-      that. If not, `dispatch` writes the zeros after the updates.
+    * `zeroes_gradients`: whether its updates write zeros into dense gradients, for a rule with
+      `zero_grad`. Otherwise `dispatch` writes the zeros after the updates.
     """
 
     zeroes_gradients: bool

@@ -31,7 +31,7 @@ _SUPPORTED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 def check_step(optimizer: Optimized, batch: Batch) -> None:
-    """Raise an error for properties that may change between steps though all types stay equal."""
+    """Check hyperparameters, shapes, memory and counts: they may change while types stay equal."""
     if not batch.params:
         return
     converter_of(optimizer).check(optimizer.rule.hyper_values(batch.group))
@@ -88,7 +88,7 @@ def _check_gradients(batch: Batch) -> None:
 
 
 def _have_shapes(shapes: Iterable[torch.Size], tensors: Iterable[Tensor]) -> bool:
-    """Tell whether tensors have these shapes; makes no list, as long ones would start the GC."""
+    """Compare shapes, without making lists: long lists would start the garbage collector."""
     return all(map(eq, map(_shape, tensors), shapes))
 
 
@@ -178,7 +178,7 @@ def _shape_error(
 def _check_states(rule: Rule, batch: Batch) -> None:
     """Raise an error for a state that was reshaped after `check_types`.
 
-    The types of a batch include numbers of elements, so they show a change of these.
+    If the number of elements has changed too, the types differ, and `check_types` has run again.
     """
     if rule.facts or not batch.as_is:
         return

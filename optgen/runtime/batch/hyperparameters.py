@@ -22,10 +22,10 @@ class Cell(NamedTuple):
 
     def split(self, value: Any) -> tuple[Any, ...] | list[Any]:
         """Return the numbers of a value; raise a ValueError if they are too few or too many."""
-        parts = value if isinstance(value, (tuple, list)) else (value,)
-        if len(parts) != len(self.optional):
-            raise ValueError(f"{self.key} must be {len(self.optional)} numbers, not {len(parts)}")
-        return parts
+        numbers = value if isinstance(value, (tuple, list)) else (value,)
+        if len(numbers) != len(self.optional):
+            raise ValueError(f"{self.key} must be {len(self.optional)} numbers, not {len(numbers)}")
+        return numbers
 
     def convert(self, part: Any, optional: bool) -> float:
         """Return one number as a kernel takes it; raise an error if it is invalid."""
