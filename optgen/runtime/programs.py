@@ -89,7 +89,7 @@ class ModeOptimizer(GeneratedOptimizer):
         self._change_mode(False, self.eval_program)
 
     def _change_mode(self, train: bool, program: Program) -> None:
-        """Prepare a program for all groups that are in the other mode; then run it on each group."""
+        """Prepare a program for all groups in the other mode; then run it on each group."""
         groups = [group for group in self.param_groups if bool(group[MODE]) is not train]
         function = program.function(self.lowerings)
         calls = [self._prepare_call(function, program, group) for group in groups]
