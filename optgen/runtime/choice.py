@@ -69,13 +69,13 @@ def _choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
     return FUSED[device], _describe(batch) + matrix_note
 
 
-def why_not(owner: Lowered, batch: Batch, lowering: str) -> str:
+def why_not(lowered: Lowered, batch: Batch, lowering: str) -> str:
     """Return a short reason why a lowering cannot take this batch; "" if it can."""
     if lowering == "forloop":
         return ""
     if reason := why_forloop_only(batch):
         return f"only the for-loop can: {reason}"
-    return backend(lowering).obstacle(owner, batch)
+    return backend(lowering).obstacle(lowered, batch)
 
 
 def _explicitly_fused(optimizer: Lowered, batch: Batch) -> tuple[str, str]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partial:
-    """A reduction of this rank's shard; the ranks of each group must still combine their results."""
+    """A reduction of this rank's shard; each group's ranks must still combine their results."""
 
     tensor: Tensor  # completed in place
     groups: tuple[ProcessGroup, ...]
