@@ -28,6 +28,7 @@ _OTHER_RANK = (
     "or clear the optimizer's state for the parameter"
 )
 _SUPPORTED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_SUPPORTED_TEXT = "a step takes float16, bfloat16, float32 and float64"
 
 
 def check_step(optimizer: Optimized, batch: Batch) -> None:
@@ -58,7 +59,7 @@ def check_types(rule: Rule, batch: Batch) -> None:
         plain = (value for value in _present(column) if type(value) is not QuantizedTensor)
         unsupported = set(map(_dtype, plain)) - _SUPPORTED
         for dtype in unsupported:
-            raise NotImplementedError(f"{key} is of {dtype}: steps compute with real numbers")
+            raise NotImplementedError(f"{key} is of {dtype}: {_SUPPORTED_TEXT}")
     _check_shapes(rule, batch)
 
 
@@ -84,7 +85,7 @@ def _check_gradients(batch: Batch) -> None:
         param_device, device = next(pair for pair in pairs if pair[0] != pair[1])
         raise RuntimeError(f"a gradient is on {device}, but its parameter on {param_device}")
     for dtype in {dtype.to_real() for dtype in batch.grad_dtypes} - _SUPPORTED:
-        raise NotImplementedError(f"a gradient is of {dtype}: steps compute with real numbers")
+        raise NotImplementedError(f"a gradient is of {dtype}: {_SUPPORTED_TEXT}")
 
 
 def _have_shapes(shapes: Iterable[torch.Size], tensors: Iterable[Tensor]) -> bool:

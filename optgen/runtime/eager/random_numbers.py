@@ -28,7 +28,7 @@ _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY = 0x1BD11BDA
 _MULTIPLIERS = (0xED5AD4BB - 2**32, 0xAC4C1B51 - 2**32, 0x31848BAB)  # as numbers of int32
 _SHIFTS = (17, 11, 15, 14)
-_FAR = 0x9E3779B9 - 2**32  # what 2**32 counters add to a key
+_FAR = 0x9E3779B9 - 2**32  # added to the key once for every 2**32 counters
 
 
 def random(

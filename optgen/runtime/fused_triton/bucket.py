@@ -223,7 +223,7 @@ class Bucket:
 
         `groups` holds the group of each subset.
         """
-        with self._taking(streams, groups), _on(self.key.device):
+        with self._table_filled_with(streams, groups), _on(self.key.device):
             update(self)
 
     def wide_update(
@@ -233,7 +233,7 @@ class Bucket:
         groups: Sequence[Mapping[str, Any]],
     ) -> Update:
         """Return an update of the tensors that waits where the rule reduces over parameters."""
-        with self._taking(streams, groups):
+        with self._table_filled_with(streams, groups):
             with _on(self.key.device):
                 launches = update(self)
             if launches is not None:  # None: it reduces nothing, and has launched everything
@@ -251,7 +251,7 @@ class Bucket:
             answer = yield request
 
     @contextmanager
-    def _taking(
+    def _table_filled_with(
         self, streams: StreamTensors, groups: Sequence[Mapping[str, Any]]
     ) -> Iterator[None]:
         """Enter the tensors of a step into the table; write copies back at its end."""

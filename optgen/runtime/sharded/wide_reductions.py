@@ -35,7 +35,7 @@ def reduce_wide(requests: Mapping[int, WideReduction], groups: Mapping[int, int]
     """
     over_groups = [update for update, request in requests.items() if request.over == "group"]
     asking_groups = {groups[update] for update in over_groups}
-    together: dict[int, list[int]] = {}
+    together: dict[int, list[int]] = {}  # updates that get the same result
     for update in over_groups or requests:
         together.setdefault(groups[update] if over_groups else 0, []).append(update)
     mixed = any(groups[update] in asking_groups for update in requests.keys() - set(over_groups))
