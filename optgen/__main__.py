@@ -1,4 +1,4 @@
-"""Run the command line by `python -m optgen`, also in a checkout that is not installed."""
+"""Run the command line with `python -m optgen`, also in a checkout that is not installed."""
 
 from optgen.cli import main
 

@@ -49,7 +49,7 @@ def state_dtype(default: str | None = None, **by_key: str | None) -> StateDtype:
 
     Args:
         default: the dtype of the optimizer's states that hold rows, columns or a number for each
-            element, and that declare none.
+            element, and that declare no dtype.
         **by_key: the dtypes of some states, also of modifiers, by their checkpoint keys:
             `state_dtype("bfloat16", exp_avg_sq="float32")`.
     """
@@ -70,7 +70,7 @@ def quantized(
 
     Args:
         default: "8bit" for all of the optimizer's states that have the parameter's shape, declare
-            no dtype and do not begin as a copy of it. None leaves them as they are.
+            no dtype and do not begin as a copy of the parameter. None leaves them as they are.
         block: how many consecutive elements share a scale: 64, 128, 256 or 512.
         map: the values that codes stand for: "dynamic", which are closer together the smaller they
             are, or "linear".
@@ -159,9 +159,9 @@ def _parts(base: Spec, modifiers: tuple[Modifier | StateDtype, ...]) -> list[Par
 
 @contextlib.contextmanager
 def errors_of_parts(spec: Composition, names_parts: bool = True) -> Iterator[None]:
-    """Raise errors in the text of a composition with the place in the file of the part.
+    """Convert errors about the composed text: they then show the place in the file of a part.
 
-    With `names_parts` the message names all parts.
+    With `names_parts`, the message names all parts.
     """
     from optgen.spec.composition.names import with_fitting_names
     from optgen.spec.composition.origins import error_of_part
@@ -193,7 +193,7 @@ def spec_of(optimizer: type[GeneratedOptimizer] | str | os.PathLike[str] | Spec)
     """Return the spec of an optimizer.
 
     Raises:
-        TypeError: it is no optimizer of optgen, or a class that has no spec.
+        TypeError: `optimizer` is no optimizer of optgen, or a class that has no spec.
     """
     match optimizer:
         case Spec() | str() | os.PathLike():

@@ -1,7 +1,7 @@
 """The mirror of torchrec.optim, written by hand: optimizers that know parameters by name.
 
-In torchrec, SGD, Adagrad and Adam are only names of the updates of embedding tables. Here they are
-the classes of optgen.optim.
+In torchrec, the classes SGD, Adagrad and Adam only say how embedding tables are updated. Here they
+are the classes of optgen.optim.
 """
 
 from optgen.generated.row_wise_adagrad import RowWiseAdagrad

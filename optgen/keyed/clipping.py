@@ -32,9 +32,9 @@ class GradientClipping(Enum):
 class GradientClippingOptimizer(OptimizerWrapper):
     """Wrapper that clips the gradients of a keyed optimizer before its step.
 
-    One norm covers all parameters of all groups. Of a DTensor, every rank counts its shard. A
-    replicated DTensor counts once. So the result is that of a single process. All ranks of the
-    mesh must take the step, with or without gradients. If a parameter is on the meta device,
+    One norm covers all parameters of all groups. Every rank contributes its shard of a sharded
+    DTensor; a replicated DTensor counts once. So the result is that of a single process. All ranks
+    of the mesh must take the step, with or without gradients. If a parameter is on the meta device,
     nothing is clipped. Sparse gradients are coalesced.
 
     With a closure, its gradients are clipped after it returns; earlier gradients are not clipped.

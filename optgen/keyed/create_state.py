@@ -84,7 +84,7 @@ def create_by_step(optimizer: Optimizer, step: Callable[[], Any]) -> None:
 def _all_else_restored(
     optimizer: Optimizer, with_state: list[Tensor], without_state: list[Tensor]
 ) -> Iterator[None]:
-    """Let a step change `without_state` only, without weight decay; then restore all but state."""
+    """Hide `with_state` and weight decay from a step; after it, restore all but the new states."""
     grads = [param.grad for param in with_state]
     weights = [param.detach().clone() for param in without_state]
     groups = [_copied(group) for group in optimizer.param_groups]

@@ -166,7 +166,7 @@ class InBackwardOptimizer(FusedOptimizer):
         """Record that a parameter has a gradient.
 
         Raises:
-            RuntimeError: The parameter already had one since the last step.
+            RuntimeError: The parameter already had a gradient since the last step.
         """
         self._gradients.record(name, param)
         if not self._finish_queued:

@@ -1,4 +1,4 @@
-"""Provide torchrec's module of this name: keyed optimizers and wrappers."""
+"""The names of `torchrec.optim.keyed`: keyed optimizers and wrappers."""
 
 from optgen.keyed.combined import CombinedOptimizer
 from optgen.keyed.keyed_optimizer import KeyedOptimizer

@@ -19,7 +19,7 @@ class KeyedOptimizer(LightOptimizer):
     """An optimizer whose checkpoints identify parameters by name.
 
     Ranks of a distributed training hold different parameters, so an index in a list does not
-    identify one. Groups are made anew at every start, so they are saved only on demand
+    identify a parameter. Groups are made anew at every start, so they are saved only on demand
     (`save_param_groups`). Loading is strict, in place, and all or nothing: a checkpoint must have
     exactly the existing entries. So state must exist (`init_state`) before a checkpoint is loaded.
 
@@ -89,11 +89,11 @@ class KeyedOptimizer(LightOptimizer):
         Raises:
             ValueError: A parameter with state, or in a group to be saved, has no name.
         """
-        for before in self._optimizer_state_dict_pre_hooks.values():
-            before(self)
+        for pre_hook in self._optimizer_state_dict_pre_hooks.values():
+            pre_hook(self)
         packed = self._pack()
-        for after in self._optimizer_state_dict_post_hooks.values():
-            replaced = after(self, packed)
+        for post_hook in self._optimizer_state_dict_post_hooks.values():
+            replaced = post_hook(self, packed)
             packed = packed if replaced is None else replaced
         return packed
 
@@ -125,13 +125,13 @@ class KeyedOptimizer(LightOptimizer):
             ValueError: Something differs; the message says what and where.
         """
         state_dict = dict(state_dict)
-        for before in self._optimizer_load_state_dict_pre_hooks.values():
-            replaced = before(self, state_dict)
+        for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
+            replaced = pre_hook(self, state_dict)
             state_dict = state_dict if replaced is None else replaced
         self._load(state_dict)
         self._after_load()
-        for after in self._optimizer_load_state_dict_post_hooks.values():
-            after(self)
+        for post_hook in self._optimizer_load_state_dict_post_hooks.values():
+            post_hook(self)
 
     def _load(self, state_dict: Mapping[str, Any]) -> None:
         names = names_by_param(self._all_params())

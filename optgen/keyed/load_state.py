@@ -42,9 +42,8 @@ class Load:
     def __init__(self) -> None:
         self._tensors: list[TensorCopy] = []
         self._values: list[tuple[dict[Any, Any], Any, Any]] = []
-        self._objects: list[
-            tuple[Any, Any]
-        ] = []  # pairs of an object with load_state_dict, and its state
+        # Objects with a `load_state_dict` method, and the state to load into each.
+        self._objects: list[tuple[Any, Any]] = []
 
     def check_state(
         self,
@@ -67,9 +66,9 @@ class Load:
             if len(current[param]) != len(new[name]):
                 sizes = f"{len(current[param])} vs {len(new[name])}"
                 raise ValueError(f"Different state size: {sizes}")
-            self._entries(current[param], new[name], (name,))
+            self._check_entries(current[param], new[name], (name,))
 
-    def _entries(self, current: dict[Any, Any], new: Any, path: Path) -> None:
+    def _check_entries(self, current: dict[Any, Any], new: Any, path: Path) -> None:
         if not isinstance(new, Mapping):
             raise Refused(f"Different kind: dict vs {kind(new)} for the path of {path_text(path)}")
         if current.keys() != new.keys():
@@ -78,11 +77,13 @@ class Load:
                 f"for the path of {path_text(path)}"
             )
         for key, value in current.items():
-            self._entry(current, key, value, new[key], (*path, key))
+            self._check_entry(current, key, value, new[key], (*path, key))
 
-    def _entry(self, holder: dict[Any, Any], key: Any, value: Any, new: Any, path: Path) -> None:
+    def _check_entry(
+        self, holder: dict[Any, Any], key: Any, value: Any, new: Any, path: Path
+    ) -> None:
         if isinstance(value, dict):
-            self._entries(value, new, path)
+            self._check_entries(value, new, path)
         elif stateful(value, "load_state_dict"):
             self._objects.append((value, new))
         elif isinstance(value, Tensor):
@@ -106,9 +107,9 @@ class Load:
             name = "/".join(group_names(group, names))
             if name not in new_by_name:
                 raise ValueError(f"Group {name} not found")
-            self._group(group, new_by_name[name], name)
+            self._check_group(group, new_by_name[name], name)
 
-    def _group(self, group: Any, new: Mapping[str, Any], name: str) -> None:
+    def _check_group(self, group: Any, new: Mapping[str, Any], name: str) -> None:
         if len(group) != len(new):
             raise ValueError(f"Different param_group size: {len(group)} vs {len(new)}")
         for key in group:

@@ -13,7 +13,7 @@ class OneGradientPerStep:
         """Record that a parameter has a gradient.
 
         Raises:
-            RuntimeError: The parameter already had one since the last step.
+            RuntimeError: The parameter already had a gradient since the last step.
         """
         if param in self._arrived:
             param.grad = None

@@ -1,4 +1,4 @@
-"""Provide torchrec's module of this name: row-wise Adagrad."""
+"""The name of `torchrec.optim.rowwise_adagrad`: row-wise Adagrad."""
 
 from optgen.generated.row_wise_adagrad import RowWiseAdagrad
 

@@ -20,9 +20,10 @@ logger: logging.Logger = logging.getLogger(__name__)
 class WarmupOptimizer(OptimizerWrapper):
     """Wrapper that sets the learning rates of a keyed optimizer by the number of steps taken.
 
-    The rate of the first group is `lr` times the stage's factor. Other groups keep the ratio to it
-    that they had at construction. Rates are set after every step, and also at construction, because
-    the first backward pass may update parameters. A rate that is a tensor is changed in place.
+    The rate of the first group is `lr` times the stage's factor. Other groups keep the ratio to
+    this rate that they had at construction. Rates are set after every step, and also at
+    construction, because the first backward pass may update parameters. A rate that is a tensor is
+    changed in place.
 
     The progress is saved as the state of an additional parameter without elements, which is named
     `param_name`. The state is `{"warmup": tensor([step, stage])}`, int64. It exists after the first

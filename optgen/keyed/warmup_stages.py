@@ -133,10 +133,8 @@ def _cosine(stage: WarmupStage, i: int) -> float:
 
 
 def _interpolate(stage: WarmupStage, i: int) -> float:
-    start, end = (
-        stage.start_interpolating_iters or 0,
-        stage.end_value or 0.0,
-    )  # _check requires both
+    # `_check` has refused None; the zeros are for type checkers.
+    start, end = stage.start_interpolating_iters or 0, stage.end_value or 0.0
     fraction = max(0, i - start) / (stage.max_iters - start)
     return stage.value + (end - stage.value) * fraction
 

@@ -113,7 +113,7 @@ class OptimizerWrapper(WrapperBase):
     """
 
     _optimizer: KeyedOptimizer
-    _calls_wrapped_hook = True  # whether post_load_state_dict also calls the wrapped one's
+    _calls_wrapped_hook = True  # whether post_load_state_dict calls the wrapped optimizer's too
 
     def __init__(self, optimizer: KeyedOptimizer) -> None:
         check_keyed(optimizer)

@@ -28,7 +28,7 @@ def param_groups(
     Args:
         model: its `named_parameters()` are grouped, in their order; frozen ones are left out.
         options: options by patterns of names, as in `{"*.bias": {"lr": 0.1}}`. `*` stands for any
-            letters, dots too. Where several patterns match a name, later ones prevail.
+            characters, also dots. Where several patterns match a name, later ones prevail.
         lr: the learning rate that `layer_decay` scales.
         weight_decay: the weight decay. Biases and other vectors, such as the scales of
             normalization layers, get none. None leaves the decay to the optimizer.

@@ -24,4 +24,4 @@ def sparse_adam(
     lr: float,
     maximize: bool,
 ) -> None:
-    """Take one step of :class:`SparseAdam` in place, on lists of tensors and advanced counts."""
+    """Take one step of :class:`SparseAdam` in place; `state_steps` count this step already."""

@@ -43,7 +43,7 @@ _device = attrgetter("device")
 
 @dataclass(frozen=True)
 class _Update:
-    """Function that updates lists of means. It is an object, so that its owner can be pickled."""
+    """Function that updates lists of means; as an object, it can be pickled with its model."""
 
     decay: float | None = None  # None: equally weighted
 

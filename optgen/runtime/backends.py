@@ -22,7 +22,7 @@ PreparedUpdate: TypeAlias = Callable[[], CachedStep | None]
 """A function that updates batches; it returns a cached step for the next step, or None."""
 
 
-class Entry(NamedTuple):
+class BackendEntry(NamedTuple):
     """A row of the table of backends."""
 
     title: str  # the name in messages
@@ -31,10 +31,10 @@ class Entry(NamedTuple):
 
 
 BACKENDS = {
-    "forloop": Entry("for-loop", "optgen.runtime.eager.backend"),
-    "foreach": Entry("foreach", "optgen.runtime.eager.backend"),
-    "fused_cpu": Entry("fused C++", "optgen.runtime.fused_cpu.backend", "cpu"),
-    "fused_triton": Entry("fused Triton", "optgen.runtime.fused_triton.backend", "cuda"),
+    "forloop": BackendEntry("for-loop", "optgen.runtime.eager.backend"),
+    "foreach": BackendEntry("foreach", "optgen.runtime.eager.backend"),
+    "fused_cpu": BackendEntry("fused C++", "optgen.runtime.fused_cpu.backend", "cpu"),
+    "fused_triton": BackendEntry("fused Triton", "optgen.runtime.fused_triton.backend", "cuda"),
 }
 """The backends by the names of their lowerings. In a step, they update in reverse order.
 
@@ -56,13 +56,13 @@ class CachedCall(Protocol):
 class Backend(Protocol):
     """An object that takes batches through one lowering.
 
-    * `zeroes_gradients`: whether its updates write zeros into dense gradients, if a rule asks for
-      that. If not, `dispatch` writes the zeros after the updates.
+    * `zeroes_gradients`: whether its updates write zeros into dense gradients, for a rule with
+      `zero_grad`. Otherwise `dispatch` writes the zeros after the updates.
     """
 
     zeroes_gradients: bool
 
-    def obstacle(self, owner: Lowered, batch: Batch) -> str:
+    def obstacle(self, lowered: Lowered, batch: Batch) -> str:
         """Return a short reason why this backend cannot take a batch; "" if it can."""
 
     def prepare(
@@ -92,7 +92,7 @@ class Backend(Protocol):
             The cached step; None if no step was taken.
         """
 
-    def repeat(self, optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
+    def cached_step(self, optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
         """Return a cached step for the next step, after this backend has updated all batches.
 
         Return None if the next step must gather its tensors.

@@ -36,7 +36,7 @@ def _foreach_for_shards(batch: Batch, lowering: str, reason: str) -> tuple[str, 
 
 
 def _choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
-    """Return the lowering for a batch, and a short reason, before shards are considered."""
+    """Return the lowering for a batch, and a short reason, as if no parameter were sharded."""
     group, rule, forced_lowering = batch.group, optimizer.rule, forced()
     if forced_lowering is not None:
         if reason := why_not(optimizer, batch, forced_lowering):
@@ -65,17 +65,17 @@ def _choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
     if batch.dispatch_key.sparse_grad and device != "cpu":
         # Triton would upload a new table in every step, for a few rows.
         return _best_unfused(rule, batch, "sparse gradients")
-    matrices = "; torch computes the matrices" if rule.why_uncut else ""
-    return FUSED[device], _describe(batch) + matrices
+    matrix_note = "; torch computes the matrices" if rule.why_uncut else ""
+    return FUSED[device], _describe(batch) + matrix_note
 
 
-def why_not(owner: Lowered, batch: Batch, lowering: str) -> str:
+def why_not(lowered: Lowered, batch: Batch, lowering: str) -> str:
     """Return a short reason why a lowering cannot take this batch; "" if it can."""
     if lowering == "forloop":
         return ""
     if reason := why_forloop_only(batch):
         return f"only the for-loop can: {reason}"
-    return backend(lowering).obstacle(owner, batch)
+    return backend(lowering).obstacle(lowered, batch)
 
 
 def _explicitly_fused(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
@@ -103,7 +103,7 @@ def _best_unfused(rule: Rule, batch: Batch, reason: str) -> tuple[str, str]:
 def _lr_is_less_precise(batch: Batch) -> bool:
     """Tell whether torch's for-loop computes the step size less precisely than the parameters.
 
-    torch computes the step size in the dtype of the learning rate if that is a tensor.
+    If the learning rate is a tensor, torch computes the step size in the dtype of this tensor.
     """
     lr = batch.group.get("lr")
     return isinstance(lr, Tensor) and any(

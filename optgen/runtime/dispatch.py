@@ -102,6 +102,7 @@ def _first_device(optimizer: Stepping) -> str:
 
 
 def _takes_batch(optimizer: Stepping, lowering: str) -> Callable[[Batch], bool]:
+    """Return a function that tells whether a batch would be dispatched to this lowering."""
     return lambda batch: choose(optimizer, batch)[0] == lowering
 
 
@@ -119,7 +120,7 @@ def _prepare(optimizer: Stepping, grads: Sequence[Tensor | None] | None) -> _Pre
         if optimizer.rule.zero_grad:
             _check_gradients_not_shared(optimizer, batches)
             zeroed = _zeroed_by_kernels(optimizer.rule, by_lowering)
-        if optimizer.rule.wide:  # its parameters wait for one another in the step
+        if optimizer.rule.wide:  # the updates of its parameters wait for one another
             wide = wide_step.prepare(optimizer, by_lowering, consensus)
             return _Prepared(batches, [wide], zeroed)
         order = sorted(by_lowering, key=list(BACKENDS).index, reverse=True)

@@ -28,7 +28,7 @@ from optgen.runtime.tensors.real_views import all_plain, real_local_views
 from optgen.runtime.torch_private import foreach_devices, is_neg, set_grad_enabled
 
 _shape = attrgetter("shape")
-_MAX_CACHED = 4  # calls that are cached, each for lists of another length
+_MAX_CACHED = 4  # the number of cached calls; each is for lists of one length
 
 
 class Elementwise:
@@ -36,7 +36,7 @@ class Elementwise:
 
     def __init__(self, rule: Rule, lowerings: str) -> None:
         self.rule, self.lowerings = rule, lowerings
-        # For each list: parameters, gradients, states.
+        # Whether the rule writes each list: parameters, gradients, then the states.
         self.written = (True, False, *(state.written for state in rule.states))
         self._cached: dict[int, tuple[str, CachedCall]] = {}  # by the length of the lists
 

@@ -18,7 +18,7 @@ from optgen.runtime.tensors.group_view import asked_view
 
 _PHASE_BY_PHASE = "phase by phase with the ranks that hold the other shards"
 _WHOLE = "each whole parameter on one of the ranks that hold its shards"
-_BY_MATRIX = "matrices of this rank"
+_BY_MATRIX = "each whole matrix on the rank that holds it"
 
 
 def explain(optimizer: torch.optim.Optimizer) -> str:

@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., None])
 Arguments = Mapping[str, Any]
 
 _SCALER = ("grad_scale", "found_inf")
-_IGNORED = ("has_complex", "has_sparse_grad")  # torch's arguments; the tensors tell the same
+_IGNORED = ("has_complex", "has_sparse_grad")  # torch has them; the tensors show the same
 
 
 def functional(

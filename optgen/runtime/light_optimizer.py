@@ -85,7 +85,7 @@ class LightOptimizer(Optimizer):
 
     @outside_dynamo
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a parameter group; hyperparameters that it gives override the defaults."""
+        """Add a parameter group; the group's own hyperparameters override the defaults."""
         without_dynamo_wrapper(Optimizer.add_param_group)(self, param_group)
 
     def _portable_state_dict(self, packed: dict[str, Any]) -> dict[str, Any]:

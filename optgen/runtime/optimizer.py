@@ -102,7 +102,7 @@ class GeneratedOptimizer(LightOptimizer):
 
     @outside_dynamo
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a parameter group; hyperparameters that it gives override the defaults."""
+        """Add a parameter group; the group's own hyperparameters override the defaults."""
         super().add_param_group(param_group)
         try:
             check_added_group(self, len(self.param_groups) - 1)
@@ -127,7 +127,10 @@ class GeneratedOptimizer(LightOptimizer):
         self._create_state(lambda param: param.requires_grad)
 
     def _create_state(self, chosen: Callable[[Tensor], bool], ahead: bool = True) -> None:
-        """Create the missing states of the chosen parameters."""
+        """Create the missing states of the chosen parameters.
+
+        With `ahead`, the fresh states are left to the first step.
+        """
         check_views(self)
         with torch.set_grad_enabled(bool(self.defaults.get("differentiable"))):
             for group in self.param_groups:

@@ -80,16 +80,16 @@ class ModeOptimizer(GeneratedOptimizer):
 
     @outside_dynamo
     def train(self) -> None:
-        """Give parameters the values for training; skip groups in train mode."""
+        """Give parameters their values for training; skip groups already in train mode."""
         self._change_mode(True, self.train_program)
 
     @outside_dynamo
     def eval(self) -> None:
-        """Give parameters the values for evaluation; skip groups in eval mode."""
+        """Give parameters their values for evaluation; skip groups already in eval mode."""
         self._change_mode(False, self.eval_program)
 
     def _change_mode(self, train: bool, program: Program) -> None:
-        """Prepare a program for all groups in the other mode; then run it, group by group."""
+        """Prepare a program for all groups in the other mode; then run it on each group."""
         groups = [group for group in self.param_groups if bool(group[MODE]) is not train]
         function = program.function(self.lowerings)
         calls = [self._prepare_call(function, program, group) for group in groups]

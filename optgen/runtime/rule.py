@@ -19,7 +19,7 @@ FACTS: Final[Mapping[str, Callable[[Tensor], bool]]] = {
 """The predicates of a parameter's shape. The states and plans of a rule may depend on them."""
 
 RANK: Final = "rank"
-"""The group value that is the rank of thin matrices."""
+"""The key of the group value that limits the width of thin matrices."""
 
 QUANTIZED: Final = "8bit"
 """The dtype of states that hold codes of 8 bits and scales of blocks."""
@@ -44,12 +44,12 @@ class State:
     eager: bool = False  # the constructor creates it, not the first step
     rows: bool = True  # false: updated as a whole, so sparse gradients are made dense
     written: bool = True  # false: the rule only reads it
-    on_device: bool = False  # a scalar that a reduction feeds: always on the parameter's device
+    on_device: bool = False  # a scalar computed from a reduction: on the parameter's device
     of_group: bool = False  # an `on_device` scalar that the group keeps for all its parameters
     given: str = ""  # of an extra input: the name of its argument of `step`
     block: int = 256  # of a quantized state: the elements that share a scale
-    map: str = "dynamic"  # of a quantized state: the values that codes stand for, or "linear"
-    min_elements: int = 4096  # of a quantized state: smaller parameters have it in float32
+    map: str = "dynamic"  # of a quantized state: the table of code values, or "linear"
+    min_elements: int = 4096  # of a quantized state: float32 for parameters with fewer elements
 
     def __post_init__(self) -> None:
         if self.shape not in ("like", "row", "col", "scalar", *MATRIX_SHAPES):
@@ -132,7 +132,7 @@ class Rule:
     codes_readers: tuple[str, ...] = ()  # fused lowerings that read its states of 8 bits
     sweeps: tuple[str, ...] = ()  # functions for its elementwise parts; only if `why_uncut`
     why_not_in_triton: str = ""  # why it has no lowering to Triton, although it is cut into sweeps
-    ranked: bool = False  # it has matrices of the rank, which is a group value
+    ranked: bool = False  # it has matrices whose shapes depend on the group value "rank"
     wide: bool = False  # it reduces over several parameters, which take each step together
     zero_grad: bool = False  # a step leaves the gradients at zero
     skip_count: str = ""  # the state that counts steps skipped because a gradient is not finite
@@ -141,7 +141,7 @@ class Rule:
     optional: tuple[tuple[str, object], ...] = ()  # keys torch's groups lack, and their defaults
     fixed: tuple[tuple[str, object], ...] = ()  # group values that no checkpoint may change
     choices: tuple[tuple[str, tuple[str | None, ...]], ...] = ()  # keys, and their valid values
-    upper_bounds: tuple[tuple[str, float], ...] = ()  # keys, and the numbers that they stay below
+    upper_bounds: tuple[tuple[str, float], ...] = ()  # keys, and what their values must be below
 
     def __post_init__(self) -> None:
         keys = [state.key for state in self.states]
@@ -185,7 +185,7 @@ class Rule:
         return any(state.when is None for state in self.inputs)
 
     def rank(self, group: Mapping[str, Any]) -> int:
-        """Return a group's rank; 0 for a rule without matrices of the rank.
+        """Return a group's rank; 0 for a rule that has none.
 
         Raises:
             ValueError: The rank is no whole number of at least 1.

@@ -152,7 +152,7 @@ def called_to_init_state() -> bool:
 
 
 local_tensor: Callable[[Tensor], Tensor] = attrgetter("_local_tensor")
-"""Return the local tensor of a DTensor itself; `to_local()` may return a view of it."""
+"""Return the local tensor that a DTensor holds; `to_local()` may return a view of this tensor."""
 
 dtensor_spec: Callable[[Tensor], Any] = attrgetter("_spec")
 """Return the spec of a DTensor: an object with its `mesh` and `placements`."""

@@ -14,8 +14,8 @@ class use_lowering(ContextDecorator):
     """Take every following step through one lowering; a step raises if the lowering cannot take it.
 
     A call as a statement holds until the next call; `use_lowering(None)` returns the choice to the
-    runtime. In a `with` statement, or as a decorator, it holds inside. Each thread has a choice of
-    its own.
+    runtime. In a `with` statement, the choice holds in its block; as a decorator, during calls of
+    the function. Each thread has a choice of its own.
 
     Args:
         name: "forloop", "foreach", "fused_cpu" or "fused_triton"; for CPU tensors, "fused_triton"

@@ -37,7 +37,7 @@ def prepare(
         if len(by_lowering) != 1:
             return None
         ((lowering, batches),) = by_lowering.items()
-        return backend(lowering).repeat(optimizer, batches)
+        return backend(lowering).cached_step(optimizer, batches)
 
     return update
 

@@ -80,12 +80,12 @@ def test_a_state_shows_the_history_until_either_changes() -> None:
         history.direction(like, torch.empty_like(like), torch.empty_like(like))
     history.write_to(state)
 
-    assert history.is_in(state, 3, like)
-    assert not history.is_in(state, 4, like)
-    assert not history.is_in(state, 3, like.double())
-    assert not history.is_in({**state, "old_dirs": state["old_dirs"][1:]}, 3, like)
+    assert history.is_unchanged_in(state, 3, like)
+    assert not history.is_unchanged_in(state, 4, like)
+    assert not history.is_unchanged_in(state, 3, like.double())
+    assert not history.is_unchanged_in({**state, "old_dirs": state["old_dirs"][1:]}, 3, like)
     history.accept(1.0)
-    assert not history.is_in(state, 3, like)
+    assert not history.is_unchanged_in(state, 3, like)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -12,7 +12,7 @@ import torch
 import optgen
 from optgen.optim import SGD
 from optgen.runtime import backends
-from optgen.runtime.backends import BACKENDS, Backend, Entry, backend
+from optgen.runtime.backends import BACKENDS, Backend, BackendEntry, backend
 from optgen.runtime.batch.batch import Batch
 
 METHODS = [name for name in vars(Backend) if not name.startswith("_")]
@@ -30,7 +30,7 @@ def test_a_backend_has_the_protocols_methods(lowering: str, method: str) -> None
 class Descent:
     """A backend of plain gradient descent, which ignores the rule."""
 
-    def obstacle(self, owner: Any, batch: Batch) -> str:
+    def obstacle(self, lowered: Any, batch: Batch) -> str:
         return "no state, please" if any(batch.states) else ""
 
     def prepare(self, optimizer: Any, batches: Sequence[Batch], consensus: Any) -> Any:
@@ -53,7 +53,7 @@ def descent(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("descent")
     module.backend = lambda lowering: Descent()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "descent", module)
-    monkeypatch.setitem(backends.BACKENDS, "descent", Entry("descent", "descent", "cpu"))
+    monkeypatch.setitem(backends.BACKENDS, "descent", BackendEntry("descent", "descent", "cpu"))
     monkeypatch.setitem(backends.FUSED, "cpu", "descent")
 
 

@@ -131,7 +131,7 @@ class History:
         alphas = [] if self._alphas is None else self._scalars(self._alphas)
         return [*alphas, *[None] * (self._pairs.capacity - len(alphas))]
 
-    def is_in(self, state: dict[str, Any], capacity: int, like: Tensor) -> bool:
+    def is_unchanged_in(self, state: dict[str, Any], capacity: int, like: Tensor) -> bool:
         """Tell whether a state still holds what `write_to` wrote, with its tensors unchanged."""
         rows_now = [state["old_dirs"], state["old_stps"]]
         return (

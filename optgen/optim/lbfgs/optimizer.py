@@ -59,7 +59,7 @@ class LBFGS(LightOptimizer):
         max_eval (int or None): No iteration begins, and no line search continues, after this many
             calls of the closure in a step. None is 1.25 * max_iter. Default: None.
         tolerance_grad (float): Stop if no element of the gradient is larger. Default: 1e-7.
-        tolerance_change (float): Stop if the loss or the parameters change less. Default: 1e-9.
+        tolerance_change (float): Stop if the loss or all parameters change less. Default: 1e-9.
         history_size (int): The number of curvature pairs to keep, at least 1. Default: 100.
         line_search_fn (str or None): None or "strong_wolfe". Default: None.
         maximize (bool): Maximize the objective. Default: False.
@@ -78,7 +78,7 @@ class LBFGS(LightOptimizer):
         d, t: The last direction and step length.
         old_dirs, old_stps (list of Tensor): :math:`y` and :math:`s`, oldest first.
         ro, al (list of Tensor), H_diag: Coefficients of the last direction.
-        prev_flat_grad, prev_loss: The gradient and the loss at the start of the last direction.
+        prev_flat_grad, prev_loss: The gradient and the loss where the last direction began.
 
     Paper: https://link.springer.com/article/10.1007/BF01589116
     """
@@ -167,7 +167,7 @@ class LBFGS(LightOptimizer):
                 f"the state of LBFGS has {state['d'].numel()} numbers, but the parameters have "
                 f"{like.numel()}: clear optimizer.state, or restore the parameters of that state"
             )
-        if self._history is None or not self._history.is_in(state, capacity, like):
+        if self._history is None or not self._history.is_unchanged_in(state, capacity, like):
             self._history = History.restored(capacity, like, state)
         return self._history
 

@@ -148,9 +148,8 @@ class LRScheduler(torchs.LRScheduler):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         if "_step_count" in state:
-            step_order.watch(
-                self.optimizer
-            )  # a copied optimizer has the unwrapped step of its class
+            # A copied optimizer has the unwrapped step of its class.
+            step_order.watch(self.optimizer)
 
 
 class _LRScheduler(LRScheduler, torchs._LRScheduler):

@@ -58,14 +58,15 @@ def _check_shape(pct_start: float, anneal_strategy: str) -> None:
 class OneCycleLR(LRScheduler):
     r"""Raise the learning rate to its maximum, then anneal it to almost 0, batch by batch.
 
-    From `max_lr / div_factor` to `max_lr`, then to `max_lr / div_factor / final_div_factor`; with
-    `three_phase`, as in the paper, back to its first value before the last descent. Momentum goes
-    the other way. This scheduler overwrites changes of the rate by others.
+    The rate rises from `max_lr / div_factor` to `max_lr`, then falls to
+    `max_lr / div_factor / final_div_factor`. With `three_phase`, as in the paper, it first falls
+    back to the rate at which it began. Momentum goes the other way. This scheduler overwrites
+    changes of the rate by others.
 
     Args:
         optimizer (Optimizer): The optimizer whose rates are set.
         max_lr (float or list): The highest rate, for all groups or one for each.
-        total_steps (int, optional): Batches of the whole cycle, unless the next two are given.
+        total_steps (int, optional): Batches of the whole cycle. Default: epochs * steps_per_epoch.
         epochs (int, optional): Epochs of the whole cycle.
         steps_per_epoch (int, optional): Batches of an epoch.
         pct_start (float): The fraction of the cycle on the way up, in [0, 1]. Default: 0.3.

@@ -1,4 +1,4 @@
-"""Warn if a scheduler steps before its optimizer does, because it would skip its first rate.
+"""Warn if a scheduler steps before its optimizer: the optimizer would not use the first rate.
 
 Our optimizers record their steps themselves. Their `step` has the attribute by which torch's
 schedulers recognize a recorded step, so no scheduler wraps it. The `step` of any other optimizer is

@@ -40,7 +40,10 @@ class _FunctionsLR(LRScheduler):
         """Raise a TypeError if a function is not callable, in classes where torch checks that."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all attributes except the optimizer; of the functions, only those of objects."""
+        """Return all attributes except the optimizer.
+
+        Of the user's functions, callable objects are saved by their attributes, and others not.
+        """
         return {**super().state_dict(), "lr_lambdas": list(map(saved_attributes, self.lr_lambdas))}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

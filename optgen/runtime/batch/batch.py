@@ -42,9 +42,9 @@ class Batch:
     # One list per state of the rule; empty where the state is absent.
     states: list[list[Tensor]] = field(default_factory=list)
     steps: list[Any] = field(default_factory=list)  # step counts; empty if the rule has none
-    # The members' states; empty if they have none.
+    # The members' state dicts; no list if the rule has neither states nor a step count.
     dicts: list[dict[str, Any]] = field(default_factory=list)
-    # Per fresh state of the rule: whether this step created it.
+    # For each fresh state of the rule, by key: whether this step created each parameter's.
     fresh: dict[str, list[bool]] = field(default_factory=dict)
     dispatch_keys: list[DispatchKey] = field(default_factory=list)
     # Classes, dtypes and sizes of members and states; empty in a part.
@@ -85,13 +85,13 @@ class Batch:
 
     @property
     def noncontiguous(self) -> list[int]:
-        """Return the indices of parameters that are noncontiguous, or have such a state."""
+        """Return the indices of parameters that are noncontiguous or have a noncontiguous state."""
         if self._noncontiguous is None:
             lists = columns = [self.params, *filter(None, self.states)]
             if self.dispatch_key.facts or self.dispatch_key.input_flags:  # a state may be None
                 columns = [[value for value in column if value is not None] for column in columns]
-            dense = self.ordinary and all(all(map(is_contiguous, column)) for column in columns)
-            rows = () if dense else enumerate(zip(*lists, strict=True))
+            contiguous = self.ordinary and all(all(map(is_contiguous, each)) for each in columns)
+            rows = () if contiguous else enumerate(zip(*lists, strict=True))
             self._noncontiguous = [
                 index for index, row in rows if not all(map(_counts_as_contiguous, row))
             ]

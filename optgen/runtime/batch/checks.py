@@ -28,10 +28,11 @@ _OTHER_RANK = (
     "or clear the optimizer's state for the parameter"
 )
 _SUPPORTED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_SUPPORTED_TEXT = "a step takes float16, bfloat16, float32 and float64"
 
 
 def check_step(optimizer: Optimized, batch: Batch) -> None:
-    """Raise an error for properties that may change between steps though all types stay equal."""
+    """Check hyperparameters, shapes, memory and counts: they may change while types stay equal."""
     if not batch.params:
         return
     converter_of(optimizer).check(optimizer.rule.hyper_values(batch.group))
@@ -58,7 +59,7 @@ def check_types(rule: Rule, batch: Batch) -> None:
         plain = (value for value in _present(column) if type(value) is not QuantizedTensor)
         unsupported = set(map(_dtype, plain)) - _SUPPORTED
         for dtype in unsupported:
-            raise NotImplementedError(f"{key} is of {dtype}: steps compute with real numbers")
+            raise NotImplementedError(f"{key} is of {dtype}: {_SUPPORTED_TEXT}")
     _check_shapes(rule, batch)
 
 
@@ -84,11 +85,11 @@ def _check_gradients(batch: Batch) -> None:
         param_device, device = next(pair for pair in pairs if pair[0] != pair[1])
         raise RuntimeError(f"a gradient is on {device}, but its parameter on {param_device}")
     for dtype in {dtype.to_real() for dtype in batch.grad_dtypes} - _SUPPORTED:
-        raise NotImplementedError(f"a gradient is of {dtype}: steps compute with real numbers")
+        raise NotImplementedError(f"a gradient is of {dtype}: {_SUPPORTED_TEXT}")
 
 
 def _have_shapes(shapes: Iterable[torch.Size], tensors: Iterable[Tensor]) -> bool:
-    """Tell whether tensors have these shapes; makes no list, as long ones would start the GC."""
+    """Compare shapes, without making lists: long lists would start the garbage collector."""
     return all(map(eq, map(_shape, tensors), shapes))
 
 
@@ -178,7 +179,7 @@ def _shape_error(
 def _check_states(rule: Rule, batch: Batch) -> None:
     """Raise an error for a state that was reshaped after `check_types`.
 
-    The types of a batch include numbers of elements, so they show a change of these.
+    If the number of elements has changed too, the types differ, and `check_types` has run again.
     """
     if rule.facts or not batch.as_is:
         return

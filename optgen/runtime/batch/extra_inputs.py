@@ -21,7 +21,7 @@ _SHARED_PROPERTIES: dict[str, tuple[Callable[[Tensor], Any], type[Exception]]] =
     "dtype": (attrgetter("dtype"), TypeError),
     "device": (attrgetter("device"), RuntimeError),
 }
-"""Properties that an input shares with its parameter; their getters, and the errors to raise."""
+"""Properties in which an input must equal its parameter: the getter, and the error to raise."""
 
 
 def check_names(class_name: str, rule: Rule, names: Iterable[str]) -> None:

@@ -92,13 +92,13 @@ def _are_pieces(optimizer: Optimized) -> bool:
 
 
 def _holds_flat_partition(
-    group: int, originals: Mapping[int, OriginalParams], params: Sequence[Tensor]
+    group_id: int, originals: Mapping[int, OriginalParams], params: Sequence[Tensor]
 ) -> bool:
     """Tell whether a group's original parameters were replaced by a flat partition.
 
     A parameter that the user gave to another group shows that there is no flat partition.
     """
-    original = originals.get(group)
+    original = originals.get(group_id)
     if original is None or not params or any(param.dim() != 1 for param in params):
         return False
     if any(each.has(param) for each in originals.values() for param in params):

@@ -22,10 +22,10 @@ class Cell(NamedTuple):
 
     def split(self, value: Any) -> tuple[Any, ...] | list[Any]:
         """Return the numbers of a value; raise a ValueError if they are too few or too many."""
-        parts = value if isinstance(value, (tuple, list)) else (value,)
-        if len(parts) != len(self.optional):
-            raise ValueError(f"{self.key} must be {len(self.optional)} numbers, not {len(parts)}")
-        return parts
+        numbers = value if isinstance(value, (tuple, list)) else (value,)
+        if len(numbers) != len(self.optional):
+            raise ValueError(f"{self.key} must be {len(self.optional)} numbers, not {len(numbers)}")
+        return numbers
 
     def convert(self, part: Any, optional: bool) -> float:
         """Return one number as a kernel takes it; raise an error if it is invalid."""
@@ -48,9 +48,9 @@ class HyperConverter:
     them, a rule would divide by zero, or take the root of a negative number.
     """
 
-    def __init__(self, owner: Lowered) -> None:
-        self._rule = rule = owner.rule
-        hints, bounds = owner.hyper_annotations(), dict(rule.upper_bounds)
+    def __init__(self, lowered: Lowered) -> None:
+        self._rule = rule = lowered.rule
+        hints, bounds = lowered.hyper_annotations(), dict(rule.upper_bounds)
         self._cells = [_cell(key, hints.get(key), bounds.get(key)) for key in rule.hypers]
 
     def row(self, values: Iterable[Any]) -> "array[float]":
@@ -83,15 +83,15 @@ class HyperConverter:
 _converters: WeakKeyDictionary[type[Any], HyperConverter] = WeakKeyDictionary()
 
 
-def converter_of(owner: Lowered) -> HyperConverter:
+def converter_of(lowered: Lowered) -> HyperConverter:
     """Return the converter of an optimizer's class, from a cache.
 
-    `owner` must be no function: all functions are of one class.
+    `lowered` must be no function: all functions are of one class.
     """
-    owner_class = type(owner)
-    if owner_class not in _converters:
-        _converters[owner_class] = HyperConverter(owner)
-    return _converters[owner_class]
+    lowered_class = type(lowered)
+    if lowered_class not in _converters:
+        _converters[lowered_class] = HyperConverter(lowered)
+    return _converters[lowered_class]
 
 
 def _cell(key: str, hint: Any, upper_bound: float | None) -> Cell:

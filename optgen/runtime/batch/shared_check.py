@@ -17,7 +17,7 @@ from optgen.runtime.protocols import Optimized
 
 
 def can_share(optimizer: Optimized) -> bool:
-    """Tell whether the next step can tell a gradient scaler if all gradients are finite."""
+    """Tell whether the next step can report to a gradient scaler if a gradient is not finite."""
     if not optimizer.rule.skip_count or _first_with_gradient(optimizer) is None:
         return False
     modes = ("capturable", "differentiable")  # a step in these modes is not undone

@@ -1,7 +1,7 @@
 """View a batch's tensors in the shape of its group's view.
 
-The memory of some tensors has no such view: that of a transposed parameter under most views, for
-example. These tensors are copied; the step updates the copies and writes them back.
+The memory of some tensors cannot be viewed in this shape. An example is a transposed parameter,
+with most views. These tensors are copied; the step updates the copies and writes them back.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Viewer:
             if isinstance(tensor, QuantizedTensor):
                 return tensor.viewed(sizes), False
             return tensor.view(sizes), False
-        except RuntimeError:  # torch has no way to ask
+        except RuntimeError:  # torch cannot tell in advance whether a view is possible
             copy = self._copies_by_id.get(id(tensor))
             if copy is None:
                 copy = self._copies_by_id[id(tensor)] = tensor.reshape(sizes)

@@ -71,19 +71,19 @@ def _is_private(group: int) -> bool:
 
 
 def _path_components(path: Path) -> Iterator[Path]:
-    """Yield every folder and link that the system passes on the way to a path, then its end."""
-    at, rest, links = Path(path.anchor), list(reversed(path.parts[1:])), 0
-    yield at
+    """Yield every folder and link that the system passes on the way to a path, and its end last."""
+    current, rest, links = Path(path.anchor), list(reversed(path.parts[1:])), 0
+    yield current
     while rest:
         part = rest.pop()
-        at = at.parent if part == ".." else at / part
-        yield at
-        if at.is_symlink():
+        current = current.parent if part == ".." else current / part
+        yield current
+        if current.is_symlink():
             links += 1
             if links > _MAX_LINKS:
                 raise OSError(f"too many links on the way to {path}")
-            target = Path(os.readlink(at))
-            at = Path(target.anchor) if target.anchor else at.parent
+            target = Path(os.readlink(current))
+            current = Path(target.anchor) if target.anchor else current.parent
             rest += reversed(target.parts[1:] if target.anchor else target.parts)
             if not rest:
-                yield at
+                yield current

@@ -30,7 +30,7 @@ def texts_of(key: str, generate: Callable[[], Texts]) -> tuple[Path, Texts]:
         if cached := read_texts(folder):
             return folder, cached
         texts = texts or generate()
-        with suppress(OSError):  # read-only, full, or of other users
+        with suppress(OSError):  # a folder that is read-only or full, or belongs to others
             write_texts(folder, texts)
             return folder, texts
     return (tried or [Path("specs", key)])[0], texts or generate()

@@ -24,7 +24,7 @@ class EagerBackend:
     def __init__(self, lowering: str) -> None:
         self._lowering = lowering
 
-    def obstacle(self, owner: Lowered, batch: Batch) -> str:
+    def obstacle(self, lowered: Lowered, batch: Batch) -> str:
         """Return "": torch's operations can take every batch."""
         return ""
 
@@ -60,7 +60,7 @@ class EagerBackend:
     def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> None:
         """Return None: this backend gathers batches in a first step as in any other."""
 
-    def repeat(self, optimizer: Stepping, batches: Sequence[Batch]) -> None:
+    def cached_step(self, optimizer: Stepping, batches: Sequence[Batch]) -> None:
         """Return None: every step gathers its tensors."""
 
     def call(self, function: Lowered, batch: Batch) -> None:

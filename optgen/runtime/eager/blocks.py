@@ -122,7 +122,8 @@ def _boxes(shape: Sequence[int], limit: int) -> Iterator[Box]:
             break
     ranges = [range(0, size, step) for size, step in zip(shape, steps, strict=True)]
     for starts in product(*ranges):
-        yield tuple(slice(at, at + step) for at, step in zip(starts, steps, strict=True))
+        pairs = zip(starts, steps, strict=True)
+        yield tuple(slice(start, start + step) for start, step in pairs)
 
 
 def _inside(box: Box, tensor: Tensor) -> Box:

@@ -1,4 +1,4 @@
-"""Split a batch into buckets: one call of a generated for-loop or foreach function takes one."""
+"""Split a batch into buckets; a bucket is updated by one call of a for-loop or foreach function."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple

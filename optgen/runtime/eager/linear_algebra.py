@@ -69,12 +69,12 @@ def descending_order(x: Value) -> Value:
 
 def permuted_rows(x: Value, order: Value) -> Value:
     """Return a matrix's rows in this order."""
-    return _both(lambda tensor, index: _permuted(tensor, index, -2), x, order)
+    return _each_pair(lambda tensor, index: _permuted(tensor, index, -2), x, order)
 
 
 def permuted_columns(x: Value, order: Value) -> Value:
     """Return a matrix's columns in this order."""
-    return _both(lambda tensor, index: _permuted(tensor, index, -1), x, order)
+    return _each_pair(lambda tensor, index: _permuted(tensor, index, -1), x, order)
 
 
 def inverse_root(x: Value, n: float | Tensor, eps: float | Tensor) -> Value:
@@ -110,7 +110,7 @@ def _each(function: Callable[[Tensor], Tensor], x: Value) -> Value:
     return TensorList(list(map(function, x.tensors))) if isinstance(x, TensorList) else function(x)
 
 
-def _both(function: Callable[[Tensor, Tensor], Tensor], x: Value, y: Value) -> Value:
+def _each_pair(function: Callable[[Tensor, Tensor], Tensor], x: Value, y: Value) -> Value:
     if isinstance(x, TensorList) and isinstance(y, TensorList):
         return TensorList(list(map(function, x.tensors, y.tensors)))
     assert isinstance(x, Tensor)

@@ -2,8 +2,9 @@
 
 Shards of a parameter, its gradient and its states travel to the rank that owns the parameter in
 this step. The owner calls the generated function for whole parameters, and shards of the results
-travel back. Rows, columns and numbers are small: every rank gets all of them, by a sum to which
-only ranks that know an element contribute.
+travel back. Rows, columns and numbers are small, so every rank gets all of them: the ranks add them
+up, and each contributes only the elements that it knows. The gather of the parameters is the
+*leader*: it decides which rank owns which parameter, also for gradients and states.
 """
 
 from __future__ import annotations

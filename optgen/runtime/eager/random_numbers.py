@@ -28,7 +28,7 @@ _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY = 0x1BD11BDA
 _MULTIPLIERS = (0xED5AD4BB - 2**32, 0xAC4C1B51 - 2**32, 0x31848BAB)  # as numbers of int32
 _SHIFTS = (17, 11, 15, 14)
-_FAR = 0x9E3779B9 - 2**32  # what 2**32 counters add to a key
+_FAR = 0x9E3779B9 - 2**32  # added to the key once for every 2**32 counters
 
 
 def random(
@@ -39,7 +39,7 @@ def random(
     call: int,
     collectives: Collectives | None = None,
 ) -> list[Tensor]:
-    """Return a tensor of numbers in [0, 1) for each parameter of a bucket; all are the same one.
+    """Return one tensor of numbers in [0, 1), repeated for each parameter of a bucket.
 
     Args:
         params: Parameters of one shape; shards of parameters of one shape with `collectives`.
@@ -51,9 +51,9 @@ def random(
     first = params[0]
     key, whole_stream = _key(first, seed, step, call), _whole(stream)
 
-    def numbers(at: Tensor) -> Tensor:
-        even, odd = _words(key, whole_stream, at >> 1)
-        return torch.where(at & 1 == 0, even, odd) >> 8 & 0xFFFFFF
+    def numbers(positions: Tensor) -> Tensor:
+        even, odd = _words(key, whole_stream, positions >> 1)
+        return torch.where(positions & 1 == 0, even, odd) >> 8 & 0xFFFFFF
 
     return [_drawn(first, collectives, numbers).mul_(2.0**-24)] * len(params)
 
@@ -71,9 +71,9 @@ def random16(
     origin = torch.zeros((), dtype=torch.int64, device=first.device)
     key = _words(_key(first, seed, step, call), _whole(stream), origin)
 
-    def numbers(at: Tensor) -> Tensor:
-        word = _permuted(at >> 1, key)
-        return torch.where(at & 1 == 0, word, word >> 16) & 0xFFFF
+    def numbers(positions: Tensor) -> Tensor:
+        word = _permuted(positions >> 1, key)
+        return torch.where(positions & 1 == 0, word, word >> 16) & 0xFFFF
 
     return [_drawn(first, collectives, numbers).mul_(2.0**-16)] * len(params)
 
@@ -88,22 +88,22 @@ def gaussian(x: Value, seed: Number, stream: Number, step: Number, call: int) ->
     first = x.tensors[0] if isinstance(x, TensorList) else x
     drawn = torch.empty(first.shape, dtype=_dtype(first), device=first.device)
     key, whole_stream = _key(first, seed, step, call), _whole(stream)
-    for into, at in _pieces(drawn, _places(first, None)):
-        words = (word >> 8 & 0xFFFFFF for word in _words(key, whole_stream, at))
+    for piece, positions in _pieces(drawn, _positions(first, None)):
+        words = (word >> 8 & 0xFFFFFF for word in _words(key, whole_stream, positions))
         distances, angles = (word.to(drawn.dtype) for word in words)
         distances.add_(1).mul_(2.0**-24).log_().mul_(-2).sqrt_()
-        into.copy_(angles.mul_(2 * pi / 2**24).cos_().mul_(distances))
+        piece.copy_(angles.mul_(2 * pi / 2**24).cos_().mul_(distances))
     return TensorList([drawn] * len(x.tensors)) if isinstance(x, TensorList) else drawn
 
 
 def _drawn(
     like: Tensor, collectives: Collectives | None, numbers: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Return the numbers of the places of a parameter's elements, in a dtype to compute with."""
-    places = _places(like, collectives)
-    drawn = torch.empty(places.shape, dtype=_dtype(like), device=like.device)
-    for into, at in _pieces(drawn, places):
-        into.copy_(numbers(at))
+    """Return the numbers that belong to the positions of a parameter's elements, as floats."""
+    positions = _positions(like, collectives)
+    drawn = torch.empty(positions.shape, dtype=_dtype(like), device=like.device)
+    for piece, its_positions in _pieces(drawn, positions):
+        piece.copy_(numbers(its_positions))
     return drawn
 
 
@@ -111,13 +111,13 @@ def _dtype(like: Tensor) -> torch.dtype:
     return torch.promote_types(like.dtype, torch.float32)
 
 
-def _pieces(drawn: Tensor, places: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield pieces of a tensor to be drawn, with their elements' places.
+def _pieces(drawn: Tensor, positions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield pieces of a tensor to be filled, each with the positions of its elements.
 
     On the CPU a piece is small: about a hundred operations on it stay in the cache.
     """
-    size = elements_at_once.CPU_ELEMENTS if drawn.is_cpu else max(1, places.numel())
-    return zip(drawn.view(-1).split(size), places.view(-1).split(size), strict=True)
+    size = elements_at_once.CPU_ELEMENTS if drawn.is_cpu else max(1, positions.numel())
+    return zip(drawn.view(-1).split(size), positions.view(-1).split(size), strict=True)
 
 
 def _key(like: Tensor, seed: Number, step: Number, call: int) -> tuple[Tensor, Tensor]:
@@ -133,8 +133,8 @@ def _words(
     return _threefry(key, blocks.to(torch.int32), high.to(torch.int32))
 
 
-def _places(param: Tensor, collectives: Collectives | None) -> Tensor:
-    """Return the place of every element in the whole parameter, in row-major order."""
+def _positions(param: Tensor, collectives: Collectives | None) -> Tensor:
+    """Return the row-major position of every element in the whole parameter."""
     if collectives is None:
         return torch.arange(param.numel(), device=param.device).view(param.shape)
     whole = collectives.whole.shape
@@ -143,15 +143,15 @@ def _places(param: Tensor, collectives: Collectives | None) -> Tensor:
         shards = axis.sizes(sizes[axis.dim])
         starts[axis.dim] += sum(shards[: axis.rank])
         sizes[axis.dim] = shards[axis.rank]
-    places = torch.zeros(param.shape, dtype=torch.int64, device=param.device)
+    positions = torch.zeros(param.shape, dtype=torch.int64, device=param.device)
     distance = 1
     for dim in reversed(range(len(whole))):
         along = torch.arange(starts[dim], starts[dim] + param.shape[dim], device=param.device)
         shape = [1] * len(whole)
         shape[dim] = param.shape[dim]
-        places += along.view(shape) * distance
+        positions += along.view(shape) * distance
         distance *= whole[dim]
-    return places
+    return positions
 
 
 def _whole(number: Number) -> int | Tensor:

@@ -67,7 +67,7 @@ def rounded_at_random(x: T, chance: T | Tensor | float, eps: float) -> T:
     if isinstance(x, TensorList):
         chances = chance.tensors if isinstance(chance, TensorList) else repeat(chance)
         pairs = zip(x.tensors, chances, strict=False)
-        return TensorList([rounded_at_random(tensor, at, eps) for tensor, at in pairs])
+        return TensorList([rounded_at_random(tensor, each, eps) for tensor, each in pairs])
     with torch.no_grad():
         size = x.abs()
         near, far = rounded_down(size, eps), rounded_up(size, eps)

@@ -20,7 +20,7 @@ def group_sum(number: Any, count: int = 1) -> WideReduction:
 
 
 def group_max(number: Any, count: int = 1) -> WideReduction:
-    """Ask for the largest over a group's parameters."""
+    """Ask for the largest number of a group's parameters."""
     return _request(number, count, "group", largest=True)
 
 
@@ -30,7 +30,7 @@ def all_sum(number: Any, count: int = 1) -> WideReduction:
 
 
 def all_max(number: Any, count: int = 1) -> WideReduction:
-    """Ask for the largest over all parameters."""
+    """Ask for the largest number of all parameters."""
     return _request(number, count, "all", largest=True)
 
 

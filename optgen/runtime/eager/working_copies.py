@@ -50,7 +50,7 @@ def working_number(value: Tensor | list[Tensor]) -> Tensor:
 def write_back(tensors: list[Tensor], values: Tensor) -> None:
     """Write the values of a `TensorList` into the tensors of a bucket, in their dtype.
 
-    Values that are the tensors themselves are there already.
+    Nothing is copied if the values are these tensors themselves.
     """
     results = cast(TensorList, values).tensors
     if any(tensor is not result for tensor, result in zip(tensors, results, strict=True)):

@@ -38,11 +38,11 @@ class FusedCpuBackend:
 
     zeroes_gradients = True
 
-    def obstacle(self, owner: Lowered, batch: Batch) -> str:
+    def obstacle(self, lowered: Lowered, batch: Batch) -> str:
         """Return a short reason why no kernel can take this batch; "" if a kernel can."""
-        if owner.rule.why_uncut:
-            return outlined_sweeps.obstacle(owner, batch)
-        if unread := owner.rule.why_codes_are_not_read("fused_cpu"):
+        if lowered.rule.why_uncut:
+            return outlined_sweeps.obstacle(lowered, batch)
+        if unread := lowered.rule.why_codes_are_not_read("fused_cpu"):
             return unread
         if class_name := batch.overriding_class:
             return f"a state of class {class_name}"
@@ -50,11 +50,11 @@ class FusedCpuBackend:
             return f"the tensors are on {batch.dispatch_key.device}"
         stream_dtypes = set(map(_dtype, batch.tensors())) - {QUANTIZED_DTYPE}
         dtypes = {dtype.to_real() for dtype in stream_dtypes}
-        dtype_bits = dtype_variants.bits_of_batches(owner.rule, [batch])
+        dtype_bits = dtype_variants.bits_of_batches(lowered.rule, [batch])
         is_sharded = batch.dispatch_key.sharding is not None
-        if is_sharded and owner.rule.draws:
+        if is_sharded and lowered.rule.draws:
             return "random numbers of sharded parameters"
-        kernel = kernel_or_reason(owner, dtype_bits, is_sharded or owner.rule.wide)
+        kernel = kernel_or_reason(lowered, dtype_bits, is_sharded or lowered.rule.wide)
         if isinstance(kernel, str):
             return kernel
         if is_sharded and batch.dispatch_key.sparse_grad:
@@ -86,7 +86,7 @@ class FusedCpuBackend:
                 return None
             in_place = [call() for call in calls]
             cacheable = whole and all(in_place) and not sharded
-            return self.repeat(optimizer, whole) if cacheable else None
+            return self.cached_step(optimizer, whole) if cacheable else None
 
         return update
 
@@ -107,7 +107,7 @@ class FusedCpuBackend:
         batches = cached_first_step.batches(optimizer, takes)
         return cached_first_step.take(_kernel(optimizer), optimizer, batches) if batches else None
 
-    def repeat(self, optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
+    def cached_step(self, optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
         """Return the cached step that repeats an update of batches; None if it must be gathered."""
         if any(batch.view_copies or batch.has_codes for batch in batches):
             return None

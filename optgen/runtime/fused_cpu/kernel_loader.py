@@ -27,47 +27,47 @@ _kernels: WeakKeyDictionary[ModuleType, dict[tuple[bool, int], Kernel | str]] = 
 _warned: set[str] = set()  # the reasons why kernels could not be built
 
 
-def load_kernel(owner: Lowered, dtype_bits: int = 0, suspends: bool = False) -> Kernel:
+def load_kernel(lowered: Lowered, dtype_bits: int = 0, suspends: bool = False) -> Kernel:
     """Return a kernel for these dtypes; raise a `RuntimeError` if there is none."""
-    kernel = kernel_or_reason(owner, dtype_bits, suspends)
+    kernel = kernel_or_reason(lowered, dtype_bits, suspends)
     if isinstance(kernel, str):
         raise RuntimeError(kernel)
     return kernel
 
 
-def kernel_or_reason(owner: Lowered, dtype_bits: int = 0, suspends: bool = False) -> Kernel | str:
+def kernel_or_reason(lowered: Lowered, dtype_bits: int = 0, suspends: bool = False) -> Kernel | str:
     """Return a kernel that knows these dtypes, or the reason why there is none.
 
     A new kernel also knows all dtypes of the current step and of earlier kernels.
     """
-    module = sys.modules[owner.lowerings]
+    module = sys.modules[lowered.lowerings]
     loaded = _kernels.setdefault(module, {})
     kernels = [each for each in loaded.values() if isinstance(each, Kernel)]
     earlier = [kernel for kernel in kernels if kernel.suspends == suspends]
     for kernel in reversed(earlier):  # each knows the dtypes of all before it
         if not dtype_bits & ~kernel.dtype_bits:
             return kernel
-    for more_bits in (_dtype_bits_of_step(owner), *(kernel.dtype_bits for kernel in earlier)):
+    for more_bits in (_dtype_bits_of_step(lowered), *(kernel.dtype_bits for kernel in earlier)):
         dtype_bits |= more_bits
     key = suspends, dtype_bits
     if key not in loaded:
-        loaded[key] = _load(owner, module, *key)
+        loaded[key] = _load(lowered, module, *key)
     return loaded[key]
 
 
-def _dtype_bits_of_step(owner: Lowered) -> int:
+def _dtype_bits_of_step(lowered: Lowered) -> int:
     """Return the bits of the dtypes of the current step, so that one library serves all of it."""
-    context = getattr(owner, "_context", None)
+    context = getattr(lowered, "_context", None)
     batches = [batch for batch in context.batches.values() if not batch.parts] if context else []
-    return dtype_variants.bits_of_batches(owner.rule, batches)
+    return dtype_variants.bits_of_batches(lowered.rule, batches)
 
 
-def _load(owner: Lowered, module: ModuleType, suspends: bool, dtype_bits: int) -> Kernel | str:
+def _load(lowered: Lowered, module: ModuleType, suspends: bool, dtype_bits: int) -> Kernel | str:
     """Return a kernel, or the reason why there is none; warn once about a failed build."""
-    if reason := excess(owner.rule, _source(module)):
+    if reason := excess(lowered.rule, _source(module)):
         return reason
     try:
-        return _build(owner, module, suspends, dtype_bits)
+        return _build(lowered, module, suspends, dtype_bits)
     except (library_cache.NoCompilerError, compiler.CompileError, OSError) as error:
         message = str(error)
     reason = message.partition("\n")[0]  # the compiler's output follows
@@ -77,22 +77,22 @@ def _load(owner: Lowered, module: ModuleType, suspends: bool, dtype_bits: int) -
     return reason
 
 
-def _build(owner: Lowered, module: ModuleType, suspends: bool, dtype_bits: int) -> Kernel:
+def _build(lowered: Lowered, module: ModuleType, suspends: bool, dtype_bits: int) -> Kernel:
     """Build the libraries of a kernel in two threads, and load the kernel."""
     kernel_class, define = _kernel_class(suspends)
-    name, source = owner.rule.name, define + inline_includes(_source(module))
+    name, source = lowered.rule.name, define + inline_includes(_source(module))
     # Two compilers at once take no longer than one. On two cores, a third would wait for them.
     with ThreadPoolExecutor(1) as executor:
         try:
             wait_for_sweeps = sweep_library.start_build(executor, source, dtype_bits)
-            if owner.rule.gradient == "sparse_only":
+            if lowered.rule.gradient == "sparse_only":
                 executor.submit(sparse_gradients.library, name, source)
             if not tensor_reader.is_built():
                 executor.submit(tensor_reader.reader)  # the next step uses it
             built = dtype_variants.library(
                 name, source, dtype_bits, dtype_variants.matrix_op_dtypes(source)
             )
-            return kernel_class(owner, *built, source, wait_for_sweeps())
+            return kernel_class(lowered, *built, source, wait_for_sweeps())
         except KeyboardInterrupt:
             end_all()  # the other thread would wait for its compiler
             raise

@@ -14,10 +14,10 @@ from optgen.runtime.fused_cpu.toolchain import dtype_variants
 from optgen.runtime.protocols import Lowered
 
 
-def obstacle(owner: Lowered, batch: Batch) -> str:
+def obstacle(lowered: Lowered, batch: Batch) -> str:
     """Return a short reason why the sweeps cannot take this batch; "" if they can."""
-    if not owner.rule.sweeps or batch.dispatch_key.sharding:  # owners of shards step with foreach
-        return owner.rule.why_uncut
+    if not lowered.rule.sweeps or batch.dispatch_key.sharding:  # owners of shards step with foreach
+        return lowered.rule.why_uncut
     if class_name := batch.overriding_class:
         return f"a state of class {class_name}"
     if batch.dispatch_key.device != "cpu":
@@ -27,8 +27,8 @@ def obstacle(owner: Lowered, batch: Batch) -> str:
     has_singles = any(param.dtype != torch.float64 for param in batch.params)
     dtypes = [torch.float64] * has_doubles + [torch.float32] * has_singles
     dtype_bits = dtype_variants.bits_of_dtypes(dtypes)
-    for name in owner.rule.sweeps:
-        function = cast(Lowered, importlib.import_module(f"{owner.lowerings}.{name}")._update)
+    for name in lowered.rule.sweeps:
+        function = cast(Lowered, importlib.import_module(f"{lowered.lowerings}.{name}")._update)
         kernel = kernel_or_reason(function, dtype_bits)
         if isinstance(kernel, str):
             return kernel

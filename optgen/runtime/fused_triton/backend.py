@@ -48,11 +48,11 @@ class FusedTritonBackend:
         )
         self._calling = Lock()
 
-    def obstacle(self, owner: Lowered, batch: Batch) -> str:
+    def obstacle(self, lowered: Lowered, batch: Batch) -> str:
         """Return a short reason why Triton cannot take this batch; "" if it can."""
-        if reason := owner.rule.why_uncut or owner.rule.why_not_in_triton:
+        if reason := lowered.rule.why_uncut or lowered.rule.why_not_in_triton:
             return reason
-        if unread := owner.rule.why_codes_are_not_read("fused_triton"):
+        if unread := lowered.rule.why_codes_are_not_read("fused_triton"):
             return unread
         if class_name := batch.overriding_class:
             return f"a state of class {class_name}"
@@ -101,7 +101,7 @@ class FusedTritonBackend:
     def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> None:
         """Return None: this backend gathers batches in a first step as in any other."""
 
-    def repeat(self, optimizer: Stepping, batches: Sequence[Batch]) -> None:
+    def cached_step(self, optimizer: Stepping, batches: Sequence[Batch]) -> None:
         """Return None: every step gathers its batches, and there is no cached step."""
 
     def call(self, function: Lowered, batch: Batch) -> None:
@@ -147,7 +147,7 @@ def device_obstacle(device: torch.device) -> str:
 
 
 def _update_if_it_fits(planned: Batch, plan: LaunchPlan, function: Lowered, batch: Batch) -> bool:
-    """Update a batch through the plan of another batch, if it fits; return whether it fits."""
+    """Update a batch through the plan of another batch if the plan fits; return whether it fits."""
     planned.take_tensors(batch)
     try:
         fits = len(planned.dispatch_keys) == len(batch.dispatch_keys) and plan.fits([planned])

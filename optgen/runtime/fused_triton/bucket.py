@@ -97,7 +97,8 @@ class Bucket:
         self._row_major = spec is not None and spec.needs_row_major
         self._to_copy = tensors_to_copy(tensors, self._row_major)
         self._layouts = [StreamLayout(stream, self._row_major) for stream in tensors]
-        self._scalar_kinds = list(map(dtypes_and_devices, streams[len(key.dtypes) :]))
+        scalars = streams[len(key.dtypes) :]
+        self._scalar_dtypes_and_devices = list(map(dtypes_and_devices, scalars))
         self._scalars: Tensor | None = None
         self._locals: dict[str, list[Tensor]] = {}
         self._local_names = spec.locals if spec else ()
@@ -181,7 +182,7 @@ class Bucket:
         scalars = streams[len(self._layouts) :]
         return (
             all(map(StreamLayout.fits, self._layouts, streams))
-            and list(map(dtypes_and_devices, scalars)) == self._scalar_kinds
+            and list(map(dtypes_and_devices, scalars)) == self._scalar_dtypes_and_devices
         )
 
     def allocate_local(self, name: str) -> None:
@@ -222,7 +223,7 @@ class Bucket:
 
         `groups` holds the group of each subset.
         """
-        with self._taking(streams, groups), _on(self.key.device):
+        with self._table_filled_with(streams, groups), _on(self.key.device):
             update(self)
 
     def wide_update(
@@ -232,10 +233,10 @@ class Bucket:
         groups: Sequence[Mapping[str, Any]],
     ) -> Update:
         """Return an update of the tensors that waits where the rule reduces over parameters."""
-        with self._taking(streams, groups):
+        with self._table_filled_with(streams, groups):
             with _on(self.key.device):
                 launches = update(self)
-            if launches is not None:  # else it has launched everything: it reduces nothing
+            if launches is not None:  # None: it reduces nothing, and has launched everything
                 yield from self._resumed(launches)
 
     def _resumed(self, launches: Update) -> Update:
@@ -250,7 +251,7 @@ class Bucket:
             answer = yield request
 
     @contextmanager
-    def _taking(
+    def _table_filled_with(
         self, streams: StreamTensors, groups: Sequence[Mapping[str, Any]]
     ) -> Iterator[None]:
         """Enter the tensors of a step into the table; write copies back at its end."""

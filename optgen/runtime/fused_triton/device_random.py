@@ -1,7 +1,8 @@
 """Device function that draws random numbers from counters: Threefry-2x32 with 13 rounds.
 
 The generator is that of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), as
-in optgen.ir.random_numbers. Numbers of 16 bits come from a permutation of 32 bits, which it keys.
+in optgen.ir.random_numbers. Numbers of 16 bits come from a permutation of 32 bits; the generator
+draws its key.
 """
 
 import triton
@@ -9,27 +10,27 @@ import triton.language as tl
 
 
 @triton.jit
-def random_numbers(places, seed, stream, step, CALL: tl.constexpr):
+def random_numbers(positions, seed, stream, step, CALL: tl.constexpr):
     """Return numbers in [0, 1), multiples of 2**-24, in the dtype of `seed`."""
-    x, y = block(places >> 1, seed, stream, step, CALL)
-    bits = tl.where(places & 1 == 0, x, y) >> 8  # two places share a block
+    x, y = block(positions >> 1, seed, stream, step, CALL)
+    bits = tl.where(positions & 1 == 0, x, y) >> 8  # two positions share a block
     return bits.to(tl.int32).to(seed.dtype) * 5.9604644775390625e-08
 
 
 @triton.jit
-def random_numbers16(places, seed, stream, step, CALL: tl.constexpr):
+def random_numbers16(positions, seed, stream, step, CALL: tl.constexpr):
     """Return numbers in [0, 1), multiples of 2**-16, in the dtype of `seed`."""
     first, second = block(tl.full((), 0, tl.int64), seed, stream, step, CALL)
-    pairs = places >> 1  # two places share a word
+    pairs = positions >> 1  # two positions share a word
     first += (pairs >> 32).to(tl.uint32) * 0x9E3779B9
     bits = permuted(pairs.to(tl.uint32), first, second)
-    bits = tl.where(places & 1 == 0, bits & 0xFFFF, bits >> 16)
+    bits = tl.where(positions & 1 == 0, bits & 0xFFFF, bits >> 16)
     return bits.to(tl.int32).to(seed.dtype) * 1.52587890625e-05
 
 
 @triton.jit
 def permuted(x, first, second):
-    """Return a word for each counter, between two words of a key."""
+    """Permute words; `first` and `second` are the words of the key."""
     x += first
     x = (x ^ (x >> 17) ^ second) * 0xED5AD4BB
     x = (x ^ (x >> 11) ^ first) * 0xAC4C1B51

@@ -89,10 +89,10 @@ class Table:
         upload(self.rows, flat, staging)
         self.block_tensor = torch.empty(self.blocks, dtype=torch.int32, device=device)
         if self.blocks:
-            owners = array("i")
+            tensor_of_block = array("i")
             for tensor, count in enumerate(block_counts):
-                owners.extend([tensor] * count)
-            upload(self.block_tensor, owners, staging)
+                tensor_of_block.extend([tensor] * count)
+            upload(self.block_tensor, tensor_of_block, staging)
 
     def point(self, streams: Sequence[Sequence[Tensor]]) -> None:
         """Write the addresses of these streams into the table; an empty stream keeps address 0."""

@@ -29,7 +29,7 @@ class Shape(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Numbers of matrices, rows and columns of a block; only a block of one matrix may split it."""
+    """Numbers of matrices, rows and columns of a block; a block of several matrices splits none."""
 
     matrices: int
     rows: int

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partial:
-    """A reduction of this rank's shard; each group of ranks must still reduce its results."""
+    """A reduction of this rank's shard; each group's ranks must still combine their results."""
 
     tensor: Tensor  # completed in place
     groups: tuple[ProcessGroup, ...]
@@ -52,7 +52,7 @@ def _reduce_largest(flat: Tensor, group: ProcessGroup) -> None:
     A single process computes NaN in this case too. The MAX of a collective library does not
     ensure NaN: whether NaN wins depends on the order in which the library compares the ranks.
     """
-    unknown = flat.isnan()
-    both = torch.stack([flat.masked_fill(unknown, 0.0), unknown.double()])
-    distributed.all_reduce(both, distributed.ReduceOp.MAX, group=group)
-    flat.copy_(both[0].masked_fill_(both[1] > 0, torch.nan))
+    is_nan = flat.isnan()
+    rows = torch.stack([flat.masked_fill(is_nan, 0.0), is_nan.double()])
+    distributed.all_reduce(rows, distributed.ReduceOp.MAX, group=group)
+    flat.copy_(rows[0].masked_fill_(rows[1] > 0, torch.nan))

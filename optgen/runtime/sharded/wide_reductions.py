@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WideReduction:
-    """A request for the sum or the largest of one number of each parameter.
+    """A request for the sum, or the largest, of numbers: one for each parameter.
 
     * `numbers`: the numbers of the parameters of this update, on one axis, in float64. They are
       complete: each is that of a whole parameter.
@@ -35,13 +35,13 @@ def reduce_wide(requests: Mapping[int, WideReduction], groups: Mapping[int, int]
     """
     over_groups = [update for update, request in requests.items() if request.over == "group"]
     asking_groups = {groups[update] for update in over_groups}
-    together: dict[int, list[int]] = {}
+    together: dict[int, list[int]] = {}  # updates that get the same result
     for update in over_groups or requests:
         together.setdefault(groups[update] if over_groups else 0, []).append(update)
     mixed = any(groups[update] in asking_groups for update in requests.keys() - set(over_groups))
     largest = ({requests[update].largest for update in updates} for updates in together.values())
     if mixed or any(len(each) > 1 for each in largest):
-        raise RuntimeError("parameters ask for different numbers: this is a defect of optgen")
+        raise RuntimeError("parameters ask for different reductions: this is a defect of optgen")
     answers: dict[int, Any] = {}
     for updates in together.values():
         result = _reduced([requests[update] for update in updates])

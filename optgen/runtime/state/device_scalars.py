@@ -61,11 +61,11 @@ def copy_scalars_to_cpu(
 
 def _on_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Copy scalars to the CPU, by one transfer for each device and dtype."""
-    by_kind: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    by_device_and_dtype: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for i, tensor in enumerate(tensors):
-        by_kind.setdefault((tensor.device, tensor.dtype), []).append(i)
+        by_device_and_dtype.setdefault((tensor.device, tensor.dtype), []).append(i)
     result = list(tensors)
-    for indices in by_kind.values():
+    for indices in by_device_and_dtype.values():
         values = torch.stack([tensors[i].detach().reshape(()) for i in indices]).cpu()
         for i, value in zip(indices, values.unbind(), strict=True):
             result[i] = value.clone()  # a checkpoint would store the whole stack with a view

@@ -23,9 +23,9 @@ class Kernel(KernelSignature):
     suspends = False  # whether steps wait for other ranks, or for the other parameters
 
     def __init__(
-        self, owner: Lowered, library: Path, dtype_bits: int, source: str, sweeps: Path | None
+        self, lowered: Lowered, library: Path, dtype_bits: int, source: str, sweeps: Path | None
     ) -> None:
-        super().__init__(owner, ctypes.CDLL(str(library)))
+        super().__init__(lowered, ctypes.CDLL(str(library)))
         self.dtype_bits, self.source = dtype_bits, source
         if sweeps:
             sweep_library.connect(self._library, sweeps)

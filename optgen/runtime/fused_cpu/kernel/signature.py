@@ -15,10 +15,10 @@ from optgen.runtime.rule import Rule, State
 class KernelSignature:
     """Streams of a compiled rule, and the properties that its library exports."""
 
-    def __init__(self, owner: Lowered, library: ctypes.CDLL) -> None:
-        self.rule, self._library = owner.rule, library
-        self.pack_hypers = HyperConverter(owner).row
-        self.shaped_states, self.scalar_keys = shaped_states_and_scalar_keys(owner.rule)
+    def __init__(self, lowered: Lowered, library: ctypes.CDLL) -> None:
+        self.rule, self._library = lowered.rule, library
+        self.pack_hypers = HyperConverter(lowered).row
+        self.shaped_states, self.scalar_keys = shaped_states_and_scalar_keys(lowered.rule)
         self.has_shapes = self._has("optgen_shapes")
         self.by_matrix = self._has("optgen_by_matrix")
         self.calls = parse_calls(self._text("optgen_calls"))

@@ -114,9 +114,9 @@ class SuspendingKernel(Kernel):
     suspends = True
 
     def __init__(
-        self, owner: Lowered, library: Path, dtype_bits: int, source: str, sweeps: Path | None
+        self, lowered: Lowered, library: Path, dtype_bits: int, source: str, sweeps: Path | None
     ) -> None:
-        super().__init__(owner, library, dtype_bits, source, sweeps)
+        super().__init__(lowered, library, dtype_bits, source, sweeps)
         self._advance: Any = None
         if self._has("optgen_advance"):  # a kernel without it needs only the sizes of parameters
             self._advance, self._end = self._library.optgen_advance, self._library.optgen_end
