@@ -50,8 +50,8 @@ evidence: $(VENV)/installed ## as verify, with Triton's interpreter; writes docs
 	TRITON_INTERPRET=1 $(BIN)/optgen verify --all --reference rule --json docs/evidence.json \
 		--markdown docs/evidence.md --markdown docs/catalogue.md
 
-test-torch: $(OTHER)/installed ## the tests on another torch: TORCH=2.15.0 PYTHON=python3.13
-	$(OTHER)/bin/python -m pytest --numprocesses auto --dist worksteal $(TESTS)
+test-torch: $(OTHER)/installed ## every case on another torch: TORCH=2.15.0 PYTHON=python3.13
+	$(OTHER)/bin/python -m pytest --thorough --numprocesses auto --dist worksteal $(TESTS)
 
 test-frameworks: $(FRAMEWORKS)/installed ## with Hugging Face, Lightning, DeepSpeed, torchtitan
 	$(FRAMEWORKS)/bin/python -m pytest -q tests/frameworks
