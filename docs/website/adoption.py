@@ -32,6 +32,7 @@ class Needs:
     """Needs of an optimizer beyond a call of `step` with dense gradients of any shape."""
 
     matrices_only: bool  # vectors need a second optimizer
+    embeddings_only: bool  # it is for the weights of embeddings
     sparse_only: bool  # it takes no dense gradients
     inputs: tuple[str, ...]  # the extra inputs of `step`
     has_modes: bool  # it has `train()` and `eval()`
@@ -41,7 +42,8 @@ def needs(entry: Entry) -> Needs:
     """Return what an optimizer needs. A trial shows whether it takes vectors."""
     algorithm = entry.algorithm
     return Needs(
-        matrices_only=not takes_vectors(entry),
+        matrices_only=not takes_vectors(entry) and entry.package == "optgen.optim",
+        embeddings_only=entry.package == "optgen.keyed",
         sparse_only=algorithm.gradient == "sparse_only",
         inputs=tuple(state.given for state in algorithm.extra_inputs()),
         has_modes=bool(algorithm.programs),
@@ -80,16 +82,23 @@ def _short(value: float) -> str:
 
 def diff(entry: Entry) -> str:
     """Return the change in a training script, as a diff."""
-    call = _call(entry, "model.parameters()")
     needed = needs(entry)
-    if needed.matrices_only:
-        call = _call(entry, "matrices")
     old = "torch.optim.AdamW(model.parameters(), lr=1e-3)"
+    if needed.matrices_only and not entry.in_torch:
+        new = f"+optimizer = {_with_others(entry)}\n"
+        return f"+from optgen.optim import create_optimizer\n-optimizer = {old}\n{new}"
+    call = _call(entry, "matrices" if needed.matrices_only else "model.parameters()")
     if entry.in_torch:
         old = f"torch.{call.removeprefix('optgen.')}"
     if needed.sparse_only:
         old = old.replace("AdamW", "SparseAdam")
     return f"+import optgen\n-optimizer = {old}\n+optimizer = {call}\n"
+
+
+def _with_others(entry: Entry) -> str:
+    """Return the call that makes an optimizer of matrices, and AdamW for all other parameters."""
+    args = ["model", f'"{entry.name}"', arguments(entry), 'others=("adamw", {"lr": 1e-3})']
+    return f"create_optimizer({', '.join(filter(None, args))})"
 
 
 def _call(entry: Entry, params: str) -> str:
@@ -113,19 +122,16 @@ def script(entry: Entry) -> str:
 
 
 def _imports(entry: Entry, needed: Needs) -> list[str]:
-    names = {entry.package: [entry.title]}
     if needed.matrices_only:
-        names.setdefault("optgen.optim", []).append("AdamW")
-    return [
-        f"from {package} import {', '.join(sorted(names[package], key=str.lower))}"
-        for package in sorted(names)
-    ]
+        return ["from optgen.optim import create_optimizer"]
+    return [f"from {entry.package} import {entry.title}"]
 
 
 def _model(needed: Needs) -> list[str]:
-    if needed.sparse_only:
+    if needed.embeddings_only or needed.sparse_only:
+        sparse = ", sparse=True" * needed.sparse_only
         return [
-            "model = torch.nn.Embedding(100, 8, sparse=True)",
+            f"model = torch.nn.Embedding(100, 8{sparse})",
             "inputs, targets = torch.randint(100, (32,)), torch.randn(32, 8)",
         ]
     return [
@@ -137,16 +143,10 @@ def _model(needed: Needs) -> list[str]:
 
 
 def _optimizer(entry: Entry, needed: Needs) -> list[str]:
+    if needed.matrices_only:
+        return [f"optimizer = {_with_others(entry)}"]
     args = arguments(entry)
-    args = f", {args}" if args else ""
-    if not needed.matrices_only:
-        return [f"optimizer = {entry.title}(model.parameters(){args})"]
-    return [
-        "matrices = [p for p in model.parameters() if p.ndim == 2]",
-        "vectors = [p for p in model.parameters() if p.ndim != 2]",
-        f"optimizer = {entry.title}(matrices{args})",
-        "others = AdamW(vectors, lr=1e-3)  # biases and norms",
-    ]
+    return [f"optimizer = {entry.title}(model.parameters(){', ' * bool(args)}{args})"]
 
 
 def _loop(needed: Needs) -> list[str]:
@@ -154,7 +154,6 @@ def _loop(needed: Needs) -> list[str]:
     lines += ["    loss = (model(inputs) - targets).square().mean()"]
     lines += ["    hessian = hessian_diagonal(loss)"] if "hessian" in needed.inputs else []
     lines += ["    loss.backward()", f"    optimizer.step({_step_arguments(needed)})"]
-    lines += ["    others.step()"] if needed.matrices_only else []
     lines += ["    model.zero_grad()", '    print(f"step {step}: loss {loss:.4f}")']
     return lines
 
@@ -169,9 +168,10 @@ def notes(algorithm: Algorithm, needed: Needs) -> list[str]:
     sentences = []
     if needed.matrices_only:
         sentences.append(
-            f"{algorithm.name} takes matrices only. Give biases, norms and embeddings to a second "
-            "optimizer, as the script does. [Views](../views.md) show convolutions and attention "
-            "heads as matrices."
+            f"{algorithm.name} takes matrices only. `create_optimizer` gives biases, norms, "
+            "embeddings and the output layer of a language model to the second optimizer; "
+            '`others_names=["head.*"]` gives it further parameters by their names. '
+            "[Views](../views.md) show convolutions and attention heads as matrices."
         )
     if needed.inputs:
         keys = ", ".join(f"`{key}`" for key in needed.inputs)

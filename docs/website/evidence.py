@@ -26,8 +26,12 @@ def catalogue_rows() -> dict[str, tuple[str, str, str]]:
 
 @functools.cache
 def recorded() -> tuple[dict[str, Any], ...]:
-    """Return the records of docs/evidence*.json; () if there is no such file."""
-    return tuple(each for file in FILES for each in json.loads(file.read_text(encoding="utf-8")))
+    """Return the records of docs/evidence*.json, the first for each optimizer and reference."""
+    records: dict[tuple[str, str], Any] = {}
+    for file in FILES:
+        for each in json.loads(file.read_text(encoding="utf-8")):
+            records.setdefault((each["name"], each["reference"]), each)
+    return tuple(records.values())
 
 
 def catalogue_cells(entry: Entry) -> tuple[str, ...]:

@@ -128,6 +128,7 @@ class AdaMuon(GeneratedOptimizer):
         }
         super().__init__(params, defaults)
 
-    def _check_param(self, param: Tensor) -> None:
+    @staticmethod
+    def _check_param(param: Tensor) -> None:
         if param.ndim != 2:
             raise ValueError(f"AdaMuon takes matrices, not the shape {param.shape}")

@@ -133,6 +133,7 @@ class CAME(GeneratedOptimizer):
         }
         super().__init__(params, defaults)
 
-    def _check_param(self, param: Tensor) -> None:
+    @staticmethod
+    def _check_param(param: Tensor) -> None:
         if param.ndim != 2:
             raise ValueError(f"CAME is for matrices, not for {param.shape}")

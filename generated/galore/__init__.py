@@ -164,6 +164,7 @@ class GaLore(GeneratedOptimizer):
         }
         super().__init__(params, defaults)
 
-    def _check_param(self, param: Tensor) -> None:
+    @staticmethod
+    def _check_param(param: Tensor) -> None:
         if not param.ndim >= 2:
             raise ValueError(f"GaLore takes matrices, not the shape {param.shape}")

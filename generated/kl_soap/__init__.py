@@ -200,6 +200,7 @@ class KLSOAP(GeneratedOptimizer):
         }
         super().__init__(params, defaults)
 
-    def _check_param(self, param: Tensor) -> None:
+    @staticmethod
+    def _check_param(param: Tensor) -> None:
         if param.ndim != 2:
             raise ValueError(f"KLSOAP takes matrices, not the shape {param.shape}")

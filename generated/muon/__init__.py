@@ -149,7 +149,8 @@ class Muon(GeneratedOptimizer):
         }
         super().__init__(params, defaults)
 
-    def _check_param(self, param: Tensor) -> None:
+    @staticmethod
+    def _check_param(param: Tensor) -> None:
         if param.ndim != 2:
             raise ValueError(
                 "Muon only supports 2D parameters whereas we found a parameter with size: "

@@ -140,6 +140,7 @@ class MuonClip(InputOptimizer):
         }
         super().__init__(params, defaults)
 
-    def _check_param(self, param: Tensor) -> None:
+    @staticmethod
+    def _check_param(param: Tensor) -> None:
         if param.ndim != 2:
             raise ValueError(f"MuonClip takes matrices, not the shape {param.shape}")

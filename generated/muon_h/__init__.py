@@ -104,6 +104,7 @@ class MuonH(GeneratedOptimizer):
         }
         super().__init__(params, defaults)
 
-    def _check_param(self, param: Tensor) -> None:
+    @staticmethod
+    def _check_param(param: Tensor) -> None:
         if param.ndim != 2:
             raise ValueError(f"MuonH takes matrices, not the shape {param.shape}")

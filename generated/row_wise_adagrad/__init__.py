@@ -120,7 +120,8 @@ class RowWiseAdagrad(GeneratedOptimizer):
         """Move the state that the constructor allocated into shared memory."""
         self._share("sum")
 
-    def _check_param(self, param: Tensor) -> None:
+    @staticmethod
+    def _check_param(param: Tensor) -> None:
         if param.ndim != 2:
             raise ValueError(
                 f"RowWiseAdagrad takes tables: parameters of two axes, not {param.shape}"

@@ -134,6 +134,7 @@ class Scion(GeneratedOptimizer):
         }
         super().__init__(params, defaults)
 
-    def _check_param(self, param: Tensor) -> None:
+    @staticmethod
+    def _check_param(param: Tensor) -> None:
         if not param.ndim <= 2:
             raise ValueError(f"Scion takes matrices and vectors, not the shape {param.shape}")

@@ -60,6 +60,11 @@ class CombinedOptimizer(KeyedOptimizer):
         return ",".join(f"{key}: {optimizer!r}" for key, optimizer in self._optims)
 
     @property
+    def members(self) -> tuple[KeyedOptimizer, ...]:  # type: ignore[override]
+        """The combined optimizers."""
+        return tuple(optimizer for _, optimizer in self._optims)
+
+    @property
     def optimizers(self) -> list[tuple[str, KeyedOptimizer]]:
         """The members with their keys, as pairs (key, optimizer); "" is no key."""
         return self._optims

@@ -22,9 +22,12 @@ def zero_gradients(params: Mapping[str, Tensor], sparse: set[str]) -> None:
 
 
 def create_state(optimizer: Optimizer) -> None:
-    """Create the state that the next step would create: by the rule if known, else by a step."""
+    """Create the state that a step without a gradient would create.
+
+    The rule creates it, unless it is not known, or computes the first value of a matrix in a step.
+    """
     rule = _rule(optimizer)
-    if rule is None:
+    if rule is None or _computes_first_matrices(rule):
         create_by_step(optimizer, optimizer.step)
         return
     with torch.no_grad():
@@ -38,6 +41,11 @@ def create_state(optimizer: Optimizer) -> None:
                 optimizer.defaults,
                 groups=optimizer.param_groups,
             )
+
+
+def _computes_first_matrices(rule: Rule) -> bool:
+    """Tell whether a step treats the first value of a state that is a square matrix specially."""
+    return any(s.key in rule.fresh and isinstance(s.shape, tuple) for s in rule.states)
 
 
 def _rule(optimizer: Optimizer) -> Rule | None:

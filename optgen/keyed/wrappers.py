@@ -29,6 +29,11 @@ class WrapperBase(KeyedOptimizer):
     _optimizer: Optimizer
 
     @property
+    def members(self) -> tuple[Optimizer, ...]:  # type: ignore[override]
+        """The wrapped optimizer."""
+        return (self._optimizer,)
+
+    @property
     def state(self) -> Any:  # type: ignore[override]
         """The state of the wrapped optimizer, by parameter."""
         return self._optimizer.state

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from inspect import signature
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from optgen.optim import _two_optimizers
 from optgen.optim._param_groups import param_groups
 from optgen.optim._published import PUBLISHED, published
 
@@ -60,9 +62,11 @@ def create_optimizer(
     weight_decay: float | None = None,
     layer_decay: float | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
+    others: str | tuple[str, Mapping[str, Any]] | None = None,
+    others_names: Iterable[str] = (),
     **arguments: Any,
 ) -> Any:
-    """Make an optimizer by its name.
+    """Make an optimizer by its name, or two in one: Muon for matrices and AdamW for all others.
 
     Args:
         model_or_params: a model, whose parameters are grouped by `param_groups`; or parameters or
@@ -70,30 +74,60 @@ def create_optimizer(
         name: a name of `list_optimizers()`.
         lr: the learning rate; None is the optimizer's default.
         weight_decay: the weight decay; None is the optimizer's default. With a model, biases and
-            other vectors get none.
+            other vectors get none in either case.
         layer_decay: see `param_groups`; for models only.
         options: options by patterns of names; see `param_groups`; for models only.
+        others: a second optimizer, by its name or as `(name, arguments)`; for models only. It gets
+            the parameters that the first one cannot take, embeddings, and the last `Linear` if it
+            has a row for each entry of the first embedding. The result is one optimizer, whose
+            `members` are the two.
+        others_names: patterns of names of further parameters for the second optimizer, as in
+            `["head.*"]`.
         **arguments: further arguments of the class.
 
     Raises:
-        ValueError: the name is unknown; or `layer_decay` or `options` comes with parameters
-            instead of a model.
+        ValueError: the name is unknown; a parameter of the model needs a second optimizer; a
+            pattern matches no name; or an argument for models comes with parameters.
     """
-    cls, preset = _class_and_preset(name)
-    arguments = {**preset, **arguments}
-    if lr is not None:
-        arguments["lr"] = lr
-    if isinstance(model_or_params, nn.Module):
-        decay = {} if weight_decay is None else {"weight_decay": weight_decay}
-        groups: Any = param_groups(
-            model_or_params, options, lr=lr, layer_decay=layer_decay, **decay
-        )
+    if not isinstance(model_or_params, nn.Module):
+        if any((layer_decay is not None, options is not None, others is not None, others_names)):
+            raise ValueError(
+                "layer_decay, options and others go by names: give the model, not its parameters"
+            )
+        cls, preset = _class_and_preset(name)
+        given = {"lr": lr, "weight_decay": weight_decay}
+        chosen = {key: value for key, value in given.items() if value is not None}
+        return cls(_as_list(model_or_params), **{**preset, **arguments, **chosen})
+    model, shared = model_or_params, {"options": options, "layer_decay": layer_decay}
+    first = _for_model(model, name, arguments, lr=lr, weight_decay=weight_decay, **shared)
+    if others is None:
+        _two_optimizers.check_all_taken(name, first)
+        cls, groups, arguments = first
         return cls(groups, **arguments)
-    if layer_decay is not None or options is not None:
-        raise ValueError("layer_decay and options go by names: give the model, not its parameters")
-    if weight_decay is not None:
-        arguments["weight_decay"] = weight_decay
-    return cls(_as_list(model_or_params), **arguments)
+    other_name, given = (others, {}) if isinstance(others, str) else (others[0], dict(others[1]))
+    decay = given.pop("weight_decay", weight_decay)
+    second = _for_model(
+        model, other_name, given, lr=given.pop("lr", None), weight_decay=decay, **shared
+    )
+    return _two_optimizers.divided(model, first, second, others_names)
+
+
+def _for_model(
+    model: nn.Module,
+    name: str,
+    arguments: Mapping[str, Any],
+    *,
+    lr: float | None,
+    weight_decay: float | None,
+    **of_groups: Any,
+) -> _two_optimizers.Part:
+    """Return the class, the groups and the arguments of an optimizer of all parameters."""
+    cls, preset = _class_and_preset(name)
+    if weight_decay is None:
+        default = signature(cls).parameters.get("weight_decay")
+        weight_decay = default.default if default and default.default else None
+    groups = param_groups(model, lr=lr, weight_decay=weight_decay, **of_groups)
+    return cls, groups, {**preset, **arguments, **({} if lr is None else {"lr": lr})}
 
 
 def _as_list(params: Iterable[Any]) -> Any:

@@ -26,8 +26,19 @@ def explain(optimizer: torch.optim.Optimizer) -> str:
 
     The text has a line per parameter group, or several if one call cannot take the whole group.
     """
+    return "\n".join(_lines(optimizer, 0))
+
+
+def _lines(optimizer: torch.optim.Optimizer, first: int) -> list[str]:
+    """Return the lines of an optimizer whose first group has the number `first`."""
+    if isinstance(optimizer, LightOptimizer) and optimizer.members:
+        lines = []
+        for member in optimizer.members:
+            lines += _lines(member, first)
+            first += len(member.param_groups)
+        return lines
     if isinstance(optimizer, LightOptimizer) and not isinstance(optimizer, GeneratedOptimizer):
-        return f"group 0: by hand: {type(optimizer).__name__} has no rule to generate from"
+        return [f"group {first}: by hand: {type(optimizer).__name__} has no rule to generate from"]
     if not isinstance(optimizer, GeneratedOptimizer):
         cls = optimizer if isinstance(optimizer, type) else type(optimizer)
         raise TypeError(
@@ -36,7 +47,7 @@ def explain(optimizer: torch.optim.Optimizer) -> str:
         )
     check_views(optimizer)
     lines, rule = [], optimizer.rule
-    for index, group in enumerate(optimizer.param_groups):
+    for index, group in enumerate(optimizer.param_groups, first):
         for batch in _preview(optimizer, group):
             if not batch.params:
                 lines.append(f"group {index}: no parameters")
@@ -48,7 +59,7 @@ def explain(optimizer: torch.optim.Optimizer) -> str:
                 f"group {index}: {BACKENDS[lowering].title}: {reason}"
                 f"{_view_note(batch)}{_sparse_note(rule, batch)}"
             )
-    return "\n".join(lines)
+    return [*dict.fromkeys(lines)]  # a group's batches may have the same line
 
 
 def _preview(optimizer: Stepping, group: Group) -> list[Batch]:

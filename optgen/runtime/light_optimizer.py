@@ -53,6 +53,9 @@ def with_step_hooks(step: F) -> F:
 class LightOptimizer(Optimizer):
     """A torch optimizer whose methods do not import torch._dynamo; torch's own methods do."""
 
+    members: tuple[Optimizer, ...] = ()
+    """The optimizers that this one steps, in the order of their groups; () for most."""
+
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         if isinstance(params, set) and not WARNS_OF_SETS:
             warnings.warn(_UNORDERED, FutureWarning, stacklevel=2)

@@ -114,7 +114,8 @@ class GeneratedOptimizer(LightOptimizer):
             group = self.param_groups[-1]
             self._context.original_params[id(group)] = flat_partitions.original_params(group)
 
-    def _check_param(self, param: Tensor) -> None:
+    @staticmethod
+    def _check_param(param: Tensor) -> None:
         """Raise a ValueError for a parameter that the rule cannot take; subclasses override it."""
 
     @outside_dynamo

@@ -8,6 +8,7 @@ import torch
 from keyed.models import IDS, LIBRARIES, adam, content, parameters, train
 from torch import Tensor
 
+from optgen import optim
 from optgen.keyed import CombinedOptimizer, KeyedOptimizer, KeyedOptimizerWrapper
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -80,6 +81,16 @@ def test_a_checkpoint_loads(name: str, library: Any) -> None:
     new.load_state_dict(copy.deepcopy(old.state_dict()))
 
     assert content(new.state_dict()) == content(old.state_dict())
+
+
+@pytest.mark.parametrize("name", ["Shampoo", "SOAP"])
+def test_a_training_from_created_matrices_stays_finite(name: str) -> None:
+    """A step computes the first value of these matrices; zeros have no inverse root."""
+    optimizer = KeyedOptimizerWrapper(parameters(), getattr(optim, name))
+    optimizer.init_state()
+    train(optimizer, 3)
+
+    assert all(param.isfinite().all() for param in optimizer.params.values())
 
 
 def test_torchs_rule_keeps_gradients_of_zeros() -> None:

@@ -172,3 +172,96 @@ def test_an_invalid_call_says_what_is_wrong(call: Any, message: str) -> None:
 
 def test_a_name_of_torch_means_the_mirrors_class() -> None:
     assert optimizer_class("RMSprop") is optim.RMSprop
+
+
+class LanguageModel(nn.Module):
+    """Have embeddings of tokens and positions, a block, and an output layer; no forward pass."""
+
+    def __init__(self, tied: bool = False) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(32, 4)
+        self.positions = nn.Embedding(4, 4)
+        self.block = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+        self.output = nn.Linear(4, 32, bias=False)
+        if tied:
+            self.output.weight = self.tokens.weight
+
+
+def names_of(optimizer: Any) -> list[list[str]]:
+    """Return the names of the parameters of each member."""
+    return [
+        [name for group in member.param_groups for name in group["param_names"]]
+        for member in optimizer.members
+    ]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_embeddings_the_output_layer_and_vectors_go_to_the_second_optimizer(tied: bool) -> None:
+    optimizer = create_optimizer(LanguageModel(tied), "muon", lr=0.1, others=("lion", {"lr": 0.2}))
+    inner, others = names_of(optimizer)
+
+    assert [type(member).__name__ for member in optimizer.members] == ["Muon", "Lion"]
+    assert inner == ["block.0.weight"]
+    outer = ["tokens.weight", "positions.weight"] + ["output.weight"] * (not tied)
+    assert sorted(others) == sorted([*outer, "block.0.bias", "block.1.weight", "block.1.bias"])
+    rates = [{group["lr"] for group in member.param_groups} for member in optimizer.members]
+    assert rates == [{0.1}, {0.2}]
+
+
+def test_an_output_layer_without_an_embedding_goes_to_the_first_optimizer() -> None:
+    optimizer = create_optimizer(network(), "muon", others="adamw")
+
+    assert "head.weight" in names_of(optimizer)[0]
+
+
+def test_patterns_choose_further_parameters_of_the_second_optimizer() -> None:
+    optimizer = create_optimizer(network(), "muon", others="adamw", others_names=["head.*", "st*"])
+
+    assert names_of(optimizer)[0] == ["blocks.0.linear.weight", "blocks.1.linear.weight"]
+    with pytest.raises(ValueError, match=r"no trainable parameter is called 'tail\.\*'"):
+        create_optimizer(network(), "muon", others="adamw", others_names=["tail.*"])
+
+
+def test_both_optimizers_take_the_options_of_names() -> None:
+    options = {"blocks.*": {"lr": 0.5}}
+    optimizer = create_optimizer(
+        network(), "muon", lr=1.0, weight_decay=0.3, options=options, others=("adamw", {"lr": 2.0})
+    )
+    decays = options_of(optimizer.param_groups, "weight_decay")
+
+    assert decays == {n: 0.3 if p.ndim > 1 else 0 for n, p in network().named_parameters()}
+    lr = options_of(optimizer.param_groups, "lr")
+    assert (lr["stem.weight"], lr["stem.bias"], lr["blocks.0.norm.bias"]) == (1.0, 2.0, 0.5)
+
+
+def test_the_second_optimizers_own_decay_prevails() -> None:
+    others = ("adamw", {"weight_decay": 0.2})
+    optimizer = create_optimizer(LanguageModel(), "muon", weight_decay=0.3, others=others)
+    decays = options_of(optimizer.param_groups, "weight_decay")
+
+    assert (decays["block.0.weight"], decays["tokens.weight"]) == (0.3, 0.2)
+
+
+def test_a_view_makes_a_convolution_a_matrix() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(4, 2))
+    options = {"0.weight": {"view": (4, -1)}}
+    optimizer = create_optimizer(model, "muon", others="adamw", options=options)
+
+    assert names_of(optimizer)[0] == ["0.weight", "2.weight"]
+
+
+def test_a_parameter_that_needs_a_second_optimizer_is_named() -> None:
+    hint = r"'stem\.bias' of shape \(4,\) and 7 more: .*\"muon\", others=\(\"adamw\""
+    with pytest.raises(ValueError, match=hint):
+        create_optimizer(network(), "muon")
+
+
+def test_parameters_without_names_cannot_be_shared() -> None:
+    with pytest.raises(ValueError, match="layer_decay, options and others go by names"):
+        create_optimizer(network().parameters(), "muon", others="adamw")
+
+
+def test_the_default_decay_leaves_biases_and_norms_alone() -> None:
+    found = options_of(create_optimizer(network(), "adamw").param_groups, "weight_decay")
+
+    assert found == {n: 0.01 if p.ndim > 1 else 0 for n, p in network().named_parameters()}

@@ -22,9 +22,11 @@ def test_the_script_runs(each: Entry, capsys: pytest.CaptureFixture[str]) -> Non
     with optgen.use_lowering("forloop"):
         exec(script(each), {})
 
-    *steps, explained = capsys.readouterr().out.splitlines()
-    assert len(re.findall(r"^step \d+: loss \d+\.\d+$", "\n".join(steps), re.MULTILINE)) == 20
-    assert explained.startswith("group 0: for-loop")
+    printed = capsys.readouterr().out.splitlines()
+    steps, explained = printed[:20], printed[20:]
+    assert all(re.fullmatch(r"step \d+: loss \d+\.\d+", line) for line in steps)
+    assert explained
+    assert all(re.match(r"group \d: for-loop", line) for line in explained)
 
 
 def test_soap_runs_as_it_is_pasted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,6 +42,7 @@ def test_the_diff_is_one_line_beside_the_import() -> None:
         "+optimizer = optgen.optim.SOAP(model.parameters(), lr=3e-3)\n"
     )
     assert "-optimizer = torch.optim.RMSprop(" in diff(entry("rmsprop"))
+    assert '+optimizer = create_optimizer(model, "normuon", lr=' in diff(entry("normuon"))
 
 
 def test_needs_are_those_of_the_rule() -> None:

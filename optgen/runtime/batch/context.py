@@ -59,5 +59,6 @@ class Stepping(Optimized, Protocol):
 
     _context: StepContext
 
-    def _check_param(self, param: Tensor) -> None:
+    @staticmethod
+    def _check_param(param: Tensor) -> None:
         """Raise a ValueError for a parameter that the rule cannot take."""

@@ -84,6 +84,11 @@ class QuantizedTensor(Tensor):
         return cls._over(memory, like.shape, stride, block, code_map)
 
     @property
+    def nbytes(self) -> int:
+        """The bytes of the codes and the scales."""
+        return self._memory.nbytes
+
+    @property
     def codes(self) -> Tensor:
         """The codes, an int8 tensor over the same memory."""
         return self._memory.as_strided(self.size(), self.stride())

@@ -1,0 +1,198 @@
+"""Test several optimizers that step as one: against the same optimizers, each on its own."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+import optgen
+from optgen.optim import create_optimizer, optimizer_class
+from optgen.optim._chained import ChainedOptimizer
+
+TOKENS = torch.arange(24).reshape(4, 6) % 20
+NAMES = ("muon", "soap", "shampoo", "galore", "adamw_8bit", "prodigy", "schedule_free_adamw")
+
+
+class Network(nn.Module):
+    """Have an embedding, a block with a matrix and a norm, and an output layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(20, 64)
+        self.block = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Tanh())
+        self.output = nn.Linear(64, 20, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.output(self.block(self.embedding(tokens)))
+
+
+def chained(model: nn.Module, name: str = "muon", **options: Any) -> Any:
+    return create_optimizer(model, name, lr=0.02, others=("adamw", {"lr": 1e-3}), **options)
+
+
+def backward(model: nn.Module) -> torch.Tensor:
+    model.zero_grad()
+    loss = nn.functional.cross_entropy(model(TOKENS).flatten(0, 1), TOKENS.flatten())
+    loss.backward()
+    return loss
+
+
+def train(model: nn.Module, optimizers: list[Any], steps: int = 3) -> None:
+    for _ in range(steps):
+        backward(model)
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def assert_equal(model: nn.Module, other: nn.Module) -> None:
+    for param, expected in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(param, expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_steps_and_rates_are_those_of_the_optimizers_alone(name: str) -> None:
+    model, other = Network(), Network()
+    optimizer, params = chained(model, name), dict(other.named_parameters())
+    alone = []
+    for member in optimizer.members:
+        options = ({**group, "params": group["param_names"]} for group in member.param_groups)
+        groups = [{**each, "params": [params[n] for n in each["params"]]} for each in options]
+        alone.append(type(member)(groups))
+    schedulers = [CosineAnnealingLR(each, 5) for each in (optimizer, *alone)]
+    for _ in range(4):
+        train(model, [optimizer], 1)
+        train(other, alone, 1)
+        for scheduler in schedulers:
+            scheduler.step()
+
+    assert_equal(model, other)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("form", ["state_dict", "by name", "deepcopy", "pickle"])
+def test_training_continues_from_a_copy(name: str, form: str) -> None:
+    model = Network()
+    optimizer = chained(model, name)
+    train(model, [optimizer])
+    if form in ("deepcopy", "pickle"):
+        copied = copy.deepcopy if form == "deepcopy" else lambda x: pickle.loads(pickle.dumps(x))
+        resumed_model, resumed = copied((model, optimizer))
+    else:
+        resumed_model = copy.deepcopy(model)
+        resumed = chained(resumed_model, name)
+        if form == "state_dict":
+            resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        else:
+            saved = copy.deepcopy(get_optimizer_state_dict(model, optimizer))
+            set_optimizer_state_dict(resumed_model, resumed, saved)
+    for each in ((model, [optimizer]), (resumed_model, [resumed])):
+        train(*each)
+
+    assert_equal(resumed_model, model)
+
+
+def test_a_closure_is_called_once_and_gives_the_loss() -> None:
+    model, losses = Network(), []
+
+    def closure() -> torch.Tensor:
+        losses.append(backward(model))
+        return losses[-1]
+
+    assert chained(model).step(closure) is losses[0]
+    assert len(losses) == 1
+
+
+def test_a_checkpoint_of_other_groups_changes_nothing() -> None:
+    model = Network()
+    optimizer = chained(model)
+    train(model, [optimizer])
+    before = copy.deepcopy(optimizer.state_dict())
+    other = chained(Network(), others_names=["block.0.weight"])
+
+    with pytest.raises(ValueError, match=r"has groups of \[3, 3\] parameters.* of \[1, 2, 3\]"):
+        optimizer.load_state_dict(other.state_dict())
+    assert str(optimizer.state_dict()) == str(before)
+
+
+def test_a_member_that_fails_to_load_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Network()
+    optimizer = chained(model)
+    train(model, [optimizer])
+    before = copy.deepcopy(optimizer.state_dict())
+    saved = copy.deepcopy(before)
+    for group in saved["param_groups"]:
+        group["lr"] = 7.0
+
+    def fail(state_dict: Any) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(optimizer.members[1], "load_state_dict", fail)
+    with pytest.raises(RuntimeError, match="no memory"):
+        optimizer.load_state_dict(saved)
+    assert str(optimizer.state_dict()) == str(before)
+    train(model, [optimizer], 1)
+
+
+def test_hooks_of_checkpoints_run() -> None:
+    optimizer, calls = chained(Network()), []
+    optimizer.register_state_dict_pre_hook(lambda _: calls.append("before saving"))
+    optimizer.register_state_dict_post_hook(lambda _, packed: {**packed, "more": 1})
+    optimizer.register_load_state_dict_pre_hook(lambda _, packed: calls.append(packed["more"]))
+    optimizer.register_load_state_dict_post_hook(lambda _: calls.append("loaded"))
+    optimizer.load_state_dict(optimizer.state_dict())
+
+    assert calls == ["before saving", 1, "loaded"]
+
+
+def test_hooks_of_steps_run_once() -> None:
+    model, calls = Network(), []
+    optimizer = chained(model)
+    optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+    train(model, [optimizer], 1)
+
+    assert calls == ["before", "after"]
+
+
+def test_averages_are_swapped_in_for_evaluation() -> None:
+    model = Network()
+    optimizer = chained(model, "schedule_free_adamw")
+    train(model, [optimizer])
+    trained = copy.deepcopy(model.state_dict())
+    optimizer.eval()
+    averaged = copy.deepcopy(model.state_dict())
+    optimizer.train()
+
+    assert not torch.equal(averaged["block.0.weight"], trained["block.0.weight"])
+    assert torch.equal(averaged["embedding.weight"], trained["embedding.weight"])
+    torch.testing.assert_close(model.state_dict(), trained)
+
+
+def test_a_parameter_of_two_members_is_refused() -> None:
+    param = nn.Parameter(torch.ones(2))
+    sgd = optimizer_class("sgd")
+
+    with pytest.raises(ValueError, match="belongs to two of the chained optimizers"):
+        ChainedOptimizer([sgd([param]), sgd([param])])
+
+
+def test_a_group_cannot_join() -> None:
+    with pytest.raises(TypeError, match=r"add the group to one of the optimizers: optimizer\.mem"):
+        chained(Network()).add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+
+
+def test_explain_numbers_the_groups_of_all_members() -> None:
+    lines = optgen.explain(chained(Network())).splitlines()
+
+    assert [line.partition(":")[0] for line in lines] == ["group 0", "group 1", "group 2"]
