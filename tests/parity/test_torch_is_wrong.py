@@ -143,7 +143,7 @@ def a_sparse_complex_gradient(optim: Any) -> None:
 
 def copied(name: str) -> Fault:
     def check(optim: Any) -> None:
-        """A copy of one with `fused=True` forgets that its steps unscale gradients."""
+        """A copy of an optimizer with `fused=True` forgets that its steps unscale gradients."""
         original = getattr(optim, name)([Parameter(torch.ones(3))], fused=True)
         pickled = pickle.loads(pickle.dumps(original))
         for optimizer in (original, copy.deepcopy(original), pickled):

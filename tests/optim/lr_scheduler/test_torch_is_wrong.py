@@ -211,7 +211,7 @@ def a_builtin_function(optim: Any) -> None:
 
 @fault("LRScheduler")
 def order_after_overflow(optim: Any) -> None:
-    """If GradScaler skips the first step for an overflow, it warns of a wrong order."""
+    """If GradScaler skips the first step for an overflow, the scheduler warns of a wrong order."""
     optimizer = optimizer_of()
     scheduler = optim.lr_scheduler.StepLR(optimizer, 3)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**100)
