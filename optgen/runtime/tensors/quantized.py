@@ -84,7 +84,7 @@ class QuantizedTensor(Tensor):
         return cls._over(memory, like.shape, stride, block, code_map)
 
     @property
-    def nbytes(self) -> int:
+    def nbytes(self) -> int:  # type: ignore[override]
         """The bytes of the codes and the scales."""
         return self._memory.nbytes
 
