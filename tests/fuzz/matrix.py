@@ -15,6 +15,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from spec_files import spec_file
+
 from fuzz import by_stages
 from fuzz.compositions import MATRICES, with_values
 from fuzz.draw import draw
@@ -152,7 +154,7 @@ def random_spec(text: str) -> Spec:
 
 @functools.cache
 def _spec(rule: str) -> Spec:
-    return named_spec(rule)
+    return named_spec(spec_file(rule))
 
 
 def _class_name(rule: str) -> str:

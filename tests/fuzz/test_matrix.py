@@ -18,6 +18,14 @@ def test_every_modifier_has_twenty_rules() -> None:
     assert len({rule for rule, _ in cases}) * COUNT == len(cases) > 20 * COUNT
 
 
+@pytest.mark.parametrize("rule", [*matrix.CATALOGUE, *matrix.OTHERS])
+def test_every_rule_takes_a_modifier(rule: str) -> None:
+    text, settings = matrix.compose_case(f"{rule} ema")
+
+    assert "ema" in text
+    assert len(settings) == 2
+
+
 def test_all_pairs_are_named() -> None:
     """Two modifiers of one stage stand in both orders."""
     pairs = [case.split()[1:] for case in matrix.cases("pairs")]
