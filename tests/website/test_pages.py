@@ -65,6 +65,31 @@ def test_the_page_of_soap_shows_its_facts(site: dict[str, str]) -> None:
     assert "Nothing of optgen has run on a GPU" in page
 
 
+def test_pages_warn_of_square_states_and_show_views(site: dict[str, str]) -> None:
+    warning = '!!! warning "Memory grows with the square"'
+    warned = {each.name for each in entries() if warning in site[each.page]}
+    soap, one_sided = (site[f"optimizers/{name}.md"] for name in ("soap", "one_sided_shampoo"))
+
+    assert warned == {"kl_soap", "kron", "one_sided_shampoo", "shampoo", "soap"}
+    assert "20 GB for an embedding of 50,257 rows" in soap
+    assert "20 GB for a matrix of 50,257 columns" in one_sided
+    assert "Eigenvectors of the eigenvalue 0 are arbitrary" in soap
+    for name in ("soap", "adafactor", "one_sided_shampoo"):
+        assert (
+            "is 12 matrices of 3 × 3. With the [view](../views.md)" in site[f"optimizers/{name}.md"]
+        )
+    assert "12 matrices" not in site["optimizers/muon.md"]
+    assert "12 matrices" not in site["optimizers/adamw.md"]
+
+
+def test_the_memory_of_codes_is_compared_with_the_base(site: dict[str, str]) -> None:
+    page = site["optimizers/adamw_8bit.md"]
+
+    assert "| [AdamW](adamw.md), float32 | 8 |\n| AdamW8bit, float32 | 2.03 |" in page
+    assert "take 800 MB with AdamW, and 203 MB with AdamW8bit" in page
+    assert "`quantized()`" not in page
+
+
 def test_a_page_proposes_only_modifiers_that_its_optimizer_takes(site: dict[str, str]) -> None:
     shown = {each.name: re.findall(r"modifiers\.(\w+)\)", site[each.page]) for each in entries()}
 
