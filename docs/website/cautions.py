@@ -10,6 +10,7 @@ from website.adoption import constructs
 from website.entries import Entry
 from website.state_bytes import TALL, bytes_text, total
 
+_SECOND = "../choose.md#if-the-model-has-several-kinds-of-parameters"
 _TOKENS = 50_257
 _CONVOLUTION = (4, 3, 3, 3)
 
@@ -39,7 +40,7 @@ def _squares(algorithm: Algorithm) -> str:
         '!!! warning "Memory grows with the square"\n\n'
         f"    The square states of a matrix with \\(m\\) rows and \\(n\\) columns take "
         f"{' + '.join(squares)} bytes in float32: {bytes_ / 1e9:.0f} GB for {owner}. "
-        f"Give {advice} to a second optimizer."
+        f"Give {advice} to a [second optimizer]({_SECOND})."
     )
 
 

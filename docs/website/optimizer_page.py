@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optgen.ir.whole_matrices import why_uncut
+from optgen.lowerings import LOWERINGS
 from website import (
     adoption,
     cautions,
@@ -83,10 +84,19 @@ def _turned_on(entry: Entry) -> str:
             f"```diff\n{adoption.diff(entry)}```",
             *notes,
             *cautions.cautions(entry),
-            "This script runs as it stands. Its last line says which code took the steps:",
+            f"This script runs as it stands. {_built(entry)}Its last line says which code took the "
+            "steps:",
             script,
         ]
     )
+
+
+def _built(entry: Entry) -> str:
+    """Return why the first step takes long; "" if the rule has no C++ kernel."""
+    (lowering,) = (each for each in LOWERINGS if each.name == "fused_cpu")
+    if lowering.refusal(entry.algorithm) and not why_uncut(entry.algorithm):
+        return ""
+    return "On a CPU, its first step compiles the C++ kernel once, in some seconds, and keeps it. "
 
 
 def _verified(entry: Entry) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.plan import fresh_keys_of
 from website.docstrings import in_cell, parsed
 from website.entries import Entry, entries
 from website.precisions import PRECISIONS, Precision, in_precision
@@ -28,12 +29,22 @@ def states(entry: Entry) -> str:
     """Return the keys of a parameter's state as a table."""
     doc = parsed(entry.cls.__doc__)
     rows = [
-        (f"`{each.name}`", f"`{each.type}`" if each.type else "", in_cell(each.text))
-        for each in doc.items("State")
+        (f"`{i.name}`", f"`{i.type}`" if i.type else "", about(entry.algorithm, i.name, i.text))
+        for i in doc.items("State")
     ]
     if not rows:
         return "A parameter has no state."
     return table(("key in the checkpoint", "type", ""), rows)
+
+
+def about(algorithm: Algorithm, key: str, text: str) -> str:
+    """Return the description of a state for a cell of a table.
+
+    A rule that asks whether a state is fresh begins it by itself, whatever the state holds then.
+    """
+    if key in fresh_keys_of(algorithm):
+        text = text.replace("at first 0", "set by its first step")
+    return in_cell(text)
 
 
 def memory(entry: Entry) -> str:

@@ -90,6 +90,31 @@ def test_the_memory_of_codes_is_compared_with_the_base(site: dict[str, str]) -> 
     assert "`quantized()`" not in page
 
 
+def test_the_site_does_not_speak_of_itself_as_another_place(site: dict[str, str]) -> None:
+    for path in ("choose.md", "contents.md", "tutorials/low-precision.md"):
+        assert "`make docs` builds" not in site[path]
+        assert "outside the site" not in site[path]
+
+
+def test_a_description_does_not_repeat_the_name(site: dict[str, str]) -> None:
+    assert "| `weight_decay` | `float` | `1e-2` | At least 0; " in site["optimizers/soap.md"]
+    assert "| `params` |  |  | Parameters to optimize" in site["optimizers/soap.md"]
+    assert "| `ema_decay` | `float` | `0.999` | In [0, 1]; " in site["modifiers/ema.md"]
+
+
+def test_a_state_that_a_first_step_sets_does_not_begin_with_0(site: dict[str, str]) -> None:
+    assert "like the parameter, set by its first step" in site["modifiers/ema.md"]
+    assert "like the parameter, set by its first step" in site["optimizers/sgd.md"]
+    assert "like the parameter, at first 0" in site["optimizers/adamw.md"]
+
+
+def test_evidence_says_who_wrote_the_reference(site: dict[str, str]) -> None:
+    assert "made from: [nikhilvyas/SOAP]" in site["optimizers/soap.md"]
+    assert "independent rule" not in site["optimizers/soap.md"]
+    assert "where both sides iterate in bfloat16" in site["optimizers/muon.md"]
+    assert "wider than" not in site["optimizers/adamw.md"]
+
+
 def test_a_page_proposes_only_modifiers_that_its_optimizer_takes(site: dict[str, str]) -> None:
     shown = {each.name: re.findall(r"modifiers\.(\w+)\)", site[each.page]) for each in entries()}
 
