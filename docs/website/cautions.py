@@ -17,13 +17,13 @@ _CONVOLUTION = (4, 3, 3, 3)
 
 def cautions(entry: Entry) -> list[str]:
     """Return a paragraph for each thing that surprises users of such a rule."""
-    found = (_squares(entry.algorithm), _batches(entry), _bases(entry.algorithm))
+    found = (_squares(entry), _batches(entry), _bases(entry.algorithm))
     return [each for each in found if each]
 
 
-def _squares(algorithm: Algorithm) -> str:
+def _squares(entry: Entry) -> str:
     """Return the bytes of square states, and those of a large matrix; "" if none is square."""
-    terms = total(algorithm, TALL, "float32").terms
+    terms = total(entry.algorithm, TALL, "float32").terms
     of_rows, of_cols = terms.get((2, 0, 0), 0), terms.get((0, 2, 0), 0)
     if not (of_rows or of_cols):
         return ""
@@ -32,15 +32,19 @@ def _squares(algorithm: Algorithm) -> str:
         for letter, each in (("m", of_rows), ("n", of_cols))
         if each
     ]
-    axis = "rows" if of_rows else "columns"
     owner = f"an embedding of {_TOKENS:,} rows" if of_rows else f"a matrix of {_TOKENS:,} columns"
     bytes_ = (of_rows or of_cols) * _TOKENS**2
-    advice = "embeddings and the last layer" if of_rows else f"matrices with so many {axis}"
+    advice = f"Give matrices with so many columns to a [second optimizer]({_SECOND})."
+    if of_rows:
+        advice = (
+            f"Give embeddings and the last layer to a [second optimizer]({_SECOND}), as "
+            f'`create_optimizer(model, "{entry.name}", others="adamw")` does.'
+        )
     return (
         '!!! warning "Memory grows with the square"\n\n'
         f"    The square states of a matrix with \\(m\\) rows and \\(n\\) columns take "
         f"{' + '.join(squares)} bytes in float32: {bytes_ / 1e9:.0f} GB for {owner}. "
-        f"Give {advice} to a [second optimizer]({_SECOND})."
+        f"{advice}"
     )
 
 
