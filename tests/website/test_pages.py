@@ -90,6 +90,22 @@ def test_the_memory_of_codes_is_compared_with_the_base(site: dict[str, str]) -> 
     assert "`quantized()`" not in page
 
 
+def test_the_choice_states_the_bytes_of_the_index(site: dict[str, str]) -> None:
+    rows = re.findall(
+        r"^\| \[(\w+)\]\(\w+\.md\) .* \| (\S+) \|$", site["optimizers/index.md"], re.M
+    )
+    bytes_of = dict(rows)
+    _, _, less_memory = site["choose.md"].partition("| less memory for states |")
+    lines = less_memory.partition("| fine-tuning")[0].splitlines()
+
+    assert len(lines) == 4
+    for line in lines:
+        *_, names, known, _ = line.split("|")
+        stated = re.findall(r"[\d.]+", known.partition(" bytes")[0])
+        titles = re.findall(r"`(\w+)`", names)
+        assert stated == list(dict.fromkeys(bytes_of[each] for each in titles))
+
+
 def test_the_site_does_not_speak_of_itself_as_another_place(site: dict[str, str]) -> None:
     for path in ("choose.md", "contents.md", "tutorials/low-precision.md"):
         assert "`make docs` builds" not in site[path]
