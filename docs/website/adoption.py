@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import torch
 
-from optgen.ir.algorithm import Algorithm
+from optgen.ir.algorithm import QUANTIZED, Algorithm
 from website.entries import Entry
 
 _OPTIONS = {
@@ -15,6 +16,9 @@ _OPTIONS = {
     "sparse_adam": "lr=1e-3",
 }
 """Arguments in the examples. For other optimizers, examples pass the default `lr` of the spec."""
+
+_FIRST_STEP = re.compile(r"(?:^|\. )(The first step only [^.]*)\.")
+"""The remark of a spec whose first step leaves the parameters as they are."""
 
 _HESSIAN = (
     "def hessian_diagonal(loss):",
@@ -36,6 +40,8 @@ class Needs:
     sparse_only: bool  # it takes no dense gradients
     inputs: tuple[str, ...]  # the extra inputs of `step`
     has_modes: bool  # it has `train()` and `eval()`
+    coded: str  # the key of a state of 8 bits; "" if it has none
+    first_step: str  # what the first step does, if that is not a step; "" if it is
 
 
 def needs(entry: Entry) -> Needs:
@@ -47,13 +53,20 @@ def needs(entry: Entry) -> Needs:
         sparse_only=algorithm.gradient == "sparse_only",
         inputs=tuple(state.given for state in algorithm.extra_inputs()),
         has_modes=bool(algorithm.programs),
+        coded=next((s.key for s in algorithm.states if s.dtype == QUANTIZED), ""),
+        first_step=match[1] if (match := _FIRST_STEP.search(entry.remarks)) else "",
     )
 
 
 def takes_vectors(entry: Entry) -> bool:
     """Tell whether the constructor accepts a parameter with one axis."""
+    return constructs(entry, (4,))
+
+
+def constructs(entry: Entry, shape: tuple[int, ...]) -> bool:
+    """Tell whether the constructor accepts a parameter of a shape."""
     try:
-        entry.cls([torch.zeros(4)], **_values(entry))
+        entry.cls([torch.zeros(shape)], **_values(entry))
     except ValueError:
         return False
     return True
@@ -118,6 +131,10 @@ def script(entry: Entry) -> str:
     lines += _loop(needed)
     if needed.has_modes:
         lines.append("optimizer.eval()  # the averaged weights; optimizer.train() goes back")
+    if needed.coded:
+        lines.append(
+            f'print(optimizer.state[model[0].weight]["{needed.coded}"].dtype)  # in 8 bits'
+        )
     return "\n".join([*lines, "print(optgen.explain(optimizer))"])
 
 
@@ -134,11 +151,13 @@ def _model(needed: Needs) -> list[str]:
             f"model = torch.nn.Embedding(100, 8{sparse})",
             "inputs, targets = torch.randint(100, (32,)), torch.randn(32, 8)",
         ]
+    first, inner, last = (64, 128, 64) if needed.coded else (16, 32, 8)
+    layers = f"torch.nn.Linear({first}, {inner}), torch.nn.Tanh(), torch.nn.Linear({inner}, {last})"
     return [
         "model = torch.nn.Sequential(",
-        "    torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 8)",
+        f"    {layers}",
         ")",
-        "inputs, targets = torch.randn(64, 16), torch.randn(64, 8)",
+        f"inputs, targets = torch.randn(64, {first}), torch.randn(64, {last})",
     ]
 
 
@@ -153,9 +172,18 @@ def _loop(needed: Needs) -> list[str]:
     lines = ["for step in range(20):"]
     lines += ["    loss = (model(inputs) - targets).square().mean()"]
     lines += ["    hessian = hessian_diagonal(loss)"] if "hessian" in needed.inputs else []
-    lines += ["    loss.backward()", f"    optimizer.step({_step_arguments(needed)})"]
+    call = f"    optimizer.step({_step_arguments(needed)})"
+    lines += ["    loss.backward()", call + (f"  # {why}" if (why := _first_step(needed)) else "")]
     lines += ["    model.zero_grad()", '    print(f"step {step}: loss {loss:.4f}")']
     return lines
+
+
+def _first_step(needed: Needs) -> str:
+    """Return why the loss of the second step is that of the first; "" if it is not."""
+    said = f"{needed.first_step[:1].lower()}{needed.first_step[1:]}"
+    if not said or needed.matrices_only:  # a second optimizer changes the loss
+        return said
+    return f"{said}, so steps 0 and 1 print the same loss"
 
 
 def _step_arguments(needed: Needs) -> str:

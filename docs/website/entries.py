@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 from dataclasses import dataclass
@@ -65,6 +66,12 @@ class Entry:
     def summary(self) -> str:
         """The first line of the spec's description."""
         return self.algorithm.doc.strip().splitlines()[0]
+
+    @property
+    def remarks(self) -> str:
+        """The docstring of the spec's file, without its summary line."""
+        doc = ast.get_docstring(ast.parse((SPECS / f"{self.name}.py").read_text(encoding="utf-8")))
+        return (doc or "").partition("\n\n")[2]
 
 
 @functools.cache

@@ -5,13 +5,18 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from optgen.verification.libraries import LIBRARIES
+from optgen.verification.torch_classes import TORCH
 from website.entries import ROOT, Entry
 from website.markdown_sections import relinked
 from website.tables import table
 
+_RULE = re.compile(r"independent rule \((.*)\)")
+_BOUND = 1e-10
+"""The usual bound of a difference."""
 FILES = sorted((ROOT / "docs").glob("evidence*.json"))
 CATALOGUE = ROOT / "docs" / "catalogue.md"
 _ROW = re.compile(r"^\| `(\w+)` \| \[`\w+`\]\(\S*?\) \| (.*?) \| (.*?) \| (.*?) \|$", re.MULTILINE)
@@ -58,8 +63,8 @@ def _from_catalogue(entry: Entry) -> str:
     if entry.name in catalogue_rows():
         other, error, _ = catalogue_cells(entry)
         return (
-            f"Compared with: {other}. Largest difference of an element: {error} "
-            "([how it was compared](../catalogue.md))."
+            f"Compared with optgen's own rewrite in plain torch, made from: {other}. Largest "
+            f"difference of an element: {error} ([how it was compared](../evidence.md))."
         )
     if entry.in_torch:
         return (
@@ -72,12 +77,25 @@ def _from_catalogue(entry: Entry) -> str:
 
 def from_records(name: str, records: Iterable[Mapping[str, Any]]) -> str:
     """Return the comparisons of an optimizer as a table; "" if none is recorded."""
-    rows = [_row(each) for each in records if each["name"] == name]
+    found = [each for each in records if each["name"] == name]
+    rows = [_row(each) for each in found]
     if not rows:
         return ""
     header = ("reference", "version", "run", "largest error of a lowering", "within the bound")
     command = f"```sh\noptgen verify {name}\n```"
-    return "\n\n".join([table(header, rows), "This command compares again:", command])
+    wide = any(each["bound"] > _BOUND for each in found)
+    parts = [table(header, rows), *(_reasons(name) if wide else ())]
+    return "\n\n".join([*parts, "This command compares again:", command])
+
+
+def _reasons(name: str) -> Iterator[str]:
+    """Yield why comparisons with packages have a wider bound than usual."""
+    of_name = [each for each in (*TORCH, *LIBRARIES) if each.case.name == name]
+    for why in sorted({each.why for each in of_name if each.why}):
+        yield (
+            f"The bound is wider than {_BOUND:.0e} where {why} "
+            "([how a comparison runs](../evidence.md#how-a-comparison-runs))."
+        )
 
 
 def _row(record: Mapping[str, Any]) -> tuple[str, ...]:
@@ -85,10 +103,12 @@ def _row(record: Mapping[str, Any]) -> tuple[str, ...]:
         f"{lowering}:\N{NO-BREAK SPACE}{'not finite' if error is None else f'{error:.1e}'}"
         for lowering, error in record["errors"].items()
     )
-    source, reference = record["source"], record["reference"]
+    source, reference, version = record["source"], record["reference"], record["version"]
+    if rewritten := _RULE.fullmatch(reference):
+        reference, version = f"optgen's own rewrite, from: {rewritten[1]}", f"optgen {version}"
     return (
         f"[{reference}]({source})" if source.startswith("http") else reference,
-        record["version"],
+        version,
         f"{record['steps']} steps, {record['dtype']}",
         "<br>".join(errors),
         f"{'yes' if record['passed'] else '**no**'}, {record['bound']:.0e}",

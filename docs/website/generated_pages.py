@@ -8,7 +8,7 @@ from pathlib import Path
 
 from website import api_pages, benchmark_pages, decisions, gallery, optimizer_page
 from website.entries import ROOT, entries
-from website.included_sections import filled
+from website.included_sections import filled, for_site
 from website.markdown_sections import PAGES, linked_files, relinked, site_path
 
 FRONT = Path(__file__).with_name("front_page.txt")
@@ -34,7 +34,8 @@ def pages() -> Iterator[tuple[str, str]]:
         yield site_path(source), relinked(text, source, site_path(source))
     for source, page in PAGES.items():
         if source.endswith(".md") and source != "README.md":
-            yield page, relinked((ROOT / source).read_text(encoding="utf-8"), source, page)
+            text = for_site((ROOT / source).read_text(encoding="utf-8"))
+            yield page, relinked(text, source, page)
 
 
 def front() -> str:

@@ -18,11 +18,12 @@ from optgen.spec.composition.names import CompositionError
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
 from website.code_section import fence, tabbed
-from website.docstrings import Docstring, display, in_cell, parsed
+from website.docstrings import Docstring, display, parsed
 from website.entries import SPECS
 from website.precisions import PRECISIONS
 from website.rule_section import items_table
 from website.state_bytes import size_of
+from website.state_section import about
 from website.tables import table
 
 FOLDER = SPECS / "modifiers"
@@ -79,6 +80,8 @@ def _diff(name: str, title: str) -> str:
     lines = [
         "+import optgen",
         "+from optgen import modifiers",
+        f"-from torch.optim import {title}",
+        f"+from optgen.optim import {title}",
         f"+Mine = optgen.compose({title}, modifiers.{name})",
         f"-optimizer = {title}(model.parameters(), lr=1e-3)",
         "+optimizer = Mine(model.parameters(), lr=1e-3)",
@@ -108,8 +111,10 @@ def _states(base: str, algorithm: Algorithm, doc: Docstring) -> str:
     added = [state for state in algorithm.kept_states() if state.key not in known]
     if not added:
         return "It adds no state."
-    about = {item.name: item.text for item in doc.items("State")}
-    rows = [(f"`{s.key}`", in_cell(about.get(s.key, "")), *_bytes(s)) for s in added]
+    texts = {item.name: item.text for item in doc.items("State")}
+    rows = [
+        (f"`{s.key}`", about(algorithm, s.key, texts.get(s.key, "")), *_bytes(s)) for s in added
+    ]
     header = ("key", "", *(f"bytes, parameter in {each.title}" for each in PRECISIONS[:2]))
     return table(header, rows)
 

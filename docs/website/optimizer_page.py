@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
 from optgen.ir.whole_matrices import why_uncut
+from optgen.lowerings import LOWERINGS
 from website import (
     adoption,
+    cautions,
     code_section,
     lowerings_section,
     measured,
@@ -16,7 +17,7 @@ from website import (
     support_section,
 )
 from website.docstrings import in_cell, markdown
-from website.entries import SPECS, Entry, entries
+from website.entries import Entry, entries
 from website.evidence import evidence, hint, recorded
 from website.precisions import refusal
 from website.state_bytes import TALL, element_bytes_text, total
@@ -52,16 +53,10 @@ def _head(entry: Entry) -> Iterator[str]:
     paper = entry.algorithm.paper
     if paper:
         yield f"[Paper]({paper}) · `{entry.package}.{entry.title}` · `optgen show {entry.name}`"
-    if more := _remarks(entry):
-        yield markdown(more)
+    if entry.remarks:
+        yield markdown(entry.remarks)
     if usage := hint(entry):
         yield f'!!! tip "To use it"\n\n    {usage}'
-
-
-def _remarks(entry: Entry) -> str:
-    """Return the remarks in the spec file's docstring, without its summary line."""
-    doc = ast.get_docstring(ast.parse((SPECS / f"{entry.name}.py").read_text(encoding="utf-8")))
-    return (doc or "").partition("\n\n")[2]
 
 
 def _sections(entry: Entry) -> Iterator[tuple[str, str]]:
@@ -88,10 +83,20 @@ def _turned_on(entry: Entry) -> str:
             "[Install optgen](../index.md#install), and change one line of your script:",
             f"```diff\n{adoption.diff(entry)}```",
             *notes,
-            "This script runs as it stands. Its last line says which code took the steps:",
+            *cautions.cautions(entry),
+            f"This script runs as it stands. {_built(entry)}Its last line says which code took the "
+            "steps:",
             script,
         ]
     )
+
+
+def _built(entry: Entry) -> str:
+    """Return why the first step takes long; "" if the rule has no C++ kernel."""
+    (lowering,) = (each for each in LOWERINGS if each.name == "fused_cpu")
+    if lowering.refusal(entry.algorithm) and not why_uncut(entry.algorithm):
+        return ""
+    return "On a CPU, its first step compiles the C++ kernel once, in some seconds, and keeps it. "
 
 
 def _verified(entry: Entry) -> str:

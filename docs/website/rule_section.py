@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from website.docstrings import Docstring, display, in_cell, parsed
+from website.docstrings import Docstring, Item, display, in_cell, parsed
 from website.entries import Entry
 from website.tables import table
 
@@ -31,10 +31,20 @@ def items_table(doc: Docstring, section: str, title: str) -> str:
     """Return a section of a docstring as a table."""
     rows = []
     for each in doc.items(section):
-        text, _, default = each.text.rpartition(" Default: ")
-        text, default = (text, default.removesuffix(".")) if text else (each.text, "")
+        text, mark, default = _without_name(each).rpartition(" Default: ")
+        text, default = (text, default.removesuffix(".")) if mark else (default, "")
         type_ = f"`{each.type}`" if each.type else ""
         rows.append((f"`{each.name}`", type_, f"`{default}`" if default else "", in_cell(text)))
     header = (title, "type", "default", "")
     used = [i for i, name in enumerate(header) if not name or any(row[i] for row in rows)]
     return table([header[i] for i in used], [[row[i] for i in used] for row in rows])
+
+
+def _without_name(item: Item) -> str:
+    """Return an item's text without a beginning that only repeats the item's name."""
+    name = item.name.replace("_", " ").capitalize()
+    rest = item.text.removeprefix(name)
+    if rest == item.text or rest[:1] not in (",", ";", "."):
+        return item.text
+    rest = rest[1:].lstrip()
+    return f" {rest}" if rest.startswith("Default: ") else f"{rest[:1].upper()}{rest[1:]}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.plan import fresh_keys_of
 from website.docstrings import in_cell, parsed
-from website.entries import Entry
+from website.entries import Entry, entries
 from website.precisions import PRECISIONS, Precision, in_precision
 from website.state_bytes import (
     TALL,
@@ -21,18 +22,29 @@ from website.state_bytes import (
 from website.tables import table
 
 _ROWS, _COLS = 4096, 1024
+_PARAMETERS = 100_000_000
 
 
 def states(entry: Entry) -> str:
     """Return the keys of a parameter's state as a table."""
     doc = parsed(entry.cls.__doc__)
     rows = [
-        (f"`{each.name}`", f"`{each.type}`" if each.type else "", in_cell(each.text))
-        for each in doc.items("State")
+        (f"`{i.name}`", f"`{i.type}`" if i.type else "", about(entry.algorithm, i.name, i.text))
+        for i in doc.items("State")
     ]
     if not rows:
         return "A parameter has no state."
     return table(("key in the checkpoint", "type", ""), rows)
+
+
+def about(algorithm: Algorithm, key: str, text: str) -> str:
+    """Return the description of a state for a cell of a table.
+
+    A rule that asks whether a state is fresh begins it by itself, whatever the state holds then.
+    """
+    if key in fresh_keys_of(algorithm):
+        text = text.replace("at first 0", "set by its first step")
+    return in_cell(text)
 
 
 def memory(entry: Entry) -> str:
@@ -40,15 +52,51 @@ def memory(entry: Entry) -> str:
     parts = [_intro(entry.algorithm)]
     shapes = list(_shapes(entry.algorithm))
     header = ["stored as", *(title for title, _ in shapes)]
-    parts.append(table(header, [_row(entry, each, shapes) for each in PRECISIONS]))
+    base, precisions = _base(entry), _precisions(entry)
+    rows = [_row(entry, each, shapes) for each in precisions]
+    if base is not None:
+        above = _row(base, PRECISIONS[0], shapes)
+        rows = [
+            (f"[{base.title}]({base.name}.md), {above[0]}", *above[1:]),
+            *((f"{entry.title}, {first}", *cells) for first, *cells in rows),
+        ]
+    parts.append(table(header, rows))
+    if base is not None:
+        parts.append(_saving(base, entry))
     refusals = [
-        (p.title, why) for p in PRECISIONS if isinstance(why := in_precision(entry, p), str)
+        (p.title, why) for p in precisions if isinstance(why := in_precision(entry, p), str)
     ]
     parts += [f"`{title}` is refused: {in_cell(why)}." for title, why in refusals]
     if options := _optional(entry.algorithm):
         parts.append(f"Further states exist if you ask for them: {options}.")
     parts.append(_outro(entry.algorithm))
     return "\n\n".join(each for each in parts if each)
+
+
+def _precisions(entry: Entry) -> tuple[Precision, ...]:
+    """Return the precisions of the table: without codes of 8 bits if the rule has them anyway."""
+    coded = entry.algorithm.has_codes
+    return tuple(each for each in PRECISIONS if not (coded and "quantized" in each.modifiers))
+
+
+def _base(entry: Entry) -> Entry | None:
+    """Return the optimizer whose states a rule keeps in 8 bits; None if the rule keeps none so."""
+    if not entry.algorithm.has_codes:
+        return None
+    name = entry.name.removesuffix("_8bit")
+    return next((each for each in entries() if each.name == name != entry.name), None)
+
+
+def _saving(base: Entry, entry: Entry) -> str:
+    """Return the bytes of both optimizers for a model."""
+    before, after = (
+        total(each.algorithm, TALL, "float32").of_elements or 0 for each in (base, entry)
+    )
+    return (
+        f"The states of {_PARAMETERS // 10**6} million parameters take "
+        f"{before * _PARAMETERS / 1e6:.0f} MB with {base.title}, and "
+        f"{after * _PARAMETERS / 1e6:.0f} MB with {entry.title}."
+    )
 
 
 def _intro(algorithm: Algorithm) -> str:

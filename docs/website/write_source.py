@@ -16,6 +16,7 @@ from pathlib import Path
 
 from website import generated_pages, modifier_page
 from website.entries import ROOT
+from website.included_sections import for_site
 from website.markdown_sections import PAGES, relinked, site_path
 from website.navigation import navigation
 from website.optimizer_links import LINKED, with_links
@@ -67,7 +68,7 @@ def own_pages() -> Iterator[tuple[str, str]]:
         if source in PAGES:
             continue
         page = site_path(source)
-        text = relinked(file.read_text(encoding="utf-8"), source, page)
+        text = relinked(for_site(file.read_text(encoding="utf-8")), source, page)
         if page in LINKED:
             text = with_links(text, page)
         if (modifier_page.FOLDER / f"{file.stem}.py").exists() and page.startswith("modifiers/"):

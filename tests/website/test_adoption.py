@@ -26,7 +26,7 @@ def test_the_script_runs(each: Entry, capsys: pytest.CaptureFixture[str]) -> Non
     steps, explained = printed[:20], printed[20:]
     assert all(re.fullmatch(r"step \d+: loss \d+\.\d+", line) for line in steps)
     assert explained
-    assert all(re.match(r"group \d: for-loop", line) for line in explained)
+    assert all(re.match(r"group \d: for-loop|torch\.int8$", line) for line in explained)
 
 
 def test_soap_runs_as_it_is_pasted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,3 +51,16 @@ def test_needs_are_those_of_the_rule() -> None:
     assert needs(entry("sophia")).inputs == ("hessian",)
     assert needs(entry("schedule_free_sgd")).has_modes
     assert not needs(entry("soap")).matrices_only
+
+
+def test_a_state_of_8_bits_has_8_bits_in_the_script(capsys: pytest.CaptureFixture[str]) -> None:
+    with optgen.use_lowering("forloop"):
+        exec(script(entry("adamw_8bit")), {})
+
+    assert "torch.int8" in capsys.readouterr().out.splitlines()
+
+
+def test_a_first_step_that_moves_nothing_is_explained() -> None:
+    assert "# the first step only finds the bases, so steps 0 and 1" in script(entry("soap"))
+    assert "optimizer.step()  # the first step only finds the bases\n" in script(entry("kl_soap"))
+    assert "first step" not in script(entry("shampoo"))

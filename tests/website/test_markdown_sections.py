@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from website.entries import ROOT
-from website.included_sections import filled
+from website.included_sections import filled, for_site
 from website.markdown_sections import linked_files, relinked, section
 from website.optimizer_links import with_links
 
@@ -53,3 +53,9 @@ def test_a_section_is_found_by_its_title() -> None:
     assert install in filled("<!-- section: README.md#Install -->", "index.md")
     with pytest.raises(ValueError, match=r"README.md has no section 'Nothing'"):
         section(ROOT / "README.md", "Nothing", "index.md")
+
+
+def test_text_for_readers_of_the_repository_is_left_out() -> None:
+    text = "a <!-- outside the site -->b <!-- end -->c\n<!-- by x -->\nd\n<!-- end -->\n"
+
+    assert for_site(text) == "a c\n<!-- by x -->\nd\n<!-- end -->\n"

@@ -65,6 +65,72 @@ def test_the_page_of_soap_shows_its_facts(site: dict[str, str]) -> None:
     assert "Nothing of optgen has run on a GPU" in page
 
 
+def test_pages_warn_of_square_states_and_show_views(site: dict[str, str]) -> None:
+    warning = '!!! warning "Memory grows with the square"'
+    warned = {each.name for each in entries() if warning in site[each.page]}
+    soap, one_sided = (site[f"optimizers/{name}.md"] for name in ("soap", "one_sided_shampoo"))
+
+    assert warned == {"kl_soap", "kron", "one_sided_shampoo", "shampoo", "soap"}
+    assert "20 GB for an embedding of 50,257 rows" in soap
+    assert "20 GB for a matrix of 50,257 columns" in one_sided
+    assert "Eigenvectors of the eigenvalue 0 are arbitrary" in soap
+    for name in ("soap", "adafactor", "one_sided_shampoo"):
+        assert (
+            "is 12 matrices of 3 × 3. With the [view](../views.md)" in site[f"optimizers/{name}.md"]
+        )
+    assert "12 matrices" not in site["optimizers/muon.md"]
+    assert "12 matrices" not in site["optimizers/adamw.md"]
+
+
+def test_the_memory_of_codes_is_compared_with_the_base(site: dict[str, str]) -> None:
+    page = site["optimizers/adamw_8bit.md"]
+
+    assert "| [AdamW](adamw.md), float32 | 8 |\n| AdamW8bit, float32 | 2.03 |" in page
+    assert "take 800 MB with AdamW, and 203 MB with AdamW8bit" in page
+    assert "`quantized()`" not in page
+
+
+def test_the_choice_states_the_bytes_of_the_index(site: dict[str, str]) -> None:
+    rows = re.findall(
+        r"^\| \[(\w+)\]\(\w+\.md\) .* \| (\S+) \|$", site["optimizers/index.md"], re.M
+    )
+    bytes_of = dict(rows)
+    _, _, less_memory = site["choose.md"].partition("| less memory for states |")
+    lines = less_memory.partition("| fine-tuning")[0].splitlines()
+
+    assert len(lines) == 4
+    for line in lines:
+        *_, names, known, _ = line.split("|")
+        stated = re.findall(r"[\d.]+", known.partition(" bytes")[0])
+        titles = re.findall(r"`(\w+)`", names)
+        assert stated == list(dict.fromkeys(bytes_of[each] for each in titles))
+
+
+def test_the_site_does_not_speak_of_itself_as_another_place(site: dict[str, str]) -> None:
+    for path in ("choose.md", "contents.md", "tutorials/low-precision.md"):
+        assert "`make docs` builds" not in site[path]
+        assert "outside the site" not in site[path]
+
+
+def test_a_description_does_not_repeat_the_name(site: dict[str, str]) -> None:
+    assert "| `weight_decay` | `float` | `1e-2` | At least 0; " in site["optimizers/soap.md"]
+    assert "| `params` |  |  | Parameters to optimize" in site["optimizers/soap.md"]
+    assert "| `ema_decay` | `float` | `0.999` | In [0, 1]; " in site["modifiers/ema.md"]
+
+
+def test_a_state_that_a_first_step_sets_does_not_begin_with_0(site: dict[str, str]) -> None:
+    assert "like the parameter, set by its first step" in site["modifiers/ema.md"]
+    assert "like the parameter, set by its first step" in site["optimizers/sgd.md"]
+    assert "like the parameter, at first 0" in site["optimizers/adamw.md"]
+
+
+def test_evidence_says_who_wrote_the_reference(site: dict[str, str]) -> None:
+    assert "made from: [nikhilvyas/SOAP]" in site["optimizers/soap.md"]
+    assert "independent rule" not in site["optimizers/soap.md"]
+    assert "where both sides iterate in bfloat16" in site["optimizers/muon.md"]
+    assert "wider than" not in site["optimizers/adamw.md"]
+
+
 def test_a_page_proposes_only_modifiers_that_its_optimizer_takes(site: dict[str, str]) -> None:
     shown = {each.name: re.findall(r"modifiers\.(\w+)\)", site[each.page]) for each in entries()}
 

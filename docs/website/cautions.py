@@ -1,0 +1,78 @@
+"""Write what users of a rule on matrices should know first: memory, shapes, and unsettled bases."""
+
+from __future__ import annotations
+
+import math
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Call, expressions, walk
+from website.adoption import constructs
+from website.entries import Entry
+from website.state_bytes import TALL, bytes_text, total
+
+_SECOND = "../choose.md#if-the-model-has-several-kinds-of-parameters"
+_TOKENS = 50_257
+_CONVOLUTION = (4, 3, 3, 3)
+
+
+def cautions(entry: Entry) -> list[str]:
+    """Return a paragraph for each thing that surprises users of such a rule."""
+    found = (_squares(entry), _batches(entry), _bases(entry.algorithm))
+    return [each for each in found if each]
+
+
+def _squares(entry: Entry) -> str:
+    """Return the bytes of square states, and those of a large matrix; "" if none is square."""
+    terms = total(entry.algorithm, TALL, "float32").terms
+    of_rows, of_cols = terms.get((2, 0, 0), 0), terms.get((0, 2, 0), 0)
+    if not (of_rows or of_cols):
+        return ""
+    squares = [
+        rf"\({bytes_text(each)}\,{letter}^2\)"
+        for letter, each in (("m", of_rows), ("n", of_cols))
+        if each
+    ]
+    owner = f"an embedding of {_TOKENS:,} rows" if of_rows else f"a matrix of {_TOKENS:,} columns"
+    bytes_ = (of_rows or of_cols) * _TOKENS**2
+    advice = f"Give matrices with so many columns to a [second optimizer]({_SECOND})."
+    if of_rows:
+        advice = (
+            f"Give embeddings and the last layer to a [second optimizer]({_SECOND}), as "
+            f'`create_optimizer(model, "{entry.name}", others="adamw")` does.'
+        )
+    return (
+        '!!! warning "Memory grows with the square"\n\n'
+        f"    The square states of a matrix with \\(m\\) rows and \\(n\\) columns take "
+        f"{' + '.join(squares)} bytes in float32: {bytes_ / 1e9:.0f} GB for {owner}. "
+        f"{advice}"
+    )
+
+
+def _batches(entry: Entry) -> str:
+    """Return how a convolution's weight is stepped; "" if the rule sees no matrices in it."""
+    if not _sees_matrices(entry.algorithm) or not constructs(entry, _CONVOLUTION):
+        return ""
+    *batch, rows, cols = _CONVOLUTION
+    return (
+        "A parameter with more than two axes is a batch of matrices, which the last two axes "
+        f"make: a convolution's weight of shape {_CONVOLUTION} is {math.prod(batch)} matrices of "
+        f"{rows} × {cols}. With the [view](../views.md) `({_CONVOLUTION[0]}, -1)` it is one "
+        f"matrix of {_CONVOLUTION[0]} × {math.prod(_CONVOLUTION[1:])}."
+    )
+
+
+def _sees_matrices(algorithm: Algorithm) -> bool:
+    """Tell whether rows and columns of a parameter have states, or whole matrices are computed."""
+    by_axes = (s.shape in ("row", "col") or not isinstance(s.shape, str) for s in algorithm.states)
+    return algorithm.has_matrix_ops or any(by_axes)
+
+
+def _bases(algorithm: Algorithm) -> str:
+    """Return a warning about eigenvectors of equal eigenvalues; "" if a rule has none."""
+    nodes = (node for expr in expressions(algorithm.rule) for node in walk(expr))
+    if not any(isinstance(node, Call) and node.op == "eigenvectors" for node in nodes):
+        return ""
+    return (
+        "Eigenvectors of the eigenvalue 0 are arbitrary. If gradients lack full rank, two machines "
+        "may find different bases, and their runs may diverge."
+    )
