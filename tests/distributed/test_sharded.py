@@ -88,6 +88,7 @@ def _check(name: str, function: Callable[..., Any], *args: Any) -> None:
         assert {way: d for way, d in found.items() if d > TOLERANCE[name]} == {}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TOLERANCE)
 def test_two_ranks_step_as_one_process(name: str) -> None:
     _check(name, _differences, cases(name), torch.float32, *LOWERINGS)

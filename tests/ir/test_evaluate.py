@@ -79,6 +79,7 @@ def relative_error(a: torch.Tensor, b: torch.Tensor) -> float:
     return ((a - b).abs().max() / b.abs().max()).item()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scalar_dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("name", "flags"), CASES)
 def test_the_oracle_steps_as_torch(

@@ -127,6 +127,7 @@ def test_steps_are_those_of_the_rule(name: str, form: str) -> None:
             )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", ["a copy", "the distance", "times one"])

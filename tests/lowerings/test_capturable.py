@@ -150,6 +150,7 @@ def values_after_training(cls: Any, lowering: str, options: dict[str, Any]) -> l
     ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("name", [*BRANCHES, *RULES])
 def test_a_captured_step_is_the_same_step(name: str, lowering: str) -> None:

@@ -188,6 +188,7 @@ def test_every_elementwise_op_is_used() -> None:
     assert set(USES) == set(BY_ELEMENT)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("op", USES)
 def test_an_op_means_what_ops_py_says(op: str, lowering: str) -> None:

@@ -110,7 +110,7 @@ def test_a_rule_that_uses_everything(golden: Golden, tmp_path: Path) -> None:
     assert compiler_output(text, tmp_path, "-Wall", "-Wextra") == ""
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.module)
 def test_published_rules_compile_without_a_warning_and_vectorise(
     algorithm: object, tmp_path: Path

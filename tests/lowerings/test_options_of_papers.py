@@ -216,6 +216,7 @@ def test_covariances_decay_by_the_second_beta_by_default(cls: Any) -> None:
     assert not torch.equal(by_default, trained(betas=(0.9, 0.7), shampoo_beta=0.9))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", [*LOWERINGS, "capturable", "differentiable"])
 @pytest.mark.parametrize("cls", [AdafactorHF, CAME])
 def test_a_zero_gradient_in_float32_moves_nothing(cls: Any, form: Any) -> None:

@@ -219,6 +219,7 @@ UNUSUAL = {
 """Statements that once failed, by what is unusual in them."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("case", UNUSUAL)
@@ -250,6 +251,7 @@ def Three(p, g, t, /, m=state("m"), *, lr=hyper(0.1)):
 '''
 
 
+@pytest.mark.sampled(2)
 @outside_interpreter
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", [(17,), (100,), (333, 1001), (1500, 2000)])

@@ -63,6 +63,7 @@ def assert_agreement(rule: str, lowering: str) -> None:
             assert (found - expected_change).norm() < 0.02 * expected_change.norm()
 
 
+@pytest.mark.sampled(2)
 @outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("case", RULES)

@@ -169,7 +169,7 @@ def in_16_bits() -> list[tuple[Case, torch.dtype]]:
     return [*product(cases, HALVES)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize(("case", "dtype"), in_16_bits(), ids=str)
 def test_half_precision(case: Case, dtype: torch.dtype, lowering: str) -> None:

@@ -20,6 +20,7 @@ def reference(case: Case) -> Run:
     return eventful(case.theirs, steps(case))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("case", "lowering"), forced(INTERPRETED_CASES if INTERPRETED else CASES))
 def test_a_lowering_follows_torch(case: Case, lowering: str) -> None:
     with through(lowering):

@@ -150,6 +150,7 @@ VIEWS = [
 DTYPES = [torch.float32] if INTERPRETED else [torch.float64, torch.float32, torch.bfloat16]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", OPTIONS)

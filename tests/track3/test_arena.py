@@ -45,6 +45,7 @@ def test_the_text_is_split_into_shifted_batches() -> None:
     assert torch.equal(pieces[:, 1:], following[:, :-1])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["muon_h", "ema_nesterov"])
 def test_a_seed_determines_a_run(name: str) -> None:
     first, again, other = (train(name, RESULTS[name], seed, SHORT) for seed in (0, 0, 1))

@@ -37,7 +37,7 @@ def followed_lowerings(result: Result) -> list[str]:
     return [name for name in lowerings(result) if name not in left_out]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @outside_interpreter
 @pytest.mark.parametrize("name", WITHOUT_BASES)
 def test_a_result_equals_its_script(name: str) -> None:
@@ -46,7 +46,7 @@ def test_a_result_equals_its_script(name: str) -> None:
     assert max(largest_differences(result, followed_lowerings(result))) <= 1e-10
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @outside_interpreter
 @pytest.mark.parametrize("name", IN_BASES)
 def test_a_result_in_bases_equals_its_script(name: str) -> None:

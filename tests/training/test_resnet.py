@@ -99,7 +99,7 @@ def torch_losses(name: str) -> list[float]:
     return [final_loss(trained(torch.optim, name, seed, **forloop)) for seed in SEEDS]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @outside_interpreter
 @pytest.mark.parametrize(
     ("name", "lowering"),
