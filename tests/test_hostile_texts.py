@@ -74,7 +74,7 @@ def code_of(name: str, text: str) -> str:
     return run.stdout
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("formatted", [True, False], ids=["formatted", "plain"])
 @pytest.mark.parametrize("case", TEXTS)
 def test_generated_files_do_the_same_whatever_the_texts(case: str, formatted: bool) -> None:

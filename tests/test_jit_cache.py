@@ -196,6 +196,7 @@ def test_the_cache_may_be_deleted_at_any_time(
     assert inspect.getsource(cls).startswith("class Heavy(")
 
 
+@pytest.mark.thorough
 def test_several_processes_mend_one_cache(folder: Path) -> None:
     (folder / "forloop.py").write_text("")
     command = [sys.executable, "-c", CHILD, str(folder.parents[2] / "heavy.py")]

@@ -38,6 +38,7 @@ def words(optimizer: torch.optim.Optimizer, *keys: str) -> list[list[Tensor]]:
     return found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_a_step_changes_no_word(dtype: torch.dtype) -> None:
     optimizer = stepped("Adafactor", (40, 30), (33,), (8, 4, 1, 1), dtype=dtype)

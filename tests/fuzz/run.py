@@ -104,6 +104,7 @@ class Run:
     def start(self) -> None:
         """Fork a process for the next rules."""
         count = 2 * BATCH if self.cases else BATCH  # compositions are quick to run
+        count = min(count, self.options.rules - self.drawn)
         seeds = [f"{self.options.seed}/{self.drawn + i}" for i in range(count)]
         seeds = list(self.cases[self.drawn : self.drawn + count]) or seeds
         self.drawn += count

@@ -112,6 +112,7 @@ def test_a_state_that_changes_where_it_is_read_is_never_read_back() -> None:
     assert (first.stores, second.stores) == ((), ("row", "param"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("path", ["specs/adafactor.py", "specs/came.py"], ids=["adafactor", "came"])
 def test_every_loop_is_vectorized(path: str, tmp_path: Path) -> None:
     command = compiler.find()

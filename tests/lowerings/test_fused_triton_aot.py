@@ -86,7 +86,7 @@ def check_figures(found: dict[str, Figures], case: Case) -> None:
         assert figures.is_wide, (kernel, case, figures)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", classes())
 def test_kernels_need_no_more_registers_and_memory_than_recorded(
@@ -115,7 +115,7 @@ def test_the_record_has_every_kernel() -> None:
         assert {w.split()[0] for found in RECORDED[kernel].values() for w in found} == set(TYPES)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("name", "types"),
     [

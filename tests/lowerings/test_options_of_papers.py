@@ -199,6 +199,7 @@ def follow(spec: str, steps: ListStep, options: dict[str, Any], lowering: Any) -
         torch.testing.assert_close(param, wanted, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cls", [SOAP, KLSOAP])
 def test_covariances_decay_by_the_second_beta_by_default(cls: Any) -> None:
     """The authors' default is shampoo_beta=-1, which stands for the second beta."""

@@ -59,6 +59,7 @@ def noise(op: str) -> Spec:
     return Spec("Noise", NOISE.replace("random(", f"{op}("), "noise.py", 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("op", RANDOM_OPS)

@@ -17,7 +17,7 @@ FUSED = [case for case in INTERPRETED_CASES if case.name not in (*CLOSURE, *SPAR
     ("file", "chosen", "least"),
     [
         ("parity/test_trajectories.py", "test_a_lowering_follows_torch", len(FUSED) // 2),
-        ("parity/test_precision.py", SINGLE, 13),
+        ("parity/test_precision.py", SINGLE, 7),
         pytest.param(
             "parity/test_precision.py", f"{HALF} and bfloat16", 6, marks=pytest.mark.thorough
         ),

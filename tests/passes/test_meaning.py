@@ -130,6 +130,7 @@ TESTED_HYPERS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("passes", PASSES)
 @pytest.mark.parametrize("name", [*RULES, *STORAGE])

@@ -87,8 +87,9 @@ def test_the_added_lowering_prints_a_step(
     assert "def step(p, g, m, *, lr, betas, weight_decay):" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["AdamW", pytest.param("SOAP", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("name", ["AdamW", "SOAP"])
 def test_two_processes_train_save_and_load(name: str, tmp_path: Path) -> None:
     """The page says that the script is the same with SOAP."""
     (script,) = blocks(DOCS / "tutorials" / "many-machines.md")

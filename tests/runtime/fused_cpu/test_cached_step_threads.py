@@ -47,6 +47,7 @@ assert param.isfinite().all()
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "action",
     [

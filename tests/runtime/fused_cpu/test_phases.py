@@ -180,6 +180,7 @@ def test_every_reduction_follows_the_rule_on_all_shapes(
     check_against_rule(odd, shapes, 1e-12, **options)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sharp", [True, False])
 def test_maxima_follow_the_rule_on_all_shapes(sharp: bool) -> None:
     shapes = [*SMALL, *LONG, *LARGE, *VECTORS, (880, 2411)]

@@ -49,6 +49,7 @@ def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_loader, "_kernels", weakref.WeakKeyDictionary())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize("name", ["adafactor", "came"])
 def test_thin_matrices_follow_the_rule(name: str) -> None:
@@ -63,6 +64,7 @@ def test_every_reduction_of_thin_matrices_follows_the_rule(odd: tuple[Any, Algor
     check_against_rule(odd, shapes, 1e-12, momentum=0.9, scaled=True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
 @pytest.mark.parametrize("name", ["adafactor", "odd"])

@@ -46,7 +46,7 @@ def stepped(name: str, dtype: torch.dtype, lowering: str) -> list[torch.Tensor]:
     return [param.detach() for param in params] + [s for s in states if torch.is_tensor(s)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @inside_interpreter
 @pytest.mark.parametrize(
     ("name", "dtype"), [(name, [*BOUNDS][i % 4]) for i, name in enumerate(RULES)], ids=str

@@ -240,6 +240,7 @@ def test_a_temporary_folder_ends_with_its_process() -> None:
     assert not Path(printed.strip()).parent.exists()
 
 
+@pytest.mark.thorough
 def test_eight_processes_build_once(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
