@@ -59,7 +59,6 @@ def _names_of_items(algorithm: Algorithm) -> set[str]:
 
     A `Finish` may assign to any other name.
     """
+    items = {a.target.name for a in assigns(algorithm.rule) if is_item(a.value)}
     others = {a.target.name for a in assigns(algorithm.rule) if not is_item(a.value)}
-    return (
-        {a.target.name for a in assigns(algorithm.rule)} - others - set(declared_kinds(algorithm))
-    )
+    return items - others - set(declared_kinds(algorithm))
