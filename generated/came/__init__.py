@@ -105,12 +105,16 @@ class CAME(GeneratedOptimizer):
     ) -> None:
         if not 0.0 <= lr:
             raise ValueError(f"Invalid learning rate: {lr}")
+        if not hasattr(betas, "__len__") or len(betas) != 3:
+            raise ValueError(f"Invalid betas value, which must be 3 numbers: {betas}")
         if not 0.0 <= betas[0] < 1.0:
             raise ValueError(f"Invalid beta parameter at index 0: {betas[0]}")
         if not 0.0 <= betas[1] < 1.0:
             raise ValueError(f"Invalid beta parameter at index 1: {betas[1]}")
         if not 0.0 <= betas[2] < 1.0:
             raise ValueError(f"Invalid beta parameter at index 2: {betas[2]}")
+        if not hasattr(eps, "__len__") or len(eps) != 2:
+            raise ValueError(f"Invalid eps value, which must be 2 numbers: {eps}")
         if not 0.0 <= eps[0]:
             raise ValueError(f"Invalid eps value at index 0: {eps[0]}")
         if not 0.0 <= eps[1]:
