@@ -71,6 +71,21 @@ def test_scalars_computed_from_reductions_are_on_the_device_of_the_parameter() -
         assert scalar.device.type == device
 
 
+def test_a_rule_on_whole_matrices_may_have_a_device_scalar() -> None:
+    rule = AROUND_ROWS.replace("rms(row_sum(g))", "norm(g @ transpose(g))")
+    cls = optgen.load(Spec("scalar_around_rows", rule, "<made>", 1))
+    assert cls.rule.why_uncut
+    (state,) = cls.rule.states
+    assert state.on_device
+    param = torch.zeros(2, 3)
+    param.grad = torch.ones(2, 3)
+    optimizer = cls([param])
+    optimizer.step()
+    norm = 6.0  # of the product: each of its four elements is 3
+    expected = 0.9 * 0.5 + 6 + 1 / (1 + norm)
+    assert optimizer.state[param]["v"].item() == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_a_checkpoint_holds_scalar_states(name: str) -> None:
     cls = optgen.load(spec_file(name))

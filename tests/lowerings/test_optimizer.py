@@ -192,7 +192,7 @@ def test_invalid_arguments_are_refused(example: Any, kwargs: dict[str, Any], mes
     [
         {"lr": torch.tensor([0.5])},
         {"scale": 1},
-        {"scale": torch.tensor(0.5)},  # a class that declares nothing about tensors takes one
+        {"scale": torch.tensor(0.5)},  # tensor="never" makes no check
         {"rates": [0.5, 0.25, 0]},
         {"shift": -1e9},
         {"limit": 9.5},
