@@ -139,6 +139,8 @@ class AdafactorHF(GeneratedOptimizer):
     ) -> None:
         if lr is not None and not 0.0 <= lr:
             raise ValueError(f"Invalid learning rate: {lr}")
+        if not hasattr(eps, "__len__") or len(eps) != 2:
+            raise ValueError(f"Invalid eps value, which must be 2 numbers: {eps}")
         if not 0.0 <= eps[0]:
             raise ValueError(f"Invalid eps value at index 0: {eps[0]}")
         if not 0.0 <= eps[1]:

@@ -16,12 +16,12 @@ class AdEMAMix(GeneratedOptimizer):
             &\textbf{if } \textit{maximize}: \\
             &\quad g_t \leftarrow -g_t \\
             &\text{share}_t \leftarrow \alpha \\
-            &\textbf{if } \alpha^{\text{warmup}} \ne \varnothing \wedge t < \alpha^{\text{warmup}}:
+            &\textbf{if } \alpha_{\text{warmup}} \ne \varnothing \wedge t < \alpha_{\text{warmup}}:
                 \\
-            &\quad \text{share}_t \leftarrow \frac{\alpha t}{\alpha^{\text{warmup}}} \\
-            &\textbf{if } \beta^{\text{warmup}}_3 \ne \varnothing \wedge t <
-                \beta^{\text{warmup}}_3: \\
-            &\quad \text{progress}_t \leftarrow \frac{t}{\beta^{\text{warmup}}_3} \\
+            &\quad \text{share}_t \leftarrow \frac{\alpha t}{\alpha_{\text{warmup}}} \\
+            &\textbf{if } \beta_{3,\text{warmup}} \ne \varnothing \wedge t <
+                \beta_{3,\text{warmup}}: \\
+            &\quad \text{progress}_t \leftarrow \frac{t}{\beta_{3,\text{warmup}}} \\
             &\quad \text{interpolated}_t \leftarrow (1 - \text{progress}_t) \left(\frac{\log
                 0.5}{\log (\beta_1 + 10^{-8})} - 1\right) + \text{progress}_t \left(\frac{\log
                 0.5}{\log (\beta_{3,t} + 10^{-8})} - 1\right) \\
@@ -40,9 +40,9 @@ class AdEMAMix(GeneratedOptimizer):
         betas (tuple[float, float, float]): Betas, each in [0, 1); :math:`(\beta_1, \beta_2,
             \beta_3)` in the rule. Default: (0.9, 0.999, 0.9999).
         alpha (float): Alpha, at least 0; :math:`\alpha` in the rule. Default: 2.0.
-        beta3_warmup (float or None): Beta3 warmup, above 0; :math:`\beta^{\text{warmup}}_3` in the
+        beta3_warmup (float or None): Beta3 warmup, above 0; :math:`\beta_{3,\text{warmup}}` in the
             rule. Default: None.
-        alpha_warmup (float or None): Alpha warmup, above 0; :math:`\alpha^{\text{warmup}}` in the
+        alpha_warmup (float or None): Alpha warmup, above 0; :math:`\alpha_{\text{warmup}}` in the
             rule. Default: None.
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-8.
@@ -105,6 +105,8 @@ class AdEMAMix(GeneratedOptimizer):
     ) -> None:
         if not 0.0 <= lr:
             raise ValueError(f"Invalid learning rate: {lr}")
+        if not hasattr(betas, "__len__") or len(betas) != 3:
+            raise ValueError(f"Invalid betas value, which must be 3 numbers: {betas}")
         if not 0.0 <= betas[0] < 1.0:
             raise ValueError(f"Invalid beta parameter at index 0: {betas[0]}")
         if not 0.0 <= betas[1] < 1.0:

@@ -26,12 +26,12 @@ class CAME(GeneratedOptimizer):
                 threshold}})} \\
             &m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) u_t \\
             &\text{residual}_t \leftarrow (u_t - m_t)^2 + \epsilon_2 \\
-            &r^{\text{res}}_t \leftarrow \beta_3 r^{\text{res}}_{t-1} + (1 - \beta_3)
+            &r_{\text{res},t} \leftarrow \beta_3 r_{\text{res},t-1} + (1 - \beta_3)
                 \operatorname{mean}_{\rightarrow}(\text{residual}_t) \\
-            &c^{\text{res}}_t \leftarrow \beta_3 c^{\text{res}}_{t-1} + (1 - \beta_3)
+            &c_{\text{res},t} \leftarrow \beta_3 c_{\text{res},t-1} + (1 - \beta_3)
                 \operatorname{mean}_{\downarrow}(\text{residual}_t) \\
             &\theta_t \leftarrow \theta_{t-1} - \gamma
-                \left(\frac{\frac{m_t}{\sqrt{\frac{r^{\text{res}}_t}{\operatorname{mean}(r^{\text{res}}_t)}}}}{\sqrt{c^{\text{res}}_t}}
+                \left(\frac{\frac{m_t}{\sqrt{\frac{r_{\text{res},t}}{\operatorname{mean}(r_{\text{res},t})}}}}{\sqrt{c_{\text{res},t}}}
                 + \lambda \theta_{t-1}\right)
         \end{aligned}
 
@@ -63,9 +63,9 @@ class CAME(GeneratedOptimizer):
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
         exp_avg_sq_row (Tensor): :math:`r_t`, one number per row of the parameter, at first 0.
         exp_avg_sq_col (Tensor): :math:`c_t`, one number per column of the parameter, at first 0.
-        exp_avg_res_row (Tensor): :math:`r^{\text{res}}_t`, one number per row of the parameter, at
+        exp_avg_res_row (Tensor): :math:`r_{\text{res},t}`, one number per row of the parameter, at
             first 0.
-        exp_avg_res_col (Tensor): :math:`c^{\text{res}}_t`, one number per column of the parameter,
+        exp_avg_res_col (Tensor): :math:`c_{\text{res},t}`, one number per column of the parameter,
             at first 0.
 
     Paper: https://arxiv.org/abs/2307.02047
@@ -105,12 +105,16 @@ class CAME(GeneratedOptimizer):
     ) -> None:
         if not 0.0 <= lr:
             raise ValueError(f"Invalid learning rate: {lr}")
+        if not hasattr(betas, "__len__") or len(betas) != 3:
+            raise ValueError(f"Invalid betas value, which must be 3 numbers: {betas}")
         if not 0.0 <= betas[0] < 1.0:
             raise ValueError(f"Invalid beta parameter at index 0: {betas[0]}")
         if not 0.0 <= betas[1] < 1.0:
             raise ValueError(f"Invalid beta parameter at index 1: {betas[1]}")
         if not 0.0 <= betas[2] < 1.0:
             raise ValueError(f"Invalid beta parameter at index 2: {betas[2]}")
+        if not hasattr(eps, "__len__") or len(eps) != 2:
+            raise ValueError(f"Invalid eps value, which must be 2 numbers: {eps}")
         if not 0.0 <= eps[0]:
             raise ValueError(f"Invalid eps value at index 0: {eps[0]}")
         if not 0.0 <= eps[1]:

@@ -31,9 +31,9 @@ class DAdaptAdam(GeneratedOptimizer):
             &s_t \leftarrow \beta_3 s_{t-1} + (1 - \beta_3) \text{rate}_t g_t \\
             &\text{sum over all2}_t \leftarrow \sum_{\text{all}}
                 \operatorname{sum}(\left|s_t\right|) \\
-            &l^{\text{norm}}_{1,t} \leftarrow \text{sum over all2}_t \\
-            &\hat{d}_t \leftarrow (l^{\text{norm}}_{1,t} > 0 \;?\; \frac{r_t}{(1 - \beta_3)
-                l^{\text{norm}}_{1,t}} : d_{t-1}) \\
+            &l_{1,\text{norm},t} \leftarrow \text{sum over all2}_t \\
+            &\hat{d}_t \leftarrow (l_{1,\text{norm},t} > 0 \;?\; \frac{r_t}{(1 - \beta_3)
+                l_{1,\text{norm},t}} : d_{t-1}) \\
             &\textbf{if } \text{growth rate} \ne \varnothing: \\
             &\quad \hat{d}_t \leftarrow \min(\hat{d}_t, d_{t-1} \text{growth rate}) \\
             &d_t \leftarrow \max(d_{t-1}, \hat{d}_t) \\
@@ -131,6 +131,8 @@ class DAdaptAdam(GeneratedOptimizer):
     ) -> None:
         if not 0.0 <= lr:
             raise ValueError(f"Invalid learning rate: {lr}")
+        if not hasattr(betas, "__len__") or len(betas) != 2:
+            raise ValueError(f"Invalid betas value, which must be 2 numbers: {betas}")
         if not 0.0 <= betas[0] < 1.0:
             raise ValueError(f"Invalid beta parameter at index 0: {betas[0]}")
         if not 0.0 <= betas[1] < 1.0:

@@ -181,6 +181,10 @@ class Kron(GeneratedOptimizer):
             raise ValueError(f"Invalid momentum value: {momentum}")
         if not 0.0 <= weight_decay:
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
+        if not hasattr(grad_clip_max_amps, "__len__") or len(grad_clip_max_amps) != 2:
+            raise ValueError(
+                f"Invalid grad_clip_max_amps value, which must be 2 numbers: {grad_clip_max_amps}"
+            )
         if not 1.0 <= grad_clip_max_amps[0]:
             raise ValueError(
                 f"Invalid grad_clip_max_amps value at index 0: {grad_clip_max_amps[0]}"

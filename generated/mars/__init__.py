@@ -114,6 +114,8 @@ class MARS(GeneratedOptimizer):
     ) -> None:
         if not 0.0 <= lr:
             raise ValueError(f"Invalid learning rate: {lr}")
+        if not hasattr(betas, "__len__") or len(betas) != 2:
+            raise ValueError(f"Invalid betas value, which must be 2 numbers: {betas}")
         if not 0.0 <= betas[0] < 1.0:
             raise ValueError(f"Invalid beta parameter at index 0: {betas[0]}")
         if not 0.0 <= betas[1] < 1.0:
@@ -126,6 +128,8 @@ class MARS(GeneratedOptimizer):
             raise ValueError(f"Invalid gamma value: {gamma}")
         if not 0.0 <= lr_1d_factor:
             raise ValueError(f"Invalid lr_1d_factor value: {lr_1d_factor}")
+        if not hasattr(betas_1d, "__len__") or len(betas_1d) != 2:
+            raise ValueError(f"Invalid betas_1d value, which must be 2 numbers: {betas_1d}")
         if not 0.0 <= betas_1d[0] < 1.0:
             raise ValueError(f"Invalid betas_1d value at index 0: {betas_1d[0]}")
         if not 0.0 <= betas_1d[1] < 1.0:

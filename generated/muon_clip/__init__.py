@@ -115,6 +115,10 @@ class MuonClip(InputOptimizer):
             raise ValueError(f"Invalid momentum value: {momentum}")
         if not 0.0 <= weight_decay:
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
+        if not hasattr(ns_coefficients, "__len__") or len(ns_coefficients) != 3:
+            raise ValueError(
+                f"Invalid ns_coefficients value, which must be 3 numbers: {ns_coefficients}"
+            )
         if not (1.0 <= ns_steps < 100.0 and ns_steps % 1 == 0):
             raise ValueError(f"Invalid ns_steps value, which must be whole: {ns_steps}")
         if not 0.0 <= eps:

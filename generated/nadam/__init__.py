@@ -18,7 +18,7 @@ class NAdam(GeneratedOptimizer):
             &\quad g_t \leftarrow -g_t \\
             &\mu_t \leftarrow \beta_1 (1 - 0.5 \cdot 0.96^{t \psi}) \\
             &\mu_{t+1} \leftarrow \beta_1 (1 - 0.5 \cdot 0.96^{(t + 1) \psi}) \\
-            &\mu^{\text{product}}_t \leftarrow \mu^{\text{product}}_{t-1} \mu_t \\
+            &\mu_{\text{product},t} \leftarrow \mu_{\text{product},t-1} \mu_t \\
             &\theta_t \leftarrow \theta_{t-1} \\
             &\textbf{if } \lambda \ne 0: \\
             &\quad \textbf{if } \textit{decoupled\_weight\_decay}: \\
@@ -27,8 +27,8 @@ class NAdam(GeneratedOptimizer):
             &\quad \quad g_t \leftarrow g_t + \lambda \theta_{t-1} \\
             &m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
             &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
-            &\hat{g}_t \leftarrow \frac{g_t (1 - \mu_t)}{1 - \mu^{\text{product}}_t} \\
-            &\hat{m}_t \leftarrow \frac{m_t \mu_{t+1}}{1 - \mu^{\text{product}}_t \mu_{t+1}} \\
+            &\hat{g}_t \leftarrow \frac{g_t (1 - \mu_t)}{1 - \mu_{\text{product},t}} \\
+            &\hat{m}_t \leftarrow \frac{m_t \mu_{t+1}}{1 - \mu_{\text{product},t} \mu_{t+1}} \\
             &\hat{v}_t \leftarrow \frac{v_t}{1 - \beta_2^t} \\
             &\theta_t \leftarrow \theta_t - \frac{\gamma (\hat{m}_t + \hat{g}_t)}{\sqrt{\hat{v}_t} +
                 \epsilon}
@@ -60,7 +60,7 @@ class NAdam(GeneratedOptimizer):
 
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
-        mu_product (Tensor): :math:`\mu^{\text{product}}_t`, 0-dimensional, at first 1.
+        mu_product (Tensor): :math:`\mu_{\text{product},t}`, 0-dimensional, at first 1.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
         exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
 

@@ -108,6 +108,10 @@ class NorMuon(GeneratedOptimizer):
             raise ValueError(f"Invalid momentum value: {momentum}")
         if not 0.0 <= beta2 < 1.0:
             raise ValueError(f"Invalid beta2 value: {beta2}")
+        if not hasattr(ns_coefficients, "__len__") or len(ns_coefficients) != 3:
+            raise ValueError(
+                f"Invalid ns_coefficients value, which must be 3 numbers: {ns_coefficients}"
+            )
         if not (1.0 <= ns_steps < 100.0 and ns_steps % 1 == 0):
             raise ValueError(f"Invalid ns_steps value, which must be whole: {ns_steps}")
         if not 0.0 <= eps:

@@ -37,13 +37,13 @@ class Prodigy(GeneratedOptimizer):
                 all}_t \\
             &\text{sum over all2}_t \leftarrow \sum_{\text{all}}
                 \operatorname{sum}(\left|s_t\right|) \\
-            &l^{\text{norm}}_{1,t} \leftarrow \text{sum over all2}_t \\
-            &\hat{d}_t \leftarrow (l^{\text{norm}}_{1,t} > 0 \;?\; \frac{d^{\text{coef}}
-                r_t}{l^{\text{norm}}_{1,t}} : d_{t-1}) \\
-            &d^{\text{new}}_t \leftarrow (d_{t-1} = d_0 \;?\; \max(d_{t-1}, \hat{d}_t) : d_{t-1}) \\
+            &l_{1,\text{norm},t} \leftarrow \text{sum over all2}_t \\
+            &\hat{d}_t \leftarrow (l_{1,\text{norm},t} > 0 \;?\; \frac{d_{\text{coef}}
+                r_t}{l_{1,\text{norm},t}} : d_{t-1}) \\
+            &d_{\text{new},t} \leftarrow (d_{t-1} = d_0 \;?\; \max(d_{t-1}, \hat{d}_t) : d_{t-1}) \\
             &d^{\max}_t \leftarrow \max(d^{\max}_{t-1}, \hat{d}_t) \\
             &\textbf{if } \text{growth rate} \ne \varnothing: \\
-            &\quad d_t \leftarrow \min(d^{\max}_t, d^{\text{new}}_t \text{growth rate}) \\
+            &\quad d_t \leftarrow \min(d^{\max}_t, d_{\text{new},t} \text{growth rate}) \\
             &\textbf{else}: \\
             &\quad d_t \leftarrow d^{\max}_t \\
             &\theta_t \leftarrow \theta_{t-1} \\
@@ -65,7 +65,7 @@ class Prodigy(GeneratedOptimizer):
         use_bias_correction (bool): Use bias correction. Default: False.
         safeguard_warmup (bool): Leave lr out of the sum that d is divided by. Default: False.
         d0 (float): D0, above 0; :math:`d_0` in the rule. Default: 1e-6.
-        d_coef (float): D coef, above 0; :math:`d^{\text{coef}}` in the rule. Default: 1.0.
+        d_coef (float): D coef, above 0; :math:`d_{\text{coef}}` in the rule. Default: 1.0.
         growth_rate (float or None): Growth rate, above 1; :math:`\text{growth rate}` in the rule.
             Default: None.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
@@ -154,6 +154,8 @@ class Prodigy(GeneratedOptimizer):
     ) -> None:
         if not 0.0 <= lr:
             raise ValueError(f"Invalid learning rate: {lr}")
+        if not hasattr(betas, "__len__") or len(betas) != 2:
+            raise ValueError(f"Invalid betas value, which must be 2 numbers: {betas}")
         if not 0.0 <= betas[0] < 1.0:
             raise ValueError(f"Invalid beta parameter at index 0: {betas[0]}")
         if not 0.0 <= betas[1] < 1.0:

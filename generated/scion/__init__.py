@@ -116,6 +116,10 @@ class Scion(GeneratedOptimizer):
             raise ValueError(f"Invalid scale value: {scale}")
         if norm not in ("Auto", "Sign"):
             raise ValueError(f"Invalid norm value: {norm}")
+        if not hasattr(ns_coefficients, "__len__") or len(ns_coefficients) != 3:
+            raise ValueError(
+                f"Invalid ns_coefficients value, which must be 3 numbers: {ns_coefficients}"
+            )
         if not (1.0 <= ns_steps < 100.0 and ns_steps % 1 == 0):
             raise ValueError(f"Invalid ns_steps value, which must be whole: {ns_steps}")
         defaults = {

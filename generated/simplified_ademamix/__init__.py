@@ -15,9 +15,9 @@ class SimplifiedAdEMAMix(GeneratedOptimizer):
             &g_t \leftarrow \nabla_{\theta} f_t(\theta_{t-1}) \\
             &\textbf{if } \textit{maximize}: \\
             &\quad g_t \leftarrow -g_t \\
-            &\textbf{if } \beta^{\text{warmup}}_1 \ne \varnothing \wedge t <
-                \beta^{\text{warmup}}_1: \\
-            &\quad \text{progress}_t \leftarrow \frac{t}{\beta^{\text{warmup}}_1} \\
+            &\textbf{if } \beta_{1,\text{warmup}} \ne \varnothing \wedge t <
+                \beta_{1,\text{warmup}}: \\
+            &\quad \text{progress}_t \leftarrow \frac{t}{\beta_{1,\text{warmup}}} \\
             &\quad \text{interpolated}_t \leftarrow (1 - \text{progress}_t) \left(\frac{\log
                 0.5}{\log (\text{min beta1} + 10^{-8})} - 1\right) + \text{progress}_t
                 \left(\frac{\log 0.5}{\log (\beta_{1,t} + 10^{-8})} - 1\right) \\
@@ -34,7 +34,7 @@ class SimplifiedAdEMAMix(GeneratedOptimizer):
         betas (tuple[float, float]): Betas, each in [0, 1); :math:`(\beta_1, \beta_2)` in the rule.
             Default: (0.99, 0.95).
         alpha (float): Alpha, at least 0; :math:`\alpha` in the rule. Default: 0.0.
-        beta1_warmup (float or None): Beta1 warmup, above 0; :math:`\beta^{\text{warmup}}_1` in the
+        beta1_warmup (float or None): Beta1 warmup, above 0; :math:`\beta_{1,\text{warmup}}` in the
             rule. Default: None.
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-8.
@@ -97,6 +97,8 @@ class SimplifiedAdEMAMix(GeneratedOptimizer):
     ) -> None:
         if not 0.0 <= lr:
             raise ValueError(f"Invalid learning rate: {lr}")
+        if not hasattr(betas, "__len__") or len(betas) != 2:
+            raise ValueError(f"Invalid betas value, which must be 2 numbers: {betas}")
         if not 0.0 <= betas[0] < 1.0:
             raise ValueError(f"Invalid beta parameter at index 0: {betas[0]}")
         if not 0.0 <= betas[1] < 1.0:

@@ -18,7 +18,7 @@ class Sophia(InputOptimizer):
             &\quad g_t \leftarrow -g_t \\
             &h_t \leftarrow h_{t-1} \\
             &\textbf{if } \textit{given\_hessian}: \\
-            &\quad h_t \leftarrow \operatorname{lerp}(h_{t-1}, h^{\text{new}}, 1 - \beta_2) \\
+            &\quad h_t \leftarrow \operatorname{lerp}(h_{t-1}, h_{\text{new}}, 1 - \beta_2) \\
             &\theta_t \leftarrow \theta_{t-1} - \gamma \lambda \theta_{t-1} \\
             &m_t \leftarrow \operatorname{lerp}(m_{t-1}, g_t, 1 - \beta_1) \\
             &\theta_t \leftarrow \theta_t - \gamma \operatorname{sign}(m_t)
@@ -51,7 +51,7 @@ class Sophia(InputOptimizer):
         hessian (Tensor): :math:`h_t`, like the parameter, at first 0.
 
     Inputs of `step`:
-        hessian (sequence of Tensor): :math:`h^{\text{new}}`, a tensor or None for each parameter,
+        hessian (sequence of Tensor): :math:`h_{\text{new}}`, a tensor or None for each parameter,
             in the order of the groups.
 
     Paper: https://arxiv.org/abs/2305.14342
@@ -89,6 +89,8 @@ class Sophia(InputOptimizer):
     ) -> None:
         if not 0.0 <= lr:
             raise ValueError(f"Invalid learning rate: {lr}")
+        if not hasattr(betas, "__len__") or len(betas) != 2:
+            raise ValueError(f"Invalid betas value, which must be 2 numbers: {betas}")
         if not 0.0 <= betas[0] < 1.0:
             raise ValueError(f"Invalid beta parameter at index 0: {betas[0]}")
         if not 0.0 <= betas[1] < 1.0:

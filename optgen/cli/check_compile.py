@@ -13,7 +13,7 @@ from optgen.cli.locate_specs import spec_path
 from optgen.emit import ToolchainError
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
-from optgen.passes.outline_sweeps import with_sweeps
+from optgen.passes.outline_sweeps import outline_sweeps, with_sweeps
 from optgen.runtime.fused_cpu.kernel import suspending_kernel
 from optgen.runtime.fused_cpu.toolchain import dtype_variants, library_cache, sweep_library
 from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
@@ -25,20 +25,28 @@ from optgen.spec.read_spec import read_spec
 
 
 def compile_specs(names: Iterable[str]) -> Iterator[str]:
-    """Build the C++ of specs into the cache, and yield a line for each algorithm that compiles.
+    """Build the C++ of specs into the cache, and yield a line for each algorithm.
+
+    The line says that it compiles, or why its steps on the CPU are not fused.
 
     Raises:
         ToolchainError: there is no compiler, or it failed; the message says why.
     """
     paths = dict.fromkeys(spec_path(name) for name in names)
     for path in filterfalse(is_modifier, paths):
-        algorithms = (each for a in read_spec(path) for each in with_sweeps(a))
-        for algorithm in filter(_CPP.applies, algorithms):
-            try:
-                _build(algorithm)
-            except (library_cache.NoCompilerError, CompileError) as error:
-                raise ToolchainError(f"{algorithm.name}: {error}") from None
-            yield f"{algorithm.name}: compiles"
+        for algorithm in read_spec(path):
+            yield from map(_compiled, filter(_CPP.applies, with_sweeps(algorithm)))
+            if reason := outline_sweeps(algorithm).why_none:
+                yield f"{algorithm.name}: no fused step on the CPU: {reason}"
+
+
+def _compiled(algorithm: Algorithm) -> str:
+    """Build the C++ of an algorithm, and return a line that says so."""
+    try:
+        _build(algorithm)
+    except (library_cache.NoCompilerError, CompileError) as error:
+        raise ToolchainError(f"{algorithm.name}: {error}") from None
+    return f"{algorithm.name}: compiles"
 
 
 def _build(algorithm: Algorithm) -> None:

@@ -25,7 +25,8 @@ def _functions(algorithm: Algorithm) -> Iterator[Function]:
 
 
 def _refusal(algorithm: Algorithm) -> str:
-    return "" if outline_sweeps(algorithm).functions else "the rule has no elementwise parts"
+    outlined = outline_sweeps(algorithm)
+    return "" if outlined.functions else outlined.why_none or "the rule is cut into sweeps itself"
 
 
 OUTLINED = Lowering("outlined", "outlined.py", "outlined.py.jinja", lower, refusal=_refusal)

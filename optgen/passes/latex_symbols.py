@@ -68,9 +68,10 @@ def _group(text: str) -> str:
 
 
 def read_letter(name: str) -> Letter:
-    """Return the letter of a name such as beta1, m_hat, v_max or mu_next.
+    """Return the letter of a name such as beta1, m_hat, v_max, mu_next or g_full.
 
-    A name that does not begin with a letter's name, such as `update`, becomes upright text.
+    Other words and numbers are subscripts, because a superscript could be read as a power. A name
+    that does not begin with a letter's name, such as `update`, becomes upright text.
     """
     if name[:-2] and name.endswith("_t"):
         return replace(read_letter(name[:-2]), timed=True)
@@ -79,18 +80,23 @@ def read_letter(name: str) -> Letter:
     greek = _GREEK.fullmatch(head)
     if not greek and len(head) != 1:
         return Letter(rf"\text{{{name.replace('_', ' ')}}}")
-    letter = Letter(f"\\{head}" if greek else head, below=first[len(head) :])
-    words: list[str] = []
+    letter = Letter(f"\\{head}" if greek else head)
+    above: list[str] = []
+    below = [first[len(head) :]] if first != head else []
     for part in rest:
         if part in _ACCENTS:
             letter = replace(letter, base=rf"\{part}{{{letter.base}}}")
-        elif part in _SUBSCRIPTS:
-            letter = replace(letter, below=_SUBSCRIPTS[part])
         elif part == "next":
             letter = replace(letter, ahead=True)
-        else:
-            words.append(_SUPERSCRIPTS.get(part, rf"\text{{{part}}}"))
-    return replace(letter, above=r"\,".join(words))
+        elif part in _SUPERSCRIPTS:
+            above.append(_SUPERSCRIPTS[part])
+        elif part:
+            below.append(_subscript(part))
+    return replace(letter, above=r"\,".join(above), below=",".join(below))
+
+
+def _subscript(word: str) -> str:
+    return word if word.isdigit() else _SUBSCRIPTS.get(word, rf"\text{{{word}}}")
 
 
 class Symbols:

@@ -12,12 +12,14 @@ from optgen.ir.nodes import (
     Call,
     Const,
     Expr,
+    If,
     Program,
     Ref,
+    Stmt,
     assigns,
-    map_expressions,
     rebuild,
 )
+from optgen.passes.reuse_item_names import is_item
 
 
 def name_items(algorithm: Algorithm) -> Algorithm:
@@ -38,10 +40,25 @@ def name_items(algorithm: Algorithm) -> Algorithm:
                 return names[expr]
         return rebuild(expr, named)
 
-    def changed(expr: Expr) -> Expr:
-        has_name = isinstance(expr, Call) and expr.op == "item"  # as in `beta1 = betas[0]`
-        return expr if has_name else named(expr)
+    own_names = _names_of_items(algorithm)
 
-    rule = map_expressions(algorithm.rule, changed)
+    def changed(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, If):
+            then, orelse = tuple(map(changed, stmt.then)), tuple(map(changed, stmt.orelse))
+            return replace(stmt, condition=named(stmt.condition), then=then, orelse=orelse)
+        is_naming = is_item(stmt.value) and stmt.target.name in own_names
+        return stmt if is_naming else replace(stmt, value=named(stmt.value))
+
+    rule = tuple(map(changed, algorithm.rule))
     namings: Program = tuple(Assign(name, item) for item, name in names.items())
     return replace(algorithm, rule=(*namings, *rule))
+
+
+def _names_of_items(algorithm: Algorithm) -> set[str]:
+    """Return the names, such as `beta1`, to which the rule assigns bare items and nothing else.
+
+    A `Finish` may assign to any other name.
+    """
+    items = {a.target.name for a in assigns(algorithm.rule) if is_item(a.value)}
+    others = {a.target.name for a in assigns(algorithm.rule) if not is_item(a.value)}
+    return items - others - set(declared_kinds(algorithm))

@@ -53,11 +53,13 @@ MOST_FUNCTIONS = 16
 class Outlined:
     """Plans of a rule that calls functions, and these functions.
 
-    A call is a statement whose target and op have the name of the function.
+    A call is a statement whose target and op have the name of the function. `why_none` says in a
+    few words why a rule on whole matrices has no functions.
     """
 
     plans: tuple[Plan, ...] = ()
     functions: tuple[Algorithm, ...] = ()
+    why_none: str = ""
 
 
 def outline_sweeps(algorithm: Algorithm) -> Outlined:
@@ -66,8 +68,10 @@ def outline_sweeps(algorithm: Algorithm) -> Outlined:
     The result is empty if the rule is cut into sweeps itself, reduces over several parameters, or
     would have more than `MOST_FUNCTIONS` functions.
     """
-    if algorithm.is_function or algorithm.base or algorithm.is_wide or not why_uncut(algorithm):
+    if algorithm.is_function or algorithm.base or not why_uncut(algorithm):
         return Outlined()
+    if algorithm.is_wide:
+        return Outlined(why_none="the rule has whole matrices and reduces over several parameters")
     return _outlined(ByIdentity(algorithm))
 
 
@@ -83,8 +87,11 @@ def _outlined(this: ByIdentity) -> Outlined:
     for plan in plans(this.algorithm):
         ready = draw_first(truths_to_bool(use_ieee_operators(hoist_scalars(plan))))
         outlined.append(_Outliner(ready, functions).plan())
-    if not 0 < len(functions) <= MOST_FUNCTIONS:
-        return Outlined()
+    if not functions:
+        return Outlined(why_none="the rule has no elementwise parts")
+    if len(functions) > MOST_FUNCTIONS:
+        needed = f"the rule needs {len(functions)} sweeps between matrix words"
+        return Outlined(why_none=f"{needed}, more than {MOST_FUNCTIONS}")
     return Outlined(tuple(outlined), tuple(functions))
 
 

@@ -131,6 +131,7 @@ class Rule:
     by_matrix: bool = False  # each matrix of a parameter steps by itself; only if `why_uncut`
     codes_readers: tuple[str, ...] = ()  # fused lowerings that read its states of 8 bits
     sweeps: tuple[str, ...] = ()  # functions for its elementwise parts; only if `why_uncut`
+    why_no_sweeps: str = ""  # why it has no such functions, and so no fused step on the CPU
     why_not_in_triton: str = ""  # why it has no lowering to Triton, although it is cut into sweeps
     ranked: bool = False  # it has matrices whose shapes depend on the group value "rank"
     wide: bool = False  # it reduces over several parameters, which take each step together

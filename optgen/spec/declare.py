@@ -345,9 +345,10 @@ def hyper(
         error: the constructor's message for a number out of bounds. `{}` stands for the number, and
             `{index}` or `{number}` for its place in a tuple, counted from 0 or from 1. "" for
             torch's message.
-        tensor: whether a tensor of one element is accepted: "never"; "always", and the for-loop
-            computes in the tensor's dtype; "capturable", as "always", but with foreach only if
-            capturable; or "number": always, and only the value of the tensor is used.
+        tensor: whether the class declares that a tensor of one element is accepted: "never", and no
+            check looks for one; "always", and the for-loop computes in the tensor's dtype;
+            "capturable", as "always", but with foreach only if capturable; or "number": always, and
+            only the value of the tensor is used.
         about: its description in the docstring of the class.
         rows: False if a sparse gradient is an error while this hyperparameter is true.
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Sequence
 from typing import NoReturn
 
 from optgen.ir.matrix_axes import SHAPES, height, width
@@ -18,6 +19,7 @@ from optgen.ir.ops import (
     REDUCTIONS,
     STORAGE_OPS,
 )
+from optgen.spec import op_stubs
 from optgen.spec.errors import did_you_mean
 from optgen.spec.expressions import Expressions
 from optgen.spec.random_calls import keys_of_draw, read_random_call
@@ -26,15 +28,6 @@ from optgen.spec.storage_calls import read_storage_call, written_arity
 from optgen.spec.type_check import SHAPE_NAMES, type_of
 from optgen.spec.unsupported_ops import UNSUPPORTED
 from optgen.spec.wide_reductions import is_wide_call, read_wide_reduction
-
-_LETTERS: Mapping[str, Sequence[str]] = {
-    "random": ("seed", "stream"),
-    "random16": ("seed", "stream"),
-    "rounded_at_random": ("x", "chance"),
-    "singular_vectors": ("x", "rank"),
-    "gaussian": ("x", "seed", "stream"),
-}
-"""Names of arguments in hints, for ops whose arguments need more than letters."""
 
 _MATRICES = tuple(axes for axes in SHAPES if "1" not in (height(axes), width(axes)))
 """Axes of matrices, without numbers per row, column or matrix."""
@@ -73,15 +66,19 @@ class OpCalls(Expressions):
         if is_wide_call(node):
             return read_wide_reduction(self, node, name)
         if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
-            hint = f"write {name}(x), without names or stars"
+            hint = f"write {self._form(name)}, without names or stars"
             self.source.error(node, f"`{name}` takes positional arguments only", hint)
         arity = written_arity(name)
         if len(node.args) != arity:
             message = f"`{name}` takes {arity} argument{'s' * (arity > 1)}, not {len(node.args)}"
-            letters = _LETTERS.get(name, "xyzw"[:arity])
-            letters = [self.scope.algorithm.param] if name in PROPERTIES else letters
-            self.source.error(node, message, f"{name}({', '.join(letters)})")
+            self.source.error(node, message, self._form(name))
         return self._op(node, name)
+
+    def _form(self, name: str) -> str:
+        """Return a call of an op with the names of its arguments, for hints."""
+        names = list(inspect.signature(getattr(op_stubs, name)).parameters)[: written_arity(name)]
+        names = [self.scope.algorithm.param] if name in PROPERTIES else names
+        return f"{name}({', '.join(names)})"
 
     def _refuse_function(self, node: ast.Call, name: str) -> NoReturn:
         """Raise the error for an unknown function, with a suggestion."""

@@ -134,8 +134,8 @@ def minimum(a: Any, b: Any) -> Any:
     _refuse("minimum")
 
 
-def where(condition: Any, a: Any, b: Any) -> Any:
-    """Return a where a condition holds and b elsewhere, element by element."""
+def where(condition: Any, if_true: Any, if_false: Any) -> Any:
+    """Return if_true where the condition holds, if_false elsewhere, element by element."""
     _refuse("where")
 
 

@@ -66,6 +66,31 @@ def test_check_compiles(outside_checkout: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(list((outside_checkout / "cache").glob("heavy-*.so"))) == 2
 
 
+def test_check_says_why_a_rule_has_no_fused_step(
+    outside_checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside_checkout / "cache"))
+    (outside_checkout / "clipped.py").write_text(
+        """from optgen.spec import *
+
+
+@optimizer()
+def Clipped(p, g, /, *, lr=hyper(0.1)):
+    \"\"\"Made up.\"\"\"
+    require(ndim(p) == 2, "{shape}")
+    p = p - lr * g @ transpose(g) @ g / (1 + norm(g, over="all"))
+"""
+    )
+
+    result = run("check", "clipped.py", "--compile")
+
+    assert result.exit_code == 0, result.output
+    assert result.output == (
+        "Clipped: ok (state: none)\nClipped: no fused step on the CPU: "
+        "the rule has whole matrices and reduces over several parameters\n"
+    )
+
+
 def test_check_says_why_a_rule_does_not_compile(
     outside_checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

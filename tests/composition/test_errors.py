@@ -62,6 +62,7 @@ COMPOSITIONS: dict[str, tuple[Any, ...]] = {
     "skips of a fresh optimizer": (WITH_FRESH, modifier("skip_nonfinite")),
     "skips of a fresh modifier": ("adamw", modifier("ema"), modifier("skip_nonfinite")),
     "an update that the rule has rounded": (spec_file("kahan_adamw"), modifier("cautious")),
+    "a state of the group that waits": ("prodigy", modifier("accumulate")(3)),
     "unknown dtype of states": ("adamw", state_dtype("int8")),
     "unknown dtype of one state": ("adamw", state_dtype(exp_avg="float64")),
     "unknown state": ("adamw", state_dtype(exp_avg_sqr="bfloat16")),

@@ -169,13 +169,18 @@ class Statements:
         if nature == "numbers":
             return self.draw.number(depth)
         if nature == "lates":
-            return self.draw.late(1)
+            return self.late()
         if nature in Known.THIN:
             draws = {nature: getattr(self.draw, nature) for nature in Known.THIN[:4]}
             return draws.get(nature, self.draw.rank)()
         if nature in ("lefts", "rights"):
             return self.draw.left() if nature == "lefts" else self.draw.right()
         return self.draw.row() if nature == "rows" else self.draw.column()
+
+    def late(self) -> str:
+        """Return a number that a reduction makes, or a bare item of a tuple in its place."""
+        has_items = "betas[1]" in self.known.numbers
+        return "betas[1]" if has_items and self.draw.chance(0.15) else self.draw.late(1)
 
     def own(self, nature: str) -> str:
         """Return an assignment to one of the rule's own names, or to `g` or `p`."""

@@ -81,6 +81,7 @@ FORMS = {
     "not in a where": r"where\(\(not",
     "mixed in a where": r"where\(\(\([^\n]* (and|or) ",
     "an item of a tuple": r"betas\[1\]",
+    "an item in place of a reduction": r"^        +_?[def] = betas\[1\]$",
     "an item asked for None": r"pair\[0\] is None",
     "remainder outermost": r"p = \(p - lr .*\) % 1.5",
     "double negation": r"- -|-\(-",

@@ -86,7 +86,8 @@ def _with_state(lot: Random, text: str) -> str:
     assignments = re.sub(r"\{wide\}", lambda _: wide(), lot.choice(_STATES))
     if "\n    fa=" in text and lot.random() < 0.4:  # parameters of one group take the same arm
         scope = f'{lot.choice(WORDS)}(g, over="group")'
-        assignments += f"\n    if fa:\n        g = g / (1 + {scope}**2)"
+        arm = lot.choice((f"g = g / (1 + {scope}**2)", "hd = betas[1]"))
+        assignments += f"\n    if fa:\n        {arm}"
     uses = "".join(f"    {lot.choice(_USES)}\n" for _ in range(lot.choice((1, 1, 2))))
     init = lot.choice(("0", "0.5", "1e-3"))
     text = _FIRST.sub(lambda first: f"{first[0]}    {assignments}\n{uses}", text, count=1)

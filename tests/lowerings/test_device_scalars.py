@@ -9,6 +9,7 @@ import pytest
 import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
 from lowerings.capture import captured
+from lowerings.oracle_steps import steps_beside_the_oracle
 from lowerings.papers import random_tensors
 from spec_files import spec_file
 from torch import Tensor
@@ -29,6 +30,16 @@ def ScalarAroundRows(p, g, /, v=state("v", shape="scalar", init=0.5), *, lr=hype
         g = g / (1 + rms(row_sum(g)))
     v = v + max_abs(g)
     p = p - lr * g / (1 + v)
+'''
+ITEM_OR_SUM_SIGNATURE = '''
+from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def ItemOrSum(
+    p, g, /, m=state("m"){}, *, lr=hyper(0.1), betas=hyper((0.5, 0.25)), on=flag(False)
+):
+    """A number from a reduction, or one of the constructor, by a flag."""{}
+    p = p - lr * m
 '''
 RULES = ("novograd", "stablespam", "amos", "one_moment", "reducedscalars")
 
@@ -58,6 +69,21 @@ def test_scalars_computed_from_reductions_are_on_the_device_of_the_parameter() -
     for on_device, device in ((True, "meta"), (False, "cpu")):
         scalar = as_scalar(0.0, rule, {}, param, torch.float64, on_device)
         assert scalar.device.type == device
+
+
+def test_a_rule_on_whole_matrices_may_have_a_device_scalar() -> None:
+    rule = AROUND_ROWS.replace("rms(row_sum(g))", "norm(g @ transpose(g))")
+    cls = optgen.load(Spec("scalar_around_rows", rule, "<made>", 1))
+    assert cls.rule.why_uncut
+    (state,) = cls.rule.states
+    assert state.on_device
+    param = torch.zeros(2, 3)
+    param.grad = torch.ones(2, 3)
+    optimizer = cls([param])
+    optimizer.step()
+    norm = 6.0  # of the product: each of its four elements is 3
+    expected = 0.9 * 0.5 + 6 + 1 / (1 + norm)
+    assert optimizer.state[param]["v"].item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -101,6 +127,44 @@ def test_a_parameter_without_elements_keeps_its_scalars(shape: tuple[int, ...]) 
         assert optimizer.state[param]["v"].item() == pytest.approx(0.5 * 0.9**3, rel=1e-15)
 
 
+ITEM_OR_SUM = {
+    "one of both in each branch": """
+    if on:
+        a = sum(g**2)
+    else:
+        a = betas[1]
+    m = lerp(m, g, a)""",
+    "an item after a sum": """
+    a = sum(g**2)
+    if on:
+        a = betas[1]
+    m = lerp(m, g, a)""",
+    "items unpacked after a sum": """
+    a = sum(g**2)
+    if on:
+        a, b = betas
+        m = m + b
+    m = lerp(m, g, a)""",
+    "a device scalar": """
+    d = 0.5 * d + sum(g**2)
+    m = m + d * g
+    if on:
+        d = betas[1]""",
+}
+
+
+@pytest.mark.parametrize("on", [False, True])
+@pytest.mark.parametrize("case", ITEM_OR_SUM)
+def test_an_item_of_a_tuple_may_stand_in_place_of_a_sum(case: str, on: bool) -> None:
+    state = ', d=state("d", shape="scalar")' if case == "a device scalar" else ""
+    made = Spec("item_or_sum", ITEM_OR_SUM_SIGNATURE.format(state, ITEM_OR_SUM[case]), "<made>", 1)
+    for lowering in ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu"):
+        for step in steps_beside_the_oracle(made, lowering, torch.float64, shape=(3, 5), on=on):
+            torch.testing.assert_close(step.param, step.expected_param)
+            for key, expected in step.expected_state.items():
+                torch.testing.assert_close(step.state[key], expected, check_dtype=False)
+
+
 @outside_interpreter
 def test_fused_triton_in_its_interpreter() -> None:
-    run_inside(__file__, "without_elements")
+    run_inside(__file__, "without_elements or in_place_of_a_sum")

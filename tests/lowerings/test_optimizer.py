@@ -176,6 +176,8 @@ def test_the_class_has_its_rule(example: Any) -> None:
         ({"scale": float("nan")}, "Invalid scale value: nan"),
         ({"limit": 10}, "Invalid limit value: 10"),
         ({"rates": (0.5, 0.5, 2)}, "Rate 2 is 2, not from 0 to 1"),
+        ({"rates": (0.5, 0.5)}, "Invalid rates value, which must be 3 numbers: (0.5, 0.5)"),
+        ({"rates": 0.5}, "Invalid rates value, which must be 3 numbers: 0.5"),
         ({"beta": -1}, "-1 as beta is too small"),
         ({"norm": "third"}, "Invalid norm value: third"),
         ({"norm": "second"}, "careful excludes the second norm"),
@@ -190,6 +192,8 @@ def test_invalid_arguments_are_refused(example: Any, kwargs: dict[str, Any], mes
     [
         {"lr": torch.tensor([0.5])},
         {"scale": 1},
+        {"scale": torch.tensor(0.5)},  # tensor="never" makes no check
+        {"rates": [0.5, 0.25, 0]},
         {"shift": -1e9},
         {"limit": 9.5},
         {"limit": None},

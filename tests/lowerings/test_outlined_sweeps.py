@@ -341,12 +341,28 @@ def _names_read(stmt: Assign) -> set[str]:
     return {ref.name for ref in refs(stmt.value)}
 
 
-@pytest.mark.parametrize(("parts", "sweeps"), [(3, 4), (MOST_FUNCTIONS, 0)])
-def test_a_rule_with_very_many_parts_stays_unfused(parts: int, sweeps: int) -> None:
+def with_parts(parts: int) -> Spec:
+    """Return a rule with one sweep more than parts."""
     body = [f"m = {n}.5 * m + g * 2 - p @ transpose(m) @ g" for n in range(parts)]
     text = spec(MATRIX, *body, "p = p - lr * m @ transpose(m) @ m", states='m=state("m")')
-    (algorithm,) = read_spec(Spec("Made", text, "made.py", 1))
+    return Spec("Made", text, "made.py", 1)
+
+
+@pytest.mark.parametrize(("parts", "sweeps"), [(3, 4), (MOST_FUNCTIONS, 0)])
+def test_a_rule_with_very_many_parts_stays_unfused(parts: int, sweeps: int) -> None:
+    (algorithm,) = read_spec(with_parts(parts))
     assert len(outline_sweeps(algorithm).functions) == sweeps
+
+
+def test_the_reason_of_an_unfused_step_names_the_limit() -> None:
+    """The words of linear algebra are no reason: rules with fewer sweeps have them too."""
+    params = [_random((3, 4), 1).requires_grad_()]
+    params[0].grad = _random((3, 4), 2)
+    reason = "the rule needs 17 sweeps between matrix words, more than 16"
+    cls = optgen.load(with_parts(MOST_FUNCTIONS))
+    assert str(optgen.explain(cls(params))).endswith(reason)
+    with pytest.raises(RuntimeError, match=reason):
+        cls(params, fused=True).step()
 
 
 def test_a_rule_that_waits_for_other_parameters_has_no_sweeps() -> None:

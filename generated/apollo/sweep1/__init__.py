@@ -43,7 +43,7 @@ def sweep1(
             &\text{exp avg sq}_t \leftarrow \beta_2 \text{exp avg sq}_{t-1} + \text{one minus beta2}
                 x_t x_t \\
             &y_t \leftarrow \frac{\text{exp avg}_t}{\sqrt{\text{exp avg sq}_t} + \epsilon} \\
-            &y^{\text{value}}_t \leftarrow y_t y_t
+            &y_{\text{value},t} \leftarrow y_t y_t
         \end{aligned}
 
     Args:
@@ -51,7 +51,7 @@ def sweep1(
         xs (sequence of Tensor): :math:`x` each, only read.
         exp_avg_sqs (sequence of Tensor): :math:`\text{exp avg sq}` each, updated in place.
         ys (sequence of Tensor): :math:`y` each, updated in place.
-        y_values (sequence of Tensor): :math:`y^{\text{value}}` each, updated in place.
+        y_values (sequence of Tensor): :math:`y_{\text{value}}` each, updated in place.
         beta1 (float): Beta1; :math:`\beta_1` in the rule. Default: 0.0.
         one_minus_beta1 (float): One minus beta1; :math:`\text{one minus beta1}` in the rule.
             Default: 0.0.

@@ -44,7 +44,7 @@ def sweep3(
                 minus beta2} z_t z_t \\
             &s_t \leftarrow \frac{\text{exp avg wide}_t}{\sqrt{\text{exp avg sq wide}_t} + \epsilon}
                 \\
-            &s^{\text{value}}_t \leftarrow s_t s_t
+            &s_{\text{value},t} \leftarrow s_t s_t
         \end{aligned}
 
     Args:
@@ -53,7 +53,7 @@ def sweep3(
         exp_avg_sq_wides (sequence of Tensor): :math:`\text{exp avg sq wide}` each, updated in
             place.
         s_list (sequence of Tensor): :math:`s` each, updated in place.
-        s_values (sequence of Tensor): :math:`s^{\text{value}}` each, updated in place.
+        s_values (sequence of Tensor): :math:`s_{\text{value}}` each, updated in place.
         beta1 (float): Beta1; :math:`\beta_1` in the rule. Default: 0.0.
         one_minus_beta1 (float): One minus beta1; :math:`\text{one minus beta1}` in the rule.
             Default: 0.0.

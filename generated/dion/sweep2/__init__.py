@@ -33,17 +33,17 @@ def sweep2(
 
     .. math::
         \begin{aligned}
-            &\mu_t \leftarrow \mu_{t-1} - P^{\text{value}\,\text{product}}_t \\
+            &\mu_t \leftarrow \mu_{t-1} - P_{\text{value},\text{product},t} \\
             &\text{param}_t \leftarrow \text{decay} \text{param}_{t-1} \\
-            &\text{param}_t \leftarrow \text{param}_t - P^{\text{value2}\,\text{product}}
+            &\text{param}_t \leftarrow \text{param}_t - P_{\text{value2},\text{product}}
         \end{aligned}
 
     Args:
         momentums (sequence of Tensor): :math:`\mu` each, updated in place.
-        P_value_products (sequence of Tensor): :math:`P^{\text{value}\,\text{product}}` each, only
+        P_value_products (sequence of Tensor): :math:`P_{\text{value},\text{product}}` each, only
             read.
         params (sequence of Tensor): :math:`\text{param}` each, updated in place.
-        P_value2_products (sequence of Tensor): :math:`P^{\text{value2}\,\text{product}}` each, only
+        P_value2_products (sequence of Tensor): :math:`P_{\text{value2},\text{product}}` each, only
             read.
         decay (float): Decay; :math:`\text{decay}` in the rule. Default: 0.0.
 

@@ -33,12 +33,12 @@ def sweep5(
     .. math::
         \begin{aligned}
             &\text{gram left}_t \leftarrow \operatorname{lerp}(\text{gram left}_{t-1}, \text{inverse
-                cols} y^{\text{product}}_t, \text{one minus decay})
+                cols} y_{\text{product},t}, \text{one minus decay})
         \end{aligned}
 
     Args:
         gram_lefts (sequence of Tensor): :math:`\text{gram left}` each, updated in place.
-        y_products (sequence of Tensor): :math:`y^{\text{product}}` each, only read.
+        y_products (sequence of Tensor): :math:`y_{\text{product}}` each, only read.
         inverse_cols (float): Inverse cols; :math:`\text{inverse cols}` in the rule. Default: 0.0.
         one_minus_decay (float): One minus decay; :math:`\text{one minus decay}` in the rule.
             Default: 0.0.

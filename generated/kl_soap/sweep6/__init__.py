@@ -33,12 +33,12 @@ def sweep6(
     .. math::
         \begin{aligned}
             &\text{gram right}_t \leftarrow \operatorname{lerp}(\text{gram right}_{t-1},
-                \text{inverse rows} z^{\text{product}}_t, \text{one minus decay})
+                \text{inverse rows} z_{\text{product},t}, \text{one minus decay})
         \end{aligned}
 
     Args:
         gram_rights (sequence of Tensor): :math:`\text{gram right}` each, updated in place.
-        z_products (sequence of Tensor): :math:`z^{\text{product}}` each, only read.
+        z_products (sequence of Tensor): :math:`z_{\text{product}}` each, only read.
         inverse_rows (float): Inverse rows; :math:`\text{inverse rows}` in the rule. Default: 0.0.
         one_minus_decay (float): One minus decay; :math:`\text{one minus decay}` in the rule.
             Default: 0.0.

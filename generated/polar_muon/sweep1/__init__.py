@@ -38,7 +38,7 @@ def sweep1(
                 momentum} \text{grad}_t \\
             &x_t \leftarrow \text{one minus momentum} \text{grad}_t + \mu \text{momentum buffer}_t
                 \\
-            &x^{\text{value}}_t \leftarrow x_t x_t
+            &x_{\text{value},t} \leftarrow x_t x_t
         \end{aligned}
 
     Args:
@@ -46,7 +46,7 @@ def sweep1(
             place.
         grads (sequence of Tensor): :math:`\text{grad}` each, only read.
         xs (sequence of Tensor): :math:`x` each, updated in place.
-        x_values (sequence of Tensor): :math:`x^{\text{value}}` each, updated in place.
+        x_values (sequence of Tensor): :math:`x_{\text{value}}` each, updated in place.
         momentum (float): Momentum; :math:`\mu` in the rule. Default: 0.0.
         one_minus_momentum (float): One minus momentum; :math:`\text{one minus momentum}` in the
             rule. Default: 0.0.

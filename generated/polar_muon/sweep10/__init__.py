@@ -34,14 +34,14 @@ def sweep10(
 
     .. math::
         \begin{aligned}
-            &x_t \leftarrow 2.3465413258596377 x^{\text{before}}_t + \text{gram5 value2 product} \\
+            &x_t \leftarrow 2.3465413258596377 x_{\text{before},t} + \text{gram5 value2 product} \\
             &\text{param}_t \leftarrow \text{decay} \text{param}_{t-1} \\
             &\text{param}_t \leftarrow \text{param}_t - \text{step size} x_t
         \end{aligned}
 
     Args:
         params (sequence of Tensor): :math:`\text{param}` each, updated in place.
-        x_befores (sequence of Tensor): :math:`x^{\text{before}}` each, only read.
+        x_befores (sequence of Tensor): :math:`x_{\text{before}}` each, only read.
         xs (sequence of Tensor): :math:`x` each, updated in place.
         gram5_value2_products (sequence of Tensor): :math:`\text{gram5 value2 product}` each, only
             read.

@@ -30,12 +30,12 @@ def sweep6(
 
     .. math::
         \begin{aligned}
-            &x_t \leftarrow 3.8916678022926607 x^{\text{before}}_t + \text{gram3 value2 product}
+            &x_t \leftarrow 3.8916678022926607 x_{\text{before},t} + \text{gram3 value2 product}
         \end{aligned}
 
     Args:
         xs (sequence of Tensor): :math:`x` each, updated in place.
-        x_befores (sequence of Tensor): :math:`x^{\text{before}}` each, only read.
+        x_befores (sequence of Tensor): :math:`x_{\text{before}}` each, only read.
         gram3_value2_products (sequence of Tensor): :math:`\text{gram3 value2 product}` each, only
             read.
 

@@ -105,6 +105,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "by_matrix": "True" if why_uncut(algorithm) and is_by_matrix(algorithm) else "",
         "codes_readers": _names(codes_readers(algorithm)),
         "sweeps": _names([f.name for f in outline_sweeps(algorithm).functions]),
+        "why_no_sweeps": _unless("", outline_sweeps(algorithm).why_none),
         "why_not_in_triton": _unless(why_uncut(algorithm), why_not_in_triton(algorithm)),
         "ranked": "True" if algorithm.has_rank else "",
         "wide": "True" if algorithm.is_wide else "",

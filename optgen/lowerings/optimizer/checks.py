@@ -34,7 +34,13 @@ class Check:
 def checks(algorithm: Algorithm, base: Algorithm | None) -> list[Check]:
     """Return all checks in the order of the arguments, without those of the base's constructor."""
     hypers = [h for h in algorithm.hypers if not h.fixed and not _is_checked_by(base, h)]
-    all_checks = [check for hyper in hypers for check in _checks(hyper)]
+    # A class that replaces another one has only the checks of that class.
+    is_new = not (algorithm.is_function or algorithm.keywords or algorithm.group)
+    all_checks = [
+        check
+        for hyper in hypers
+        for check in (*(_length_checks(hyper) if is_new else ()), *_checks(hyper))
+    ]
     if base is None and algorithm.has_rank:
         text = f"Invalid {RANK} value, which must be whole: {{}}"
         all_checks.append(Check(f"{RANK} % 1", message(text, {"": RANK})))
@@ -84,6 +90,15 @@ def _is_checked_by(base: Algorithm | None, hyper: Hyper) -> bool:
         (other.bounds, other.choices, other.error, other.tensor, other.optional)
         == (hyper.bounds, hyper.choices, hyper.error, hyper.tensor, hyper.optional)
     )
+
+
+def _length_checks(hyper: Hyper) -> Iterator[Check]:
+    """Yield a check that a tuple has its length; an error about an item names no argument."""
+    name = hyper.name
+    if hyper.type == "tuple":
+        text = f"Invalid {name} value, which must be {hyper.size} number{'s' * (hyper.size > 1)}"
+        condition = f"not hasattr({name}, '__len__') or len({name}) != {hyper.size}"
+        yield Check(condition, message(f"{text}: {{}}", {"": name}))
 
 
 def _checks(hyper: Hyper) -> Iterator[Check]:

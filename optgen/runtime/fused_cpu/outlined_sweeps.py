@@ -16,7 +16,9 @@ from optgen.runtime.protocols import Lowered
 
 def obstacle(lowered: Lowered, batch: Batch) -> str:
     """Return a short reason why the sweeps cannot take this batch; "" if they can."""
-    if not lowered.rule.sweeps or batch.dispatch_key.sharding:  # owners of shards step with foreach
+    if not lowered.rule.sweeps:
+        return lowered.rule.why_no_sweeps
+    if batch.dispatch_key.sharding:  # owners of shards step with foreach
         return lowered.rule.why_uncut
     if class_name := batch.overriding_class:
         return f"a state of class {class_name}"

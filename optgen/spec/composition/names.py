@@ -164,6 +164,7 @@ def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
         if part.changes == "moment":
             _check_moment(base, part)
     _check_rounding(base, modifiers)
+    _check_group_states(base, modifiers)
     has_rate = any(argument.arg == "lr" for argument, _ in base.hypers)
     for part in modifiers:
         if "lr" in part.inputs and not has_rate:
@@ -183,6 +184,18 @@ def _check_rounding(base: Part, modifiers: Sequence[Part]) -> None:
     if rounds and changing:
         message = f"{changing[0]} changes the update, and {base.name} rounds the parameter itself"
         raise CompositionError(f"{message}: leave one out")
+
+
+def _check_group_states(base: Part, modifiers: Sequence[Part]) -> None:
+    """Refuse to let a parameter wait where the rule changes what all parameters share."""
+    waiting = [part.name for part in modifiers if part.stage == WRAPPING]
+    later = (base, *(part for part in modifiers if part.changes != "gradient"))
+    shared = [(part.name, name) for part in later for name in sorted(part.group_states)]
+    if waiting and shared:
+        other, name = shared[0]
+        message = f"{waiting[0]} decides for each parameter when the rest of a step runs"
+        message += f", and {other} keeps `{name}` for all parameters of a group: leave one out"
+        raise CompositionError(f"{message}; `.grad` adds up over several calls of `backward`")
 
 
 def _check_moment(base: Part, part: Part) -> None:
