@@ -239,14 +239,14 @@ class _Step:
             case Call("item", (values_of, Const(int() as index))):
                 return self.value(values_of)[index]
             case Call("truth" | "is_none" as op, (a,)):
-                value = self.value(a)
+                value = self.value(a, rounded)
                 if op == "is_none" or value is None:
                     return torch.tensor((value is None) is (op == "is_none"))
                 return value != 0
             case Call("and" | "or" as op, (a, b)):
-                left = self.value(a)
+                left = self.value(a, rounded)
                 decided = left.ndim == 0 and bool(left) is (op == "or")
-                right = self.neutral(op, b) if decided else self.value(b)
+                right = self.neutral(op, b) if decided else self.value(b, rounded)
                 return OPS[op].meaning(left, right)
             case Call("==" | "!=" as op, (a, b)) if _is_choice(self.values, a, b):
                 return torch.tensor(OPS[op].meaning(*(self.value(e) for e in (a, b))))
