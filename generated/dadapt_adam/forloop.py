@@ -8,7 +8,7 @@ from optgen.runtime.eager.blocks import blocks
 from optgen.runtime.eager.reductions import number, total, zero_sum
 from optgen.runtime.eager.scalars import maximum, minimum, sqrt, where, where_number
 from optgen.runtime.eager.wide_reductions import all_sum
-from optgen.runtime.eager.working_copies import write_number
+from optgen.runtime.eager.working_copies import working_number, write_number
 from optgen.runtime.sharded.driver import Update
 
 
@@ -146,9 +146,9 @@ def update_functional(
         exp_avg = exp_avgs[index].clone()
         exp_avg_sq = exp_avg_sqs[index].clone()
         s = s_list[index].clone()
-        k = ks[index].clone()
-        d = ds[index].clone()
-        numerator_weighted = numerator_weighteds[index].clone()
+        k = working_number(ks[index])
+        d = working_number(ds[index])
+        numerator_weighted = working_number(numerator_weighteds[index])
         beta1, beta2 = betas
         beta3 = sqrt(beta2)
 

@@ -8,7 +8,7 @@ from optgen.runtime.eager.blocks import blocks
 from optgen.runtime.eager.reductions import number, total, zero_sum
 from optgen.runtime.eager.scalars import maximum, minimum, sqrt, where, where_number
 from optgen.runtime.eager.wide_reductions import all_sum
-from optgen.runtime.eager.working_copies import write_number
+from optgen.runtime.eager.working_copies import working_number, write_number
 from optgen.runtime.sharded.driver import Update
 
 
@@ -196,10 +196,10 @@ def update_functional(
         exp_avg_sq = exp_avg_sqs[index].clone()
         s = s_list[index].clone()
         p0 = p0s[index]
-        k = ks[index].clone()
-        d = ds[index].clone()
-        d_max = d_maxs[index].clone()
-        d_numerator = d_numerators[index].clone()
+        k = working_number(ks[index])
+        d = working_number(ds[index])
+        d_max = working_number(d_maxs[index])
+        d_numerator = working_number(d_numerators[index])
         beta1, beta2 = betas
         memory = sqrt(beta2)
         if beta3 is not None:

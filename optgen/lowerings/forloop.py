@@ -140,7 +140,9 @@ def _read_lines(plan: Plan) -> Iterator[str]:
     """Yield the lines that read tensors; those that the rule overwrites are cloned."""
     for stream in streams(plan):
         value = f"{plural(stream.name)}[index]"
-        if widens(plan.algorithm):
+        if stream.state is not None and stream.state.on_device:
+            value = f"working_number({value})"
+        elif widens(plan.algorithm):
             value = f"wider({value}, {plural(plan.algorithm.param)}[index])"
         elif stream.stored:
             value += ".clone()"

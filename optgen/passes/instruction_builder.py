@@ -272,8 +272,12 @@ class InstructionBuilder:
         )
 
     def _typed_stream(self) -> str:
-        """Return the name of a stream that has the parameter's dtype for sure, if there is one."""
-        names = [stream.name for stream in self.sweep.streams]
+        """Return the name of a stream that has the parameter's dtype for sure, if there is one.
+
+        A stream that only some parameters have does not count: its tensor may be None.
+        """
+        streams = self.sweep.streams
+        names = [s.name for s in streams if s.state is None or s.state.when is None]
         return next((name for name in names if name not in self.mixed), names[0])
 
     def _is_tensor(self, expr: Expr) -> bool:

@@ -41,10 +41,10 @@ def working_value(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> 
 
 
 def working_number(value: Tensor | list[Tensor]) -> Tensor:
-    """Return copies of 0-dim states, in the dtype of the states."""
+    """Return copies of 0-dim states in float64, in which a rule computes with its numbers."""
     if isinstance(value, Tensor):
-        return value.clone()
-    return cast(Tensor, TensorList(foreach_clone(value)))
+        return value.to(torch.float64, copy=True)
+    return cast(Tensor, TensorList([each.to(torch.float64, copy=True) for each in value]))
 
 
 def write_back(tensors: list[Tensor], values: Tensor) -> None:
