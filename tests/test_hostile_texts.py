@@ -88,6 +88,7 @@ def test_generated_files_do_the_same_whatever_the_texts(case: str, formatted: bo
                 assert code_of(name, text) == code_of(name, expected[name]), name
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", TEXTS)
 def test_an_optimizer_has_the_texts_of_its_spec(case: str) -> None:
     """The docstring, the messages and the param group have the text, and a choice may equal it."""

@@ -127,6 +127,7 @@ def _torch_fails(rank: int) -> list[str]:
     return results
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*TOLERANCE, "Adafactor"])
 def test_trains_as_one_process(name: str) -> None:
     for found in pair.run(_trained, name, OPTIONS, 2):

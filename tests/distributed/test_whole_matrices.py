@@ -39,7 +39,7 @@ def four_ranks() -> Iterator[Callable[..., list[Any]]]:
         yield run
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("mesh", MESHES)
 def test_ranks_follow_one_process(mesh: str, four_ranks: Callable[..., list[Any]]) -> None:
     for found in four_ranks(followed, mesh, limit=600):

@@ -50,6 +50,7 @@ def test_two_launches_for_every_set_of_types(launches: Launches) -> None:
     assert [name for name, *_ in launches] == ["sgd_scalars", "sgd_step"] * 2
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", classes())
 def test_other_values_need_no_other_kernel(name: str, launches: Launches) -> None:
     """Other numbers of tensors, other hyperparameters and further steps use the same kernels."""

@@ -45,7 +45,7 @@ of the values are the keys.
 """
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @outside_interpreter
 @pytest.mark.parametrize(("case", "lowering"), CASES_AND_LOWERINGS, ids=str)
 def test_steps_equal_the_papers(case: Case, lowering: str) -> None:

@@ -252,7 +252,7 @@ def Three(p, g, t, /, m=state("m"), *, lr=hyper(0.1)):
 '''
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @outside_interpreter
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", [(17,), (100,), (333, 1001), (1500, 2000)])

@@ -110,7 +110,7 @@ def rule(case: str, rank: int) -> Spec:
     return Spec("Made", spec(*body, states=states, hypers=hypers), "made.py", 1)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rank", [1, 2, 100])
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("case", RULES)

@@ -38,7 +38,7 @@ def only_matrices(name: str) -> list[Tensor]:
     return parameters(name)[:2]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_scaled_training_equals_the_unscaled_one(name: str, flags: dict[str, Any]) -> None:

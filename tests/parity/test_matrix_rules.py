@@ -23,6 +23,7 @@ FUSED = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("case", "lowering"), [*EAGER, *FUSED], ids=str)
 def test_steps_equal_the_authors(case: Case, lowering: str) -> None:
     assert follow(case, loaded(case.name), lowering).error <= case.bound

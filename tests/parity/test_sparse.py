@@ -170,6 +170,7 @@ def torchs(case: Case, dtype: torch.dtype) -> list[Tensor]:
     return trained_table(case.theirs, dtype)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("case", [SGD[0], SPARSE_ADAM[0], ADAGRAD[0]], ids=str)
 def test_float32_is_no_worse_than_torchs(case: Case, flags: dict[str, Any]) -> None:

@@ -261,7 +261,7 @@ SPEC = INLINE["together"] if INTERPRETED else spec_file("odd_wide")
 RULE: Any = optgen.load(SPEC)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("shapes", [SHAPES, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("name", INLINE)

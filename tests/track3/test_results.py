@@ -70,6 +70,7 @@ def test_results_and_scripts_have_the_same_numbers() -> None:
     assert all(result.steps == SCRIPTS[result.number].steps for result in RESULTS.values())
 
 
+@pytest.mark.sampled(4)
 @outside_interpreter
 @pytest.mark.parametrize("name", RESULTS)
 def test_the_options_of_every_step_are_those_of_the_log(name: str) -> None:
