@@ -7,8 +7,6 @@ PIP := $(BIN)/python $(INSTALL)
 FRAMEWORKS ?= .venv-frameworks
 RELEASE ?= .venv-release
 TORCH ?= 2.13.0
-# Tests wait for compilers and for processes that they start, so there is a worker more than cores.
-WORKERS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() + 1)")
 ENVIRONMENTS ?= $(HOME)/.cache/optgen-environments
 OTHER = $(ENVIRONMENTS)/torch-$(TORCH)-$(notdir $(PYTHON))
 export OMP_NUM_THREADS ?= 1
@@ -24,7 +22,7 @@ demo: $(VENV)/installed ## train a small network with generated optimizers; tabl
 test: check tests ## everything that a change needs, in minutes
 
 test-thorough: check ## every case, also those that `make test` leaves out: tests/sampling.py
-	$(BIN)/python -m pytest --thorough --numprocesses $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest --thorough --numprocesses auto --dist worksteal
 
 check: $(VENV)/installed types ## format, lint, types, import law, a tiny rule, docs, generated files
 	$(BIN)/ruff format --check .
@@ -33,7 +31,7 @@ check: $(VENV)/installed types ## format, lint, types, import law, a tiny rule, 
 	$(BIN)/optgen build --check
 
 tests: $(VENV)/installed
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 # Options: SECONDS=, SEED=, PROCESSES=, OUT=. Rules that fail are shrunk and written to tests/fuzz/found.
 fuzz: $(VENV)/installed ## random rules, in every lowering, for SECONDS=600
@@ -53,7 +51,7 @@ evidence: $(VENV)/installed ## as verify, with Triton's interpreter; writes docs
 		--markdown docs/evidence.md --markdown docs/catalogue.md
 
 test-torch: $(OTHER)/installed ## every case on another torch: TORCH=2.15.0 PYTHON=python3.13
-	$(OTHER)/bin/python -m pytest --thorough --numprocesses $(WORKERS) --dist worksteal $(TESTS)
+	$(OTHER)/bin/python -m pytest --thorough --numprocesses auto --dist worksteal $(TESTS)
 
 test-frameworks: $(FRAMEWORKS)/installed ## with Hugging Face, Lightning, DeepSpeed, torchtitan
 	$(FRAMEWORKS)/bin/python -m pytest -q tests/frameworks

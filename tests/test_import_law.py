@@ -89,6 +89,7 @@ def allowed(part: str, name: str) -> bool:
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("torch_private", "rule", "forced_lowering", "matrix_ops", "cache"),
     ("protocols", "light_optimizer", "tensors"),
+    ("members",),
     ("state",),
     ("batch",),
     ("sharded",),

@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from optgen.keyed.errors import Refused
 from optgen.keyed.keyed_optimizer import SAVE, KeyedOptimizer, check_keyed
-from optgen.runtime.light_optimizer import with_step_hooks
+from optgen.runtime.members import OptimizerOfMembers
 
 
-class CombinedOptimizer(KeyedOptimizer):
+class CombinedOptimizer(OptimizerOfMembers, KeyedOptimizer):
     """Several keyed optimizers as one, such as those of a model's submodules.
 
     The name of a parameter is its optimizer's key, a dot, and its name in that optimizer. With an
@@ -82,42 +81,6 @@ class CombinedOptimizer(KeyedOptimizer):
             for key, optimizer in self._optims
             for name, param in optimizer.params.items()
         }
-
-    @property
-    def state(self) -> dict[Tensor, Any]:  # type: ignore[override]
-        """The state of all members, in a new dict of the members' own dicts."""
-        state: dict[Tensor, Any] = {}
-        for _, optimizer in self._optims:
-            state.update(optimizer.state)
-        return state
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The groups of all members, in a new list of the members' own dicts."""
-        return [group for _, optimizer in self._optims for group in optimizer.param_groups]
-
-    @with_step_hooks
-    def step(self, closure: Any = None) -> Any:
-        """Take a step with every member.
-
-        Args:
-            closure: Reevaluates the model and returns the loss; called once, before all steps.
-
-        Returns:
-            The loss, or None without a closure.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for _, optimizer in self._optims:
-            optimizer.step(closure=None)
-        return loss
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset the gradients of all parameters, to None or to zeros."""
-        for _, optimizer in self._optims:
-            optimizer.zero_grad(set_to_none=set_to_none)
 
     def post_load_state_dict(self) -> None:
         """Call `post_load_state_dict` of all members."""

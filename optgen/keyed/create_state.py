@@ -44,7 +44,7 @@ def create_state(optimizer: Optimizer) -> None:
 
 
 def _computes_first_matrices(rule: Rule) -> bool:
-    """Tell whether a step treats the first value of a state that is a square matrix specially."""
+    """Tell whether a step computes the first value of a state that is a square or thin matrix."""
     return any(s.key in rule.fresh and isinstance(s.shape, tuple) for s in rule.states)
 
 

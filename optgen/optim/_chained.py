@@ -1,18 +1,16 @@
-"""Step with several optimizers as with one."""
+"""Chain optimizers into one, whose checkpoints have torch's form."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
-from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
+from optgen.runtime.members import OptimizerOfMembers
 
 
-class ChainedOptimizer(LightOptimizer):
+class ChainedOptimizer(OptimizerOfMembers):
     """Several optimizers of different parameters as one.
 
     `param_groups` has the groups of all members, one member after another, so a scheduler sets the
@@ -36,39 +34,6 @@ class ChainedOptimizer(LightOptimizer):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.members))})"
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The groups of all members, in a new list of the members' own dicts."""
-        return [group for member in self.members for group in member.param_groups]
-
-    @property
-    def state(self) -> dict[Tensor, Any]:  # type: ignore[override]
-        """The states of all members by parameter, in a new dict of the members' own dicts."""
-        return {param: each for member in self.members for param, each in member.state.items()}
-
-    @with_step_hooks
-    def step(self, closure: Any = None) -> Any:
-        """Take a step with every member.
-
-        Args:
-            closure: Reevaluates the model and returns the loss; called once, before all steps.
-
-        Returns:
-            The loss, or None without a closure.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for member in self.members:
-            member.step()
-        return loss
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset the gradients of all parameters, to None or to zeros."""
-        for member in self.members:
-            member.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse the group, because it does not say which optimizer steps it.

@@ -124,10 +124,16 @@ def _for_model(
     """Return the class, the groups and the arguments of an optimizer of all parameters."""
     cls, preset = _class_and_preset(name)
     if weight_decay is None:
-        default = signature(cls).parameters.get("weight_decay")
-        weight_decay = default.default if default and default.default else None
+        weight_decay = _default_decay(cls)
     groups = param_groups(model, lr=lr, weight_decay=weight_decay, **of_groups)
     return cls, groups, {**preset, **arguments, **({} if lr is None else {"lr": lr})}
+
+
+def _default_decay(cls: type[Optimizer]) -> float | None:
+    """Return the weight decay of a class by default; None if it is 0 or there is none."""
+    argument = signature(cls).parameters.get("weight_decay")
+    default = argument.default if argument else None
+    return default if isinstance(default, int | float) and default else None
 
 
 def _as_list(params: Iterable[Any]) -> Any:

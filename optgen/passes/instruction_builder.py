@@ -274,10 +274,11 @@ class InstructionBuilder:
     def _typed_stream(self) -> str:
         """Return the name of a stream that has the parameter's dtype for sure, if there is one.
 
-        A stream that only some parameters have does not count: its tensor may be None.
+        A stream that only some parameters have is the last choice: its tensor may be None.
         """
         streams = self.sweep.streams
-        names = [s.name for s in streams if s.state is None or s.state.when is None]
+        always = [s for s in streams if s.state is None or s.state.when is None]
+        names = [stream.name for stream in always or streams]
         return next((name for name in names if name not in self.mixed), names[0])
 
     def _is_tensor(self, expr: Expr) -> bool:
