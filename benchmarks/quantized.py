@@ -55,7 +55,7 @@ def compare(name: str, base: Any, rounds: int, **options: Any) -> None:
     least = [min(taken[WARM_UP:]) for taken in times]
     median = [statistics.median(taken[WARM_UP:]) for taken in times]
     print(
-        f"{name:8} float32 {least[0]:7.1f} ms {median[0]:7.1f} ms, 8 bits {least[1]:7.1f} ms "
+        f"{name:13} float32 {least[0]:7.1f} ms {median[0]:7.1f} ms, 8 bits {least[1]:7.1f} ms "
         f"{median[1]:7.1f} ms: x{least[1] / least[0]:.2f} x{median[1] / median[0]:.2f}, "
         f"bytes x{state_bytes(codes) / state_bytes(plain):.3f}, {explain(codes)}"
     )
@@ -65,10 +65,11 @@ def main() -> None:
     """Time the optimizers."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--only", default="AdamW,Lion,SGD,Muon")
+    parser.add_argument("--only", default="AdamW,clipped AdamW,Lion,SGD,Muon")
     options = parser.parse_args()
     bases: dict[str, tuple[Any, int, dict[str, Any]]] = {
         "AdamW": (optim.AdamW, options.rounds, {}),
+        "clipped AdamW": (compose(optim.AdamW, modifiers.clip_norm(1.0)), options.rounds, {}),
         "Lion": (optim.Lion, options.rounds, {}),
         "SGD": (optim.SGD, options.rounds, {"momentum": 0.9}),
         "Muon": (optim.Muon, 2, {}),

@@ -9,6 +9,11 @@ namespace {
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };
+
+    // Per stream: the elements of a block of 8-bit codes (0 if it never has codes), and their map.
+    static constexpr BlockCodes CODES[STREAMS] = {
+        {0, DYNAMIC}, {0, DYNAMIC}, {256, DYNAMIC}, {256, DYNAMIC}};
+
     static constexpr bool HAS_STEP = true;
 
     // Hyperparameters of a group: one row of the table.
@@ -18,10 +23,6 @@ struct Rule {
 
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
-
-    // Per stream: the elements of a block of 8-bit codes (0 if it never has codes), and their map.
-    static constexpr BlockCodes CODES[STREAMS] = {
-        {0, DYNAMIC}, {0, DYNAMIC}, {256, DYNAMIC}, {256, DYNAMIC}};
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {

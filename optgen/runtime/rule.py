@@ -176,9 +176,7 @@ class Rule:
         """Return why a lowering's kernel does not read states of 8 bits; "" if it does."""
         if not self.quantized_states or lowering in self.codes_readers:
             return ""
-        if self.codes_readers:
-            return "states of 8 bits in a rule with shapes, random numbers or unused tensors"
-        return "states of 8 bits in a rule of several sweeps"
+        return "states of 8 bits in a rule on rows, columns or matrices"
 
     @cached_property
     def needs_inputs(self) -> bool:

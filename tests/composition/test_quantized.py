@@ -145,7 +145,36 @@ def test_muon_by_hand() -> None:
         for states in plain.state.values():
             round_states(states, "dynamic")
         assert difference(params, theirs) < 1e-6
-    assert "states of 8 bits in a rule of several sweeps" in optgen.explain(optimizer)
+    assert "states of 8 bits in a rule on rows, columns or matrices" in optgen.explain(optimizer)
+
+
+WITH_NORMS: dict[str, tuple[Any, ...]] = {
+    "of all parameters": (modifiers.clip_norm(0.5),),
+    "of each parameter": (modifiers.trust_ratio,),
+    "beside random numbers": (modifiers.clip_norm(0.5), modifiers.stochastic_rounding),
+}
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("chain", WITH_NORMS.values(), ids=WITH_NORMS)
+def test_rules_that_reduce_to_numbers_by_hand(chain: tuple[Any, ...], lowering: str) -> None:
+    """The same rule with float32 states takes the step, and the test rounds its states."""
+    shapes = (*SHAPES, (1500,), (3, 401))  # some have several tiles, and a block that is not full
+    params, theirs = parameters(shapes), parameters(shapes)
+    optimizer = quantized(compose("adamw", *chain))(params, lr=1e-2)
+    plain = compose("adamw", *chain, modifiers.state_dtype("float32"))(theirs, lr=1e-2)
+    for seed in range(STEPS):
+        step(optimizer, params, seed, lowering)
+        step(plain, theirs, seed, "forloop")
+        for states in plain.state.values():
+            moments = {key: states[key] for key in ("exp_avg", "exp_avg_sq")}
+            round_states(moments, "dynamic")
+        assert difference(params, theirs) < 1e-6
+    for param, other in zip(params, theirs, strict=True):
+        for key in ("exp_avg", "exp_avg_sq"):
+            state = optimizer.state[param][key]
+            assert isinstance(state, QuantizedTensor) == (param.numel() >= SMALLEST)
+            assert difference([decoded(state)], [plain.state[other][key]]) < 1e-6
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)

@@ -95,21 +95,33 @@ def test_shards_of_whole_blocks_have_the_bits_of_the_whole(lowering: str) -> Non
         assert found["resumed"]
 
 
-def _matrices(rank: int) -> tuple[float, str]:
+def _compared_with_whole(rank: int, base: Any, lowering: str) -> tuple[float, str]:
+    """Return how far a sharded parameter is from a whole one after two steps, and `explain`."""
     mesh = distributed.init_device_mesh("cpu", (2,))
     torch.manual_seed(1)
     drawn = torch.randn(8, 32)
     ours = nn.Parameter(shard(drawn, Shard(0), mesh))
     alone = nn.Parameter(drawn.clone())
-    sharded, whole = new_optimizer(Muon, [ours]), new_optimizer(Muon, [alone])
-    train([sharded, whole], 0, "foreach")
+    sharded, whole = new_optimizer(base, [ours]), new_optimizer(base, [alone])
+    train([sharded, whole], 0, lowering)
     return (ours.full_tensor() - alone).abs().max().item(), explain(sharded)
 
 
 def test_shards_of_a_rule_on_matrices_follow_the_whole() -> None:
-    for difference, explained in pair.run(_matrices):
+    for difference, explained in pair.run(_compared_with_whole, Muon, "foreach"):
         assert difference < 1e-3
-        assert "states of 8 bits in a rule of several sweeps" in explained
+        assert "states of 8 bits in a rule on rows, columns or matrices" in explained
+
+
+def _clipped(rank: int, lowering: str) -> tuple[float, str]:
+    return _compared_with_whole(rank, compose(AdamW, modifiers.clip_norm(0.5)), lowering)
+
+
+@pytest.mark.parametrize("lowering", ["foreach", "fused_cpu"])
+def test_shards_with_a_common_norm_follow_the_whole(lowering: str) -> None:
+    for difference, explained in pair.run(_clipped, lowering):
+        assert difference < 1e-4
+        assert explained.startswith("group 0: fused C++")
 
 
 def _resharded(rank: int, folder: str) -> list[Any]:

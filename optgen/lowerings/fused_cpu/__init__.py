@@ -9,7 +9,7 @@ rules, phased_kernel.h for rules with phases.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import reduce
 
@@ -33,13 +33,13 @@ from optgen.lowerings.fused_cpu.template_variants import dispatch_call
 from optgen.lowerings.lowering import Context, Lowering
 from optgen.passes.encode_choices import encode_choices
 from optgen.passes.factor_out_divisors import factor_out_divisors
+from optgen.passes.flat_sweeps import codes_readers, is_one_sweep
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.invert_factors import invert_factors
 from optgen.passes.lerp_form import use_lerp_form
 from optgen.passes.load_device_scalars import load_device_scalars
 from optgen.passes.merge_square_roots import merge_square_roots
-from optgen.passes.one_sweep import is_one_sweep
 from optgen.passes.plan import plan, plans
 from optgen.passes.scatter_add import is_scatter_add
 from optgen.passes.specialize_unit_matrices import specialize_unit_matrices
@@ -71,6 +71,7 @@ def lower(algorithm: Algorithm) -> Context:
     blocks = {
         "streams": (1, [*names, *_read_only_mask(planned[0].algorithm)]),
         "scatter_adds": (1, _scatter_adds(algorithm)),
+        "codes": (1, _codes(planned[0].algorithm, streams)),
         "cells": (1, wrapped_list("enum { ", [*_cells(planned[0]), "CELLS"], " };", 4)),
         "hypers": (2, declarations("double", map(_member, planned[0].algorithm.hypers), 8)),
     }
@@ -135,16 +136,15 @@ def _read_only_mask(algorithm: Algorithm) -> list[str]:
     return [f"static constexpr u32 READ_ONLY = {' | '.join(bits) or '0'};"]
 
 
-def _codes(algorithm: Algorithm) -> list[str]:
-    """Declare the block size and code map of each stream, if some may hold codes of 8 bits."""
-    if not algorithm.has_codes:
+def _codes(algorithm: Algorithm, streams: Iterable[str]) -> list[str]:
+    """Declare the block size and code map of each stream, if kernels read codes of 8 bits."""
+    if not codes_readers(algorithm):
         return []
-    states = [s for s in algorithm.states if s.shape != "scalar"]
-    codes = [
-        f"{{{s.block}, {s.map.upper()}}}" if s.dtype == QUANTIZED else "{0, DYNAMIC}"
-        for s in states
+    coded = {s.symbol: s for s in algorithm.states if s.dtype == QUANTIZED}
+    items = [
+        f"{{{coded[name].block}, {coded[name].map.upper()}}}" if name in coded else "{0, DYNAMIC}"
+        for name in streams
     ]
-    items = ["{0, DYNAMIC}", "{0, DYNAMIC}", *codes]
     return wrapped_list("static constexpr BlockCodes CODES[STREAMS] = {", items, "};", 4)
 
 
@@ -171,7 +171,6 @@ def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
     blocks = {
         "scalars": (2, declarations("double", program.fields.values(), 8)),
         "program": (2, program.lines()),
-        "codes": (1, _codes(plan.algorithm)),
         "parameters": (
             1,
             wrapped_list(

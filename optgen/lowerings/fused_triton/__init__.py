@@ -24,23 +24,22 @@ from optgen.lowerings.fused_triton.phased_file import plan_context
 from optgen.lowerings.fused_triton.prologue import Prologue
 from optgen.lowerings.fused_triton.sweep_kernels import ARGUMENTS
 from optgen.lowerings.fused_triton.sweep_printer import (
-    code_format,
+    codes_context,
     flags_of,
     print_loads,
     print_numbers,
     print_stores,
     print_sweep,
-    scales,
 )
 from optgen.lowerings.lowering import Lowering
 from optgen.passes.encode_choices import encode_choices
 from optgen.passes.factor_out_divisors import factor_out_divisors
+from optgen.passes.flat_sweeps import addresses_of, is_flat_sweep
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.lerp_form import use_lerp_form
 from optgen.passes.load_device_scalars import load_device_scalars
 from optgen.passes.merge_square_roots import merge_square_roots
-from optgen.passes.one_sweep import addresses_of, is_flat_sweep
 from optgen.passes.plan import plans
 
 _PASSES = (
@@ -106,14 +105,6 @@ FUSED_TRITON = Lowering(
 
 
 def _stream(stream: Stream) -> dict[str, str]:
-    """Return a stream's names in the kernel: list of pointers, dtype, and scales and block size.
-
-    The last two are "" unless the stream is a state of 8 bits.
-    """
-    codes = code_format(stream)
-    return {
-        "list": variable(plural(stream.name)),
-        "type": f"{stream.name.upper()}_T",
-        "scales": scales(stream) if codes else "",
-        "block": codes.partition(",")[0],
-    }
+    """Return a stream's names in the kernel: list of pointers, dtype, scales and their block."""
+    names = {"list": variable(plural(stream.name)), "type": f"{stream.name.upper()}_T"}
+    return names | codes_context(stream)

@@ -28,6 +28,7 @@ from optgen.lowerings.fused_triton.address_printer import (
 from optgen.lowerings.fused_triton.expression_printer import variable
 from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.fused_triton.sweep_printer import (
+    codes_context,
     flags_of,
     print_loads,
     print_numbers,
@@ -45,6 +46,7 @@ from optgen.lowerings.fused_triton.workspace_slots import (
 )
 from optgen.lowerings.python.expression_printer import PythonPrinter
 from optgen.lowerings.python.literals import comment
+from optgen.passes.flat_sweeps import has_flat_sweeps
 
 Context = dict[str, Any]
 _BROADCAST = {Axes.ROW: "[:, :, None]", Axes.COLUMN: "[:, None, :]", Axes.MATRIX: "[:, None, None]"}
@@ -88,16 +90,20 @@ class Kernels:
         context: Context = {
             "kind": "sweep",
             "stored_locals": [s.name for s in streams if s.role == "local" and s.stored],
-            "streams": [self.stream_context(s.name) for s in streams],
+            "streams": [
+                self.stream_context(s.name) | codes_context(s, self._has_codes) for s in streams
+            ],
             "small": small,
             "unscales": unscales,
             "loads": [
-                *print_loads([s for s in streams if s.role != "local" or not s.stored]),
+                *print_loads(
+                    [s for s in streams if s.role != "local" or not s.stored], self._has_codes
+                ),
                 *(f"{s['name']} = tl.load({s['list']}, {s['mask']}){s['spread']}" for s in small),
                 *print_numbers(self.packed, sweep.body, ".to(dtype)"),
             ],
             "body": [*print_zeros(sweep.body), *print_sweep(sweep.body, self.packed)],
-            "stores": print_stores(streams),
+            "stores": print_stores(streams, self._has_codes),
             "sums": sums,
             "row_sums": row_sums,
             "column_sums": column_sums,
@@ -105,6 +111,11 @@ class Kernels:
         lines = "\n".join([*context["loads"], *context["body"], *context["stores"]])
         tile = self._tile_lines(context, self.first_slots(sweep))
         return context | tile | {"flag_values": self.flags(lines)}
+
+    @property
+    def _has_codes(self) -> bool:
+        """Whether sweeps read and write codes of 8 bits."""
+        return self.plan.algorithm.has_codes and has_flat_sweeps(self.plan)
 
     def first_slots(self, sweep: Sweep) -> Mapping[Axes, int]:
         """Return the first slot of a sweep's row sums, and of its column sums."""

@@ -44,6 +44,12 @@ def scales(stream: Stream) -> str:
     return f"{stream.name}_scales"
 
 
+def codes_context(stream: Stream, coded: bool = True) -> dict[str, str]:
+    """Return a quantized stream's names in the kernel: scales and block size; else ""."""
+    codes = code_format(stream) if coded else ""
+    return {"scales": scales(stream) if codes else "", "block": codes.partition(",")[0]}
+
+
 def code_format(stream: Stream) -> str:
     """Return a stream's block size and whether its map is linear, as arguments in Triton.
 

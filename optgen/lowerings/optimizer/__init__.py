@@ -19,7 +19,7 @@ from optgen.lowerings.optimizer.checks import checks, param_checks
 from optgen.lowerings.optimizer.doc import docstring
 from optgen.lowerings.python import literals
 from optgen.lowerings.python.literals import literal
-from optgen.passes.one_sweep import codes_readers
+from optgen.passes.flat_sweeps import codes_readers
 from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.passes.plan import plans
 from optgen.passes.scatter_add import is_scatter_add

@@ -15,6 +15,12 @@ struct BlockCodes {
     CodeMap map;
 };
 
+// Whether streams of a rule may have codes, which go through buffers. They are listed in CODES.
+template <class R, class = void>
+constexpr bool HAS_CODES = false;
+template <class R>
+constexpr bool HAS_CODES<R, decltype(void(R::CODES))> = true;
+
 // The fourth root of a share is computed from the share's bits, as in block_codes.py: a quarter of
 // these bits, plus this number, are the bits of 128 times the root.
 constexpr int FOURTH_ROOT = 0x3f800000 - (0x3f800000 >> 2) + (7 << 23);

@@ -109,12 +109,6 @@ constexpr bool DRAWS = false;
 template <class R>
 constexpr bool DRAWS<R, decltype(void(R::DRAWS))> = R::DRAWS;
 
-// Whether streams of a rule may have codes of 8 bits, which go through buffers.
-template <class R, class = void>
-constexpr bool HAS_CODES = false;
-template <class R>
-constexpr bool HAS_CODES<R, decltype(void(R::CODES))> = true;
-
 // Threads begin at multiples of this many elements: a cache line of any dtype, or whole blocks.
 template <class R>
 constexpr i64 UNIT = HAS_CODES<R> ? BUFFER_ELEMENTS : 64;

@@ -1,5 +1,6 @@
 // Makes the plan of a tensor: chooses its tiling strategy and the sizes of its tiles.
 #include "optgen/runtime/fused_cpu/include/tensor_plan.h"
+#include "optgen/runtime/fused_cpu/include/block_codes.h"
 
 namespace optgen {
 
@@ -167,7 +168,9 @@ TensorPlan make_plan(const Program<R>& program, i64 t) {
         plan.batch = program.table.elements[t], plan.rows = plan.columns = 1;
         plan.complete_axes = COMPLETE_AXES[TensorPlan::WHOLE_MATRICES], plan.whole_matrices = true;
         constexpr bool once = reads_elements_once<R>(TensorPlan::WHOLE_MATRICES);
-        plan_whole_matrices(plan, plan.loop_dtype && once ? IN_PLACE_TILE : plan.short_row_tile());
+        const i64 tile = HAS_CODES<R> ? CODED_TILE
+            : plan.loop_dtype && once ? IN_PLACE_TILE : plan.short_row_tile();
+        plan_whole_matrices(plan, tile);
     }
     return plan;
 }

@@ -22,6 +22,7 @@ struct RuleDescriptor {
     u64 element_streams; // streams that have a number for every element
     i64 element_bytes;   // bytes of one of these numbers
     Draw draw;           // draws the random numbers of n places; null if the rule draws none
+    const BlockCodes* codes; // formats of the streams' codes; null if no stream has codes
 
     template <class R, class S, class Lanes, bool EXPANDED>
     static void call_rule(
@@ -37,6 +38,11 @@ struct RuleDescriptor {
     template <class R>
     static constexpr Draw draw_of() {
         if constexpr (has_draw<R>()) return call_draw<R>;
+        else return nullptr;
+    }
+    template <class R>
+    static constexpr const BlockCodes* codes_of() {
+        if constexpr (HAS_CODES<R>) return R::CODES;
         else return nullptr;
     }
 
@@ -67,7 +73,8 @@ constexpr RuleDescriptor<C> DESCRIPTOR{
      RuleDescriptor<C>::template call_rule<R, S, Vectors, R::HAS_AXES>},
     {RuleDescriptor<C>::template call_rule<R, S, C, false>,
      RuleDescriptor<C>::template call_rule<R, S, C, R::HAS_AXES>},
-    element_streams<R>(), sizeof(S), RuleDescriptor<C>::template draw_of<R>()};
+    element_streams<R>(), sizeof(S), RuleDescriptor<C>::template draw_of<R>(),
+    RuleDescriptor<C>::template codes_of<R>()};
 
 template <class R, class C>
 const RuleDescriptor<C>& descriptor(const TensorPlan& plan) {

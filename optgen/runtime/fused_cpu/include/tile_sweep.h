@@ -125,12 +125,25 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
             const Pointer to =
                 Pointer{buffer(v)}.plus(r * (as_stored ? bytes : n * i64(sizeof(C))));
             if (as_stored) __builtin_memcpy(to.at, from.at, u64(bytes));
+            else if (dtype == INT8) read_tile_codes(v, tile);
             else read<COMPILED_DTYPES>(dtype, from.at, 0, n, static_cast<C*>(to.at));
         }
         return {buffer(v)};
     }
 
+    // Reads the codes of a tile, which has whole blocks of a tensor without rows and columns.
+    void read_tile_codes(int v, const Tile& tile) const {
+        const i64 elements = tensor.table.elements[plan.tensor];
+        read_codes(
+            rule.codes[v], tensor.address(v), elements, tile.element, tile.elements, buffer(v));
+    }
+
     void write_back(int v, const Tile& tile) const {
+        if (tensor.dtype(v) == INT8) {
+            const i64 elements = tensor.table.elements[plan.tensor];
+            return write_codes(
+                rule.codes[v], buffer(v), tensor.address(v), elements, tile.element, tile.elements);
+        }
         const int axes = rule.axes[v];
         const i64 n = tile.count(axes) / row_pieces(axes);
         for (i64 r = 0; r < row_pieces(axes); ++r)

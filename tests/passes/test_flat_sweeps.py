@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from spec_texts import read, spec
 
-from optgen.passes.one_sweep import codes_readers
+from optgen.passes.flat_sweeps import codes_readers
 
 STATE = 'm=state("exp_avg", dtype="8bit", block=64, map="linear", min_elements=0)'
 UPDATE = "p = p - lr * m"
@@ -15,9 +15,12 @@ UPDATE = "p = p - lr * m"
     ("average", "readers"),
     [
         ("m = m + g", ("fused_cpu", "fused_triton")),
-        ("m = m + g * ndim(p)", ("fused_cpu",)),
-        ("m = m + g * random(0, 1)", ("fused_cpu",)),
-        ("m = m + g / norm(g)", ()),
+        ("m = m + g * ndim(p)", ("fused_cpu", "fused_triton")),
+        ("m = m + g * random(0, 1)", ("fused_cpu", "fused_triton")),
+        ("m = m + g / norm(g)", ("fused_cpu", "fused_triton")),
+        ('m = m + g / norm(g, over="all")', ("fused_cpu", "fused_triton")),
+        ("if factored(p):\n        m = m + g / row_norm(g)", ()),
+        ("if factored(p):\n        m = m + g / max_abs(row_sum(g))", ()),
         ("if factored(p):\n        m = inverse_root(g @ transpose(g), 4, 0.1) @ m", ()),
     ],
 )

@@ -1,8 +1,9 @@
-"""Tell which fused kernels take a rule in one sweep over flat tensors."""
+"""Tell which plans are one sweep, and which sweep over flat tensors only."""
 
 from __future__ import annotations
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.matrix_axes import Axes
 from optgen.ir.nodes import Call, expressions, walk
 from optgen.ir.ops import PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan, Sweep
@@ -28,6 +29,12 @@ def is_flat_sweep(plan: Plan) -> bool:
     return is_one_sweep(plan) and has_all_streams and is_flat
 
 
+def has_flat_sweeps(plan: Plan) -> bool:
+    """Tell whether no sweep of a plan goes over rows, columns or matrices."""
+    axes = {kind.axes for kind in plan.kinds.values()}
+    return axes <= {Axes.NONE, Axes.TENSOR} and not plan.calls
+
+
 def addresses_of(algorithm: Algorithm) -> list[str]:
     """Return the names of the rows in a bucket's table of addresses: param, grad, state keys."""
     return ["param", "grad", *(s.key for s in algorithm.states if s.shape != "scalar")]
@@ -36,12 +43,10 @@ def addresses_of(algorithm: Algorithm) -> list[str]:
 def codes_readers(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the fused lowerings that read the codes of an algorithm's states of 8 bits.
 
-    Only rules of one sweep qualify, because these kernels decode whole blocks of flat tensors.
+    Kernels decode whole blocks of flat tensors. So no sweep may go over rows, columns or matrices.
     """
     if not algorithm.has_codes or why_uncut(algorithm):
         return ()
-    first, *others = plans(load_device_scalars(algorithm))
-    if others or not is_one_sweep(first):
+    if not all(map(has_flat_sweeps, plans(load_device_scalars(algorithm)))):
         return ()
-    in_triton = not why_not_in_triton(algorithm) and is_flat_sweep(first)
-    return ("fused_cpu", "fused_triton") if in_triton else ("fused_cpu",)
+    return ("fused_cpu",) if why_not_in_triton(algorithm) else ("fused_cpu", "fused_triton")
