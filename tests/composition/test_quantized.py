@@ -158,7 +158,7 @@ WITH_NORMS: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("chain", WITH_NORMS.values(), ids=WITH_NORMS)
 def test_rules_that_reduce_to_numbers_by_hand(chain: tuple[Any, ...], lowering: str) -> None:
-    """The same rule with float32 states takes the step, and the test rounds its states."""
+    """Compare with float32 states that the test rounds after each step."""
     shapes = (*SHAPES, (1500,), (3, 401))  # some have several tiles, and a block that is not full
     params, theirs = parameters(shapes), parameters(shapes)
     optimizer = quantized(compose("adamw", *chain))(params, lr=1e-2)

@@ -114,7 +114,7 @@ class Kernels:
 
     @property
     def _has_codes(self) -> bool:
-        """Whether sweeps read and write codes of 8 bits."""
+        """Tell whether sweeps read and write codes of 8 bits."""
         return self.plan.algorithm.has_codes and has_flat_sweeps(self.plan)
 
     def first_slots(self, sweep: Sweep) -> Mapping[Axes, int]:
