@@ -68,6 +68,7 @@ def test_the_language_page_quotes_an_error_of_optgen() -> None:
     assert f"{caught.value}\n" in blocks(LANGUAGE, "text")
 
 
+@pytest.mark.thorough
 def test_the_commands_of_the_language_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,6 +171,7 @@ def test_command_without_the_generator(trainer: Path, tmp_path: Path) -> None:
     assert "is not installed: python -m pip install 'jinja2" in printed
 
 
+@pytest.mark.thorough
 def test_wheel_generates(inventor: Path, tmp_path: Path) -> None:
     """Away from any checkout, a new spec is generated, loaded and trained with."""
     optgen = inventor.parent / "optgen"

@@ -46,6 +46,7 @@ def test_a_class_without_settings_of_its_own_is_checked_with_weight_decay() -> N
     assert gpu_cases.settings_of("NAdam") == [{}, {"weight_decay": 0.1}]
 
 
+@pytest.mark.thorough
 @outside_interpreter
 def test_a_rehearsal_runs_every_part_once(tmp_path: Path) -> None:
     """The script runs for one class in new processes. A second run repeats nothing.

@@ -421,6 +421,7 @@ def test_hyperball_moves_nothing_with_a_learning_rate_of_zero() -> None:
     assert difference((param for param, _ in members(optimizer)), parameters()) < BOUND
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted({*CASES} - {"hyperball", "fixed_decay"}))
 def test_a_learning_rate_of_zero_moves_nothing(name: str) -> None:
     shapes = CASES[name].shapes
@@ -432,7 +433,7 @@ def test_a_learning_rate_of_zero_moves_nothing(name: str) -> None:
     assert difference(found, parameters(shapes)) < BOUND
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", sorted({*CASES} - {name for name in CASES if "decay" in name}))
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_zeros_and_scalars_stay_finite(name: str, lowering: str) -> None:

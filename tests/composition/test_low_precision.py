@@ -134,6 +134,7 @@ def test_small_steps_are_not_lost(lowering: str) -> None:
     assert means["stochastic_rounding"] == pytest.approx(0.975, abs=0.002)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("name", ["kahan", "low_precision_copy", "stochastic_rounding"])

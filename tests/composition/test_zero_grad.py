@@ -53,6 +53,7 @@ def zeroed_later(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtypes", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
 def test_the_kernel_writes_the_zeros(

@@ -62,7 +62,7 @@ def _train(rank: int, base: str, names: Sequence[str], lowering: Any) -> float:
     return max(difference(a.detach(), b.detach()) for a, b in zip(sharded, alone, strict=True))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     ("base", "lowering"),
     [

@@ -110,7 +110,7 @@ def test_a_rule_that_uses_everything(golden: Golden, tmp_path: Path) -> None:
     assert compiler_output(text, tmp_path, "-Wall", "-Wextra") == ""
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.module)
 def test_published_rules_compile_without_a_warning_and_vectorise(
     algorithm: object, tmp_path: Path
@@ -163,6 +163,7 @@ def test_names_with_a_meaning_in_cpp_get_an_underscore() -> None:
     assert variable("exp_avg") == "exp_avg"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("ending", ["\\\\", "\\\\ "])
 def test_a_comment_ends_with_its_line(ending: str, tmp_path: Path) -> None:
     """A backslash at the comment's end would make the next line a comment."""

@@ -86,7 +86,7 @@ def check_figures(found: dict[str, Figures], case: Case) -> None:
         assert figures.is_wide, (kernel, case, figures)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", classes())
 def test_kernels_need_no_more_registers_and_memory_than_recorded(

@@ -50,7 +50,7 @@ def test_text(name: str, lowering: Lowering, golden: Golden) -> None:
     golden.check(emit.render(WITH_PHASES[name], lowering, emit.find_ruff()))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("in_blocks", [False, True], ids=["whole", "in blocks"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", WITH_PHASES)

@@ -101,7 +101,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("checkpoints")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("case", "flags"), IN_TURN)
 def test_torchs_checkpoint_continues_here(case: Case, flags: dict[str, Any], folder: Path) -> None:
     ours = functools.partial(case.ours, **flags)
@@ -111,7 +111,7 @@ def test_torchs_checkpoint_continues_here(case: Case, flags: dict[str, Any], fol
     assert_close(run, resumed_in_torch(case, folder))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("case", "flags"), IN_TURN)
 def test_our_checkpoint_continues_in_torch(case: Case, flags: dict[str, Any], folder: Path) -> None:
     ours = functools.partial(case.ours, **flags)

@@ -147,7 +147,7 @@ def mean_square(found: Tensor, exact: Tensor) -> float:
     return float((found.double() - exact).square().mean())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_single_precision(case: Case, lowering: str) -> None:
@@ -170,7 +170,7 @@ def in_16_bits() -> list[tuple[Case, torch.dtype]]:
     return [*product(cases, HALVES)]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize(("case", "dtype"), in_16_bits(), ids=str)
 def test_half_precision(case: Case, dtype: torch.dtype, lowering: str) -> None:

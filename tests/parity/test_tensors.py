@@ -242,7 +242,7 @@ def test_gradients_are_only_read(case: Case, lowering: str | None) -> None:
         assert torch.equal(param.grad, grad)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
 @pytest.mark.parametrize("case", CASE_OF_DENSE_CLASS.values(), ids=str)
 def test_large_tensors_beside_small_ones_step_as_torchs(case: Case, lowering: str | None) -> None:

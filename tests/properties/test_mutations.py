@@ -39,7 +39,7 @@ def test_a_spec_that_once_failed_is_read(case: str) -> None:
     generate(ONCE_FAILED[case])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("part", range(4))
 def test_an_edit_is_read_or_refused(part: int) -> None:
     """No other exception occurs, and a refusal has a place, a caret and a hint."""

@@ -19,7 +19,7 @@ from examples.track3.training import Run, Setup, train
 SHORT = Setup(steps=4, batch=4, length=16, every=2)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", RESULTS)
 def test_every_parameter_has_a_group(name: str) -> None:
     model = Transformer(width=8, blocks=1, heads=2)

@@ -57,6 +57,7 @@ def test_a_result_in_bases_equals_its_script(name: str) -> None:
         assert max(largest_differences(result, followed_lowerings(result))) <= 1e-10
 
 
+@pytest.mark.sampled(2)
 @outside_interpreter
 @pytest.mark.parametrize("name", [name for name in RESULTS if RESULTS[name].number in UNFUSED])
 def test_results_of_many_functions_have_no_fused_step(name: str) -> None:

@@ -50,6 +50,7 @@ def stepped(name: str, dtype: torch.dtype, count: int) -> list[Tensor]:
     return [*params, *(s for p in params for s in optimizer.state[p].values())]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("restored_threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", PLAIN)

@@ -140,6 +140,7 @@ def test_adafactor_follows_its_rule_on_all_shapes(
     check_against_rule(rule("adafactor"), shapes, 1e-13, **options)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(880, 2411), (2, 440, 2411)], ids=str)
 def test_tensors_larger_than_the_caches_follow_their_rules(
     shape: Shape, odd: tuple[Any, Algorithm]
@@ -155,11 +156,13 @@ def test_rules_with_sums_over_whole_parameters_equal_the_oracle(name: str) -> No
     check_against_rule(rule(name), [*SMALL, *VECTORS, (700, 900)], 1e-13)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["novograd", "stablespam", "reducedscalars"])
 def test_rules_with_scalars_that_reductions_feed_equal_the_oracle(name: str) -> None:
     check_against_rule(rule(name), [*SMALL, *VECTORS, (700, 900)], 1e-12)
 
 
+@pytest.mark.thorough
 def test_came_follows_its_rule() -> None:
     shapes = [shape for shape in (*SMALL, *LONG, *LARGE) if len(shape) == 2]
     check_against_rule(rule("came"), shapes, 1e-12, lr=0.01)
@@ -187,6 +190,7 @@ def test_maxima_follow_the_rule_on_all_shapes(sharp: bool) -> None:
     check_against_rule(rule("peaks"), shapes, 1e-12, sharp=sharp)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
 def test_sm3_follows_its_rule(momentum: float) -> None:
     check_against_rule(rule("sm3"), [*SMALL, *LONG, *LARGE, *VECTORS], 1e-12, momentum=momentum)
@@ -199,6 +203,7 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:

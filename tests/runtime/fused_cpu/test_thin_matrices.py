@@ -64,7 +64,7 @@ def test_every_reduction_of_thin_matrices_follows_the_rule(odd: tuple[Any, Algor
     check_against_rule(odd, shapes, 1e-12, momentum=0.9, scaled=True)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
 @pytest.mark.parametrize("name", ["adafactor", "odd"])

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,18 @@ from runtime.changes import give_gradients, parameters
 import optgen
 from optgen.optim import SGD, Adam
 from optgen.runtime.fused_cpu import kernel_loader
+from optgen.runtime.fused_cpu.reader import tensor_reader
 from optgen.runtime.fused_cpu.toolchain import compiler
 
 
 @pytest.fixture
-def no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """Begin without compiled or cached kernels."""
+def no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[None]:
+    """Begin without compiled or cached kernels. Forget afterwards that a reader was not built."""
     monkeypatch.setattr(kernel_loader, "_kernels", {})
     monkeypatch.setattr(kernel_loader, "_warned", set())
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path))
+    yield
+    tensor_reader.reader.cache_clear()
 
 
 @pytest.mark.usefixtures("no_kernels")
