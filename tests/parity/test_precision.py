@@ -147,7 +147,7 @@ def mean_square(found: Tensor, exact: Tensor) -> float:
     return float((found.double() - exact).square().mean())
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_single_precision(case: Case, lowering: str) -> None:
