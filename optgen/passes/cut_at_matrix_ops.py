@@ -14,35 +14,36 @@ from optgen.ir.binding_times import Axes, Stage
 from optgen.ir.errors import RuleError
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions
 from optgen.ir.plan import reads
-from optgen.passes.cut_phases import RulePhases, cut_into_phases
+from optgen.passes.cut_phases import RulePhases, cut_into_phases, stored_rounded
 from optgen.passes.dependency_depth import Depths, Kinds, depths_of, needs_sweep
 
 
 def cut_at_matrix_ops(algorithm: Algorithm, kinds: Kinds, early: bool) -> tuple[RulePhases, bool]:
     """Return the phases of an SSA rule with named reductions, and whether they store states early.
 
-    `early` asks for early stores; `cut_phases` defines early and late. If states are stored late, a
-    later sweep recomputes them, and for that it may need a number that the matrix op needed too. In
-    that case the rule is cut again with early stores.
+    `early` asks for early stores; `cut_phases` defines early and late. A sweep that recomputes a
+    state may need a number that a matrix op before it needed too. In that case the rule is cut
+    again with early stores, and sweeps read back all that is stored.
 
     Raises:
         RuleError: The same number, row or column is needed before a matrix op and after it.
     """
+    rounded = stored_rounded(algorithm, early)
     try:
-        return _cut_uncrossed(algorithm, kinds, early), early
+        return _cut_uncrossed(algorithm, kinds, early, rounded), early
     except RuleError:
-        if early:
-            raise
-        return _cut_uncrossed(algorithm, kinds, True), True
+        return _cut_uncrossed(algorithm, kinds, True, frozenset()), True
 
 
-def _cut_uncrossed(algorithm: Algorithm, kinds: Kinds, early: bool) -> RulePhases:
+def _cut_uncrossed(
+    algorithm: Algorithm, kinds: Kinds, early: bool, rounded: frozenset[str]
+) -> RulePhases:
     """Cut the rule. While some small values cross a matrix op, delay them and cut it again."""
     dependencies = _Dependencies(algorithm, kinds)
     floors: dict[Ref, int] = {}
     while True:
         depths = depths_of(algorithm, kinds, floors)
-        phases = cut_into_phases(algorithm, kinds, depths, early)
+        phases = cut_into_phases(algorithm, kinds, depths, early, rounded)
         later = dependencies.floors(phases, depths)
         if not later:
             return phases

@@ -4,6 +4,10 @@ A sweep recomputes the tensors that it needs from earlier sweeps, because memory
 than arithmetic. So a state is stored by the last sweep that needs its old value ("late"). With
 `early`, a state is stored by the first sweep that knows its new value, and later sweeps read it
 back, as torch does; a state whose old value a later sweep needs is still stored late.
+
+A step continues with values before rounding. So a sweep recomputes the new value of a state that
+declares a dtype, even if an earlier sweep has stored it. If the rule computes in float32 or wider
+whatever the dtypes are, this holds for the parameter and for all states.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from dataclasses import dataclass, field
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.binding_times import Axes, Stage
+from optgen.ir.compute_dtype import widens
 from optgen.ir.nodes import Assign, Program, Ref, assigns
 from optgen.ir.plan import reads
 from optgen.passes.dependency_depth import Depths, Kinds, needs_sweep
@@ -40,9 +45,26 @@ class RulePhases:
         return len(self.sweeps) == 1 and not any(self.finishes)
 
 
-def cut_into_phases(algorithm: Algorithm, kinds: Kinds, depths: Depths, early: bool) -> RulePhases:
-    """Return the phases of an SSA rule with named reductions."""
-    return _Cutter(algorithm, kinds, depths).cut(early)
+def cut_into_phases(
+    algorithm: Algorithm, kinds: Kinds, depths: Depths, early: bool, rounded: frozenset[str]
+) -> RulePhases:
+    """Return the phases of an SSA rule with named reductions.
+
+    `rounded` names the parameter and states whose new values no sweep may read back.
+    """
+    return _Cutter(algorithm, kinds, depths, rounded).cut(early)
+
+
+def stored_rounded(algorithm: Algorithm, early: bool) -> frozenset[str]:
+    """Return the names of the parameter and states whose dtypes may be narrower than the step's.
+
+    For a rule that widens, the lowerings that store early convert all tensors when a step begins,
+    and store them when it ends.
+    """
+    states = algorithm.tensor_states()
+    if not widens(algorithm):
+        return frozenset(s.symbol for s in states if s.dtype)
+    return frozenset() if early else frozenset({algorithm.param, *(s.symbol for s in states)})
 
 
 def as_one_phase(algorithm: Algorithm) -> RulePhases:
@@ -55,13 +77,15 @@ def as_one_phase(algorithm: Algorithm) -> RulePhases:
 class _Cutter:
     """Cutter of an SSA rule with named reductions.
 
-    `definitions` has the statements that assign each version of a name. `final` has the last
-    version of the parameter and of each tensor state.
+    `rounded` names the states whose new values no sweep reads back. `definitions` has the
+    statements that assign each version of a name. `final` has the last version of the parameter and
+    of each tensor state.
     """
 
     algorithm: Algorithm
     kinds: Kinds
     depths: Depths
+    rounded: frozenset[str]
     definitions: dict[Ref, list[Assign]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -197,7 +221,8 @@ class _Cutter:
 
     def _in_memory(self, stored: Mapping[str, int], sweep: int) -> set[Ref]:
         """Return what a sweep can read: new values stored before it, and results of matrix ops."""
-        new_values = {self.final[name] for name, at in stored.items() if at < sweep}
+        exact = stored.keys() - self.rounded
+        new_values = {self.final[name] for name in exact if stored[name] < sweep}
         return new_values | self._matrix_results(sweep)
 
     def _matrix_results(self, sweep: int) -> set[Ref]:

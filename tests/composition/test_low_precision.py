@@ -21,8 +21,10 @@ from composition.training import (
 from interpreter import INTERPRETED, outside_interpreter, run_inside
 from torch import Tensor
 
+import optgen
 from optgen import optim, use_lowering
 from optgen.compositions import compose, modifier, state_dtype
+from optgen.spec import Spec
 
 FLOAT32_BOUND = 2e-6
 """Bound on the differences of numbers that are computed in float32."""
@@ -253,6 +255,34 @@ def test_a_later_sweep_reads_unrounded_values(lowering: str) -> None:
     with use_lowering(lowering):
         cls([param], lr=0.1).step()
     assert ((param - 1).abs() < 0.2).all()
+
+
+STORED = '''
+from optgen.spec import mean, optimizer, state
+
+@optimizer(paper="https://example.org")
+def Stored(p, g, /, v=state("exp_avg", dtype="float32", min_elements=0)):
+    """Keeps the last gradient."""
+    v = 0.3 * g
+    p = mean(p) * v
+'''
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "8bit"])
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_a_later_sweep_reads_no_stored_value(lowering: str, dtype: str) -> None:
+    """The new value of a state is stored rounded. A sweep that needs it recomputes it."""
+    text = STORED.replace("float32", dtype)
+    if dtype != "8bit":
+        text = text.replace(", min_elements=0", "")
+    optimizer_class: Any = optgen.load(Spec("Stored", text, "stored.py", 1))
+    (param,) = parameters([(7,)])
+    give_gradients([param], 1)
+    assert param.grad is not None
+    expected = param.detach().mean() * (0.3 * param.grad)
+    with use_lowering(lowering):
+        optimizer_class([param]).step()
+    torch.testing.assert_close(param.detach(), expected, rtol=1e-14, atol=0)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
