@@ -13,6 +13,7 @@ from fuzz import eight_bits
 from fuzz.bounded import Bounded, Given, lift, tensors_in, watch_branches
 from fuzz.bounded_ops import STORE, bounded_meanings
 from optgen.ir.algorithm import QUANTIZED, Algorithm, Shape
+from optgen.ir.compute_dtype import widens
 from optgen.ir.evaluate import Member, evaluate_together, properties_of
 from optgen.ir.nodes import Call, If, Program, Stmt
 from optgen.ir.state_values import dtype_of, exists
@@ -131,18 +132,25 @@ def _member(algorithm: Algorithm, arguments: StepArguments, eps: float) -> Membe
 def _with_stores(algorithm: Algorithm, param: Tensor) -> Algorithm:
     """Return the rule with every assigned tensor rounded to its dtype.
 
-    A lowering may store a tensor before it reads this tensor again.
+    A lowering may store a tensor before it reads this tensor again. It does so only with a tensor
+    that is computed in its own dtype: no state that declares another, and none of a rule that
+    widens.
     """
-    dtypes = {s.symbol: state_dtype(algorithm, s.key, param) for s in algorithm.states}
-    dtypes = {algorithm.param: param.dtype} | dtypes
+    if widens(algorithm):
+        return algorithm
     scalars = {s.symbol for s in algorithm.scalar_states()}
+    dtypes = {algorithm.param: param.dtype} | {
+        s.symbol: state_dtype(algorithm, s.key, param)
+        for s in algorithm.states
+        if s.symbol not in scalars and (s.dtype is None or s.shape == "scalar")
+    }
 
     def stored(program: Program) -> Iterator[Stmt]:
         for stmt in program:
             if isinstance(stmt, If):
                 then, orelse = tuple(stored(stmt.then)), tuple(stored(stmt.orelse))
                 yield replace(stmt, then=then, orelse=orelse)
-            elif stmt.target.name in dtypes and stmt.target.name not in scalars:
+            elif stmt.target.name in dtypes:
                 yield replace(stmt, value=Call(STORE[dtypes[stmt.target.name]], (stmt.value,)))
             else:
                 yield stmt
