@@ -5,9 +5,8 @@ than arithmetic. So a state is stored by the last sweep that needs its old value
 `early`, a state is stored by the first sweep that knows its new value, and later sweeps read it
 back, as torch does; a state whose old value a later sweep needs is still stored late.
 
-A step continues with values before rounding. So a sweep recomputes the new value of a state that
-declares a dtype, even if an earlier sweep has stored it. If the rule computes in float32 or wider
-whatever the dtypes are, this holds for the parameter and for all states.
+A step continues with values before rounding. So if a rule computes in a wider dtype than it stores
+(`optgen/ir/compute_dtype.py`), a sweep recomputes even what an earlier sweep has stored.
 """
 
 from __future__ import annotations
@@ -58,13 +57,12 @@ def cut_into_phases(
 def stored_rounded(algorithm: Algorithm, early: bool) -> frozenset[str]:
     """Return the names of the parameter and states whose dtypes may be narrower than the step's.
 
-    For a rule that widens, the lowerings that store early convert all tensors when a step begins,
-    and store them when it ends.
+    The lowerings that store early convert the tensors of such a rule when a step begins, and write
+    them back when it ends. So they read back nothing that is rounded.
     """
-    states = algorithm.tensor_states()
-    if not widens(algorithm):
-        return frozenset(s.symbol for s in states if s.dtype)
-    return frozenset() if early else frozenset({algorithm.param, *(s.symbol for s in states)})
+    if early or not widens(algorithm):
+        return frozenset()
+    return frozenset({algorithm.param, *(s.symbol for s in algorithm.tensor_states())})
 
 
 def as_one_phase(algorithm: Algorithm) -> RulePhases:

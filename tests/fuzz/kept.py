@@ -33,8 +33,20 @@ def write(finding: Finding, folder: Path = FOUND) -> Path:
     head = "".join(f"# {name}: {value!r}\n" for name, value in values.items())
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{finding.lowering}_{kind}_{digest}.py"
-    path.write_text(head + finding.text.rstrip("\n") + "\n", encoding="utf-8")
+    path.write_text(head + tidied(finding.text).rstrip("\n") + "\n", encoding="utf-8")
     return path
+
+
+def tidied(text: str) -> str:
+    """Return a rule without unused imports, and without the list of modifiers it was drawn with."""
+    text = re.sub(r"\n\n    Modifiers:\n\n(?:    \*.*\n|      .*\n)+\s*", "", text)
+    used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+
+    def kept(line: re.Match[str]) -> str:
+        names = [name for name in line[1].split(", ") if name in used or name == "*"]
+        return f"from optgen.spec import {', '.join(names)}"
+
+    return re.sub(r"^from optgen\.spec import (.*)$", kept, text, flags=re.M)
 
 
 def read(path: Path) -> Finding:

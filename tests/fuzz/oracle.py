@@ -37,13 +37,14 @@ class Expected:
         """Return how and where a tensor differs first; "" if it does not."""
         actual = actual.detach().double()
         if actual.shape != self.value.shape:
-            return f"shape {tuple(actual.shape)} for {tuple(self.value.shape)}"
+            return f"has shape {tuple(actual.shape)}, expected {tuple(self.value.shape)}"
         is_wrong = self.comparable & ~((actual - self.value).abs() <= self.bound)
         if not bool(is_wrong.any()):
             return ""
         index = is_wrong.flatten().nonzero()[0].item()
         a, b, e = (x.flatten()[index].item() for x in (actual, self.value, self.bound))
-        return f"{a!r} for {b!r}, which rounding moves by {e:.1e}, at {index} of {is_wrong.numel()}"
+        place = f"element {index} of {is_wrong.numel()}"
+        return f"is {a!r}, expected {b!r} with an error of at most {e:.1e}, {place}"
 
 
 @dataclass
@@ -132,9 +133,7 @@ def _member(algorithm: Algorithm, arguments: StepArguments, eps: float) -> Membe
 def _with_stores(algorithm: Algorithm, param: Tensor) -> Algorithm:
     """Return the rule with every assigned tensor rounded to its dtype.
 
-    A lowering may store a tensor before it reads this tensor again. It does so only with a tensor
-    that is computed in its own dtype: no state that declares another, and none of a rule that
-    widens.
+    A lowering may store a tensor before it reads this tensor again, unless the rule widens.
     """
     if widens(algorithm):
         return algorithm
@@ -142,7 +141,7 @@ def _with_stores(algorithm: Algorithm, param: Tensor) -> Algorithm:
     dtypes = {algorithm.param: param.dtype} | {
         s.symbol: state_dtype(algorithm, s.key, param)
         for s in algorithm.states
-        if s.symbol not in scalars and (s.dtype is None or s.shape == "scalar")
+        if s.symbol not in scalars
     }
 
     def stored(program: Program) -> Iterator[Stmt]:

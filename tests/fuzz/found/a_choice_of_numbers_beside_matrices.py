@@ -6,17 +6,11 @@
 # dtype: 'float32'
 # seed: 5
 # viewed: False
-from optgen.spec import abs, ceil, diag, factored, hyper, lerp, max_abs, maximum, mean, minimum, optimizer, singular_vectors, sqrt, state, sum, tanh, transpose, where
+from optgen.spec import factored, hyper, max_abs, optimizer, singular_vectors, state, transpose, where
 
 @optimizer(paper='https://example.org')
 def Random(p, g, /, H0=state('key_H0', shape=('rows', 'rank'), when='factored'), w=state('key_w', init='eps'), I0=state('key_I0', shape=('rank', 'cols'), when='factored'), m=state('key_m'), summed=state('summed_gradients', shape='scalar'), *, eps=hyper(0.25), rank=hyper(2, ge=1)):
-    """Drawn by lot.
-
-    Modifiers:
-
-    * skip_nonfinite: Change nothing in a step whose gradients are not all finite.
-    * accumulate: Step only every few calls, with the mean of the gradients since the last step.
-    """
+    """Drawn by lot."""
     finite = max_abs(g, over='all') == 0
     summed = where(finite, 2, summed)
     g = g / summed

@@ -1,6 +1,6 @@
 # lowering: 'functional'
 # kind: 'wrong'
-# message: 'key_f 0.5 for 0.125, which rounding moves by 1.1e-16, at 0 of 1, step 1, parameter 0'
+# message: 'key_f is 0.5, expected 0.125 with an error of at most 1.1e-16, element 0 of 1, step 1, parameter 0'
 # hypers: {}
 # shapes: ((3, 1),)
 # dtype: 'float64'

@@ -1,6 +1,6 @@
 # lowering: 'fused_triton'
 # kind: 'wrong'
-# message: 'key_m 1.392028370239287e+44 for 1.3920283702393132e+44, which rounding moves by 2.6e+30, at 961 of 15000, train, 0'
+# message: 'key_m is 1.392028370239287e+44, expected 1.3920283702393132e+44 with an error of at most 2.6e+30, element 961 of 15000, train, 0'
 # hypers: {'betas': (0.9, 0.5)}
 # shapes: ((3, 5000),)
 # dtype: 'float64'

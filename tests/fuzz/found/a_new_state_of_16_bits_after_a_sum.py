@@ -1,6 +1,6 @@
 # lowering: 'fused_triton'
 # kind: 'wrong'
-# message: 'the parameter -0.8964277376933262 for -0.9003739976789923, which rounding moves by 3.2e-06, at 0 of 3, step 1, parameter 0'
+# message: 'the parameter is -0.8964277376933262, expected -0.9003739976789923 with an error of at most 3.2e-06, element 0 of 3, step 1, parameter 0'
 # hypers: {}
 # shapes: ((3, 1),)
 # dtype: 'float64'

@@ -1,6 +1,6 @@
 # lowering: 'foreach'
 # kind: 'wrong'
-# message: 'key_f 0.0010000000474974513 for 0.001, which rounding moves by 8.9e-19, at 0 of 1, step 1, parameter 0'
+# message: 'key_f is 0.0010000000474974513, expected 0.001 with an error of at most 8.9e-19, element 0 of 1, step 1, parameter 0'
 # hypers: {'lr': 0.01, 'c': 0.0, 'betas': (0.9, 0.5), 'mode': None, 'maximize': True}
 # shapes: ((2, 3), (1, 4))
 # dtype: 'bfloat16'

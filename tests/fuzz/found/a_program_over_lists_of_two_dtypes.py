@@ -1,6 +1,6 @@
 # lowering: 'foreach'
 # kind: 'wrong'
-# message: 'key_m -0.6796875 for -0.6822617902381697, which rounding moves by 2.4e-06, at 0 of 17, eval, 0'
+# message: 'key_m is -0.6796875, expected -0.6822617902381697 with an error of at most 2.4e-06, element 0 of 17, eval, 0'
 # hypers: {}
 # shapes: ((17,),)
 # dtype: 'bfloat16'
@@ -34,13 +34,7 @@ def Random(
     c=hyper(0.5),
     betas=hyper((0.5, 0.75), ge=0, lt=1),
 ):
-    """Drawn by lot.
-
-    Modifiers:
-
-    * cautious: Drop the elements of the update that go with the gradient (Liang et al., 2024).
-    * zero_grad: Leave the gradients at zero, so that training need not call `zero_grad`.
-    """
+    """Drawn by lot."""
     gradient = g
 
     # Random

@@ -1,6 +1,6 @@
 # lowering: 'foreach'
 # kind: 'wrong'
-# message: 'the parameter 1.9922388168823912 for 1.990676316882391, which rounding moves by 1.1e-14, at 0 of 4, step 1, parameter 0'
+# message: 'the parameter is 1.9922388168823912, expected 1.990676316882391 with an error of at most 1.1e-14, element 0 of 4, step 1, parameter 0'
 # hypers: {}
 # shapes: ((1, 4),)
 # dtype: 'float64'

@@ -6,16 +6,11 @@
 # dtype: 'float64'
 # seed: 432
 # viewed: False
-from optgen.spec import abs, col_mean, factored, fresh, given, hyper, maximum, optimizer, row_mean, sign, sqrt, state, where
+from optgen.spec import given, hyper, optimizer, state
 
 @optimizer(paper='https://example.org')
 def Random(p, g, t, hz=given('extra'), /, s=state('key_s', shape='scalar'), m=state('key_m'), *, opt=hyper(None, optional=True)):
-    """Drawn by lot.
-
-    Modifiers:
-
-    * grams: Give the update the signs of the negative gradient (Cao et al., 2024).
-    """
+    """Drawn by lot."""
     g = hz
     if opt:
         s = 2

@@ -1,6 +1,6 @@
 # lowering: 'fused_triton'
 # kind: 'wrong'
-# message: 'key_m 0.0 for 0.43651505530349854, which rounding moves by 2.6e-02, at 0 of 6, step 1, parameter 0'
+# message: 'key_m is 0.0, expected 0.43651505530349854 with an error of at most 2.6e-02, element 0 of 6, step 1, parameter 0'
 # hypers: {'lr': 0.01, 'eps': 0.25, 'betas': (0.0, 0.25), 'maximize': False}
 # shapes: ((2, 3), (17,))
 # dtype: 'float64'

@@ -1,6 +1,6 @@
 # lowering: 'forloop'
 # kind: 'wrong'
-# message: 'the parameter -0.9587552724590164 for 0.050028314418876625, which rounding moves by 2.4e-08, at 0 of 1, step 1, parameter 0'
+# message: 'the parameter is -0.9587552724590164, expected 0.050028314418876625 with an error of at most 2.4e-08, element 0 of 1, step 1, parameter 0'
 # hypers: {}
 # shapes: ((1,),)
 # dtype: 'float64'

@@ -1,6 +1,6 @@
 # lowering: 'foreach'
 # kind: 'wrong'
-# message: 'the parameter 0.34101746443974806 for 0.461757942600024, which rounding moves by 9.2e-15, at 0 of 12, step 1, parameter 0'
+# message: 'the parameter is 0.34101746443974806, expected 0.461757942600024 with an error of at most 9.2e-15, element 0 of 12, step 1, parameter 0'
 # hypers: {}
 # shapes: ((2, 2, 3), (17,))
 # dtype: 'float64'

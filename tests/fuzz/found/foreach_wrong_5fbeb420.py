@@ -1,6 +1,6 @@
 # lowering: 'foreach'
 # kind: 'wrong'
-# message: 'the parameter -0.22214575425295474 for 0.0, which rounding moves by 2.2e-308, at 0 of 1, step 1, parameter 0'
+# message: 'the parameter is -0.22214575425295474, expected 0.0 with an error of at most 2.2e-308, element 0 of 1, step 1, parameter 0'
 # hypers: {}
 # shapes: ((1, 1),)
 # dtype: 'float64'

@@ -1,6 +1,6 @@
 # lowering: 'foreach'
 # kind: 'wrong'
-# message: 'the parameter 1056.15976323799 for 1055.0097739494731, which rounding moves by 3.4e-09, at 0 of 4, step 1, parameter 0'
+# message: 'the parameter is 1056.15976323799, expected 1055.0097739494731 with an error of at most 3.4e-09, element 0 of 4, step 1, parameter 0'
 # hypers: {}
 # shapes: ((2, 1, 2),)
 # dtype: 'float64'

@@ -1,6 +1,6 @@
 # lowering: 'forloop'
 # kind: 'wrong'
-# message: 'key_m shape (17,) for (), step 1, parameter 0'
+# message: 'key_m has shape (17,), expected (), step 1, parameter 0'
 # hypers: {}
 # shapes: ((17,),)
 # dtype: 'float64'

@@ -1,6 +1,6 @@
 # lowering: 'forloop'
 # kind: 'wrong'
-# message: 'the parameter -0.08035464693165363 for -0.0, which rounding moves by 2.2e-308, at 0 of 6, step 1, parameter 0'
+# message: 'the parameter is -0.08035464693165363, expected -0.0 with an error of at most 2.2e-308, element 0 of 6, step 1, parameter 0'
 # hypers: {}
 # shapes: ((2, 3),)
 # dtype: 'float64'

@@ -1,6 +1,6 @@
 # lowering: 'forloop'
 # kind: 'wrong'
-# message: 'the parameter -0.25 for -0.75, which rounding moves by 3.1e-15, at 0 of 3, step 1, parameter 0'
+# message: 'the parameter is -0.25, expected -0.75 with an error of at most 3.1e-15, element 0 of 3, step 1, parameter 0'
 # hypers: {}
 # shapes: ((3, 1),)
 # dtype: 'float64'

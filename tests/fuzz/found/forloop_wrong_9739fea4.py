@@ -1,6 +1,6 @@
 # lowering: 'forloop'
 # kind: 'wrong'
-# message: 'the parameter -0.5891218617012092 for -0.7378260036228499, which rounding moves by 8.1e-15, at 0 of 6, step 1, parameter 0'
+# message: 'the parameter is -0.5891218617012092, expected -0.7378260036228499 with an error of at most 8.1e-15, element 0 of 6, step 1, parameter 0'
 # hypers: {'lr': 0.1, 'c': 0.5, 'eps': 1.0, 'betas': (0.5, 0.75), 'opt': 0.5, 'fa': False, 'maximize': True}
 # shapes: ((2, 3), (2, 1, 2))
 # dtype: 'float64'

@@ -1,6 +1,6 @@
 # lowering: 'forloop'
 # kind: 'wrong'
-# message: 'the parameter -0.2844163877928659 for -0.6069644003870713, which rounding moves by 3.8e-13, at 0 of 6, step 1, parameter 0'
+# message: 'the parameter is -0.2844163877928659, expected -0.6069644003870713 with an error of at most 3.8e-13, element 0 of 6, step 1, parameter 0'
 # hypers: {}
 # shapes: ((2, 3),)
 # dtype: 'float64'

@@ -1,6 +1,6 @@
 # lowering: 'forloop'
 # kind: 'wrong'
-# message: 'the parameter 0.0 for 0.20028477546474, which rounding moves by 9.6e-08, at 1 of 6, step 1, parameter 0'
+# message: 'the parameter is 0.0, expected 0.20028477546474 with an error of at most 9.6e-08, element 1 of 6, step 1, parameter 0'
 # hypers: {}
 # shapes: ((2, 3),)
 # dtype: 'float64'

@@ -1,6 +1,6 @@
 # lowering: 'forloop'
 # kind: 'wrong'
-# message: 'key_s 0.0 for 7.450580707946131e-10, which rounding moves by 1.8e-15, at 0 of 1, step 1, parameter 0'
+# message: 'key_s is 0.0, expected 7.450580707946131e-10 with an error of at most 1.8e-15, element 0 of 1, step 1, parameter 0'
 # hypers: {}
 # shapes: ((2, 3),)
 # dtype: 'float32'

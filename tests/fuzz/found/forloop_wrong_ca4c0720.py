@@ -1,6 +1,6 @@
 # lowering: 'forloop'
 # kind: 'wrong'
-# message: 'the parameter 1.8529221024295632 for 1.2438363559082632, which rounding moves by 4.6e-15, at 0 of 4, step 1, parameter 0'
+# message: 'the parameter is 1.8529221024295632, expected 1.2438363559082632 with an error of at most 4.6e-15, element 0 of 4, step 1, parameter 0'
 # hypers: {}
 # shapes: ((1, 4),)
 # dtype: 'float64'

@@ -1,6 +1,6 @@
 # lowering: 'functional'
 # kind: 'wrong'
-# message: 'the parameter -0.18683769584665744 for -1.1868376958466573, which rounding moves by 1.8e-14, at 0 of 1, step 1, parameter 0'
+# message: 'the parameter is -0.18683769584665744, expected -1.1868376958466573 with an error of at most 1.8e-14, element 0 of 1, step 1, parameter 0'
 # hypers: {'fb': False}
 # shapes: ((),)
 # dtype: 'float64'

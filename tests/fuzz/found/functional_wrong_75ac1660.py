@@ -1,6 +1,6 @@
 # lowering: 'functional'
 # kind: 'wrong'
-# message: 'key_v -0.00011636363189801763 for 0.00013231290499583412, which rounding moves by 2.1e-18, at 0 of 12, step 1, parameter 0'
+# message: 'key_v is -0.00011636363189801763, expected 0.00013231290499583412 with an error of at most 2.1e-18, element 0 of 12, step 1, parameter 0'
 # hypers: {}
 # shapes: ((2, 2, 3),)
 # dtype: 'float64'

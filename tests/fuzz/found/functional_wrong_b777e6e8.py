@@ -1,6 +1,6 @@
 # lowering: 'functional'
 # kind: 'wrong'
-# message: 'key_m -0.003988891839981079 for -0.003988897893577814, which rounding moves by 3.8e-09, at 0 of 4, step 1, parameter 0'
+# message: 'key_m is -0.003988891839981079, expected -0.003988897893577814 with an error of at most 3.8e-09, element 0 of 4, step 1, parameter 0'
 # hypers: {}
 # shapes: ((2, 1, 2),)
 # dtype: 'float64'

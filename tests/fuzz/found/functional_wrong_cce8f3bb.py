@@ -1,6 +1,6 @@
 # lowering: 'functional'
 # kind: 'wrong'
-# message: 'the parameter 0.3062305466274244 for 0.0, which rounding moves by 4.0e-16, at 0 of 1, step 1, parameter 0'
+# message: 'the parameter is 0.3062305466274244, expected 0.0 with an error of at most 4.0e-16, element 0 of 1, step 1, parameter 0'
 # hypers: {}
 # shapes: ((1, 1),)
 # dtype: 'float64'

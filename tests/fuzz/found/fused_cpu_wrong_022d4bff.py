@@ -1,6 +1,6 @@
 # lowering: 'fused_cpu'
 # kind: 'wrong'
-# message: 'key_v -0.20677940820746304 for 0.34375, which rounding moves by 7.7e-15, at 0 of 4, step 1, parameter 0'
+# message: 'key_v is -0.20677940820746304, expected 0.34375 with an error of at most 7.7e-15, element 0 of 4, step 1, parameter 0'
 # hypers: {}
 # shapes: ((1, 4),)
 # dtype: 'float64'

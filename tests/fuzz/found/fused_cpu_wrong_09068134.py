@@ -1,6 +1,6 @@
 # lowering: 'fused_cpu'
 # kind: 'wrong'
-# message: 'key_v 0.0 for 0.4661548965288254, which rounding moves by 7.6e-15, at 0 of 4, step 1, parameter 0'
+# message: 'key_v is 0.0, expected 0.4661548965288254 with an error of at most 7.6e-15, element 0 of 4, step 1, parameter 0'
 # hypers: {}
 # shapes: ((1, 4),)
 # dtype: 'float64'

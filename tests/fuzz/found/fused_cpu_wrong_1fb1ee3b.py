@@ -1,6 +1,6 @@
 # lowering: 'fused_cpu'
 # kind: 'wrong'
-# message: 'key_m 0.0 for -0.22222606890495494, which rounding moves by 3.2e-15, at 4 of 6, step 1, parameter 0'
+# message: 'key_m is 0.0, expected -0.22222606890495494 with an error of at most 3.2e-15, element 4 of 6, step 1, parameter 0'
 # hypers: {}
 # shapes: ((2, 3),)
 # dtype: 'float64'

@@ -1,6 +1,6 @@
 # lowering: 'fused_cpu'
 # kind: 'wrong'
-# message: 'the parameter 0.5625684718684533 for 0.562188877689792, which rounding moves by 3.5e-15, at 0 of 4, step 1, parameter 0'
+# message: 'the parameter is 0.5625684718684533, expected 0.562188877689792 with an error of at most 3.5e-15, element 0 of 4, step 1, parameter 0'
 # hypers: {}
 # shapes: ((2, 1, 2),)
 # dtype: 'float64'

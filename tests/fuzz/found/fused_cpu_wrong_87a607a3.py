@@ -1,6 +1,6 @@
 # lowering: 'fused_cpu'
 # kind: 'wrong'
-# message: 'key_m -inf for 1.0, which rounding moves by 3.8e-06, at 0 of 1, step 1, parameter 0'
+# message: 'key_m is -inf, expected 1.0 with an error of at most 3.8e-06, element 0 of 1, step 1, parameter 0'
 # hypers: {}
 # shapes: ((1, 1),)
 # dtype: 'float64'

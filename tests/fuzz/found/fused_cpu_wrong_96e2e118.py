@@ -1,6 +1,6 @@
 # lowering: 'fused_cpu'
 # kind: 'wrong'
-# message: 'the parameter -0.4932688117274025 for -0.4977527231705549, which rounding moves by 1.8e-15, at 0 of 3, step 1, parameter 0'
+# message: 'the parameter is -0.4932688117274025, expected -0.4977527231705549 with an error of at most 1.8e-15, element 0 of 3, step 1, parameter 0'
 # hypers: {}
 # shapes: ((3, 1),)
 # dtype: 'float64'

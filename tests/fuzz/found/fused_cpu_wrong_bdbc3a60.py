@@ -1,6 +1,6 @@
 # lowering: 'fused_cpu'
 # kind: 'wrong'
-# message: 'key_m 0.1376953125 for 0.20112241804599762, which rounding moves by 6.2e-02, at 16 of 17, step 2, parameter 0'
+# message: 'key_m is 0.1376953125, expected 0.20112241804599762 with an error of at most 6.2e-02, element 16 of 17, step 2, parameter 0'
 # hypers: {}
 # shapes: ((17,),)
 # dtype: 'bfloat16'

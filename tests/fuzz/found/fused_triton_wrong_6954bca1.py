@@ -1,6 +1,6 @@
 # lowering: 'fused_triton'
 # kind: 'wrong'
-# message: 'key_r 0.0 for 0.001, which rounding moves by 8.9e-19, at 0 of 4, step 1, parameter 0'
+# message: 'key_r is 0.0, expected 0.001 with an error of at most 8.9e-19, element 0 of 4, step 1, parameter 0'
 # hypers: {}
 # shapes: ((2, 2, 3),)
 # dtype: 'float64'

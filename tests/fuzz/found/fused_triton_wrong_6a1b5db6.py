@@ -1,6 +1,6 @@
 # lowering: 'fused_triton'
 # kind: 'wrong'
-# message: 'the parameter 1.6e-322 for 0.0325350986890209, which rounding moves by 2.9e-17, at 0 of 6, step 1, parameter 0'
+# message: 'the parameter is 1.6e-322, expected 0.0325350986890209 with an error of at most 2.9e-17, element 0 of 6, step 1, parameter 0'
 # hypers: {}
 # shapes: ((2, 3),)
 # dtype: 'float64'

@@ -1,6 +1,6 @@
 # lowering: 'fused_triton'
 # kind: 'wrong'
-# message: 'key_m 0.0 for -0.33202690342797075, which rounding moves by 1.5e-15, at 0 of 4, step 1, parameter 0'
+# message: 'key_m is 0.0, expected -0.33202690342797075 with an error of at most 1.5e-15, element 0 of 4, step 1, parameter 0'
 # hypers: {}
 # shapes: ((2, 1, 2),)
 # dtype: 'float64'

@@ -1,6 +1,6 @@
 # lowering: 'fused_triton'
 # kind: 'wrong'
-# message: 'the parameter 0.9763689857702101 for 0.8609737139876372, which rounding moves by 5.3e-15, at 0 of 6, step 1, parameter 0'
+# message: 'the parameter is 0.9763689857702101, expected 0.8609737139876372 with an error of at most 5.3e-15, element 0 of 6, step 1, parameter 0'
 # hypers: {}
 # shapes: ((2, 3),)
 # dtype: 'float64'

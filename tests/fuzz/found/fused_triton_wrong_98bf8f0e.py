@@ -1,6 +1,6 @@
 # lowering: 'fused_triton'
 # kind: 'wrong'
-# message: 'the parameter 0.47322987698116065 for 0.4360813934362889, which rounding moves by 3.9e-14, at 0 of 10400, step 1, parameter 0'
+# message: 'the parameter is 0.47322987698116065, expected 0.4360813934362889 with an error of at most 3.9e-14, element 0 of 10400, step 1, parameter 0'
 # hypers: {}
 # shapes: ((2, 40, 130), (2, 3))
 # dtype: 'float64'

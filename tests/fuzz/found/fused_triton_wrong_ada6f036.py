@@ -1,6 +1,6 @@
 # lowering: 'fused_triton'
 # kind: 'wrong'
-# message: 'the parameter 125.44156174289436 for 125.28685615133165, which rounding moves by 3.8e-11, at 5200 of 10400, step 1, parameter 0'
+# message: 'the parameter is 125.44156174289436, expected 125.28685615133165 with an error of at most 3.8e-11, element 5200 of 10400, step 1, parameter 0'
 # hypers: {}
 # shapes: ((2, 40, 130), (1500, 1, 2))
 # dtype: 'float64'

@@ -1,6 +1,6 @@
 # lowering: 'fused_triton'
 # kind: 'wrong'
-# message: 'the parameter 1.1438349806156773 for 0.9167957122694596, which rounding moves by 5.7e-15, at 0 of 6, step 1, parameter 0'
+# message: 'the parameter is 1.1438349806156773, expected 0.9167957122694596 with an error of at most 5.7e-15, element 0 of 6, step 1, parameter 0'
 # hypers: {}
 # shapes: ((2, 3),)
 # dtype: 'float64'

@@ -1,6 +1,6 @@
 # lowering: 'fused_triton'
 # kind: 'wrong'
-# message: 'the parameter 0.2330074828341407 for -0.48277996460251665, which rounding moves by 7.3e-15, at 0 of 3, step 1, parameter 0'
+# message: 'the parameter is 0.2330074828341407, expected -0.48277996460251665 with an error of at most 7.3e-15, element 0 of 3, step 1, parameter 0'
 # hypers: {}
 # shapes: ((3, 1),)
 # dtype: 'float64'

@@ -1,6 +1,6 @@
 # lowering: 'fused_triton'
 # kind: 'wrong'
-# message: 'the parameter -0.7370527921204224 for 0.771830168325419, which rounding moves by 1.6e-13, at 0 of 3, step 1, parameter 0'
+# message: 'the parameter is -0.7370527921204224, expected 0.771830168325419 with an error of at most 1.6e-13, element 0 of 3, step 1, parameter 0'
 # hypers: {}
 # shapes: ((3, 1),)
 # dtype: 'float64'

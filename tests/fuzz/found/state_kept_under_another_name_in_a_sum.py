@@ -1,6 +1,6 @@
 # lowering: 'forloop'
 # kind: 'wrong'
-# message: 'the parameter 0.0 for -2.0, which rounding moves by 1.3e-13, at 0 of 17, step 1, parameter 0'
+# message: 'the parameter is 0.0, expected -2.0 with an error of at most 1.3e-13, element 0 of 17, step 1, parameter 0'
 # hypers: {}
 # shapes: ((17,),)
 # dtype: 'float64'

@@ -6,7 +6,7 @@
 # dtype: 'float64'
 # seed: 672
 # viewed: False
-from optgen.spec import abs, clamp, col_norm, diag, exp, factored, given, hyper, lerp, log, optimizer, singular_vectors, sqrt, state, transpose, where
+from optgen.spec import factored, given, hyper, optimizer, state
 
 @optimizer(paper='https://example.org')
 def Random(p, g, t, hz=given('extra'), /, H0=state('key_H0', shape=('rows', 'rank'), when='factored'), *, rank=hyper(2, ge=1)):
