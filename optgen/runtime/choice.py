@@ -7,6 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.backends import BACKENDS, FUSED, backend
 from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.code_order import codes_in_other_order
 from optgen.runtime.batch.dispatch_key import OPTIONS, dtype_or_class
 from optgen.runtime.batch.forloop_only import why_forloop_only
 from optgen.runtime.forced_lowering import forced
@@ -16,9 +17,13 @@ from optgen.runtime.torch_private import foreach_devices
 
 
 def choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
-    """Return the lowering for a batch, and a short reason; cached until the options change."""
-    group = batch.group
-    key = (forced(), *map(group.get, OPTIONS), dtype_or_class(group.get("lr")))
+    """Return the lowering for a batch, and a short reason.
+
+    They are cached until the options change, or the order of parameters with states of 8 bits.
+    """
+    group, rule = batch.group, optimizer.rule
+    options = forced(), *map(group.get, OPTIONS), dtype_or_class(group.get("lr"))
+    key = (*options, codes_in_other_order(rule, batch))
     cached = batch.memo.get("choice")
     if cached is None or cached[0] != key:
         cached = batch.memo["choice"] = (

@@ -330,6 +330,39 @@ def test_blocks_follow_memory_and_ignore_views(lowering: str) -> None:
 
 
 @outside_interpreter
+@pytest.mark.parametrize(
+    "chain", [(), (modifiers.clip_norm(1.0),)], ids=["one sweep", "two sweeps"]
+)
+def test_a_parameter_may_change_its_order_of_memory(chain: tuple[Any, ...]) -> None:
+    """Codes stay in the order that they had. So the step is taken in lists, with equal numbers."""
+    (param,) = parameters([(20, 8, 3, 3)])
+    other = param.detach().clone()
+    optimizers = [quantized(compose("adamw", *chain))([each]) for each in (param, other)]
+    for seed in range(STEPS):
+        if seed == 2:
+            assert "fused C++" in optgen.explain(optimizers[0])
+            param.data = param.data.to(memory_format=torch.channels_last)
+        give_gradients([other], seed)
+        assert other.grad is not None
+        param.grad = torch.empty_like(param).copy_(other.grad)
+        optimizers[0].step()
+        with use_lowering("forloop"):
+            optimizers[1].step()
+    assert "states of 8 bits in another order of memory" in optgen.explain(optimizers[0])
+    assert difference([param], [other]) < 1e-6
+
+
+@outside_interpreter
+def test_a_rule_that_draws_refuses_codes_in_another_order() -> None:
+    transposed = torch.ones(40, 50).t().requires_grad_()
+    cls: Any = quantized(compose("adamw", modifiers.stochastic_rounding))
+    optimizer = cls([transposed], fused=True)
+    transposed.grad = torch.ones_like(transposed)
+    with pytest.raises(RuntimeError, match="states of 8 bits in another order of memory"):
+        optimizer.step()
+
+
+@outside_interpreter
 def test_states_of_8_bits_can_be_chosen() -> None:
     def dtypes(modifier: Any, base: Any = "adamw", *more: Any) -> dict[str, Any]:
         optimizer = compose(base, modifier, *more)([torch.ones(5000, requires_grad=True)])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.code_order import codes_obstacle
 from optgen.runtime.batch.context import CachedStep, Stepping
 from optgen.runtime.batch.grad_scaler import is_skipped
 from optgen.runtime.fused_cpu import cached_first_step, outlined_sweeps, sparse_gradients
@@ -42,8 +43,8 @@ class FusedCpuBackend:
         """Return a short reason why no kernel can take this batch; "" if a kernel can."""
         if lowered.rule.why_uncut:
             return outlined_sweeps.obstacle(lowered, batch)
-        if unread := lowered.rule.why_codes_are_not_read("fused_cpu"):
-            return unread
+        if reason := codes_obstacle(lowered.rule, batch, "fused_cpu"):
+            return reason
         if class_name := batch.overriding_class:
             return f"a state of class {class_name}"
         if batch.dispatch_key.device != "cpu":

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.code_order import codes_obstacle
 from optgen.runtime.batch.context import Stepping
 from optgen.runtime.batch.gather import snapshot
 from optgen.runtime.batch.sparse_rows import gather_rows
@@ -52,8 +53,8 @@ class FusedTritonBackend:
         """Return a short reason why Triton cannot take this batch; "" if it can."""
         if reason := lowered.rule.why_uncut or lowered.rule.why_not_in_triton:
             return reason
-        if unread := lowered.rule.why_codes_are_not_read("fused_triton"):
-            return unread
+        if reason := codes_obstacle(lowered.rule, batch, "fused_triton"):
+            return reason
         if class_name := batch.overriding_class:
             return f"a state of class {class_name}"
         if batch.dispatch_key.sharding is not None:

@@ -1,0 +1,29 @@
+"""Tell whether kernels can go over the codes of a batch's states of 8 bits where they lie."""
+
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.rule import Rule
+from optgen.runtime.tensors.layout import streams_to_copy
+from optgen.runtime.tensors.quantized import QuantizedTensor
+
+
+def codes_in_other_order(rule: Rule, batch: Batch) -> bool:
+    """Tell whether a state of 8 bits lies in another order of memory than a kernel goes over.
+
+    A kernel would need a copy in its own order, and blocks of codes follow the state's order. The
+    order is that of the parameter, or row-major if the rule draws random numbers. A parameter may
+    change its order between steps.
+    """
+    return bool(rule.quantized_states) and any(
+        1 in streams_to_copy((param, state), rule.draws)
+        for column in batch.states
+        for param, state in zip(batch.params, column, strict=False)
+        if type(state) is QuantizedTensor
+    )
+
+
+def codes_obstacle(rule: Rule, batch: Batch, lowering: str) -> str:
+    """Return why a kernel of a fused lowering cannot go over a batch's codes; "" if it can."""
+    if reason := rule.why_codes_are_not_read(lowering):
+        return reason
+    other = "states of 8 bits in another order of memory than the kernel goes over"
+    return other if codes_in_other_order(rule, batch) else ""
