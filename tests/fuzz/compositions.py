@@ -7,7 +7,7 @@ from random import Random
 from optgen.compositions import StateDtype, composed, list_modifiers, modifier
 from optgen.spec import Spec
 from optgen.spec.composition.names import CompositionError
-from optgen.spec.declare import Modifier
+from optgen.spec.inert_spec import Modifier
 from optgen.spec.errors import SpecError
 
 _VALUES = {

@@ -9,7 +9,7 @@ import pytest
 import optgen.spec
 from optgen.ir.ops import CALLABLE
 from optgen.spec import read_algorithm, signature
-from optgen.spec.declare import Declared
+from optgen.spec.declarations import Declared
 from optgen.spec.storage_calls import written_arity
 from optgen.spec.wide_reductions import WORDS
 

@@ -34,7 +34,7 @@ def Plain(p, g, /, *, lr=hyper(0.1)):
 
 
 def test_the_repr_of_a_spec_has_its_file_and_line() -> None:
-    assert repr(Plain) == f"<Spec Plain from test_declare.py:{Plain.line}>"
+    assert repr(Plain) == f"<Spec Plain from test_decorators.py:{Plain.line}>"
 
 
 @pytest.mark.parametrize("option", ["-c", "-"])
