@@ -19,7 +19,7 @@ from optgen.runtime.torch_private import foreach_devices
 def choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
     """Return the lowering for a batch, and a short reason.
 
-    They are cached until the options change, or the order of parameters with states of 8 bits.
+    Both are cached until an option changes, or whether codes of 8 bits are in another order.
     """
     group, rule = batch.group, optimizer.rule
     options = forced(), *map(group.get, OPTIONS), dtype_or_class(group.get("lr"))
@@ -51,7 +51,7 @@ def _choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
     if reason := why_forloop_only(batch):
         return "forloop", reason
     if group.get("fused"):
-        return _explicitly_fused(optimizer, batch)
+        return _choose_fused(optimizer, batch)
     if group.get("foreach"):
         return "foreach", "foreach=True"
     if group.get("foreach") is not None:
@@ -83,7 +83,7 @@ def why_not(lowered: Lowered, batch: Batch, lowering: str) -> str:
     return backend(lowering).obstacle(lowered, batch)
 
 
-def _explicitly_fused(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
+def _choose_fused(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
     """Return the fused lowering that `fused=True` asks for; raise if it cannot take the batch."""
     device = batch.dispatch_key.device
     lowering = FUSED.get(device)

@@ -11,7 +11,7 @@ from optgen.runtime.backends import BACKENDS, FUSED, PreparedUpdate, backend, ba
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
 from optgen.runtime.batch.gather import finish, gather_batches, roll_back
-from optgen.runtime.batch.grad_scaler import is_scaled, is_skipped
+from optgen.runtime.batch.grad_scaler import is_skipped, must_unscale
 from optgen.runtime.batch.gradients import zero_gradients
 from optgen.runtime.batch.group_states import store_group_states
 from optgen.runtime.batch.view_tensors import write_back
@@ -30,7 +30,7 @@ class _Prepared(NamedTuple):
 
     batches: list[Batch]
     updates: list[PreparedUpdate]
-    zeroed: set[int]  # the identities of the gradients that kernels leave at zero
+    zeroed_grads: set[int]  # the identities of the gradients that kernels leave at zero
 
 
 def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> None:
@@ -48,7 +48,7 @@ def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> N
         # and of groups.
         takes_inputs = bool(context.extra_inputs) or optimizer.rule.needs_inputs
         if grads is None and not takes_inputs and _take_fast_path(optimizer):
-            context.saved = None
+            context.saved_states = None
             return
         prepared = _prepare(optimizer, grads)
     except BaseException:
@@ -57,17 +57,17 @@ def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> N
     stepped = False
     try:
         cached = [update() for update in prepared.updates]
-        context.cached = cached[0] if len(cached) == 1 and not takes_inputs else None
+        context.cached_step = cached[0] if len(cached) == 1 and not takes_inputs else None
         for batch in prepared.batches:
-            write_back(batch, with_gradients=is_scaled(optimizer) or bool(prepared.zeroed))
+            write_back(batch, with_gradients=must_unscale(optimizer) or bool(prepared.zeroed_grads))
             store_group_states(optimizer.rule, batch)
             advance_versions(batch.members)
         if optimizer.rule.zero_grad:
             _zero_remaining_gradients(
-                optimizer, grads, () if is_skipped(optimizer) else prepared.zeroed
+                optimizer, grads, () if is_skipped(optimizer) else prepared.zeroed_grads
             )
         # `is_skipped` may wait for a device, so it is called only if the answer matters.
-        stepped = not (context.created and is_skipped(optimizer))
+        stepped = not (context.created_states and is_skipped(optimizer))
     finally:
         finish(optimizer, stepped)
 
@@ -78,12 +78,12 @@ def _take_fast_path(optimizer: Stepping) -> bool:
     Return whether the step was taken, or skipped for the gradient scaler.
     """
     context, forced_lowering = optimizer._context, forced()
-    cached = context.cached
+    cached = context.cached_step
     if cached is not None and cached.forced == forced_lowering:
-        context.cached = None  # stays None if a group's value raises an error
+        context.cached_step = None  # stays None if a group's value raises an error
         skipped = is_skipped(optimizer)
         if skipped or cached.run(optimizer):
-            context.cached = cached
+            context.cached_step = cached
             if optimizer.rule.zero_grad and (skipped or not cached.zeroes_gradients):
                 _zero_remaining_gradients(optimizer)
             return True
@@ -92,8 +92,8 @@ def _take_fast_path(optimizer: Stepping) -> bool:
     lowering = forced_lowering or FUSED.get(_first_device(optimizer))
     if lowering is not None:
         takes = _takes_batch(optimizer, lowering)
-        context.cached = backend(lowering).begin(optimizer, takes)
-    return context.cached is not None
+        context.cached_step = backend(lowering).begin(optimizer, takes)
+    return context.cached_step is not None
 
 
 def _first_device(optimizer: Stepping) -> str:
@@ -108,27 +108,27 @@ def _takes_batch(optimizer: Stepping, lowering: str) -> Callable[[Batch], bool]:
 
 def _prepare(optimizer: Stepping, grads: Sequence[Tensor | None] | None) -> _Prepared:
     """Gather and check the batches of a step."""
-    optimizer._context.cached = None
+    optimizer._context.cached_step = None
     with _consensus(optimizer) as consensus:
         batches = gather_batches(optimizer, placed_gradients(optimizer, grads, consensus))
         by_lowering = _by_lowering(optimizer, batches)
         if consensus:
-            for lowering, listed in by_lowering.items():
-                for batch in listed:
+            for lowering, batches_of_lowering in by_lowering.items():
+                for batch in batches_of_lowering:
                     note_batch(consensus, optimizer.rule, lowering, batch)
-        zeroed = set[int]()
+        zeroed_grads = set[int]()
         if optimizer.rule.zero_grad:
             _check_gradients_not_shared(optimizer, batches)
-            zeroed = _zeroed_by_kernels(optimizer.rule, by_lowering)
+            zeroed_grads = _zeroed_by_kernels(optimizer.rule, by_lowering)
         if optimizer.rule.wide:  # the updates of its parameters wait for one another
             wide = wide_step.prepare(optimizer, by_lowering, consensus)
-            return _Prepared(batches, [wide], zeroed)
+            return _Prepared(batches, [wide], zeroed_grads)
         order = sorted(by_lowering, key=list(BACKENDS).index, reverse=True)
         updates = [
             backend_of(optimizer.rule, name).prepare(optimizer, by_lowering[name], consensus)
             for name in order
         ]
-        return _Prepared(batches, updates, zeroed)
+        return _Prepared(batches, updates, zeroed_grads)
 
 
 def _by_lowering(optimizer: Stepping, batches: Sequence[Batch]) -> dict[str, list[Batch]]:
@@ -168,15 +168,15 @@ def _zeroed_by_kernels(rule: Rule, by_lowering: Mapping[str, Sequence[Batch]]) -
 def _zero_remaining_gradients(
     optimizer: Stepping,
     step_grads: Sequence[Tensor | None] | None = None,
-    zeroed: Collection[int] = (),
+    zeroed_grads: Collection[int] = (),
 ) -> None:
-    """Write zeros into the gradients of a step, except those whose identity is in `zeroed`.
+    """Write zeros into the gradients of a step, except those whose identity is in `zeroed_grads`.
 
     `step_grads` are the gradients that `step` was given, if any.
     """
     own_grads = (p.grad for group in optimizer.param_groups for p in group["params"])
     grads = own_grads if step_grads is None else step_grads
-    zero_gradients([each for each in grads if each is not None and id(each) not in zeroed])
+    zero_gradients([each for each in grads if each is not None and id(each) not in zeroed_grads])
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import torch
 from optgen.runtime.backends import BACKENDS
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
-from optgen.runtime.batch.gradients import checked_gradients, with_gradient
+from optgen.runtime.batch.gradients import checked_gradients, params_and_gradients
 from optgen.runtime.batch.make_batch import States, make_batch
 from optgen.runtime.batch.view_checks import check_views
 from optgen.runtime.choice import choose
@@ -67,7 +67,7 @@ def _preview(optimizer: Stepping, group: Group) -> list[Batch]:
 
     Before the first backward pass there are no gradients; the parameters then take their place.
     """
-    members, grads = with_gradient(group)
+    members, grads = params_and_gradients(group)
     if not members:
         members = grads = list(group["params"])
         if optimizer.rule.gradient == "sparse_only":

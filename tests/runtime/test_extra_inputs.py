@@ -241,7 +241,7 @@ def test_a_step_without_inputs_is_cached_and_one_with_inputs_is_not() -> None:
             param.grad = gradient(param, step)
         handed = [estimate(param, step) for param in params] if step == 3 else None
         optimizer.step(hessian=handed)
-        assert (optimizer._context.cached is None) is (step == 3)
+        assert (optimizer._context.cached_step is None) is (step == 3)
         assert not optimizer._context.extra_inputs
 
 

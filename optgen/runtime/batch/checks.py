@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.grad_scaler import is_scaled
+from optgen.runtime.batch.grad_scaler import must_unscale
 from optgen.runtime.batch.hyperparameters import converter_of
 from optgen.runtime.protocols import Optimized
 from optgen.runtime.rule import Rule, State
@@ -19,11 +19,11 @@ from optgen.runtime.torch_private import has_overlap, is_contiguous, item, numel
 
 _shape, _dtype = attrgetter("shape"), attrgetter("dtype")
 _device, _is_cpu = attrgetter("device"), attrgetter("is_cpu")
-_OTHER_VIEW = (
+_VIEW_HINT = (
     ", as its group's view shows it; give the group the view that the state was made with, or "
     "clear the optimizer's state for the parameter"
 )
-_OTHER_RANK = (
+_RANK_HINT = (
     "; a rank holds from the first step on: give the group the rank that the state was made with, "
     "or clear the optimizer's state for the parameter"
 )
@@ -32,15 +32,15 @@ _SUPPORTED_TEXT = "a step takes float16, bfloat16, float32 and float64"
 
 
 def check_step(optimizer: Optimized, batch: Batch) -> None:
-    """Check hyperparameters, shapes, memory and counts: they may change while types stay equal."""
+    """Check what may change while the types stay equal: hyperparameters, shapes, memory, counts."""
     if not batch.params:
         return
     converter_of(optimizer).check(optimizer.rule.hyper_values(batch.group))
     _check_gradients(batch)
-    writes_gradients = is_scaled(optimizer) or optimizer.rule.zero_grad
+    writes_gradients = must_unscale(optimizer) or optimizer.rule.zero_grad
     _check_memory(batch, writes_gradients)
-    _check_states(optimizer.rule, batch)
-    if not batch.as_is:  # a quantized tensor is never taken as it is
+    _check_reshaped_states(optimizer.rule, batch)
+    if not batch.as_is:  # `as_is` excludes quantized tensors
         _check_codes(optimizer.rule, batch)
     if not batch.group.get("capturable"):  # a captured graph cannot read a number
         _check_counts(batch.steps)
@@ -53,14 +53,14 @@ def check_types(rule: Rule, batch: Batch) -> None:
     """
     if any_dtensor(batch.members):
         _check_state_sharding(rule, batch)
-    _check_numbers(rule, batch)
+    _check_scalars(rule, batch)
     _check_devices(rule, batch)
     for key, column in _named_columns(rule, batch):
         plain = (value for value in _present(column) if type(value) is not QuantizedTensor)
         unsupported = set(map(_dtype, plain)) - _SUPPORTED
         for dtype in unsupported:
             raise NotImplementedError(f"{key} is of {dtype}: {_SUPPORTED_TEXT}")
-    _check_shapes(rule, batch)
+    _check_state_shapes(rule, batch)
 
 
 def _named_columns(rule: Rule, batch: Batch) -> Iterator[tuple[str, Sequence[Tensor]]]:
@@ -89,7 +89,7 @@ def _check_gradients(batch: Batch) -> None:
 
 
 def _have_shapes(shapes: Iterable[torch.Size], tensors: Iterable[Tensor]) -> bool:
-    """Compare shapes, without making lists: long lists would start the garbage collector."""
+    """Tell whether tensors have these shapes; make no lists: long ones start garbage collection."""
     return all(map(eq, map(_shape, tensors), shapes))
 
 
@@ -103,7 +103,7 @@ def _check_shape(param: Tensor, grad: Tensor) -> None:
 
 
 def _check_memory(batch: Batch, writes_gradients: bool) -> None:
-    """Raise torch's error for a tensor to be written if several of its elements share memory."""
+    """Raise torch's error for a tensor that the step writes if its elements share memory."""
     written = [
         each.original for each in batch.view_copies if writes_gradients or not each.is_gradient
     ]
@@ -114,7 +114,8 @@ def _check_memory(batch: Batch, writes_gradients: bool) -> None:
         made_in_inference = any(grad.is_inference() for grad in batch.grads)
         if made_in_inference and not torch.is_inference_mode_enabled():
             raise RuntimeError(
-                "the step writes to gradients, and one was made in inference mode: clone it outside"
+                "the step writes to gradients, and one was made in inference mode: clone it "
+                "outside of inference mode"
             )
         dense = (grad for grad in batch.grads if not grad.is_sparse)
         written += (grad for grad in dense if not is_contiguous(grad))
@@ -135,14 +136,14 @@ def _check_counts(steps: Sequence[Tensor]) -> None:
         raise ValueError(f"a step is {min(map(item, steps)):g}: steps are counted from 0")
 
 
-def _check_shapes(rule: Rule, batch: Batch) -> None:
+def _check_state_shapes(rule: Rule, batch: Batch) -> None:
     """Raise an error for a state whose shape does not fit its parameter.
 
     A kernel would write beyond a state that is smaller than its parameter.
     """
     for state, column in zip(rule.states, batch.states, strict=True):
         if state.given:
-            continue  # `step` has checked it
+            continue  # `checked_inputs` has checked the shapes of extra inputs
         every_param_has_it = state.shape == "like" and not rule.facts
         if every_param_has_it and list(map(_shape, column)) == list(map(_shape, batch.params)):
             continue
@@ -151,32 +152,32 @@ def _check_shapes(rule: Rule, batch: Batch) -> None:
                 continue
             param, rank = batch.params[index], rule.rank(batch.group)
             if isinstance(state.shape, str):
-                wanted = state.shape_for(param)
+                expected_shape = state.shape_for(param)
             else:
                 param = batch.seen[index]  # the whole parameter decides the size of a matrix state
                 whole = state.shape_for(param, rank)
-                wanted = local_matrix_shape(batch.members[index], state, whole)
-            if list(values.shape) != wanted:
-                raise _shape_error(state, values, param, wanted, rank, bool(batch.viewed))
+                expected_shape = local_matrix_shape(batch.members[index], state, whole)
+            if list(values.shape) != expected_shape:
+                raise _shape_error(state, values, param, expected_shape, rank, bool(batch.viewed))
 
 
 def _shape_error(
-    state: State, values: Tensor, param: Tensor, wanted: list[int], rank: int, viewed: bool
+    state: State, values: Tensor, param: Tensor, expected_shape: list[int], rank: int, viewed: bool
 ) -> RuntimeError:
     """Return the error about a state whose shape does not fit its parameter."""
     actual, shape = tuple(values.shape), tuple(param.shape)
     if state.is_ranked:
         return RuntimeError(
             f"{state.key} has the shape {actual}, but rank={rank} and the shape {shape} of its "
-            f"parameter ask for {tuple(wanted)}" + (_OTHER_VIEW if viewed else _OTHER_RANK)
+            f"parameter ask for {tuple(expected_shape)}" + (_VIEW_HINT if viewed else _RANK_HINT)
         )
     return RuntimeError(
         f"{state.key} has the shape {actual}, but its parameter {shape}: a state belongs to a "
-        "parameter of one shape" + (_OTHER_VIEW if viewed else "")
+        "parameter of one shape" + (_VIEW_HINT if viewed else "")
     )
 
 
-def _check_states(rule: Rule, batch: Batch) -> None:
+def _check_reshaped_states(rule: Rule, batch: Batch) -> None:
     """Raise an error for a state that was reshaped after `check_types`.
 
     If the number of elements has changed too, the types differ, and `check_types` has run again.
@@ -186,7 +187,7 @@ def _check_states(rule: Rule, batch: Batch) -> None:
     for state, column in zip(rule.states, batch.states, strict=True):
         is_elementwise = state.shape == "like" and column and not state.given
         if is_elementwise and not _have_shapes(batch.shapes, column):
-            _check_shapes(rule, batch)
+            _check_state_shapes(rule, batch)
 
 
 def _check_codes(rule: Rule, batch: Batch) -> None:
@@ -208,7 +209,7 @@ def _check_codes(rule: Rule, batch: Batch) -> None:
                 )
 
 
-def _check_numbers(rule: Rule, batch: Batch) -> None:
+def _check_scalars(rule: Rule, batch: Batch) -> None:
     """Raise torch's error for a step count or a scalar state that is not one number."""
     states = zip(rule.states, batch.states, strict=True)
     columns = [batch.steps, *(column for state, column in states if state.shape == "scalar")]

@@ -13,8 +13,9 @@ def codes_in_other_order(rule: Rule, batch: Batch) -> bool:
     order is that of the parameter, or row-major if the rule draws random numbers. A parameter may
     change its order between steps.
     """
+    state_index = 1  # in the pair (param, state)
     return bool(rule.quantized_states) and any(
-        1 in streams_to_copy((param, state), rule.draws)
+        state_index in streams_to_copy((param, state), rule.draws)
         for column in batch.states
         for param, state in zip(batch.params, column, strict=False)
         if type(state) is QuantizedTensor
@@ -25,5 +26,6 @@ def codes_obstacle(rule: Rule, batch: Batch, lowering: str) -> str:
     """Return why a kernel of a fused lowering cannot go over a batch's codes; "" if it can."""
     if reason := rule.why_codes_are_not_read(lowering):
         return reason
-    other = "states of 8 bits in another order of memory than the kernel goes over"
-    return other if codes_in_other_order(rule, batch) else ""
+    if codes_in_other_order(rule, batch):
+        return "states of 8 bits in another order of memory than the kernel goes over"
+    return ""

@@ -10,7 +10,7 @@ from torch import Tensor
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.flat_partitions import OriginalParams
 from optgen.runtime.protocols import Optimized
-from optgen.runtime.state.create import Created
+from optgen.runtime.state.create import CreatedState
 from optgen.runtime.state.placeholders import Placeholder
 from optgen.runtime.state.snapshot import StateSnapshot
 
@@ -37,17 +37,17 @@ class StepContext:
     """The batches of the last step, and the states to restore if the current step fails."""
 
     batches: dict[int, Batch] = field(default_factory=dict)  # by the identity of the group
-    created: list[Created] = field(default_factory=list)  # fresh states of the current step
+    created_states: list[CreatedState] = field(default_factory=list)  # fresh ones, by this step
     placeholders: list[Placeholder] = field(default_factory=list)
-    saved: tuple[StateSnapshot, list[Placeholder]] | None = None  # to roll back a failed step
-    cached: CachedStep | None = None  # set if one backend took the whole step
+    saved_states: tuple[StateSnapshot, list[Placeholder]] | None = None  # for `roll_back`
+    cached_step: CachedStep | None = None  # set if one backend took the whole step
     extra_inputs: dict[str, Any] = field(default_factory=dict)  # of this step, unchecked
     original_params: dict[int, OriginalParams] = field(default_factory=dict)  # by group identity
     skip_report: SkipReport | None = None  # set while a gradient scaler relies on the rule's check
 
     def forget(self) -> None:
         """Drop every tensor of the current step."""
-        self.created, self.saved = [], None
+        self.created_states, self.saved_states = [], None
         for batch in self.batches.values():
             batch.drop_tensors()
         # Drop the entries of parts: the group of a part is a new dict in every step.

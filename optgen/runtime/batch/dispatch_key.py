@@ -63,8 +63,8 @@ def dispatch_keys(
     facts_by_param = zip(*(map(FACTS[fact], seen or members) for fact in rule.facts), strict=True)
     pairs_by_param = list(zip(keys, facts_by_param, strict=True))
     # Make each key once: thousands of parameters have few different pairs.
-    with_facts = {(key, facts): key._replace(facts=facts) for key, facts in set(pairs_by_param)}
-    return list(map(with_facts.__getitem__, pairs_by_param))
+    keys_by_pair = {(key, facts): key._replace(facts=facts) for key, facts in set(pairs_by_param)}
+    return [keys_by_pair[pair] for pair in pairs_by_param]
 
 
 def _keys_one_by_one(

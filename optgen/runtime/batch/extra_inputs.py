@@ -66,24 +66,26 @@ def _check(name: str, param: Tensor, tensor: Any) -> None:
     """Raise an error for an input that does not fit its parameter."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} is a {type(tensor).__name__}, not a tensor or None")
-    for what, (get, error) in _SHARED_PROPERTIES.items():
+    for noun, (get, error) in _SHARED_PROPERTIES.items():
         if get(tensor) != get(param):
-            raise error(f"{name} has the {what} {get(tensor)}, but its parameter {get(param)}")
+            raise error(f"{name} has the {noun} {get(tensor)}, but its parameter {get(param)}")
     if tensor.layout is not torch.strided:
         raise TypeError(f"{name} is sparse: extra inputs are dense")
     if is_dtensor(type(param)) != is_dtensor(type(tensor)):
-        nouns = "a DTensor", "no DTensor"
-        here, there = nouns if is_dtensor(type(tensor)) else nouns[::-1]
-        raise TypeError(f"{name} is {here}, but its parameter is {there}")
+        kind, param_kind = "no DTensor", "a DTensor"
+        if is_dtensor(type(tensor)):
+            kind, param_kind = param_kind, kind
+        raise TypeError(f"{name} is {kind}, but its parameter is {param_kind}")
     if is_dtensor(type(param)) and _SHARDING(param) != _SHARDING(tensor):
         raise ValueError(f"{name} is not sharded as its parameter is: redistribute it first")
     if _share_memory(tensor, param):
         raise ValueError(f"{name} is in the parameter's memory, which the step changes: clone it")
 
 
-def _share_memory(*tensors: Tensor) -> bool:
-    """Tell whether two tensors of one shape and dtype may have an element in common."""
-    (start, end), (other_start, other_end) = map(_address_range, tensors)
+def _share_memory(tensor: Tensor, other: Tensor) -> bool:
+    """Tell whether the address ranges of two tensors overlap."""
+    start, end = _address_range(tensor)
+    other_start, other_end = _address_range(other)
     return start < other_end and other_start < end
 
 
@@ -123,9 +125,9 @@ def input_columns(rule: Rule, inputs: Inputs, members: Sequence[Tensor]) -> dict
 def flags_of_inputs(
     rule: Rule, columns: Mapping[str, list[Any]], count: int
 ) -> list[tuple[tuple[str, bool], ...]]:
-    """Return, for each of `count` parameters, the flag of each optional input, and its value.
+    """Return, for each of `count` parameters, the flags of the optional inputs and their values.
 
-    The value tells whether the parameter has the input.
+    The value of a flag tells whether the parameter has the input.
     """
     pairs = [(state.when, columns[state.key] or [None] * count) for state in rule.inputs]
     return [

@@ -5,11 +5,11 @@ several vectors, which hold the elements that this rank steps. FSDP 1 makes the 
 parameters views of one vector. An elementwise rule can step such vectors. Any other rule would take
 a vector for a parameter, and compute wrong values without an error.
 
-FSDP marks its tensors. The other engines do not, so a group remembers its original parameters. Its
-parameters count as a flat partition if no original parameter is left, all are vectors, and there
-are fewer of them than before or some original had more than one dimension. Other changes do not fit
-this description: layers that grow and DTensors keep their number of dimensions, and parameters that
-join leave the original ones in place.
+FSDP marks its tensors. The other engines do not, so a group remembers its original parameters. The
+group's parameters count as a flat partition if none of them is an original, all are vectors, and
+they are fewer than the originals, or an original had more than one dimension. Other changes do not
+fit this description: layers that grow and DTensors keep their number of dimensions, and a group
+that gains parameters still has the original ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from optgen.runtime.torch_private import flattened_by_fsdp, is_flat_parameter
 class OriginalParams(NamedTuple):
     """The parameters that the user gave to a group: their numbers of dimensions by identity.
 
-    The description keeps no references, not even weak ones: `torch.utils.swap_tensors`, and so
+    This object holds no references, not even weak ones: `torch.utils.swap_tensors`, and so
     `model.to()` of DTensors, refuses tensors that have weak references. The model keeps its
     parameters alive, so their identities stay valid.
     """
@@ -38,16 +38,16 @@ class OriginalParams(NamedTuple):
 
 
 def original_params(group: Mapping[str, Any]) -> OriginalParams:
-    """Describe the parameters of a group before any engine has exchanged them."""
+    """Describe the parameters of a group before an engine replaces any of them."""
     return OriginalParams({id(param): param.dim() for param in group["params"]})
 
 
 def originals_after_load(
     before: Sequence[OriginalParams | None], groups: Sequence[dict[str, Any]]
 ) -> dict[int, OriginalParams]:
-    """Return the original parameters by the identity of the group, after a load made new groups.
+    """Return the original parameters of the groups that a load made, by the identity of the group.
 
-    A new group takes over the description of the old group at its index, if there was one.
+    A new group takes over the original parameters of the old group at its index, if there was one.
     """
     pairs = zip_longest(groups, before[: len(groups)])
     return {id(group): original or original_params(group) for group, original in pairs}
@@ -64,8 +64,8 @@ def check(optimizer: Optimized, group: Group, originals: Mapping[int, OriginalPa
     if optimizer.rule.elementwise:
         return
     params = group["params"]
-    marked = any(map(flattened_by_fsdp, params))
-    if marked and (any(map(is_flat_parameter, params)) or _are_pieces(optimizer)):
+    has_mark = any(map(flattened_by_fsdp, params))
+    if has_mark and (any(map(is_flat_parameter, params)) or _are_pieces(optimizer)):
         reason = "FSDP has flattened its parameters"
     elif _holds_flat_partition(id(group), originals, params):
         sizes = ", ".join(str(param.numel()) for param in params[:3]) + ", …" * (len(params) > 3)
@@ -83,8 +83,8 @@ def check(optimizer: Optimized, group: Group, originals: Mapping[int, OriginalPa
 def _are_pieces(optimizer: Optimized) -> bool:
     """Tell whether all of FSDP's parameters are vectors, thus pieces of a flat parameter.
 
-    With FSDP's NO_SHARD the parameters keep their shapes, so one of them at least is a matrix. All
-    groups are searched for it, because one group may have vectors only.
+    With FSDP's NO_SHARD the parameters keep their shapes, so at least one parameter of the model is
+    a matrix. All groups are searched for it, because one group may have vectors only.
     """
     params = [param for group in optimizer.param_groups for param in group["params"]]
     marked = [param for param in params if flattened_by_fsdp(param)]

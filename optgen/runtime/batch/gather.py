@@ -15,9 +15,9 @@ from optgen.runtime.batch.context import StepContext, Stepping
 from optgen.runtime.batch.extra_inputs import Inputs, checked_inputs
 from optgen.runtime.batch.gradients import (
     Gradients,
-    WithGradient,
+    ParamsAndGradients,
     checked_gradients,
-    with_gradient,
+    params_and_gradients,
 )
 from optgen.runtime.batch.make_batch import States, make_batch
 from optgen.runtime.batch.view_checks import check_views
@@ -30,7 +30,7 @@ from optgen.runtime.torch_private import check_fused
 
 
 def gather_batches(
-    optimizer: Stepping, gradients: Iterable[WithGradient] | None = None
+    optimizer: Stepping, gradients: Iterable[ParamsAndGradients] | None = None
 ) -> list[Batch]:
     """Return the checked batch of every group; create missing states.
 
@@ -43,17 +43,17 @@ def gather_batches(
         snapshot(optimizer)
         remove_placeholders(context.placeholders, optimizer.state)
         context.placeholders = []
-    old, context.batches, context.created = context.batches, {}, []
+    last_batches, context.batches, context.created_states = context.batches, {}, []
     states = States(optimizer.state)
     inputs = (
         checked_inputs(optimizer.param_groups, context.extra_inputs) if context.extra_inputs else {}
     )
     batches = []
     if gradients is None:
-        gradients = map(with_gradient, optimizer.param_groups)
+        gradients = map(params_and_gradients, optimizer.param_groups)
     for group, (members, raw_grads) in zip(optimizer.param_groups, gradients, strict=True):
         grads = checked_gradients(optimizer, group, raw_grads)
-        last = old.get(id(group))
+        last = last_batches.get(id(group))
         batch = make_batch(optimizer, group, members, grads, states, last, inputs)
         if last is None or not last.is_like(batch):
             batch = _rebuild(optimizer, batch, grads, inputs)
@@ -70,31 +70,32 @@ def gather_batches(
 def snapshot(optimizer: Stepping) -> None:
     """Save the states for `roll_back`, before this step changes any state."""
     context = optimizer._context
-    if context.saved is None:
-        context.saved = StateSnapshot(optimizer.state), list(context.placeholders)
+    if context.saved_states is None:
+        context.saved_states = StateSnapshot(optimizer.state), list(context.placeholders)
 
 
 def roll_back(optimizer: Stepping) -> None:
     """Restore the states after a step that failed before it updated anything."""
     context = optimizer._context
-    if context.saved is not None:
-        saved_states, context.placeholders = context.saved
-        saved_states.restore(optimizer.state)
+    if context.saved_states is not None:
+        states, context.placeholders = context.saved_states
+        states.restore(optimizer.state)
     context.forget()
 
 
 def finish(optimizer: Stepping, stepped: bool) -> None:
     """Store integer step counts, and drop all tensors of a step.
 
-    If the step was skipped or failed, also remove the fresh states that it created: the next step
-    must find them missing.
+    Unless `stepped`, the step was skipped or failed. Then also remove the fresh states that it
+    created: the next step must find them missing.
     """
     context: StepContext = optimizer._context
     if optimizer.rule.step == "int":
         for batch in context.batches.values():
             store_int_counts(batch.dicts, batch.steps)
-    for values, key in () if stepped else context.created:
-        values.pop(key, None)
+    if not stepped:
+        for values, key in context.created_states:
+            values.pop(key, None)
     context.forget()
 
 
@@ -116,7 +117,7 @@ def _rebuild(optimizer: Stepping, batch: Batch, grads: Gradients, inputs: Inputs
         optimizer.defaults,
         groups=optimizer.param_groups,
     )
-    context.created += created
+    context.created_states += created
     states = States(optimizer.state)
     batch = make_batch(optimizer, group, batch.members, grads, states, inputs=inputs)
     check_types(rule, batch)

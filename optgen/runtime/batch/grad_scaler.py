@@ -1,4 +1,4 @@
-"""Do in a step what a gradient scaler leaves to it: skip after an overflow, unscale gradients."""
+"""Do a gradient scaler's work inside a step: skip it after an overflow, unscale gradients."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ def is_skipped(optimizer: Any) -> bool:
     return found_inf is not None and bool(found_inf)
 
 
-def is_scaled(optimizer: Any) -> bool:
-    """Tell whether a gradient scaler left unscaling to the step, which then changes gradients."""
+def must_unscale(optimizer: Any) -> bool:
+    """Tell whether a gradient scaler left it to the step to unscale gradients, in place."""
     return getattr(optimizer, "grad_scale", None) is not None
 
 
 def unscale(optimizer: Any, batch: Batch) -> None:
-    """Divide the gradients by the loss scale in place, if a gradient scaler left it to the step."""
+    """Divide the gradients by the loss scale in place, if the step must unscale them."""
     scale = getattr(optimizer, "grad_scale", None)
     if scale is not None:
         for grad in batch.grads:
@@ -33,8 +33,8 @@ def scaler_tensors_on(device: torch.device, optimizer: Any) -> tuple[Tensor | No
     A tensor that is on another device is copied.
     """
     scale, found_inf = (getattr(optimizer, name, None) for name in ("grad_scale", "found_inf"))
-    return _copied(scale, device), _copied(found_inf, device)
+    return _to_device(scale, device), _to_device(found_inf, device)
 
 
-def _copied(value: Tensor | None, device: torch.device) -> Tensor | None:
+def _to_device(value: Tensor | None, device: torch.device) -> Tensor | None:
     return None if value is None else value.to(device, non_blocking=True)

@@ -34,15 +34,16 @@ def check(optimizer: Optimized, group: Mapping[str, Any], grad: Tensor) -> None:
         raise RuntimeError(message + rule.sparse_hint)
 
 
-def check_dense(group: Mapping[str, Any], grads: Sequence[Tensor]) -> None:
+def check_dense_in_view(group: Mapping[str, Any], grads: Sequence[Tensor]) -> None:
     """Raise an error for a sparse gradient in a group with a view.
 
-    A sparse gradient names rows of the parameter, and these are not the rows of the view.
+    A sparse gradient names rows of the parameter, which are not the rows of the view.
     """
     if any(grad.layout is not torch.strided for grad in grads):
         raise RuntimeError(
-            f"a group with view={asked_view(group)} takes no sparse gradients: these name rows of "
-            "the parameter, not of the view; make the gradients dense, or remove the view"
+            f"a group with view={asked_view(group)} takes no sparse gradients: a sparse gradient "
+            "names rows of the parameter, not of the view; make the gradients dense, or remove the "
+            "view"
         )
 
 

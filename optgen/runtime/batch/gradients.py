@@ -16,7 +16,7 @@ from optgen.runtime.tensors.real_views import all_plain, real_local_views
 _layout = attrgetter("layout")
 
 
-WithGradient: TypeAlias = tuple[list[Tensor], list[Tensor]]
+ParamsAndGradients: TypeAlias = tuple[list[Tensor], list[Tensor]]
 """The parameters of a group that have a gradient, and their gradients."""
 
 
@@ -24,10 +24,12 @@ class Gradients(NamedTuple):
     """The gradients of one group as lowerings see them."""
 
     tensors: list[Tensor]
-    ordinary: bool  # all are dense, and of classes that override nothing
+    ordinary: bool  # all are dense, and none is of a class that overrides torch's operations
 
 
-def with_gradient(group: Group, step_grads: Sequence[Tensor | None] | None = None) -> WithGradient:
+def params_and_gradients(
+    group: Group, step_grads: Sequence[Tensor | None] | None = None
+) -> ParamsAndGradients:
     """Return the parameters of a group that have a gradient, and the gradients.
 
     `step_grads` are gradients for all parameters of the group. Default: the parameters' own.
@@ -64,7 +66,7 @@ def checked_gradients(optimizer: Optimized, group: Group, grads: list[Tensor]) -
     """
     rule = optimizer.rule
     if asked_view(group) is not None:
-        gradient_checks.check_dense(group, grads)
+        gradient_checks.check_dense_in_view(group, grads)
     if rule.gradient != "sparse_only" and set(map(_layout, grads)) <= {torch.strided}:
         views = real_local_views(grads)
         return Gradients(views, all_plain(views))

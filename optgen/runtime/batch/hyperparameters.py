@@ -1,4 +1,4 @@
-"""Convert a group's hyperparameters to numbers; check their counts and upper bounds."""
+"""Convert a group's hyperparameters to numbers; check upper bounds, and the lengths of tuples."""
 
 from array import array
 from collections.abc import Iterable, Iterator
@@ -86,7 +86,7 @@ _converters: WeakKeyDictionary[type[Any], HyperConverter] = WeakKeyDictionary()
 def converter_of(lowered: Lowered) -> HyperConverter:
     """Return the converter of an optimizer's class, from a cache.
 
-    `lowered` must be no function: all functions are of one class.
+    `lowered` must be an optimizer: functions over lists all have one class.
     """
     lowered_class = type(lowered)
     if lowered_class not in _converters:

@@ -33,7 +33,7 @@ _shape = attrgetter("shape")
 
 
 class States:
-    """An optimizer's states by parameter; hashes no tensor if asked in the order of the states."""
+    """An optimizer's states by parameter; look-ups in the order of the states hash no tensor."""
 
     def __init__(self, states: Mapping[Tensor, dict[str, Any]]) -> None:
         self._states = states
@@ -72,15 +72,17 @@ def make_batch(
     step_keys = [] if rule.step is None else ["step"]
     dicts, unique = states.of(members) if keys or step_keys else ([], False)
     shapes = list(map(_shape, members))
-    raw, types = _fetch_states(rule, keys, step_keys, members, seen, dicts)
+    by_key, types = _fetch_states(rule, keys, step_keys, members, seen, dicts)
     extra_columns = input_columns(rule, inputs, members) if rule.inputs else {}
     types += [shapes, [] if view is None else [view], [rule.rank(group)]]
     types += [list(map(type, _present(column))) for column in extra_columns.values()]
     same_types = previous is not None and previous.types == types
     as_is = previous.as_is if previous and same_types else _need_no_views(types)
     if rule.group_states:
-        raw = raw | group_state_columns(rule, group, members)
-    columns = [(extra_columns if state.given else raw).get(state.key, []) for state in rule.states]
+        by_key = by_key | group_state_columns(rule, group, members)
+    columns = [
+        (extra_columns if state.given else by_key).get(state.key, []) for state in rule.states
+    ]
     batch = Batch(
         group=group,
         group_id=id(group),
@@ -88,7 +90,7 @@ def make_batch(
         params=list(members) if as_is else real_local_views(members, written=True),
         grads=grads.tensors,
         states=columns if as_is else [_real_views(column) for column in columns],
-        steps=counts_as_tensors(dicts) if rule.step == "int" and raw else raw.get("step", []),
+        steps=counts_as_tensors(dicts) if rule.step == "int" and by_key else by_key.get("step", []),
         dicts=dicts,
         fresh={key: [False] * len(members) for key in rule.fresh},
         dispatch_keys=[],
@@ -110,7 +112,7 @@ def _set_dispatch_keys(
 ) -> None:
     """Set the dispatch keys of a batch, and its parts; `previous` is a batch of the same types."""
     if previous and batch.ordinary and previous.ordinary and not (rule.facts or extra_columns):
-        batch.dispatch_keys = previous.dispatch_keys  # these depend on the types only
+        batch.dispatch_keys = previous.dispatch_keys  # the keys depend on the types only
     else:
         members, params, grads = batch.members, batch.params, batch.grads
         batch.dispatch_keys = dispatch_keys(
@@ -133,15 +135,17 @@ def _fetch_states(
 ) -> tuple[dict[str, list[Any]], list[list[Any]]]:
     """Return the states and step counts by key, and the types; no states if any is missing."""
     try:
-        raw = {key: [values[key] for values in dicts] for key in step_keys}
-        raw |= _columns(rule, keys, seen, dicts)
-        present = raw if not rule.facts else {key: _present(column) for key, column in raw.items()}
+        by_key = {key: [values[key] for values in dicts] for key in step_keys}
+        by_key |= _columns(rule, keys, seen, dicts)
+        present = (
+            by_key if not rule.facts else {key: _present(column) for key, column in by_key.items()}
+        )
         tensor_keys = [*keys, *(step_keys if rule.step == "tensor" else [])]
         types = _types(rule, [members, *map(present.__getitem__, tensor_keys)])
         types += [list(map(numel, present[key])) for key in tensor_keys]
     except (KeyError, AttributeError):  # not created yet, or None in an old checkpoint
         return {}, _types(rule, [members])
-    return raw, [*types, ["complete", *keys]]
+    return by_key, [*types, ["complete", *keys]]
 
 
 def _columns(

@@ -48,7 +48,7 @@ def report_skip(optimizer: Stepping, report: SkipReport) -> Iterator[None]:
     yield
     if first is not None and _skip_count(optimizer, first) != before:
         report.skipped = True
-        _uncount(optimizer)
+        _undo_counts(optimizer)
 
 
 def _first_with_gradient(optimizer: Optimized) -> Tensor | None:
@@ -64,8 +64,8 @@ def _skip_count(optimizer: Optimized, param: Tensor | None) -> float:
 
 
 @torch.no_grad()
-def _uncount(optimizer: Optimized) -> None:
-    """Take back the last step from the counts of all parameters that took part in it."""
+def _undo_counts(optimizer: Optimized) -> None:
+    """Subtract 1 from the counts of all parameters that took part in the last step."""
     for group in optimizer.param_groups:
         for param in group["params"]:
             if param.grad is not None:

@@ -76,7 +76,7 @@ def gather_rows(rule: Rule, batch: Batch) -> TouchedRows:
 
 
 def _gather(tensors: list[Tensor], indices: list[RowIndices]) -> list[Tensor]:
-    """Copy the indexed rows; the list of an absent state is empty and stays so."""
+    """Copy the rows with these indices of each tensor; an empty list stays empty."""
     return [
         tensor.index_select(0, index[0]) if len(index) == 1 else tensor[index]
         for tensor, index in zip(tensors, indices, strict=False)

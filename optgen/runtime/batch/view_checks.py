@@ -25,10 +25,10 @@ def check_added_group(optimizer: Stepping, index: int) -> None:
 
 
 def check_views(optimizer: Stepping, groups: Sequence[Group] | None = None) -> None:
-    """Check the views of an optimizer's groups, or of groups that are to replace them.
+    """Check the views of an optimizer's groups, or of the `groups` that will replace them.
 
     An elementwise rule ignores views, so its views need not fit the parameters: an engine may have
-    replaced these by a flat partition.
+    replaced the parameters by a flat partition.
 
     Raises:
         ValueError: A view is malformed, or does not fit a parameter; or the rule cannot take a
@@ -48,7 +48,9 @@ def _check_group(optimizer: Stepping, index: int, group: Group, must_fit: bool =
     rule, view, params = optimizer.rule, asked_view(group), group["params"]
     try:
         check_form(view)
-        for param, seen in zip(params, in_view(view, params), strict=True) if must_fit else ():
+        if not must_fit:
+            return
+        for param, seen in zip(params, in_view(view, params), strict=True):
             if not rule.elementwise:
                 shard_sizes(param, seen.shape)
             try:

@@ -1,7 +1,7 @@
 """View a batch's tensors in the shape of its group's view.
 
-The memory of some tensors cannot be viewed in this shape. An example is a transposed parameter,
-with most views. These tensors are copied; the step updates the copies and writes them back.
+The memory of some tensors cannot be viewed in this shape: that of a transposed parameter, for
+example, in most shapes. Such tensors are copied; the step updates the copies and writes them back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Sizes = Sequence[int]
 
 
 def view_tensors(rule: Rule, batch: Batch) -> None:
-    """Replace a batch's parameters, gradients and states by views in the shapes of `viewed`.
+    """Replace a batch's parameters, gradients and states by views in the shapes of `batch.viewed`.
 
     States of rows, columns and single numbers have the view's shape already.
 
@@ -39,7 +39,7 @@ def view_tensors(rule: Rule, batch: Batch) -> None:
 
 
 def write_back(batch: Batch, with_gradients: bool) -> None:
-    """Write updated copies to their originals; those of gradients only if the step changes them."""
+    """Write updated copies to their originals; copies of gradients only if the step wrote them."""
     for each in batch.view_copies:
         if with_gradients or not each.is_gradient:
             each.write_back()
@@ -77,7 +77,7 @@ class _Viewer:
         """View a tensor in other sizes, or copy it; tell whether it is a copy."""
         try:
             if isinstance(tensor, QuantizedTensor):
-                return tensor.viewed(sizes), False
+                return tensor.view_codes(sizes), False
             return tensor.view(sizes), False
         except RuntimeError:  # torch cannot tell in advance whether a view is possible
             copy = self._copies_by_id.get(id(tensor))
@@ -86,8 +86,8 @@ class _Viewer:
             return copy, True
 
 
-def _shape_error(name: str, shape: torch.Size, wanted: torch.Size) -> RuntimeError:
+def _shape_error(name: str, shape: torch.Size, param_shape: torch.Size) -> RuntimeError:
     return RuntimeError(
-        f"{name} has the shape {tuple(shape)}, but its parameter {tuple(wanted)}: a step with a "
-        "view needs equal shapes"
+        f"{name} has the shape {tuple(shape)}, but its parameter {tuple(param_shape)}: a step with "
+        "a view needs equal shapes"
     )

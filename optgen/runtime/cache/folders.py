@@ -19,9 +19,9 @@ def folders() -> Iterator[Path]:
 
     The cache folder comes first, then a temporary folder, which is removed when the process ends.
     """
-    chosen = _cache_folder()
-    if chosen and _is_trusted(chosen, "OPTGEN_CACHE_DIR"):
-        yield chosen
+    cache_folder = _cache_folder()
+    if cache_folder and _is_trusted(cache_folder, "OPTGEN_CACHE_DIR"):
+        yield cache_folder
     temporary = _temporary_folder(os.getpid())
     if _is_trusted(temporary, "TMPDIR"):
         yield temporary
@@ -30,9 +30,9 @@ def folders() -> Iterator[Path]:
 def _cache_folder() -> Path | None:
     """Return the cache folder; None if it does not exist and cannot be made."""
     try:
-        chosen = _chosen_folder()
-        make(chosen)
-        return chosen
+        folder = _configured_folder()
+        make(folder)
+        return folder
     except (OSError, RuntimeError):  # RuntimeError: the user has no home folder
         return None
 
@@ -49,9 +49,9 @@ def make(folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def _chosen_folder() -> Path:
-    if chosen := os.environ.get("OPTGEN_CACHE_DIR"):
-        return Path(chosen).expanduser().absolute()
+def _configured_folder() -> Path:
+    if folder := os.environ.get("OPTGEN_CACHE_DIR"):
+        return Path(folder).expanduser().absolute()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base).absolute() if base else Path.home() / ".cache") / "optgen"
 

@@ -1,4 +1,4 @@
-"""Check that only this user can write to the cache: code from there runs with the user's rights.
+"""Check that only this user can write to the cache: its code runs with the user's rights.
 
 A path is trusted if this user or a system user owns every folder and link on the way, and nobody
 else may write to these folders. Then nobody else can change the file or folder at the end of the
@@ -66,8 +66,8 @@ def _is_private(group: int) -> bool:
         user, entry = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
     except (ImportError, KeyError):
         return False
-    alone = set(entry.gr_mem) <= {user.pw_name}
-    return alone and (user.pw_gid, user.pw_name) == (group, entry.gr_name)
+    has_no_others = set(entry.gr_mem) <= {user.pw_name}
+    return has_no_others and (user.pw_gid, user.pw_name) == (group, entry.gr_name)
 
 
 def _path_components(path: Path) -> Iterator[Path]:

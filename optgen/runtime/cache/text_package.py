@@ -1,7 +1,7 @@
 """Import a package from texts in memory, even if its files have changed since they were read.
 
 The modules have the paths of the files that the texts were read from. So tracebacks, debuggers,
-`inspect.getsource` and Triton find the source. If a file is gone, they get its text from here.
+`inspect.getsource` and Triton find the source. If a file is gone, the loader gives them its text.
 """
 
 import importlib

@@ -23,17 +23,17 @@ def texts_of(key: str, generate: Callable[[], Texts]) -> tuple[Path, Texts]:
 
     If no folder can be written to, the texts are still usable from memory.
     """
-    tried, texts = [], None
+    tried_folders, texts = [], None
     for cache in folders():
         folder = cache / "specs" / key
-        tried.append(folder)
+        tried_folders.append(folder)
         if cached := read_texts(folder):
             return folder, cached
         texts = texts or generate()
         with suppress(OSError):  # a folder that is read-only or full, or belongs to others
             write_texts(folder, texts)
             return folder, texts
-    return (tried or [Path("specs", key)])[0], texts or generate()
+    return (tried_folders or [Path("specs", key)])[0], texts or generate()
 
 
 def read_texts(folder: Path) -> Texts | None:

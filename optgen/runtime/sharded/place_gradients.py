@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from optgen.runtime.batch.gradients import WithGradient, with_gradient
+from optgen.runtime.batch.gradients import ParamsAndGradients, params_and_gradients
 from optgen.runtime.protocols import Optimized
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.tensors.dtensor import (
@@ -22,7 +22,7 @@ from optgen.runtime.tensors.dtensor import (
 
 def placed_gradients(
     optimizer: Optimized, step_grads: Sequence[Tensor | None] | None, consensus: Consensus | None
-) -> list[WithGradient]:
+) -> list[ParamsAndGradients]:
     """Return the gradients of every group, each with the placements of its parameter.
 
     `step_grads` are gradients for the only group. Default: the parameters' own gradients.
@@ -31,7 +31,7 @@ def placed_gradients(
         RuntimeError: A gradient cannot be placed as its parameter is, or the ranks of a consensus
             are about to take different steps.
     """
-    groups = [with_gradient(group, step_grads) for group in optimizer.param_groups]
+    groups = [params_and_gradients(group, step_grads) for group in optimizer.param_groups]
     if not any(misplaced_gradients(*group) for group in groups):
         return groups
     if consensus:

@@ -28,7 +28,7 @@ optimizer = optgen.optim.SGD([param], lr=0.1, momentum=0.9)
 param.grad = torch.ones(n)
 for _ in range(2):
     optimizer.step()
-assert optimizer._context.cached is not None
+assert optimizer._context.cached_step is not None
 stop = False
 def disturb():
     while not stop:
@@ -72,7 +72,7 @@ optimizer = optgen.optim.SGD([param], lr=0.1, momentum=0.9)
 for _ in range(4):
     param.grad = torch.ones_like(param)
     optimizer.step()
-assert optimizer._context.cached is not None
+assert optimizer._context.cached_step is not None
 def owners(tensor):
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 tensors = param, param.grad, optimizer.state[param]["momentum_buffer"]
@@ -113,5 +113,5 @@ param = torch.nn.Parameter(torch.zeros(3))
 param.grad = torch.ones(3)
 optimizer = optgen.optim.SGD([param])
 optimizer.step()
-assert optimizer._context.cached is not None
+assert optimizer._context.cached_step is not None
 """)

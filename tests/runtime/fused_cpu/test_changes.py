@@ -106,4 +106,4 @@ def test_a_changed_choice_of_lowering_is_seen() -> None:
         optimizer.step()
     optimizer.param_groups[0]["foreach"] = False
 
-    assert not optimizer._context.cached.run(optimizer)
+    assert not optimizer._context.cached_step.run(optimizer)

@@ -38,7 +38,7 @@ def test_a_first_step_is_the_one_that_python_gathers(
     """The steps also agree if some parameters get their first gradient later."""
     found, optimizer = new_optimizer(name)
     train(optimizer, found, 1)
-    assert optimizer._context.cached is not None
+    assert optimizer._context.cached_step is not None
     assert not optimizer._context.batches
     train(optimizer, found, 6, seed=2)
 
@@ -133,5 +133,5 @@ def test_a_parameter_without_a_gradient_gets_no_state() -> None:
     params[1].grad = torch.ones(4)
     optimizer.step()
 
-    assert optimizer._context.cached is not None
+    assert optimizer._context.cached_step is not None
     assert list(optimizer.state) == [params[1]]

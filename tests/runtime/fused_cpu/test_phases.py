@@ -346,7 +346,7 @@ def check_unscaled_once(shape: Shape) -> None:
 
 def has_cached_step(optimizer: Any) -> bool:
     """Tell whether the next step can be a cached step, whose tensors the C++ reader finds."""
-    return optimizer._context.cached is not None
+    return optimizer._context.cached_step is not None
 
 
 @pytest.mark.skipif(cached_dense_step.reader() is None, reason="no reader on this torch")

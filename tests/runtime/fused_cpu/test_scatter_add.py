@@ -121,7 +121,7 @@ def cached_and_reference() -> tuple[SGD, list[Tensor], Any, list[Tensor]]:
     reference = torch.optim.SGD([{"params": theirs[:2]}, {"params": theirs[2:], "lr": 0.2}], lr=0.1)
     trained(optimizer, ours)
     trained(reference, theirs)
-    assert isinstance(optimizer._context.cached, CachedSparseStep)
+    assert isinstance(optimizer._context.cached_step, CachedSparseStep)
     return optimizer, ours, reference, theirs
 
 
@@ -132,7 +132,7 @@ def test_a_cached_step_sees_a_new_learning_rate() -> None:
             each.param_groups[1]["lr"] *= 0.5
             trained(each, params, 1, step)
 
-    assert isinstance(optimizer._context.cached, CachedSparseStep)
+    assert isinstance(optimizer._context.cached_step, CachedSparseStep)
     assert error(ours, theirs) < 1e-6
 
 

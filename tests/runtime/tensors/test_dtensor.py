@@ -123,9 +123,9 @@ class TestACachedStep:
 
         optimizer, step = pair
         for placement in (Shard(1), Replicate(), Shard(0)):
-            cached_before = optimizer._context.cached
+            cached_before = optimizer._context.cached_step
             step(placement)
-            assert optimizer._context.cached is not cached_before
+            assert optimizer._context.cached_step is not cached_before
 
     def test_replaced_memory_is_used(self, pair: "tuple[Any, Any]") -> None:
         optimizer, step = pair

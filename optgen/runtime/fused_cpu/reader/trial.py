@@ -94,7 +94,7 @@ def _compare(ours: Any, theirs: Any, **arguments: Any) -> bool:
     unreadable = [*_tensors(), torch.randn(4, 3).t().requires_grad_()]  # the reader gives up
     optimizer = _steps(ours, theirs, readable, arguments)
     _steps(ours, theirs, unreadable, arguments)
-    return optimizer._context.cached is not None
+    return optimizer._context.cached_step is not None
 
 
 def _steps(ours: Any, theirs: Any, tensors: list[Tensor], arguments: dict[str, Any]) -> Any:

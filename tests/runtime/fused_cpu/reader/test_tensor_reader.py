@@ -98,7 +98,7 @@ def test_without_a_reader_steps_are_gathered(
 
     assert reader() is None
     assert param.tolist() == [0.0] * 3
-    assert optimizer._context.cached is None
+    assert optimizer._context.cached_step is None
 
 
 def test_nothing_is_measured_on_a_torch_that_fails_its_trial(
@@ -202,7 +202,7 @@ def test_a_busy_cached_step_refuses_a_second_call() -> None:
     param.grad = torch.ones(3)
     optimizer = Adam([param])
     optimizer.step()
-    cached = optimizer._context.cached
+    cached = optimizer._context.cached_step
     assert cached is not None
 
     with cached._busy:

@@ -63,7 +63,7 @@ def test_a_kernel_is_built_for_the_dtypes_at_hand(
 
     assert built_dtypes() == dtypes
     assert kernel_count() == 1
-    assert optimizer._context.cached is not None  # the reader took the float32 step count, too
+    assert optimizer._context.cached_step is not None  # the reader took the float32 step count, too
 
 
 @pytest.mark.parametrize("strided", [False, True])
@@ -169,13 +169,13 @@ def test_a_step_count_of_another_dtype_builds_nothing() -> None:
     with use_lowering("fused_cpu"):
         for optimizer in optimizers:
             optimizer.step()
-        cached = optimizers[0]._context.cached
+        cached = optimizers[0]._context.cached_step
         for state in optimizers[0].state.values():
             state["step"] = state["step"].double()
         for optimizer in optimizers:
             optimizer.step()
 
-    assert optimizers[0]._context.cached is cached
+    assert optimizers[0]._context.cached_step is cached
     assert kernel_count() == 1
     assert all(map(torch.equal, params, expected))
 
