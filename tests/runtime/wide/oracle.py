@@ -1,0 +1,109 @@
+"""Run wide rules beside the float64 oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from interpreter import INTERPRETED
+from runtime.wide.rule_texts import SPECS_IN_TEXTS
+from spec_files import spec_file
+from torch import Tensor
+
+import optgen
+from optgen import use_lowering
+from optgen.ir.evaluate import Member, evaluate_together
+from optgen.spec import Spec
+from optgen.spec.read_spec import read_spec
+
+LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
+SPECS_IN_FILES = ("odd_wide", "prodigy", "dadapt_adam", "clipped_lamb")
+ODD: Any = optgen.load(spec_file("odd_wide"))
+PRODIGY: Any = optgen.load(spec_file("prodigy"))
+SHAPES = ((3, 4), (5,), (3, 4), (), (2, 2, 3), (0, 3))
+LARGE_SHAPES = ((300, 700), (5,), (40_000,), (300, 700), (3, 5000))
+
+
+def parameters(shapes: Sequence[Any] = SHAPES, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    return [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes]
+
+
+def in_groups(params: list[Tensor]) -> list[dict[str, Any]]:
+    return [{"params": params[:2]}, {"params": params[2:], "lr": 0.05}]
+
+
+def give_gradients(optimizer: torch.optim.Optimizer, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            param.grad = torch.randn(param.shape, generator=generator).to(param.dtype)
+
+
+def step(optimizer: torch.optim.Optimizer, seed: int) -> None:
+    give_gradients(optimizer, seed)
+    optimizer.step()
+
+
+class Oracle:
+    """The rule in float64, for the parameters of an optimizer."""
+
+    def __init__(self, spec: str | Path | Spec, optimizer: Any) -> None:
+        source = spec_file(spec) if isinstance(spec, str) else spec
+        (self.algorithm,) = read_spec(source)
+        self.optimizer = optimizer
+        self.shared: dict[int, dict[str, Any]] = {}  # the states of each group
+        self.shared_keys = [state.key for state in self.algorithm.group_states()]
+        self.values: list[tuple[Tensor, dict[str, Any]]] = [
+            (param.detach().double().clone(), {}) for param, _ in self.members()
+        ]
+
+    def members(self) -> Iterator[tuple[Tensor, int]]:
+        for number, group in enumerate(self.optimizer.param_groups):
+            for param in group["params"]:
+                yield param, number
+
+    def step(self) -> None:
+        """Take a step of the parameters that have a gradient."""
+        chosen = [i for i, (param, _) in enumerate(self.members()) if param.grad is not None]
+        members = list(self.members())
+        results = evaluate_together(self.algorithm, [self._member(i, *members[i]) for i in chosen])
+        for index, (value, state) in zip(chosen, results, strict=True):
+            self.values[index] = value, state
+            self.shared[members[index][1]] = {key: state[key] for key in self.shared_keys}
+
+    def _member(self, index: int, param: Tensor, group: int) -> Member:
+        options = self.optimizer.param_groups[group]
+        hypers = {h.name: options[h.name] for h in self.algorithm.hypers}
+        value, state = self.values[index]
+        known_states = {**state, **self.shared.get(group, {})}
+        assert param.grad is not None
+        return Member(hypers, value, param.grad, known_states, torch.float64, group=group)
+
+    def difference(self) -> float:
+        """Return the largest difference, relative to the largest element of its parameter."""
+        pairs = zip(self.members(), self.values, strict=True)
+        return max(
+            ((param.detach().double() - value).abs().max() / value.abs().max()).item()
+            for (param, _), (value, _) in pairs
+            if value.numel()
+        )
+
+
+def check_against_oracle(spec: Path | Spec, lowering: str, shapes: Any) -> None:
+    """Check that parameters equal the oracle's after each of four steps."""
+    optimizer: Any = optgen.load(spec)(in_groups(parameters(shapes)))
+    oracle = Oracle(spec, optimizer)
+    for seed in range(4):
+        give_gradients(optimizer, seed)
+        oracle.step()
+        with use_lowering(lowering):
+            optimizer.step()
+        assert oracle.difference() < 1e-12
+
+
+# Triton has no reductions over parameters inside branches, which OddWide has.
+SPEC = SPECS_IN_TEXTS["together"] if INTERPRETED else spec_file("odd_wide")
+RULE: Any = optgen.load(SPEC)
