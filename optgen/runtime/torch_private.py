@@ -1,7 +1,7 @@
 """Private names of torch that the runtime uses, in one file, because a new torch may change them.
 
-Other files use two more kinds: `torch._foreach_*`, and private attributes of tensors and
-optimizers.
+Other files use two kinds of private names directly: `torch._foreach_*`, and private attributes of
+tensors and optimizers.
 """
 
 import sys
@@ -27,7 +27,7 @@ is_neg = torch._C.TensorBase.is_neg
 data_ptr = torch._C.TensorBase.data_ptr
 numel = torch._C.TensorBase.numel
 item = torch._C.TensorBase.item
-ignoring_overrides: Callable[..., Any] = torch._C._disabled_torch_function_impl
+call_ignoring_overrides: Callable[..., Any] = torch._C._disabled_torch_function_impl
 """Call a function of torch as if the classes of its tensors overrode no function."""
 
 WARNS_OF_SETS = torch.__version__ >= "2.15"  # compares as a version, not as text
@@ -35,10 +35,10 @@ WARNS_OF_SETS = torch.__version__ >= "2.15"  # compares as a version, not as tex
 
 
 def without_dynamo_wrapper(method: Callable[P, R]) -> Callable[P, R]:
-    """Return the method inside torch's wrapper that disables dynamo, if it has this wrapper.
+    """Return a method without torch's wrapper that disables dynamo.
 
-    The wrapper imports torch._dynamo, and with it SymPy and Triton, on its first call. It is not
-    needed here: our methods are decorated with `outside_dynamo`.
+    The wrapper imports torch._dynamo, and with it SymPy and Triton, on its first call. optgen's
+    methods do not need the wrapper, because they are decorated with `outside_dynamo`.
     """
     return cast(Callable[P, R], getattr(method, "__wrapped__", method))
 
@@ -46,8 +46,9 @@ def without_dynamo_wrapper(method: Callable[P, R]) -> Callable[P, R]:
 def outside_dynamo(function: F) -> F:
     """Keep dynamo from compiling a function or its callees, without importing dynamo.
 
-    The attributes end a graph at the call, as those of `torch.compiler.disable` do. The strategy
-    keeps the function's frame, and the frames below it, from being compiled when the call runs.
+    The attributes make dynamo end a graph before the call, as those of `torch.compiler.disable` do.
+    The strategy keeps dynamo from compiling the function's frame, and the frames of its callees,
+    when the call runs.
     """
     marked = cast(Any, function)
     marked._torchdynamo_disable = True
@@ -86,13 +87,13 @@ def check_graph_capture(optimizer: torch.optim.Optimizer) -> None:
     """Raise torch's error if a graph is being captured and some group is not capturable."""
     if not (torch.cuda.is_initialized() or torch.xpu.is_initialized()):
         return
-    lacking = [group for group in optimizer.param_groups if "capturable" not in group]
-    for group in lacking:  # torch's check reads the key
+    without_key = [group for group in optimizer.param_groups if "capturable" not in group]
+    for group in without_key:  # torch's check reads the key
         group["capturable"] = False
     try:
         optimizer._accelerator_graph_capture_health_check()
     finally:
-        for group in lacking:
+        for group in without_key:
             del group["capturable"]
 
 
@@ -132,7 +133,7 @@ def group_tensors(
 
 
 def foreach_clone(tensors: list[Tensor]) -> Sequence[Tensor]:
-    """Copy a list of tensors, by one call if this torch has such a call."""
+    """Copy a list of tensors, by one call if this version of torch has `_foreach_clone`."""
     clone = getattr(torch, "_foreach_clone", None)
     copies: Sequence[Tensor] = clone(tensors) if clone else [tensor.clone() for tensor in tensors]
     return copies
@@ -141,7 +142,7 @@ def foreach_clone(tensors: list[Tensor]) -> Sequence[Tensor]:
 def called_to_init_state() -> bool:
     """Tell whether torch's distributed checkpoints call this step, with zero gradients.
 
-    They step an optimizer without state, so that it has a state to load a checkpoint into.
+    torch takes such a step if an optimizer has no state to load a checkpoint into.
     """
     module = sys.modules.get("torch.distributed.checkpoint.state_dict")
     init_code = getattr(getattr(module, "_init_optim_state", None), "__code__", None)

@@ -13,8 +13,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 class use_lowering(ContextDecorator):
     """Take every following step through one lowering; a step raises if the lowering cannot take it.
 
-    A call as a statement holds until the next call; `use_lowering(None)` returns the choice to the
-    runtime. In a `with` statement, the choice holds in its block; as a decorator, during calls of
+    As a plain statement, a call holds until the next call; after `use_lowering(None)` the runtime
+    chooses again. In a `with` statement, a call holds in the block; as a decorator, during calls of
     the function. Each thread has a choice of its own.
 
     Args:

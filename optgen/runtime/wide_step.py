@@ -1,7 +1,7 @@
 """Step all parameters together, for a rule that reduces over several of them.
 
-Each update is a generator. It waits where it asks for a reduction over several parameters. When all
-updates have asked, they go on with the result.
+Each update is a generator. It stops at a reduction over several parameters. When all updates have
+stopped there, they go on with the result.
 """
 
 from collections.abc import Mapping, Sequence

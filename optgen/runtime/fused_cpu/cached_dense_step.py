@@ -28,7 +28,7 @@ from optgen.runtime.fused_cpu.reader.dtensor_specs import first_dtensor, specs_o
 from optgen.runtime.fused_cpu.reader.tensor_reader import Reader, reader
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.protocols import Group, Optimized
-from optgen.runtime.state.create import Created
+from optgen.runtime.state.create import CreatedState
 from optgen.runtime.tensors.group_view import seen_view
 
 _dtype = attrgetter("dtype")
@@ -108,7 +108,7 @@ class CachedDenseStep:
         self._expected = array("q", [(s and id(s)) or 0 for column in specs for s in column])
         self._request.specs = self._expected.buffer_info()[0]
 
-    def begin(self, optimizer: Optimized, created: list[Created]) -> bool:
+    def begin(self, optimizer: Optimized, created: list[CreatedState]) -> bool:
         """Take the first step; `created` lists the new states that the rule calls `fresh` on."""
         if not self._store_order(optimizer.param_groups, optimizer.state):
             return False

@@ -19,9 +19,10 @@ from optgen.runtime.tensors.quantized import to_numbers
 def backfill(
     optimizer: Optimizer, previous: list[Group], added: dict[str, Any], optional: Iterable[str] = ()
 ) -> None:
-    """Give loaded groups the keys they lack: torch's load drops keys that its checkpoint lacks.
+    """Give loaded groups the keys they lack: torch's load drops keys that the checkpoint lacks.
 
-    A key that is not in `added` keeps its value from before the load, or gets the default.
+    A key in `added` gets the value there. Any other key keeps its value from before the load; if it
+    had none, it gets the default.
 
     Args:
         optimizer: has loaded a checkpoint.
@@ -29,11 +30,11 @@ def backfill(
         added: keys that torch added to its class, and the values that torch's load gives them.
         optional: keys that a group gets only if it had them before the load.
     """
-    ours = {*optimizer.defaults, *added, *optional}
+    wanted = {*optimizer.defaults, *added, *optional}
     for index, group in enumerate(optimizer.param_groups):
         before = previous[index] if index < len(previous) else {}
         for key, value in {**optimizer.defaults, **before, **added}.items():
-            if key in ours:
+            if key in wanted:
                 group.setdefault(key, value)
 
 
@@ -44,14 +45,14 @@ def scalars_to_tensors(optimizer: Optimized) -> None:
     scalar_types = {state.key: (dtype_of(state), state.on_device) for state in scalars}
     if rule.step == "tensor":
         scalar_types["step"] = (None, False)
-    for group, param, values in _members(optimizer):
+    for group, param, values in _params_with_state(optimizer):
         for key, (dtype, on_device) in scalar_types.items():
             if key in values and not isinstance(values[key], Tensor):
                 number = float(values[key])
                 values[key] = as_scalar(number, rule, group, param, dtype, on_device)
 
 
-def _members(optimizer: Optimized) -> Iterator[tuple[Group, Tensor, dict[str, Any]]]:
+def _params_with_state(optimizer: Optimized) -> Iterator[tuple[Group, Tensor, dict[str, Any]]]:
     """Yield the group, the parameter and the state of every parameter that has a state."""
     for group in optimizer.param_groups:
         for param in group["params"]:
@@ -60,9 +61,10 @@ def _members(optimizer: Optimized) -> Iterator[tuple[Group, Tensor, dict[str, An
 
 
 def portable_state_dict(optimizer: Optimized, packed: dict[str, Any]) -> dict[str, Any]:
-    """Return a state dict that torch's class can load; change only `packed`, not its states.
+    """Make `packed` a state dict that torch's class can load, and return it.
 
-    Scalars that torch would keep on the CPU are copied there. Quantized states become float32.
+    Scalars that torch would keep on the CPU are replaced by CPU copies, and quantized states by
+    float32 tensors. The optimizer's own states do not change.
     """
     rule = optimizer.rule
     keys = ["step", *(state.key for state in rule.states if state.is_host_scalar)]
@@ -74,14 +76,14 @@ def portable_state_dict(optimizer: Optimized, packed: dict[str, Any]) -> dict[st
 
 
 def _as_numbers(values: Any) -> Any:
-    """Return a parameter's state with float32 numbers in place of codes, which others can load."""
+    """Return a parameter's state with float32 numbers in place of codes."""
     if not isinstance(values, dict):
         return values
     return {key: to_numbers(value) for key, value in values.items()}
 
 
 @dataclass(frozen=True)
-class _Unconverted:
+class _HiddenTensor:
     """A wrapper that hides a tensor from torch's load, which would change the tensor's dtype."""
 
     value: Tensor
@@ -90,27 +92,27 @@ class _Unconverted:
 @contextmanager
 def preserve_declared_dtypes(optimizer: Optimizer, rule: Rule) -> Iterator[None]:
     """Keep torch's load from converting states with a declared dtype to the parameters' dtype."""
-    declared = {state.key for state in rule.states if state.dtype is not None}
+    keys = {state.key for state in rule.states if state.dtype is not None}
 
-    def wrap(_: Optimizer, packed: dict[str, Any]) -> dict[str, Any]:
-        return {**packed, "state": {k: _wrapped(v, declared) for k, v in packed["state"].items()}}
+    def hide(_: Optimizer, packed: dict[str, Any]) -> dict[str, Any]:
+        return {**packed, "state": {k: _hide_tensors(v, keys) for k, v in packed["state"].items()}}
 
-    if not declared:
+    if not keys:
         yield
         return
-    hook = optimizer.register_load_state_dict_pre_hook(wrap)
+    hook = optimizer.register_load_state_dict_pre_hook(hide)
     try:
         yield
     finally:
         hook.remove()
 
 
-def _wrapped(values: Any, declared: set[str]) -> Any:
-    """Return a parameter's state with the values under declared keys wrapped."""
+def _hide_tensors(values: Any, keys: set[str]) -> Any:
+    """Return a parameter's state with the tensors under these keys in wrappers."""
     if not isinstance(values, dict):
         return values
     return {
-        key: _Unconverted(value) if key in declared and isinstance(value, Tensor) else value
+        key: _HiddenTensor(value) if key in keys and isinstance(value, Tensor) else value
         for key, value in values.items()
     }
 
@@ -119,10 +121,10 @@ def restore_declared_dtypes(optimizer: Optimized) -> None:
     """Unwrap loaded states with a declared dtype; convert them, and move them to their devices."""
     rule = optimizer.rule
     declared = [(state, dtype) for state in rule.states if (dtype := dtype_of(state))]
-    for group, param, values in _members(optimizer) if declared else ():
+    for group, param, values in _params_with_state(optimizer) if declared else ():
         for state, dtype in declared:
             loaded = values.get(state.key)
-            if isinstance(loaded, _Unconverted):
+            if isinstance(loaded, _HiddenTensor):
                 on_host = state.is_host_scalar
                 device = scalar_device(rule, group, param) if on_host else param.device
                 value = to_numbers(loaded.value).to(dtype=dtype, device=device)

@@ -16,16 +16,17 @@ from optgen.runtime.state.scalars import as_scalar, as_scalars
 from optgen.runtime.tensors.dtensor import is_dtensor
 from optgen.runtime.tensors.group_view import seen_params
 from optgen.runtime.tensors.matrix_states import zeros_for_matrix
-from optgen.runtime.tensors.quantized import quantized, quantized_zeros
+from optgen.runtime.tensors.quantized import quantize, quantized_zeros
 from optgen.runtime.tensors.real_views import all_plain
 from optgen.runtime.tensors.sharding import zeros_reduced
 from optgen.runtime.torch_private import foreach_clone, numel
 
 _shape, _dtype, _device = attrgetter("shape"), attrgetter("dtype"), attrgetter("device")
-# Up to this size of a parameter, copying its rows or columns takes no longer than zeroing them.
-_COPIED_ELEMENTS = 1 << 12
+# For parameters of up to this many elements, a copy of a row or column state takes no longer than
+# new zeros.
+_MAX_ELEMENTS_TO_COPY = 1 << 12
 
-Created = tuple[dict[str, Any], str]  # a parameter's state, and a new key
+CreatedState = tuple[dict[str, Any], str]  # the dict of a parameter's states, and a new key in it
 
 
 def state_keys(rule: Rule, group: Group) -> list[str]:
@@ -45,8 +46,8 @@ def create_missing(
     defaults: Mapping[str, Any],
     ahead: bool = False,
     groups: Iterable[Group] = (),
-) -> list[Created]:
-    """Create the missing states of parameters; return the `fresh` states of the rule among them.
+) -> list[CreatedState]:
+    """Create the missing states of parameters; return those of them that are in `rule.fresh`.
 
     The init of a state may name a hyperparameter. An eager state then begins with the value in the
     optimizer's `defaults`, even if the parameter's group has another value, or the parameter joined
@@ -56,26 +57,29 @@ def create_missing(
     A key can be missing after the first step too: a flag was switched on, a checkpoint was made
     without the key, or an old checkpoint holds None.
 
-    A step treats a state of `rule.fresh` in another way if it finds the state missing. So these
-    states are not created `ahead` of a step.
+    A step treats a state of `rule.fresh` differently if the state is missing. So these states are
+    not created `ahead` of a step.
     """
     skipped = rule.fresh if ahead else ()
-    kept = [s for s in rule.states if not (s.given or s.of_group) and s.key not in skipped]
-    present = [s for s in kept if s.is_present(group)]
+    own = [s for s in rule.states if not (s.given or s.of_group) and s.key not in skipped]
+    present = [s for s in own if s.is_present(group)]
     if not present and rule.step is None:
         return []
     rule.rank(group)  # raises for an invalid rank, before anything is created
     params = list(params)
-    seen = seen_params(rule, group, params)
+    views = seen_params(rule, group, params)
     with _gc_paused(len(params) * (1 + len(present))):
         dicts = [states[param] for param in params]
         if rule.step is not None:
             _create_counts(rule, group, params, dicts)
-        changed = [
-            _create_state(rule, s, group, params, seen, dicts, defaults, groups) for s in present
+        created = [
+            (dict_of_param, s.key)
+            for s in present
+            for dict_of_param in _create_state(
+                rule, s, group, params, views, dicts, defaults, groups
+            )
         ]
-    pairs = zip(present, changed, strict=True)
-    return [(values, s.key) for s, each in pairs if s.key in rule.fresh for values in each]
+    return [(dict_of_param, key) for dict_of_param, key in created if key in rule.fresh]
 
 
 _NO_TENSOR = "API has changed, `state_steps` argument must contain a list of singleton tensors"
@@ -106,14 +110,14 @@ def _create_state(
     state: State,
     group: Group,
     params: list[Tensor],
-    seen: list[Tensor],
+    views: list[Tensor],
     dicts: list[dict[str, Any]],
     defaults: Mapping[str, Any],
     groups: Iterable[Group],
 ) -> list[dict[str, Any]]:
     """Create one state where it is missing; return the dicts that lacked it."""
     missing = []
-    suits = state.suits_each(seen)
+    suits = state.suits_each(views)
     for index, values in enumerate(dicts):
         value = values.get(state.key)
         if value is None:
@@ -121,11 +125,11 @@ def _create_state(
                 missing.append(index)
         elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
             values[state.key] = value.to_dense()
-    lacking, lacking_seen = [params[index] for index in missing], [seen[i] for i in missing]
+    lacking, lacking_views = [params[index] for index in missing], [views[i] for i in missing]
     initial = (
         _indices(rule, state, group, lacking, groups)
         if state.init == "index"
-        else _initial_values(rule, state, group, lacking, lacking_seen, defaults)
+        else _initial_values(rule, state, group, lacking, lacking_views, defaults)
     )
     for index, value in zip(missing, initial, strict=True):
         dicts[index][state.key] = value
@@ -134,11 +138,11 @@ def _create_state(
 
 @contextmanager
 def _gc_paused(created: int) -> Iterator[None]:
-    """Pause the garbage collector while objects are created.
+    """Pause the garbage collector while `created` objects are created.
 
-    Thousands of new tensors start a full collection, which searches all of torch for 90 ms. It
-    would start right after the pause, so freeze and unfreeze move the new objects to the oldest
-    generation. None of them can be garbage yet.
+    Thousands of new tensors start a full collection, which searches all of torch for 90 ms. The
+    pause alone would only delay the collection. So freeze and unfreeze move the new objects to the
+    oldest generation. None of them can be garbage yet.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -157,7 +161,7 @@ def _initial_values(
     state: State,
     group: Mapping[str, Any],
     params: list[Tensor],
-    seen: list[Tensor],
+    views: list[Tensor],
     defaults: Mapping[str, Any],
 ) -> Sequence[Tensor]:
     """Return a state's initial values for several parameters, made by few calls if possible."""
@@ -172,10 +176,14 @@ def _initial_values(
         if state.shape == "scalar":
             dtype, number = dtype_of(state), float(start)
             return as_scalars(number, rule, group, params, dtype, state.on_device)
-        if start == 0 and state.shape != "like" and max(map(numel, params)) <= _COPIED_ELEMENTS:
-            return _copied_zeros(state, params, seen, rule.rank(group))
-    pairs = zip(params, seen, strict=True)
-    return [_initial_value(rule, state, group, param, shown, defaults) for param, shown in pairs]
+        if (
+            start == 0
+            and state.shape != "like"
+            and max(map(numel, params)) <= _MAX_ELEMENTS_TO_COPY
+        ):
+            return _copied_zeros(state, params, views, rule.rank(group))
+    pairs = zip(params, views, strict=True)
+    return [_initial_value(rule, state, group, param, view, defaults) for param, view in pairs]
 
 
 def _initial_codes(
@@ -188,12 +196,12 @@ def _initial_codes(
 
 
 def as_stored(state: State, param: Tensor, value: Tensor) -> Tensor:
-    """Return a value of a quantized state as the state of a parameter holds it."""
-    return quantized(value, state.block, state.map) if has_codes(state, param) else value
+    """Return a quantized state's value as codes; the value itself if the parameter is too small."""
+    return quantize(value, state.block, state.map) if has_codes(state, param) else value
 
 
 def has_codes(state: State, param: Tensor) -> bool:
-    """Tell whether a parameter is large enough for codes; a DTensor counts as a whole.
+    """Tell whether a parameter is large enough for a state of codes; a DTensor counts as a whole.
 
     Raises:
         NotImplementedError: The parameter is complex.
@@ -223,33 +231,33 @@ def _indices(
 
 
 def _copied_zeros(
-    state: State, params: list[Tensor], seen: list[Tensor], rank: int
+    state: State, params: list[Tensor], views: list[Tensor], rank: int
 ) -> Sequence[Tensor]:
     """Return zeros for each parameter's state of rows, columns or matrices.
 
     Parameters of equal shapes, dtypes and devices get copies of one tensor.
     """
-    keys: list[Any] = list(map(_shape, seen))
+    keys: list[Any] = list(map(_shape, views))
     dtypes, devices = list(map(_dtype, params)), list(map(_device, params))
     if len(set(dtypes)) > 1 or len(set(devices)) > 1:
         keys = list(zip(keys, dtypes, devices, strict=True))
-    examples = dict(zip(keys, zip(params, seen, strict=True), strict=True))
+    examples = dict(zip(keys, zip(params, views, strict=True), strict=True))
     zeros = {
-        key: _reduced_zeros(state, param, shown, dtype_of(state) or param.dtype, rank)
-        for key, (param, shown) in examples.items()
+        key: _reduced_zeros(state, param, view, dtype_of(state) or param.dtype, rank)
+        for key, (param, view) in examples.items()
     }
     return foreach_clone([zeros[key] for key in keys])
 
 
 def _reduced_zeros(
-    state: State, param: Tensor, seen: Tensor, dtype: torch.dtype, rank: int
+    state: State, param: Tensor, view: Tensor, dtype: torch.dtype, rank: int
 ) -> Tensor:
-    """Return zeros of a state of another shape than its parameter; a DTensor for a DTensor."""
+    """Return zeros for a state of rows, columns or a matrix; a DTensor if the parameter is one."""
     if not isinstance(state.shape, str):
-        return zeros_for_matrix(param, state, state.shape_for(seen, rank), dtype)
+        return zeros_for_matrix(param, state, state.shape_for(view, rank), dtype)
     if is_dtensor(type(param)):
-        return zeros_reduced(param, seen, -1 if state.shape == "row" else -2, dtype)
-    return param.new_zeros(state.shape_for(seen, rank), dtype=dtype)
+        return zeros_reduced(param, view, -1 if state.shape == "row" else -2, dtype)
+    return param.new_zeros(state.shape_for(view, rank), dtype=dtype)
 
 
 def dtype_of(state: State) -> torch.dtype | None:
@@ -272,13 +280,13 @@ def _initial_value(
     state: State,
     group: Mapping[str, Any],
     param: Tensor,
-    seen: Tensor,
+    view: Tensor,
     defaults: Mapping[str, Any],
 ) -> Tensor:
-    """Return the initial value of one parameter's state."""
+    """Return the initial value of one parameter's state; `view` is the parameter in its view."""
     dtype = dtype_of(state) or param.dtype
     if state.init == "p":
-        # A differentiable step runs with autograd, which then follows the copy to the parameter.
+        # In a differentiable step autograd is enabled, and records that the parameter was copied.
         source = param if torch.is_grad_enabled() else param.detach()
         return source.clone(memory_format=torch.preserve_format).to(dtype)
     start = _init_number(state, group, defaults)
@@ -290,7 +298,7 @@ def _initial_value(
     if state.shape == "like":
         value = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
     else:
-        value = _reduced_zeros(state, param, seen, dtype, rule.rank(group))
+        value = _reduced_zeros(state, param, view, dtype, rule.rank(group))
     if differentiable:
         value = value + (torch.complex(start, start) if value.is_complex() else start).to(dtype)
     elif number:

@@ -42,25 +42,26 @@ def copy_scalars_to_cpu(
     Args:
         saved_states: the "state" of a state_dict; not changed.
         groups: some of the "param_groups" of the state_dict.
-        keys: the keys of the scalars. All other values are passed on, not copied.
+        keys: the keys of the scalars. Values under all other keys stay as they are.
     """
-    moved: list[tuple[Any, str, Tensor]] = []
+    to_copy: list[tuple[Any, str, Tensor]] = []
     for group in groups:
         for index in group["params"]:
             for key in keys:
                 value = saved_states.get(index, {}).get(key)
                 if isinstance(value, Tensor) and not value.is_cpu:
-                    moved.append((index, key, value))
+                    to_copy.append((index, key, value))
     result = dict(saved_states)
-    for index in {index for index, _, _ in moved}:
+    for index in {index for index, _, _ in to_copy}:
         result[index] = dict(saved_states[index])
-    for (index, key, _), value in zip(moved, _on_cpu([v for _, _, v in moved]), strict=True):
-        result[index][key] = value
+    copies = _copies_on_cpu([value for _, _, value in to_copy])
+    for (index, key, _), copy in zip(to_copy, copies, strict=True):
+        result[index][key] = copy
     return result
 
 
-def _on_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copy scalars to the CPU, by one transfer for each device and dtype."""
+def _copies_on_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies of scalars on the CPU, made by one transfer for each device and dtype."""
     by_device_and_dtype: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for i, tensor in enumerate(tensors):
         by_device_and_dtype.setdefault((tensor.device, tensor.dtype), []).append(i)

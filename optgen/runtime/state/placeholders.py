@@ -3,8 +3,8 @@
 torch's distributed checkpoints ask an optimizer for its state to learn what there is to load. If
 the optimizer has no state, torch takes a step with zero gradients and a learning rate of zero. Here
 such a step only creates states. Their values are wrong for training: Rprop's step sizes would be
-zero. A rule with a special first step must not take them for existing states either. So the next
-step removes the placeholders that nobody has written to, and creates these states anew.
+zero. Nor may a rule with a special first step take the placeholders for states of an earlier step.
+So the next step removes the placeholders that nobody has written to, and creates new states.
 """
 
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -25,7 +25,7 @@ class Placeholder(NamedTuple):
 
 
 def placeholders_of(states: Mapping[Tensor, dict[str, Any]]) -> list[Placeholder]:
-    """Describe all tensors of these states as placeholders."""
+    """Return a placeholder for each tensor of these states."""
     return [
         Placeholder(param, key, value, memory_version(value))
         for param, values in states.items()

@@ -3,16 +3,16 @@
 A scale is the largest magnitude of a block. A code is the sign and a number c from 0 to 127, which
 stands for a share of the scale. For the map "linear", the share is c / 127. For "dynamic", shares
 lie closer together the smaller they are: (c + 1) / 128 is about the fourth root of the share. The
-root is computed from the bits of a float32, which are roughly its logarithm: they are divided by 4,
-and a constant is added. So no lowering needs a table, and all get equal codes. There is an
-exception: with a linear map, a GPU may fuse a product and a sum into one rounding. If two codes are
-equally near, it may then choose the other code.
+root is computed from the bits of the share as a float32, which are roughly its logarithm: the bits
+are divided by 4, and a constant is added. So no lowering needs a table, and all lowerings compute
+equal codes. There is an exception: with a linear map, a GPU may fuse a product and a sum into one
+rounding. If two codes are equally near, the GPU may then choose the other code.
 
 A number gets the nearest code. In a block without negative numbers, numbers that are not 0 get at
 least code 1, so that a rule can divide by them.
 
-Blocks whose largest magnitude is below `SMALLEST_SCALE` become zeros. If it is `TOO_LARGE_SCALE` or
-more, or NaN, the scale and so the whole block is NaN.
+Blocks whose largest magnitude is below `SMALLEST_SCALE` become zeros. If the largest magnitude is
+NaN, or `TOO_LARGE_SCALE` or more, the scale becomes NaN, and with it the whole block.
 """
 
 import torch

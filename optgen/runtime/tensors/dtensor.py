@@ -1,9 +1,9 @@
 """Return local tensors of DTensors; redistribute gradients to their parameters' placements.
 
-A DTensor is a local tensor on every rank, and a spec: the device mesh, and a placement for each of
-its dimensions. Lowerings see the local tensor. So a gradient must have its parameter's mesh and
-placements before a step. A gradient with other placements, such as Partial, is redistributed. A
-redistribution is a collective, which every rank must enter.
+A DTensor is a local tensor on every rank, and a spec: the device mesh, and a placement for each
+dimension of the mesh. Lowerings see the local tensor. So a gradient must have its parameter's mesh
+and placements before a step. A gradient with other placements, such as Partial, is redistributed.
+A redistribution is a collective, which every rank must enter.
 """
 
 import sys
@@ -43,16 +43,17 @@ def to_locals(tensors: Sequence[Tensor]) -> list[Tensor]:
         return list(tensors)
     if torch.is_grad_enabled():
         return [t.to_local() if type(t) in classes else t for t in tensors]  # type: ignore[attr-defined]
-    return list(map(_waited, (local_tensor(t) if type(t) in classes else t for t in tensors)))
+    locals_ = (local_tensor(t) if type(t) in classes else t for t in tensors)
+    return list(map(_wait_for_collective, locals_))
 
 
 def memory_version(tensor: Tensor) -> int:
-    """Return autograd's version of a tensor, or of a DTensor's local tensor."""
+    """Return autograd's version counter of a tensor, or of a DTensor's local tensor."""
     return (local_tensor(tensor) if is_dtensor(type(tensor)) else tensor)._version
 
 
 def dtensor_specs(columns: Sequence[Sequence[Tensor]]) -> list[list[Any]]:
-    """Return a list that holds one list, the specs of all DTensors; [] if there is no DTensor."""
+    """Return [the specs of all DTensors]; [] if there is no DTensor."""
     specs: list[Any] = []
     for column in columns:
         if classes := _dtensor_classes(column):
@@ -80,10 +81,10 @@ def redistribute_gradients(params: Sequence[Tensor], grads: list[Tensor]) -> lis
     misplaced = misplaced_gradients(params, grads)
     if not misplaced:
         return grads
-    placed = list(grads)
+    result = list(grads)
     for index in misplaced:
-        placed[index] = _redistribute(params[index], grads[index])
-    return placed
+        result[index] = _redistribute(params[index], grads[index])
+    return result
 
 
 def check_not_partial(params: Sequence[Tensor]) -> None:
@@ -91,7 +92,7 @@ def check_not_partial(params: Sequence[Tensor]) -> None:
     for param in params if any_dtensor(params) else ():
         if is_dtensor(type(param)) and any(p.is_partial() for p in dtensor_spec(param).placements):
             raise RuntimeError(
-                f"a parameter is a {placement_text(param)}: a step needs its values, and each "
+                f"a parameter is a {placement_text(param)}: a step needs its values, but each "
                 "rank holds a summand; redistribute the parameter before the step"
             )
 
@@ -102,7 +103,7 @@ def check_state_sharding(key: str, param: Tensor, value: Tensor) -> None:
         return
     raise RuntimeError(
         f"{key} is a {placement_text(value)}, but its parameter is a {placement_text(param)}: "
-        "load it through torch.distributed.checkpoint, or distribute it as the parameter is"
+        "load it through torch.distributed.checkpoint, or give it the parameter's placements"
     )
 
 
@@ -121,7 +122,7 @@ def _equal_specs(a: Any, b: Any) -> bool:
 
 
 def advance_versions(params: Sequence[Tensor]) -> None:
-    """Advance autograd's versions of DTensors: lowerings advance those of local tensors only."""
+    """Advance autograd's version counters of DTensors; lowerings advance those of local tensors."""
     if any_dtensor(params):
         increment_version([param for param in params if is_dtensor(type(param))])
 
@@ -130,7 +131,7 @@ def _dtensor_classes(tensors: Sequence[Tensor]) -> set[type[Any]]:
     return set(filter(is_dtensor, set(map(type, tensors))))
 
 
-def _waited(tensor: Tensor) -> Tensor:
+def _wait_for_collective(tensor: Tensor) -> Tensor:
     """Return a tensor; wait for the collective that computes it, if one is under way."""
     if not is_plain_class(type(tensor)) and hasattr(tensor, "wait"):
         return tensor.wait()  # type: ignore[no-any-return]

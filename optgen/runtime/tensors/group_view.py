@@ -1,8 +1,8 @@
 """The view of a param group: the shape in which a rule sees each parameter of the group.
 
 A rule that looks at whole parameters takes a parameter's matrices, rows and columns from its shape.
-The group option `view` gives it another shape of as many elements, `(3, heads, -1, width)` for
-example. Parameters and states keep their own shapes; only lowerings compute with views of them.
+The group option `view` makes the rule see another shape with as many elements, for example
+`(3, heads, -1, width)`. Parameters and states keep their shapes; lowerings compute with views.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def sizes_in_view(view: View, shape: Sequence[int]) -> View:
     if prod(max(size, 1) for size in view) > _MAX_ELEMENTS:
         reason = "its sizes are too large"
     elif -1 in view and not known:
-        reason = "beside 0, -1 could be any size"
+        reason = "with a size of 0, -1 could be any size"
     elif -1 in view and elements % known:
         reason = f"{elements} elements are no multiple of {known}"
     elif -1 not in view and elements != known:
@@ -75,7 +75,7 @@ def sizes_in_view(view: View, shape: Sequence[int]) -> View:
 
 
 def in_view(view: View, params: list[Tensor]) -> list[Tensor]:
-    """Return meta tensors: whole parameters in the shape of a view."""
+    """Return a meta tensor for each whole parameter, in the shape of a view."""
     check_form(view)
     by_shape_and_dtype: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
     views = []

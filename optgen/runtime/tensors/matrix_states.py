@@ -1,9 +1,9 @@
-"""Placements of states that are square or thin matrices, beside parameters that are DTensors.
+"""Placements of states that are square or thin matrices, if the parameters are DTensors.
 
 Such a state has the mesh and the leading axes of its parameter. Each mesh dimension that shards
 rows or columns of the parameter shards one axis of the state, so every rank has a shard of the
-state. The sharded axis is that of rows. If only the axis of rows has the size `rank`, the sharded
-axis is that of columns.
+state. That axis is the axis of rows. If only the axis of rows has the size `rank`, it is the axis
+of columns.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def local_matrix_shape(param: Tensor, state: State, whole: Sequence[int]) -> lis
 
 
 def check_matrix_sharding(param: Tensor, state: State, dims: int, value: Tensor) -> None:
-    """Raise a RuntimeError for a matrix state without the placements that `zeros_for_matrix` gives.
+    """Raise a RuntimeError unless a state is placed as `zeros_for_matrix` places it.
 
     Args:
         param: the parameter.

@@ -1,7 +1,7 @@
 """A state of 8 bits: a tensor whose memory holds a code for each element, and scales of blocks.
 
-Blocks are consecutive elements in memory, whatever the strides. The scales stand behind the codes,
-at a multiple of 64 bytes, so the address of the tensor tells a kernel where they are.
+A block is a run of consecutive elements in memory, whatever the strides. The scales follow the
+codes, at a multiple of 64 bytes, so a kernel finds them from the address of the tensor.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from optgen.runtime.tensors.block_codes import decode, encode
 from optgen.runtime.tensors.dtensor import is_dtensor
-from optgen.runtime.torch_private import dtensor_spec, ignoring_overrides, local_tensor
+from optgen.runtime.torch_private import call_ignoring_overrides, dtensor_spec, local_tensor
 
 _ALIGNMENT = 64
-# Functions of torch, by name, that see the memory of the codes. All others see numbers, except
-# those in `_MOVED`.
-_OF_MEMORY = frozenset(
+# Names of torch's functions that see the memory of the codes. All other functions see numbers,
+# except those in `_COPYING_FUNCTIONS`.
+_MEMORY_FUNCTIONS = frozenset(
     [
         "data_ptr",
         "numel",
@@ -47,14 +47,14 @@ _OF_MEMORY = frozenset(
         "_has_symbolic_sizes_strides",
     ]
 )
-# Attributes that are tensors of numbers.
-_COMPUTED = frozenset({"data", "T", "H", "mT", "mH", "real", "imag"})
-# Functions that copy or move codes.
-_MOVED = frozenset({"clone", "cpu", "cuda", "pin_memory", "share_memory_"})
+# Names of attributes that are tensors of numbers.
+_NUMBER_ATTRIBUTES = frozenset({"data", "T", "H", "mT", "mH", "real", "imag"})
+# Names of functions that copy or move codes.
+_COPYING_FUNCTIONS = frozenset({"clone", "cpu", "cuda", "pin_memory", "share_memory_"})
 
 
 class QuantizedTensor(Tensor):
-    """A tensor of codes of 8 bits; any computation sees the float32 numbers they stand for.
+    """A tensor of codes of 8 bits; any computation sees the float32 numbers that codes stand for.
 
     An operation in place, such as `copy_` or `mul_`, encodes its result. `dequantize` returns the
     numbers, and `clone`, `cpu` and `cuda` keep the codes. The dtype is int8, that of the codes.
@@ -122,8 +122,8 @@ class QuantizedTensor(Tensor):
         self.scales.copy_(scales)
         return self
 
-    def viewed(self, size: Sequence[int]) -> QuantizedTensor:
-        """Return a view in another shape; raise a `RuntimeError` if the memory has none."""
+    def view_codes(self, size: Sequence[int]) -> QuantizedTensor:
+        """Return a quantized view in another shape; raise a `RuntimeError` if there is none."""
         view = self.codes.view(size)
         return self._over(self._memory, view.shape, view.stride(), self.block, self.map)
 
@@ -154,7 +154,7 @@ class QuantizedTensor(Tensor):
         if func == _SET_DATA:  # two wrappers of a method are equal, but not identical
             return args[0].quantize_(_numbers_for_data(args[0], args[1]))
         if _asks_memory(func):
-            return ignoring_overrides(func, types, args, kwargs)
+            return call_ignoring_overrides(func, types, args, kwargs)
         if _keeps_codes(name, args, kwargs):
             memory = getattr(args[0]._memory, name)(*args[1:], **kwargs)
             return args[0]._with_memory(memory)
@@ -181,11 +181,12 @@ _IN_PLACE = frozenset(
 def _asks_memory(func: Any) -> bool:
     """Tell whether a function asks about memory, or about an attribute that is no tensor."""
     if func.__name__ == "__get__":
-        return func.__self__.__name__ not in _COMPUTED
-    return func.__name__ in _OF_MEMORY or func.__name__ == "__set__"
+        return func.__self__.__name__ not in _NUMBER_ATTRIBUTES
+    return func.__name__ in _MEMORY_FUNCTIONS or func.__name__ == "__set__"
 
 
 def _padded(count: int) -> int:
+    """Return the first multiple of the alignment that is at least `count`."""
     return -(-count // _ALIGNMENT) * _ALIGNMENT
 
 
@@ -196,7 +197,7 @@ def _keeps_codes(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool
     if name == "to":
         arguments = (*args[1:], *kwargs.values())
         return not any(isinstance(each, torch.dtype | Tensor) for each in arguments)
-    return name in _MOVED
+    return name in _COPYING_FUNCTIONS
 
 
 def _numbers_for_data(tensor: QuantizedTensor, values: Tensor) -> Tensor:
@@ -228,7 +229,7 @@ def _with_numbers(value: Any) -> Any:
 
 
 def _write(target: Any, values: Any) -> None:
-    """Encode the values of a tensor, or of each of a list; leave other tensors alone."""
+    """Encode values in a quantized tensor, or in those of a list; leave other tensors alone."""
     if isinstance(target, QuantizedTensor):
         target.quantize_(values)
     elif isinstance(target, list | tuple):
@@ -243,17 +244,17 @@ def is_quantized(value: Any) -> bool:
 
 
 def to_numbers(value: Any) -> Any:
-    """Return the numbers of a quantized tensor, or of such a DTensor; any other value itself."""
+    """Return the numbers of a quantized tensor or a quantized DTensor; any other value itself."""
     if isinstance(value, QuantizedTensor):
         return value.dequantize()
     return _with_local(value, local_tensor(value).dequantize()) if is_quantized(value) else value
 
 
-def quantized(values: Tensor, block: int, code_map: str) -> Tensor:
+def quantize(values: Tensor, block: int, code_map: str) -> Tensor:
     """Return a tensor in 8 bits; a DTensor with its local tensors in 8 bits."""
     if not is_dtensor(type(values)):
         return QuantizedTensor.zeros_like(values, block, code_map).quantize_(values)
-    return _with_local(values, quantized(local_tensor(values), block, code_map))
+    return _with_local(values, quantize(local_tensor(values), block, code_map))
 
 
 def quantized_zeros(like: Tensor, block: int, code_map: str) -> Tensor:
@@ -264,7 +265,7 @@ def quantized_zeros(like: Tensor, block: int, code_map: str) -> Tensor:
 
 
 def _with_local(like: Any, local: Tensor) -> Tensor:
-    """Return a DTensor with the sharding of another one, and another local tensor."""
+    """Return a DTensor over a local tensor, with the mesh and placements of another DTensor."""
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 

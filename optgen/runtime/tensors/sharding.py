@@ -20,7 +20,7 @@ _mesh_sizes: WeakKeyDictionary[Any, tuple[int, ...]] = WeakKeyDictionary()
 
 
 class ShardedAxis(NamedTuple):
-    """One sharding of a parameter: along a dimension, with a shard for each rank of a group."""
+    """A dimension along which a parameter is sharded, with a shard for each rank of a group."""
 
     group: ProcessGroup
     dim: int
@@ -34,17 +34,17 @@ class ShardedAxis(NamedTuple):
 
 
 class Sharding(NamedTuple):
-    """The mesh and placements of a sharded parameter; equal shardings step together."""
+    """The mesh and placements of a sharded parameter; parameters of one sharding step together."""
 
     mesh: Any
     placements: tuple[Any, ...]
 
     def sharded_axes(self) -> tuple[ShardedAxis, ...]:
-        """Return how parameters are sharded, outermost sharding first.
+        """Return the sharded axes, the outermost sharding first.
 
-        torch usually shards along one mesh dimension after the other. But FSDP2 shards what tensor
-        parallel has already sharded, along an earlier mesh dimension. The `split_factor` of FSDP2's
-        placement is the number of shards that there were before.
+        torch usually shards along the first mesh dimension first. But FSDP2 shards along an earlier
+        mesh dimension than tensor parallel, and shards what tensor parallel has already sharded.
+        The `split_factor` of FSDP2's placement is the number of shards that it splits further.
         """
         axes: list[ShardedAxis] = []
         for mesh_dim in reversed(range(len(self.placements))):
@@ -116,8 +116,8 @@ def shard_sizes(tensor: Tensor, sizes: Sequence[int]) -> list[int]:
     """Return the sizes of this rank's shard of a tensor that is viewed in the given sizes.
 
     A shard of the view must have the same elements as the shard of the tensor. So all axes before a
-    sharded axis must be the tensor's. The sharded axis must be the tensor's too, or the number of
-    shards must divide its size in both.
+    sharded axis must have the tensor's sizes. The sharded axis must have the tensor's size too, or
+    the number of shards must divide its size in the tensor and in the view.
 
     Raises:
         ValueError: The tensor's shards are no shards of the view.
@@ -127,10 +127,12 @@ def shard_sizes(tensor: Tensor, sizes: Sequence[int]) -> list[int]:
     sharding = sharding_of(tensor)
     local_sizes = list(sizes)
     for dim, count in sharding.shard_counts().items() if sharding else ():
-        whole, kept = tensor.shape[dim], tuple(sizes[:dim]) == tuple(tensor.shape[:dim])
-        if kept and sizes[dim : dim + 1] == (whole,):
+        whole, same_axes_before = tensor.shape[dim], tuple(sizes[:dim]) == tuple(tensor.shape[:dim])
+        if same_axes_before and sizes[dim : dim + 1] == (whole,):
             local_sizes[dim] = local_tensor(tensor).shape[dim]
-        elif kept and dim < len(sizes) and not (sizes[dim] % count or whole % count):
+        elif (
+            same_axes_before and dim < len(sizes) and sizes[dim] % count == 0 and whole % count == 0
+        ):
             local_sizes[dim] = sizes[dim] // count
         else:
             raise ValueError(
@@ -142,7 +144,7 @@ def shard_sizes(tensor: Tensor, sizes: Sequence[int]) -> list[int]:
     return local_sizes
 
 
-def zeros_reduced(tensor: Tensor, seen: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
+def zeros_reduced(tensor: Tensor, view: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
     """Return zeros of the shape that a sum over one axis of a DTensor has: the axis has size 1.
 
     The zeros are a DTensor on the tensor's mesh. Its placements are the tensor's, except that the
@@ -150,18 +152,18 @@ def zeros_reduced(tensor: Tensor, seen: Tensor, axis: int, dtype: torch.dtype) -
 
     Args:
         tensor: a DTensor.
-        seen: the tensor itself, or a tensor of the shape in which its rule sees it.
-        axis: the axis of `seen` that is reduced.
+        view: the tensor itself, or a tensor of the shape in which its rule sees it.
+        axis: the axis of `view` that is reduced.
         dtype: the dtype of the zeros.
     """
     from torch.distributed.tensor import Replicate
 
-    axis %= seen.dim()
+    axis %= view.dim()
     placements = [
         Replicate() if sharded_dim_of(placement) == axis else placement
         for placement in dtensor_spec(tensor).placements
     ]
-    whole, local = list(seen.shape), shard_sizes(tensor, seen.shape)
+    whole, local = list(view.shape), shard_sizes(tensor, view.shape)
     whole[axis] = local[axis] = 1
     return zeros_on_mesh(tensor, placements, whole, local, dtype)
 

@@ -37,7 +37,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "too many elements": ((8, 28), "216 elements are not 224"),
     "one element": ((), "216 elements are not 1"),
     "no multiple": ((7, -1), "216 elements are no multiple of 7"),
-    "0 beside -1": ((0, -1), "beside 0, -1 could be any size"),
+    "0 beside -1": ((0, -1), "with a size of 0, -1 could be any size"),
     "no elements": ((0, 8), "216 elements are not 0"),
     "huge": ((2**40, 2**40), "its sizes are too large"),
     "huge sizes and 0": ((2**62, 4, 0), "its sizes are too large"),

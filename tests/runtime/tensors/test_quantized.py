@@ -12,7 +12,7 @@ from torch import Tensor
 
 from optgen.ir import quantization
 from optgen.ir.algorithm import QUANTIZED_BLOCKS, QUANTIZED_MAPS
-from optgen.runtime.tensors.quantized import QuantizedTensor, quantized
+from optgen.runtime.tensors.quantized import QuantizedTensor, quantize
 from optgen.verification.references.eight_bits import SHARES, rounded_to_8_bits
 
 BLOCKS_AND_MAPS = list(product((64, 512), QUANTIZED_MAPS))
@@ -32,7 +32,7 @@ def test_numbers_are_the_nearest_shares(block: int, code_map: str, size: float) 
     for count in (1, 63, block, 4001):
         values = random_values(count, size)
         for each in (values, values.abs()):
-            decoded = quantized(each, block, code_map).dequantize()
+            decoded = quantize(each, block, code_map).dequantize()
             torch.testing.assert_close(
                 decoded, rounded_to_8_bits(each, block, code_map), rtol=1e-6, atol=0
             )
@@ -46,8 +46,8 @@ def test_numbers_that_were_decoded_have_the_same_codes(
     block: int, code_map: str, size: float
 ) -> None:
     for values in (random_values(4001, size), random_values(4001, size).abs()):
-        once = quantized(values, block, code_map)
-        again = quantized(once.dequantize(), block, code_map)
+        once = quantize(values, block, code_map)
+        again = quantize(once.dequantize(), block, code_map)
         assert isinstance(once, QuantizedTensor)
         assert isinstance(again, QuantizedTensor)
         assert torch.equal(once.codes, again.codes)
@@ -58,7 +58,7 @@ def test_numbers_that_were_decoded_have_the_same_codes(
 def test_every_code_is_used_and_read_back(code_map: str) -> None:
     shares = torch.tensor(SHARES[code_map])
     values = 3.0 * torch.cat([shares, -shares])
-    tensor = quantized(values, 256, code_map)
+    tensor = quantize(values, 256, code_map)
     assert isinstance(tensor, QuantizedTensor)
     assert tensor.codes.tolist() == [*range(128), *(-code for code in range(128))]
     torch.testing.assert_close(tensor.dequantize(), values, rtol=3e-7, atol=0)
@@ -71,7 +71,7 @@ def test_nan_and_infinity_spoil_their_block_only() -> None:
     values = random_values(640)
     values[3], values[100], values[200] = torch.nan, torch.inf, 1e38
     values[256:320] *= 1e-32
-    decoded = quantized(values, 64, "dynamic").dequantize()
+    decoded = quantize(values, 64, "dynamic").dequantize()
     assert decoded[:256].view(4, 64).isnan().all(dim=1).tolist() == [True, True, False, True]
     assert torch.equal(decoded[256:320], torch.zeros(64))
     assert decoded[320:].isfinite().all()
@@ -81,25 +81,25 @@ def test_nan_and_infinity_spoil_their_block_only() -> None:
 def test_denominators_do_not_become_zero() -> None:
     squares = torch.tensor([1.0, 1e-12, 0.0])
     for code_map in QUANTIZED_MAPS:
-        decoded = quantized(squares, 64, code_map).dequantize()
+        decoded = quantize(squares, 64, code_map).dequantize()
         assert (decoded > 0).tolist() == [True, True, False]
-        signed = quantized(torch.tensor([1.0, 1e-12, -1.0]), 64, code_map).dequantize()
+        signed = quantize(torch.tensor([1.0, 1e-12, -1.0]), 64, code_map).dequantize()
         assert signed[1] == 0
 
 
 def test_memory_follows_that_of_the_parameter() -> None:
     param = random_values(8 * 3 * 5 * 5).view(8, 3, 5, 5).to(memory_format=torch.channels_last)
-    tensor = quantized(param, 64, "dynamic")
+    tensor = quantize(param, 64, "dynamic")
     assert tensor.shape == param.shape
     assert tensor.stride() == param.stride() == tensor.dequantize().stride()
     in_order = rounded_to_8_bits(param.permute(0, 2, 3, 1).contiguous(), 64).permute(0, 3, 1, 2)
     torch.testing.assert_close(tensor.dequantize(), in_order, rtol=1e-6, atol=0)
-    assert quantized(param[:, ::2], 64, "linear").dequantize().shape == (8, 2, 5, 5)
+    assert quantize(param[:, ::2], 64, "linear").dequantize().shape == (8, 2, 5, 5)
 
 
 def test_operations_see_decoded_numbers() -> None:
     values = random_values(5000).view(50, 100)
-    tensor = quantized(values, 256, "dynamic")
+    tensor = quantize(values, 256, "dynamic")
     decoded = tensor.dequantize()  # type: ignore[no-untyped-call]
     assert torch.equal(tensor.exp(), decoded.exp())
     assert torch.equal(tensor.T, decoded.T)
@@ -121,7 +121,7 @@ def test_operations_see_decoded_numbers() -> None:
 
 
 def test_operations_in_place_encode_their_result() -> None:
-    tensor = quantized(random_values(5000), 256, "dynamic")
+    tensor = quantize(random_values(5000), 256, "dynamic")
     other = random_values(5000, 2.0, 1)
     assert tensor.copy_(other) is tensor
     torch.testing.assert_close(tensor.dequantize(), rounded_to_8_bits(other), rtol=1e-6, atol=0)
@@ -140,7 +140,7 @@ def test_operations_in_place_encode_their_result() -> None:
 
 def test_assigned_data_are_encoded() -> None:
     """An assignment to `data` never replaces the memory of the codes."""
-    tensor = quantized(random_values(100), 64, "dynamic")
+    tensor = quantize(random_values(100), 64, "dynamic")
     before, codes = tensor.dequantize(), tensor.codes.clone()
     tensor.data = before.clone()
     assert torch.equal(tensor.codes, codes)
@@ -150,12 +150,12 @@ def test_assigned_data_are_encoded() -> None:
         tensor.data = torch.zeros(3)
     with pytest.raises(RuntimeError, match="put a new tensor"):
         tensor.data = torch.zeros(100, device="meta")
-    assert int(quantized(torch.ones(1), 64, "dynamic")) == 1
-    assert torch.sum(input=quantized(torch.ones(4), 64, "dynamic")) == 4
+    assert int(quantize(torch.ones(1), 64, "dynamic")) == 1
+    assert torch.sum(input=quantize(torch.ones(4), 64, "dynamic")) == 4
 
 
 def test_copies_keep_the_codes() -> None:
-    tensor = quantized(random_values(5000), 128, "linear")
+    tensor = quantize(random_values(5000), 128, "linear")
     assert isinstance(tensor, QuantizedTensor)
     pickled: QuantizedTensor = pickle.loads(pickle.dumps(tensor))
     for each in (copy.deepcopy(tensor), tensor.clone(), tensor.cpu(), tensor.to("cpu"), pickled):
@@ -169,6 +169,6 @@ def test_copies_keep_the_codes() -> None:
 
 def test_codes_take_a_quarter_of_float32s_memory() -> None:
     for block in QUANTIZED_BLOCKS:
-        tensor = quantized(random_values(100_000), block, "dynamic")
+        tensor = quantize(random_values(100_000), block, "dynamic")
         assert tensor.nbytes == tensor.untyped_storage().nbytes()
         assert tensor.nbytes <= (0.27 if block > 64 else 0.28) * 400_000
