@@ -89,7 +89,7 @@ def test_reductions_over_parameters_keep_their_order(faults: list[str]) -> None:
 
 
 def test_passes_of_a_rule_that_once_failed_read_the_right_versions(faults: list[str]) -> None:
-    (algorithm,) = read_spec(FOUND / "fused_cpu_wrong_96e2e118.py")
+    (algorithm,) = read_spec(FOUND / "where_of_columns_beside_an_old_column_state.py")
     fused_cpu.lower(algorithm)
     assert faults == []
 
@@ -97,6 +97,6 @@ def test_passes_of_a_rule_that_once_failed_read_the_right_versions(faults: list[
 def test_a_wrong_schedule_is_found(faults: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its last check, a schedule reads a new column value for the old one."""
     monkeypatch.setattr(PassScheduler, "_reruns_after_store", lambda *_: False)
-    (algorithm,) = read_spec(FOUND / "fused_cpu_wrong_96e2e118.py")
+    (algorithm,) = read_spec(FOUND / "where_of_columns_beside_an_old_column_state.py")
     fused_cpu.lower(algorithm)
     assert "EXACT_MATRICES, pass 1, step columns1: reads version 8 of key_k, not -1" in faults

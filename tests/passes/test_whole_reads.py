@@ -1,4 +1,4 @@
-"""Test that uncut plans, from which the functional form is printed, read the right versions."""
+"""Test that an uncut plan reads the right version of each value (for the functional form)."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def keep_copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     planner._cached_plan.cache_clear()
 
 
-def check(algorithm: Algorithm) -> None:
-    """Check what the plans of a rule read, for all facts."""
+def check_reads(algorithm: Algorithm) -> None:
+    """Check that the uncut plans of a rule, one for each set of facts, read no stale value."""
     planner._cached_plan.cache_clear()
     for facts in fact_combinations(algorithm):
         verify_reads(planner.plan(algorithm, facts, "whole"))
@@ -39,7 +39,7 @@ def check(algorithm: Algorithm) -> None:
 
 @pytest.mark.parametrize("name", WITH_PHASES)
 def test_plans_of_rules_read_the_right_versions(name: str) -> None:
-    check(WITH_PHASES[name])
+    check_reads(WITH_PHASES[name])
 
 
 def test_plans_of_drawn_rules_read_the_right_versions() -> None:
@@ -47,7 +47,7 @@ def test_plans_of_drawn_rules_read_the_right_versions() -> None:
     for seed in range(60):
         try:
             (algorithm,) = read_spec(Spec("random", draw(f"whole {seed}")[0], "<drawn>", 1))
-            check(algorithm)
+            check_reads(algorithm)
         except (SpecError, RuleError):
             continue
         checked += 1
@@ -56,8 +56,8 @@ def test_plans_of_drawn_rules_read_the_right_versions() -> None:
 
 def test_a_stale_read_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the splitter's check, a value is inlined after a scalar that it reads has changed."""
-    (algorithm,) = read_spec(FOUND / "functional_wrong_cce8f3bb.py")
-    check(algorithm)
+    (algorithm,) = read_spec(FOUND / "old_scalar_state_in_a_column_value.py")
+    check_reads(algorithm)
     monkeypatch.setattr(Splitter, "_overwritten_before_last_use", lambda *_: False)
     with pytest.raises(StaleReadError, match="key_f is read where its variable holds"):
-        check(algorithm)
+        check_reads(algorithm)

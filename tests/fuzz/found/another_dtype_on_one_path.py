@@ -9,7 +9,7 @@ from optgen.spec import *
 
 @optimizer(paper='https://example.org')
 def Random(p, g, t, /, *, lr=hyper(0.1, ge=0)):
-    """The gradient is of the sum's type where no step has passed, and of its own after one."""
+    """In the first step the gradient has the dtype of the sum, in later steps its own."""
     x = g
     if factored(p):
         g = g - row_sum(p)
