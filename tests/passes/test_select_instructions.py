@@ -1,4 +1,4 @@
-"""Test the selected instructions, and that in-place operations write only where they may."""
+"""Test the instructions of a rule, and that no in-place operation overwrites a value in use."""
 
 from __future__ import annotations
 
@@ -18,35 +18,34 @@ def steps(rule: str) -> list[Op | Alias]:
     planned = inline_scalars(hoist_scalars(fold_denominators(plan(read(rule)))))
     sweep = planned.sweeps[0]
 
-    def flat(program: tuple[Instruction, ...]) -> list[Op | Alias]:
+    def operations(program: tuple[Instruction, ...]) -> list[Op | Alias]:
         found: list[Op | Alias] = []
         for instruction in program:
             if isinstance(instruction, Branch):
-                found += flat(instruction.then) + flat(instruction.orelse)
+                found += operations(instruction.then) + operations(instruction.orelse)
             elif instruction.quote != ("g = -g",):
                 found += [step for step in instruction.steps if not isinstance(step, Reduce)]
         return found
 
-    return flat(select_instructions(planned, sweep))
+    return operations(select_instructions(planned, sweep))
+
+
+def line(step: Op | Alias) -> str:
+    """Return the line `target = function source operands`, with `#` for a number.
+
+    The line of an in-place operation has no target, and its function ends with `_`.
+    """
+    if isinstance(step, Alias):
+        return f"{step.target} = {step.source}"
+    operands = [o if isinstance(o, str) else "#" for o in (step.source, *step.args)]
+    if step.inplace:
+        return " ".join([f"{step.function}_", *operands])
+    return " ".join([f"{step.target} = {step.function}", *operands])
 
 
 def lines(rule: str) -> list[str]:
-    """Return lines `target = function source operands`, with `#` for a number.
-
-    `function_` changes its source in place, and has no target.
-    """
-    return [
-        f"{s.target} = {s.source}"
-        if isinstance(s, Alias)
-        else " ".join(
-            [
-                "" if s.inplace else f"{s.target} =",
-                f"{s.function}{'_' if s.inplace else ''}",
-                *(o if isinstance(o, str) else "#" for o in (s.source, *s.args)),
-            ]
-        ).strip()
-        for s in steps(rule)
-    ]
+    """Return a line for every operation of a rule's first sweep."""
+    return [line(step) for step in steps(rule)]
 
 
 @pytest.mark.parametrize(
@@ -145,8 +144,8 @@ def test_a_rule_has_these_instructions(rule: str, expected: list[str]) -> None:
     assert lines(rule)[: len(expected)] == expected
 
 
-def test_a_name_of_the_author_s_keeps_its_value() -> None:
-    """A statement changes its own tensor in place, but not x, though nothing reads x afterwards."""
+def test_a_variable_of_the_rule_keeps_its_value() -> None:
+    """The statement of y changes y in place, but not x, although nothing reads x afterwards."""
     assert lines("x = g**2 + c * p; y = sqrt(x) + eps; p = p - lr * g / y; m = m + y")[:4] == [
         "x = mul grad grad",
         "add_ x param",
@@ -166,7 +165,7 @@ def test_a_tensor_with_two_names_is_not_overwritten() -> None:
     "change", ["2 * m", "m + g", "lerp(m, g, c)", "maximum(m, g)", "where(g > c, 2, m)"]
 )
 def test_a_state_with_an_alias_is_not_changed_in_place(change: str) -> None:
-    """The first sweep only sums p and the new m. It stores neither, so both may be one tensor."""
+    """The first sweep only sums p and the new m. It stores neither, so p may be an alias of m."""
     rule = f"m = exp(m); p = m; m = {change}; m = m + mean(p) - mean(m); p = p + lr * g * m"
     first, second, alias, *changes = lines(rule)
 
@@ -184,7 +183,7 @@ def test_nested_conditions_have_different_names() -> None:
     ]
 
 
-def test_a_value_that_is_needed_twice_is_computed_once() -> None:
+def test_a_repeated_expression_is_computed_once() -> None:
     written = lines("m = where(sqrt(g**2 + eps) > c, sqrt(g**2 + eps), g); p = p - lr * m")
 
     assert [line for line in written if "sqrt" in line] == ["sqrt_ operand"]
@@ -192,7 +191,7 @@ def test_a_value_that_is_needed_twice_is_computed_once() -> None:
 
 
 def test_a_state_keeps_its_value_until_its_alias_is_read() -> None:
-    """The sum's second term reads the old state by the alias g."""
+    """The term `abs(g) * g` reads the old state by the alias g."""
     written = lines("g = m; m = beta * m + abs(g) * g; p = p - lr * m")
 
     assert "mul_ exp_avg #" not in written
@@ -200,8 +199,8 @@ def test_a_state_keeps_its_value_until_its_alias_is_read() -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_gradient_is_never_changed(name: str) -> None:
-    """A step changes neither the gradient nor a name that is an alias of it or of a state."""
+def test_the_gradient_is_never_overwritten(name: str) -> None:
+    """No in-place operation writes to the gradient, or to an alias of it or of a state."""
     aliases = {"grad"}
     for step in steps(RULES[name]):
         if isinstance(step, Alias):

@@ -20,7 +20,7 @@ from optgen.spec.read_spec import read_spec
 
 
 @pytest.mark.parametrize("facts", [{"factored": True}, {"factored": False}])
-def test_no_rows_and_no_columns_are_left(facts: dict[str, bool]) -> None:
+def test_a_specialized_rule_has_no_row_or_column_values(facts: dict[str, bool]) -> None:
     planned = plan(specialize_unit_matrices(ADAFACTOR), facts)
 
     axes = {kind.axes for kind in planned.kinds.values()}
@@ -49,6 +49,6 @@ def test_a_norm_of_one_number_is_its_magnitude(word: str) -> None:
     assert "g = abs(g) * g" in to_text(specialize_unit_matrices(algorithm))
 
 
-def test_other_rules_stay_as_they_are() -> None:
+def test_an_elementwise_rule_stays_as_it_is() -> None:
     algorithm = read("p = p - lr * g")
     assert specialize_unit_matrices(algorithm) == algorithm

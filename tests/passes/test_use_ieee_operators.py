@@ -14,12 +14,12 @@ BOUNDED = "lr=hyper(0.1, ge=0), beta=hyper(0.9, ge=0, lt=1), eps=hyper(1e-8, gt=
 
 
 def guarded_ops(factor: str) -> set[str]:
-    """Return the guarded ops that a factor of the update is printed with."""
+    """Return the guarded ops in the plan of a rule whose update has this factor."""
     # a spec must read every hyperparameter
-    names = [name for name in ("beta", "eps", "free") if name not in factor]
-    rest = " * ".join(["lr", *names])
+    unread = [name for name in ("beta", "eps", "free") if name not in factor]
+    others = " * ".join(["lr", *unread])
     guarded = use_ieee_operators(
-        hoist_scalars(plan(read(spec(f"p = p - {rest} * g * ({factor})", hypers=BOUNDED))))
+        hoist_scalars(plan(read(spec(f"p = p - {others} * g * ({factor})", hypers=BOUNDED))))
     )
     nodes = (n for e in (*expressions(guarded.scalars), *guarded.values()) for n in walk(e))
     found = {n.op for n in nodes if isinstance(n, Call)}
@@ -49,7 +49,7 @@ def test_an_op_that_cannot_raise_stays_an_operator(safe: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("unsafe", "word"),
+    ("unsafe", "op"),
     [
         ("1 / (t - 1)", "divide"),
         ("1 / free", "divide"),
@@ -66,5 +66,5 @@ def test_an_op_that_cannot_raise_stays_an_operator(safe: str) -> None:
         ("lr / numel(p)", "divide"),  # the parameter may have no elements
     ],
 )
-def test_an_op_that_may_raise_is_guarded(unsafe: str, word: str) -> None:
-    assert guarded_ops(unsafe) == {word}
+def test_an_op_that_may_raise_is_guarded(unsafe: str, op: str) -> None:
+    assert guarded_ops(unsafe) == {op}

@@ -27,12 +27,12 @@ def stores(plan: Plan) -> list[bool]:
 def test_the_last_sweep_that_reads_the_gradient_stores_zeros(name: str) -> None:
     algorithm = replace(TORCH_ALGORITHMS[name], zero_grad=True)
     for plan in map(hoist_scalars, plans(algorithm)):
-        zeroing = zero_gradients(plan)
-        verify_plan(zeroing)
-        *others, last = stores(zeroing)
+        zeroing_plan = zero_gradients(plan)
+        verify_plan(zeroing_plan)
+        *others, last = stores(zeroing_plan)
         assert last
         assert not any(others)
-        changed = [sweep for sweep in zeroing.sweeps if sweep not in plan.sweeps]
+        changed = [sweep for sweep in zeroing_plan.sweeps if sweep not in plan.sweeps]
         (sweep,) = changed
         *_, written = assigns(sweep.body)
         assert written.target.name == plan.algorithm.grad
@@ -43,10 +43,10 @@ def test_a_sweep_that_does_not_read_the_gradient_stores_zeros() -> None:
     """A rule may ignore its gradient; the step still leaves it at zero."""
     (planned,) = plans(replace(TORCH_ALGORITHMS["Adam"], zero_grad=True))
     (sweep,) = planned.sweeps
-    without = Sweep(tuple(s for s in sweep.streams if s.role != "grad"), sweep.body)
-    assert stores(zero_gradients(replace(planned, phases=(without,)))) == [True]
+    sweep_without_gradient = Sweep(tuple(s for s in sweep.streams if s.role != "grad"), sweep.body)
+    assert stores(zero_gradients(replace(planned, phases=(sweep_without_gradient,)))) == [True]
 
 
-def test_other_plans_stay_as_they_are() -> None:
+def test_a_plan_without_zero_grad_stays_as_it_is() -> None:
     (planned,) = plans(TORCH_ALGORITHMS["Adam"])
     assert zero_gradients(planned) is planned
