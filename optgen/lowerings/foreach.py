@@ -25,9 +25,9 @@ from optgen.lowerings.python.function import (
 from optgen.lowerings.python.phase_printer import phases
 from optgen.lowerings.python.phase_syntax import SHARDED, TENSOR_LISTS
 from optgen.lowerings.python.random_calls import (
+    defaults_before_draws,
     draw_for_lists,
-    read_by,
-    undefined_before_draw,
+    numbers_in_draws,
 )
 from optgen.lowerings.python.scalar_program import BUCKET, scalar_lines
 from optgen.lowerings.python.signature import fresh_as_keywords, keywords, list_names
@@ -113,9 +113,9 @@ def _loop(plan: Plan, draw_arguments: str = "") -> Body:
     """
     if plan.is_cut:
         return phases(plan, TENSOR_LISTS)
-    plan, drawn = name_random(plan)
+    plan, draws = name_random(plan)
     (sweep,) = plan.sweeps
-    names = [plural(name) for name in (*(s.name for s in sweep.streams), *drawn)]
+    names = [plural(name) for name in (*(s.name for s in sweep.streams), *draws)]
     lists = ", ".join(names)
     program = select_instructions(plan, sweep)
     # A temporary that is overwritten exists twice for a moment, hence + 1.
@@ -124,9 +124,9 @@ def _loop(plan: Plan, draw_arguments: str = "") -> Body:
     lines = [f"{unpacking_target(names)} = chunk", *foreach_lines(program)]
     rows = widened(plan, f"chunks({lists}{alive_argument})", (s.stored for s in sweep.streams))
     header = f"for chunk in {rows}:"
-    reads = read_by(drawn).union(numbers_read(program))
-    body = [*draw_for_lists(drawn, draw_arguments), *indented(lines, header)]
-    return Body(body, reads, undefined_before_draw(plan, drawn))
+    reads = numbers_in_draws(draws).union(numbers_read(program))
+    body = [*draw_for_lists(draws, draw_arguments), *indented(lines, header)]
+    return Body(body, reads, defaults_before_draws(plan, draws))
 
 
 FOREACH = Lowering("foreach", "foreach.py", "foreach.py.jinja", lower)

@@ -32,19 +32,19 @@ from optgen.lowerings.python.function import (
 from optgen.lowerings.python.phase_printer import matrix_call, phases
 from optgen.lowerings.python.phase_syntax import ONE_TENSOR
 from optgen.lowerings.python.random_calls import (
+    defaults_before_draws,
     draw_for_lists,
-    draw_for_one,
-    read_by,
-    undefined_before_draw,
+    draw_for_param,
+    numbers_in_draws,
 )
 from optgen.lowerings.python.scalar_program import ONE_PARAM, scalar_lines
 from optgen.lowerings.python.signature import fresh_as_keywords, keywords, list_names
 from optgen.lowerings.python.torch_ops import forloop_lines
 from optgen.lowerings.python.whole_printer import ONE_TENSOR as WHOLE_TENSOR
 from optgen.lowerings.python.whole_printer import (
+    guarded_lines,
     read_lines,
     streams,
-    under_existence,
     whole_body,
     whole_statements,
     with_typed_numbers,
@@ -88,29 +88,29 @@ def _loop(plan: Plan) -> Body:
     """Return the in-place loop over the tensors of a bucket."""
     if plan.is_cut:
         return phases(plan, ONE_TENSOR)
-    plan, drawn = name_random(plan)
+    plan, draws = name_random(plan)
     (sweep,) = plan.sweeps
-    all_names = [*(s.name for s in sweep.streams), *drawn]
+    all_names = [*(s.name for s in sweep.streams), *draws]
     names, lists = unpacking_target(all_names), ", ".join(map(plural, all_names))
     program = select_instructions(plan, sweep)
     rows = widened(plan, f"slices({lists})", (s.stored for s in sweep.streams))
     lines = indented(forloop_lines(program), f"for {names} in {rows}:")
-    reads = read_by(drawn).union(numbers_read(program))
-    return Body([*draw_for_lists(drawn), *lines], reads, undefined_before_draw(plan, drawn))
+    reads = numbers_in_draws(draws).union(numbers_read(program))
+    return Body([*draw_for_lists(draws), *lines], reads, defaults_before_draws(plan, draws))
 
 
 def _functional(plan: Plan, whole: bool) -> Function:
     """Return the functional form of a plan; `whole` tells whether its rule is on whole matrices."""
     arguments, plan = keywords(plan), fresh_as_keywords(truths_to_bool(if_convert(plan)))
-    named, drawn = name_random(plan)
+    named, draws = name_random(plan)
     program = with_typed_numbers(named)
-    numbers = names_read(program) | read_by(drawn)
+    numbers = names_read(program) | numbers_in_draws(draws)
     stored = [stream.name for stream in streams(plan) if stream.stored]
     read = (  # with copies of the stored tensors, because autograd may need the old values
         read_lines(plan, program, WHOLE_TENSOR, stored) if whole else _read_lines(plan)
     )
-    opening = [*read, *undefined_before_draw(plan, drawn)]
-    opening += [*scalar_lines(plan, ONE_PARAM, numbers), *draw_for_one(drawn)]
+    opening = [*read, *defaults_before_draws(plan, draws)]
+    opening += [*scalar_lines(plan, ONE_PARAM, numbers), *draw_for_param(draws)]
     body = (
         whole_statements(plan, program, WHOLE_TENSOR)
         if whole
@@ -146,7 +146,7 @@ def _read_lines(plan: Plan) -> Iterator[str]:
             value = f"wider({value}, {plural(plan.algorithm.param)}[index])"
         elif stream.stored:
             value += ".clone()"
-        yield from under_existence(stream, f"{stream.name} = {value}")
+        yield from guarded_lines(stream, f"{stream.name} = {value}")
 
 
 FORLOOP = Lowering("forloop", "forloop.py", "forloop.py.jinja", lower)

@@ -21,11 +21,11 @@ from optgen.ir.nodes import (
 from optgen.ir.ops import RANDOM_OPS
 from optgen.ir.plan import Phase, Plan, Stream, Sweep
 
-Drawn = Mapping[str, Call]
+Draws = Mapping[str, Call]
 """The name of each tensor of random numbers, with the call that draws it."""
 
 
-def name_random(plan: Plan) -> tuple[Plan, Drawn]:
+def name_random(plan: Plan) -> tuple[Plan, Draws]:
     """Return the plan with a name in place of every call that draws, and the calls by name."""
     names: dict[Call, str] = {}
     used_names = {ref.name for ref in plan.kinds}
@@ -44,14 +44,14 @@ def name_random(plan: Plan) -> tuple[Plan, Drawn]:
 
 
 def draw_first(plan: Plan) -> Plan:
-    """Return a rule's only sweep with statements before it that draw its random numbers."""
-    named, drawn = name_random(plan)
-    draws = tuple(Assign(Ref(name), call) for name, call in drawn.items())
-    return named.map_sweeps(lambda body: (*draws, *body))
+    """Return the plan of one sweep with statements that draw its random numbers first."""
+    named, draws = name_random(plan)
+    statements = tuple(Assign(Ref(name), call) for name, call in draws.items())
+    return named.map_sweeps(lambda body: (*statements, *body))
 
 
-def draws_of(program: Program) -> Drawn:
-    """Return the calls that a program draws random numbers with, by the names of their results."""
+def draws_of(program: Program) -> Draws:
+    """Return the calls that draw a program's random numbers, by the names of their results."""
     values = {a.target.name: a.value for a in assigns(program)}
     return {
         name: value
@@ -60,13 +60,13 @@ def draws_of(program: Program) -> Drawn:
     }
 
 
-def with_random_streams(plan: Plan, drawn: Drawn) -> Plan:
+def with_random_streams(plan: Plan, draws: Draws) -> Plan:
     """Return the plan with random numbers as streams of the sweeps that read them."""
 
     def changed(phase: Phase) -> Phase:
         if not isinstance(phase, Sweep):
             return phase
-        names = (name for name in drawn if name in names_read(phase.body))
+        names = (name for name in draws if name in names_read(phase.body))
         random_streams = (Stream(name, "local", False) for name in names)
         return replace(phase, streams=(*phase.streams, *random_streams))
 

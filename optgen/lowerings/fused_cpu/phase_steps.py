@@ -32,7 +32,7 @@ from optgen.ir.plan import (
     reads,
 )
 from optgen.ir.whole_matrices import is_wide
-from optgen.passes.name_random import Drawn
+from optgen.passes.name_random import Draws
 from optgen.passes.rewrite import filter_assigns
 
 _LOOPS = {
@@ -80,12 +80,12 @@ class Step:
 class PhaseSteps:
     """Steps of a plan, and the axes of their values. `streams` maps streams to their axes.
 
-    The plan has names in place of random numbers; `drawn` has the calls that draw them.
+    The plan has names in place of random numbers; `draws` has the calls that draw them.
     """
 
     plan: Plan
     streams: dict[str, Axes]
-    drawn: Drawn
+    draws: Draws
     steps: list[Step] = field(default_factory=list)
     axes: dict[str, Axes] = field(default_factory=dict)  # of the values that have axes
     numbers: list[str] = field(default_factory=list)  # values without axes
@@ -141,7 +141,7 @@ class PhaseSteps:
     def _draw(self, sweep: Sweep) -> None:
         """Add steps that draw the random numbers that a sweep is the first to read."""
         read = names_read(sweep.body)
-        for name, call in self.drawn.items():
+        for name, call in self.draws.items():
             if name in read and name not in self.axes:
                 self.axes[name] = Axes.TENSOR
                 step = Step(f"draw_{name}", Axes.TENSOR, self.sweep, writes=(name,), swept=True)

@@ -28,7 +28,7 @@ from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements
 from optgen.lowerings.fused_cpu.sweep_printer import COMPUTE_TYPE, Sum, SweepPrinter
 from optgen.lowerings.fused_cpu.template_variants import dispatch_call, switch_case
-from optgen.passes.name_random import Drawn, name_random
+from optgen.passes.name_random import Draws, name_random
 
 _COLUMN = 8
 _ARGUMENT_TYPES = {
@@ -58,11 +58,11 @@ class PhasedRule:
     @cached_property
     def body(self) -> PhaseSteps:
         """Steps of the plan, and their values."""
-        plan, drawn = self._named
-        return PhaseSteps(plan, dict(self.streams), drawn)
+        plan, draws = self._named
+        return PhaseSteps(plan, dict(self.streams), draws)
 
     @cached_property
-    def _named(self) -> tuple[Plan, Drawn]:
+    def _named(self) -> tuple[Plan, Draws]:
         """The plan with names in place of random numbers, and the calls by name."""
         return name_random(self.plan)
 

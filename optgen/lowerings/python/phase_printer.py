@@ -1,7 +1,7 @@
 """Print the phases of a rule with reductions as Python, for one tensor or for lists of tensors.
 
-A large tensor is swept in blocks. A whole tensor keeps its name, and its block's name ends in
-`_block`. The small values of a list of tensors are stacked along a new first axis.
+A large tensor is swept in blocks. Names of blocks end in `_block`. The small values (numbers, rows
+and columns on the device) of a list of tensors are stacked along a new first axis.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from optgen.lowerings.python.function import Body, indented, widened
 from optgen.lowerings.python.literals import comment
 from optgen.lowerings.python.phase_syntax import PhaseSyntax
 from optgen.lowerings.python.random_calls import (
-    read_by,
-    undefined_before_draw,
+    defaults_before_draws,
+    numbers_in_draws,
 )
-from optgen.lowerings.python.widened_tensors import over_widened_tensors, widens_all
+from optgen.lowerings.python.widened_tensors import shares_widened_tensors, widened_loop_header
 from optgen.passes.coefficients_to_factors import coefficients_to_factors
 from optgen.passes.if_conversion import use_tensor_logic
 from optgen.passes.instructions import Instruction, live_tensors, numbers_read
@@ -53,32 +53,32 @@ _PRINTER = PythonPrinter({}, {})
 _ZEROS = {Axes.NONE: "zero_sum", Axes.ROW: "zero_row_sum", Axes.COLUMN: "zero_col_sum"}
 
 
-def _lists(plan: Plan) -> list[str]:
-    """Return the names of a parameter's tensors, in the order of a sublist's lists."""
+def _tensor_names(plan: Plan) -> list[str]:
+    """Return the names of a parameter's tensors, in the order of the lists in a sublist."""
     states = (s.symbol for s in plan.algorithm.device_states())
     return [plan.algorithm.param, plan.algorithm.grad, *states]
 
 
-def phases(plan: Plan, form: PhaseSyntax) -> Body:
+def phases(plan: Plan, syntax: PhaseSyntax) -> Body:
     """Print every phase of a bucket whose tensors have one shape."""
-    lists = ", ".join(map(plural, _lists(plan)))
+    lists = ", ".join(map(plural, _tensor_names(plan)))
     has_matrix_calls = any(isinstance(phase, MatrixCall) for phase in plan.phases)
-    plan = plan if has_matrix_calls or form.over_ranks else rematerialize_if_blocked(plan)
-    plan, drawn = name_random(plan)
-    plan = with_random_streams(plan, drawn)
-    if widens_all(plan) and not form.in_lists:
-        form = replace(form, whole="{0}")
+    plan = plan if has_matrix_calls or syntax.over_ranks else rematerialize_if_blocked(plan)
+    plan, draws = name_random(plan)
+    plan = with_random_streams(plan, draws)
+    if shares_widened_tensors(plan) and not syntax.in_lists:
+        syntax = replace(syntax, whole="{0}")
     factored = coefficients_to_factors(plan)
-    printer = _Printer(factored, plan.kinds, form, has_matrix_calls, dict(drawn))
+    printer = _Printer(factored, plan.kinds, syntax, has_matrix_calls, dict(draws))
     lines = list(printer.lines())
-    if widens_all(plan):
-        lines = indented(lines, over_widened_tensors(plan, form.in_lists))
-    if form.over_ranks:
+    if shares_widened_tensors(plan):
+        lines = indented(lines, widened_loop_header(plan, syntax.in_lists))
+    if syntax.over_ranks:
         lines = [*([f"sublist = {lists}"] if printer.rereads_lists else []), *lines]
     else:
-        opening = [f"{lists} = sublist"] if form.in_lists else []
-        lines = indented([*opening, *lines], form.loop.format(lists=lists))
-    return Body(lines, frozenset(printer.reads), undefined_before_draw(plan, drawn))
+        opening = [f"{lists} = sublist"] if syntax.in_lists else []
+        lines = indented([*opening, *lines], syntax.loop.format(lists=lists))
+    return Body(lines, frozenset(printer.reads), defaults_before_draws(plan, draws))
 
 
 @dataclass
@@ -87,16 +87,16 @@ class _Printer:
 
     plan: Plan
     kinds: Mapping[Ref, Kind]  # kinds before `coefficients_to_factors`
-    form: PhaseSyntax
+    syntax: PhaseSyntax
     has_matrix_calls: bool  # they take whole tensors, so no sweep runs in blocks
-    undrawn: dict[str, Call]  # random numbers that no line printed so far draws
+    undrawn_calls: dict[str, Call]  # draws of random numbers that are not printed yet
     reads: set[str] = field(default_factory=set)  # numbers read by the lines printed so far
 
     def lines(self) -> Iterator[str]:
         """Yield the lines inside the loop over tensors or sublists."""
         if reads_blocked(self.plan):
-            yield self.form.blocked
-        yield from (f"{name} = None" for name in self._may_be_unassigned())
+            yield self.syntax.set_blocked
+        yield from (f"{name} = None" for name in self._sometimes_unassigned())
         for state in self.plan.algorithm.finish_states():
             line = f"{state.symbol} = {self._filled_in(self._read(state), state.symbol)}"
             yield from indented([line], f"if {state.when}:") if state.when else [line]
@@ -104,8 +104,10 @@ class _Printer:
             match phase:
                 case Sweep():
                     yield from self._draw(phase)
-                    uncut = self._runs_on_whole_tensors(phase)
-                    yield from self._over_whole(phase) if uncut else self._over_blocks(phase)
+                    if self._runs_on_whole_tensors(phase):
+                        yield from self._lines_over_whole_tensors(phase)
+                    else:
+                        yield from self._lines_over_blocks(phase)
                     yield from self._completion(phase.reductions)
                 case Finish(body):
                     yield from self._finish(body)
@@ -114,26 +116,28 @@ class _Printer:
 
     def _draw(self, sweep: Sweep) -> list[str]:
         """Return the lines that draw the random numbers that a sweep is the first to read."""
-        read = names_read(sweep.body) & self.undrawn.keys()
-        first_read = {name: self.undrawn.pop(name) for name in sorted(read)}
-        self.reads |= read_by(first_read)
-        return self.form.draw(first_read)
+        read = names_read(sweep.body) & self.undrawn_calls.keys()
+        first_read = {name: self.undrawn_calls.pop(name) for name in sorted(read)}
+        self.reads |= numbers_in_draws(first_read)
+        return self.syntax.draw(first_read)
 
     def _read(self, state: State) -> str:
         """Return the text that reads a row or column state, or a scalar state on the device."""
         if state.on_device:
-            return self.form.read_number
-        return self.form.read_wider if widens(self.plan.algorithm) else self.form.read
+            return self.syntax.read_number
+        return self.syntax.read_wider if widens(self.plan.algorithm) else self.syntax.read
 
     @property
     def rereads_lists(self) -> bool:
         """Tell whether a sweep reads a list whose name an earlier sweep has reassigned."""
-        return self.form.in_lists and any(map(self._reassigned_streams, self.plan.sweeps))
+        return self.syntax.in_lists and any(map(self._reassigned_streams, self.plan.sweeps))
 
     def _runs_on_whole_tensors(self, sweep: Sweep) -> bool:
         """Tell whether a sweep runs on whole tensors, without small values."""
-        small = any(map(self._is_small, _touched(sweep))) or widens(self.plan.algorithm)
-        return self.has_matrix_calls and not small and not self._changes_later_gradient(sweep)
+        if not self.has_matrix_calls or widens(self.plan.algorithm):
+            return False
+        has_small_values = any(map(self._is_small, _names_read_or_reduced(sweep)))
+        return not has_small_values and not self._changes_later_gradient(sweep)
 
     def _changes_later_gradient(self, sweep: Sweep) -> bool:
         """Tell whether a sweep over lists changes the gradient that a later sweep reads."""
@@ -141,23 +145,23 @@ class _Printer:
         grad = self.plan.algorithm.grad
         changed = any(a.target.name == grad for a in assigns(sweep.body))
         read = any(stream.name == grad for other in later for stream in other.streams)
-        return self.form.in_lists and changed and read
+        return self.syntax.in_lists and changed and read
 
-    def _over_whole(self, sweep: Sweep) -> Iterator[str]:
+    def _lines_over_whole_tensors(self, sweep: Sweep) -> Iterator[str]:
         """Print a sweep over whole tensors, one operation after another."""
-        if self.form.in_lists:
-            yield from self._restored_lists(sweep)
+        if self.syntax.in_lists:
+            yield from self._restoring_lines(sweep)
         else:
-            for stream in self._taken_streams(sweep):
+            for stream in self._loop_streams(sweep):
                 if stream.role != "local":
-                    line = f"{stream.name} = {self._filled_in(self.form.whole, stream.name)}"
+                    line = f"{stream.name} = {self._filled_in(self.syntax.whole, stream.name)}"
                     yield from indented([line], f"if {stream.when}:") if stream.when else [line]
-        yield from self.form.lines(self._instructions(sweep))
+        yield from self.syntax.lines(self._instructions(sweep))
 
-    def _restored_lists(self, sweep: Sweep) -> Iterator[str]:
-        """Restore the lists whose names an earlier sweep has reassigned."""
+    def _restoring_lines(self, sweep: Sweep) -> Iterator[str]:
+        """Yield the lines that restore lists whose names an earlier sweep has reassigned."""
         for name in self._reassigned_streams(sweep):
-            yield f"{plural(name)} = sublist[{_lists(self.plan).index(name)}]"
+            yield f"{plural(name)} = sublist[{_tensor_names(self.plan).index(name)}]"
 
     def _reassigned_streams(self, sweep: Sweep) -> list[str]:
         """Return the streams of a sweep whose names an earlier sweep has reassigned."""
@@ -169,49 +173,50 @@ class _Printer:
         reassigned = {a.target.name for other in before for a in assigns(other.body)} - stored
         return [s.name for s in sweep.streams if s.name in reassigned and s.role != "local"]
 
-    def _over_blocks(self, sweep: Sweep) -> Iterator[str]:
+    def _lines_over_blocks(self, sweep: Sweep) -> Iterator[str]:
         """Initialize the sums, then loop over the blocks."""
-        if self.form.in_lists:
-            yield from self._restored_lists(sweep)
+        if self.syntax.in_lists:
+            yield from self._restoring_lines(sweep)
         for stmt in sweep.reductions:
             zero = _ZEROS[self.kinds[stmt.target].axes]
-            yield f"{stmt.target.name} = {zero}({self._like()}{self.form.count})"
-        small = dict.fromkeys(ref for ref in _touched(sweep) if self._is_small(ref))
+            yield f"{stmt.target.name} = {zero}({self._sample_param()}{self.syntax.count})"
+        small = dict.fromkeys(ref for ref in _names_read_or_reduced(sweep) if self._is_small(ref))
         sums = {r.target for r in sweep.reductions if self.kinds[r.target].axes is Axes.NONE}
         small_values = [ref.name for ref in small if ref not in sums]
         accumulators = [ref.name for ref in small if ref in sums]  # of sums over whole tensors
-        in_chunks = self.form.over_ranks and not self.has_matrix_calls
-        if self.form.in_lists and not in_chunks:
-            yield from (f"{plural(name)} = {self._small(name)}" for name in accumulators)
-        taken_streams = self._taken_streams(sweep)
-        streams = [s.name for s in taken_streams]
-        arguments = [self._whole(stream) for stream in taken_streams]
-        arguments += [self._small(name) for name in small_values]
+        in_chunks = self.syntax.over_ranks and not self.has_matrix_calls
+        if self.syntax.in_lists and not in_chunks:
+            yield from (f"{plural(name)} = {self._small_argument(name)}" for name in accumulators)
+        loop_streams = self._loop_streams(sweep)
+        streams = [s.name for s in loop_streams]
+        arguments = [self._whole_argument(stream) for stream in loop_streams]
+        arguments += [self._small_argument(name) for name in small_values]
         if in_chunks and accumulators:
             small_values += accumulators
-            arguments.append(f"sums=[{', '.join(map(self._small, accumulators))}]")
+            arguments.append(f"sums=[{', '.join(map(self._small_argument, accumulators))}]")
         instructions = self._instructions(sweep, {*streams, *small_values})
-        lines = list(self.form.lines(instructions))
-        taken = [self._listed(f"{name}_block") for name in (*streams, *small_values)]
-        if taken_streams[0] not in sweep.streams and not any(taken[0] in line for line in lines):
-            taken[0] = "_"  # unread: it only tells `blocks` how large they may be
-        names = ", ".join(taken) + "," * (len(taken) == 1)
-        blocks = self.form.uncut if self.has_matrix_calls else self.form.blocks
-        taken_blocks = f"{blocks}({', '.join(arguments)})"
-        stored = (s.stored for s in taken_streams)
-        rows = taken_blocks if widens_all(self.plan) else widened(self.plan, taken_blocks, stored)
-        yield f"for {names} in {rows}:"
+        lines = list(self.syntax.lines(instructions))
+        loop_variables = [self._listed(f"{name}_block") for name in (*streams, *small_values)]
+        is_first_read = any(loop_variables[0] in line for line in lines)
+        if loop_streams[0] not in sweep.streams and not is_first_read:
+            loop_variables[0] = "_"  # it only decides how large blocks may be
+        names = ", ".join(loop_variables) + "," * (len(loop_variables) == 1)
+        blocks = self.syntax.single_block if self.has_matrix_calls else self.syntax.blocks
+        blocks_call = f"{blocks}({', '.join(arguments)})"
+        if not shares_widened_tensors(self.plan):
+            blocks_call = widened(self.plan, blocks_call, (s.stored for s in loop_streams))
+        yield f"for {names} in {blocks_call}:"
         yield from (f"    {line}" for line in lines)
-        large = live_tensors(instructions, [f"{name}_block" for name in streams])
-        if large and in_chunks and sweep.reductions:
-            yield f"del {', '.join(map(plural, large))}  # freed before waiting for other ranks"
+        live = live_tensors(instructions, [f"{name}_block" for name in streams])
+        if live and in_chunks and sweep.reductions:
+            yield f"del {', '.join(map(plural, live))}  # freed before waiting for other ranks"
 
-    def _taken_streams(self, sweep: Sweep) -> list[Stream]:
-        """Return the streams of a sweep, starting with one that always exists, in param's dtype."""
-        taken = [s for s in sweep.streams if s.role != "local" or not s.stored]
-        if taken and _is_like_param(taken[0]):
-            return taken
-        return [Stream(self.plan.algorithm.param, "param", False), *taken]
+    def _loop_streams(self, sweep: Sweep) -> list[Stream]:
+        """Return the streams of the loop; the first always exists, in the parameter's dtype."""
+        streams = [s for s in sweep.streams if s.role != "local" or not s.stored]
+        if streams and _is_like_param(streams[0]):
+            return streams
+        return [Stream(self.plan.algorithm.param, "param", False), *streams]
 
     def _instructions(self, sweep: Sweep, blocks: Collection[str] = ()) -> tuple[Instruction, ...]:
         """Select a sweep's instructions; names in `blocks` get the suffix `_block`."""
@@ -219,7 +224,7 @@ class _Printer:
         def block_name(ref: Ref) -> Ref:
             return replace(ref, name=f"{ref.name}_block") if ref.name in blocks else ref
 
-        streams = (s for s in self._taken_streams(sweep) if s.role != "local")
+        streams = (s for s in self._loop_streams(sweep) if s.role != "local")
         renamed = Sweep(
             tuple(replace(s, name=block_name(Ref(s.name)).name) for s in streams),
             rename_program(sweep.body, block_name),
@@ -231,18 +236,20 @@ class _Printer:
 
     def _finish(self, body: Program) -> Iterator[str]:
         """Print a finish: its small values, then the stores of its states."""
-        printer = PythonPrinter({self.plan.algorithm.param: self.form.param}, self.form.functions)
+        printer = PythonPrinter(
+            {self.plan.algorithm.param: self.syntax.param}, self.syntax.functions
+        )
         self.reads |= names_read(body)
-        requests = collective_points(body) if self.form.over_ranks else {}
-        in_lists = self.form.in_lists  # in lists, a stacked state is a copy already
+        requests = collective_points(body) if self.syntax.over_ranks else {}
+        in_lists = self.syntax.in_lists  # in lists, a stacked state is a copy already
 
         def line(stmt: Assign) -> str:
             if is_wide(stmt.value):
-                return f"{stmt.target.name} = {self._wide(stmt.value, printer)}"
+                return f"{stmt.target.name} = {self._wide_reduction(stmt.value, printer)}"
             expr = use_tensor_logic(stmt.value, self._is_device_value)
             value = printer.text(self._with_equal_sides(expr))
             if self._is_small(stmt.target) and not self._is_device_value(stmt.value):
-                value = f"number({self._like()}, {value}{self.form.count})"
+                value = f"number({self._sample_param()}, {value}{self.syntax.count})"
             if isinstance(stmt.value, Ref) and self._is_state(stmt.value) and not in_lists:
                 value += ".clone()"  # the state is overwritten later
             completion = self._completion(requests.get(stmt.target, ()))
@@ -252,32 +259,32 @@ class _Printer:
         assigned = {a.target.name for a in assigns(body)}
         for state in self.plan.algorithm.states:
             if state.symbol in assigned:
-                form = self.form.write_number if state.on_device else self.form.write
-                write = self._filled_in(form, state.symbol)
+                text = self.syntax.write_number if state.on_device else self.syntax.write
+                write = self._filled_in(text, state.symbol)
                 yield from indented([write], f"if {state.when}:") if state.when else [write]
 
-    def _wide(self, reduction: Expr, printer: PythonPrinter) -> str:
+    def _wide_reduction(self, reduction: Expr, printer: PythonPrinter) -> str:
         """Return the text that requests a reduction over several parameters."""
         assert isinstance(reduction, Call)
         (operand,) = reduction.args
         text = printer.text(operand)
         if not self._is_device_value(operand):
-            text = f"number({self._like()}, {text}{self.form.count})"
+            text = f"number({self._sample_param()}, {text}{self.syntax.count})"
         return f"yield {reduction.op}({text})"
 
     def _with_equal_sides(self, value: Expr) -> Expr:
-        """Return a value in which a `where` with a reduced number on a side has tensors on both."""
+        """Return a value in which a `where` has tensors on both sides if it has one on a side."""
         new_value = rebuild(value, self._with_equal_sides)
         match value:
             case Call("where", (condition, *arms)) if not self._is_device_value(condition) and any(
                 map(self._is_device_value, arms)
             ):
                 _, *new_arms = children(new_value)
-                count = [Ref(self.form.count.removeprefix(", "))] if self.form.count else []
+                count = [Ref(self.syntax.count.removeprefix(", "))] if self.syntax.count else []
                 tensors = (
                     new
                     if self._is_device_value(old)
-                    else Call("number", (Ref(self._like()), new, *count))
+                    else Call("number", (Ref(self._sample_param()), new, *count))
                     for old, new in zip(arms, new_arms, strict=True)
                 )
                 return Call("where", (condition, *tensors))
@@ -289,7 +296,9 @@ class _Printer:
     def _completion(self, reductions: Sequence[Assign]) -> list[str]:
         """Return the line that requests the completion of these reductions over the ranks."""
         requests = (
-            collective_requests(reductions, self.kinds.__getitem__) if self.form.over_ranks else []
+            collective_requests(reductions, self.kinds.__getitem__)
+            if self.syntax.over_ranks
+            else []
         )
         return [f"yield [{', '.join(requests)}]"] if requests else []
 
@@ -298,17 +307,17 @@ class _Printer:
         yield from map(comment, call.quote)
         self.reads |= {ref.name for arg in call.args for ref in refs(arg)}
         target, (first, *rest) = call.target.name, (_PRINTER.text(arg) for arg in call.args)
-        if self.form.over_ranks:
+        if self.syntax.over_ranks:
             yield f"whole = yield collectives.gather({plural(first)})"
             result = f"{call.op}({', '.join(['whole', *rest])})"
             yield f"{plural(target)} = yield collectives.scatter({result})"
-        elif self.form.in_lists:
+        elif self.syntax.in_lists:
             yield f"{plural(target)} = {call.op}({', '.join([plural(first), *rest])})"
         else:
             yield f"{target} = {matrix_call(Call(call.op, call.args))}"
         if not self._is_only_added(call.target):  # some ops need equal dtypes
-            cast = f"{target}.to({self._like()}.dtype)"
-            text = f"[{cast} for {target} in {plural(target)}]" if self.form.in_lists else cast
+            cast = f"{target}.to({self._sample_param()}.dtype)"
+            text = f"[{cast} for {target} in {plural(target)}]" if self.syntax.in_lists else cast
             yield f"{self._listed(target)} = {text}"
 
     def _is_only_added(self, target: Ref) -> bool:
@@ -321,10 +330,10 @@ class _Printer:
                 return False
         return True
 
-    def _like(self) -> str:
-        """Return the text of a tensor with the bucket's shape."""
-        whole = self._filled_in(self.form.whole, self.plan.algorithm.param)
-        return f"{whole}[0]" if self.form.in_lists else whole
+    def _sample_param(self) -> str:
+        """Return the text of a parameter of the bucket; all have its shape, dtype and device."""
+        whole = self._filled_in(self.syntax.whole, self.plan.algorithm.param)
+        return f"{whole}[0]" if self.syntax.in_lists else whole
 
     def _is_device_value(self, expr: Expr) -> bool:
         """Tell whether a value is known only on the device."""
@@ -336,18 +345,17 @@ class _Printer:
         return kind.stage is Stage.DEVICE and kind.axes is not Axes.TENSOR
 
     def _listed(self, name: str) -> str:
-        return plural(name) if self.form.in_lists else name
+        return plural(name) if self.syntax.in_lists else name
 
-    def _whole(self, stream: Stream) -> str:
+    def _whole_argument(self, stream: Stream) -> str:
         """Return the text of a whole tensor or list; a missing state is None or an empty list."""
         if stream.role == "local":
             return self._listed(stream.name)
-        text = self._filled_in(self.form.whole, stream.name)
-        return (
-            f"{text} if {stream.when} else None" if stream.when and not self.form.in_lists else text
-        )
+        text = self._filled_in(self.syntax.whole, stream.name)
+        may_be_none = stream.when and not self.syntax.in_lists
+        return f"{text} if {stream.when} else None" if may_be_none else text
 
-    def _may_be_unassigned(self) -> list[str]:
+    def _sometimes_unassigned(self) -> list[str]:
         """Return the small values that start as None, because some path leaves them unassigned.
 
         These include the states that exist only under a condition.
@@ -355,16 +363,16 @@ class _Printer:
         finishes = [phase.body for phase in self.plan.phases if isinstance(phase, Finish)]
         names = {a.target.name: None for body in finishes for a in assigns(body)}
         always = {name for body in finishes for name in always_assigned(body)}
-        read = {ref.name for sweep in self.plan.sweeps for ref in _touched(sweep)}
+        read = {ref.name for sweep in self.plan.sweeps for ref in _names_read_or_reduced(sweep)}
         states = {state.symbol for state in self.plan.algorithm.states}
         optional = [s.symbol for s in self.plan.algorithm.factor_states() if s.when]
         sometimes = [name for name in names if name not in always | states]
         return [name for name in (*optional, *sometimes) if name in read]
 
-    def _small(self, name: str) -> str:
+    def _small_argument(self, name: str) -> str:
         """Return the text of a small value as an argument of the loop over blocks."""
-        text = self._filled_in(self.form.small, name)
-        may_be_none = self.form.in_lists and name in self._may_be_unassigned()
+        text = self._filled_in(self.syntax.small, name)
+        may_be_none = self.syntax.in_lists and name in self._sometimes_unassigned()
         return f"[] if {name} is None else {text}" if may_be_none else text
 
     def _filled_in(self, spelling: str, name: str) -> str:
@@ -383,7 +391,7 @@ def _is_like_param(stream: Stream) -> bool:
     return stream.role != "local" and not (state and (state.when or state.dtype))
 
 
-def _touched(sweep: Sweep) -> Iterator[Ref]:
+def _names_read_or_reduced(sweep: Sweep) -> Iterator[Ref]:
     """Yield every name that a sweep reads or reduces to, in order."""
     yield from (stmt.target for stmt in sweep.reductions)
     for expr in expressions(sweep.body):

@@ -28,7 +28,7 @@ from optgen.passes.rewrite import filter_assigns
 
 @dataclass(frozen=True)
 class ScalarText:
-    """Texts that read and write the step and scalar states.
+    """Texts of the code that reads and writes the step count and scalar states.
 
     `param` is the parameter whose properties are read; in a bucket, they are equal for all
     parameters. `advance` adds one to the step count and returns it. `tensor` is the 0-dim tensor of
@@ -55,73 +55,83 @@ ONE_PARAM = ScalarText(
 )
 
 
-def scalar_lines(plan: Plan, form: ScalarText, reads: Collection[str]) -> list[str]:
-    """Return the lines of the scalar program that later lines need, the step count first."""
+def scalar_lines(plan: Plan, texts: ScalarText, reads: Collection[str]) -> list[str]:
+    """Return the lines of the scalar program, the step count first.
+
+    `reads` are the names that later lines read. Other names are left out if nothing reads them.
+    """
     states = {s.symbol for s in plan.algorithm.scalar_states()}
     plan = replace(
         plan, scalars=_without_unread(reuse_item_names(plan.scalars), states.union(reads))
     )
-    later = {r.name for r in _reads(plan) if r.version > 0}
-    param = {plan.algorithm.param: form.param}
+    read_after_store = {r.name for r in _refs_read(plan) if r.version > 0}
+    param = {plan.algorithm.param: texts.param}
     printer = PythonPrinter(param, {})
 
     def line(stmt: Assign) -> str:
         name = stmt.target.name
         if name not in states:
             return f"{name} = {printer.text(stmt.value)}"
-        tensor = form.tensor.format(plural(name))
+        tensor = texts.tensor.format(plural(name))
         value = PythonPrinter(param | {name: tensor}, {}).text(stmt.value)
-        stored = form.store.format(plural(name), value)
-        return f"{name} = {stored}" if name in later else stored
+        stored = texts.store.format(plural(name), value)
+        return f"{name} = {stored}" if name in read_after_store else stored
 
-    copies = _old_values(plan)
+    copies = _copies_of_old_values(plan)
     program = tuple(s for s in plan.scalars if s not in copies.values())
-    return [*_openings(plan, form, copies), *_unpacked(statements(program, printer, line), plan)]
+    return [
+        *_opening_lines(plan, texts, copies),
+        *_with_unpackings(statements(program, printer, line), plan),
+    ]
 
 
 def _without_unread(program: Program, needed: set[str]) -> Program:
-    """Return the program without unread names, such as the second weight of a lerp.
+    """Return the program without names that nothing reads, such as the second weight of a lerp.
 
     The items of a tuple stay, because one line unpacks them.
     """
     read = needed | names_read(program)
-    fewer = filter_assigns(program, lambda a: a.target.name in read or is_item(a.value))
-    return program if fewer == program else _without_unread(fewer, needed)
+    shorter = filter_assigns(program, lambda a: a.target.name in read or is_item(a.value))
+    return program if shorter == program else _without_unread(shorter, needed)
 
 
-def _reads(plan: Plan) -> Iterator[Ref]:
+def _refs_read(plan: Plan) -> Iterator[Ref]:
+    """Yield every name that the scalar program or a phase reads, as often as it is read."""
     return (r for e in (*expressions(plan.scalars), *plan.values()) for r in refs(e))
 
 
-def _old_values(plan: Plan) -> dict[str, Assign]:
-    """Map each scalar state to the copy of its old value, if nothing else reads that value."""
-    reads = Counter(r for r in _reads(plan) if r.version == 0)
+def _copies_of_old_values(plan: Plan) -> dict[str, Assign]:
+    """Map a scalar state to the statement that copies its old value, if nothing else reads it."""
+    reads = Counter(r for r in _refs_read(plan) if r.version == 0)
     branches = tuple(s for s in plan.scalars if isinstance(s, If))
     states = {s.symbol for s in plan.algorithm.scalar_states()}
-    unbranched = states - {a.target.name for a in assigns(branches)}
+    unbranched_states = states - {a.target.name for a in assigns(branches)}
     return {
         stmt.value.name: stmt
         for stmt in plan.scalars
         if isinstance(stmt, Assign) and isinstance(stmt.value, Ref)
         if stmt.target.name not in states
-        if stmt.value.name in unbranched and reads[stmt.value] == 1
+        if stmt.value.name in unbranched_states and reads[stmt.value] == 1
     }
 
 
-def _openings(plan: Plan, form: ScalarText, copies: Mapping[str, Assign]) -> list[str]:
+def _opening_lines(plan: Plan, texts: ScalarText, copies: Mapping[str, Assign]) -> list[str]:
     """Return the lines that advance the step and read the old values of scalar states."""
     lines = []
     if plan.algorithm.step:
-        is_read = Ref(plan.algorithm.step) in set(_reads(plan))
-        lines.append(f"{plan.algorithm.step} = {form.advance}" if is_read else form.advance)
+        is_read = Ref(plan.algorithm.step) in set(_refs_read(plan))
+        lines.append(f"{plan.algorithm.step} = {texts.advance}" if is_read else texts.advance)
     for state in plan.algorithm.scalar_states():
-        elsewhere = [*expressions(_without_assigns_to(plan.scalars, state.symbol)), *plan.values()]
+        other_values = [
+            *expressions(_without_assigns_to(plan.scalars, state.symbol)),
+            *plan.values(),
+        ]
         branches = tuple(s for s in plan.scalars if isinstance(s, If))
         in_branch = any(a.target.name == state.symbol for a in assigns(branches))
-        if in_branch or Ref(state.symbol) in {r for e in elsewhere for r in refs(e)}:
+        if in_branch or Ref(state.symbol) in {r for e in other_values for r in refs(e)}:
             copy = copies.get(state.symbol)
             name = copy.target.name if copy else state.symbol
-            lines.append(f"{name} = {form.read.format(plural(state.symbol))}")
+            lines.append(f"{name} = {texts.read.format(plural(state.symbol))}")
     return lines
 
 
@@ -130,8 +140,8 @@ def _without_assigns_to(program: Program, name: str) -> Program:
     return filter_assigns(program, lambda a: a.target.name != name)
 
 
-def _unpacked(lines: list[str], plan: Plan) -> list[str]:
-    """Merge `beta1 = betas[0]` and `beta2 = betas[1]` into the author's one line."""
+def _with_unpackings(lines: list[str], plan: Plan) -> list[str]:
+    """Return lines with `beta1 = betas[0]` and `beta2 = betas[1]` merged into the author's line."""
     items: dict[str, list[Assign]] = {}
     for stmt in assigns(plan.scalars):
         if stmt.quote and is_item(stmt.value):

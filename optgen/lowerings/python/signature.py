@@ -19,7 +19,7 @@ def list_names(algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def keywords(plan: Plan) -> tuple[str, ...]:
-    """Return the annotated keyword-only arguments: hyperparameters, then fresh flags."""
+    """Return the annotated keyword-only arguments: hyperparameters, then `fresh_…` flags."""
     hypers = (f"{h.name}: {_annotation(h)}" for h in plan.algorithm.hypers)
     return (*hypers, *(f"fresh_{s.key}: bool" for s in plan.fresh_states()))
 
@@ -40,7 +40,9 @@ def fresh_as_keywords(plan: Plan) -> Plan:
 
 def _annotation(hyper: Hyper) -> str:
     number = "float | Tensor" if hyper.tensor != "never" else "float"
-    numbers = [number + " | None" * hyper.may_be_none(i) for i in range(hyper.size)]
+    numbers = [
+        f"{number} | None" if hyper.may_be_none(index) else number for index in range(hyper.size)
+    ]
     match hyper.type:
         case "flag":
             return "bool"

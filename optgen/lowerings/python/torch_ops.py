@@ -33,12 +33,12 @@ _PER_TENSOR |= {*_METHODS.values()} - {"pow"}
 
 
 def forloop_lines(program: tuple[Instruction, ...]) -> list[str]:
-    """Return one line per operation on one tensor. Method calls on one result are chained."""
+    """Return the lines of operations on one tensor. Method calls on one result share a line."""
     return _lines(program, _forloop_steps)
 
 
 def foreach_lines(program: tuple[Instruction, ...]) -> list[str]:
-    """Return every operation as one call for the whole list, or else as a list comprehension."""
+    """Return the lines of operations on lists: each is one call, or else a list comprehension."""
     return _lines(program, lambda ops: [_foreach(step) for step in ops.steps])
 
 
@@ -67,8 +67,8 @@ def _branch(branch: Branch, steps: Callable[[Ops], list[str]], indent: str) -> l
         condition, then, orelse = Call("not", (condition,)), orelse, ()
     lines = [f"{indent}if {_PRINTER.text(condition)}:", *_lines(then, steps, deeper)]
     match orelse:
-        case (Branch() as other,):
-            first, *rest = _branch(other, steps, indent)
+        case (Branch() as nested,):
+            first, *rest = _branch(nested, steps, indent)
             lines += [f"{indent}el{first.removeprefix(indent)}", *rest]
         case (_, *_):
             lines += [f"{indent}else:", *_lines(orelse, steps, deeper)]
@@ -81,7 +81,7 @@ def _forloop_steps(ops: Ops) -> list[str]:
     last_target = ""
     for step in ops.steps:
         if isinstance(step, Reduce):
-            lines.append(_reduced(step))
+            lines.append(_reduce_line(step))
             last_target = ""
             continue
         if isinstance(step, Alias):
@@ -102,12 +102,12 @@ def _forloop_steps(ops: Ops) -> list[str]:
     return lines
 
 
-def _reduced(step: Reduce) -> str:
-    """Return the line that adds the reduction of a block (of eager.blocks) to the target."""
-    of_block = f"{reduction(step)}({step.source})"
+def _reduce_line(step: Reduce) -> str:
+    """Return the line that adds the reduction of a block, or its maximum, to the target."""
+    block_reduction = f"{reduction(step)}({step.source})"
     if step.function in MAXIMA:
-        return f"torch.maximum({step.target}, {of_block}, out={step.target})"
-    return f"{step.target}.add_({of_block})"
+        return f"torch.maximum({step.target}, {block_reduction}, out={step.target})"
+    return f"{step.target}.add_({block_reduction})"
 
 
 def reduction(step: Reduce) -> str:
@@ -161,9 +161,11 @@ def _condition(operand: Operand) -> str:
 def _foreach(step: Step) -> str:
     """Return an operation on lists of tensors."""
     if isinstance(step, Reduce):
-        of_blocks = f"[{reduction(step)}({step.source}) for {step.source} in {plural(step.source)}]"
+        block_reductions = (
+            f"[{reduction(step)}({step.source}) for {step.source} in {plural(step.source)}]"
+        )
         word = "maximum" if step.function in MAXIMA else "add"
-        return f"torch._foreach_{word}_({plural(step.target)}, {of_blocks})"
+        return f"torch._foreach_{word}_({plural(step.target)}, {block_reductions})"
     if isinstance(step, Alias):
         return f"{plural(step.target)} = {plural(step.source)}"
     name = _METHODS.get(step.function, step.function)
@@ -177,7 +179,7 @@ def _foreach(step: Step) -> str:
     elif step.function in _SCALAR_KEYWORDS and not is_number(step.scalar, 1):
         arguments.append(_PRINTER.text(step.scalar))
     if name == "mul" and step.inplace and not isinstance(step.args[0], str):
-        # `scale_` is of eager.foreach_ops; `torch._foreach_mul_` would round the number to 16 bits
+        # The runtime's `scale_`, because `torch._foreach_mul_` would round the number to 16 bits.
         return f"scale_({', '.join(arguments)})"
     call = f"torch._foreach_{name}{'_' if step.inplace else ''}({', '.join(arguments)})"
     return call if step.inplace else f"{plural(step.target)} = {call}"

@@ -1,7 +1,7 @@
 """Print a rule on whole matrices as Python, statement by statement.
 
 The rule computes new tensors, for one parameter at a time or for a list of parameters of one shape.
-At its end it writes them into the parameters and states. For a list, every operation is one call.
+Its last lines write them into the parameters and states. For a list, every operation is one call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from optgen.lowerings.python.aliasing import read_after_write
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import Body, indented
 from optgen.lowerings.python.permutations import permute_by_index
-from optgen.lowerings.python.random_calls import undefined_before_draw
+from optgen.lowerings.python.random_calls import defaults_before_draws
 from optgen.lowerings.python.signature import list_names
 from optgen.passes.if_conversion import use_tensor_logic
 from optgen.passes.name_random import draws_of
@@ -80,21 +80,21 @@ TENSOR_LISTS = WholeSyntax(
 )
 
 
-def whole_body(plan: Plan, form: WholeSyntax) -> Body:
+def whole_body(plan: Plan, syntax: WholeSyntax) -> Body:
     """Return the loop over a bucket, whose tensors have one shape."""
     program = _with_tensor_logic(plan)
     lists = ", ".join(_lists(plan.algorithm))
-    opening = [line.format(lists) for line in form.opening]
+    opening = [line.format(lists) for line in syntax.opening]
     stored = [stream.name for stream in streams(plan) if stream.stored]
     lines = [
         *opening,
-        *read_lines(plan, program, form, read_after_write(program, stored)),
-        *whole_statements(plan, program, form),
-        *write_lines(plan, form),
+        *read_lines(plan, program, syntax, read_after_write(program, stored)),
+        *whole_statements(plan, program, syntax),
+        *write_lines(plan, syntax),
     ]
-    body = indented(lines, form.loop.format(lists))
-    opening = undefined_before_draw(plan, draws_of(program))
-    return Body(body, frozenset(names_read(program)), opening)
+    body = indented(lines, syntax.loop.format(lists))
+    defaults = defaults_before_draws(plan, draws_of(program))
+    return Body(body, frozenset(names_read(program)), defaults)
 
 
 def streams(plan: Plan) -> tuple[Stream, ...]:
@@ -104,33 +104,33 @@ def streams(plan: Plan) -> tuple[Stream, ...]:
 
 
 def read_lines(
-    plan: Plan, program: Program, form: WholeSyntax, copied: Collection[str]
+    plan: Plan, program: Program, syntax: WholeSyntax, copied: Collection[str]
 ) -> Iterator[str]:
     """Yield the lines that read the tensors that a program reads or the rule stores.
 
-    Those in `copied` are copied.
+    The tensors in `copied` are copied when they are read.
     """
-    read, like = names_read(program), _filled_in(form.tensor, plan.algorithm.param)
+    read, like = names_read(program), _filled_in(syntax.tensor, plan.algorithm.param)
     for stream in streams(plan):
         if stream.stored or stream.name in read:
-            tensor = _filled_in(form.tensor, stream.name)
+            tensor = _filled_in(syntax.tensor, stream.name)
             if stream.state is not None and stream.state.on_device:
-                yield from under_existence(stream, f"{stream.name} = working_number({tensor})")
+                yield from guarded_lines(stream, f"{stream.name} = working_number({tensor})")
                 continue
             function = "working_copy" if stream.name in copied else "working_value"
-            yield from under_existence(stream, f"{stream.name} = {function}({tensor}, {like})")
+            yield from guarded_lines(stream, f"{stream.name} = {function}({tensor}, {like})")
 
 
-def write_lines(plan: Plan, form: WholeSyntax) -> Iterator[str]:
+def write_lines(plan: Plan, syntax: WholeSyntax) -> Iterator[str]:
     """Yield the lines that write the values of parameter and states back."""
     for stream in streams(plan):
         if stream.stored:
             is_number = stream.state is not None and stream.state.on_device
-            text = f"write_number({form.tensor}, {{0}})" if is_number else form.write
-            yield from under_existence(stream, _filled_in(text, stream.name))
+            text = f"write_number({syntax.tensor}, {{0}})" if is_number else syntax.write
+            yield from guarded_lines(stream, _filled_in(text, stream.name))
 
 
-def under_existence(stream: Stream, line: str) -> list[str]:
+def guarded_lines(stream: Stream, line: str) -> list[str]:
     """Return a line, inside an `if` if the stream exists only under a condition."""
     return indented([line], f"if {stream.when}:") if stream.when else [line]
 
@@ -150,7 +150,8 @@ def with_typed_numbers(plan: Plan) -> Program:
                 of_elements = plan.kind(mask).is_tensor
                 if all(k.axes is Axes.NONE for k in (plan.kind(mask), *kinds)):
                     return Call("where_number", tuple(map(typed, expr.args)))
-                if not any(k.is_tensor if of_elements else not k.is_scalar for k in kinds):
+                has_dtype = any(k.is_tensor if of_elements else not k.is_scalar for k in kinds)
+                if not has_dtype:
                     a = Call("in_type_of", (Ref(sweep.streams[0].name), a))
                     expr = replace(expr, args=(mask, a, b))
         return rebuild(expr, typed)
@@ -159,7 +160,7 @@ def with_typed_numbers(plan: Plan) -> Program:
 
 
 def _with_tensor_logic(plan: Plan) -> Program:
-    """Return the sweep with typed numbers, and with logic ops that also work on tensors."""
+    """Return the sweep's body with typed numbers, and with logic ops that also take tensors."""
     return map_values(
         with_typed_numbers(plan),
         lambda value: use_tensor_logic(value, lambda expr: not _is_known(plan, expr)),
@@ -171,26 +172,26 @@ def _is_known(plan: Plan, expr: Expr) -> bool:
     return all(plan.kinds[ref].is_scalar for ref in refs(expr))
 
 
-def whole_statements(plan: Plan, program: Program, form: WholeSyntax) -> list[str]:
+def whole_statements(plan: Plan, program: Program, syntax: WholeSyntax) -> list[str]:
     """Return the lines of a program. Properties are read from the parameter, not from a copy."""
 
     def of_param(expr: Expr) -> Expr:
         match expr:
             case Call(op, (Ref(plan.algorithm.param),)) if op in PROPERTIES:
-                return replace(expr, args=(Ref(form.param),))
-            case Call(_, (x,)) if is_wide(expr) and form.count and plan.kind(x).is_scalar:
-                return replace(expr, args=(of_param(x), Ref(form.count)))
+                return replace(expr, args=(Ref(syntax.param),))
+            case Call(_, (x,)) if is_wide(expr) and syntax.count and plan.kind(x).is_scalar:
+                return replace(expr, args=(of_param(x), Ref(syntax.count)))
         return rebuild(expr, of_param)
 
     stored = [stream.name for stream in streams(plan)]
     indexed = permute_by_index(map_expressions(program, of_param), stored)
-    return statements(indexed, _PRINTER, lambda stmt: _line(plan, stmt, form))
+    return statements(indexed, _PRINTER, lambda stmt: _line(plan, stmt, syntax))
 
 
-def _line(plan: Plan, stmt: Assign, form: WholeSyntax) -> str:
+def _line(plan: Plan, stmt: Assign, syntax: WholeSyntax) -> str:
     match stmt.value:
         case Call(op, args) if op in RANDOM_OPS:
-            return form.draw.format(stmt.target.name, op, ", ".join(map(_PRINTER.text, args)))
+            return syntax.draw.format(stmt.target.name, op, ", ".join(map(_PRINTER.text, args)))
         case Call(name, args) if name == stmt.target.name:  # a call of an outlined function
             read = [(ref.name, plan.kinds[ref].is_scalar) for ref in args if isinstance(ref, Ref)]
             return f"{name}({', '.join(f'{n}={n}' if number else n for n, number in read)})"

@@ -8,15 +8,15 @@ from optgen.ir.plan import Plan, Stream
 from optgen.lowerings.python.function import widened
 
 
-def widens_all(plan: Plan) -> bool:
-    """Tell whether all sweeps share widened tensors: later ones read what earlier ones store."""
+def shares_widened_tensors(plan: Plan) -> bool:
+    """Tell whether sweeps share widened tensors: later sweeps read what earlier ones store."""
     return widens(plan.algorithm) and len(plan.sweeps) > 1
 
 
-def over_widened_tensors(plan: Plan, in_lists: bool) -> str:
+def widened_loop_header(plan: Plan, in_lists: bool) -> str:
     """Return the header of a loop that runs once, over the tensors of all sweeps in a wider dtype.
 
-    The tensors are those of one parameter, or with `in_lists` the lists of several.
+    With `in_lists` the loop goes over lists of tensors, else over the tensors of one parameter.
     """
     streams = [Stream(plan.algorithm.param, "param", False)]
     streams += [s for sweep in plan.sweeps for s in sweep.streams if s.role != "local"]
