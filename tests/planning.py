@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spec_files import REPRESENTATIVES, TEST_SPECS, TORCH, spec_file
+from spec_files import REPRESENTATIVES, TEST_SPECS, TORCH_SPECS, spec_file
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.compute_dtype import widens
@@ -16,7 +16,7 @@ from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plan
 from optgen.spec.read_spec import read_specs
 
-TORCH_ALGORITHMS = {a.name: a for a in read_specs(TORCH)}
+TORCH_ALGORITHMS = {a.name: a for a in read_specs(TORCH_SPECS)}
 RULES = {name: a for name, a in TORCH_ALGORITHMS.items() if a.base is None and a.elementwise}
 """Elementwise specs that have a rule of their own; each has one sweep."""
 

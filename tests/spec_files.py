@@ -10,14 +10,14 @@ from optgen.optim._published import PUBLISHED, published
 
 CATALOGUE = Path(__file__).parents[1] / "specs"
 TEST_SPECS = Path(__file__).parent / "specs"
-TORCH = [p for p in sorted(CATALOGUE.glob("[!_]*.py")) if p.stem not in PUBLISHED]
-"""Specs of torch's classes, of torchrec's, and of functions. Tests of passes go through them."""
+TORCH_SPECS = [p for p in sorted(CATALOGUE.glob("[!_]*.py")) if p.stem not in PUBLISHED]
+"""Specs of torch's classes, of torchrec's, and of functions; tests of passes run on all of them."""
 
 REPRESENTATIVES = (
     *("adahessian", "adam_h", "adam_mini", "came", "dadapt_adam", "kahan_adamw", "lamb", "lars"),
     *("muon_h", "normuon", "prodigy", "schedule_free_adamw", "schedule_free_sgd", "sophia"),
 )
-"""Published rules that tests of passes and of lowerings go through, beside torch's."""
+"""Published rules on which tests of passes and of lowerings run, beside TORCH_SPECS."""
 
 
 def spec_file(name: str) -> Path:
@@ -26,10 +26,10 @@ def spec_file(name: str) -> Path:
     return found if found.exists() else CATALOGUE / f"{name}.py"
 
 
-def loaded(spec: str) -> Any:
-    """Return the checked-in class of a published optimizer, or the class of a loaded spec file.
+def optimizer_class(name: str) -> Any:
+    """Return the checked-in class of a published optimizer, or the class of a spec file.
 
-    Representatives are loaded from their files here, too, so that all tests share their kernels.
+    The classes of REPRESENTATIVES come from spec files, so that all tests share their kernels.
     """
-    checked_in = spec in PUBLISHED and spec not in REPRESENTATIVES
-    return published(spec) if checked_in else optgen.load(spec_file(spec))
+    is_checked_in = name in PUBLISHED and name not in REPRESENTATIVES
+    return published(name) if is_checked_in else optgen.load(spec_file(name))

@@ -1,4 +1,4 @@
-"""Build short spec files for tests; everything that a test does not care about has a default."""
+"""Write short spec files for tests; each part of a file has a default."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from optgen.spec.read_spec import read_spec
 
 UPDATE = "p = p - lr * g"
 LR = "lr=hyper(0.1, ge=0)"
-PLAIN = '@optimizer(paper="https://example.org")'
+DECORATOR = '@optimizer(paper="https://example.org")'
 
 
 def spec(
@@ -17,13 +17,13 @@ def spec(
     states: str = "",
     hypers: str = LR,
     before: str = "",
-    decorator: str = PLAIN,
+    decorator: str = DECORATOR,
     doc: str = '"""Made up."""',
 ) -> str:
     """Return a file with one spec; `body` holds the lines of its rule."""
     rule = "\n".join(f"    {line}" for line in (doc, *(body or (UPDATE,))) if line)
-    remembered = f" {states}," if states else ""
-    head = f"def Made({inputs}, /,{remembered} *, {hypers}):"
+    state_list = f" {states}," if states else ""
+    head = f"def Made({inputs}, /,{state_list} *, {hypers}):"
     parts = ["from optgen.spec import *", before, f"{decorator}\n{head}\n{rule}"]
     return "\n\n".join(part for part in parts if part) + "\n"
 

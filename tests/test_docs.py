@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from spec_files import TORCH, spec_file
+from spec_files import TORCH_SPECS, spec_file
 from typer.testing import CliRunner
 
 from optgen import __version__, emit
@@ -117,7 +117,7 @@ def test_the_readme_names_every_algorithm() -> None:
     """The README's table has torch's classes and torchrec's, with the keys of their state."""
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", README, re.MULTILINE))
 
-    for algorithm in (each for each in read_specs(TORCH) if not each.is_function):
+    for algorithm in (each for each in read_specs(TORCH_SPECS) if not each.is_function):
         keys = [state.key for state in algorithm.states]
         assert re.findall(r"`(\w+)`", rows[algorithm.name]) == keys
 

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from spec_files import REPRESENTATIVES, TEST_SPECS, TORCH
+from spec_files import REPRESENTATIVES, TEST_SPECS, TORCH_SPECS
 
 from optgen.runtime.fused_cpu.toolchain import compiler, dtype_variants
 
 # A test compares CAME's sums over streams of two dtypes, which have one order with these flags.
-_OPTIMIZED = {"sweeps", "came", *(path.stem for path in TORCH)}
+_OPTIMIZED = {"sweeps", "came", *(path.stem for path in TORCH_SPECS)}
 _PUBLISHED = {*(path.stem for path in TEST_SPECS.glob("*.py")), *REPRESENTATIVES}
 _SINGLE_AND_DOUBLE = dtype_variants.bits_of_dtypes([torch.float32, torch.float64])
 _QUICK = {"-O0": "// without optimizations\n", "-Og": "// with few optimizations\n"}
@@ -43,7 +43,7 @@ def install() -> None:
 def _build_wide(name: str, source: str, dtype_bits: int, extra: int) -> Any:
     """Build a library; for many rules, for more dtypes than the caller asks for."""
     if name in _OPTIMIZED:
-        dtype_bits = dtype_variants.ALL
+        dtype_bits = dtype_variants.ALL_DTYPE_BITS
     elif name in _PUBLISHED:
         dtype_bits |= _SINGLE_AND_DOUBLE
     return build_exactly(name, _marked(name, source), dtype_bits, extra)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli.commands import run
-from spec_texts import PLAIN, spec
+from spec_texts import DECORATOR, spec
 
 from optgen.bench import variants
 from optgen.bench.tensor_lists import LISTS, TensorList
@@ -76,7 +76,7 @@ def test_a_refusal_says_why(tmp_path: Path) -> None:
     wrong = run("bench", write_spec(tmp_path, "wrong", spec("p = p - lr * nothing")))
     assert wrong.exit_code == 3
     assert "unknown name `nothing`" in wrong.output
-    sparse = PLAIN.replace(")", ', gradient="sparse_only")')
+    sparse = DECORATOR.replace(")", ', gradient="sparse_only")')
     found = run("bench", write_spec(tmp_path, "rows", spec(decorator=sparse)))
     assert found.exit_code == 2
     assert "dense gradients are measured" in found.output

@@ -1,6 +1,6 @@
 """Test every generated kernel: compiled without a GPU for three GPUs, and checked in assembly.
 
-With TRITON_INTERPRET set nothing compiles: the interpreter's tests run in processes of their own.
+With TRITON_INTERPRET set, nothing compiles. So tests in the interpreter run in other processes.
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from lowerings.phased_rules import class_of
-from spec_files import TORCH
+from spec_files import TORCH_SPECS
 
 import optgen.optim
 
@@ -40,7 +40,7 @@ TYPES_OF_LARGE_KERNELS = {
 }
 """Dtypes for which kernels that take long to compile are tested, by target."""
 TYPES_OF_OTHER_TARGETS = {"sm_80": ("mixed",), "gfx942": ("float32",)}
-COMPILED_ONCE = ("RowWiseAdagrad",)  # RowWiseAdagrad shares its templates with Adafactor
+COMPILED_ONCE = ("RowWiseAdagrad",)  # its template is tested with Adafactor
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +49,11 @@ def cache() -> str:
     return str(Path(__file__).parents[2] / "build" / "triton")
 
 
-def chosen(name: str, target: str) -> Iterator[Case]:
+def tested_cases(name: str, target: str) -> Iterator[Case]:
     """Yield the cases of a class that these tests compile.
 
-    A case has flags and a gradient scaler, or neither, because each adds separate lines to a
-    kernel. Targets other than sm_90 have few dtypes, because a kernel's text is the same for all
+    Most cases have both flags and a gradient scaler, or neither, because each adds its own lines
+    to a kernel. Targets other than sm_90 have few dtypes, because a kernel's text is the same for all
     targets. Classes with many kernels have few cases. `python benchmarks/triton_aot.py` compiles
     all cases.
     """
@@ -74,10 +74,10 @@ def chosen(name: str, target: str) -> Iterator[Case]:
 
 
 def check_figures(found: dict[str, Figures], case: Case) -> None:
-    """Check for exact arithmetic, accesses of 16 bytes to whole blocks, and no spills.
+    """Check that kernels are exact, spill nothing, and access whole blocks 16 bytes at a time.
 
-    Spills are checked only with the Triton version of the record: in one kernel of Adafactor,
-    Triton 3.9 spills 16 bytes.
+    Spills are checked only with the recorded version of Triton: version 3.9 spills 16 bytes in
+    one kernel of Adafactor.
     """
     for kernel, figures in found.items():
         assert (kernel, figures.inexact) == (kernel, ())
@@ -92,7 +92,7 @@ def check_figures(found: dict[str, Figures], case: Case) -> None:
 def test_kernels_need_no_more_registers_and_memory_than_recorded(
     name: str, target: str, cache: str
 ) -> None:
-    for case in chosen(name, target):
+    for case in tested_cases(name, target):
         found = kernels(classes()[name], case, cache)
         check_figures(found, case)
         for kernel, figures in found.items():
@@ -104,15 +104,15 @@ def test_kernels_need_no_more_registers_and_memory_than_recorded(
                 assert figures.shared <= shared, (kernel, case)
 
 
-def test_the_record_has_every_kernel() -> None:
-    """The record has the kernels of the rules of torch and torchrec, and no others."""
-    folders = (Path("generated") / path.stem for path in TORCH)
+def test_the_record_has_exactly_the_kernels_of_torch_and_torchrec() -> None:
+    folders = (Path("generated") / path.stem for path in TORCH_SPECS)
     files = (p.read_text() for folder in folders for p in folder.glob("fused_triton.py"))
     names = {n for text in files for n in re.findall(r"specialize.*\ndef (\w+)\(", text)}
     assert set(RECORDED) - {"triton", "entries"} == names
     for kernel in names:
         assert set(RECORDED[kernel]) == set(TARGETS)
-        assert {w.split()[0] for found in RECORDED[kernel].values() for w in found} == set(TYPES)
+        entries = (entry for found in RECORDED[kernel].values() for entry in found)
+        assert {entry.split()[0] for entry in entries} == set(TYPES)
 
 
 @pytest.mark.sampled(5)
@@ -149,4 +149,6 @@ def test_literals_of_a_rule_are_float64(cache: str) -> None:
     literals = [float(x) for x in re.findall(r"arith\.constant (-0\S+) : f64", text)]
     assert literals == [math.log2(0.96)]  # log2 of a float32 0.96 would be -0.0588937126
     literals = re.findall(r"arith\.constant (\S+) : f32", text)
-    assert set(literals) <= {"0.000000e+00"}  # of found_inf; a rule's numbers are float64
+    assert set(literals) <= {
+        "0.000000e+00"
+    }  # compared with found_inf; a rule's numbers are float64

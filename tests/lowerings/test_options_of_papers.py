@@ -11,7 +11,7 @@ import pytest
 import torch
 from lowerings.capture import captured
 from lowerings.papers import random_tensors
-from spec_files import loaded
+from spec_files import optimizer_class
 from torch import Tensor
 
 from optgen import use_lowering
@@ -187,7 +187,7 @@ def follow(spec: str, steps: ListStep, options: dict[str, Any], lowering: Any) -
     """Take steps of a spec and by hand, and compare the parameters."""
     expected, state = parameters(), dict[str, Any]()
     params = [p.clone() for p in expected]
-    optimizer = loaded(spec)(params, **options)
+    optimizer = optimizer_class(spec)(params, **options)
     for number in range(STEPS):
         grads = random_tensors(number)
         expected = steps(expected, grads, state)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from interpreter import INTERPRETED, inside_interpreter, outside_interpreter, run_inside
 from lowerings.papers import PAPERS
-from spec_files import loaded
+from spec_files import optimizer_class
 
 from optgen.verification.case import Case
 from optgen.verification.compare import Followed, follow
@@ -65,7 +65,7 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 def follow_the_paper(case: Case, lowering: str) -> None:
     """Check the steps of a lowering and the final states."""
-    followed = follow(case, loaded(case.name), lowering)
+    followed = follow(case, optimizer_class(case.name), lowering)
 
     assert followed.error <= case.bound
     check_states(case.name, followed)

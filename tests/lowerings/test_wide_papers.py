@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from lowerings.papers import CLIPPED_LAMB
-from spec_files import loaded
+from spec_files import optimizer_class
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -26,7 +26,7 @@ CASES = (*shared_numbers.CASES, CLIPPED_LAMB)
 def test_steps_equal_the_papers(case: Case, groups: int, lowering: str) -> None:
     def with_groups(params: list[Tensor], **options: Any) -> Optimizer:
         param_groups = [{"params": params[group::groups]} for group in range(groups)]
-        optimizer: Optimizer = loaded(case.name)(param_groups, **options)
+        optimizer: Optimizer = optimizer_class(case.name)(param_groups, **options)
         return optimizer
 
     followed = follow(case, with_groups, lowering)

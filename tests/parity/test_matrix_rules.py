@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from lowerings.papers import KL_SHAMPOO
-from spec_files import loaded
+from spec_files import optimizer_class
 from track3.follow import steady_decompositions
 
 from optgen.verification.case import MATRICES, Case
@@ -26,7 +26,7 @@ FUSED = [
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("case", "lowering"), [*EAGER, *FUSED], ids=str)
 def test_steps_equal_the_authors(case: Case, lowering: str) -> None:
-    assert follow(case, loaded(case.name), lowering).error <= case.bound
+    assert follow(case, optimizer_class(case.name), lowering).error <= case.bound
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
@@ -35,4 +35,4 @@ def test_kl_soap_steps_tall_and_wide_matrices(lowering: str) -> None:
     case = replace(kl_soap, shapes=MATRICES)
 
     with steady_decompositions():
-        assert follow(case, loaded(case.name), lowering).error <= case.bound
+        assert follow(case, optimizer_class(case.name), lowering).error <= case.bound

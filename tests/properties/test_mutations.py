@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 from mutations import mutated
-from spec_files import REPRESENTATIVES, TEST_SPECS, TORCH, spec_file
+from spec_files import REPRESENTATIVES, TEST_SPECS, TORCH_SPECS, spec_file
 from spec_texts import spec
 
 from optgen import emit
@@ -15,7 +15,7 @@ from optgen.spec import Spec
 from optgen.spec.errors import SpecError, spec_errors
 from optgen.spec.read_spec import read_spec
 
-_PATHS = [*TORCH, *sorted(TEST_SPECS.glob("*.py")), *map(spec_file, REPRESENTATIVES)]
+_PATHS = [*TORCH_SPECS, *sorted(TEST_SPECS.glob("*.py")), *map(spec_file, REPRESENTATIVES)]
 TEXTS = [path.read_text() for path in _PATHS]
 SEEDS = range(240)
 

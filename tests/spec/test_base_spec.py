@@ -1,4 +1,4 @@
-"""Test that a spec with `base=` finds its base, or gives an error that says why not."""
+"""Test that the base of a spec with `base=` is read, or that the error says why it is not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def Slow(p, g, t, /, *, lr=hyper(1e-5, ge=0)):
 '''
 
 
-def test_the_base_is_read(tmp_path: Path) -> None:
+def test_read_base_returns_the_algorithm_of_the_base(tmp_path: Path) -> None:
     path = tmp_path / "slow.py"
     path.write_text(DERIVED)
     (algorithm,) = read_spec(path)

@@ -20,14 +20,14 @@ BODY = "a = a + w * b"
 def text(
     *body: str,
     lists: str = "a, b",
-    more: str = "w=hyper(0.5, ge=0)",
+    hypers: str = "w=hyper(0.5, ge=0)",
     decorator: str = "@elementwise",
     name: str = "f",
     doc: str = '"""Made up."""',
 ) -> str:
     """Return a file with one @elementwise function; `body` holds the lines of its rule."""
     rule = "\n".join(f"    {line}" for line in (doc, *(body or (BODY,))) if line)
-    head = f"{decorator}\ndef {name}({lists}, /{', *, ' if more else ''}{more}):"
+    head = f"{decorator}\ndef {name}({lists}, /{', *, ' if hypers else ''}{hypers}):"
     return f"from optgen.spec import *\n\n\n{head}\n{rule}\n"
 
 
@@ -67,9 +67,9 @@ ERRORS = {
     "number assigned": text("w = 2 * w", BODY),
     "list becomes a number": text("a = w"),
     "if on a tensor": text("if b > 0:", f"    {BODY}"),
-    "fixed": text("if w:", "    a = b", more="w=fixed(True)"),
-    "rows": text(more="w=hyper(0.5, rows=False)"),
-    "default outside its range": text(more="w=hyper(-1, ge=0)"),
+    "fixed": text("if w:", "    a = b", hypers="w=fixed(True)"),
+    "rows": text(hypers="w=hyper(0.5, rows=False)"),
+    "default outside its range": text(hypers="w=hyper(-1, ge=0)"),
     "no docstring": text(doc=""),
     "nothing but the docstring": text("pass"),
 }
@@ -82,8 +82,8 @@ def test_error(name: str, golden: Golden) -> None:
     golden.check(str(raised.value))
 
 
-def test_roles_are_read_off_the_assignments() -> None:
-    """The first written list comes first, the first read-only one next, then the rest in order."""
+def test_the_assignments_decide_the_order_of_tensors() -> None:
+    """First come the first written list and the first list that is only read, then the others."""
     algorithm = read(text("c = b + w * a + d", "e = c", lists="a, b, c, d, e"))
 
     assert algorithm.lists == ("a", "b", "c", "d", "e")
@@ -104,8 +104,8 @@ def test_roles_are_read_off_the_assignments() -> None:
     ]
 
 
-def test_texts(golden: Golden) -> None:
-    algorithm = read(text("if big:", f"    {BODY}", more="w=hyper(0.5), big=flag(True)"))
+def test_a_function_is_printed_as_ir_and_as_latex(golden: Golden) -> None:
+    algorithm = read(text("if big:", f"    {BODY}", hypers="w=hyper(0.5), big=flag(True)"))
 
     golden.check("\n".join([to_text(algorithm), to_text(plan(algorithm)), to_latex(algorithm)]))
 

@@ -1,4 +1,4 @@
-"""Test every error of the spec language: its place, the line, a caret, and a hint."""
+"""Test the text of every error of the spec language: place, line, caret, and hint."""
 
 from __future__ import annotations
 
@@ -348,7 +348,7 @@ def test_file(case: str, golden: Golden) -> None:
 
 
 def test_an_expression_that_is_too_deep_for_some_pythons_is_refused() -> None:
-    """Python 3.11 does not parse it; later ones do."""
+    """Python 3.11 cannot parse the expression; later versions can."""
     text = message(spec("p = p - " + " + ".join(["g"] * 3000)))
     assert "nested too deeply" in text
 
@@ -356,7 +356,7 @@ def test_an_expression_that_is_too_deep_for_some_pythons_is_refused() -> None:
 @pytest.mark.parametrize(
     "name", ["My-Lion", "2lion", "lion-v2", "my lion", "class", "MyLion", "lion_"]
 )
-def test_file_name(name: str, tmp_path: Path, golden: Golden) -> None:
+def test_an_invalid_file_name_is_refused(name: str, tmp_path: Path, golden: Golden) -> None:
     path = tmp_path / f"{name}.py"
     path.write_text(spec())
     for read_file in (read_spec, optgen.load):
@@ -365,7 +365,9 @@ def test_file_name(name: str, tmp_path: Path, golden: Golden) -> None:
         golden.check(str(raised.value).replace(str(tmp_path), "."))
 
 
-def test_a_file_without_imports(tmp_path: Path, golden: Golden, monkeypatch: Any) -> None:
+def test_a_file_without_imports_is_refused(
+    tmp_path: Path, golden: Golden, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("made.py").write_text(spec().replace("from optgen.spec import *", ""))
     with pytest.raises(SpecError) as raised:
@@ -373,16 +375,21 @@ def test_a_file_without_imports(tmp_path: Path, golden: Golden, monkeypatch: Any
     golden.check(str(raised.value))
 
 
-def test_names_of_printers_and_unused_items_of_tuples_are_allowed() -> None:
-    """Names with a meaning to printers are allowed, and so are unused items of a tuple."""
+def test_a_rule_may_use_names_of_the_generated_code() -> None:
     read(spec("params = p", "cut = params", "p = cut - lr * g"))
-    read(spec("b, _ = lrs", "p = p - b * g", hypers="lrs=hyper((1, 2))"))
     read(spec("m = m + g", "p = p - lr * m", states='m=state("index")'))
-    function = spec().partition("\n\n")[2]  # as in a notebook, where another cell has the imports
-    read(function)
 
 
-def test_binary_file(tmp_path: Path, golden: Golden) -> None:
+def test_a_rule_may_leave_an_item_of_a_tuple_unused() -> None:
+    read(spec("b, _ = lrs", "p = p - b * g", hypers="lrs=hyper((1, 2))"))
+
+
+def test_a_text_without_any_import_is_read() -> None:
+    """In a notebook, another cell may have the imports."""
+    read(spec().partition("\n\n")[2])
+
+
+def test_a_binary_file_is_refused(tmp_path: Path, golden: Golden) -> None:
     path = tmp_path / "made.py"
     path.write_bytes(b"\x89PNG\r\n\x1a\n")
     with pytest.raises(SpecError) as raised:
@@ -390,7 +397,7 @@ def test_binary_file(tmp_path: Path, golden: Golden) -> None:
     golden.check(str(raised.value).replace(str(tmp_path), "."))
 
 
-def test_one_name_in_two_files(tmp_path: Path, golden: Golden) -> None:
+def test_two_files_with_one_class_name_are_refused(tmp_path: Path, golden: Golden) -> None:
     paths = [tmp_path / "made.py", tmp_path / "other.py"]
     for path in paths:
         path.write_text(spec())

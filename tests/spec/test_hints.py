@@ -1,4 +1,4 @@
-"""Test hints for unknown names: misspelled words, unsupported functions, names of other cells."""
+"""Test hints for unknown names: misspelled, unsupported, or defined in another notebook cell."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_error_for_a_misspelled_name_proposes_the_word(name: str, word: str)
 @pytest.mark.parametrize(
     "name", ["global_sum", "row_max", "normalize", "ab", "x", "total_norm", "sum_rows", "log_det"]
 )
-def test_the_error_for_an_unlike_name_proposes_no_word(name: str) -> None:
+def test_the_error_for_a_name_unlike_every_word_proposes_none(name: str) -> None:
     assert did_you_mean(name, CALLABLE, "otherwise") == "otherwise"
 
 
@@ -101,7 +101,7 @@ def test_the_error_for_a_name_of_another_cell_says_to_join_the_cells() -> None:
 
 
 def test_a_notebook_shows_the_message_alone() -> None:
-    """IPython prints `_render_traceback_()`, or else all frames of the reader."""
+    """IPython prints all frames of the reader, unless the error has `_render_traceback_()`."""
     error = error_of("nothing")
     assert error._render_traceback_() == f"SpecError: {error}".split("\n")
     assert len(error._render_traceback_()) == 4

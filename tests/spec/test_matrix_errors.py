@@ -10,7 +10,7 @@ from optgen.spec.errors import SpecError
 
 R = 'r=state("row_var", shape="row", when="factored")'
 MATRIX = 'require(ndim(p) == 2, "no matrix: {shape}")'
-NS = f"{LR}, abc=hyper((3.4, -4.8, 2.0)), k=hyper(5), eps=hyper(1e-7)"
+NEWTON_SCHULZ = f"{LR}, abc=hyper((3.4, -4.8, 2.0)), k=hyper(5), eps=hyper(1e-7)"
 
 CASES = {
     "a sum of a number": spec("p = p - lr * g * sum(lr)"),
@@ -73,15 +73,17 @@ CASES = {
     "a helper of a word that is called": spec(
         "p = p - lr * norm(g) * g", before="def norm(x):\n    return x"
     ),
-    "orthogonalize of any parameter": spec("p = p - orthogonalize(g, abc, k, eps)", hypers=NS),
+    "orthogonalize of any parameter": spec(
+        "p = p - orthogonalize(g, abc, k, eps)", hypers=NEWTON_SCHULZ
+    ),
     "orthogonalize of rows": spec(
-        MATRIX, "p = p - lr * orthogonalize(row_sum(g), abc, k, eps) * g", hypers=NS
+        MATRIX, "p = p - lr * orthogonalize(row_sum(g), abc, k, eps) * g", hypers=NEWTON_SCHULZ
     ),
     "orthogonalize by a number": spec(
-        MATRIX, "p = p - lr * orthogonalize(g, lr, k, eps)", hypers=NS
+        MATRIX, "p = p - lr * orthogonalize(g, lr, k, eps)", hypers=NEWTON_SCHULZ
     ),
     "orthogonalize by a norm": spec(
-        MATRIX, "p = p - lr * orthogonalize(g, abc, k, norm(g))", hypers=NS
+        MATRIX, "p = p - lr * orthogonalize(g, abc, k, norm(g))", hypers=NEWTON_SCHULZ
     ),
     "require of a hyperparameter and of p": spec('require(lr > ndim(p), "no")'),
     "require of a size": spec('require(numel(p) > machine_eps(p), "no")'),
@@ -128,7 +130,7 @@ def test_a_valid_rule_is_read(body: tuple[str, ...]) -> None:
     read(spec(*body))
 
 
-def test_helpers_may_ask_for_facts() -> None:
+def test_helpers_may_read_properties_of_the_parameter() -> None:
     helper = "def clipped(u, x):\n    return u / maximum(1, rms(u) * numel(x))"
     read(spec("p = p - lr * clipped(g, p)", before=helper))
 
@@ -147,14 +149,17 @@ def test_words_that_are_not_called_need_no_import() -> None:
         (("if factored(p):", "    p = p - lr * g", "else:", "    x = g", "    _ = x"), "not fact"),
     ],
 )
-def test_a_rule_does_something_with_every_parameter(body: tuple[str, ...], case: str) -> None:
+def test_a_rule_that_does_nothing_for_some_parameters_is_refused(
+    body: tuple[str, ...], case: str
+) -> None:
     with pytest.raises(SpecError, match=f"nothing for parameters that are {case}") as caught:
         read(spec(*body))
     assert "let `require` refuse" in caught.value.hint
-    read(spec(*body[:2], "else:" if "and" not in body[0] else "if lr:", "    p = p + g"))
+    other_case = "if lr:" if "and" in body[0] else "else:"
+    read(spec(*body[:2], other_case, "    p = p + g"))
 
 
-def test_a_rule_for_some_parameters_requires_them() -> None:
+def test_a_condition_that_require_decides_is_refused() -> None:
     require = 'require(ndim(p) == 2, "matrices")'
     read(spec(require, "p = p - lr * g"))
     read(spec("if factored(p) or lr > 0:", "    p = p - lr * g"))

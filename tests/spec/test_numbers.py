@@ -1,4 +1,4 @@
-"""Test numbers in a spec: a number that float64 cannot hold is refused at its place."""
+"""Test numbers in a spec: the error for one that float64 cannot hold points at the number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spec_texts import LR, read, spec
 from optgen.ir.nodes import Const, expressions, walk
 from optgen.spec.errors import SpecError
 
-REFUSED = {
+BAD_NUMBERS = {
     "an infinite default": spec(hypers="lr=hyper(1e999)"),
     "an infinite bound": spec(hypers="lr=hyper(0.1, ge=-1e999)"),
     "a bound that is too large": spec(hypers="lr=hyper(0.1, le=10**400)"),
@@ -45,11 +45,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", BAD_NUMBERS)
 def test_a_number_that_float64_cannot_hold_is_refused(case: str) -> None:
     start = time.perf_counter()
     with pytest.raises(SpecError) as raised:
-        read(REFUSED[case])
+        read(BAD_NUMBERS[case])
 
     assert time.perf_counter() - start < 5
     assert raised.value.place.line > 2

@@ -53,7 +53,9 @@ def test_require_never_runs() -> None:
         ("optimizer", read_algorithm._OPTIONS),
     ],
 )
-def test_options_are_those_of_the_reader(name: str, options: dict[str, object]) -> None:
+def test_keyword_arguments_are_the_options_that_the_reader_accepts(
+    name: str, options: dict[str, object]
+) -> None:
     parameters = inspect.signature(getattr(optgen.spec, name)).parameters.values()
 
     assert {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} == set(options)

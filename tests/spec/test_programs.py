@@ -115,7 +115,7 @@ def test_two_optimizers_in_a_file_have_programs_of_their_own() -> None:
 
 
 def test_a_list_has_the_key_of_its_state() -> None:
-    """The program writes a state only, lists its tensors in its own order, and uses a helper."""
+    """The program writes only a state, has an order of lists of its own, and uses a helper."""
     program = "@Made.eval\ndef to_eval(v, p, m, /):\n    v = half(p) + 2 * m\n"
     helper = "HALF = 0.5\n\n\ndef half(x):\n    return HALF * x\n\n\n"
     algorithm = read(text(TRAIN, program).replace("@opt", f"{helper}@opt", 1))

@@ -1,4 +1,4 @@
-"""Test how the reader reads a rule: it keeps order, names and conditions, and runs nothing."""
+"""Test that the reader keeps the order, names and conditions of a rule, and runs no code."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def test_a_condition_means_what_it_means_in_python(condition: str, t: int) -> No
         "lr=hyper(0.5), big=flag(True), nothing=hyper(None, optional=True), "
         'mode=choice("sum", "mean", None)'
     )
-    used = 'if nothing and big and mode == "mean":', "    p = p - lr * g"
-    body = (f"if {condition}:", "    p = p * 10", "else:", "    p = p * 100", *used)
+    read_every_hyper = 'if nothing and big and mode == "mean":', "    p = p - lr * g"
+    body = (f"if {condition}:", "    p = p * 10", "else:", "    p = p * 100", *read_every_hyper)
     names = {"t": t, "lr": 0.5, "big": True, "nothing": None, "mode": "sum"}
     assert run(*body, t=t, hypers=hypers) == (20 if eval(condition, names) else 200)
 
@@ -156,7 +156,7 @@ def test_only_the_taken_branch_is_evaluated() -> None:
     assert run(*body, t=1) == pytest.approx(0.3)
 
 
-def test_a_state_keeps_a_copy() -> None:
+def test_a_state_holds_a_copy_of_the_gradient() -> None:
     algorithm = read(spec("b = g", "g = 2 * g", "p = b + g - lr * p", states='b=state("buf")'))
     param, grad = torch.ones(2), torch.full((2,), 3.0)
     new, state = evaluate(algorithm, {"lr": 0.0}, param, grad, {})
@@ -183,7 +183,7 @@ def test_quotes_have_one_line_and_no_comments() -> None:
     assert [a.quote for a in assigns(algorithm.rule)] == [("p = (p - lr * g)",), ("p = p - g",)]
 
 
-def test_places_count_characters_from_one() -> None:
+def test_lines_and_columns_of_places_begin_at_one() -> None:
     algorithm = read(spec("u = sqrt(g)", "p = p - lr * u", doc='"""Grüße."""'))
     first, second = assigns(algorithm.rule)
     assert str(first.place) == "made.py:6:5"
@@ -198,8 +198,8 @@ def test_the_caret_is_right_behind_letters_outside_ascii() -> None:
 
 
 def test_nothing_in_a_spec_file_is_executed(tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
-    effect = f"open({str(mark)!r}, 'w')"
+    written = tmp_path / "written"
+    effect = f"open({str(written)!r}, 'w')"
     for text in (
         spec(before=effect),
         spec(before=f"X = {effect}"),
@@ -214,7 +214,7 @@ def test_nothing_in_a_spec_file_is_executed(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(SpecError):
             read_spec(path)
-    assert not mark.exists()
+    assert not written.exists()
 
 
 def test_a_decorated_function_has_the_lines_of_its_file(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from optgen.spec.errors import SpecError
 from optgen.spec.files import LARGEST
 from optgen.spec.read_spec import read_spec
 
-CONTROLS = ["\0", "\x01", "\x07", "\x0b", "\x1b", "\x1f", "\x7f", "\x85", "\x9f"]
+CONTROL_CHARACTERS = ["\0", "\x01", "\x07", "\x0b", "\x1b", "\x1f", "\x7f", "\x85", "\x9f"]
 BIDI = ["\u061c", "\u200e", "\u200f", "\u202a", "\u202e", "\u2066", "\u2069"]
 LINE_SEPARATORS = ["\u2028", "\u2029"]
 SURROGATES = ["\ud800", "\udfff"]
@@ -39,7 +39,9 @@ def error_of(function: Callable[[Any], Any], argument: Any) -> SpecError:
     return raised.value
 
 
-@pytest.mark.parametrize("character", [*CONTROLS, *BIDI, *LINE_SEPARATORS, *SURROGATES], ids=ascii)
+@pytest.mark.parametrize(
+    "character", [*CONTROL_CHARACTERS, *BIDI, *LINE_SEPARATORS, *SURROGATES], ids=ascii
+)
 def test_a_character_that_no_spec_may_hold_is_refused(character: str) -> None:
     """The character is refused anywhere in the source, and as an escape in any string."""
     for text in (f"# {character}\n{RULE}", RULE.replace("Made up", f"Made {character} up")):
@@ -62,7 +64,7 @@ def test_a_character_that_no_spec_may_hold_is_refused(character: str) -> None:
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["unix", "windows", "old-mac"])
 def test_line_ends_may_be_any_that_python_accepts(end: str) -> None:
-    """A line may also end inside an expression, and the quote is one line."""
+    """RULE has a line end inside an expression; the rule's quote is one line."""
     text = RULE.replace("\n", end)
     algorithm = read(text)
 

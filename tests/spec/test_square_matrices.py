@@ -1,4 +1,4 @@
-"""Test which rules with square states and linear algebra the reader accepts, and its errors."""
+"""Test rules with square states and linear algebra: valid rules, and the reader's errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from optgen.spec.errors import SpecError
 
 MATRIX = 'require(ndim(p) == 2, "no matrix: {shape}")'
 L = 'L=state("left", shape=("rows", "rows"))'
-NS = f"{LR}, abc=hyper((3.4, -4.8, 2.0)), k=hyper(5), eps=hyper(1e-7)"
+NEWTON_SCHULZ = f"{LR}, abc=hyper((3.4, -4.8, 2.0)), k=hyper(5), eps=hyper(1e-7)"
 
 ERRORS = {
     "a product that does not fit": spec(MATRIX, "p = p - lr * g @ g"),
@@ -41,7 +41,7 @@ ERRORS = {
     "the shape of the parameter": spec(states='L=state("left", shape=("rows", "cols"))'),
     "a shape of numbers": spec(states='L=state("left", shape=(2, 2))'),
     "orthogonalize of rows by columns of numbers": spec(
-        MATRIX, "p = p - lr * orthogonalize(row_sum(g), abc, k, eps) * g", hypers=NS
+        MATRIX, "p = p - lr * orthogonalize(row_sum(g), abc, k, eps) * g", hypers=NEWTON_SCHULZ
     ),
     "orthogonalize by four numbers": spec(
         MATRIX,
@@ -91,7 +91,10 @@ def test_a_valid_rule_is_read(case: str) -> None:
 
 def test_orthogonalize_in_a_branch_has_no_fused_lowering() -> None:
     body = (MATRIX, "if t > 2:", "    g = orthogonalize(g, abc, k, eps)", UPDATE)
-    assert why_uncut(read(spec(*body, hypers=NS))) == "the rule has `orthogonalize` inside a branch"
+    assert (
+        why_uncut(read(spec(*body, hypers=NEWTON_SCHULZ)))
+        == "the rule has `orthogonalize` inside a branch"
+    )
     # The plan for each shape has no branch on `factored`.
     body = ("if factored(p):", "    g = orthogonalize(g, abc, k, eps)", UPDATE)
-    assert not why_uncut(read(spec(*body, hypers=NS)))
+    assert not why_uncut(read(spec(*body, hypers=NEWTON_SCHULZ)))

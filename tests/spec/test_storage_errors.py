@@ -49,7 +49,7 @@ def test_error(case: str, golden: Golden) -> None:
     golden.check(str(caught.value))
 
 
-def test_names_of_the_words_are_free_where_the_words_are_not_called() -> None:
+def test_a_variable_may_have_the_name_of_a_word_that_is_not_called() -> None:
     rule = read(spec("random = lr * g", "rounded = random + p", "p = rounded - 2 * random"))
     assert not rule.draws
     assert not widens(rule)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from parity.trajectories import error, values
-from spec_files import loaded, spec_file
+from spec_files import optimizer_class, spec_file
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -80,7 +80,7 @@ def rule(name: str) -> tuple[Any, Algorithm]:
     """Return the class and the algorithm of a spec, from the catalogue or from the tests."""
     (algorithm,) = read_spec(spec_file(name))
     mirrored = algorithm.name in optgen.optim.__all__
-    cls = getattr(optgen.optim, algorithm.name) if mirrored else loaded(name)
+    cls = getattr(optgen.optim, algorithm.name) if mirrored else optimizer_class(name)
     return cls, add_maximize(algorithm)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import inside_interpreter, outside_interpreter, run_inside
-from spec_files import TORCH
+from spec_files import TORCH_SPECS
 
 import optgen
 from optgen import use_lowering
@@ -19,7 +19,7 @@ from optgen.runtime.fused_triton.interpreter import patched_interpreter
 pytest.importorskip("triton")
 
 LEFT_OUT = ("averaging", "sparse_adam")  # no optimizer class, and no dense gradients
-RULES = [path.stem for path in TORCH if path.stem not in LEFT_OUT]
+RULES = [path.stem for path in TORCH_SPECS if path.stem not in LEFT_OUT]
 MATRICES = ("muon", "row_wise_adagrad")
 BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 2**-8, torch.float16: 2**-10}
 SPREAD = 8
