@@ -54,9 +54,9 @@ def _build(algorithm: Algorithm) -> None:
     source = inline_includes(emit.render(algorithm, _CPP, None))
     sources = {source: dtype_variants.bits_of_dtypes([torch.float32])}
     if suspending_kernel.MACRO in source:
-        sources[f"#define {suspending_kernel.MACRO}\n{source}"] = dtype_variants.ALL
+        sources[f"#define {suspending_kernel.MACRO}\n{source}"] = dtype_variants.ALL_DTYPE_BITS
     with ThreadPoolExecutor(1) as executor:
-        for text, dtypes in [*sources.items(), (source, dtype_variants.ALL)]:
+        for text, dtypes in [*sources.items(), (source, dtype_variants.ALL_DTYPE_BITS)]:
             wait_for_sweeps = sweep_library.start_build(executor, text, dtypes)
             dtype_variants.library(
                 algorithm.module, text, dtypes, dtype_variants.matrix_op_dtypes(text)

@@ -70,7 +70,7 @@ class Backend(Protocol):
     ) -> PreparedUpdate:
         """Check batches, and raise before anything is written; return their update.
 
-        Note the collectives of the update in `consensus`, which exists if the step can have any.
+        Record the collectives of the update in `consensus`, which is None if the step can have none.
         """
 
     def wide_updates(
@@ -99,7 +99,10 @@ class Backend(Protocol):
         """
 
     def call(self, function: Lowered, batch: Batch) -> CachedCall | None:
-        """Update the lists of an elementwise function; return a cached call for the next time."""
+        """Run an elementwise function on a batch; return a cached call.
+
+        Return None if the next call must gather its tensors.
+        """
 
 
 @cache

@@ -40,10 +40,11 @@ def _lines(optimizer: torch.optim.Optimizer, first: int) -> list[str]:
     if isinstance(optimizer, LightOptimizer) and not isinstance(optimizer, GeneratedOptimizer):
         return [f"group {first}: by hand: {type(optimizer).__name__} has no rule to generate from"]
     if not isinstance(optimizer, GeneratedOptimizer):
-        cls = optimizer if isinstance(optimizer, type) else type(optimizer)
+        is_class = isinstance(optimizer, type)
+        cls = optimizer if is_class else type(optimizer)
+        name = f"{'the class ' if is_class else ''}{cls.__module__}.{cls.__name__}"
         raise TypeError(
-            "explain takes an instance of an optimizer that optgen generated; "
-            f"this is {'the class ' * isinstance(optimizer, type)}{cls.__module__}.{cls.__name__}"
+            f"explain takes an instance of an optimizer that optgen generated; this is {name}"
         )
     check_views(optimizer)
     lines, rule = [], optimizer.rule
@@ -75,11 +76,11 @@ def _preview(optimizer: Stepping, group: Group) -> list[Batch]:
                 torch.zeros(p.shape, dtype=p.dtype, device=p.device, layout=torch.sparse_coo)
                 for p in members
             ]
-    checked, states = checked_gradients(optimizer, group, grads), States(optimizer.state)
-    needed = (state.given for state in optimizer.rule.inputs if state.when is None)
+    gradients, states = checked_gradients(optimizer, group, grads), States(optimizer.state)
+    required = (state.given for state in optimizer.rule.inputs if state.when is None)
     # No step has handed any inputs over, so the parameters stand in for them.
-    inputs = {key: {id(member): member for member in members} for key in needed}
-    batch = make_batch(optimizer, group, members, checked, states, inputs=inputs)
+    inputs = {key: {id(member): member for member in members} for key in required}
+    batch = make_batch(optimizer, group, members, gradients, states, inputs=inputs)
     return batch.parts or [batch]
 
 
@@ -89,13 +90,13 @@ def _sharded_note(rule: Rule, batch: Batch) -> str:
         return _PHASE_BY_PHASE
     sharding = batch.dispatch_key.sharding
     axes = sharding.sharded_axes() if sharding else ()
-    travel = any(travelling_axes(rule, axes, seen.dim()) for seen in batch.seen)
+    travel = any(travelling_axes(rule, axes, seen.dim()) for seen in batch.seen_params)
     return _WHOLE if travel else _BY_MATRIX
 
 
 def _view_note(batch: Batch) -> str:
     """Tell in which shape the rule sees the parameters; "" if it sees their own shapes."""
-    if not batch.viewed:
+    if not batch.meta_views:
         return ""
     copied = ", of copies: the memory of some tensors has no such view"
     return f"; view={asked_view(batch.group)}{copied if batch.view_copies else ''}"

@@ -28,7 +28,7 @@ from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.runtime.fused_cpu import kernel_loader
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
-from optgen.runtime.fused_cpu.kernel.state_limit import excess
+from optgen.runtime.fused_cpu.kernel.state_limit import why_too_many_states
 from optgen.runtime.fused_cpu.kernel.suspending_kernel import MACRO, SuspendingKernel
 from optgen.runtime.fused_cpu.reader import tensor_reader
 from optgen.runtime.fused_cpu.toolchain import compiler, dtype_variants, sweep_library
@@ -80,7 +80,9 @@ class Built:
         if self.cls.rule.why_uncut:
             return bool(self.sweeps)
         rule = self.cls.rule
-        return not (excess(rule, self.source) or rule.why_codes_are_not_read("fused_cpu"))
+        return not (
+            why_too_many_states(rule, self.source) or rule.why_codes_are_not_read("fused_cpu")
+        )
 
     @property
     def waits(self) -> bool:
@@ -238,7 +240,7 @@ def _kernel(rule: Built, owner: Any) -> Any:
     )
     source = rule.source
     sweep_library_path = _sweeps() if "phased_kernel.h" in source else None
-    return cls(owner, path, dtype_variants.ALL, source, sweep_library_path)
+    return cls(owner, path, dtype_variants.ALL_DTYPE_BITS, source, sweep_library_path)
 
 
 def load_shared_libraries() -> None:

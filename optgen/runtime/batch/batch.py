@@ -21,7 +21,7 @@ _dtype = attrgetter("dtype")
 class ViewCopy(NamedTuple):
     """A copy in the shape of a group's view, which a lowering updates instead of the original."""
 
-    param_index: int  # of the tensor's parameter in the whole batch
+    param_index: int  # index of the tensor's parameter in the whole batch
     original: Tensor
     copy: Tensor
     is_gradient: bool = False
@@ -42,9 +42,9 @@ class Batch:
     # One list per state of the rule; empty where the state is absent.
     states: list[list[Tensor]] = field(default_factory=list)
     steps: list[Any] = field(default_factory=list)  # step counts; empty if the rule has none
-    # The members' state dicts; no list if the rule has neither states nor a step count.
+    # The members' state dicts; empty if the rule has neither states nor a step count.
     dicts: list[dict[str, Any]] = field(default_factory=list)
-    # For each fresh state of the rule, by key: whether this step created each parameter's.
+    # For each fresh state of the rule, by key: whether this step created it, for each parameter.
     fresh: dict[str, list[bool]] = field(default_factory=dict)
     dispatch_keys: list[DispatchKey] = field(default_factory=list)
     # Classes, dtypes and sizes of members and states; empty in a part.
@@ -52,13 +52,15 @@ class Batch:
     as_is: bool = True  # lowerings take members and states as they are, not real or local views
     ordinary: bool = True  # gradients are dense, no class overrides torch, no parameter repeats
     shapes: list[Any] = field(default_factory=list)  # of the members; empty in a part
-    viewed: list[Tensor] = field(default_factory=list)  # meta tensors; empty without a view
+    # Meta tensors with the shapes of whole parameters in the group's view; empty without a view.
+    meta_views: list[Tensor] = field(default_factory=list)
     view_copies: list[ViewCopy] = field(default_factory=list)
     memo: dict[str, Any] = field(default_factory=dict)  # lowerings' cache, valid for these types
     parts: list["Batch"] = field(default_factory=list)  # one per dispatch key, if there are several
-    indices: list[int] = field(default_factory=list)  # of a part's tensors in the whole batch
-    group_id: int = 0  # of the whole group, in a part too
-    _noncontiguous: list[int] | None = None
+    # Of a part: the indices of its tensors in the whole batch.
+    indices: list[int] = field(default_factory=list)
+    group_id: int = 0  # the identity of the whole group, in a part too
+    _noncontiguous_indices: list[int] | None = None
     _grad_dtypes: set[torch.dtype] | None = None
 
     @property
@@ -67,9 +69,9 @@ class Batch:
         return self.dispatch_keys[0] if self.dispatch_keys else DispatchKey()
 
     @property
-    def seen(self) -> list[Tensor]:
+    def seen_params(self) -> list[Tensor]:
         """Return whole parameters in the shapes that the rule sees; with a view, meta tensors."""
-        return self.viewed or self.members
+        return self.meta_views or self.members
 
     @property
     def any_fresh(self) -> bool:
@@ -84,18 +86,18 @@ class Batch:
         return self._grad_dtypes
 
     @property
-    def noncontiguous(self) -> list[int]:
+    def noncontiguous_indices(self) -> list[int]:
         """Return the indices of parameters that are noncontiguous or have a noncontiguous state."""
-        if self._noncontiguous is None:
-            lists = columns = [self.params, *filter(None, self.states)]
+        if self._noncontiguous_indices is None:
+            all_columns = columns = [self.params, *filter(None, self.states)]
             if self.dispatch_key.facts or self.dispatch_key.input_flags:  # a state may be None
                 columns = [[value for value in column if value is not None] for column in columns]
             contiguous = self.ordinary and all(all(map(is_contiguous, each)) for each in columns)
-            rows = () if contiguous else enumerate(zip(*lists, strict=True))
-            self._noncontiguous = [
+            rows = () if contiguous else enumerate(zip(*all_columns, strict=True))
+            self._noncontiguous_indices = [
                 index for index, row in rows if not all(map(_counts_as_contiguous, row))
             ]
-        return self._noncontiguous
+        return self._noncontiguous_indices
 
     @property
     def overriding_class(self) -> str:
@@ -128,16 +130,19 @@ class Batch:
         self.group, self.members, self.params = other.group, other.members, other.params
         self.grads, self.states, self.steps = other.grads, other.states, other.steps
         self.dicts, self.fresh, self.shapes = other.dicts, other.fresh, other.shapes
-        self.viewed, self.view_copies = other.viewed, other.view_copies
-        self._noncontiguous, self._grad_dtypes = other._noncontiguous, other._grad_dtypes
+        self.meta_views, self.view_copies = other.meta_views, other.view_copies
+        self._noncontiguous_indices, self._grad_dtypes = (
+            other._noncontiguous_indices,
+            other._grad_dtypes,
+        )
         self.fill_parts()
 
     def drop_tensors(self) -> None:
         """Drop all tensors, so that none stays alive until the next step."""
         self.group, self.members, self.params, self.grads = {}, [], [], []
         self.states, self.steps, self.dicts, self.fresh = [], [], [], {}
-        self.viewed, self.view_copies = [], []
-        self.shapes, self._noncontiguous, self._grad_dtypes = [], None, None
+        self.meta_views, self.view_copies = [], []
+        self.shapes, self._noncontiguous_indices, self._grad_dtypes = [], None, None
 
     def split_into_parts(self) -> None:
         """Make a part for each dispatch key, if there are several or if a key sets flags."""
@@ -186,11 +191,11 @@ class Batch:
         part.members, part.params, part.grads = map(pick, (self.members, self.params, self.grads))
         part.states = [_all_or_none(pick(column)) for column in self.states]
         part.steps, part.dicts = pick(self.steps), pick(self.dicts)
-        part.viewed = pick(self.viewed)
-        kept = set(indices) if self.view_copies else ()
-        part.view_copies = [each for each in self.view_copies if each.param_index in kept]
+        part.meta_views = pick(self.meta_views)
+        picked = set(indices) if self.view_copies else ()
+        part.view_copies = [each for each in self.view_copies if each.param_index in picked]
         part.fresh = {key: pick(flags) for key, flags in self.fresh.items()}
-        part._noncontiguous = part._grad_dtypes = None
+        part._noncontiguous_indices = part._grad_dtypes = None
 
 
 def _counts_as_contiguous(tensor: Tensor | None) -> bool:

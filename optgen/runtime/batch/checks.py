@@ -107,7 +107,7 @@ def _check_memory(batch: Batch, writes_gradients: bool) -> None:
     written = [
         each.original for each in batch.view_copies if writes_gradients or not each.is_gradient
     ]
-    for index in batch.noncontiguous:
+    for index in batch.noncontiguous_indices:
         columns = (column for column in (batch.params, *batch.states) if column)
         written += (column[index] for column in columns if column[index] is not None)
     if writes_gradients:
@@ -154,11 +154,11 @@ def _check_state_shapes(rule: Rule, batch: Batch) -> None:
             if isinstance(state.shape, str):
                 expected_shape = state.shape_for(param)
             else:
-                param = batch.seen[index]  # the whole parameter decides the size of a matrix state
+                param = batch.seen_params[index]  # the whole parameter decides the size of a matrix state
                 whole = state.shape_for(param, rank)
                 expected_shape = local_matrix_shape(batch.members[index], state, whole)
             if list(values.shape) != expected_shape:
-                raise _shape_error(state, values, param, expected_shape, rank, bool(batch.viewed))
+                raise _shape_error(state, values, param, expected_shape, rank, bool(batch.meta_views))
 
 
 def _shape_error(
@@ -250,7 +250,7 @@ def _check_state_sharding(rule: Rule, batch: Batch) -> None:
         if not (is_matrix or state.shape == "like") or state.given:
             continue
         if state.is_present(batch.group):
-            for param, seen, values in zip(batch.members, batch.seen, batch.dicts, strict=True):
+            for param, seen, values in zip(batch.members, batch.seen_params, batch.dicts, strict=True):
                 if not state.suits(seen):
                     continue
                 if is_matrix:

@@ -101,7 +101,7 @@ def make_batch(
     )
     if view is not None:
         check_for_whole_params(optimizer, members)
-        batch.viewed = seen
+        batch.meta_views = seen
         view_tensors(rule, batch)
     _set_dispatch_keys(rule, batch, previous if same_types else None, extra_columns)
     return batch
@@ -116,7 +116,7 @@ def _set_dispatch_keys(
     else:
         members, params, grads = batch.members, batch.params, batch.grads
         batch.dispatch_keys = dispatch_keys(
-            rule, members, params, grads, batch.ordinary, batch.seen
+            rule, members, params, grads, batch.ordinary, batch.seen_params
         )
         if extra_columns:
             all_flags = flags_of_inputs(rule, extra_columns, len(members))

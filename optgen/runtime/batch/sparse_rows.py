@@ -69,7 +69,7 @@ def gather_rows(rule: Rule, batch: Batch) -> TouchedRows:
         grads=values,
         states=states,
         memo={},
-        _noncontiguous=None,
+        _noncontiguous_indices=None,
         _grad_dtypes=None,
     )
     return TouchedRows(rule, batch, rows, indices)

@@ -21,7 +21,7 @@ Sizes = Sequence[int]
 
 
 def view_tensors(rule: Rule, batch: Batch) -> None:
-    """Replace a batch's parameters, gradients and states by views in the shapes of `batch.viewed`.
+    """Replace a batch's parameters, gradients and states by views shaped like `batch.meta_views`.
 
     States of rows, columns and single numbers have the view's shape already.
 
@@ -50,7 +50,7 @@ class _Viewer:
 
     def __init__(self, batch: Batch) -> None:
         self._shapes = [param.shape for param in batch.params]
-        pairs = zip(batch.members, batch.viewed, strict=True)
+        pairs = zip(batch.members, batch.meta_views, strict=True)
         self._sizes = [shard_sizes(member, seen.shape) for member, seen in pairs]
         # Copies by the original's identity: a parameter may be listed twice, and needs one copy.
         self._copies_by_id: dict[int, Tensor] = {}

@@ -39,13 +39,13 @@ def buckets(rule: Rule, batch: Batch, equal_scalars: bool) -> Iterator[Bucket]:
     for index, key in enumerate(zip(*keys, strict=True)):
         indices_by_key.setdefault(key, []).append(index)
     # A shape predicate has one answer for all parameters of a batch.
-    example = batch.params[0] if batch.dispatch_key.sharding is None else batch.seen[0]
+    example = batch.params[0] if batch.dispatch_key.sharding is None else batch.seen_params[0]
     lists = [batch.params, batch.grads, *(c for state, c in states if state.suits(example))]
     if rule.step is not None:
         lists.append(batch.steps)
     for indices in indices_by_key.values():
-        whole = len(indices) == len(batch.params)
-        columns = [c if whole or not c else [c[index] for index in indices] for c in lists]
+        has_all = len(indices) == len(batch.params)
+        columns = [c if has_all or not c else [c[index] for index in indices] for c in lists]
         fresh = {f"fresh_{key}": batch.fresh[key][indices[0]] for key in rule.fresh}
         yield Bucket(columns, fresh, indices)
 
@@ -59,7 +59,7 @@ def _type_ids(rule: Rule, batch: Batch) -> list[int]:
     type_ids: list[int] | None = batch.memo.get("type_ids")
     if type_ids is None:
         ids: dict[tuple[Any, ...], int] = {}
-        columns = [batch.seen, batch.params, *(column for column in batch.states if column)]
+        columns = [batch.seen_params, batch.params, *(column for column in batch.states if column)]
         type_ids = batch.memo["type_ids"] = [
             ids.setdefault(
                 (
@@ -75,7 +75,7 @@ def _type_ids(rule: Rule, batch: Batch) -> list[int]:
 
 
 def _gradient_dtypes(batch: Batch) -> list[list[torch.dtype]]:
-    """Return a list with the list of the gradients' dtypes; an empty list if all are equal.
+    """Return the dtypes of the gradients as one more list of keys; no list if all are equal.
 
     Unlike the properties in `_type_ids`, the dtypes of gradients can change in every step.
     """
@@ -83,7 +83,7 @@ def _gradient_dtypes(batch: Batch) -> list[list[torch.dtype]]:
 
 
 def _occurrences(scalars: list[Tensor]) -> list[int]:
-    """Return how often each tensor stands earlier in the list.
+    """Return, for each tensor, how often it stands earlier in the list.
 
     Parameters that share one step count go into different buckets: each must count a step.
     """

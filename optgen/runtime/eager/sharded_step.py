@@ -1,8 +1,8 @@
 """Step sharded parameters through the foreach lowering if their rule needs whole parameters.
 
-A rule with phases has a form for shards. A rule on whole matrices has none: whole parameters travel
-to the ranks that step them. If a rule reduces over several parameters, whole parameters take the
-form for shards too.
+A rule with phases has a generated form for shards. A rule on whole matrices has none: its whole
+parameters travel to the ranks that step them. A rule that reduces over several parameters uses the
+form for shards for whole parameters too.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Any
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.grad_scaler import unscale
 from optgen.runtime.eager.buckets import buckets
-from optgen.runtime.eager.common_dtype import OneDtype, in_one_dtype
+from optgen.runtime.eager.common_dtype import ListsInOneDtype, in_one_dtype
 from optgen.runtime.eager.differentiable_capturable_checks import check_shards
 from optgen.runtime.eager.generated_functions import Function, find, load, variant_name
 from optgen.runtime.eager.hyper_arguments import hyper_arguments
@@ -26,7 +26,7 @@ from optgen.runtime.sharded.driver import Update, run
 def prepare(
     optimizer: Optimized, batches: Sequence[Batch], consensus: Consensus
 ) -> Callable[[], None]:
-    """Note the collectives of these batches' updates; return a function that runs the updates.
+    """Note these batches' updates in the consensus; return a function that runs the updates.
 
     The buckets follow from the shapes of whole parameters, so all ranks have the same buckets.
     """
@@ -48,7 +48,7 @@ def prepare(
 def updates(
     optimizer: Optimized, batch: Batch, consensus: Consensus | None = None
 ) -> Iterator[Update]:
-    """Yield the updates of a batch; note them in a consensus, which sharded parameters need."""
+    """Yield the updates of a batch; note them in the consensus that sharded parameters need."""
     rule, group, sharding = optimizer.rule, batch.group, batch.dispatch_key.sharding
     check_shards(optimizer, batch)
     hypers = hyper_arguments(rule, group, functional=False, lowering="foreach")
@@ -60,7 +60,7 @@ def updates(
     if consensus and sharding:
         consensus.note(sharding, name, hypers, rule.rank(group))
     for columns, fresh, indices in buckets(rule, batch, equal_scalars=True):
-        whole = batch.seen[indices[0]]
+        whole = batch.seen_params[indices[0]]
         count = columns[-1][0].item() if rule.step else None
         if consensus and sharding:
             consensus.note(sharding, tuple(whole.shape), whole.dtype, indices, fresh, count)
@@ -74,9 +74,9 @@ def updates(
         yield update_bucket(update, in_one_dtype(rule, columns, whole), keywords)
 
 
-def update_bucket(update: Function, lists: OneDtype, keywords: Mapping[str, Any]) -> Update:
-    """Update a bucket, and yield the requests of its update; without phases there are none."""
+def update_bucket(update: Function, lists: ListsInOneDtype, keywords: Mapping[str, Any]) -> Update:
+    """Update a bucket, and yield the requests of its update; a rule without phases has none."""
     requests = update(*lists.columns, **keywords)
     if requests is not None:
         yield from requests
-    lists.put_back()
+    lists.write_back()

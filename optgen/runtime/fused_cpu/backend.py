@@ -85,8 +85,8 @@ class FusedCpuBackend:
         def update() -> CachedStep | None:
             if is_skipped(optimizer):
                 return None
-            in_place = [call() for call in calls]
-            cacheable = whole and all(in_place) and not sharded
+            can_repeat = [call() for call in calls]  # all calls must run
+            cacheable = whole and all(can_repeat) and not sharded
             return self.cached_step(optimizer, whole) if cacheable else None
 
         return update
@@ -94,7 +94,7 @@ class FusedCpuBackend:
     def wide_updates(
         self, optimizer: Stepping, batch: Batch, consensus: Consensus | None
     ) -> tuple[Update]:
-        """Return the update of a batch of a rule that reduces over several parameters."""
+        """Return the update of a batch, for a rule that reduces over several parameters."""
         return (wide_update(load_kernel(optimizer, suspends=True), optimizer, batch),)
 
     def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> CachedStep | None:
@@ -109,26 +109,29 @@ class FusedCpuBackend:
         return cached_first_step.take(_kernel(optimizer), optimizer, batches) if batches else None
 
     def cached_step(self, optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
-        """Return the cached step that repeats an update of batches; None if it must be gathered."""
+        """Return the cached step that repeats an update of batches.
+
+        Return None if the next step must gather its tensors.
+        """
         if any(batch.view_copies or batch.has_codes for batch in batches):
             return None
-        kernel, stepped = _kernel(optimizer), whole_groups(optimizer, batches)
-        if kernel.suspends and single_chunk(kernel, batches).copies:
+        kernel, updated_groups = _kernel(optimizer), whole_groups(optimizer, batches)
+        if kernel.suspends and single_chunk(kernel, batches).needs_copies:
             return None
         if not any(batch.dispatch_key.sparse_grad for batch in batches):
-            return CachedDenseStep.of(kernel, optimizer, stepped)
+            return CachedDenseStep.of(kernel, optimizer, updated_groups)
         update = sparse_gradients.kernel_function(kernel)
         groups = optimizer.param_groups
         all_sparse = all(batch.dispatch_key.sparse_grad for batch in batches)
-        if not update or not all_sparse or stepped != set(map(id, groups)):
+        if not update or not all_sparse or updated_groups != set(map(id, groups)):
             return None
         return CachedSparseStep.of(kernel, update, groups)
 
     def call(self, function: Lowered, batch: Batch) -> CachedCall | None:
-        """Update the lists of a function; return a cached call, or None if tensors were copied."""
+        """Run an elementwise function; return a cached call, or None if tensors were copied."""
         kernel = load_kernel(function)
-        in_place = prepare_dense(kernel, function, [batch])()
-        return CachedCall.of(kernel, len(batch.params)) if in_place else None
+        can_repeat = prepare_dense(kernel, function, [batch])()
+        return CachedCall.of(kernel, len(batch.params)) if can_repeat else None
 
 
 def _kernel(optimizer: Lowered) -> Kernel:

@@ -18,20 +18,20 @@ from optgen.runtime.fused_cpu.reader.tensor_reader import Reader, reader
 class CachedCall:
     """Cached plan of the last fused call; valid for lists of the same length."""
 
-    def __init__(self, kernel: Kernel, tensor_reader: Reader, tensors: int) -> None:
+    def __init__(self, kernel: Kernel, tensor_reader: Reader, tensor_count: int) -> None:
         self._kernel, self._update = kernel, tensor_reader.run_call
         self._busy = Lock()  # held during a call: two threads would overwrite the attributes below
-        self._table = Table(kernel, tensors, 1)
+        self._table = Table(kernel, tensor_count, 1)
         self._values: list[Any] = []
         self._lists = array("q", bytes(8 * kernel.streams))
         self._buffers = tensor_reader.request_for(kernel, self._table)
         self._buffers.request.lists = self._lists.buffer_info()[0]
 
     @classmethod
-    def of(cls, kernel: Kernel, tensors: int) -> "CachedCall | None":
+    def of(cls, kernel: Kernel, tensor_count: int) -> "CachedCall | None":
         """Return a cached call for a number of tensors; None if there is no reader."""
         tensor_reader = reader()
-        return None if tensor_reader is None else cls(kernel, tensor_reader, tensors)
+        return None if tensor_reader is None else cls(kernel, tensor_reader, tensor_count)
 
     def run(self, lists: Sequence[list[Tensor]], hypers: dict[str, Any]) -> bool:
         """Update the lists; or change nothing and return False if they must be gathered."""
@@ -41,7 +41,7 @@ class CachedCall:
         if not self._busy.acquire(blocking=False):
             return False
         try:
-            self._take_hypers([hypers[name] for name in self._kernel.rule.hypers])
+            self._update_hypers([hypers[name] for name in self._kernel.rule.hypers])
             for stream, column in enumerate(lists):
                 self._lists[stream] = id(column)
             self._buffers.request.threads = ctypes.addressof(current)
@@ -49,7 +49,7 @@ class CachedCall:
         finally:
             self._busy.release()
 
-    def _take_hypers(self, values: list[Any]) -> None:
+    def _update_hypers(self, values: list[Any]) -> None:
         """Copy hyperparameters into the table, unless they are the constants of the last call."""
         last = self._values
         constant = all(isinstance(value, (int, float)) for value in values)

@@ -43,7 +43,7 @@ class CachedDenseStep:
     zeroes_gradients = True
 
     def __init__(
-        self, kernel: Kernel, tensor_reader: Reader, groups: list[Group], stepped: set[int]
+        self, kernel: Kernel, tensor_reader: Reader, groups: list[Group], updated: set[int]
     ):
         self.forced = forced()  # the plan is valid for this choice of `use_lowering` only
         self._kernel, self._run_step = kernel, tensor_reader.run_step
@@ -51,12 +51,16 @@ class CachedDenseStep:
         self._getters = [GroupGetter.of(kernel, group) for group in groups]
         pairs = zip(self._getters, groups, strict=True)
         self._values = [getter.values(group)._replace(params=[]) for getter, group in pairs]
-        self._constant = [all(map(is_constant, values.hypers)) for values in self._values]
+        self._has_constant_hypers = [
+            all(map(is_constant, values.hypers)) for values in self._values
+        ]
         self._table = Table(kernel, sum(len(group["params"]) for group in groups), len(groups))
-        self._needed = array("Q")
+        self._needed_streams = array("Q")
         for group in groups:
-            self._needed.extend(kernel.needed_by_shape(group) if id(group) in stepped else (0, 0))
-        self._allowed = array("Q", map(_dtype_bits, groups))
+            self._needed_streams.extend(
+                kernel.needed_by_shape(group) if id(group) in updated else (0, 0)
+            )
+        self._allowed_dtypes = array("Q", map(_dtype_bits, groups))
         views = [seen_view(kernel.rule, group) for group in groups]
         self._views = [None if view is None else array("q", [len(view), *view]) for view in views]
         self._lists = array("q", bytes(8 * len(groups)))
@@ -75,14 +79,15 @@ class CachedDenseStep:
 
     @classmethod
     def of(
-        cls, kernel: Kernel, optimizer: Optimized, stepped: set[int] | None
+        cls, kernel: Kernel, optimizer: Optimized, updated: set[int] | None
     ) -> "CachedDenseStep | None":
-        """Return the cached plan of a step; None if such steps must gather their tensors.
+        """Return the plan of a step; None if the step must gather its tensors.
 
-        `stepped` holds the identities of the groups that the step updated.
+        `updated` holds the identities of the groups that the step updates. It is None if the step
+        updates only a part of a group.
         """
         tensor_reader = reader()
-        if tensor_reader is None or stepped is None or kernel.calls:
+        if tensor_reader is None or updated is None or kernel.calls:
             return None
         dtensor = first_dtensor(optimizer.param_groups)
         if dtensor is not None and not (
@@ -93,7 +98,7 @@ class CachedDenseStep:
             return None
         if not all(type(group["params"]) is list for group in optimizer.param_groups):
             return None
-        cached = cls(kernel, tensor_reader, optimizer.param_groups, stepped)
+        cached = cls(kernel, tensor_reader, optimizer.param_groups, updated)
         if dtensor is not None:
             cached._expect_specs(specs_of(optimizer, kernel.keys))
         return cached
@@ -105,7 +110,9 @@ class CachedDenseStep:
         spec.
         """
         self._specs = specs
-        self._expected = array("q", [(s and id(s)) or 0 for column in specs for s in column])
+        self._expected = array(
+            "q", [0 if spec is None else id(spec) for column in specs for spec in column]
+        )
         self._request.specs = self._expected.buffer_info()[0]
 
     def begin(self, optimizer: Optimized, created: list[CreatedState]) -> bool:
@@ -114,9 +121,9 @@ class CachedDenseStep:
             return False
         fresh, keys = self._table.fresh, self._kernel.rule.fresh
         entries = zip(map(id, optimizer.state.values()), self._order, strict=True)
-        row_by_id = dict(entries) if created else {}
+        index_by_id = dict(entries) if created else {}
         for values, key in created:
-            fresh[row_by_id[id(values)]] |= 1 << keys.index(key)
+            fresh[index_by_id[id(values)]] |= 1 << keys.index(key)
         try:
             return self.run(optimizer)
         finally:
@@ -141,12 +148,12 @@ class CachedDenseStep:
         current = threads.current()
         request, state = self._request, optimizer.state
         request.state, request.threads = id(state), ctypes.addressof(current)
-        taken = bool(self._run_step(self._buffers.address)) or (
+        has_stepped = bool(self._run_step(self._buffers.address)) or (
             self._store_order(groups, state) and bool(self._run_step(self._buffers.address))
         )
-        if taken and self._cells:
+        if has_stepped and self._cells:
             self._cells.store(groups)
-        return taken
+        return has_stepped
 
     def _read_groups(self, groups: list[Group]) -> bool:
         """Read the groups and update the hyperparameters.
@@ -164,7 +171,7 @@ class CachedDenseStep:
             last = self._values[index]
             if not all(map(is_, values.options, last.options)) or type(values.params) is not list:
                 return False
-            if not (self._constant[index] and all(map(is_, values.hypers, last.hypers))):
+            if not (self._has_constant_hypers[index] and all(map(is_, values.hypers, last.hypers))):
                 if not self._update_hypers(index, group, values):
                     return False
                 changed = True
@@ -185,11 +192,11 @@ class CachedDenseStep:
             )
         except (TypeError, ValueError):
             return False  # the gathered step raises the error, after the collectives of its tensors
-        if any(self._needed[2 * index : 2 * index + 2]):
+        if any(self._needed_streams[2 * index : 2 * index + 2]):
             needed = self._kernel.needed_by_shape(group)
-            self._needed[2 * index : 2 * index + 2] = array("Q", needed)
+            self._needed_streams[2 * index : 2 * index + 2] = array("Q", needed)
         self._values[index] = values._replace(params=[])  # keeps no parameter alive
-        self._constant[index] = all(map(is_constant, values.hypers))
+        self._has_constant_hypers[index] = all(map(is_constant, values.hypers))
         return True
 
     def _store_order(self, groups: list[Group], state: dict[Any, Any]) -> bool:
@@ -223,8 +230,8 @@ class CachedDenseStep:
         self._names = (ctypes.c_char_p * len(keys))(*(key.encode() for key in keys))
         arrays = {
             "lists": self._lists,
-            "needed": self._needed,
-            "allowed": self._allowed,
+            "needed_streams": self._needed_streams,
+            "allowed_dtypes": self._allowed_dtypes,
             "keys": self._keys,
             "axes": self._axes,
         }
@@ -233,8 +240,8 @@ class CachedDenseStep:
         request.groups, request.names = len(self._lists), self._names
         request.scalars = len(keys) - self._kernel.streams - len(self._kernel.rule.group_states)
         if self._cells:
-            request.group_cells = self._cells.types
-        request.counted = self._kernel.rule.step is not None
+            request.group_cells = self._cells.dtypes
+        request.has_step_count = self._kernel.rule.step is not None
         request.by_matrix = self._kernel.by_matrix
         request.zeroes_gradients = self._kernel.rule.zero_grad
         request.shape = self._table.struct.shape
@@ -250,7 +257,7 @@ def _dtype_bits(group: Group) -> int:
 
 
 def whole_groups(optimizer: Stepping, batches: Sequence[Batch]) -> set[int] | None:
-    """Return the identities of the groups that were updated; None if only a part of a group was.
+    """Return the identities of the updated groups; None if only a part of some group was updated.
 
     Parts that differ only in their shape predicates count as a whole group: the kernel evaluates
     shape predicates itself.

@@ -117,7 +117,7 @@ class CachedSparseStep:
         params: list[Tensor] = [param for group in groups for param in group["params"]]
         if len(set(map(id, params))) < len(params):
             return False
-        gradients: list[Any] = []  # keeps their tensors alive until the call returns
+        gradients: list[Any] = []  # keeps indices and values alive until the call returns
         for index, param in enumerate(params):
             gradient = self._read_gradient(param)
             if gradient is None:
@@ -125,8 +125,9 @@ class CachedSparseStep:
             gradients.append(gradient)
             self._fill_entries(index, param, *gradient)
         structs = (self._table.struct, self._gradients, threads.current())
-        if self._update(*map(ctypes.addressof, structs)) >= 0:
-            return False
+        invalid_tensor = self._update(*map(ctypes.addressof, structs))  # -1: all are valid
+        if invalid_tensor >= 0:
+            return False  # the step that gathers its tensors raises the error
         increment_version(params)
         return True
 
@@ -150,14 +151,14 @@ class CachedSparseStep:
         return (indices, values, code) if readable and self._kernel.dtype_bits >> code & 1 else None
 
     def _fill_entries(
-        self, t: int, param: Tensor, indices: Tensor, values: Tensor, code: int
+        self, index: int, param: Tensor, indices: Tensor, values: Tensor, code: int
     ) -> None:
-        """Fill the entries of tensor number `t` in the table and in `SparseGradientsStruct`."""
+        """Fill the entries of tensor number `index` in the table and in `SparseGradientsStruct`."""
         table = self._table
-        table.address[t] = param.data_ptr()
-        table.address[len(table.elements) + t] = values.data_ptr()
-        table.elements[t] = values.numel()
-        table.types[t] = code | in_stream(code, 1)
+        table.address[index] = param.data_ptr()
+        table.address[len(table.elements) + index] = values.data_ptr()
+        table.elements[index] = values.numel()
+        table.dtypes[index] = code | in_stream(code, 1)
         entries = (indices.data_ptr(), indices.numel(), param.shape[0])
         for column, entry in zip(self._columns, entries, strict=True):
-            column[t] = entry
+            column[index] = entry

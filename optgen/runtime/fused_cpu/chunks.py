@@ -25,7 +25,7 @@ class Chunk(NamedTuple):
     """Batches for one kernel call."""
 
     batches: Sequence[Batch]
-    copies: bool = False  # whether the kernel needs copies of some tensors
+    needs_copies: bool = False  # whether some tensors must be copied for the kernel
 
 
 def chunks(kernel: Kernel, batches: Sequence[Batch]) -> Iterator[Chunk]:
@@ -45,18 +45,19 @@ def chunks(kernel: Kernel, batches: Sequence[Batch]) -> Iterator[Chunk]:
     if in_place:
         yield Chunk(in_place)
     for batch in to_copy:
-        yield Chunk([batch], copies=True)
+        yield Chunk([batch], needs_copies=True)
 
 
 def single_chunk(kernel: Kernel, batches: Sequence[Batch]) -> Chunk:
     """Return all batches in one chunk, for a step that suspends, which is a single kernel call."""
-    return Chunk(batches, copies=any(_indices_to_copy(kernel, batch) for batch in batches))
+    needs_copies = any(_indices_to_copy(kernel, batch) for batch in batches)
+    return Chunk(batches, needs_copies)
 
 
 def _indices_to_copy(kernel: Kernel, batch: Batch) -> list[int]:
     """Return the indices of the parameters that have a stream to copy."""
     columns = _kernel_columns(kernel, batch)
-    flat = not batch.noncontiguous and all(map(is_contiguous, batch.grads))
+    flat = not batch.noncontiguous_indices and all(map(is_contiguous, batch.grads))
     if flat and not any(any(map(is_neg, column)) for column in columns):
         return []
     return [

@@ -27,7 +27,7 @@ class GroupCells:
         states = kernel.rule.group_states
         self._keys = [state.key for state in states]
         self._dtypes = [getattr(torch, state.dtype or "float64") for state in states]
-        self._table_types = table.types
+        self._table_dtypes = table.dtypes
         bounds = accumulate((len(group["params"]) for group in groups), initial=0)
         self._ranges = list(pairwise(bounds))  # the parameters of each group
         count, first = len(table.elements), len(kernel.keys) - len(self._keys)
@@ -37,7 +37,7 @@ class GroupCells:
             addresses = array("q", range(start, start + 8 * count, 8))
             table.address[stream * count : (stream + 1) * count] = addresses
         code = DTYPE_CODES[torch.float64]
-        self.types = sum(in_stream(code, stream) for stream in range(first, len(kernel.keys)))
+        self.dtypes = sum(in_stream(code, stream) for stream in range(first, len(kernel.keys)))
 
     @staticmethod
     def fits(kernel: KernelSignature) -> bool:
@@ -60,7 +60,7 @@ class GroupCells:
     def store(self, groups: Sequence[Group]) -> None:
         """Store in each group the cell of its first parameter that has a gradient."""
         for group, (first, last) in zip(groups, self._ranges, strict=True):
-            stepped = next((t for t in range(first, last) if self._table_types[t]), None)
-            if stepped is not None:
+            updated = next((t for t in range(first, last) if self._table_dtypes[t]), None)
+            if updated is not None:
                 for key, cells in zip(self._keys, self._cells, strict=True):
-                    group[key].fill_(cells[stepped])
+                    group[key].fill_(cells[updated])

@@ -37,7 +37,7 @@ class GroupGetter(NamedTuple):
         return cls(len(group), items, len(options), VIEW in group)
 
     def values(self, group: Group) -> GroupValues:
-        """Return a group's values; raise a `KeyError` if a key is gone, or a view came or went."""
+        """Return a group's values; raise a `KeyError` if a key is missing, or a view is new."""
         if (VIEW in group) is not self.has_view:
             raise KeyError(VIEW)
         items, count = self.items(group), self.option_count
@@ -45,13 +45,13 @@ class GroupGetter(NamedTuple):
 
 
 def _items_of(keys: list[str]) -> Callable[[Group], tuple[Any, ...]]:
-    """Return a function that returns a group's values of these keys, as a tuple even if one."""
+    """Return a function that returns a group's values of these keys; always as a tuple."""
     first, *others = keys
     return itemgetter(first, *others) if others else lambda group: (group[first],)
 
 
 def is_constant(value: Any) -> bool:
-    """Tell whether a value cannot change in place, as a tensor or a list can."""
+    """Tell whether a value is immutable; a tensor or a list is not."""
     if isinstance(value, tuple):
         return all(map(is_constant, value))
     return value is None or isinstance(value, (bool, int, float, str))

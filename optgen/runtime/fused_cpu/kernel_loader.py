@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from optgen.runtime.fused_cpu import sparse_gradients
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
-from optgen.runtime.fused_cpu.kernel.state_limit import excess
+from optgen.runtime.fused_cpu.kernel.state_limit import why_too_many_states
 from optgen.runtime.fused_cpu.reader import tensor_reader
 from optgen.runtime.fused_cpu.toolchain import (
     compiler,
@@ -24,7 +24,7 @@ from optgen.runtime.protocols import Lowered
 # By module: the kernels, or the reasons why there are none. The keys of the inner dictionary are:
 # whether steps suspend, and the bits of the dtypes that the kernel was asked for.
 _kernels: WeakKeyDictionary[ModuleType, dict[tuple[bool, int], Kernel | str]] = WeakKeyDictionary()
-_warned: set[str] = set()  # the reasons why kernels could not be built
+_warned: set[str] = set()  # reasons for failed builds that the user was warned of
 
 
 def load_kernel(lowered: Lowered, dtype_bits: int = 0, suspends: bool = False) -> Kernel:
@@ -64,7 +64,7 @@ def _dtype_bits_of_step(lowered: Lowered) -> int:
 
 def _load(lowered: Lowered, module: ModuleType, suspends: bool, dtype_bits: int) -> Kernel | str:
     """Return a kernel, or the reason why there is none; warn once about a failed build."""
-    if reason := excess(lowered.rule, _source(module)):
+    if reason := why_too_many_states(lowered.rule, _source(module)):
         return reason
     try:
         return _build(lowered, module, suspends, dtype_bits)
@@ -89,10 +89,10 @@ def _build(lowered: Lowered, module: ModuleType, suspends: bool, dtype_bits: int
                 executor.submit(sparse_gradients.library, name, source)
             if not tensor_reader.is_built():
                 executor.submit(tensor_reader.reader)  # the next step uses it
-            built = dtype_variants.library(
+            path, known_bits = dtype_variants.library(
                 name, source, dtype_bits, dtype_variants.matrix_op_dtypes(source)
             )
-            return kernel_class(lowered, *built, source, wait_for_sweeps())
+            return kernel_class(lowered, path, known_bits, source, wait_for_sweeps())
         except KeyboardInterrupt:
             end_all()  # the other thread would wait for its compiler
             raise

@@ -1,10 +1,10 @@
 """Update the rows that sparse gradients touch; the compiled kernel finds these rows itself.
 
 The kernel sorts the indices and sums the values of equal indices, unless the rule only adds
-multiples of the gradient; torch's coalesce is many times slower. It updates each row in place, in
-one pass. So parameters and states must be contiguous, and gradients must have one sparse dimension.
-For all other tensors, Python copies the touched rows, and the kernel for dense tensors updates the
-copies.
+multiples of the gradient; torch's coalesce is many times slower. The kernel updates each row in
+place, in one pass. So parameters and states must be contiguous, and gradients must have one sparse
+dimension. For all other tensors, Python copies the touched rows, and the kernel for dense tensors
+updates the copies.
 """
 
 import ctypes
@@ -101,10 +101,10 @@ def prepare(
     def run() -> None:
         table.set_scale(optimizer)
         arguments = (table.struct, gradients, threads.current())
-        # The number of a gradient with an index out of range, or -1:
-        invalid = update(*map(ctypes.addressof, arguments))
-        if invalid >= 0:
-            named_rows, count = indices[invalid].tolist()[0], columns["row_counts"][invalid]
+        invalid_tensor = update(*map(ctypes.addressof, arguments))  # -1: all are valid
+        if invalid_tensor >= 0:
+            named_rows = indices[invalid_tensor].tolist()[0]
+            count = columns["row_counts"][invalid_tensor]
             raise row_index_error(min(named_rows), max(named_rows), count)
         for batch in batches:
             increment_version(batch.params)

@@ -50,17 +50,19 @@ def _prepare_chunk(kernel: Kernel, optimizer: Lowered, chunk: Chunk) -> Callable
     Copies are made only when the call runs, so that few copies exist at once.
     """
     scaled = getattr(optimizer, "grad_scale", None) is not None
-    if chunk.copies:
+    if chunk.needs_copies:
         check_states(kernel, chunk.batches)
         dtype_bits = dtype_variants.bits_of_batches(optimizer.rule, chunk.batches)
-        chosen = _kernel_for(dtype_bits, kernel, optimizer)
+        chosen_kernel = _kernel_for(dtype_bits, kernel, optimizer)
         return lambda: _run(
-            chosen, optimizer, *fill_table(chosen, chunk.batches, scaled, copies=True)
+            chosen_kernel,
+            optimizer,
+            *fill_table(chosen_kernel, chunk.batches, scaled, make_copies=True),
         )
     table, copied = fill_table(kernel, chunk.batches, scaled)
-    dtype_bits = dtype_variants.bits_of_table(table.types, kernel.streams)
-    chosen = _kernel_for(dtype_bits, kernel, optimizer)
-    return lambda: _run(chosen, optimizer, table, copied)
+    dtype_bits = dtype_variants.bits_of_table(table.dtypes, kernel.streams)
+    chosen_kernel = _kernel_for(dtype_bits, kernel, optimizer)
+    return lambda: _run(chosen_kernel, optimizer, table, copied)
 
 
 def wide_update(kernel: Kernel, optimizer: Lowered, batch: Batch) -> Update:
@@ -74,15 +76,17 @@ def wide_update(kernel: Kernel, optimizer: Lowered, batch: Batch) -> Update:
     chunk = single_chunk(kernel, [batch])
     check_states(kernel, chunk.batches)
     dtype_bits = dtype_variants.bits_of_batches(optimizer.rule, chunk.batches)
-    chosen = _kernel_for(dtype_bits, kernel, optimizer)
-    assert isinstance(chosen, SuspendingKernel)
+    chosen_kernel = _kernel_for(dtype_bits, kernel, optimizer)
+    assert isinstance(chosen_kernel, SuspendingKernel)
 
     def update() -> Update:
-        table, copied = fill_table(chosen, chunk.batches, scaled=False, copies=chunk.copies)
-        yield from chosen.update(table)
+        table, copied = fill_table(
+            chosen_kernel, chunk.batches, scaled=False, make_copies=chunk.needs_copies
+        )
+        yield from chosen_kernel.update(table)
         for original, copy in copied:
             original.copy_(copy)
-        _advance_versions(chosen, batch)
+        _advance_versions(chosen_kernel, batch)
 
     return update()
 
@@ -114,26 +118,26 @@ def prepare_sparse(kernel: Kernel, optimizer: Lowered, batches: list[Batch]) -> 
     sparse = [batch for batch in batches if batch.dispatch_key.sparse_grad]
     update = sparse_gradients.kernel_function(kernel)
     kernel_batches = [batch for batch in sparse if update and sparse_gradients.can_take(batch)]
-    in_place = (
+    update_rows = (
         sparse_gradients.prepare(kernel, update, optimizer, kernel_batches)
         if update and kernel_batches
         else None
     )
-    touched = [
+    copied_rows = [
         gather_rows(optimizer.rule, batch) for batch in sparse if batch not in kernel_batches
     ]
     dense = [
         *(batch for batch in batches if not batch.dispatch_key.sparse_grad),
-        *(each.rows for each in touched),
+        *(each.rows for each in copied_rows),
     ]
-    others = prepare_dense(kernel, optimizer, dense) if dense else None
+    update_dense = prepare_dense(kernel, optimizer, dense) if dense else None
 
     def run() -> bool:
-        if in_place:
-            in_place()  # runs first: it raises an error if an index names no row
-        if others:
-            others()
-        for each in touched:
+        if update_rows:
+            update_rows()  # runs first: it raises an error if an index names no row
+        if update_dense:
+            update_dense()
+        for each in copied_rows:
             each.scatter_rows()
         return not dense
 

@@ -136,7 +136,7 @@ def note_batch(consensus: Consensus, rule: Rule, lowering: str, batch: Batch) ->
     """Note the lowering of a batch of sharded parameters, its shapes and its numbers."""
     sharding = batch.dispatch_key.sharding
     if sharding is not None:
-        shapes = [tuple(seen.shape) for seen in batch.seen]
+        shapes = [tuple(seen.shape) for seen in batch.seen_params]
         numbers = _numbers([*map(batch.group.get, rule.hypers), *batch.steps])
         consensus.note(sharding, lowering, shapes, batch.dispatch_key.facts, numbers)
 

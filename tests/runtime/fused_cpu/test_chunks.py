@@ -23,10 +23,10 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
     """
     sizes: Copies = []
 
-    def gathered(kernel: Any, batches: Any, scaled: bool, copies: bool = False) -> Any:
-        if copies:
+    def gathered(kernel: Any, batches: Any, scaled: bool, make_copies: bool = False) -> Any:
+        if make_copies:
             sizes.append([param.numel() for batch in batches for param in batch.params])
-        return fill_table(kernel, batches, scaled, copies)
+        return fill_table(kernel, batches, scaled, make_copies)
 
     monkeypatch.setattr(chunks, "_COPIED_ELEMENTS", 10)
     monkeypatch.setattr(uncached_step, "fill_table", gathered)

@@ -11,7 +11,7 @@ from torch import Tensor
 import optgen
 from optgen.optim import SGD, Adam
 from optgen.runtime.fused_cpu import kernel_loader
-from optgen.runtime.fused_cpu.kernel.state_limit import excess
+from optgen.runtime.fused_cpu.kernel.state_limit import why_too_many_states
 from optgen.runtime.rule import Rule, State
 
 
@@ -108,12 +108,21 @@ def rule(states: int, fresh: int = 0, step: str | None = "tensor") -> Rule:
 
 
 def test_too_many_states_or_matrices_are_named() -> None:
-    assert excess(rule(13)) == excess(rule(14, step=None)) == excess(rule(8, fresh=8)) == ""
-    assert excess(rule(14)) == excess(rule(15, step=None)) == "more than 14 states"
-    assert excess(rule(9, fresh=9)) == "the rule calls `fresh` on more than 8 states"
+    assert (
+        why_too_many_states(rule(13))
+        == why_too_many_states(rule(14, step=None))
+        == why_too_many_states(rule(8, fresh=8))
+        == ""
+    )
+    assert (
+        why_too_many_states(rule(14))
+        == why_too_many_states(rule(15, step=None))
+        == "more than 14 states"
+    )
+    assert why_too_many_states(rule(9, fresh=9)) == "the rule calls `fresh` on more than 8 states"
     source = 'extern "C" const char* const optgen_locals = "a b c";'
-    assert excess(rule(10), source) == ""
-    assert excess(rule(11), source) == "more than 14 states and matrices"
+    assert why_too_many_states(rule(10), source) == ""
+    assert why_too_many_states(rule(11), source) == "more than 14 states and matrices"
 
 
 MANY = '''

@@ -157,7 +157,7 @@ def test_rules_with_sums_over_whole_parameters_equal_the_oracle(name: str) -> No
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", ["novograd", "stablespam", "reducedscalars"])
+@pytest.mark.parametrize("name", ["novograd", "stablespam", "reduced_scalars"])
 def test_rules_with_scalars_that_reductions_feed_equal_the_oracle(name: str) -> None:
     check_against_rule(rule(name), [*SMALL, *VECTORS, (700, 900)], 1e-12)
 

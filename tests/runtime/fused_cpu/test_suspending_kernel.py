@@ -22,7 +22,7 @@ from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
 from optgen.runtime.fused_cpu.kernel.suspending_kernel import SuspendingKernel
 from optgen.runtime.fused_cpu.toolchain import dtype_variants
 from optgen.runtime.rule import FACTS, State
-from optgen.runtime.sharded.all_reduce import Partial
+from optgen.runtime.sharded.all_reduce import PartialReduction
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.tensors.sharding import Sharding
 
@@ -133,10 +133,10 @@ def run_together(updates: Sequence[Update]) -> int:
     return rounds
 
 
-def complete(partials: Sequence[Partial]) -> None:
+def complete(partials: Sequence[PartialReduction]) -> None:
     """Combine the partial results of all ranks in place, within each process group."""
     for level in range(len(partials[0].groups)):
-        members: dict[Any, list[Partial]] = {}
+        members: dict[Any, list[PartialReduction]] = {}
         for partial in partials:
             members.setdefault(partial.groups[level], []).append(partial)
         for partials_of_group in members.values():
@@ -220,7 +220,7 @@ def test_sums_over_vectors_wait_once(name: str) -> None:
     assert check_against_whole(rule(name)[0], shapes, (3,), (-1,)) == 1
 
 
-@pytest.mark.parametrize("name", ["novograd", "stablespam", "reducedscalars"])
+@pytest.mark.parametrize("name", ["novograd", "stablespam", "reduced_scalars"])
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
 def test_scalars_that_reductions_feed_follow_the_whole(
     mesh: tuple[int, ...], axes: tuple[int, ...], name: str

@@ -13,7 +13,7 @@ from torch import Tensor
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
 from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
-from optgen.runtime.fused_cpu.kernel.table import SHAPE, Table
+from optgen.runtime.fused_cpu.kernel.table import SHAPE_SIZE, Table
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import STREAM_DTYPE_CODES
 from optgen.runtime.tensors import layout
 from optgen.runtime.tensors.matrix_shape import cols, rows
@@ -25,26 +25,28 @@ CopyPairs: TypeAlias = list[tuple[Tensor, Tensor]]  # an original, and its copy
 
 
 def fill_table(
-    kernel: KernelSignature, batches: Sequence[Batch], scaled: bool, copies: bool = False
+    kernel: KernelSignature, batches: Sequence[Batch], scaled: bool, make_copies: bool = False
 ) -> tuple[Table, CopyPairs]:
     """Return the table of these batches, and the copies that must be written back.
 
-    With `copies`, a stream is copied if its memory order differs from its parameter's. A copied
-    gradient is written back only if the kernel changes it: if gradients are `scaled`, or if the
-    step leaves them at zero.
+    With `make_copies`, a stream is copied if its memory order differs from its parameter's. The
+    copy of a gradient is written back only if the kernel changes it: if gradients are `scaled`, or
+    if the step leaves them at zero.
     """
     table = Table(kernel, sum(len(batch.params) for batch in batches), len(batches))
-    table.has_copies = copies
+    table.has_copies = make_copies
     copied: CopyPairs = []
     first = 0
     for index, batch in enumerate(batches):
         table.hypers[index] = kernel.pack_hypers(kernel.rule.hyper_values(batch.group))
-        _fill(table, first, index, batch, copied if copies else None)
+        _fill(table, first, index, batch, copied if make_copies else None)
         first += len(batch.params)
     table.set_hypers()
-    read = (t for batch in batches if copied for t in batch.read_only_tensors(kernel.rule, scaled))
-    only_read = set(map(id, read))
-    return table, [pair for pair in copied if id(pair[0]) not in only_read]
+    if not copied:
+        return table, []
+    read_only = (batch.read_only_tensors(kernel.rule, scaled) for batch in batches)
+    read_only_ids = set(map(id, chain.from_iterable(read_only)))
+    return table, [pair for pair in copied if id(pair[0]) not in read_only_ids]
 
 
 def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs | None) -> None:
@@ -62,7 +64,7 @@ def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs 
         if column:
             start = stream * len(table.elements) + first
             table.address[start : start + count] = array("q", list(map(data_ptr, column)))
-    table.types[first:last] = _codes(batch, columns)
+    table.dtypes[first:last] = _dtype_codes(batch, columns)
     if "elements" not in batch.memo:
         batch.memo["elements"] = array("q", list(map(numel, batch.params)))
     table.elements[first:last] = batch.memo["elements"]
@@ -71,7 +73,7 @@ def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs 
         examples = dict(zip(shapes, batch.params, strict=True))
         entries = {shape: _shape_entries(param) for shape, param in examples.items()}
         all_entries = chain.from_iterable(map(entries.__getitem__, shapes))
-        table.shape[SHAPE * first : SHAPE * last] = array("q", list(all_entries))
+        table.shape[SHAPE_SIZE * first : SHAPE_SIZE * last] = array("q", list(all_entries))
     table.group[first:last] = array("i", [index]) * count
     for bit, key in enumerate(kernel.rule.fresh if batch.any_fresh else ()):
         for row, fresh in enumerate(batch.fresh[key], first):
@@ -93,22 +95,22 @@ def _columns(kernel: KernelSignature, batch: Batch, copied: CopyPairs | None) ->
     return [*columns, *(states[key] for key in kernel.keys[kernel.streams :])]
 
 
-def _codes(batch: Batch, columns: list[list[Tensor]]) -> "array[int]":
+def _dtype_codes(batch: Batch, columns: list[list[Tensor]]) -> "array[int]":
     """Return the dtype codes of a batch, one integer for each parameter: see `in_stream`.
 
-    They come from the memo if all gradients have one dtype, for which the memo has them. Between
-    steps, only gradients may change their dtype.
+    Between steps, only gradients may change their dtype. So if all gradients have one dtype, the
+    batch's memo keeps the codes for this dtype.
     """
     dtypes = list(map(_dtype, columns[1]))
     common = dtypes[0] if dtypes and dtypes.count(dtypes[0]) == len(dtypes) else None
     packed_codes: array[int] | None = batch.memo.get(f"codes with {common}")
     if packed_codes is None or common is None:
-        packed = [0] * len(dtypes)
+        sums = [0] * len(dtypes)
         for stream, column in enumerate(columns):
             codes = {dtype: in_stream(code, stream) for dtype, code in STREAM_DTYPE_CODES.items()}
             if column:
-                packed = list(map(add, packed, map(codes.__getitem__, map(_dtype, column))))
-        packed_codes = batch.memo[f"codes with {common}"] = array("Q", packed)
+                sums = list(map(add, sums, map(codes.__getitem__, map(_dtype, column))))
+        packed_codes = batch.memo[f"codes with {common}"] = array("Q", sums)
     return packed_codes
 
 
@@ -121,7 +123,7 @@ def check_states(kernel: KernelSignature, batches: Sequence[Batch]) -> None:
 def _check_states(
     kernel: KernelSignature, group: dict[str, Any], columns: list[list[Tensor]]
 ) -> None:
-    """Raise a `RuntimeError` if a state is absent that the group's values require.
+    """Raise a `RuntimeError` if a state that the group's values require is absent.
 
     The kernel relies on the values, and would crash without the state.
     """
@@ -129,8 +131,8 @@ def _check_states(
     for stream, column in enumerate(columns):
         if needed & in_stream(15, stream) and not column:
             raise RuntimeError(
-                f"{kernel.rule.name} needs {kernel.keys[stream]!r} with these values of the group, "
-                "and its parameters have none"
+                f"{kernel.rule.name} needs the state {kernel.keys[stream]!r} with these values "
+                "of the group, but its parameters do not have this state"
             )
 
 

@@ -17,18 +17,18 @@ class Kernel(KernelSignature):
     """Compiled rule: its library, and the streams it takes in the order of the table.
 
     A kernel takes tensors of the dtypes whose bit is set in `dtype_bits`, and scalar states of any
-    dtype. `sweeps` is the path of its sweep library, if it needs one.
+    dtype. `sweep_path` is the path of its sweep library, if it needs one.
     """
 
     suspends = False  # whether steps wait for other ranks, or for the other parameters
 
     def __init__(
-        self, lowered: Lowered, library: Path, dtype_bits: int, source: str, sweeps: Path | None
+        self, lowered: Lowered, library: Path, dtype_bits: int, source: str, sweep_path: Path | None
     ) -> None:
         super().__init__(lowered, ctypes.CDLL(str(library)))
         self.dtype_bits, self.source = dtype_bits, source
-        if sweeps:
-            sweep_library.connect(self._library, sweeps)
+        if sweep_path:
+            sweep_library.connect(self._library, sweep_path)
         names = [
             "optgen_step",
             *(f"optgen_step_{segment}" for segment in range(2, len(self.calls) + 2)),
@@ -46,18 +46,18 @@ class Kernel(KernelSignature):
         table.set_scale(optimizer)
         for position, segment in enumerate(self.segments):
             if position:
-                self._call(self.calls[position - 1], table)
+                self._call_matrix_op(self.calls[position - 1], table)
                 table.struct.grad_scale = None  # the first segment has unscaled the gradients
             if segment is not None:
                 segment(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
 
-    def _call(self, call: MatrixCall, table: Table) -> None:
+    def _call_matrix_op(self, call: MatrixCall, table: Table) -> None:
         """Apply a matrix op to the tensors that its condition selects, a whole group at once."""
         source, target = self.streams_of(call)
         for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
-            selected = call.selected(columns[0])
-            results = call(batch.group, [columns[source][i] for i in selected])
-            table.set_results(target, index, dict(zip(selected, results, strict=True)), source)
+            indices = call.selected_indices(columns[0])
+            results = call(batch.group, [columns[source][i] for i in indices])
+            table.set_results(target, index, dict(zip(indices, results, strict=True)), source)
 
     def streams_of(self, call: MatrixCall) -> tuple[int, int]:
         """Return the streams of the table that hold a matrix op's operand and its result."""

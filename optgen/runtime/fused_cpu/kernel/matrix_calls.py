@@ -1,4 +1,4 @@
-"""Parse and call the matrix ops of a compiled rule; its code between two of them is a segment."""
+"""Parse and call the matrix ops of a compiled rule, which its kernel leaves to Python."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,25 +15,26 @@ _CALL = re.compile(r"(\w+) = (\w+)\((\w+)((?:, [^,]+)*?)\)(?: if ([\w ]+))?")
 
 @dataclass(frozen=True)
 class MatrixCall:
-    """Call of a matrix op: `target = op(source, *arguments) if when`.
+    """Call of a matrix op: `target = op(source, *arguments) if condition`.
 
-    Arguments are keys of a group, or numbers. `when` is a predicate of a parameter's shape, such as
-    "factored" or "not factored". The op applies to the parameters that satisfy it; to all if "".
+    Arguments are keys of a group, or numbers. The condition is a predicate of a parameter's shape,
+    such as "factored" or "not factored". The op applies to the parameters that satisfy the
+    condition, or to all if the condition is "".
     """
 
     target: str
     op: str
     source: str
     arguments: tuple[str, ...]
-    when: str = ""
+    condition: str = ""
 
-    def selected(self, params: Sequence[Tensor]) -> list[int]:
+    def selected_indices(self, params: Sequence[Tensor]) -> list[int]:
         """Return the indices of the parameters that the op applies to."""
-        name = self.when.removeprefix("not ")
+        name = self.condition.removeprefix("not ")
         return [
             index
             for index, param in enumerate(params)
-            if not name or FACTS[name](param) is (name == self.when)
+            if not name or FACTS[name](param) is (name == self.condition)
         ]
 
     def __call__(self, group: Mapping[str, Any], tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -39,7 +39,7 @@ class KernelSignature:
         return (ctypes.c_char_p.in_dll(self._library, name).value or b"").decode()
 
     def needed_streams(self, group: Group, param: Tensor | None = None) -> int:
-        """Return the streams that parameters of a group must have: four set bits for each of them.
+        """Return the streams that parameters of a group must have, as four set bits per stream.
 
         With `param`, return the streams that parameters of its shape must have.
         """

@@ -12,7 +12,7 @@ _MAX_FRESH = 8
 _LOCALS = re.compile(r'optgen_locals = "(.*)"')
 
 
-def excess(rule: Rule, source: str = "") -> str:
+def why_too_many_states(rule: Rule, source: str = "") -> str:
     """Return a short reason why a rule does not fit into a row of the table; "" if it fits.
 
     Operands and results of matrix ops are streams too; `source`, the rule's C++, lists them.

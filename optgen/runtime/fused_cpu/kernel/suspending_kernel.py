@@ -22,7 +22,7 @@ from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.matrix_calls import MatrixCall
 from optgen.runtime.fused_cpu.kernel.table import ShardsStruct, Table
 from optgen.runtime.protocols import Lowered
-from optgen.runtime.sharded.all_reduce import Partial
+from optgen.runtime.sharded.all_reduce import PartialReduction
 from optgen.runtime.sharded.collectives import AXES, Collectives, index_in_axes
 from optgen.runtime.sharded.driver import Request, Update, run
 from optgen.runtime.sharded.wide_reductions import WideReduction
@@ -37,7 +37,7 @@ MACRO = "OPTGEN_SUSPENDS"
 """Macro that is defined when a source is compiled for steps that suspend."""
 
 
-_WIDE: tuple[tuple[Literal["group", "all"], bool], ...] = (
+_WIDE_KINDS: tuple[tuple[Literal["group", "all"], bool], ...] = (
     ("group", False),
     ("group", True),
     ("all", False),
@@ -45,7 +45,7 @@ _WIDE: tuple[tuple[Literal["group", "all"], bool], ...] = (
 )
 """Kinds of reductions over parameters, in the order of rule_tables.h.
 
-Each is the scope of the parameters, and whether the reduction is a maximum.
+Each kind is the scope of the reduction, and whether the reduction is a maximum.
 """
 
 
@@ -58,11 +58,11 @@ class Shards:
         for batch in batches:
             row_of_shape: dict[torch.Size, list[int]] = {}
             sharded_axes = _sharded_axes(batch)
-            for seen in batch.seen:
+            for seen in batch.seen_params:
                 if seen.shape not in row_of_shape:
                     row_of_shape[seen.shape] = self._row(seen, sharded_axes)
                 self._rows.extend(row_of_shape[seen.shape])
-        self._counts = array("q", bytes(8 * (2 * len(self._rank_groups) + len(_WIDE))))
+        self._counts = array("q", bytes(8 * (2 * len(self._rank_groups) + len(_WIDE_KINDS))))
         self.struct = ShardsStruct(
             self._rows.buffer_info()[0], len(self._rank_groups), self._counts.buffer_info()[0]
         )
@@ -82,7 +82,7 @@ class Shards:
             rank_groups.append(rank_group)
         return [seen.numel(), rows(seen), cols(seen), sharded_bits, *rank_groups]
 
-    def incomplete(self) -> list[Partial] | WideReduction:
+    def incomplete_reductions(self) -> list[PartialReduction] | WideReduction:
         """Return the reductions that a suspended step needs; their tensors view kernel memory.
 
         The step asks for a reduction over parameters only when no reduction over shards is left.
@@ -91,13 +91,14 @@ class Shards:
         memory = (c_double * bounds[-1]).from_address(self.struct.numbers)
         numbers = torch.frombuffer(memory, dtype=torch.float64)
         views = [numbers[first:end] for first, end in pairwise(bounds)]
-        wide = [pair for pair in zip(views[-len(_WIDE) :], _WIDE, strict=True) if len(pair[0])]
+        by_kind = zip(views[-len(_WIDE_KINDS) :], _WIDE_KINDS, strict=True)
+        wide = [(view, kind) for view, kind in by_kind if len(view)]
         if wide:
-            ((view, (over, largest)),) = wide
+            [(view, (over, largest))] = wide  # a step waits for one kind at a time
             return WideReduction(view, over, largest, view.copy_)
         kinds = ((groups, largest) for groups in self._rank_groups for largest in (False, True))
         return [
-            Partial(view, groups, largest)
+            PartialReduction(view, groups, largest)
             for view, (groups, largest) in zip(views, kinds, strict=False)
             if len(view)
         ]
@@ -114,11 +115,11 @@ class SuspendingKernel(Kernel):
     suspends = True
 
     def __init__(
-        self, lowered: Lowered, library: Path, dtype_bits: int, source: str, sweeps: Path | None
+        self, lowered: Lowered, library: Path, dtype_bits: int, source: str, sweep_path: Path | None
     ) -> None:
-        super().__init__(lowered, library, dtype_bits, source, sweeps)
+        super().__init__(lowered, library, dtype_bits, source, sweep_path)
         self._advance: Any = None
-        if self._has("optgen_advance"):  # a kernel without it needs only the sizes of parameters
+        if self._has("optgen_advance"):  # a kernel that never suspends does not export it
             self._advance, self._end = self._library.optgen_advance, self._library.optgen_end
             self._advance.argtypes, self._advance.restype = (c_void_p,), c_int
             self._end.argtypes, self._end.restype = (c_void_p,), None
@@ -147,7 +148,7 @@ class SuspendingKernel(Kernel):
         step = shards.struct.step
         try:
             while self._advance(step):
-                yield shards.incomplete()
+                yield shards.incomplete_reductions()
         finally:
             self._end(step)
 
@@ -184,11 +185,11 @@ def _group_by_shape(call: MatrixCall, table: Table) -> list[tuple[int, list[int]
     """
     groups: dict[tuple[Any, ...], list[int]] = {}
     for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
-        for param_index in call.selected(columns[0]):
-            seen = batch.seen[param_index]
+        for param_index in call.selected_indices(columns[0]):
+            seen = batch.seen_params[param_index]
             groups.setdefault((index, seen.shape, seen.dtype), []).append(param_index)
     return [(key[0], param_indices) for key, param_indices in groups.items()]
 
 
 def _collectives(batch: Batch, param_index: int) -> Collectives:
-    return Collectives(batch.seen[param_index], _sharded_axes(batch))
+    return Collectives(batch.seen_params[param_index], _sharded_axes(batch))

@@ -16,7 +16,7 @@ from optgen.runtime.protocols import Lowered
 from optgen.runtime.tensors import layout
 from optgen.runtime.torch_private import data_ptr
 
-SHAPE = 4
+SHAPE_SIZE = 4
 """Number of entries of a parameter's shape in a table: dimensions, matrices, rows, columns."""
 
 
@@ -27,7 +27,7 @@ class _TableStruct(ctypes.Structure):
         ("tensors", c_int64),
         *(
             (name, c_void_p)
-            for name in ("address", "elements", "types", "group", "fresh", "hypers", "grad_scale")
+            for name in ("address", "elements", "dtypes", "group", "fresh", "hypers", "grad_scale")
         ),
         ("shape", c_void_p),
         ("shards", c_void_p),
@@ -48,7 +48,7 @@ class TableArrays:
     def __init__(self, streams: int, tensors: int) -> None:
         self.address = array("q", bytes(8 * streams * tensors))
         self.elements = array("q", bytes(8 * tensors))
-        self.types = array("Q", bytes(8 * tensors))
+        self.dtypes = array("Q", bytes(8 * tensors))
         self.group = array("i", bytes(4 * tensors))
 
 
@@ -60,7 +60,7 @@ class Table(TableArrays):
         self.kernel = kernel
         self.fresh = array("B", bytes(tensors))
         self.hypers: list[array[float]] = [array("d")] * groups
-        self.shape = array("q", bytes(8 * SHAPE * tensors * kernel.has_shapes))
+        self.shape = array("q", bytes(8 * SHAPE_SIZE * tensors * kernel.has_shapes))
         self.batches: list[Batch] = []
         self.has_copies = False  # whether tensors were copied that cannot be updated in place
         self.columns: list[list[list[Tensor]]] = []  # [batch][stream], with copies of tensors
@@ -68,7 +68,7 @@ class Table(TableArrays):
             tensors,
             *(
                 memory.buffer_info()[0]
-                for memory in (self.address, self.elements, self.types, self.group, self.fresh)
+                for memory in (self.address, self.elements, self.dtypes, self.group, self.fresh)
             ),
         )
         self.struct.shape = self.shape.buffer_info()[0] if kernel.has_shapes else None
@@ -80,7 +80,7 @@ class Table(TableArrays):
         codes = {dtype: in_stream(code, stream) for dtype, code in DTYPE_CODES.items()}
         other_streams = ~in_stream(15, stream) & 2**64 - 1
         for index, tensor in enumerate(column, first):
-            self.types[index] = self.types[index] & other_streams | codes[tensor.dtype]
+            self.dtypes[index] = self.dtypes[index] & other_streams | codes[tensor.dtype]
 
     def set_results(self, stream: int, index: int, results: dict[int, Tensor], source: int) -> None:
         """Enter the results of a matrix op for some tensors of batch number `index`.

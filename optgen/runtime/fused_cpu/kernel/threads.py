@@ -10,7 +10,7 @@ import torch
 _SYMBOLS = {
     "parallel": "GOMP_parallel",
     "id": "omp_get_thread_num",
-    "team": "omp_get_num_threads",
+    "team_size": "omp_get_num_threads",
     "barrier": "GOMP_barrier",
 }
 _forks: list[int] = []  # process ids of the forks that led to this process
@@ -25,8 +25,8 @@ class Threads(ctypes.Structure):
 def current() -> Threads:
     """Return the thread pool, with as many threads as torch uses.
 
-    With fewer threads, the pool would end the others. A forked child has none of the pool's
-    threads and would wait for them forever, so it uses one thread.
+    If a call used fewer threads, the pool would end the others. A forked child has none of the
+    pool's threads and would wait for them forever, so it uses one thread.
     """
     threads = _libgomp()
     serial = _forks or not threads.parallel

@@ -25,9 +25,9 @@ from torch import Tensor
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.torch_private import dtensor_spec, local_tensor
 
-_INLINE = 5  # an implementation stores the sizes of up to 5 dimensions inline
+_INLINE_DIMENSIONS = 5  # an implementation stores the sizes of up to 5 dimensions itself
 # The size of an implementation in words of 8 bytes, in the versions of torch that were tried.
-_WORDS = 22 if torch.__version__ >= "2.13" else 23
+_IMPLEMENTATION_WORDS = 22 if torch.__version__ >= "2.13" else 23
 _PYTHON = {
     "list_size": "PyList_Size",
     "list_item": "PyList_GetItem",
@@ -53,11 +53,11 @@ class Layout(ctypes.Structure):
 
     _fields_ = [
         ("implementation", c_int64),
-        ("keys", c_int64),
+        ("dispatch_keys", c_int64),
         ("traits", c_int64),
         ("count", c_int64),
         ("shape", c_int64),
-        ("plain", c_uint64),
+        ("plain_keys", c_uint64),
         ("contiguity_mask", c_uint64),
         ("contiguous_bits", c_uint64),
         ("stream_dtypes", c_uint64),
@@ -70,7 +70,7 @@ class Layout(ctypes.Structure):
         ("local", c_int64),
         ("spec", c_int64),
         ("object", c_int64),
-        ("undefined", c_void_p),
+        ("undefined_tensor", c_void_p),
         ("grad", c_void_p),
         ("bump_version", c_void_p),
         *((name, c_void_p) for name in (*_TORCH, *_PYTHON)),
@@ -95,7 +95,7 @@ def measure_layout() -> Layout:
     _link(layout)
     tensor = torch.empty(3, dtype=torch.float32)
     param = torch.nn.Parameter(torch.empty(2, 2, dtype=torch.float64))
-    layout.implementation = _implementation(tensor, param)
+    layout.implementation = _implementation_offset(tensor, param)
     _find_keys(layout, tensor, param)
     _find_traits(layout)
     _find_count(layout)
@@ -126,7 +126,7 @@ def _words(address: int, count: int) -> list[int]:
     return list(unpack(f"{count}Q", ctypes.string_at(address, 8 * count)))
 
 
-def _implementation(*tensors: Tensor) -> int:
+def _implementation_offset(*tensors: Tensor) -> int:
     """Return the offset of the implementation's address in a Python tensor."""
     size = object.__basicsize__
     if any(_words(id(t), 2)[1] != id(type(t)) for t in tensors):
@@ -144,14 +144,14 @@ def _only(candidates: list[int], what: str) -> int:
 
 
 def _implementation_words(tensor: Tensor) -> list[int]:
-    return _words(tensor._cdata, _WORDS)
+    return _words(tensor._cdata, _IMPLEMENTATION_WORDS)
 
 
 def _find_keys(layout: Layout, tensor: Tensor, param: Tensor) -> None:
     """Find the word of the dispatch keys.
 
-    A negated view differs from its base in one key and so in one bit; two plain tensors have equal
-    keys.
+    Two plain tensors have equal keys. A negated view has one key that its base does not have, so
+    their words differ in one bit.
     """
     samples = [tensor, param, *(torch.empty(2, dtype=dtype) for dtype in DTYPE_CODES)]
     plain = _common_words(samples)
@@ -162,7 +162,7 @@ def _find_keys(layout: Layout, tensor: Tensor, param: Tensor) -> None:
     index = _only(candidates, "the keys")
     if _implementation_words(torch.empty(3, layout=torch.sparse_coo))[index] == plain[index]:
         raise UnknownLayoutError("the dispatch keys of a sparse tensor are those of a dense one")
-    layout.keys, layout.plain = 8 * index, plain[index]
+    layout.dispatch_keys, layout.plain_keys = 8 * index, plain[index]
 
 
 def _values_by_word(tensors: list[Tensor]) -> list[set[int]]:
@@ -188,7 +188,7 @@ def _find_traits(layout: Layout) -> None:
     by_dtype = {t: _implementation_words(torch.empty(9, 7, dtype=t)) for t in DTYPE_CODES}
     candidates = [
         i
-        for i in range(_WORDS)
+        for i in range(_IMPLEMENTATION_WORDS)
         if all(by_dtype[t][i] & 0xFFFF == code for t, code in DTYPE_CODES.items())
     ]
     index = _only(candidates, "the dtype")
@@ -208,18 +208,20 @@ def _find_count(layout: Layout) -> None:
     sizes = [(5, 7), (11, 13), (), (0, 3)]
     samples = [_implementation_words(tensor) for tensor in map(torch.empty, sizes)]
     counts = [35, 143, 1, 0]
-    candidates = [i for i in range(_WORDS) if [words[i] for words in samples] == counts]
+    candidates = [
+        i for i in range(_IMPLEMENTATION_WORDS) if [words[i] for words in samples] == counts
+    ]
     layout.count = 8 * _only(candidates, "the number of elements")
 
 
 def _find_shape(layout: Layout) -> None:
     """Find the word of the number of dimensions; inline sizes follow it."""
     samples = [torch.empty(size) for size in [(), (7,), (5, 11), (4, 2, 3, 6, 5), (2,) * 6]]
-    expected = [(t.dim(), *(t.shape if t.dim() <= _INLINE else ())) for t in samples]
+    expected = [(t.dim(), *(t.shape if t.dim() <= _INLINE_DIMENSIONS else ())) for t in samples]
     words = list(map(_implementation_words, samples))
     candidates = [
         i
-        for i in range(_WORDS)
+        for i in range(_IMPLEMENTATION_WORDS)
         if all(tuple(w[i : i + len(e)]) == e for w, e in zip(words, expected, strict=True))
     ]
     layout.shape = 8 * _only(candidates, "the shape")
@@ -229,8 +231,8 @@ def _find_undefined_gradient(layout: Layout) -> None:
     """Find the TensorImpl that stands for a gradient of None; check the C++ symbol of gradients."""
     grad = ctypes.CFUNCTYPE(c_void_p, c_void_p)(layout.grad)
     params = [torch.nn.Parameter(torch.empty(n)) for n in (2, 3)]
-    layout.undefined = _words(grad(params[0]._cdata), 1)[0]
-    if _words(grad(params[1]._cdata), 1)[0] != layout.undefined:
+    layout.undefined_tensor = _words(grad(params[0]._cdata), 1)[0]
+    if _words(grad(params[1]._cdata), 1)[0] != layout.undefined_tensor:
         raise UnknownLayoutError("undefined gradients have no common implementation")
     for param in params:
         param.grad = torch.empty_like(param)
@@ -256,7 +258,7 @@ def _check_symbols(layout: Layout) -> None:
 def find_dtensor_fields(layout: Layout, dtensor: Tensor) -> None:
     """Find the slots of a DTensor that hold its local tensor and its spec, and store its class.
 
-    Find also the word of an implementation that holds the address of its Python object.
+    Also find the word of an implementation that holds the address of its Python object.
     """
     words = _words(id(dtensor), type(dtensor).__basicsize__ // 8)
     fields = {"local": local_tensor(dtensor), "spec": dtensor_spec(dtensor)}
@@ -265,7 +267,11 @@ def find_dtensor_fields(layout: Layout, dtensor: Tensor) -> None:
         for name, value in fields.items()
     }
     samples = [(id(tensor), _implementation_words(tensor)) for tensor in (dtensor, fields["local"])]
-    candidates = [i for i in range(_WORDS) if all(words[i] == ident for ident, words in samples)]
+    candidates = [
+        i
+        for i in range(_IMPLEMENTATION_WORDS)
+        if all(words[i] == ident for ident, words in samples)
+    ]
     layout.object = 8 * _only(candidates, "the Python object")
     layout.local, layout.spec = slots["local"], slots["spec"]
     layout.dtensor_type = id(type(dtensor))

@@ -10,22 +10,22 @@ using Object = const char*;
 struct Layout {
     i64 implementation;       // offset in a Python tensor: address of its TensorImpl, which is
                               // called its implementation below
-    i64 keys;                 // offset in an implementation: dispatch keys
+    i64 dispatch_keys;        // offset in an implementation: dispatch keys
     i64 traits;               // offset in an implementation: dtype, device, contiguity in one word
     i64 count;                // offset in an implementation: number of elements
     i64 shape;                // offset in an implementation: number of dimensions, then their sizes
                               // if there are at most INLINE_DIMENSIONS
-    u64 plain;                // dispatch keys of a tensor that is dense memory and nothing else
-    u64 contiguity_mask;      // the traits that tell whether a tensor is contiguous
-    u64 contiguous_bits;      // these traits of a contiguous tensor
+    u64 plain_keys;           // dispatch keys of a tensor that is dense memory and nothing else
+    u64 contiguity_mask;      // the bits of the traits that tell whether a tensor is contiguous
+    u64 contiguous_bits;      // the values of these bits in a contiguous tensor
     u64 stream_dtypes;        // bit k: streams may have torch's dtype k, which the kernel knows
     u64 scalar_dtypes;        // bit k: scalar cells may have torch's dtype k
-    Object tensor_type, parameter_type; // the Python types read here; Python handles subclasses
+    Object tensor_type, parameter_type; // the only Python types of the tensors that are read
     Object dict_type, key_type; // the Python types of a state and of its keys
     Object dtensor_type;      // the Python type DTensor; null if there are no sharded tensors
     i64 local, spec;          // offsets in a DTensor: its local shard, its sharding spec
     i64 object;               // offset in an implementation: its Python object
-    const void* undefined;    // torch's undefined TensorImpl, which stands for a gradient of None
+    const void* undefined_tensor; // torch's undefined TensorImpl, which stands for a gradient of None
     const void* (*grad)(const void* implementation);
     void (*bump_version)(const void*);
     int (*address)(const void*, void**);
@@ -63,7 +63,7 @@ constexpr u64 DTYPE_MASK = 0xffff; // of the traits
 // Reads a tensor of one of these dtypes; returns false for any other tensor.
 bool read(const Layout& layout, const void* handle, Tensor& tensor, u64 dtypes) {
     const void* implementation = at<const void*>(handle, 0);
-    if (at<u64>(implementation, layout.keys) != layout.plain) return false;
+    if (at<u64>(implementation, layout.dispatch_keys) != layout.plain_keys) return false;
     const u64 traits = at<u64>(implementation, layout.traits);
     tensor.handle = const_cast<void*>(handle);
     tensor.dtype = int(traits & DTYPE_MASK);

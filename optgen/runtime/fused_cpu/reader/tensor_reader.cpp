@@ -17,8 +17,8 @@ namespace {
 // and prefetches every object while it reads the others.
 constexpr i64 BLOCK = 32;
 
-// A kernel for at most this many elements is short: it takes a millisecond or two.
-constexpr i64 SHORT_KERNEL = 1 << 20;
+// A kernel for at most this many elements is short: it takes one or two milliseconds.
+constexpr i64 SHORT_KERNEL_ELEMENTS = 1 << 20;
 
 struct Reader : Streams {
     // Tells whether the groups' lists hold the same parameters as in the last step. Fills `group`.
@@ -30,7 +30,7 @@ struct Reader : Streams {
             for (i64 i = 0; i < size; ++i, ++t) {
                 if (layout.list_item(request.lists[g], i) != request.params[t]) return false;
                 request.group[t] = int(g);
-                request.types[t] = 0;
+                request.dtypes[t] = 0;
             }
         }
         return t == request.tensors;
@@ -61,32 +61,32 @@ struct Reader : Streams {
 
     // Reads a parameter and its gradient, unless the gradient is None.
     bool read_parameter(i64 t, const void* param, const void* grad) const {
-        Tensor read_param, read_grad;
-        if (at<const void*>(grad, 0) == layout.undefined) return true;
-        const Object memory = local_tensor(request.params[t], 0, t);
+        Tensor param_tensor, grad_tensor;
+        if (at<const void*>(grad, 0) == layout.undefined_tensor) return true;
+        const Object local = local_tensor(request.params[t], 0, t);
         grad = local_gradient(grad, t);
-        if (!memory || !grad) return false;
-        param = memory + layout.implementation;
-        if (!read(layout, param, read_param) || !is_dense(layout, read_param)) return false;
-        if (!(request.allowed[request.group[t]] >> read_param.dtype & 1)) return false;
-        if (!read(layout, grad, read_grad)) return false;
-        if (!same_strides(layout, read_grad, read_param)) return false;
+        if (!local || !grad) return false;
+        param = local + layout.implementation;
+        if (!read(layout, param, param_tensor) || !is_dense(layout, param_tensor)) return false;
+        if (!(request.allowed_dtypes[request.group[t]] >> param_tensor.dtype & 1)) return false;
+        if (!read(layout, grad, grad_tensor)) return false;
+        if (!same_strides(layout, grad_tensor, param_tensor)) return false;
         const i64* const view = view_of(t);
-        if ((request.by_matrix || view) && !read_param.contiguous) return false;
-        const SeenShape seen(layout, read_param, view);
+        if ((request.by_matrix || view) && !param_tensor.contiguous) return false;
+        const SeenShape seen(layout, param_tensor, view);
         if (!seen.fits) return false;
-        if (request.shape) put_shape(seen, request.shape + SHAPE * t);
-        request.elements[t] = read_param.elements;
-        put(0, t, read_param);
-        put(1, t, read_grad);
-        request.types[t] |= request.group_cells;
+        if (request.shape) put_shape(seen, request.shape + SHAPE_SIZE * t);
+        request.elements[t] = param_tensor.elements;
+        put(0, t, param_tensor);
+        put(1, t, grad_tensor);
+        request.dtypes[t] |= request.group_cells;
         return true;
     }
 
-    // Returns the streams that a tensor must have, as in `Request::needed`.
-    u64 needed(i64 t) const {
-        const bool matrix = request.shape && request.shape[SHAPE * t + DIMENSIONS] > 1;
-        return request.needed[2 * request.group[t] + matrix];
+    // Returns the streams that a tensor must have, as in `Request::needed_streams`.
+    u64 needed_streams(i64 t) const {
+        const bool is_matrix = request.shape && request.shape[SHAPE_SIZE * t + DIMENSIONS] > 1;
+        return request.needed_streams[2 * request.group[t] + is_matrix];
     }
 
     // Tells whether a state has the shape that its stream's axes ask for, with matching strides.
@@ -94,9 +94,9 @@ struct Reader : Streams {
         if (stream >= request.streams) return state.elements == 1;
         const unsigned char axes = request.axes[stream];
         if (axes == LIKE) return same_strides(layout, state, param);
-        const i64 reduced = axes == ROW ? 1 : 2;
+        const i64 reduced_axis = axes == ROW ? 1 : 2; // from the end
         return state.contiguous
-            && same_sizes(Shape(layout, state), SeenShape(layout, param, view_of(t)), reduced);
+            && same_sizes(Shape(layout, state), SeenShape(layout, param, view_of(t)), reduced_axis);
     }
 
     // Returns the stream of a state's key, or -1. A loaded checkpoint has other strings as keys,
@@ -118,14 +118,14 @@ struct Reader : Streams {
         Object object[16 * BLOCK];
     };
 
-    // Adds the states that a parameter needs to those found; does not read them yet.
+    // Adds the objects of a parameter's needed states to `found`; does not read them yet.
     void find_states(Object state, i64 t, FoundStates& found) const {
         i64 position = 0;
         Object key, value;
-        const u64 wanted = needed(t);
+        const u64 needed = needed_streams(t);
         for (i64 i = 0; i < 16 && layout.dict_next(state, &position, &key, &value); ++i) {
             const i64 stream = stream_of(key);
-            if (stream < 0 || !of_stream(wanted, stream)) continue;
+            if (stream < 0 || !of_stream(needed, stream)) continue;
             prefetch(value);
             found.tensor[found.count] = t;
             found.stream[found.count] = stream;
@@ -172,7 +172,7 @@ struct Reader : Streams {
                 const i64 t = request.order[entry++];
                 if (t < 0) continue;
                 if (request.params[t] != key) return false;
-                if (!request.types[t]) continue;
+                if (!request.dtypes[t]) continue;
                 prefetch(value);
                 tensors[count] = t;
                 states[count++] = value;
@@ -192,7 +192,7 @@ struct Reader : Streams {
     void for_each_handle(Visit visit) const {
         for (i64 stream = 0; stream < request.streams + request.scalars; ++stream)
             for (i64 t = 0; t < request.tensors; ++t)
-                if (of_stream(request.types[t], stream))
+                if (of_stream(request.dtypes[t], stream))
                     visit(request.handles[stream * request.tensors + t]);
     }
 
@@ -200,7 +200,7 @@ struct Reader : Streams {
     // change if they become zero. A DTensor and its local shard both change.
     void bump_versions() const {
         for (i64 t = 0; t < request.tensors; ++t) {
-            if (!request.types[t]) continue;
+            if (!request.dtypes[t]) continue;
             const void* const handle = request.params[t] + layout.implementation;
             layout.bump_version(handle);
             if (handle != request.handles[t]) layout.bump_version(request.handles[t]);
@@ -212,23 +212,23 @@ struct Reader : Streams {
     // Tells whether every tensor with a gradient has the streams that its group needs.
     bool is_complete() const {
         for (i64 t = 0; t < request.tensors; ++t) {
-            const u64 types = request.types[t], wanted = types ? needed(t) : 0;
-            if (types && !wanted) return false;
-            for (i64 stream = 0; types && stream < request.streams + request.scalars; ++stream)
-                if (of_stream(wanted, stream) && !of_stream(types, stream)) return false;
+            const u64 dtypes = request.dtypes[t], needed = dtypes ? needed_streams(t) : 0;
+            if (dtypes && !needed) return false;
+            for (i64 stream = 0; dtypes && stream < request.streams + request.scalars; ++stream)
+                if (of_stream(needed, stream) && !of_stream(dtypes, stream)) return false;
         }
         return true;
     }
 
     // Runs the kernel. During a short kernel, other Python threads wait for the interpreter's lock.
-    // During a long kernel they run, and may replace or drop a tensor. So the reader holds another
-    // reference to every tensor meanwhile. If there is no memory for the references, the threads
-    // wait.
+    // During a long kernel they run, and may replace or drop a tensor. So the reader holds a
+    // reference of its own to every tensor meanwhile. If there is no memory for the references, the
+    // other threads wait during a long kernel, too.
     void call_kernel() const {
         i64 elements = 0;
         for (i64 t = 0; t < request.tensors; ++t)
-            if (request.types[t]) elements += request.elements[t];
-        if (elements <= SHORT_KERNEL) return request.kernel(request.table, request.threads);
+            if (request.dtypes[t]) elements += request.elements[t];
+        if (elements <= SHORT_KERNEL_ELEMENTS) return request.kernel(request.table, request.threads);
         bool all_held = true;
         for_each_handle([&](void*& handle) {
             void* reference = nullptr;
@@ -248,7 +248,7 @@ struct Reader : Streams {
         for (i64 stream = 0; stream < request.streams; ++stream)
             if (layout.list_size(request.lists[stream]) != request.tensors) return false;
         for (i64 t = 0; t < request.tensors; ++t) {
-            request.types[t] = 0;
+            request.dtypes[t] = 0;
             Tensor first, tensor;
             for (i64 stream = 0; stream < request.streams; ++stream) {
                 const Object object = layout.list_item(request.lists[stream], t);
@@ -280,28 +280,28 @@ struct Reader : Streams {
     }
 
     // Tells whether no two gradients begin at one address, if the kernel writes zeros into them: a
-    // shared gradient would be zero before the second parameter has read it. Uses a hash table.
+    // shared gradient would be zero before the second parameter has read it. Uses a hash table with Fibonacci hashing.
     bool gradients_are_separate() const {
         if (!request.zeroes_gradients) return true;
         i64 size = 64;
         while (size < 2 * request.tensors) size *= 2;
         const void** const addresses =
             static_cast<const void**>(__builtin_calloc(u64(size), sizeof(void*)));
-        bool separate = addresses;
-        for (i64 t = 0; separate && t < request.tensors; ++t) {
-            if (!request.types[t] || !request.elements[t]) continue;
+        bool are_separate = addresses;
+        for (i64 t = 0; are_separate && t < request.tensors; ++t) {
+            if (!request.dtypes[t] || !request.elements[t]) continue;
             const void* const address = request.address[request.tensors + t];
             u64 place = reinterpret_cast<u64>(address) * 0x9E3779B97F4A7C15u >> 32;
             while (addresses[place &= u64(size) - 1] && addresses[place] != address) ++place;
-            separate = !addresses[place];
+            are_separate = !addresses[place];
             addresses[place] = address;
         }
         __builtin_free(addresses);
-        return separate;
+        return are_separate;
     }
 
     bool run() const {
-        return read_gradients() && read_states() && is_complete() && counts_are_valid()
+        return read_gradients() && read_states() && is_complete() && step_counts_are_valid()
             && gradients_are_separate() && take_step();
     }
 

@@ -34,8 +34,8 @@ class Request(ctypes.Structure):
         ("layout", ctypes.POINTER(Layout)),
         ("groups", c_int64),
         ("lists", c_void_p),
-        ("needed", c_void_p),
-        ("allowed", c_void_p),
+        ("needed_streams", c_void_p),
+        ("allowed_dtypes", c_void_p),
         ("views", c_void_p),
         ("state", c_void_p),
         ("entries", c_int64),
@@ -45,7 +45,7 @@ class Request(ctypes.Structure):
         ("keys", c_void_p),
         ("names", ctypes.POINTER(c_char_p)),
         ("axes", c_void_p),
-        ("counted", c_int64),
+        ("has_step_count", c_int64),
         ("by_matrix", c_int64),
         ("zeroes_gradients", c_int64),
         ("tensors", c_int64),
@@ -55,7 +55,7 @@ class Request(ctypes.Structure):
         ("handles", c_void_p),
         ("address", c_void_p),
         ("elements", c_void_p),
-        ("types", c_void_p),
+        ("dtypes", c_void_p),
         ("group", c_void_p),
         ("shape", c_void_p),
         ("kernel", c_void_p),
@@ -75,7 +75,7 @@ class RequestBuffers:
             "handles": self._handles,
             "address": target.address,
             "elements": target.elements,
-            "types": target.types,
+            "dtypes": target.dtypes,
             "group": target.group,
         }
         addresses = {name: memory.buffer_info()[0] for name, memory in arrays.items()}
@@ -120,18 +120,18 @@ class Reader:
         """
         filled = TableArrays(2, sum(map(len, lists)))
         list_ids = array("q", map(id, lists))
-        allowed = array("Q", [self.layout.stream_dtypes]) * len(lists)
+        allowed_dtypes = array("Q", [self.layout.stream_dtypes]) * len(lists)
         request = RequestBuffers(
             filled,
             layout=ctypes.pointer(self.layout),
             groups=len(lists),
             lists=list_ids.buffer_info()[0],
-            allowed=allowed.buffer_info()[0],
+            allowed_dtypes=allowed_dtypes.buffer_info()[0],
         )
         request.params[:] = array("q", map(id, chain.from_iterable(lists)))
         if not self._read_gradients(request.address):
             return []
-        codes = iter(filled.types)
+        codes = iter(filled.dtypes)
         return [list(islice(codes, len(params))) for params in lists]
 
     def request_for(self, kernel: Kernel, table: Table) -> RequestBuffers:

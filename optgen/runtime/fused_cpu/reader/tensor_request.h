@@ -4,7 +4,8 @@
 
 namespace {
 
-// Words with four bits per stream: in `types`, torch's dtype code or 0; in `needed`, all or none.
+// Words with four bits per stream: in `dtypes`, torch's dtype code or 0; in
+// `needed_streams`, all or none.
 constexpr u64 STREAM_BITS = 15;
 u64 of_stream(u64 word, i64 stream) { return word >> 4 * stream & STREAM_BITS; }
 u64 in_stream(u64 bits, i64 stream) { return bits << 4 * stream; }
@@ -13,9 +14,9 @@ struct Request {
     const Layout* layout;
     i64 groups;
     const Object* lists;  // [group]: list of parameters; for a function, [stream]: list of tensors
-    const u64* needed;    // [group][2]: streams that vectors, and tensors of more dimensions, must
+    const u64* needed_streams; // [group][2]: streams that vectors, and tensors of more dimensions, must
                           // have; none if the group must have no gradients
-    const u64* allowed;   // [group]: bit k: parameters may have torch's dtype k
+    const u64* allowed_dtypes; // [group]: bit k: parameters may have torch's dtype k
     const i64* const* views; // [group]: the number of axes of the group's view, then their sizes, of
                           // which one may be -1. Null for a group without a view; the whole list is
                           // null if no group has one
@@ -26,20 +27,20 @@ struct Request {
     const Object* keys;       // [streams + scalars]: keys of a state, from the third stream on
     const char* const* names; // the same keys as C strings
     const unsigned char* axes; // [streams]: an Axes
-    i64 counted;          // whether the first scalar cell is a step count
+    i64 has_step_count;   // whether the first scalar cell is a step count
     i64 by_matrix;        // whether parameters must be contiguous
     i64 zeroes_gradients; // whether the kernel leaves gradients at zero
     i64 tensors;
     const Object* specs;  // [stream][tensor]: expected sharding spec, or null; the whole list is
                           // null if no tensor is sharded
-    u64 group_cells;      // dtype codes, as in `types`, of the cells that hold states of groups:
+    u64 group_cells;      // dtype codes, as in `dtypes`, of the cells that hold states of groups:
                           // they follow the scalar cells, and have their addresses already
     Object* params;       // [tensor]: parameters of the last step, without repeats; for a function,
                           // scratch
     void** handles;       // [stream][tensor], scratch
     void** address;       // from here on: columns of `Table` in tensor_table.h
     i64* elements;
-    u64* types;
+    u64* dtypes;
     int* group;
     i64* shape;           // null if the rule does not read shapes
     void (*kernel)(const void* table, const void* threads);
@@ -48,9 +49,10 @@ struct Request {
 
 // Axes of a stream (LIKE: all of the parameter's), and columns of a table's shapes.
 enum Axes : unsigned char { LIKE, ROW, COLUMN };
-enum { DIMENSIONS, BATCH, ROWS, COLUMNS, SHAPE };
+enum { DIMENSIONS, BATCH, ROWS, COLUMNS, SHAPE_SIZE };
 
-// Returns the bytes of one element, by torch's number of its dtype; 0 for an absent stream.
+// Returns the bytes of one element, by torch's number of its dtype (7: float64, 6: float32, else 16
+// bits); 0 for an absent stream.
 inline i64 itemsize(u64 dtype) { return dtype == 7 ? 8 : dtype == 6 ? 4 : dtype ? 2 : 0; }
 
 // Writes a row of the table's shapes.
@@ -71,22 +73,24 @@ struct SeenShape : Shape {
 
     SeenShape(const Layout& layout, const Tensor& param, const i64* view) : Shape(layout, param) {
         if (!view) return;
-        i64 known = 1, open = -1; // product of the known sizes; the axis whose size is -1
+        i64 known_product = 1, inferred_axis = -1; // of the given sizes; the axis of size -1
         dimensions = view[0];
-        sizes = viewed;
+        sizes = view_sizes;
         for (i64 d = 0; d < dimensions; ++d) {
-            viewed[d] = view[d + 1];
-            if (viewed[d] < 0) open = d;
-            else known *= viewed[d];
+            view_sizes[d] = view[d + 1];
+            if (view_sizes[d] < 0) inferred_axis = d;
+            else known_product *= view_sizes[d];
         }
-        fits = open < 0 ? known == param.elements : known && param.elements % known == 0;
-        if (fits && open >= 0) viewed[open] = param.elements / known;
+        fits = inferred_axis < 0 ? known_product == param.elements
+                                 : known_product && param.elements % known_product == 0;
+        if (fits && inferred_axis >= 0)
+            view_sizes[inferred_axis] = param.elements / known_product;
     }
 
     SeenShape(const SeenShape&) = delete;
 
 private:
-    i64 viewed[VIEW_AXES];
+    i64 view_sizes[VIEW_AXES];
 };
 
 // Reads and writes single tensors of a request's streams.
@@ -97,10 +101,10 @@ struct Streams {
     void put(i64 stream, i64 t, const Tensor& tensor) const {
         request.address[stream * request.tensors + t] = tensor.address;
         request.handles[stream * request.tensors + t] = tensor.handle;
-        request.types[t] |= in_stream(u64(tensor.dtype), stream);
+        request.dtypes[t] |= in_stream(u64(tensor.dtype), stream);
     }
 
-    // Returns the view of a tensor's group; null if it has none.
+    // Returns the view of a tensor's group; null if the group has none.
     const i64* view_of(i64 t) const {
         return request.views ? request.views[request.group[t]] : nullptr;
     }
@@ -113,12 +117,12 @@ struct Streams {
     // Returns a plain tensor itself, and the local shard of a DTensor. Returns null if the tensor's
     // sharding spec is not as expected.
     Object local_tensor(Object object, i64 stream, i64 t) const {
-        const bool sharded = type_of(object) == layout.dtensor_type;
+        const bool is_sharded = type_of(object) == layout.dtensor_type;
         const i64 place = stream * request.tensors + t;
         const Object expected = request.specs ? request.specs[place] : nullptr;
-        if (sharded && at<Object>(object, layout.spec) != expected) return nullptr;
-        if (!sharded && expected) return nullptr;
-        if (sharded) object = at<Object>(object, layout.local);
+        if (is_sharded && at<Object>(object, layout.spec) != expected) return nullptr;
+        if (!is_sharded && expected) return nullptr;
+        if (is_sharded) object = at<Object>(object, layout.local);
         return object && is_tensor(object) ? object : nullptr;
     }
 
@@ -126,16 +130,16 @@ struct Streams {
     const void* local_gradient(const void* grad, i64 t) const {
         if (!request.specs || !request.specs[request.tensors + t]) return grad;
         const Object object = at<Object>(at<const void*>(grad, 0), layout.object);
-        const Object memory = object ? local_tensor(object, 1, t) : nullptr;
-        return memory ? memory + layout.implementation : nullptr;
+        const Object local = object ? local_tensor(object, 1, t) : nullptr;
+        return local ? local + layout.implementation : nullptr;
     }
 
     // Tells whether all step counts are 0 or positive, by the sign bit in their last byte. With a
     // negative step count, Python gathers the step's tensors and raises an error.
-    bool counts_are_valid() const {
-        if (!request.counted) return true;
+    bool step_counts_are_valid() const {
+        if (!request.has_step_count) return true;
         for (i64 t = 0; t < request.tensors; ++t) {
-            const i64 bytes = itemsize(of_stream(request.types[t], request.streams));
+            const i64 bytes = itemsize(of_stream(request.dtypes[t], request.streams));
             const void* const count = request.address[request.streams * request.tensors + t];
             if (bytes && at<signed char>(count, bytes - 1) < 0) return false;
         }
@@ -145,7 +149,7 @@ struct Streams {
     void prefetch_implementation(const void* handle) const {
         const char* const implementation = at<const char*>(handle, 0);
         prefetch(implementation);
-        prefetch(implementation + layout.keys);
+        prefetch(implementation + layout.dispatch_keys);
     }
 
     void prefetch_storage(const void* handle) const {

@@ -38,12 +38,12 @@ bool is_dense(const Layout& layout, const Tensor& tensor) {
     return true;
 }
 
-// Tells whether two shapes are equal. If `reduced` is k > 0, `a` must have size 1 along the k-th
-// axis from the end, whatever the size of `b` there.
-bool same_sizes(const Shape& a, const Shape& b, i64 reduced = 0) {
+// Tells whether two shapes are equal. If `reduced_axis` is k > 0, `a` must have size 1 along
+// the k-th axis from the end, whatever the size of `b` there.
+bool same_sizes(const Shape& a, const Shape& b, i64 reduced_axis = 0) {
     if (a.dimensions != b.dimensions) return false;
     for (i64 d = 0; d < a.dimensions; ++d)
-        if (a.sizes[d] != (d == b.dimensions - reduced ? 1 : b.sizes[d])) return false;
+        if (a.sizes[d] != (d == b.dimensions - reduced_axis ? 1 : b.sizes[d])) return false;
     return true;
 }
 

@@ -1,8 +1,8 @@
 """Try the C++ reader in a child process, on a torch version that the tests have not run on.
 
 If this torch has another object layout, measuring it could crash the process. So a child process
-measures first, and takes steps that are compared with torch's. Its verdict is stored beside the
-kernels, for this torch, this Python and this text of the reader.
+measures first, and takes steps that are compared with torch's. The result of the trial is stored
+beside the kernels, for this torch, this Python and this source text of the reader.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from optgen.runtime.cache import files
 from optgen.runtime.cache.folders import folders
 from optgen.runtime.fused_cpu.toolchain.file_lock import exclusive
 
-_SECONDS = 120.0  # time limit; a trial takes about five seconds, most of them for torch's import
+_TIME_LIMIT = 120.0  # seconds; a trial takes about five seconds, most of them for torch's import
 _PASSED, _FAILED = b"passed\n", b"failed\n"
 
 
@@ -60,7 +60,7 @@ def _run_trial() -> bytes:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=_SECONDS,
+            timeout=_TIME_LIMIT,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -92,12 +92,12 @@ def _compare(ours: Any, theirs: Any, **arguments: Any) -> bool:
     """
     readable = list(_tensors())
     unreadable = [*_tensors(), torch.randn(4, 3).t().requires_grad_()]  # the reader gives up
-    optimizer = _steps(ours, theirs, readable, arguments)
-    _steps(ours, theirs, unreadable, arguments)
+    optimizer = _take_steps(ours, theirs, readable, arguments)
+    _take_steps(ours, theirs, unreadable, arguments)
     return optimizer._context.cached_step is not None
 
 
-def _steps(ours: Any, theirs: Any, tensors: list[Tensor], arguments: dict[str, Any]) -> Any:
+def _take_steps(ours: Any, theirs: Any, tensors: list[Tensor], arguments: dict[str, Any]) -> Any:
     """Take steps of both optimizers, and return ours; raise a `ValueError` if results differ."""
     copies = [t.detach().double().clone().requires_grad_() for t in tensors]
     optimizer, expected = ours(tensors, **arguments), theirs(copies, foreach=False, **arguments)

@@ -12,7 +12,7 @@ from optgen.runtime.cache.folders import is_temporary
 from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
 
 _ERROR = re.compile(r"^.*\berror\b.*$", re.MULTILINE | re.IGNORECASE)
-_BROKEN = re.compile("internal compiler error|Segmentation fault|frontend command failed")
+_COMPILER_CRASH = re.compile("internal compiler error|Segmentation fault|frontend command failed")
 _LINES = 10  # of compiler output in a message: C++ templates cause very long output
 
 
@@ -47,7 +47,7 @@ def compile_error(
     """
     compiler, rule = shlex.join(command), library.name.split("-")[0]
     where = f" (log: {log_path})" if log_path else ""
-    if _BROKEN.search(log):
+    if _COMPILER_CRASH.search(log):
         first_line = (
             f"{compiler} crashed on the source that optgen generated for `{rule}`, a defect of the "
             f"compiler: set CXX to another compiler or version{where}"

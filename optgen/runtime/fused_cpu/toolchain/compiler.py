@@ -12,19 +12,19 @@ from optgen.runtime.fused_cpu.toolchain.compiler_process import CompileError as 
 from optgen.runtime.fused_cpu.toolchain.compiler_process import limit, run
 
 # -fno-math-errno is worth a factor of ten: a loop with a sqrt that sets errno does not vectorise.
-# The explicit vector width is for compilers that mistake the processor for an older one.
-_LIBRARY = ("-std=c++17", "-shared", "-fPIC")
-_PORTABLE = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp-simd", *_LIBRARY)
+_LIBRARY_FLAGS = ("-std=c++17", "-shared", "-fPIC")
+_PORTABLE = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp-simd", *_LIBRARY_FLAGS)
 _NATIVE = (*_PORTABLE, "-march=native", "-fno-trapping-math", "-fno-exceptions")
 # Loop unswitching copies a loop for every branch: builds take three times as long, and the loops
 # run no faster. Jump threading joins branches on one flag; then g++ does not vectorise ADOPT.
 _TUNED = (*_NATIVE, "-fno-unswitch-loops", "-fno-thread-jumps")
-_WIDE = (*_TUNED, "-mprefer-vector-width=512")
+# The explicit vector width is for compilers that mistake the processor for an older one.
+_WIDE_VECTORS = (*_TUNED, "-mprefer-vector-width=512")
 
 _X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 # In order of preference. A build tries them in turn, and uses the first that the compiler accepts.
-FLAG_SETS: tuple[tuple[str, ...], ...] = (_WIDE if _X86 else _TUNED, _NATIVE, _PORTABLE)
+FLAG_SETS: tuple[tuple[str, ...], ...] = (_WIDE_VECTORS if _X86 else _TUNED, _NATIVE, _PORTABLE)
 
 INSTALL = "install g++ or clang++ (Debian, Ubuntu: apt install g++; macOS: xcode-select --install)"
 
@@ -45,7 +45,7 @@ extern "C" double optgen_probe(double x) {
 
 
 class RefusedError(CompileError):
-    """Error for a source that a compiler accepts with no set of flags.
+    """Error for a source that a compiler rejects with every set of flags.
 
     Attributes:
         log: Every command with its output.
@@ -128,10 +128,10 @@ def build(command: list[str], source: Path, target: Path) -> None:
     end, log = time.monotonic() + limit(), []
     for flags in FLAG_SETS:
         full_command = [*command, *flags, str(source), "-o", str(target)]
-        status, printed = run(full_command, target.parent, end - time.monotonic())
+        status, output = run(full_command, target.parent, end - time.monotonic())
         if status == 0 and target.is_file():
             return
-        log.append(f"{shlex.join(full_command)}\n{printed}exit status {status}\n")
+        log.append(f"{shlex.join(full_command)}\n{output}exit status {status}\n")
     raise RefusedError(shlex.join(command), source.name, "\n".join(log))
 
 

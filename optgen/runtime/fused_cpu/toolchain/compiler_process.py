@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _LIMIT, _LIMIT_NAME = 300.0, "OPTGEN_COMPILE_TIMEOUT"  # seconds
-_LONGEST = 1e6  # seconds
+_LARGEST_LIMIT = 1e6  # seconds
 
 # Messages of compilers and of the system about files that cannot be written.
 _WRITE_ERRORS = {
@@ -20,15 +20,16 @@ _WRITE_ERRORS = {
     "File size limit exceeded": errno.EFBIG,
     "File too large": errno.EFBIG,
 }
-_TOO_LARGE = -getattr(signal, "SIGXFSZ", 25)
+# Exit status of a process that wrote a file beyond the limit of its size.
+_FILE_TOO_LARGE = -getattr(signal, "SIGXFSZ", 25)
 _KILLED = re.compile(r"\bKilled\b|\bTerminated signal")
 _MEMORY = re.compile(r"out of memory|memory exhausted|Cannot allocate memory|std::bad_alloc")
 
-_running: set["subprocess.Popen[str]"] = set()
-# One entry per call of `end_all`. A compiler that starts during a call is not yet in `_running`;
-# the entry tells the compiler's thread to end it.
+_running_processes: set["subprocess.Popen[str]"] = set()
+# One entry per call of `end_all`. A compiler that starts during a call is not yet in `_running_processes`;
+# the entry tells the compiler's thread to end the compiler.
 _end_calls: list[None] = []
-_hung: set[tuple[str, float]] = set()  # compilers and limits that timed out; not tried again
+_timed_out: set[tuple[str, float]] = set()  # compilers with their limits; not tried again
 
 
 class CompileError(RuntimeError):
@@ -42,7 +43,7 @@ def limit() -> float:
     """Return the number of seconds that a build may take."""
     text = os.environ.get(_LIMIT_NAME) or str(_LIMIT)
     with suppress(ValueError):
-        if 0 < float(text) < _LONGEST:
+        if 0 < float(text) < _LARGEST_LIMIT:
             return float(text)
     raise CompileError(f"{_LIMIT_NAME} is {text!r}: set it to seconds, such as 300, or not at all")
 
@@ -56,7 +57,7 @@ def run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
     """
     name = shlex.join(command[:1])
     attempt = name, limit()
-    if attempt in _hung or seconds <= 0:
+    if attempt in _timed_out or seconds <= 0:
         raise _too_long(name)
     calls_before = len(_end_calls)
     try:
@@ -66,28 +67,28 @@ def run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
             f"{name} cannot be started ({error.strerror}): set CXX to another compiler"
         ) from None
     with process:
-        _running.add(process)
+        _running_processes.add(process)
         try:
             if len(_end_calls) > calls_before:
                 _end(process)
-            printed, _ = process.communicate(timeout=seconds)
+            output, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             _end(process)
-            _hung.add(attempt)
+            _timed_out.add(attempt)
             raise _too_long(name) from None
         except BaseException:
             _end(process)
             raise
         finally:
-            _running.discard(process)
-    _check(name, process.returncode, printed, folder)
-    return process.returncode, printed
+            _running_processes.discard(process)
+    _check_status(name, process.returncode, output, folder)
+    return process.returncode, output
 
 
 def end_all() -> None:
     """End all compilers that run or are starting; a keyboard interrupt does not reach them."""
     _end_calls.append(None)
-    for process in list(_running):
+    for process in list(_running_processes):
         _end(process)
 
 
@@ -120,16 +121,16 @@ def _too_long(name: str) -> CompileError:
     )
 
 
-def _check(name: str, status: int, printed: str, folder: Path) -> None:
+def _check_status(name: str, status: int, output: str, folder: Path) -> None:
     """Raise an error if a compiler failed for another reason than its source."""
     if not status:
         return
     for message, number in _WRITE_ERRORS.items():
-        if message in printed or (number == errno.EFBIG and status == _TOO_LARGE):
+        if message in output or (number == errno.EFBIG and status == _FILE_TOO_LARGE):
             raise OSError(number, os.strerror(number), str(folder))
-    if _MEMORY.search(printed):
+    if _MEMORY.search(output):
         raise CompileError(f"{name} ran out of memory: end other programs, and start again")
-    if status < 0 or _KILLED.search(printed):
+    if status < 0 or _KILLED.search(output):
         raise CompileError(
             f"{name} was killed, as the system does if memory runs out: end other programs, and "
             "start again"

@@ -3,7 +3,7 @@
 Most models have tensors of one dtype, and a kernel takes about twice as long to build for all
 dtypes. So the first library is built for the dtypes of the first tensors. When tensors of other
 dtypes come, another library is built for these and the earlier dtypes. Scalar states, such as a
-step count, may have any dtype: a switch reads them. A source that does not name `OPTGEN_TYPES` is
+step count, may have any dtype: a `switch` over the dtype reads them. A source that does not name `OPTGEN_TYPES` is
 built for all dtypes.
 """
 
@@ -67,7 +67,7 @@ _FLOAT32 = 1 << DTYPE_CODES[torch.float32]
 _SIXTEEN_BITS = 1 << DTYPE_CODES[torch.float16] | 1 << DTYPE_CODES[torch.bfloat16]
 # Matrix ops return bfloat16 for operands of any dtype.
 _MATRIX_OP_RESULT = 1 << DTYPE_CODES[torch.bfloat16]
-ALL = bits_of_dtypes(DTYPE_CODES)
+ALL_DTYPE_BITS = bits_of_dtypes(DTYPE_CODES)
 
 
 def matrix_op_dtypes(source: str) -> int:
@@ -75,26 +75,28 @@ def matrix_op_dtypes(source: str) -> int:
     return _MATRIX_OP_RESULT if "optgen_calls" in source else 0
 
 
-def library(name: str, source: str, dtype_bits: int, extra: int = 0) -> tuple[Path, int]:
+def library(name: str, source: str, dtype_bits: int, extra_bits: int = 0) -> tuple[Path, int]:
     """Return a library for tensors of these dtypes, and the bits of the requested dtypes.
 
-    `extra` has the bits of further dtypes for the library, such as those of matrix ops' results.
+    `extra_bits` has the bits of further dtypes for the library, such as those of matrix ops' results.
     """
     if _TYPES not in source:
-        return library_cache.library(name, source), ALL
-    path = find_built(name, source, dtype_bits, extra) or build(name, source, dtype_bits, extra)
+        return library_cache.library(name, source), ALL_DTYPE_BITS
+    path = find_built(name, source, dtype_bits, extra_bits) or build(
+        name, source, dtype_bits, extra_bits
+    )
     return path, dtype_bits or _FLOAT32
 
 
-def find_built(name: str, source: str, dtype_bits: int, extra: int) -> Path | None:
+def find_built(name: str, source: str, dtype_bits: int, extra_bits: int) -> Path | None:
     """Return a library that is already built for at least these dtypes; None if there is none."""
-    texts = (_with_define(bits | extra, source) for bits in _supersets(dtype_bits or _FLOAT32))
+    texts = (_with_define(bits | extra_bits, source) for bits in _supersets(dtype_bits or _FLOAT32))
     return next(filter(None, (library_cache.find_built(name, text) for text in texts)), None)
 
 
-def build(name: str, source: str, dtype_bits: int, extra: int) -> Path:
+def build(name: str, source: str, dtype_bits: int, extra_bits: int) -> Path:
     """Build a library for exactly these dtypes, unless another process has built it."""
-    return library_cache.library(name, _with_define((dtype_bits or _FLOAT32) | extra, source))
+    return library_cache.library(name, _with_define((dtype_bits or _FLOAT32) | extra_bits, source))
 
 
 def _with_define(dtype_bits: int, source: str) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 if os.name == "posix":
     import fcntl
 
-_PATIENCE = 30.0  # seconds; a build takes about one second
+_WAIT_LIMIT = 30.0  # seconds; a build takes about one second
 _PAUSE = 0.005  # seconds
 
 
@@ -65,7 +65,7 @@ def _lock(lock: Path) -> int | None:
 
 def _wait(descriptor: int) -> bool:
     """Wait for the lock; tell whether this process got it in time."""
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + _WAIT_LIMIT
     while time.monotonic() < end:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

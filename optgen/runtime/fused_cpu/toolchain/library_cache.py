@@ -20,7 +20,7 @@ from optgen.runtime.fused_cpu.toolchain import compile_errors, compiler
 from optgen.runtime.fused_cpu.toolchain.compiler import CompileError, RefusedError
 from optgen.runtime.fused_cpu.toolchain.file_lock import exclusive
 
-_ABANDONED = 24 * 3600.0  # seconds; an older build folder was left by a killed process
+_ABANDONED_AGE = 24 * 3600.0  # seconds; an older build folder was left by a killed process
 
 
 class NoCompilerError(RuntimeError):
@@ -30,39 +30,39 @@ class NoCompilerError(RuntimeError):
 def library(name: str, source: str) -> Path:
     """Return the path of the library of a source text; build the library if it is not cached."""
     command = compiler.find()
-    file = _file(command, name, source)
-    failed = []
+    file = _file_name(command, name, source)
+    failures = []
     for folder in folders():
-        for path in _intact(folder, file):
+        if path := next(_intact_libraries(folder, file), None):
             return path
         if command is None:
             break
         try:
             return _build_once(command, source, folder / file)
         except OSError as error:  # read-only, full, or gone in the meantime
-            failed.append(f"{folder}: {error.strerror or error}")
+            failures.append(f"{folder}: {error.strerror or error}")
     if command is None:
         raise NoCompilerError(compiler.why_missing())
     raise CompileError(
-        f"no folder can store a compiled library ({'; '.join(failed) or 'none is trusted'}): make "
+        f"no folder can store a compiled library ({'; '.join(failures) or 'none is trusted'}): make "
         "room, or set OPTGEN_CACHE_DIR or TMPDIR to a folder that can be written to"
     )
 
 
 def find_built(name: str, source: str) -> Path | None:
     """Return the library of a source text if it is in the first cache folder; else None."""
-    first_folder, file = islice(folders(), 1), _file(compiler.find(), name, source)
-    return next((path for folder in first_folder for path in _intact(folder, file)), None)
+    first_folder, file = islice(folders(), 1), _file_name(compiler.find(), name, source)
+    return next((path for folder in first_folder for path in _intact_libraries(folder, file)), None)
 
 
-def _file(command: list[str] | None, name: str, source: str) -> str:
+def _file_name(command: list[str] | None, name: str, source: str) -> str:
     """Return a library's file name; without a compiler, a pattern that matches any compiler's."""
     compiler_digest = "*" if command is None else _digest(compiler.identity(command))
     source_digest = _digest(source, compiler.processor(), str(compiler.FLAG_SETS))
     return f"{name}-{source_digest}-{compiler_digest}.so"
 
 
-def _intact(folder: Path, file: str) -> Iterator[Path]:
+def _intact_libraries(folder: Path, file: str) -> Iterator[Path]:
     """Yield the undamaged libraries of a folder that match a file name or pattern."""
     return filter(is_intact, sorted(folder.glob(file)))
 
@@ -113,7 +113,7 @@ def _remove_abandoned(folder: Path) -> None:
     """Remove the folders that killed builds left behind long ago."""
     for leftover in folder.glob(".build-*"):
         try:
-            abandoned = time.time() - leftover.stat().st_mtime > _ABANDONED
+            abandoned = time.time() - leftover.stat().st_mtime > _ABANDONED_AGE
         except OSError:
             continue  # another process was faster
         if abandoned:

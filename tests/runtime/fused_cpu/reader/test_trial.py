@@ -59,7 +59,7 @@ def test_a_torch_that_fails_has_no_reader(
 
 
 def test_a_trial_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "_SECONDS", 0.2)
+    monkeypatch.setattr(trial, "_TIME_LIMIT", 0.2)
     replace_python(tmp_path, monkeypatch, "exec sleep 60")
     assert reader() is None
 

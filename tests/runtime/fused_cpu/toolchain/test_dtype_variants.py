@@ -205,7 +205,7 @@ def test_a_cached_library_with_more_dtypes_is_used(
     single, double = (
         dtype_variants.bits_of_dtypes([dtype]) for dtype in (torch.float32, torch.float64)
     )
-    titles = {single: "one", single | double: "two", dtype_variants.ALL: "all"}
+    titles = {single: "one", single | double: "two", dtype_variants.ALL_DTYPE_BITS: "all"}
 
     def built(_: str, source: str) -> str | None:
         title = titles.get(int(source.split()[2]))

@@ -94,7 +94,7 @@ def test_a_copy_in_a_forked_child_does_not_keep_the_lock(
 
 
 def test_no_build_waits_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_lock, "_PATIENCE", 0.2)
+    monkeypatch.setattr(file_lock, "_WAIT_LIMIT", 0.2)
     with exclusive(path):
         other = LockingThread(path)
         assert not other.got_lock(within=0.1)
