@@ -47,10 +47,10 @@ FLAGS: dict[str, tuple[dict[str, Any], ...]] = {
     "Rprop": ({}, {"etas": (0.3, 1.7), "step_sizes": (1e-3, 0.1)}),
 }
 CASES = [
-    pytest.param(name, flags | more, id="-".join([name, *map(str, [*flags, *more])]))
+    pytest.param(name, flags | maximize, id="-".join([name, *map(str, [*flags, *maximize])]))
     for name, all_flags in FLAGS.items()
     for flags in all_flags
-    for more in ({}, {"maximize": True})
+    for maximize in ({}, {"maximize": True})
 ]
 
 
@@ -75,8 +75,8 @@ def gradients(steps: int = STEPS) -> Iterator[torch.Tensor]:
         yield torch.randn(SHAPE, generator=generator, dtype=torch.float64)
 
 
-def relative_error(a: torch.Tensor, b: torch.Tensor) -> float:
-    return ((a - b).abs().max() / b.abs().max()).item()
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((found - expected).abs().max() / expected.abs().max()).item()
 
 
 @pytest.mark.sampled(2)
@@ -103,7 +103,7 @@ def test_the_oracle_steps_as_torch(
 def assert_same_state(algorithm: Algorithm, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     """Check that tensor states agree, and that the step count and scalar states are equal.
 
-    In float64 they may differ in a last bit: Python and torch round 0.96 ** x differently.
+    Float64 scalars may differ in the last bit: Python and torch round 0.96 ** x differently.
     """
     for key in {*ours, *theirs}:
         if key == "step" and key not in theirs:
@@ -117,7 +117,7 @@ def assert_same_state(algorithm: Algorithm, ours: dict[str, Any], theirs: dict[s
             assert relative_error(ours[key], theirs[key]) <= 1e-12
 
 
-def test_nothing_is_changed_in_place() -> None:
+def test_evaluate_changes_no_argument_in_place() -> None:
     algorithm = ALGORITHMS["NAdam"]
     hypers = {h.name: h.default for h in algorithm.hypers}
     param, grad = torch.ones(3), torch.ones(3)
@@ -128,7 +128,7 @@ def test_nothing_is_changed_in_place() -> None:
     assert all(torch.equal(torch.as_tensor(first[k]), copies[k]) for k in copies)
 
 
-def test_scalar_state_is_kept_in_the_scalar_dtype() -> None:
+def test_a_new_scalar_state_has_the_scalar_dtype() -> None:
     algorithm = ALGORITHMS["NAdam"]
     hypers = {h.name: h.default for h in algorithm.hypers}
     for dtype in (torch.float32, torch.float64):
@@ -141,6 +141,6 @@ def test_a_hyperparameter_may_be_a_tensor() -> None:
     algorithm = ALGORITHMS["Adam"]
     hypers = {h.name: h.default for h in algorithm.hypers}
     tensors = hypers | {"lr": torch.tensor([0.001]), "betas": (torch.tensor(0.9), 0.999)}
-    a, _ = evaluate(algorithm, hypers, torch.ones(3), torch.ones(3), {})
-    b, _ = evaluate(algorithm, tensors, torch.ones(3), torch.ones(3), {})
-    torch.testing.assert_close(a, b, rtol=1e-7, atol=0)
+    expected, _ = evaluate(algorithm, hypers, torch.ones(3), torch.ones(3), {})
+    found, _ = evaluate(algorithm, tensors, torch.ones(3), torch.ones(3), {})
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=0)

@@ -77,7 +77,7 @@ def assert_steps_as_torch(
         reference.step()
         ours, state = evaluate(algorithm, hypers, ours, grad, state, torch.float64)
     expected = reference.state[theirs]
-    # One of the two may keep no step count.
+    # Either state may lack a step count.
     assert {*state, "step"} == {*expected, "step"}
     for found, wanted in [(ours, theirs.detach()), *((state[k], expected[k]) for k in expected)]:
         found = torch.as_tensor(found, dtype=torch.float64)
@@ -140,13 +140,13 @@ CAME_CASES = [("CAME", (3, 4), 1.0), ("CAME", (5, 2), 0.0)]
 
 @pytest.mark.parametrize(
     ("name", "shape", "start"),
-    [(name, *size) for name in ("LAMB", "LARS") for size in SHAPES_AND_STARTS] + CAME_CASES,
+    [(name, *case) for name in ("LAMB", "LARS") for case in SHAPES_AND_STARTS] + CAME_CASES,
     ids=str,
 )
 def test_rules_that_torch_lacks_step_as_their_papers(
     name: str, shape: tuple[int, ...], start: float
 ) -> None:
-    """torch.optim lacks these rules. Parameters start at random values or at zero."""
+    """Parameters start at random values or at zero."""
     algorithm = WITH_PHASES[name]
     hypers = {h.name: h.default for h in algorithm.hypers} | OPTIONS.get(name, {})
     generator = torch.Generator().manual_seed(5)

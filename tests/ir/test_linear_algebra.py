@@ -17,7 +17,7 @@ def gram(shape: tuple[int, ...]) -> Tensor:
     return x @ x.mT + torch.eye(shape[-1], dtype=torch.float64)
 
 
-def op(name: str, *args: Tensor | float) -> Tensor:
+def apply_op(name: str, *args: Tensor | float) -> Tensor:
     result: Tensor = OPS[name].meaning(*args)
     return result
 
@@ -29,8 +29,8 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_powers_of_an_inverse_root_give_the_inverse(shape: tuple[int, ...]) -> None:
     x = gram(shape)
-    root = op("inverse_root", x, 3, 0.5)
-    eye = op("identity", x)
+    root = apply_op("inverse_root", x, 3, 0.5)
+    eye = apply_op("identity", x)
     assert eye.shape == x.shape
     assert_close(root @ root @ root @ (x + 0.5 * eye), eye)
     assert_close(root, root.mT)
@@ -39,36 +39,37 @@ def test_powers_of_an_inverse_root_give_the_inverse(shape: tuple[int, ...]) -> N
 def test_an_eigenvalue_below_zero_counts_as_zero() -> None:
     x = torch.diag(torch.tensor([-1.0, 4.0], dtype=torch.float64))
     assert_close(
-        op("inverse_root", x, 2, 0.25), torch.diag(torch.tensor([2.0, 4.25**-0.5], dtype=x.dtype))
+        apply_op("inverse_root", x, 2, 0.25),
+        torch.diag(torch.tensor([2.0, 4.25**-0.5], dtype=x.dtype)),
     )
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_eigenvectors_are_scaled_by_their_eigenvalues(shape: tuple[int, ...]) -> None:
     x = gram(shape)
-    vectors, values = op("eigenvectors", x), op("eigenvalues", x)
+    vectors, values = apply_op("eigenvectors", x), apply_op("eigenvalues", x)
     assert values.shape == (*shape[:-1], 1)
-    assert_close(x @ vectors, vectors * op("transpose", values))
-    assert_close(vectors.mT @ vectors, op("identity", x))
+    assert_close(x @ vectors, vectors * apply_op("transpose", values))
+    assert_close(vectors.mT @ vectors, apply_op("identity", x))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_qr_is_orthogonal_and_leaves_a_triangle(shape: tuple[int, ...]) -> None:
     x = gram(shape)
-    q = op("qr", x)
-    assert_close(q.mT @ q, op("identity", x))
+    q = apply_op("qr", x)
+    assert_close(q.mT @ q, apply_op("identity", x))
     assert_close((q.mT @ x).tril(-1), torch.zeros_like(x))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_diag_trace_and_descending_are_those_of_torch(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    d = op("diag", x)
+    d = apply_op("diag", x)
     assert d.shape == (*shape[:-1], 1)
-    assert_close(op("trace", x), (x * op("identity", x)).sum((-2, -1), keepdim=True))
-    p = op("descending", d)
+    assert_close(apply_op("trace", x), (x * apply_op("identity", x)).sum((-2, -1), keepdim=True))
+    p = apply_op("descending", d)
     assert torch.equal((p @ d).squeeze(-1), d.squeeze(-1).sort(-1, descending=True).values)
-    assert torch.equal(p @ p.mT, op("identity", x))
+    assert torch.equal(p @ p.mT, apply_op("identity", x))
 
 
 @pytest.mark.parametrize("name", ["eigenvectors", "eigenvalues", "inverse_root"])
@@ -76,7 +77,7 @@ def test_the_decomposition_of_a_matrix_with_inf_is_nan(name: str) -> None:
     x = gram((3, 2, 2))
     x[1, 0, 1] = torch.inf
     options = (2, 0.1) if name == "inverse_root" else ()
-    found, expected = op(name, x, *options), op(name, gram((3, 2, 2)), *options)
+    found, expected = apply_op(name, x, *options), apply_op(name, gram((3, 2, 2)), *options)
     assert found[1].isnan().all()
     assert torch.equal(found[[0, 2]], expected[[0, 2]])
 
@@ -84,7 +85,7 @@ def test_the_decomposition_of_a_matrix_with_inf_is_nan(name: str) -> None:
 @pytest.mark.parametrize("shape", [(5, 2), (4, 4), (3, 5, 1), (2, 1, 3, 2)], ids=str)
 def test_qr_of_a_thin_matrix_spans_its_columns(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
-    q = op("qr", x)
+    q = apply_op("qr", x)
     assert q.shape == shape
     assert_close(q.mT @ q, torch.eye(shape[-1], dtype=x.dtype).expand(*shape[:-2], -1, -1))
     assert_close(q @ q.mT @ x, x)
@@ -94,7 +95,7 @@ def test_qr_of_a_thin_matrix_spans_its_columns(shape: tuple[int, ...]) -> None:
 def test_singular_vectors_give_the_nearest_matrix_of_rank_two(shape: tuple[int, ...]) -> None:
     """The projection onto the two singular vectors leaves the smallest remainder."""
     x = torch.randn(shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
-    u = op("singular_vectors", x, 2)
+    u = apply_op("singular_vectors", x, 2)
     assert u.shape == (*shape[:-1], 2)
     assert_close(u.mT @ u, torch.eye(2, dtype=x.dtype).expand(*shape[:-2], 2, 2))
     values = torch.linalg.svdvals(x)
@@ -105,7 +106,10 @@ def test_singular_vectors_give_the_nearest_matrix_of_rank_two(shape: tuple[int, 
 def test_singular_vectors_of_a_matrix_that_is_not_finite_are_nan() -> None:
     x = gram((3, 2, 2))
     x[1, 0, 1] = torch.nan
-    found, expected = op("singular_vectors", x, 1), op("singular_vectors", gram((3, 2, 2)), 1)
+    found, expected = (
+        apply_op("singular_vectors", x, 1),
+        apply_op("singular_vectors", gram((3, 2, 2)), 1),
+    )
     assert found[1].isnan().all()
     assert torch.equal(found[[0, 2]], expected[[0, 2]])
 

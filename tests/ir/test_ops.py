@@ -26,7 +26,7 @@ from optgen.ir.ops import (
 nan, inf = float("nan"), float("inf")
 EDGES = torch.tensor([nan, inf, -inf, 0.0, -0.0, 1.0, -1.5, 5e-324, 1e308], dtype=torch.float64)
 
-REFERENCE: dict[str, Callable[..., Tensor]] = {
+REFERENCES: dict[str, Callable[..., Tensor]] = {
     "+": torch.add,
     "-": torch.sub,
     "*": torch.mul,
@@ -61,8 +61,8 @@ REFERENCE: dict[str, Callable[..., Tensor]] = {
     "clamp": torch.clamp,
     "lerp": lambda a, b, w: a + w * (b - a),
 }
-WITHOUT_REFERENCE = {"truth", "item", "is_none", "copy", "fresh"}
-REDUCED: dict[str, Callable[[Tensor], Tensor]] = {
+OPS_WITHOUT_REFERENCE = {"truth", "item", "is_none", "copy", "fresh"}
+REDUCTION_REFERENCES: dict[str, Callable[[Tensor], Tensor]] = {
     "row_sum": lambda x: torch.sum(x, -1, keepdim=True),
     "col_sum": lambda x: torch.sum(x, -2, keepdim=True),
     "row_mean": lambda x: torch.mean(x, -1, keepdim=True),
@@ -95,19 +95,19 @@ def operands(word: str) -> tuple[Tensor, ...]:
 def assert_same_bits(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
     if expected.is_floating_point():
-        real = ~expected.isnan()
-        assert torch.equal(found.signbit()[real], expected.signbit()[real])
+        is_number = ~expected.isnan()
+        assert torch.equal(found.signbit()[is_number], expected.signbit()[is_number])
 
 
-@pytest.mark.parametrize("word", REFERENCE)
+@pytest.mark.parametrize("word", REFERENCES)
 def test_an_op_means_what_torch_computes(word: str) -> None:
     args = operands(word)
     found = OPS[word].meaning(*args)
-    assert_same_bits(found, REFERENCE[word](*args))
+    assert_same_bits(found, REFERENCES[word](*args))
     assert_same_bits(OPS[word].meaning(*(a[1] for a in args)), found[1])
 
 
-@pytest.mark.parametrize("word", REDUCED)
+@pytest.mark.parametrize("word", REDUCTION_REFERENCES)
 @pytest.mark.parametrize("element", [0.0, nan, inf, -inf, 1e200])
 def test_a_reduction_means_what_torch_computes(word: str, element: float) -> None:
     x = torch.linspace(-2, 3, 24, dtype=torch.float64).reshape(2, 3, 4)
@@ -115,7 +115,9 @@ def test_a_reduction_means_what_torch_computes(word: str, element: float) -> Non
     if element == 1e200 and word.endswith(("norm", "rms")):
         x = x * 1e-200  # squares leave the range of float64
     found = OPS[word].meaning(x)
-    torch.testing.assert_close(found, REDUCED[word](x), rtol=1e-14, atol=0, equal_nan=True)
+    torch.testing.assert_close(
+        found, REDUCTION_REFERENCES[word](x), rtol=1e-14, atol=0, equal_nan=True
+    )
 
 
 def test_sums_and_maxima_of_nothing_are_zero() -> None:
@@ -137,7 +139,7 @@ def test_orthogonalize_drives_singular_values_to_one(shape: tuple[int, ...]) -> 
     torch.testing.assert_close(found, u @ v, rtol=0, atol=1e-12)
 
 
-WIDE: dict[str, Callable[..., float]] = {
+WIDE_REFERENCES: dict[str, Callable[..., float]] = {
     "group_sum": math.fsum,
     "group_max": max,
     "all_sum": math.fsum,
@@ -145,29 +147,30 @@ WIDE: dict[str, Callable[..., float]] = {
 }
 
 
-@pytest.mark.parametrize("word", WIDE)
+@pytest.mark.parametrize("word", WIDE_REFERENCES)
 def test_wide_reductions_do_not_depend_on_the_order(word: str) -> None:
     """The order of the numbers changes no bit, and a NaN makes the result NaN."""
     numbers = torch.randn(50, dtype=torch.float64).exp()
     meaning = OPS[word].meaning
     found = {meaning(*numbers[torch.randperm(50)]).item() for _ in range(8)}
     assert len(found) == 1
-    assert found.pop() == pytest.approx(WIDE[word](numbers.tolist()), rel=1e-15)
+    assert found.pop() == pytest.approx(WIDE_REFERENCES[word](numbers.tolist()), rel=1e-15)
     assert meaning(*numbers, torch.tensor(nan)).isnan()
 
 
 def test_every_op_is_tested() -> None:
-    others = {*WITHOUT_REFERENCE, *PROPERTIES, *STORAGE_OPS, *RANDOM_OPS}
-    whole = {*REDUCED, *WIDE, *MATRIX_OPS, *LINEAR_ALGEBRA}
-    assert set(WIDE_OPS) == set(WIDE)
-    assert set(OPS) == {*REFERENCE, *whole, *others}
-    assert set(REDUCTIONS) == set(REDUCED)
-    assert set(FUNCTIONS) == {w for w in REFERENCE if OPS[w].category == "function"}
+    others = {*OPS_WITHOUT_REFERENCE, *PROPERTIES, *STORAGE_OPS, *RANDOM_OPS}
+    on_tensors = {*REDUCTION_REFERENCES, *WIDE_REFERENCES, *MATRIX_OPS, *LINEAR_ALGEBRA}
+    assert set(WIDE_OPS) == set(WIDE_REFERENCES)
+    assert set(OPS) == {*REFERENCES, *on_tensors, *others}
+    assert set(REDUCTIONS) == set(REDUCTION_REFERENCES)
+    assert set(FUNCTIONS) == {w for w in REFERENCES if OPS[w].category == "function"}
 
 
 @pytest.mark.parametrize("word", OPS)
 def test_latex_has_a_place_for_every_argument(word: str) -> None:
     op = OPS[word]
-    marks = [f"x{i}x" for i in range(op.arity)]
-    written = marks[:1] if word in STORAGE_OPS else marks  # the dtype of a rounding is not written
-    assert all(mark in op.latex.format(*marks) for mark in written)
+    placeholders = [f"x{i}x" for i in range(op.arity)]
+    # The dtype of a rounding is not printed.
+    printed = placeholders[:1] if word in STORAGE_OPS else placeholders
+    assert all(placeholder in op.latex.format(*placeholders) for placeholder in printed)

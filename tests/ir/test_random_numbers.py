@@ -72,7 +72,8 @@ def test_gaussian_numbers_are_normal_and_independent() -> None:
     drawn = gaussian(torch.zeros(100_000), *map(torch.tensor, (3, 1, 4, 1)))
     uniform = random(torch.arange(100_000), *map(torch.tensor, (3, 1, 4, 1)))
     ranks = torch.special.ndtr(drawn).sort().values
-    assert (ranks - torch.linspace(0, 1, 100_000)).abs().max() < 0.005  # Kolmogorov and Smirnov
+    kolmogorov_smirnov = (ranks - torch.linspace(0, 1, 100_000)).abs().max()
+    assert kolmogorov_smirnov < 0.005
     together = torch.stack([drawn, drawn.roll(1), drawn**2, drawn.roll(7), uniform.roll(1)])
     assert (torch.corrcoef(together) - torch.eye(len(together))).abs().max() < 0.015
 
@@ -94,16 +95,18 @@ def test_shards_draw_the_numbers_of_the_whole(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_elements_beyond_32_bits_draw_different_numbers() -> None:
-    near = torch.tensor(
+    near_powers = torch.tensor(
         [position for power in (31, 32, 33) for position in range(2**power - 2, 2**power + 2)]
     )
     for meaning in (random, random16):
-        numbers = meaning(torch.cat([near, torch.arange(4)]), *map(torch.tensor, (5, 6, 7, 0)))
+        numbers = meaning(
+            torch.cat([near_powers, torch.arange(4)]), *map(torch.tensor, (5, 6, 7, 0))
+        )
         assert len(numbers.unique()) == len(numbers)
 
 
 def triple32(x: int, first: int = 0, second: int = 0) -> int:
-    """Return triple32 of a number and a key of two words; the key (0, 0) is Wellons's original."""
+    """Return triple32 of a number under a key of two words; the key (0, 0) gives Wellons's hash."""
     x = (x + first) % 2**32
     x = (x ^ x >> 17 ^ second) * 0xED5AD4BB % 2**32
     x = (x ^ x >> 11 ^ first) * 0xAC4C1B51 % 2**32
@@ -111,14 +114,14 @@ def triple32(x: int, first: int = 0, second: int = 0) -> int:
     return x ^ x >> 14
 
 
-def test_a_word_has_the_numbers_of_two_positions() -> None:
+def test_a_word_holds_the_numbers_of_two_positions() -> None:
     """The stream's first block is the key. The key's first word changes every 2**33 positions."""
     first, second = threefry((9 | 2 << 24, 8), torch.tensor([0]), torch.tensor([7 << 8]))
     for pair in (0, 5, 2**32 - 1, 2**32, 3 * 2**32 + 5):
-        at = torch.tensor([2 * pair, 2 * pair + 1])
+        pair_positions = torch.tensor([2 * pair, 2 * pair + 1])
         key = (first.item() + (pair >> 32) * 0x9E3779B9) % 2**32, second.item()
         word = triple32(pair % 2**32, *map(int, key))
-        found = random16(at, *map(torch.tensor, (9, 7, 8, 2)))
+        found = random16(pair_positions, *map(torch.tensor, (9, 7, 8, 2)))
         assert (found * 2**16).tolist() == [word & 0xFFFF, word >> 16]
 
 
@@ -149,14 +152,14 @@ def words_of(mix: Mix, sequence: dict[str, Tensor]) -> Tensor:
     return mix(pair, key)
 
 
-def without_the_last_product(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
-    """Return what triple32 has before its last product: a weak hash."""
+def first_product_of_triple32(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
+    """Return the value of triple32 after the first of its three products: a weak hash."""
     x = counters + key[0] & 2**32 - 1
     x = (x ^ x >> 17) * 0xED5AD4BB & 2**32 - 1
     return x ^ x >> 11 ^ key[1]
 
 
-def sums_of_counters(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
+def weyl_sequence(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
     return counters * 0x9E3779B9 + key[0] & 2**32 - 1
 
 
@@ -194,12 +197,12 @@ def largest(found: dict[str, float]) -> float:
 
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_numbers_of_16_bits_look_independent(name: str) -> None:
-    """Fifty statistics of each sequence lie within five standard deviations."""
+    """Every statistic of a sequence lies within five standard deviations."""
     found = deviations(words_of(permuted, SEQUENCES[name]))
     assert largest(found) < 5, found
 
 
-@pytest.mark.parametrize("mix", [without_the_last_product, sums_of_counters])
+@pytest.mark.parametrize("mix", [first_product_of_triple32, weyl_sequence])
 def test_the_statistics_find_a_weak_hash(mix: Mix) -> None:
     names = ("positions", "a column of 64", "a column of 2**14", "small matrices, then steps")
     for name in names:
@@ -228,8 +231,8 @@ def test_keys_that_differ_in_one_word_draw_different_numbers() -> None:
 
 
 @pytest.mark.parametrize("random", [random, random16])
-def test_streams_are_independent(random: Callable[..., Tensor]) -> None:
-    """Numbers of inputs that differ in only one are uncorrelated, and uniform."""
+def test_inputs_that_differ_draw_independent_numbers(random: Callable[..., Tensor]) -> None:
+    """Random numbers are uniform, and uncorrelated as soon as one of the four inputs differs."""
     elements = torch.arange(100_000)
     base = (11, 22, 33, 0)
     drawn = [random(elements, *map(torch.tensor, base))]

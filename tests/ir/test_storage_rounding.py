@@ -14,11 +14,11 @@ EDGES += (2.0**-14 - 2.0**-25, -(2.0**-126) * 0.99, 3.4e38, float("inf"), -float
 
 
 def numbers() -> Tensor:
-    """Return numbers of all sizes, and numbers at the edges of the dtypes' ranges."""
+    """Return numbers of all magnitudes, and numbers at the edges of the dtypes' ranges."""
     generator = torch.Generator().manual_seed(0)
-    spread = torch.randn(4000, generator=generator, dtype=torch.float64)
-    sizes = torch.randint(-140, 135, (4000,), generator=generator)
-    return torch.cat([spread * 2.0**sizes, torch.tensor(EDGES, dtype=torch.float64)])
+    mantissas = torch.randn(4000, generator=generator, dtype=torch.float64)
+    exponents = torch.randint(-140, 135, (4000,), generator=generator)
+    return torch.cat([mantissas * 2.0**exponents, torch.tensor(EDGES, dtype=torch.float64)])
 
 
 def neighbours(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -42,7 +42,7 @@ def test_directed_roundings_give_the_neighbours(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES[:2])
 def test_a_small_random_number_rounds_away_from_zero(dtype: torch.dtype) -> None:
-    """The random number is compared with x's position between its neighbours, from 0 to 1."""
+    """x is rounded away from zero if the number is below x's position between its neighbours."""
     x, eps = numbers(), torch.tensor(torch.finfo(dtype).eps)
     below, above = neighbours(x, dtype)
     near, far = torch.where(x < 0, above, below), torch.where(x < 0, below, above)
@@ -82,7 +82,7 @@ def test_float64_is_not_rounded() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_nan_stays(dtype: torch.dtype) -> None:
+def test_nan_is_rounded_to_nan(dtype: torch.dtype) -> None:
     eps = torch.tensor(torch.finfo(dtype).eps)
     for rounding in (rounded, rounded_down, rounded_up):
         assert bool(rounding(torch.tensor(torch.nan, dtype=torch.float64), eps).isnan())

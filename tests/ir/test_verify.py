@@ -1,4 +1,4 @@
-"""Test the verifier: it accepts valid programs, and refuses the faults of a broken pass."""
+"""Test that the verifier accepts valid programs, and refuses those that a broken pass makes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MOMENTUM = 'm=state("exp_avg")'
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_is_valid_after_every_pass(name: str) -> None:
     algorithm = RULES[name]
-    for step in (lambda a: a, add_maximize, lambda a: rename(add_maximize(a))):
-        verify_algorithm(to_ssa(step(algorithm)))
+    for transform in (lambda a: a, add_maximize, lambda a: rename(add_maximize(a))):
+        verify_algorithm(to_ssa(transform(algorithm)))
     for passes, make in PASSES.items():
         verify_plan(make(algorithm), hoisted="hoisted" in passes)
 
 
 def ssa(*body: str) -> Algorithm:
-    """Return a versioned algorithm whose rule has these lines."""
+    """Return an algorithm in SSA form whose rule has these lines."""
     return to_ssa(rename(read(spec(*body))))
 
 
@@ -84,32 +84,32 @@ def test_a_broken_rule_is_refused(case: str) -> None:
         verify_algorithm(BAD_RULES[case])
 
 
-def planned() -> Plan:
+def valid_plan() -> Plan:
     """Return a valid plan with a scalar state and a branch."""
     body = ("s = s / 2", "m = m + s * g", "if t > 3:", "    m = 2 * m", "p = p - lr * m / t")
     states = f'{MOMENTUM}, s=state("mu", shape="scalar")'
     return hoist_scalars(plan(read(spec(*body, states=states))))
 
 
-def with_body(change: Program) -> Plan:
-    """Return the plan with its last statement, which writes the parameter, replaced."""
-    valid = planned()
+def with_last_statements(statements: Program) -> Plan:
+    """Return the valid plan with these statements in place of its last one, the update."""
+    valid = valid_plan()
     (sweep,) = valid.sweeps
-    return replace(valid, phases=(replace(sweep, body=(*sweep.body[:-1], *change)),))
+    return replace(valid, phases=(replace(sweep, body=(*sweep.body[:-1], *statements)),))
 
 
 def with_last_value(value: Linear) -> Plan:
-    """Return the plan with this value in its last statement."""
-    return with_body((replace(planned().sweeps[0].body[-1], value=value),))
+    """Return the valid plan with this value in its last statement."""
+    return with_last_statements((replace(valid_plan().sweeps[0].body[-1], value=value),))
 
 
 M = Ref("exp_avg", 3)
 
 
 def bad_plans() -> dict[str, Plan]:
-    valid = planned()
+    valid = valid_plan()
     (sweep,) = valid.sweeps
-    twice = (sweep, replace(sweep, body=()))
+    sweep_without_assignments = replace(sweep, body=())
     return {
         "sum of nothing": with_last_value(linear()),
         "like terms": with_last_value(linear(Term(ONE, (M,)), Term(Const(2), (M,)))),
@@ -123,19 +123,19 @@ def bad_plans() -> dict[str, Plan]:
         "old state after its store": with_last_value(linear(Term(ONE, (Ref("exp_avg"),)))),
         "old scalar state": with_last_value(linear(Term(Ref("mu"), (M,)))),
         "unknown scalar": with_last_value(linear(Term(Ref("nobody"), (M,)))),
-        "bare expression": with_body((Assign(Ref("param", 1), M),)),
+        "bare expression": with_last_statements((Assign(Ref("param", 1), M),)),
         "parameter not stored": replace(valid, phases=(replace(sweep, body=sweep.body[:-1]),)),
         "state not stored": replace(valid, scalars=()),
         "streams of another order": replace(
             valid, phases=(replace(sweep, streams=sweep.streams[::-1]),)
         ),
         "stored twice": replace(valid, phases=(sweep, sweep)),
-        "stored and never assigned": replace(valid, phases=twice),
+        "stored and never assigned": replace(valid, phases=(sweep, sweep_without_assignments)),
     }
 
 
-def test_the_unbroken_plan_is_accepted() -> None:
-    verify_plan(planned())
+def test_a_valid_plan_is_accepted() -> None:
+    verify_plan(valid_plan())
     verify_plan(with_last_value(linear(Term(Ref("mu", 1), (M,)))))
 
 
@@ -145,7 +145,7 @@ def test_a_broken_plan_is_refused(case: str) -> None:
         verify_plan(bad_plans()[case])
 
 
-def test_a_scalar_is_read_only_where_it_is_computed() -> None:
+def test_a_read_of_a_scalar_that_the_other_arm_computes_is_refused() -> None:
     body = ("if t > 3:", "    r = sqrt(t - 3)", "    p = p - r * g", "else:", "    p = p - lr * g")
     valid = hoist_scalars(plan(read(spec(*body))))
     verify_plan(valid)
