@@ -1,4 +1,4 @@
-"""Run commands of optgen in tests, make a checkout for them, and record a folder's files."""
+"""Run optgen's commands in a test, make a checkout, and read all files of a folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(*arguments: str) -> Result:
 
 
 def make_checkout(folder: Path, name: str, text: str) -> None:
-    """Make the current folder a checkout of one spec, freshly built."""
+    """Make `folder`, the current folder, a checkout with one spec, and build it."""
     (folder / "pyproject.toml").write_text('[project]\nname = "optgen"\n')
     (folder / "specs").mkdir()
     (folder / "specs" / name).write_text(text)
@@ -34,6 +34,6 @@ def make_checkout(folder: Path, name: str, text: str) -> None:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Return every file below a folder: its bytes, and when it was written."""
+    """Return the bytes and the modification time of every file below a folder."""
     files = (p for p in folder.rglob("*") if p.is_file() and p.suffix != ".pyc")
     return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in files}

@@ -43,7 +43,7 @@ def test_version_prints_the_version() -> None:
     assert result.output == f"optgen {optgen.__version__}\n"
 
 
-def test_unknown_name_has_a_hint() -> None:
+def test_an_unknown_name_has_a_hint() -> None:
     result = run("show", "adamm")
 
     assert result.exit_code == 2

@@ -1,4 +1,4 @@
-"""Test optgen bench: a table, a file, a picture, and the arguments that it refuses."""
+"""Test optgen bench: its table, its file, its picture, and the arguments that it refuses."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_help_names_every_list_of_tensors() -> None:
 
 
 def test_bench_without_a_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A C loop measures the limit of the memory bandwidth. It needs a compiler."""
+    """A loop in C measures the memory bandwidth, so the command needs a compiler."""
     monkeypatch.setattr(compiler, "find", lambda: None)
     monkeypatch.setattr(roofline, "_library", roofline._library.__wrapped__)
     monkeypatch.setattr(library_cache, "folders", lambda: iter(()))

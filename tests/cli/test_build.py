@@ -12,7 +12,7 @@ from optgen import emit
 
 
 def test_files_of_the_catalogue_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This test checks the files of three specs; tests/test_generated.py checks all."""
+    """The test builds three specs; tests/test_generated.py checks all."""
     monkeypatch.chdir(ROOT)
 
     result = run("build", "--check", "adafactor", "soap", "averaging")
@@ -66,7 +66,7 @@ def test_files_built_outside_a_checkout_name_their_spec(outside_checkout: Path) 
         assert str(outside_checkout) not in path.read_text()
 
 
-def test_hand_written_files_stay(outside_checkout: Path) -> None:
+def test_build_does_not_overwrite_hand_written_files(outside_checkout: Path) -> None:
     """The error names hand-written modules in the way, and no file is written."""
     folder = outside_checkout / "my_package" / "heavy"
     folder.mkdir(parents=True)
@@ -74,8 +74,8 @@ def test_hand_written_files_stay(outside_checkout: Path) -> None:
     (folder / "foreach.py").write_bytes(b"\xff\xfe")
     before = snapshot(outside_checkout)
 
-    for more in ([], ["--check"], ["--diff"]):
-        result = run("build", "heavy.py", "--out", "my_package", *more)
+    for options in ([], ["--check"], ["--diff"]):
+        result = run("build", "heavy.py", "--out", "my_package", *options)
 
         assert result.exit_code == 2
         message = " ".join(result.output.split())
@@ -101,7 +101,7 @@ def test_a_folder_that_cannot_be_created_is_named(
     assert message in result.output
 
 
-def test_second_build_writes_nothing(checkout: Path) -> None:
+def test_a_second_build_writes_nothing(checkout: Path) -> None:
     before = snapshot(checkout)
 
     result = run("build")
@@ -154,7 +154,7 @@ def test_build_removes_its_files_of_specs_that_are_gone(checkout: Path) -> None:
     assert (folder / "heavy" / "notes.py").exists()
 
 
-BAD = {
+FAULTS = {
     "unknown name": ("p = p - lr * b", "p = p - lr * c"),
     "a for": ("p = p - lr * b", "for i in b: pass"),
     "if on a tensor": ("p = p - lr * b", "if b > 0:\n        p = p - lr * b"),
@@ -174,11 +174,11 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("fault", BAD)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_bad_spec_changes_no_file(fault: str, checkout: Path) -> None:
-    """The exit code is 3, the message has the place, and a valid spec beside it is not built."""
+    """The exit code is 3, the message has the place, and no valid spec of the folder is built."""
     (checkout / "specs" / "another.py").write_text(RULE.replace("Heavy", "Another"))
-    (checkout / "specs" / "heavy.py").write_text(RULE.replace(*BAD[fault]))
+    (checkout / "specs" / "heavy.py").write_text(RULE.replace(*FAULTS[fault]))
     before = snapshot(checkout)
 
     result = run("build")

@@ -55,8 +55,10 @@ def test_check_reports_every_file(outside_checkout: Path) -> None:
     assert result.stdout == "Heavy: ok (state: momentum_buffer)\n" * 2
 
 
-def test_check_compiles(outside_checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache then holds what a first step would build: libraries for float32 and all dtypes."""
+def test_check_compile_fills_the_cache(
+    outside_checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache holds the libraries of a first step: one for float32, one for all dtypes."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside_checkout / "cache"))
 
     result = run("check", "heavy.py", "--compile")

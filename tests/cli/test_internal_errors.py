@@ -15,23 +15,23 @@ MESSAGE = "optgen failed here: a defect of optgen, not of the spec; please repor
 
 
 @pytest.fixture
-def broken(outside_checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder where a pass fails at heavy.py's first statement that stores a tensor."""
-    monkeypatch.setattr("optgen.passes.select_instructions._Selector._update", _fail)
+def folder(outside_checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder in which a pass fails at the first tensor that heavy.py stores."""
+    monkeypatch.setattr("optgen.passes.select_instructions._Selector._update", _raise_key_error)
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside_checkout / "cache"))
     monkeypatch.setattr("optgen.jit._loaded", {})
     return outside_checkout
 
 
-def _fail(*_: Any) -> NoReturn:
+def _raise_key_error(*_: Any) -> NoReturn:
     raise KeyError("one\ntwo \x1b[31m" + "x" * 1000)
 
 
 @pytest.mark.parametrize(
     "command", [("check",), ("show", "--lowering", "foreach"), ("build", "--out", "made")]
 )
-def test_a_command_reports_a_defect_in_one_line(command: tuple[str, ...], broken: Path) -> None:
-    before = snapshot(broken)
+def test_a_command_reports_a_defect_in_one_line(command: tuple[str, ...], folder: Path) -> None:
+    before = snapshot(folder)
 
     result = run(command[0], "heavy.py", *command[1:])
 
@@ -40,11 +40,11 @@ def test_a_command_reports_a_defect_in_one_line(command: tuple[str, ...], broken
     assert line.startswith(f"heavy.py:7:5: {MESSAGE} together with the spec (KeyError: 'one")
     assert line.isprintable()
     assert len(line) < 400
-    assert snapshot(broken) == before
+    assert snapshot(folder) == before
 
 
-def test_check_continues_with_other_files(broken: Path) -> None:
-    (broken / "wrong.py").write_text(RULE.replace("p - lr * b", "p - lr * c"))
+def test_check_continues_with_other_files(folder: Path) -> None:
+    (folder / "wrong.py").write_text(RULE.replace("p - lr * b", "p - lr * c"))
 
     result = run("check", "heavy.py", "wrong.py")
 
@@ -53,13 +53,13 @@ def test_check_continues_with_other_files(broken: Path) -> None:
     assert "wrong.py:8:18: unknown name `c`" in result.stderr
 
 
-def test_load_reports_a_defect_and_keeps_the_cause(broken: Path) -> None:
+def test_load_reports_a_defect_and_keeps_the_cause(folder: Path) -> None:
     with pytest.raises(InternalError, match=r"heavy.py:7:5: optgen failed") as raised:
         optgen.load("heavy.py")
 
     assert isinstance(raised.value.__cause__, KeyError)
     assert not isinstance(raised.value, SpecError)
-    assert not (broken / "cache").exists() or not [*(broken / "cache").rglob("*.py")]
+    assert not (folder / "cache").exists() or not [*(folder / "cache").rglob("*.py")]
 
 
 def test_a_defect_of_the_reader_is_reported(
@@ -99,9 +99,9 @@ def test_generated_text_that_is_no_python_is_not_written(
 def test_an_error_of_the_system_is_no_defect(
     outside_checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> NoReturn:
+    def raise_disk_full(*_: Any) -> NoReturn:
         raise OSError(28, "No space left on device", "ruff")
 
-    monkeypatch.setattr("optgen.emit.format_files", full)
+    monkeypatch.setattr("optgen.emit.format_files", raise_disk_full)
 
     assert run("check", "heavy.py").exit_code == 2

@@ -23,7 +23,7 @@ def test_new_writes_a_spec_that_builds(outside_checkout: Path) -> None:
         assert found.returncode == 0
 
 
-def test_new_in_a_checkout(checkout: Path) -> None:
+def test_new_writes_no_noqa_comment_in_a_checkout(checkout: Path) -> None:
     """A checkout's pyproject.toml has the exception for ruff, so the spec has no noqa comment."""
     assert run("new", "my_rule").exit_code == 0
     assert (checkout / "specs" / "my_rule.py").read_text().startswith('"""MyRule: ')

@@ -17,13 +17,15 @@ def test_a_lowering_that_does_not_exist_is_refused() -> None:
     assert "'Forloop' is not one of optimizer, function, forloop, foreach," in message
 
 
-def test_list(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_prints_the_catalogue(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
     golden.check(run("list").output)
 
 
-def test_list_without_a_checkout(outside_checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_prints_the_same_outside_a_checkout(
+    outside_checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The command prints the catalogue that ships with the package."""
     elsewhere = run("list").output
     monkeypatch.chdir(ROOT)
@@ -41,14 +43,14 @@ def test_show_prints_the_checked_in_file(lowering: str) -> None:
     assert run("show", "adam", "--lowering", lowering).output == path.read_text()
 
 
-def test_show(golden: Golden, outside_checkout: Path) -> None:
+def test_show_prints_the_spec_its_latex_and_its_ir(golden: Golden, outside_checkout: Path) -> None:
     golden.check(run("show", "heavy.py").output, "spec")
     golden.check(run("show", "heavy.py", "--latex").output, "latex")
     golden.check(run("show", "heavy.py", "--ir").output, "ir")
 
 
-def test_show_of_a_rule_on_whole_matrices() -> None:
-    """The command prints the C++ of the rule's sweeps, and says why the rule has no Triton file."""
+def test_show_prints_the_cpp_of_a_rule_on_whole_matrices() -> None:
+    """The command prints the C++ of the sweeps, and says why the rule has no Triton file."""
     path = str(ROOT / "specs" / "soap.py")
     result = run("show", path, "--lowering", "fused_triton")
     assert result.exit_code == 2
@@ -60,7 +62,7 @@ def test_show_of_a_rule_on_whole_matrices() -> None:
     assert "U @ (" in run("show", path, "--ir").output
 
 
-def test_show_of_a_derived_class() -> None:
+def test_show_of_a_derived_class_names_its_base() -> None:
     result = run("show", "adamw", "--lowering", "forloop")
 
     assert result.exit_code == 2

@@ -43,7 +43,7 @@ def test_a_class_of_torch_is_compared_with_torch() -> None:
     assert "sgd agrees with torch.optim, version 2." in result.stdout
 
 
-def test_a_missed_bound_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_fails_if_an_error_exceeds_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     (case,) = (case for case in evidence.CASES if case.name == "lion")
     wrong = replace(case, options={**case.options, "lr": 0.011})
     monkeypatch.setattr(evidence, "CASES", (wrong,))
@@ -67,7 +67,7 @@ def test_the_table_of_a_page_keeps_its_own_columns(tmp_path: Path) -> None:
     assert sgd == "| `sgd` | 2 | |"
 
 
-def test_a_refusal_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_says_why_it_refuses_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "installed", lambda name: [])
     for arguments, message in (
         (("lionn",), "no optimizer is called 'lionn': did you mean 'lion'?"),
@@ -82,8 +82,10 @@ def test_a_refusal_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
         assert message in " ".join(result.output.replace("│", " ").split())
 
 
-def test_files_are_checked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page without marks keeps its text, and nothing is compared."""
+def test_verify_checks_its_files_before_it_compares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page without the lines around the table keeps its text, and no rule is compared."""
     monkeypatch.setattr(evidence, "rows", None)
     page = tmp_path / "page.md"
     page.write_text("A page.\n")

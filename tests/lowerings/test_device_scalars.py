@@ -1,4 +1,4 @@
-"""Test scalar states computed from reductions: they stay on the device and in checkpoints."""
+"""Test scalar states computed from reductions: they stay on the device, checkpoints hold them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from optgen import use_lowering
 from optgen.runtime.state.scalars import as_scalar
 from optgen.spec import Spec
 
-AROUND_ROWS = '''
+SCALAR_AROUND_ROWS = '''
 from optgen.spec import *
 
 @optimizer(paper="https://example.org")
@@ -38,10 +38,10 @@ from optgen.spec import *
 def ItemOrSum(
     p, g, /, m=state("m"){}, *, lr=hyper(0.1), betas=hyper((0.5, 0.25)), on=flag(False)
 ):
-    """A number from a reduction, or one of the constructor, by a flag."""{}
+    """A sum, or an item of a tuple hyperparameter, by a flag."""{}
     p = p - lr * m
 '''
-RULES = ("novograd", "stablespam", "amos", "one_moment", "reducedscalars")
+RULES = ("novograd", "stablespam", "amos", "one_moment", "reduced_scalars")
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -61,10 +61,17 @@ def test_no_captured_step_reads_a_scalar_state_on_the_host(name: str) -> None:
 
 
 def test_scalars_computed_from_reductions_are_on_the_device_of_the_parameter() -> None:
-    """Scalars that the host computes stay on the CPU."""
+    """Scalar states that the host computes stay on the CPU."""
     rule = optgen.load(spec_file("stablespam")).rule
-    kinds = {state.key: state.on_device for state in rule.states if state.shape == "scalar"}
-    assert kinds == {"m_norm_t": True, "v_norm_t": True, "m_max_t": True, "inner_step": False}
+    on_device_by_key = {
+        state.key: state.on_device for state in rule.states if state.shape == "scalar"
+    }
+    assert on_device_by_key == {
+        "m_norm_t": True,
+        "v_norm_t": True,
+        "m_max_t": True,
+        "inner_step": False,
+    }
     param = torch.empty(3, device="meta")
     for on_device, device in ((True, "meta"), (False, "cpu")):
         scalar = as_scalar(0.0, rule, {}, param, torch.float64, on_device)
@@ -72,7 +79,7 @@ def test_scalars_computed_from_reductions_are_on_the_device_of_the_parameter() -
 
 
 def test_a_rule_on_whole_matrices_may_have_a_device_scalar() -> None:
-    rule = AROUND_ROWS.replace("rms(row_sum(g))", "norm(g @ transpose(g))")
+    rule = SCALAR_AROUND_ROWS.replace("rms(row_sum(g))", "norm(g @ transpose(g))")
     cls = optgen.load(Spec("scalar_around_rows", rule, "<made>", 1))
     assert cls.rule.why_uncut
     (state,) = cls.rule.states
@@ -81,7 +88,7 @@ def test_a_rule_on_whole_matrices_may_have_a_device_scalar() -> None:
     param.grad = torch.ones(2, 3)
     optimizer = cls([param])
     optimizer.step()
-    norm = 6.0  # of the product: each of its four elements is 3
+    norm = 6.0  # each of the four elements of the product is 3
     expected = 0.9 * 0.5 + 6 + 1 / (1 + norm)
     assert optimizer.state[param]["v"].item() == pytest.approx(expected)
 
@@ -116,7 +123,7 @@ def test_a_checkpoint_holds_scalar_states(name: str) -> None:
 
 @pytest.mark.parametrize("shape", [(0, 2, 3), (0, 3), (2, 0), (0,)], ids=str)
 def test_a_parameter_without_elements_keeps_its_scalars(shape: tuple[int, ...]) -> None:
-    cls = optgen.load(Spec("scalar_around_rows", AROUND_ROWS, "<made>", 1))
+    cls = optgen.load(Spec("scalar_around_rows", SCALAR_AROUND_ROWS, "<made>", 1))
     param = torch.zeros(shape, dtype=torch.float64)
     param.grad = torch.zeros_like(param)
     for lowering in ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu"):
@@ -127,8 +134,8 @@ def test_a_parameter_without_elements_keeps_its_scalars(shape: tuple[int, ...]) 
         assert optimizer.state[param]["v"].item() == pytest.approx(0.5 * 0.9**3, rel=1e-15)
 
 
-ITEM_OR_SUM = {
-    "one of both in each branch": """
+ITEM_OR_SUM_BODIES = {
+    "a sum in one branch, an item in the other": """
     if on:
         a = sum(g**2)
     else:
@@ -154,12 +161,14 @@ ITEM_OR_SUM = {
 
 
 @pytest.mark.parametrize("on", [False, True])
-@pytest.mark.parametrize("case", ITEM_OR_SUM)
+@pytest.mark.parametrize("case", ITEM_OR_SUM_BODIES)
 def test_an_item_of_a_tuple_may_stand_in_place_of_a_sum(case: str, on: bool) -> None:
     state = ', d=state("d", shape="scalar")' if case == "a device scalar" else ""
-    made = Spec("item_or_sum", ITEM_OR_SUM_SIGNATURE.format(state, ITEM_OR_SUM[case]), "<made>", 1)
+    source = Spec(
+        "item_or_sum", ITEM_OR_SUM_SIGNATURE.format(state, ITEM_OR_SUM_BODIES[case]), "<made>", 1
+    )
     for lowering in ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu"):
-        for step in steps_beside_the_oracle(made, lowering, torch.float64, shape=(3, 5), on=on):
+        for step in steps_beside_the_oracle(source, lowering, torch.float64, shape=(3, 5), on=on):
             torch.testing.assert_close(step.param, step.expected_param)
             for key, expected in step.expected_state.items():
                 torch.testing.assert_close(step.state[key], expected, check_dtype=False)

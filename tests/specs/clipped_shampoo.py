@@ -33,7 +33,7 @@ def ClippedShampoo(
     d0=hyper(0.5, gt=0),
     eps=hyper(1e-4, ge=0),
 ):
-    """Momentum between a root and a row scale, with a step that the group's updates set."""
+    """Momentum times an inverse root, over a row scale; the group's updates set the step size."""
     c = c + 1
     m = 0.9 * m + g
     w = 0.5 * w + norm(m)

@@ -32,7 +32,7 @@ def HeadMuon(
     ns_steps=hyper(5, lt=100),
     eps=hyper(1e-7),
 ):
-    """Muon whose rows have equal size in the long run (Li et al., 2025), matrix by matrix."""
+    """Muon with a second moment for each row (NorMuon, Li et al., 2025), for each matrix alone."""
     require(factored(p), "HeadMuon is for matrices, not for {shape}")
     beta1, beta2 = betas
 

@@ -1,4 +1,4 @@
-"""A rule with every kind of wide reduction and of group state, wherever they may stand."""
+"""A rule with wide reductions and group states of every kind, in every place that is allowed."""
 
 from optgen.spec import (
     factored,

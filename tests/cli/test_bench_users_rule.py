@@ -1,4 +1,4 @@
-"""Test optgen bench with a user's rule: beside the limit of the memory, and beside torch."""
+"""Test optgen bench with a user's rule: compared with the memory bandwidth, and with torch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bench_lines(*names: str, lists: str = "2000x256") -> list[str]:
     return result.stdout.splitlines()
 
 
-def test_a_users_rule_is_compared_with_the_limit(tmp_path: Path) -> None:
+def test_a_users_rule_is_compared_with_the_memory_limit(tmp_path: Path) -> None:
     path = write_spec(tmp_path, "my_rule", spec())
     header, _, row = bench_lines(path)
     assert "of limit" in header
@@ -56,7 +56,7 @@ def test_a_users_rule_may_stand_beside_a_class_of_torch(tmp_path: Path) -> None:
     assert sgd.split()[-1].endswith("x")
 
 
-def test_groups_need_no_learning_rate(tmp_path: Path) -> None:
+def test_a_rule_without_lr_is_measured_with_several_groups(tmp_path: Path) -> None:
     text = spec("p = p - rate * g", hypers="rate=hyper(0.1)")
     assert bench_lines(write_spec(tmp_path, "my_rule", text), lists="20groups")[2].startswith(
         "Made"
@@ -71,7 +71,7 @@ def test_a_users_rule_has_no_picture(tmp_path: Path) -> None:
     assert "no picture: it shows steps beside torch's, on the lists" in result.stdout
 
 
-def test_a_refusal_says_why(tmp_path: Path) -> None:
+def test_bench_says_why_it_refuses_a_rule(tmp_path: Path) -> None:
     assert run("bench", str(tmp_path / "none.py")).exit_code == 2
     wrong = run("bench", write_spec(tmp_path, "wrong", spec("p = p - lr * nothing")))
     assert wrong.exit_code == 3
