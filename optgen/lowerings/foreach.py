@@ -45,8 +45,8 @@ from optgen.passes.select_instructions import select_instructions
 from optgen.passes.truths_to_bool import truths_to_bool
 from optgen.passes.use_ieee_operators import use_ieee_operators
 
-_DEFAULT_ALIVE = 4
-"""Default of `alive` in optgen.runtime.eager.slices: how many lists of temporaries may exist."""
+_DEFAULT_LIVE_LISTS = 4
+"""Default of `live_lists` in optgen.runtime.eager.slices: how many lists of temporaries exist."""
 _PASSES: tuple[PlanPass, ...] = (
     merge_square_roots,
     fold_denominators,
@@ -60,27 +60,29 @@ _PASSES: tuple[PlanPass, ...] = (
 def lower(algorithm: Algorithm) -> Context:
     """Return the variables of templates/foreach.py.jinja: the functions of each plan."""
     if why_uncut(algorithm):
-        return python_file(algorithm, list(_whole(algorithm)))
-    planned = (reduce(lambda p, change: change(p), _PASSES, p) for p in plans(algorithm, "early"))
-    functions = []
-    for plan in planned:
-        functions += [] if algorithm.is_wide else [bucket_function(plan, _loop)]
-        functions += [] if algorithm.elementwise else _sharded(plan)
+        return python_file(algorithm, list(_whole_matrix_updates(algorithm)))
+    functions: list[Function] = []
+    for unprepared in plans(algorithm, "early"):
+        plan = reduce(lambda p, change: change(p), _PASSES, unprepared)
+        if not algorithm.is_wide:
+            functions.append(bucket_function(plan, _loop))
+        if not algorithm.elementwise:
+            functions += _sharded_update(plan)
     return python_file(algorithm, functions)
 
 
-def _whole(algorithm: Algorithm) -> Iterator[Function]:
+def _whole_matrix_updates(algorithm: Algorithm) -> Iterator[Function]:
     """Yield the functions of a rule on whole matrices. Such a rule has no form for shards."""
     for plan in plans(algorithm):
         ready = truths_to_bool(use_ieee_operators(inline_scalars(hoist_scalars(plan))))
         yield bucket_function(draw_first(ready), lambda p: whole_body(p, WHOLE_LISTS))
 
 
-def _sharded(plan: Plan) -> Iterator[Function]:
-    """Yield the `update` for sharded parameters, if it differs from the one for whole parameters.
+def _sharded_update(plan: Plan) -> Iterator[Function]:
+    """Yield `update_sharded`, if sharded parameters need another function than whole parameters.
 
     A rule with phases gets a generator: it yields the reductions that the ranks complete together.
-    An elementwise rule gets a plain function, but only if it reads sizes or draws random numbers,
+    A rule without phases gets a plain function, but only if it reads sizes or draws random numbers,
     because both depend on the whole parameter.
     """
     arguments, plan = keywords(plan), fresh_as_keywords(plan)
@@ -90,7 +92,7 @@ def _sharded(plan: Plan) -> Iterator[Function]:
         about, returns = "Yield the reductions that all ranks complete together.", "Update"
         if plan.algorithm.is_wide:
             about = "Yield the reductions over ranks and parameters."
-    elif plan.algorithm.draws:
+    elif plan.algorithm.has_random_ops:
         about, returns = "Draw the random numbers of whole parameters.", "None"
     elif any(SHARDED.param in line for line in scalars):
         about, returns = "The sizes are those of whole parameters.", "None"
@@ -109,7 +111,7 @@ def _sharded(plan: Plan) -> Iterator[Function]:
 def _loop(plan: Plan, draw_arguments: str = "") -> Body:
     """Return the sweep over lists.
 
-    `draw_arguments` is added to the arguments of calls that draw, and begins with a comma.
+    `draw_arguments` are further arguments of calls that draw, as text that begins with a comma.
     """
     if plan.is_cut:
         return phases(plan, TENSOR_LISTS)
@@ -119,10 +121,10 @@ def _loop(plan: Plan, draw_arguments: str = "") -> Body:
     lists = ", ".join(names)
     program = select_instructions(plan, sweep)
     # A temporary that is overwritten exists twice for a moment, hence + 1.
-    alive = len(set(new_tensors(program))) + 1
-    alive_argument = f", alive={alive}" if alive > _DEFAULT_ALIVE else ""
+    live_lists = len(set(new_tensors(program))) + 1
+    live_lists_argument = f", live_lists={live_lists}" if live_lists > _DEFAULT_LIVE_LISTS else ""
     lines = [f"{unpacking_target(names)} = chunk", *foreach_lines(program)]
-    rows = widened(plan, f"chunks({lists}{alive_argument})", (s.stored for s in sweep.streams))
+    rows = widened(plan, f"chunks({lists}{live_lists_argument})", (s.stored for s in sweep.streams))
     header = f"for chunk in {rows}:"
     reads = numbers_in_draws(draws).union(numbers_read(program))
     body = [*draw_for_lists(draws, draw_arguments), *indented(lines, header)]

@@ -67,16 +67,16 @@ _PRINTER = PythonPrinter({}, {"sum": "total"})
 def lower(algorithm: Algorithm) -> Context:
     """Return the variables of templates/forloop.py.jinja: both forms for each set of facts."""
 
-    def planned(facts: Facts, order: Order) -> Plan:
+    def prepared_plan(facts: Facts, order: Order) -> Plan:
         return use_ieee_operators(inline_scalars(hoist_scalars(plan(algorithm, facts, order))))
 
     whole = bool(why_uncut(algorithm))
     loop = _whole_loop if whole else _loop
     functions = []
     for facts in fact_combinations(algorithm):
-        functions.append(bucket_function(truths_to_bool(planned(facts, "early")), loop))
+        functions.append(bucket_function(truths_to_bool(prepared_plan(facts, "early")), loop))
         if not algorithm.is_function:  # an `@elementwise` function has no differentiable form
-            functions.append(_functional(planned(facts, "whole"), whole))
+            functions.append(_functional(prepared_plan(facts, "whole"), whole))
     return python_file(algorithm, functions)
 
 
@@ -100,7 +100,7 @@ def _loop(plan: Plan) -> Body:
 
 
 def _functional(plan: Plan, whole: bool) -> Function:
-    """Return the functional form of a plan; `whole` tells whether its rule is on whole matrices."""
+    """Return the functional form of a plan; `whole` tells whether the rule uses whole matrices."""
     arguments, plan = keywords(plan), fresh_as_keywords(truths_to_bool(if_convert(plan)))
     named, draws = name_random(plan)
     program = with_typed_numbers(named)
@@ -137,7 +137,7 @@ def _line(stmt: Assign) -> str:
 
 
 def _read_lines(plan: Plan) -> Iterator[str]:
-    """Yield the lines that read tensors; those that the rule overwrites are cloned."""
+    """Yield the lines that read tensors. A tensor that the rule overwrites is cloned."""
     for stream in streams(plan):
         value = f"{plural(stream.name)}[index]"
         if stream.state is not None and stream.state.on_device:

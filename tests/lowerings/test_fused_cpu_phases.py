@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Golden
-from lowerings.test_fused_cpu import VECTORIZED, compiler_output, printed, vector_bytes
+from lowerings.test_fused_cpu import VECTORIZED_REMARK, compiler_output, cpp_of, vector_bytes
 
 from optgen import emit
 from optgen.ir.algorithm import Algorithm
@@ -44,7 +44,7 @@ def Named(
     inputs=hyper(1.0),
     applies=flag(False),
 ):
-    """Names that the C++ of a rule with phases has for itself."""
+    """Names that the C++ of a rule with phases uses itself."""
     if applies:
         count = count + inputs * g
     at = norm(count)
@@ -62,13 +62,13 @@ def algorithm_of(path: str) -> Algorithm:
     return found
 
 
-def planned(path: str) -> Plan:
+def plan_for_cpp(path: str) -> Plan:
     """Return the first plan of a spec, as the C++ lowering schedules it."""
     return reduce(lambda plan, change: change(plan), _PASSES, plans(algorithm_of(path))[0])
 
 
-def described(passes: list[Pass]) -> list[str]:
-    """Return lines that describe passes."""
+def pass_lines(passes: list[Pass]) -> list[str]:
+    """Return lines of text that describe passes."""
     lines = []
     for each in passes:
         inside, finish = ([step.name for step in steps] for steps in (each.steps, each.finish))
@@ -80,7 +80,7 @@ def described(passes: list[Pass]) -> list[str]:
 
 @pytest.mark.parametrize("path", ["specs/adafactor.py", "specs/came.py"], ids=["adafactor", "came"])
 def test_steps_share_passes(path: str, golden: Golden) -> None:
-    plan = planned(path)
+    plan = plan_for_cpp(path)
     shapes = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
     states = {s.symbol: shapes[s.shape] for s in plan.algorithm.states if s.shape in shapes}
     streams = {"param": Axes.TENSOR, "grad": Axes.TENSOR, **states}
@@ -91,17 +91,25 @@ def test_steps_share_passes(path: str, golden: Golden) -> None:
         scheduler = PassScheduler(steps, streams, axes)
         blocks[f"{kind} matrices"] = scheduler.passes()
         blocks[f"{kind} matrices whose rows are kept unrounded"] = scheduler.exact_passes()
-    golden.check("\n".join(line for n, p in blocks.items() for line in (f"{n}:", *described(p))))
+    lines = [line for kind, passes in blocks.items() for line in (f"{kind}:", *pass_lines(passes))]
+    golden.check("\n".join(lines))
 
 
-def test_a_state_that_changes_where_it_is_read_is_never_read_back() -> None:
-    """`rows1` runs in both passes. The first must not store a state that the second reads."""
+def test_a_pass_stores_no_state_that_a_later_pass_updates_again() -> None:
+    """`rows1` runs in both passes, so the first must not store the row state that it updates."""
     rows = {"row": Axes.ROW, "param": Axes.TENSOR}
     steps = [
         Step("rows1", Axes.ROW, 0, reads=("row",), writes=("row", "factor")),
         Step("sweep1", Axes.TENSOR, 0, reads=("factor",), writes=("square",)),
-        Step("square_sum", Axes.NONE, 0, reads=("square",), gives=("square_sum",), reduction="sum"),
-        Step("sweep2", Axes.TENSOR, 1, ("factor",), ("param",), takes=("square_sum",)),
+        Step(
+            "square_sum",
+            Axes.NONE,
+            0,
+            reads=("square",),
+            numbers_written=("square_sum",),
+            reduction="sum",
+        ),
+        Step("sweep2", Axes.TENSOR, 1, ("factor",), ("param",), numbers_read=("square_sum",)),
     ]
     scheduler = PassScheduler(steps, rows, WHOLE_MATRICES)
     assert scheduler.exact_passes() == []
@@ -127,21 +135,21 @@ def test_every_loop_is_vectorized(path: str, tmp_path: Path) -> None:
     loops = [i for i, line in enumerate(lines, 1) if "for (i64 i = 0; i < n; " in line]
     assert loops[-1] > first
     for loop in (i for i in loops if i > first):
-        found = re.findall(rf":(?:{loop}|{loop + 1}):\d+: optimized: {VECTORIZED}", report)
+        found = re.findall(rf":(?:{loop}|{loop + 1}):\d+: optimized: {VECTORIZED_REMARK}", report)
         template = next(line for line in reversed(lines[:loop]) if "template <" in line)
-        copies = 4 if "EXPANDED" in template else 2  # of float and of double
+        copies = 4 if "EXPANDED" in template else 2  # in float and in double
         assert found.count(str(width)) >= copies, (loop, lines[loop - 1], report)
 
 
-def test_names_that_the_cpp_uses_get_an_underscore(tmp_path: Path) -> None:
-    text = printed(RULE, "Named")
+def test_names_that_generated_cpp_uses_get_an_underscore(tmp_path: Path) -> None:
+    text = cpp_of(RULE, "Named")
 
     assert compiler_output(text, tmp_path, "-Wall", "-Wextra") == ""
     assert max(map(len, text.splitlines())) <= 100
     assert "NUMBERS_, STREAMS };" in text
 
 
-def test_the_code_lists_matrix_ops_for_the_runtime() -> None:
+def test_the_cpp_lists_its_calls_of_matrix_ops() -> None:
     text = emit.render(algorithm_of("specs/muon.py"), FUSED_CPU, None)
     (listed,) = re.findall(r'optgen_calls = "(.*)";', text)
     (call,) = parse_calls(listed)

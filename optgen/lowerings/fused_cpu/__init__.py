@@ -63,26 +63,26 @@ _AXES: dict[Shape, Axes] = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.CO
 def lower(algorithm: Algorithm) -> Context:
     """Return the variables of the templates, as indented blocks of text."""
     algorithm = load_device_scalars(algorithm)
-    planned = [reduce(lambda p, change: change(p), _PASSES, p) for p in _plans(algorithm)]
-    symbols = {state.key: state.symbol for plan in planned for state in plan.fresh_states()}
+    all_plans = [reduce(lambda p, change: change(p), _PASSES, p) for p in _plans(algorithm)]
+    symbols = {state.key: state.symbol for plan in all_plans for state in plan.fresh_states()}
     fresh = [symbols[state.key] for state in algorithm.states if state.key in symbols]
-    streams = _streams(algorithm, planned)
+    streams = _streams(algorithm, all_plans)
     names = wrapped_list("enum { ", [*map(constant, streams), "STREAMS"], " };", 4)
     blocks = {
-        "streams": (1, [*names, *_read_only_mask(planned[0].algorithm)]),
+        "streams": (1, [*names, *_read_only_mask(all_plans[0].algorithm)]),
         "scatter_adds": (1, _scatter_adds(algorithm)),
-        "codes": (1, _codes(planned[0].algorithm, streams)),
-        "cells": (1, wrapped_list("enum { ", [*_cells(planned[0]), "CELLS"], " };", 4)),
-        "hypers": (2, declarations("double", map(_member, planned[0].algorithm.hypers), 8)),
+        "codes": (1, _codes(all_plans[0].algorithm, streams)),
+        "cells": (1, wrapped_list("enum { ", [*_cells(all_plans[0]), "CELLS"], " };", 4)),
+        "hypers": (2, declarations("double", map(_member, all_plans[0].algorithm.hypers), 8)),
     }
     return {
         "algorithm": algorithm,
         "about": comment(algorithm.doc.strip().splitlines()[0]) if algorithm.doc else "",
         **indented_blocks(blocks),
         **(
-            _one_sweep(planned[0], fresh)
-            if len(planned) == 1 and is_one_sweep(planned[0])
-            else phased_context(planned, streams, fresh)
+            _one_sweep_context(all_plans[0], fresh)
+            if len(all_plans) == 1 and is_one_sweep(all_plans[0])
+            else phased_context(all_plans, streams, fresh)
         ),
     }
 
@@ -111,14 +111,14 @@ def _plans(algorithm: Algorithm) -> Iterator[Plan]:
         yield replace(unit_matrices, facts={**general.facts, "one_by_one": True})
 
 
-def _streams(algorithm: Algorithm, planned: list[Plan]) -> dict[str, Axes]:
+def _streams(algorithm: Algorithm, all_plans: list[Plan]) -> dict[str, Axes]:
     """Return the table's streams with their axes: parameter, gradient, states, matrix operands."""
-    first = planned[0].algorithm
-    symbols = {s.key: s.symbol for plan in planned for s in plan.algorithm.states}
+    first = all_plans[0].algorithm
+    symbols = {s.key: s.symbol for plan in all_plans for s in plan.algorithm.states}
     states = {symbols[s.key]: _AXES[s.shape] for s in algorithm.states if s.shape != "scalar"}
     matrix_operands = {
         s.name: Axes.TENSOR
-        for plan in planned
+        for plan in all_plans
         for sweep in plan.sweeps
         for s in sweep.streams
         if s.role == "local"
@@ -140,32 +140,34 @@ def _codes(algorithm: Algorithm, streams: Iterable[str]) -> list[str]:
     """Declare the block size and code map of each stream, if kernels read codes of 8 bits."""
     if not codes_readers(algorithm):
         return []
-    coded = {s.symbol: s for s in algorithm.states if s.dtype == QUANTIZED}
+    no_codes = "{0, DYNAMIC}"
+    states = {s.symbol: s for s in algorithm.states if s.dtype == QUANTIZED}
     items = [
-        f"{{{coded[name].block}, {coded[name].map.upper()}}}" if name in coded else "{0, DYNAMIC}"
+        f"{{{states[name].block}, {states[name].map.upper()}}}" if name in states else no_codes
         for name in streams
     ]
     return wrapped_list("static constexpr BlockCodes CODES[STREAMS] = {", items, "};", 4)
 
 
 def _scatter_adds(algorithm: Algorithm) -> list[str]:
-    """Declare SCATTER_ADDS if values of a sparse gradient need not be summed for each row first."""
+    """Declare SCATTER_ADDS if a kernel may add the values of a sparse gradient one by one."""
     return ["static constexpr bool SCATTER_ADDS = true;"] if is_scatter_add(algorithm) else []
 
 
 def _cells(plan: Plan) -> list[str]:
-    """Return the names of the table's scalar cells, which follow its streams."""
+    """Return the names of the cells for scalars, which follow the streams in the table."""
     scalar = [constant(s.symbol) for s in plan.algorithm.scalar_states()]
     return ["STEP", *scalar] if plan.algorithm.step else scalar
 
 
-def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
+def _one_sweep_context(plan: Plan, fresh: list[str]) -> Context:
     """Return the template's variables for a rule of one sweep."""
     (sweep,) = plan.sweeps
     program = ScalarProgram(plan, fresh)
     printer = LoopPrinter(plan, sweep_loop(sweep), program)
     arrays = [f"streams[{constant(s.name)}]" for s in sweep.streams]
-    first = ["first"] * plan.algorithm.draws  # index of the first element, for random numbers
+    # A rule that draws random numbers needs the index of the first element.
+    first = ["first"] if plan.algorithm.has_random_ops else []
     arguments = ["hypers", "scalars", "fresh", *first, "n", *arrays]
     call = dispatch_call("sweep", ["S"], printer.flags, arguments, "hypers", 8)
     blocks = {
@@ -191,16 +193,18 @@ def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
 
 
 def _member(hyper: Hyper) -> str:
+    """Return the declarator of a hyperparameter: a name, or an array of the tuple's size."""
     name = variable(hyper.name)
     return f"{name}[{hyper.size}]" if hyper.type == "tuple" else name
 
 
 def _parameters(plan: Plan, sweep: Sweep, printer: LoopPrinter) -> list[str]:
-    """Return the parameters of the sweep function; those that it does not read have no name."""
+    """Return the sweep function's parameters; a parameter that it does not read has no name."""
     types = {"hypers": "const Hypers&", "scalars": "const Scalars&", "fresh": "unsigned"}
     lists = (
         f"Stream<{'' if stream.stored else 'const '}S> {variable(plural(stream.name))}"
         for stream in sweep.streams
     )
     named = (f"{type_} {name}" if printer.uses(name) else type_ for name, type_ in types.items())
-    return [*named, *["i64 first"] * plan.algorithm.draws, "i64 n", *lists]
+    first = ["i64 first"] if plan.algorithm.has_random_ops else []
+    return [*named, *first, "i64 n", *lists]

@@ -1,4 +1,4 @@
-"""Print expressions as C++: scalars in double, tensor elements in the compute type C."""
+"""Print expressions as C++: numbers in double, tensor elements in the compute type C."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INFIX = {
     "*": (6, "*"),
     "/": (6, "/"),
 }
-_SELECT, _LOGIC, _COMPARISON, _PREFIX, _ATOM = 0, 1, 3, 7, 9
+_SELECT, _LOGIC, _COMPARISON, _SUM, _PRODUCT, _PREFIX, _ATOM = 0, 1, 3, 5, 6, 7, 9
 """Precedences of texts, on the scale of `_INFIX`."""
 
 _NOT_FINITE = {
@@ -104,7 +104,7 @@ def constant(name: str) -> str:
 class ExpressionPrinter:
     """Printer of expressions.
 
-    With `tensors`, it prints elements in the compute type C, and without it scalars in double.
+    With `tensors` it prints elements in the compute type C, else numbers in double.
     `read` returns the text of an expression that the surrounding code provides, or None.
     `read_condition` returns the text of a condition that has a name, or None.
     """
@@ -113,17 +113,17 @@ class ExpressionPrinter:
     read: Callable[[Expr], str | None] = lambda expr: None
     read_condition: Callable[[Expr], str | None] = lambda expr: None
 
-    def __call__(self, expr: Expr, within: int = 0) -> str:
-        """Return an expression's text, in parentheses if its precedence is below `within`."""
+    def __call__(self, expr: Expr, min_precedence: int = 0) -> str:
+        """Return an expression's text, in parentheses if its precedence is too low."""
         text, precedence = self._bare(expr)
-        return f"({text})" if precedence < within else text
+        return f"({text})" if precedence < min_precedence else text
 
-    def _truth(self, expr: Expr, within: int = 0) -> str:
-        """Return a condition's text, by its name if it has one."""
+    def _truth(self, expr: Expr, min_precedence: int = 0) -> str:
+        """Return a condition's text: its name if it has one."""
         text = self.read_condition(expr)
         if text is None:
-            return self(expr, within)
-        return f"({text})" if " " in text and _COMPARISON < within else text
+            return self(expr, min_precedence)
+        return f"({text})" if " " in text and _COMPARISON < min_precedence else text
 
     def _bare(self, expr: Expr) -> tuple[str, int]:
         """Return an expression's text without parentheses, and its precedence."""
@@ -149,8 +149,9 @@ class ExpressionPrinter:
             case Call("and" | "or" as word, (a, b)):
                 # Elements get & and |, which evaluate both sides, and so work for vectors, too.
                 # Operands get parentheses, because compilers warn without them.
-                sign = {"and": "&", "or": "|"}[word] * (1 if self.tensors else 2)
-                return f"{self._truth(a, _PREFIX)} {sign} {self._truth(b, _PREFIX)}", _LOGIC
+                signs = {"and": "&", "or": "|"} if self.tensors else {"and": "&&", "or": "||"}
+                left, right = self._truth(a, _PREFIX), self._truth(b, _PREFIX)
+                return f"{left} {signs[word]} {right}", _LOGIC
             case Call(word, (a, b)) if word in _INFIX:
                 precedence, sign = _INFIX[word]
                 left, right = self(a, precedence), self(b, precedence + 1)
@@ -191,11 +192,11 @@ class ExpressionPrinter:
         """Return the text of a power, and its precedence."""
         match b:
             case Const(int() as n) if 2 <= n <= 4:
-                return " * ".join([self(a, 7)] * n), 6
+                return " * ".join([self(a, _PREFIX)] * n), _PRODUCT
             case Const(0.5):  # as torch does; pow differs for -0.0 and -inf
                 return f"sqrt({self._argument(a)})", _ATOM
             case Const(-0.5):
-                return f"1 / sqrt({self._argument(a)})", 6
+                return f"1 / sqrt({self._argument(a)})", _PRODUCT
         return f"pow({self._argument(a)}, {self._argument(b)})", _ATOM
 
     def _sum(self, terms: tuple[Term, ...]) -> tuple[str, int]:
@@ -209,18 +210,19 @@ class ExpressionPrinter:
             sign = " - " if minus else " + "
             text = f"{text}{sign}{rest}" if text else _negated(rest) if minus else rest
         if len(terms) > 1:
-            return text, 5
-        return text, _ATOM if text.isidentifier() else 6
+            return text, _SUM
+        return text, _ATOM if text.isidentifier() else _PRODUCT
 
     def _term(self, term: Term) -> tuple[bool, str]:
         """Return whether a term is negative, and its unsigned text."""
         minus, coefficient = unsigned(term.coefficient)
-        factors = [self(f, 6 if i == 0 else 7) for i, f in enumerate(term.factors)]
+        factors = list(term.factors)
         if not is_number(coefficient, 1) or not factors:
-            factors = [self(coefficient, 6), *(self(f, 7) for f in term.factors)]
-        text = " * ".join(factors)
+            factors = [coefficient, *factors]
+        first, *others = factors
+        text = " * ".join([self(first, _PRODUCT), *(self(f, _PREFIX) for f in others)])
         if term.divisors:
-            divisor = " * ".join(self(d, 7) for d in term.divisors)
+            divisor = " * ".join(self(d, _PREFIX) for d in term.divisors)
             text += f" / ({divisor})" if len(term.divisors) > 1 else f" / {divisor}"
         return minus, text
 

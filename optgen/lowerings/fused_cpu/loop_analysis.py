@@ -8,12 +8,12 @@ from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Term, as
 from optgen.ir.ops import PROPERTIES
 
 
-def by_reciprocals(expr: Expr) -> Expr:
+def multiply_by_reciprocals(expr: Expr) -> Expr:
     """Return an expression that multiplies by the reciprocals of sizes instead of dividing.
 
     The quotient of a constant and a size stays, because it is computed before the loop.
     """
-    expr = rebuild(expr, by_reciprocals)
+    expr = rebuild(expr, multiply_by_reciprocals)
     match expr:
         case Call("/", (value, Call(word, _) as size)) if word in PROPERTIES:
             if not isinstance(value, Const):
@@ -21,7 +21,7 @@ def by_reciprocals(expr: Expr) -> Expr:
     return expr
 
 
-def rounded_at_last(body: Program) -> Iterator[str]:
+def names_rounded_last(body: Program) -> Iterator[str]:
     """Yield the names whose last value is rounded at random to the parameter's dtype."""
     last = {assign.target.name: stmt for stmt in body for assign in assigns((stmt,))}
     for name, stmt in last.items():

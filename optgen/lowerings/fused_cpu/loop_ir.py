@@ -19,8 +19,8 @@ class LoopArray:
     stored: bool
     when: str | None = None
     axes: Axes = Axes.TENSOR
-    has_fewer_axes: bool = False  # than the loop: it is one number, or broadcast to elements
-    only_summed: bool = False  # its values are summed after the loop and not stored
+    has_fewer_axes: bool = False  # than the loop: its value is one number, or is broadcast
+    only_summed: bool = False  # the loop only adds the values to sums
     type: str = "C"  # of the array's elements
 
 

@@ -26,9 +26,9 @@ from optgen.lowerings.fused_cpu.expression_printer import (
 )
 from optgen.lowerings.fused_cpu.line_layout import WIDTH, indented, wrapped_list, wrapped_statement
 from optgen.lowerings.fused_cpu.loop_analysis import (
-    by_reciprocals,
     has_long_latency,
-    rounded_at_last,
+    multiply_by_reciprocals,
+    names_rounded_last,
 )
 from optgen.lowerings.fused_cpu.loop_ir import Loop, LoopArray
 from optgen.lowerings.fused_cpu.random_keys import RandomKeys
@@ -64,7 +64,7 @@ class LoopPrinter:
         self._prefetches = loop.by_vectors and can_prefetch and not self._delays_stores
         self._column = _COLUMN + 4 * self._prefetches
         self._read_by_elements = {r for a in assigns(loop.body) for r in self._numbers_in(a.value)}
-        self._rounded = set(rounded_at_last(loop.body))
+        self._rounded_names = set(names_rounded_last(loop.body))
         self.body = self._body()
 
     def lines(self) -> list[str]:
@@ -87,10 +87,10 @@ class LoopPrinter:
         return [f"{type_} {name}" for name, type_ in self._inputs().items()]
 
     def arguments(self, at: str, inputs: str) -> list[str]:
-        """Return the arguments of a call: fields of `inputs`, then `n`, then items of `at`.
+        """Return the arguments of a call: fields of the inputs, then `n`, then arrays.
 
         Args:
-            at: C++ text of the table of arrays.
+            at: C++ text of the table of the arrays' addresses.
             inputs: C++ text before the name of a field, such as `inputs.`.
         """
         arrays = (f"{at}[{constant(array.name)}]" for array in self.loop.arrays)
@@ -121,17 +121,17 @@ class LoopPrinter:
         return [*lines, *self._vector_constants()] if self.loop.by_vectors else lines
 
     def _vector_constants(self) -> list[str]:
-        """Declare the prefetch distance, and delayed stores or prefetch constants."""
+        """Declare the prefetch distance, and delayed stores or the constants of prefetching."""
         lines = ["const i64 ahead = prefetch_distance<S>(n);"]
         if self._delays_stores:
             return [*lines, *self._delayed_stores()]
         return [*lines, *prefetch.constants(self._arrays_read())] if self._prefetches else lines
 
     def _delayed_stores(self) -> list[str]:
-        """Declare a store for each array that is written; those of rounded values come first."""
+        """Declare a delayed store for each written array; stores of rounded values come first."""
         stored = [array.name for array in self.loop.arrays if array.stored]
-        rounded = [variable(name) for name in stored if name in self._rounded]
-        others = [variable(name) for name in stored if name not in self._rounded]
+        rounded = [variable(name) for name in stored if name in self._rounded_names]
+        others = [variable(name) for name in stored if name not in self._rounded_names]
         first = f"DelayedRounded<S> {', '.join(rounded)}; " if rounded else ""
         if not others:
             return [f"struct {{ {first}}} delayed;"]
@@ -153,7 +153,7 @@ class LoopPrinter:
         lines = []
         for array in loaded:
             const = "const " if array.has_fewer_axes and array.name not in changed else ""
-            lines.append(f"{const}C {variable(array.name)} = {self._load(array)};")
+            lines.append(f"{const}C {variable(array.name)} = {self._load_or_zero(array)};")
         return lines
 
     def stores(self) -> list[str]:
@@ -164,25 +164,25 @@ class LoopPrinter:
                 continue
             flag = self._flag(array)
             guard = f"if constexpr ({flag})" if flag else ""
-            text = self.write(array.name)
+            text = self.store_text(array.name)
             line = f"{guard} {text}".lstrip()
             lines += [line] if self._column + len(line) <= WIDTH else [guard, *indented([text])]
         return lines
 
-    def write(self, name: str) -> str:
+    def store_text(self, name: str) -> str:
         """Return the statement that stores a value in its array."""
         array, value = variable(plural(name)), variable(name)
         if self.loop.by_vectors and self._delays_stores:
             return f"delayed.{value}.store({array} + i, {value});"
         if self.loop.by_vectors:
-            function = "store_rounded<S>" if name in self._rounded else "store"
+            function = "store_rounded<S>" if name in self._rounded_names else "store"
             return f"{function}({array} + i, {value});"
         return f"{array}[i] = {value};"
 
-    def uses(self, word: str) -> bool:
+    def uses(self, name: str) -> bool:
         """Tell whether the loop reads `hypers`, `scalars`, `numbers`, `sizes` or `fresh`."""
         text = [*self.constants(), *self.body]
-        return any(f"{word}." in line or f"({word} " in line for line in text)
+        return any(f"{name}." in line or f"({name} " in line for line in text)
 
     def _inputs(self) -> dict[str, str]:
         """Map the names of the inputs that the loop reads to their C++ types."""
@@ -205,8 +205,8 @@ class LoopPrinter:
 
     def _body(self) -> list[str]:
         """Return the lines of the computations, between loads and stores."""
-        flatten = BranchFlattener(self._is_settled)
-        body = flatten(map_values(self.loop.body, by_reciprocals))
+        flatten = BranchFlattener(self._reads_existence_flag)
+        body = flatten(map_values(self.loop.body, multiply_by_reciprocals))
         self._masks = masks(body)
         loaded = frozenset(array.name for array in self.loop.arrays if array.loaded)
         read_later = frozenset(self.loop.summed) | {
@@ -216,11 +216,12 @@ class LoopPrinter:
             "C", lambda a: self._elements(a.value), self._if, body, loaded, read_later, self._masks
         ).lines(self._column)
 
-    def _load(self, array: LoopArray) -> str:
-        flag, text = self._flag(array), self.read(array)
+    def _load_or_zero(self, array: LoopArray) -> str:
+        """Return the text that loads an array's element, or gives 0 if there is no array."""
+        flag, text = self._flag(array), self.load_text(array)
         return f"{flag} ? {text} : C(0)" if flag else text
 
-    def read(self, array: LoopArray) -> str:
+    def load_text(self, array: LoopArray) -> str:
         """Return the text that loads an array's element at the loop's position."""
         name = variable(plural(array.name))
         if self.loop.by_vectors:
@@ -240,7 +241,7 @@ class LoopPrinter:
 
     def _condition(self, expr: Expr) -> tuple[bool, str]:
         """Return whether a condition is known at compile time, and its text."""
-        if not self._is_settled(expr):
+        if not self._reads_existence_flag(expr):
             return False, f"{self._condition_name(expr)} != 0"
         match expr:
             case Ref(name) | Call("truth", (Ref(name),)):
@@ -254,20 +255,20 @@ class LoopPrinter:
                 return a_is_constant and b_is_constant, f"({left}) {sign} ({right})"
         raise TypeError(f"not a compile-time condition: {expr!r}")
 
-    def _is_settled(self, expr: Expr) -> bool:
-        """Tell whether a condition is known at compile time, at least in part.
+    def _reads_existence_flag(self, expr: Expr) -> bool:
+        """Tell whether a condition reads a flag that decides which streams exist.
 
-        Such a condition reads a flag that decides which streams exist.
+        Such a condition is known at compile time, at least in part.
         """
         match expr:
             case Ref(name) | Call("truth", (Ref(name),)):
                 return name in self.flags
             case Call("and" | "or" | "not", args):
-                return any(map(self._is_settled, args))
+                return any(map(self._reads_existence_flag, args))
         return False
 
     def _condition_name(self, expr: Expr) -> str:
-        """Return the name of a condition that is uniform over the tensor, and declare it."""
+        """Return the C++ name of a condition that is uniform over the tensor, and declare it."""
         inner = expr  # the condition of the innermost of nested branches
         while isinstance(inner, Call) and inner.op == "and":
             inner = inner.args[1]
@@ -291,7 +292,7 @@ class LoopPrinter:
         return None
 
     def _numbers_in(self, value: Expr) -> Iterator[Ref]:
-        """Yield the names that a value reads outside of its named conditions."""
+        """Yield the names that a value reads, except in conditions that have C++ names."""
         if isinstance(value, Ref):
             yield value
         if isinstance(value, Call) and value.op in RANDOM_OPS:

@@ -43,10 +43,10 @@ def shared_passes(steps: Sequence[Step], streams: Iterable[str]) -> list[Pass]:
         inside = [step for step in steps if step.sweep == sweep and step.draws is None]
         read = {name for step in inside for name in step.reads}
         draws = (step for step in steps if step.draws and not read.isdisjoint(step.writes))
-        swept = (*draws, *(step for step in inside if step.swept))
-        finish = tuple(step for step in inside if not step.swept)
+        on_tiles = (*draws, *(step for step in inside if step.over_elements))
+        finish = tuple(step for step in inside if not step.over_elements)
         written = {n for step in inside for n in step.writes}
-        passes.append(Pass(swept, finish, tuple(n for n in streams if n in written)))
+        passes.append(Pass(on_tiles, finish, tuple(n for n in streams if n in written)))
     return passes
 
 
@@ -76,8 +76,8 @@ def tiling_strategies(
 class PassScheduler:
     """Scheduler of a rule's steps for one tiling strategy.
 
-    `axes` are those of the values that a tile holds with all their elements: with whole rows in a
-    tile, these are elements and row values.
+    `axes` are the axes of the values that a tile holds completely. For example, a tile of whole
+    rows holds elements and row values.
     """
 
     steps: Sequence[Step]
@@ -87,15 +87,15 @@ class PassScheduler:
     def passes(self) -> list[Pass]:
         """Return passes that recompute all values with the scheduler's `axes`.
 
-        Return [] if no such schedule is correct.
+        Return [] if such passes cannot be correct.
         """
         return self._passes({n for n, axes in self.streams.items() if axes not in self.axes})
 
     def exact_passes(self) -> list[Pass]:
-        """Return the passes for states stored in the compute dtype; [] if no pass reads one back.
+        """Return the passes for row and column states that are stored in the compute dtype.
 
-        Row and column states are stored by the first pass that knows them, and later passes read
-        them back.
+        The first pass that knows such a state stores it, and later passes read it back. Return []
+        if no pass would read one back.
         """
         read_back = {name for name, axes in self.streams.items() if axes is not Axes.TENSOR}
         passes = self._passes(read_back)
@@ -110,12 +110,15 @@ class PassScheduler:
         levels = self._levels()
         passes = range(1 + max(levels))
         runs = [
-            self._needed(levels, at, read_back, self._first_run_by(levels, at)) for at in passes
+            self._needed_steps(
+                levels, pass_index, read_back, self._new_steps_on_tiles(levels, pass_index)
+            )
+            for pass_index in passes
         ]
         self._defer_stores(levels, runs, read_back)
         if any(self._reruns_after_store(levels, runs, name) for name in read_back):
             return []
-        if any(self._adds_again(levels, at, run) for at, run in enumerate(runs)):
+        if any(self._adds_again(levels, pass_index, run) for pass_index, run in enumerate(runs)):
             return []
         return self._passes_of(levels, runs)
 
@@ -126,14 +129,14 @@ class PassScheduler:
         steps = self.steps
         writers = [i for i, step in enumerate(steps) if name in step.writes]
         first = min((levels[i] for i in writers), default=0)
-        rerun = {i for at, run in enumerate(runs) if at > first for i in run}
+        rerun = {i for pass_index, run in enumerate(runs) if pass_index > first for i in run}
         before = range(max(writers, default=-1) + 1)
         return any(i in rerun and name in (*steps[i].reads, *steps[i].writes) for i in before)
 
-    def _adds_again(self, levels: Sequence[int], at: int, run: Collection[int]) -> bool:
-        """Tell whether a pass reads complete sums, and also runs the loop over their elements.
+    def _adds_again(self, levels: Sequence[int], pass_index: int, run: Collection[int]) -> bool:
+        """Tell whether a pass reads complete sums, and also runs the loop over their summands.
 
-        That loop would add the elements to the complete sums again.
+        That loop would add the summands to the complete sums again.
         """
         steps = self.steps
         read = {name for i in run for name in steps[i].reads}
@@ -141,7 +144,7 @@ class PassScheduler:
         complete = (
             step
             for step, level in zip(steps, levels, strict=True)
-            if step.reduces_values and level < at and step.axes not in self.axes
+            if step.reduces_values and level < pass_index and step.axes not in self.axes
         )
         return any(s.reads[0] in elements and not read.isdisjoint(s.writes) for s in complete)
 
@@ -154,7 +157,7 @@ class PassScheduler:
         later pass reads.
         """
         before: list[set[int]] = []
-        while before != runs:  # what a pass computes for one name may read the old value of another
+        while before != runs:  # a step added for one name may read the old value of another
             before = [set(run) for run in runs]
             for name in (n for n in self.streams if n not in read_back):
                 self._defer_store(name, levels, runs, read_back)
@@ -166,17 +169,19 @@ class PassScheduler:
         writers = {i for i, step in enumerate(self.steps) if name in step.writes}
         if not writers or not all(self._runs_on_tiles(self.steps[i]) for i in writers):
             return
-        for at, run in enumerate(runs):
+        for pass_index, run in enumerate(runs):
             reads_old = any(i < min(writers) and name in self.steps[i].reads for i in run)
-            if reads_old and at >= max(levels[i] for i in writers):
-                run |= self._needed(levels, at, read_back, writers)
+            if reads_old and pass_index >= max(levels[i] for i in writers):
+                run |= self._needed_steps(levels, pass_index, read_back, writers)
 
     def _runs_on_tiles(self, step: Step) -> bool:
         """Tell whether a step runs on every tile: a loop over the tile's values, or a reduction."""
         if not step.reduces_values:
             return step.axes in self.axes
-        operand_axes = (s.axes for s in self.steps if step.reads[0] in s.writes)
-        return next(operand_axes, self.streams.get(step.reads[0])) in self.axes
+        (operand, *_) = step.reads
+        computed = (other.axes for other in self.steps if operand in other.writes)
+        operand_axes = next(computed, self.streams.get(operand))
+        return operand_axes in self.axes
 
     def _levels(self) -> list[int]:
         """Return, for each step, the index of the first pass that runs it.
@@ -184,60 +189,74 @@ class PassScheduler:
         The result of a reduction over all tiles is known from the next pass on. Reductions over
         parameters keep their order, because all parameters must reach them in one order.
         """
-        # For each name, the first pass whose finish knows it, and the first whose tiles do.
-        known: dict[str, tuple[int, int]] = {}
+        # For each name, the first pass that can read it on tiles, and the first in its finish.
+        known_on_tiles: dict[str, int] = {}
+        known_in_finish: dict[str, int] = {}
         levels = []
         last_wide = 0  # the pass of the last reduction over parameters
         for step in self.steps:
-            on_tiles = self._runs_on_tiles(step)
-            read = (known.get(n, (0, 0)) for n in (*step.reads, *step.takes))
-            level = max((first[on_tiles] for first in read), default=0)
+            known = known_on_tiles if self._runs_on_tiles(step) else known_in_finish
+            level = max((known.get(n, 0) for n in (*step.reads, *step.numbers_read)), default=0)
             if step.is_wide:
                 level = last_wide = max(level, last_wide)
             levels.append(level)
-            for name in (*step.writes, *step.gives):
-                finish, tiles = known.get(name, (0, 0))
-                known[name] = max(finish, level), max(tiles, level + (step.axes not in self.axes))
+            level_on_tiles = level if step.axes in self.axes else level + 1
+            for name in (*step.writes, *step.numbers_written):
+                known_on_tiles[name] = max(known_on_tiles.get(name, 0), level_on_tiles)
+                known_in_finish[name] = max(known_in_finish.get(name, 0), level)
         return levels
 
-    def _first_run_by(self, levels: Sequence[int], at: int) -> set[int]:
-        """Return the steps on tiles that a pass is the first to run; `at` is the pass's index.
+    def _new_steps_on_tiles(self, levels: Sequence[int], pass_index: int) -> set[int]:
+        """Return the steps on tiles that a pass is the first to run.
 
         A draw is left out, because it runs in exactly the passes that read its numbers.
         """
         on_tiles = (i for i, step in enumerate(self.steps) if self._runs_on_tiles(step))
-        return {i for i in on_tiles if levels[i] == at and self.steps[i].draws is None}
+        return {i for i in on_tiles if levels[i] == pass_index and self.steps[i].draws is None}
 
-    def _needed(
-        self, levels: Sequence[int], at: int, read_back: Collection[str], wanted: Collection[int]
+    def _needed_steps(
+        self,
+        levels: Sequence[int],
+        pass_index: int,
+        read_back: Collection[str],
+        wanted: Collection[int],
     ) -> set[int]:
-        """Return the wanted steps, and the steps on tiles that recompute what they read."""
+        """Return the wanted steps, and the steps on tiles that recompute the values they read."""
         steps = self.steps
         needed: set[int] = set()
-        waiting = list(wanted)
-        while waiting:
-            index = waiting.pop()
+        worklist = list(wanted)
+        while worklist:
+            index = worklist.pop()
             if index in needed:
                 continue
             needed.add(index)
             for name in steps[index].reads:
                 last_writer = [i for i in range(index) if name in steps[i].writes][-1:]
-                waiting += [
+                worklist += [
                     i
                     for i in last_writer
-                    if steps[i].axes in self.axes and (name not in read_back or levels[i] == at)
+                    if steps[i].axes in self.axes
+                    and (name not in read_back or levels[i] == pass_index)
                 ]
         return needed
 
     def _passes_of(self, levels: Sequence[int], runs: Sequence[set[int]]) -> list[Pass]:
-        """Return the passes that run these steps; the last to compute a value stores it."""
+        """Return the passes of these runs. The last pass that computes a value stores it."""
         steps = self.steps
         finishes = [
-            {i for i, step in enumerate(steps) if levels[i] == at and not self._runs_on_tiles(step)}
-            for at in range(len(runs))
+            {
+                i
+                for i, step in enumerate(steps)
+                if levels[i] == pass_index and not self._runs_on_tiles(step)
+            }
+            for pass_index in range(len(runs))
         ]
         last = {
-            name: max(at for at, run in enumerate(runs) if index in run | finishes[at])
+            name: max(
+                pass_index
+                for pass_index, run in enumerate(runs)
+                if index in run | finishes[pass_index]
+            )
             for index, step in enumerate(steps)
             for name in step.writes
         }
@@ -245,7 +264,7 @@ class PassScheduler:
             Pass(
                 tuple(steps[index] for index in sorted(run)),
                 tuple(steps[index] for index in sorted(finish)),
-                tuple(name for name in self.streams if last.get(name) == at),
+                tuple(name for name in self.streams if last.get(name) == pass_index),
             )
-            for at, (run, finish) in enumerate(zip(runs, finishes, strict=True))
+            for pass_index, (run, finish) in enumerate(zip(runs, finishes, strict=True))
         ]

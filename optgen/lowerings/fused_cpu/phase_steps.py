@@ -48,9 +48,9 @@ _LOOPS = {
 class Step:
     """Step of a kernel: a loop over values of these axes, a reduction to them, or a draw.
 
-    `reads` and `writes` are values with axes. `takes` and `gives` are numbers of the whole tensor
-    that the step reads and computes. `sweep` is the index of the sweep over a large matrix that the
-    step is part of, or follows.
+    `reads` and `writes` are values with axes; `numbers_read` and `numbers_written` are numbers of
+    the whole tensor. `sweep` is the index of the sweep, over a large matrix, that the step is part
+    of or follows.
     """
 
     name: str
@@ -58,11 +58,11 @@ class Step:
     sweep: int
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
-    takes: tuple[str, ...] = ()
-    gives: tuple[str, ...] = ()
+    numbers_read: tuple[str, ...] = ()
+    numbers_written: tuple[str, ...] = ()
     body: Program = ()
     reduction: str = ""  # "sum" or "max_abs", or an op that reduces over parameters; "" for a loop
-    swept: bool = False  # reads or writes elements
+    over_elements: bool = False  # whether the step reads or writes elements
     draws: Call | None = None  # the call whose random numbers the step makes
 
     @property
@@ -100,22 +100,23 @@ class PhaseSteps:
             later = self._names_after(position)
             if isinstance(phase, Sweep):
                 self.sweep += 1
-                self._sweep(phase)
+                self._add_sweep(phase)
             elif isinstance(phase, Finish):
-                self._finish(phase.body, later)
+                self._add_finish(phase.body, later)
 
     def _names_after(self, position: int) -> set[str]:
         phases = self.plan.phases[position + 1 :]
-        return {n for p in phases if isinstance(p, Sweep | Finish) for n in _read(p.body)}
+        return {n for p in phases if isinstance(p, Sweep | Finish) for n in _names_in(p.body)}
 
-    def _sweep(self, sweep: Sweep) -> None:
+    def _add_sweep(self, sweep: Sweep) -> None:
         """Add a loop over elements, and the reductions of the sweep.
 
         The loop also computes the operands of the reductions.
         """
-        sources: dict[Ref, str] = {}
+        sources: dict[Ref, str] = {}  # the name of each reduction's operand
 
         def with_operands(program: Program, outer: Mapping[Expr, str]) -> Iterator[Stmt]:
+            """Yield a program that computes operands in place of their reductions."""
             known = dict(outer)  # an arm's operands are unknown after the branch
             for stmt in program:
                 if isinstance(stmt, If):
@@ -130,24 +131,27 @@ class PhaseSteps:
                         yield replace(stmt, target=Ref(known[operand]), value=operand)
                     sources[stmt.target] = known[operand]
 
-        self._draw(sweep)
+        self._add_draws(sweep)
         body = tuple(with_operands(sweep.body, {}))
         body = filter_assigns(body, lambda _: True)  # drops branches that have become empty
         stored = [stream.name for stream in sweep.streams if stream.stored]
-        self._loop(Axes.TENSOR, body, [*stored, *dict.fromkeys(sources.values())])
+        self._add_loop(Axes.TENSOR, body, [*stored, *dict.fromkeys(sources.values())])
         for stmt in sweep.reductions:
-            self._reduction(stmt, sources[stmt.target], swept=True)
+            self._add_reduction(stmt, sources[stmt.target], over_elements=True)
 
-    def _draw(self, sweep: Sweep) -> None:
+    def _add_draws(self, sweep: Sweep) -> None:
         """Add steps that draw the random numbers that a sweep is the first to read."""
         read = names_read(sweep.body)
         for name, call in self.draws.items():
             if name in read and name not in self.axes:
                 self.axes[name] = Axes.TENSOR
-                step = Step(f"draw_{name}", Axes.TENSOR, self.sweep, writes=(name,), swept=True)
+                step = Step(
+                    f"draw_{name}", Axes.TENSOR, self.sweep, writes=(name,), over_elements=True
+                )
                 self.steps.append(replace(step, draws=call))
 
     def _operand_name(self, reduced: str) -> str:
+        """Return a free name for the operand of the reduction `reduced`."""
         base = reduced
         for suffix in ("_row_sum", "_col_sum", "_sum", "_row_max_abs", "_col_max_abs", "_max_abs"):
             base = base.removesuffix(suffix)
@@ -158,41 +162,42 @@ class PhaseSteps:
         return self._reserve(next(n for n in chain(names, numbered) if is_free(n, self.used_names)))
 
     def _reserve(self, name: str) -> str:
+        """Return a name, and never give it to another value."""
         self.used_names.add(name)
         return name
 
-    def _finish(self, body: Program, later: set[str]) -> None:
+    def _add_finish(self, body: Program, later: set[str]) -> None:
         """Add the steps of a `Finish`. Adjacent statements of the same axes share a loop."""
         groups: list[tuple[Axes, list[Stmt]]] = []
         for stmt in _split_by_axes(body, self.plan.kinds.__getitem__):
             axes = self.plan.kinds[next(assigns((stmt,))).target].axes
             if (
-                _is_a_reduction(stmt)
+                _is_reduction_stmt(stmt)
                 or not groups
                 or groups[-1][0] is not axes
-                or _is_a_reduction(groups[-1][1][0])
+                or _is_reduction_stmt(groups[-1][1][0])
             ):
                 groups.append((axes, []))
             groups[-1][1].append(stmt)
         for position, (axes, stmts) in enumerate(groups):
-            rest = tuple(s for _, others in groups[position + 1 :] for s in others)
+            rest = tuple(s for _, later_stmts in groups[position + 1 :] for s in later_stmts)
             first = stmts[0]
             if _reduces_over_parameters(first):
-                self._wide_reduction(first)
+                self._add_wide_reduction(first)
                 continue
             if isinstance(first, Assign) and is_reduction(first.value):
                 source = self._source(first)
-                self._reduction(first, source, swept=self.axes[source] is Axes.TENSOR)
+                self._add_reduction(first, source, over_elements=self.axes[source] is Axes.TENSOR)
                 continue
-            needed = later | _read(rest) | set(self.streams) | self.scalar_states
+            needed = later | _names_in(rest) | set(self.streams) | self.scalar_states
             assigned = dict.fromkeys(a.target.name for a in assigns(tuple(stmts)))
-            self._loop(axes, tuple(stmts), [name for name in assigned if name in needed])
+            self._add_loop(axes, tuple(stmts), [name for name in assigned if name in needed])
 
-    def _wide_reduction(self, stmt: Stmt) -> None:
+    def _add_wide_reduction(self, stmt: Stmt) -> None:
         """Add a loop that computes the parameter's number, and the reduction that overwrites it.
 
-        The reduction may stand in a branch. So a second number is 1 if the parameter takes part,
-        and 0 if it does not.
+        The reduction may stand in a branch. So the loop also computes a second number: 1 if the
+        parameter takes part in the reduction, else 0.
         """
         (wide,) = assigns((stmt,))
         assert isinstance(wide.value, Call)
@@ -201,12 +206,12 @@ class PhaseSteps:
         present = (replace(wide, value=wide.value.args[0]), Assign(Ref(takes_part), Const(1)))
         absent = (Assign(Ref(name), Const(0)), Assign(Ref(takes_part), Const(0)))
         body = present if stmt is wide else (*absent, *_with_body(stmt, present))
-        self._loop(Axes.NONE, body, [name, takes_part])
+        self._add_loop(Axes.NONE, body, [name, takes_part])
         step = Step(name, Axes.NONE, self.sweep, reduction=wide.value.op)
-        self.steps.append(replace(step, takes=(name, takes_part), gives=(name,)))
+        self.steps.append(replace(step, numbers_read=(name, takes_part), numbers_written=(name,)))
 
     def _source(self, stmt: Assign) -> str:
-        """Return the name of the value that is reduced. Add a loop that computes it if needed.
+        """Return the name of a reduction's operand. If the operand has no name, add its loop.
 
         Elements that are computed from rows and columns need a sweep of their own.
         """
@@ -217,10 +222,10 @@ class PhaseSteps:
         axes = self.plan.kind(operand).axes
         if axes is Axes.TENSOR:
             self.sweep += 1
-        self._loop(axes, (Assign(Ref(name), operand, stmt.quote),), [name])
+        self._add_loop(axes, (Assign(Ref(name), operand, stmt.quote),), [name])
         return name
 
-    def _loop(self, axes: Axes, body: Program, stored: Sequence[str]) -> None:
+    def _add_loop(self, axes: Axes, body: Program, stored: Sequence[str]) -> None:
         """Add a loop over values of these axes, which stores some of them for later steps."""
         if not body:
             return
@@ -238,22 +243,24 @@ class PhaseSteps:
             self.sweep,
             reads=tuple(n for n in known if n in self.axes),
             writes=() if axes is Axes.NONE else tuple(stored),
-            takes=tuple(n for n in known if n in self.numbers),
-            gives=tuple(stored) if axes is Axes.NONE else (),
+            numbers_read=tuple(n for n in known if n in self.numbers),
+            numbers_written=tuple(stored) if axes is Axes.NONE else (),
             body=body,
-            swept=axes is Axes.TENSOR,
+            over_elements=axes is Axes.TENSOR,
         )
         self.steps.append(step)
 
-    def _reduction(self, stmt: Assign, source: str, *, swept: bool) -> None:
+    def _add_reduction(self, stmt: Assign, source: str, *, over_elements: bool) -> None:
         """Add a reduction of the value `source`."""
         assert isinstance(stmt.value, Call)
         axes, name = self.plan.kinds[stmt.target].axes, stmt.target.name
         word = "max_abs" if is_maximum(stmt.value) else "sum"
-        step = Step(name, axes, self.sweep, reads=(source,), reduction=word, swept=swept)
+        step = Step(
+            name, axes, self.sweep, reads=(source,), reduction=word, over_elements=over_elements
+        )
         if axes is Axes.NONE:
             self.numbers.append(name)
-            self.steps.append(replace(step, gives=(name,)))
+            self.steps.append(replace(step, numbers_written=(name,)))
         else:
             self.axes[name] = axes
             self.steps.append(replace(step, writes=(name,)))
@@ -266,18 +273,18 @@ def _operand(value: Expr) -> Expr:
     return Call("abs", (operand,)) if is_maximum(value) else operand
 
 
-def _is_a_reduction(stmt: Stmt) -> bool:
+def _is_reduction_stmt(stmt: Stmt) -> bool:
     """Tell whether a statement is a reduction, of values or over parameters."""
     reduces_values = isinstance(stmt, Assign) and is_reduction(stmt.value)
     return reduces_values or _reduces_over_parameters(stmt)
 
 
 def _reduces_over_parameters(stmt: Stmt) -> bool:
-    """Tell whether a statement is a reduction over parameters, or a branch with nothing else."""
+    """Tell whether a statement is a reduction over parameters, or a branch with only that."""
     return any(is_wide(a.value) for a in assigns((stmt,)))
 
 
-def _read(program: Iterable[Stmt]) -> set[str]:
+def _names_in(program: Iterable[Stmt]) -> set[str]:
     return {r.name for e in expressions(tuple(program)) for r in reads(e)}
 
 
@@ -293,12 +300,12 @@ def _split_by_axes(program: Program, kind: Lookup) -> Iterator[Stmt]:
         group: list[Assign] = []  # consecutive assignments of the same axes
         for inner in assigns((stmt,)):
             differs = group and kind(group[0].target).axes is not kind(inner.target).axes
-            if differs or _is_a_reduction(inner):
+            if differs or _is_reduction_stmt(inner):
                 yield from _branch_with(stmt, group)
                 group = []
             if is_wide(inner.value):
                 yield from _branch_with(stmt, [inner])
-            elif _is_a_reduction(inner):
+            elif _is_reduction_stmt(inner):
                 yield inner
             else:
                 group.append(inner)
@@ -316,6 +323,6 @@ def _with_body(stmt: Stmt, body: Program) -> Program:
     return (replace(stmt, then=then, orelse=orelse),)
 
 
-def _branch_with(stmt: If, kept: Collection[Assign]) -> Program:
-    """Return a branch with only the assignments to keep; an empty program if there are none."""
-    return filter_assigns((stmt,), lambda a: any(a is other for other in kept))
+def _branch_with(stmt: If, wanted: Collection[Assign]) -> Program:
+    """Return a branch with only the wanted assignments; an empty program if there are none."""
+    return filter_assigns((stmt,), lambda a: any(a is other for other in wanted))

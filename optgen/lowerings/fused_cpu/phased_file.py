@@ -20,11 +20,11 @@ _END_OF_CALL = ">(*table, *threads);"
 
 
 def phased_context(
-    planned: Sequence[Plan], streams: Mapping[str, Axes], fresh: Sequence[str]
+    all_plans: Sequence[Plan], streams: Mapping[str, Axes], fresh: Sequence[str]
 ) -> Context:
     """Return the template's variables: structs, entry points, and the matrix ops between parts."""
     rules: list[list[PhasedRule]] = []  # for each part, the rules of all plans
-    for plan in planned:
+    for plan in all_plans:
         calls = plan.calls
         for number, part in enumerate(_parts(plan)):
             if number == len(rules):
@@ -46,25 +46,25 @@ def phased_context(
             for number, part_rules in enumerate(rules)
             if part_rules
         },
-        "by_matrix": ", and works on matrices" if _is_by_matrix(planned, rules) else "",
-        "calls": list(_call_texts(planned)),
-        "locals": _locals(planned),
+        "by_matrix": ", and works on matrices" if _is_by_matrix(all_plans, rules) else "",
+        "calls": list(_call_texts(all_plans)),
+        "locals": _locals(all_plans),
     }
 
 
-def _is_by_matrix(planned: Sequence[Plan], rules: Sequence[Sequence[PhasedRule]]) -> bool:
+def _is_by_matrix(all_plans: Sequence[Plan], rules: Sequence[Sequence[PhasedRule]]) -> bool:
     """Tell whether elements must lie in row-major order: for rows, or for random numbers."""
     has_axes = any(rule.has_axes for part_rules in rules for rule in part_rules)
-    return has_axes or planned[0].algorithm.draws
+    return has_axes or all_plans[0].algorithm.has_random_ops
 
 
 def _qualified(rules: Sequence[PhasedRule]) -> list[str]:
     return [f"optgen::{rule.name}" for rule in rules]
 
 
-def _locals(planned: Sequence[Plan]) -> list[str]:
+def _locals(all_plans: Sequence[Plan]) -> list[str]:
     """Return the operands and results of matrix ops, in the order of the table."""
-    streams = (s for plan in planned for sweep in plan.sweeps for s in sweep.streams)
+    streams = (s for plan in all_plans for sweep in plan.sweeps for s in sweep.streams)
     return list(dict.fromkeys(s.name for s in streams if s.role == "local"))
 
 
@@ -88,27 +88,29 @@ def _name(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
     """
     facts = (f"{'' if holds else 'not_'}{fact}" for fact, holds in plan.facts.items())
     words = (word.capitalize() for fact in facts for word in fact.split("_"))
-    place = ["Before", "After"][part:] if len(calls) == 1 else [f"Part{part + 1}"]
-    return "".join([plan.algorithm.name, *words, *(place[:1] if calls else ["Rule"])])
+    suffix = "Rule" if not calls else f"Part{part + 1}"
+    if len(calls) == 1:
+        suffix = ("Before", "After")[part]
+    return "".join([plan.algorithm.name, *words, suffix])
 
 
 def _about(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
-    """Return the comment about a part of a plan: its parameters, and the matrix ops around it."""
+    """Return the comment about a part of a plan: for which parameters, between which matrix ops."""
     facts = (f"{'' if holds else 'not '}{fact}" for fact, holds in plan.facts.items())
     text = " and ".join(facts).replace("_", " ")
-    which = f"Plan of parameters that are {text}" if plan.facts else "Plan of all parameters"
+    scope = f"Plan of parameters that are {text}" if plan.facts else "Plan of all parameters"
     before = [f"after {call.op}" for call in calls[part - 1 : part]] if part else []
     after = [f"until {call.op}" for call in calls[part : part + 1]]
-    return ", ".join([which, *before, *after])
+    return ", ".join([scope, *before, *after])
 
 
-def _call_texts(planned: Sequence[Plan]) -> Iterator[str]:
-    """Yield the matrix ops as texts for the runtime, each with the facts that it depends on."""
-    texts = [list(map(_call_text, plan.calls)) for plan in planned]
+def _call_texts(all_plans: Sequence[Plan]) -> Iterator[str]:
+    """Yield the matrix ops as texts for the runtime, with the facts under which each runs."""
+    texts = [list(map(_call_text, plan.calls)) for plan in all_plans]
     longest = max(texts, key=len)
     if any(each != longest[: len(each)] for each in texts):
         raise NotImplementedError("fused C++: plans with different matrix ops")
-    facts = planned[texts.index(longest)].facts
+    facts = all_plans[texts.index(longest)].facts
     condition = " and ".join(f if holds else f"not {f}" for f, holds in facts.items())
     for number, text in enumerate(longest):
         in_all_plans = all(number < len(each) for each in texts)

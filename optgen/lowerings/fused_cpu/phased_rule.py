@@ -11,6 +11,7 @@ from optgen.ir.binding_times import Axes
 from optgen.ir.nodes import assigns
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, constant, variable
+from optgen.lowerings.fused_cpu.kernel_limits import check_values
 from optgen.lowerings.fused_cpu.line_layout import (
     declarations,
     indented,
@@ -23,7 +24,6 @@ from optgen.lowerings.fused_cpu.loop_printer import LoopPrinter
 from optgen.lowerings.fused_cpu.pass_schedule import Pass, tiling_strategies
 from optgen.lowerings.fused_cpu.phase_steps import PhaseSteps, Step
 from optgen.lowerings.fused_cpu.random_keys import make_key
-from optgen.lowerings.fused_cpu.reduction_limit import check_values
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements
 from optgen.lowerings.fused_cpu.sweep_printer import COMPUTE_TYPE, Sum, SweepPrinter
@@ -48,7 +48,7 @@ class PhasedRule:
     plan: Plan
     streams: Mapping[str, Axes]  # of all plans, in the table's order
     fresh: Sequence[str]
-    is_last: bool = True  # no later part of the plan needs the same scalars
+    is_last: bool = True  # whether no later part of the plan needs the same scalars
 
     @cached_property
     def program(self) -> ScalarProgram:
@@ -84,8 +84,8 @@ class PhasedRule:
             "program": (2, self.program.lines()),
             "number_cases": (3, self._number_cases()),
             "draw_cases": (3, self._draw_cases()),
-            "loop_cases": (3, self._loop_cases(swept=True)),
-            "axis_cases": (3, self._loop_cases(swept=False)),
+            "loop_cases": (3, self._loop_cases(over_elements=True)),
+            "axis_cases": (3, self._loop_cases(over_elements=False)),
         }
         return {
             "name": self.name,
@@ -100,14 +100,14 @@ class PhasedRule:
 
     @cached_property
     def _values_with_axes(self) -> dict[str, Axes]:
-        """Axes of the values that are stored. A value that a loop only sums is not stored."""
-        read = {n for s in self.body.steps if not self._is_total(s) for n in s.reads}
-        only_summed = {n for s in self.body.steps if self._is_total(s) for n in s.reads} - read
+        """The axes of each stored value. A value that a loop only sums is not stored."""
+        read = {n for s in self.body.steps if not self._is_total_sum(s) for n in s.reads}
+        only_summed = {n for s in self.body.steps if self._is_total_sum(s) for n in s.reads} - read
         return {n: axes for n, axes in self.body.axes.items() if n not in only_summed}
 
-    def _is_total(self, step: Step) -> bool:
+    def _is_total_sum(self, step: Step) -> bool:
         """Tell whether a step is a sum over all elements, which its loop accumulates."""
-        return step.swept and step.reduction == "sum" and step.axes is Axes.NONE
+        return step.over_elements and step.reduction == "sum" and step.axes is Axes.NONE
 
     def _values(self) -> list[str]:
         """Declare the indices of the values that are not streams, behind those of the streams."""
@@ -122,20 +122,20 @@ class PhasedRule:
     @property
     def has_axes(self) -> bool:
         """Tell whether a step reads or writes row or column values."""
-        return any(axes is not Axes.TENSOR for axes in self._used().values())
+        return any(axes is not Axes.TENSOR for axes in self._used_values().values())
 
-    def _used(self) -> dict[str, Axes]:
+    def _used_values(self) -> dict[str, Axes]:
         used = {n for step in self.body.steps for n in (*step.reads, *step.writes)}
         return {n: axes for n, axes in self.body.axes.items() if n in used}
 
     def _reductions(self, axes: Axes) -> list[Step]:
         """Return the reductions to these axes.
 
-        Reductions to rows and columns count only if they reduce elements. Others have all their
-        operands in one place.
+        Reductions to rows and columns count only if they reduce elements. Other reductions to rows
+        and columns have all their operands in one place.
         """
-        swept = axes is not Axes.MATRIX
-        return [s for s in self.body.steps if s.reduction and s.swept >= swept and s.axes is axes]
+        reductions = (step for step in self.body.steps if step.reduction and step.axes is axes)
+        return [step for step in reductions if step.over_elements or axes is Axes.MATRIX]
 
     def _steps(self) -> list[str]:
         """Declare the steps: their indices, and the table of what they read and write."""
@@ -145,22 +145,22 @@ class PhasedRule:
         for step in self.body.steps:
             step_type = {"": "LOOP", "max_abs": "MAX"}.get(step.reduction, step.reduction.upper())
             step_type = "DRAW" if step.draws else step_type
-            reads = () if self._is_total(step) else step.reads
+            reads = () if self._is_total_sum(step) else step.reads
             writes = [n for n in step.writes if n in self._values_with_axes]
-            row = [step.axes.name, _set(reads), _set(writes), str(self._number(step))]
+            row = [step.axes.name, _set(reads), _set(writes), str(self._index_of(step))]
             lines += indented(wrapped_list("{", [f"Step::{step_type}", *row], "},", 8))
         return [*lines, "};"]
 
-    def _number(self, step: Step) -> int:
-        """Return a reduction's index among those to the same axes, or the index of its number."""
+    def _index_of(self, step: Step) -> int:
+        """Return the index of a reduction among those to its axes, or of the number it computes."""
         if step.reduction and step.axes is Axes.NONE:
-            return self.body.numbers.index(step.gives[0])
+            return self.body.numbers.index(step.numbers_written[0])
         counted = self._reductions(step.axes)
         return counted.index(step) if step in counted else 0
 
     def _passes(self) -> list[str]:
         """Declare the passes of all tiling strategies, and the sizes of buffers."""
-        used = {n: axes for n, axes in self.streams.items() if n in self._used()}
+        used = {n: axes for n, axes in self.streams.items() if n in self._used_values()}
         strategies = tiling_strategies(self.body.steps, used, self.has_axes)
         lines = [line for name, passes in strategies.items() for line in _pass_table(name, passes)]
         counts = ", ".join(str(len(passes)) for passes in strategies.values())
@@ -188,6 +188,7 @@ class PhasedRule:
         return wrapped_list(head, stored, "};", 4) if stored else []
 
     def _applies(self) -> list[str]:
+        """Declare the test that decides whether the plan applies to a parameter."""
         tests = [f"{'' if holds else '!'}{fact}(sizes)" for fact, holds in self.plan.facts.items()]
         parameter = "const Sizes& sizes" if tests else "const Sizes&"
         return [f"static bool applies({parameter}) {{ return {' && '.join(tests) or 'true'}; }}"]
@@ -197,14 +198,16 @@ class PhasedRule:
 
     def _functions(self) -> Iterator[list[str]]:
         for step in self._draws():
-            yield self._draw(step)
+            yield self._draw_function(step)
         for step in self._loops():
-            yield self._numbers(step) if step.axes is Axes.NONE else self._loop(step)
+            yield (
+                self._number_function(step) if step.axes is Axes.NONE else self._loop_function(step)
+            )
 
     def _draws(self) -> Iterator[Step]:
         return (step for step in self.body.steps if step.draws)
 
-    def _draw(self, step: Step) -> list[str]:
+    def _draw_function(self, step: Step) -> list[str]:
         """Return a C++ function that fills an array with the random numbers of `n` elements.
 
         Its argument `place` is the index of the first element.
@@ -231,8 +234,12 @@ class PhasedRule:
     def _printer(self, step: Step) -> LoopPrinter:
         """Return the printer of a loop with the arrays and sums that it needs."""
         sums = self._sums(step)
-        arrays = [self._array(n, step) for n in self._values_with_axes if n in _touched(step)]
-        numbers = {n: f"numbers.{variable(n)}" for n in step.takes}
+        arrays = [
+            self._array(n, step)
+            for n in self._values_with_axes
+            if n in _values_read_or_written(step)
+        ]
+        numbers = {n: f"numbers.{variable(n)}" for n in step.numbers_read}
         loop = Loop(arrays, step.body, numbers, [s.operand for s in sums])
         if step.axes is not Axes.TENSOR:
             return LoopPrinter(self._named[0], loop, self.program)
@@ -246,9 +253,9 @@ class PhasedRule:
         return [
             Sum(step.name, step.reads[0], step.axes)
             for step in self.body.steps
-            if loop.swept
+            if loop.over_elements
             and step.reduction == "sum"
-            and step.swept
+            and step.over_elements
             and step.reads[0] in loop.writes
         ]
 
@@ -256,11 +263,13 @@ class PhasedRule:
         """Return the array of a value as a loop uses it."""
         axes, when = self.body.axes[name], self._existence_conditions.get(name)
         readers = [
-            s.reduction for s in self.body.steps if s.reduction and s.swept and name in s.reads
+            s.reduction
+            for s in self.body.steps
+            if s.reduction and s.over_elements and name in s.reads
         ]
         # A column value varies along a loop over elements, so it is never one number there.
         varies = axes is step.axes or (axes is Axes.COLUMN and step.axes is Axes.TENSOR)
-        only_summed = step.swept and "sum" in readers and "max_abs" not in readers
+        only_summed = step.over_elements and "sum" in readers and "max_abs" not in readers
         type_ = "S" if name in self.streams and axes is Axes.TENSOR else COMPUTE_TYPE
         type_ = type_ if step.axes is Axes.TENSOR else "C"
         return LoopArray(
@@ -280,9 +289,9 @@ class PhasedRule:
 
     def _flag_parameters(self, printer: LoopPrinter) -> list[str]:
         expanded = "EXPANDED" in "".join(printer.lines())
-        return ["EXPANDED"] * expanded + [*printer.flags.values()]
+        return [*(["EXPANDED"] if expanded else []), *printer.flags.values()]
 
-    def _loop(self, step: Step) -> list[str]:
+    def _loop_function(self, step: Step) -> list[str]:
         """Return the function template of a loop."""
         printer = self._printer(step)
         template_parameters = [
@@ -296,7 +305,7 @@ class PhasedRule:
             "}",
         ]
 
-    def _numbers(self, step: Step) -> list[str]:
+    def _number_function(self, step: Step) -> list[str]:
         """Return a function that computes numbers of the whole tensor, in double."""
         types = {**_ARGUMENT_TYPES, "numbers": "Numbers&"}
         parameters = [f"{type_} {n}" for n, type_ in types.items() if n in self._inputs_read(step)]
@@ -305,23 +314,23 @@ class PhasedRule:
 
     def _arithmetic(self, step: Step) -> list[str]:
         """Return the body of a function that computes numbers of the whole tensor."""
-        scalars = self._scalar_printer(Loop((), (), {n: variable(n) for n in step.takes}))
+        scalars = self._scalar_printer(Loop((), (), {n: variable(n) for n in step.numbers_read}))
         statements = Statements(
             "double",
             lambda stmt: scalars(stmt.value),
             lambda condition: f"if ({scalars(condition)})",
             step.body,
-            frozenset(step.takes),
-            frozenset(step.gives),
+            frozenset(step.numbers_read),
+            frozenset(step.numbers_written),
         )
         assigned = {a.target.name for a in assigns(step.body)}
         return [
             *(
                 f"{'' if n in assigned else 'const '}double {variable(n)} = numbers.{variable(n)};"
-                for n in step.takes
+                for n in step.numbers_read
             ),
             *statements.lines(_COLUMN),
-            *(f"numbers.{variable(n)} = {variable(n)};" for n in step.gives),
+            *(f"numbers.{variable(n)} = {variable(n)};" for n in step.numbers_written),
         ]
 
     def _scalar_printer(self, loop: Loop) -> ExpressionPrinter:
@@ -345,20 +354,21 @@ class PhasedRule:
                 lines += switch_case(_step_name(step), call)
         return lines
 
-    def _loop_cases(self, *, swept: bool) -> list[str]:
+    def _loop_cases(self, *, over_elements: bool) -> list[str]:
         loops = (step for step in self._loops() if step.axes is not Axes.NONE)
-        steps = (step for step in loops if (step.axes is Axes.TENSOR) is swept)
+        steps = (step for step in loops if (step.axes is Axes.TENSOR) is over_elements)
         return [line for step in steps for line in switch_case(_step_name(step), self._call(step))]
 
     def _call(self, step: Step) -> list[str]:
         """Return the lines that call the instantiation of a loop for the values of its flags."""
         printer = self._printer(step)
         arguments = printer.arguments("at", "inputs.")
-        first = [
+        first_arguments = [
             *_types(step),
             *(name for name in self._flag_parameters(printer) if name == "EXPANDED"),
         ]
-        return dispatch_call(step.name, first, printer.flags, arguments, "inputs.hypers", 16)
+        flags = printer.flags
+        return dispatch_call(step.name, first_arguments, flags, arguments, "inputs.hypers", 16)
 
 
 def _types(step: Step) -> list[str]:
@@ -366,7 +376,7 @@ def _types(step: Step) -> list[str]:
     return ["S", "C"] if step.axes is Axes.TENSOR else ["C"]
 
 
-def _touched(step: Step) -> set[str]:
+def _values_read_or_written(step: Step) -> set[str]:
     return {*step.reads, *step.writes}
 
 

@@ -39,7 +39,7 @@ class RandomKeys:
         return f"{_FUNCTIONS[draw.op]}<S>(first + i, {self._key(draw)})"
 
     def bits(self, draw: Call) -> str:
-        """Return the text that draws 16 random bits for each of these elements, for a rounding."""
+        """Return the text that draws 16 random bits for each such element, to round it."""
         return f"random_bits16<S>(first + i, {self._key(draw)})"
 
     def _key(self, draw: Call) -> str:

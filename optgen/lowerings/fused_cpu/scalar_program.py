@@ -23,7 +23,7 @@ class ScalarProgram:
         self._hypers = {h.name: h for h in plan.algorithm.hypers}
         self._states = {s.symbol: constant(s.symbol) for s in plan.algorithm.scalar_states()}
         self._printer = ExpressionPrinter(tensors=False, read=self._read)
-        self._last = {a.target.name: a.target.version for a in assigns(plan.scalars)}
+        self._last_versions = {a.target.name: a.target.version for a in assigns(plan.scalars)}
         self.fields = {
             ref: self._field(ref) for ref in plan.coefficients() if ref.name not in self._hypers
         }
@@ -42,7 +42,7 @@ class ScalarProgram:
         stores = [
             f"cells[{cell}].value = {variable(symbol)};"
             for symbol, cell in self._states.items()
-            if symbol in self._last
+            if symbol in self._last_versions
         ]
         results = wrapped_list("return {", self.fields.values(), "};", _COLUMN)
         return [*self._loads(), *statements.lines(_COLUMN), *stores, *results]
@@ -74,12 +74,12 @@ class ScalarProgram:
         read = [r.name for e in expressions(self._plan.scalars) for r in refs(e)]
         read += [ref.name for ref in self.fields]
         # An outlined sweep has no step count. If it reads `step`, that is a hyperparameter.
-        counted = ["step"] if self._plan.algorithm.step else []
-        known = [*self._hypers, *counted, *self._states]
-        return [name for name in known if name in read or name in self._last]
+        step = ["step"] if self._plan.algorithm.step else []
+        inputs = [*self._hypers, *step, *self._states]
+        return [name for name in inputs if name in read or name in self._last_versions]
 
     def _loads(self) -> list[str]:
-        """Return the lines that load the inputs and copy those that are overwritten later."""
+        """Return the lines that load inputs, and copy values that the program overwrites."""
         inputs = self._inputs()
         numbers = [n for n in inputs if n in self._hypers and self._hypers[n].type == "number"]
         aliases = [f"{variable(n)} = hypers.{variable(n)}" for n in numbers]
@@ -87,14 +87,14 @@ class ScalarProgram:
         if "step" in inputs and self._plan.algorithm.step:
             lines.append("const double step = cells[STEP].value;")
         for symbol in (s for s in inputs if s in self._states):
-            const = "" if symbol in self._last else "const "
+            const = "" if symbol in self._last_versions else "const "
             lines.append(f"{const}double {variable(symbol)} = cells[{self._states[symbol]}].value;")
         old = (ref for ref, field in self.fields.items() if field == f"old_{ref.name}")
         return [*lines, *(f"const double old_{r.name} = {variable(r.name)};" for r in old)]
 
     def _field(self, ref: Ref) -> str:
         """Return the result field of a number; `old_` marks a value that is overwritten later."""
-        last = self._last.get(ref.name, ref.version)
+        last = self._last_versions.get(ref.name, ref.version)
         if ref.version == last:
             return variable(ref.name)
         if ref.version:
@@ -113,13 +113,14 @@ class ScalarProgram:
         return None
 
     def _value(self, stmt: Assign) -> str:
+        """Return the text of the value that a statement assigns."""
         symbol = stmt.target.name
         if symbol not in self._states:
             return self._printer(stmt.value)
         return self._rounding_printer(symbol)(round_state(stmt.value, symbol))
 
     def _rounding_printer(self, symbol: str) -> ExpressionPrinter:
-        """Return a printer for updates of a scalar state, which rounds in the state's dtype."""
+        """Return a printer for updates of a scalar state; they round to the state's dtype."""
         cell = f"cells[{self._states[symbol]}]"
 
         def read(expr: Expr) -> str | None:

@@ -24,11 +24,11 @@ from optgen.lowerings.fused_cpu.line_layout import comment, indented, wrapped_st
 
 @dataclass
 class Statements:
-    """Printer of the statements of one function, each below the spec's line for it.
+    """Printer of the statements of one function, each below the line of the spec it comes from.
 
     `value` prints the right-hand side of an assignment. `condition` prints an `if` with its
     condition. A name that is not yet declared gets a declaration in the innermost block that
-    contains all its readers.
+    contains all statements that read it.
     """
 
     type: str
@@ -47,11 +47,11 @@ class Statements:
         self, program: Program, declared: set[str], read_later: frozenset[str], column: int
     ) -> list[str]:
         lines: list[str] = []
-        times = Counter(a.target.name for a in assigns(program))
+        counts = Counter(a.target.name for a in assigns(program))
         for position, stmt in enumerate(program):
             later = read_later | names_read(program[position + 1 :])
             if isinstance(stmt, If):
-                for name in _assigned(stmt):
+                for name in _assigned_names(stmt):
                     if name in later and name not in declared:
                         declared.add(name)
                         value = "" if name in always_assigned((stmt,)) else " = 0"
@@ -61,15 +61,15 @@ class Statements:
                 if position == 0 or program[position - 1].quote != stmt.quote:
                     lines += map(comment, stmt.quote)
                 name = stmt.target.name
-                declaration = "" if name in declared else self._declaration(name, times[name])
+                declaration = "" if name in declared else self._declaration(name, counts[name])
                 lines += wrapped_statement(
                     f"{declaration}{variable(name)} = {self.value(stmt)};", column
                 )
                 declared.add(name)
         return lines
 
-    def _declaration(self, name: str, times: int) -> str:
-        if times > 1:
+    def _declaration(self, name: str, assignments: int) -> str:
+        if assignments > 1:
             return f"{self.type} "
         return f"const {'auto' if name in self.masks else self.type} "
 
@@ -88,9 +88,9 @@ class Statements:
 
 def masks(program: Program) -> frozenset[str]:
     """Return the names that are assigned once, to a truth value per element."""
-    times = Counter(a.target.name for a in assigns(program))
+    counts = Counter(a.target.name for a in assigns(program))
     truths = (a.target.name for a in assigns(program) if _is_truth(a.value))
-    return frozenset(name for name in truths if times[name] == 1)
+    return frozenset(name for name in truths if counts[name] == 1)
 
 
 def _is_truth(value: Expr) -> bool:
@@ -98,5 +98,5 @@ def _is_truth(value: Expr) -> bool:
     return isinstance(value, Call) and OPS[value.op].category in ("comparison", "logic")
 
 
-def _assigned(stmt: If) -> list[str]:
+def _assigned_names(stmt: If) -> list[str]:
     return list(dict.fromkeys(a.target.name for a in assigns((stmt,))))

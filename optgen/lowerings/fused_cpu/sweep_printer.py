@@ -46,9 +46,9 @@ class SweepPrinter(LoopPrinter):
         by_rows: bool,
         all_elements: str,
     ) -> None:
-        self._numbers = [s for s in sums if s.axes is Axes.NONE]
-        self._rows = [s for s in sums if s.axes is Axes.ROW]
-        self._columns = [s for s in sums if s.axes is Axes.COLUMN]
+        self._tensor_sums = [s for s in sums if s.axes is Axes.NONE]
+        self._row_sums = [s for s in sums if s.axes is Axes.ROW]
+        self._column_sums = [s for s in sums if s.axes is Axes.COLUMN]
         self._by_rows, self._all_elements = by_rows, all_elements
         super().__init__(plan, loop, program)
 
@@ -59,14 +59,14 @@ class SweepPrinter(LoopPrinter):
 
     def parameters(self) -> list[str]:
         """Return the function's parameters: only those that it reads."""
-        sums = ["Numbers& sums"] if self._numbers else []
+        sums = ["Numbers& sums"] if self._tensor_sums else []
         extent = ["i64 rows", "i64 n", "i64 pitch"] if self._by_rows else ["i64 n"]
-        totals = (f"{COMPUTE_TYPE}* __restrict {_array(s)}" for s in self._axis_sums())
+        totals = (f"{COMPUTE_TYPE}* __restrict {_sum_array(s)}" for s in self._axis_sums())
         return [*self.input_parameters(), *sums, *extent, *self.arrays(), *totals]
 
     def arguments(self, at: str, inputs: str) -> list[str]:
         """Return the arguments of a call: those of `LoopPrinter`, with sums and extents."""
-        sums = [f"{inputs}sums()"] if self._numbers else []
+        sums = [f"{inputs}sums()"] if self._tensor_sums else []
         extent = ["rows", "n", "pitch"] if self._by_rows else [self._all_elements]
         names = (*(array.name for array in self.loop.arrays), *(s.name for s in self._axis_sums()))
         arrays = (f"{at}[{constant(name)}]" for name in names)
@@ -74,45 +74,47 @@ class SweepPrinter(LoopPrinter):
 
     def stores(self) -> list[str]:
         """Return the statements that write arrays and accumulate sums."""
-        return [*super().stores(), *map(_accumulated, self._numbers), *self._row_and_column_sums()]
+        return [*super().stores(), *map(_accumulation, self._tensor_sums), *self._axis_sum_lines()]
 
-    def read(self, array: LoopArray) -> str:
+    def load_text(self, array: LoopArray) -> str:
         """Return the text that loads an array's element at the loop's position."""
         name = variable(plural(array.name))
         if not array.has_fewer_axes:
             return f"load_as<S, C>({name} + i)"
         return f"broadcast<S, C, EXPANDED>({name}, i, {'row' if array.axes is Axes.ROW else '0'})"
 
-    def write(self, name: str) -> str:
+    def store_text(self, name: str) -> str:
         """Return the statement that stores a value in its array."""
         return f"store_as<S>({variable(plural(name))} + i, {variable(name)});"
 
-    def _row_and_column_sums(self) -> list[str]:
+    def _axis_sum_lines(self) -> list[str]:
         """Return the lines that store the operands of row and column sums, or accumulate them."""
         if not self._axis_sums():
             return []
         operands = (array.name for array in self.loop.arrays if array.only_summed)
         return [
             "if constexpr (EXPANDED) {",
-            *indented(map(self.write, operands)),
+            *indented(map(self.store_text, operands)),
             "} else {",
-            *indented(map(_accumulated, self._rows)),
-            *indented(f"add_to<S>({_array(s)} + i, {variable(s.operand)});" for s in self._columns),
+            *indented(map(_accumulation, self._row_sums)),
+            *indented(
+                f"add_to<S>({_sum_array(s)} + i, {variable(s.operand)});" for s in self._column_sums
+            ),
             "}",
         ]
 
     def _axis_sums(self) -> list[Sum]:
-        return [*self._rows, *self._columns]
+        return [*self._row_sums, *self._column_sums]
 
     def _flat_loop(self) -> list[str]:
-        return [*self._begin(), *self._loop_lines(), *self._end()]
+        return [*self._accumulators(), *self._loop_lines(), *self._add_accumulators()]
 
     def _loop_over_rows(self) -> list[str]:
         step = (f"{a} += pitch" for a in self._arrays_of_elements())
         inside = [
-            *self._begin(),
+            *self._accumulators(),
             *self._loop_lines(),
-            *self._end(),
+            *self._add_accumulators(),
             *wrapped_list("", step, ";", _COLUMN + 4),
         ]
         return ["for (i64 row = 0; row < rows; ++row) {", *indented(inside), "}"]
@@ -122,9 +124,9 @@ class SweepPrinter(LoopPrinter):
         arrays = (array for array in self.loop.arrays if array.axes is Axes.TENSOR)
         return (variable(plural(array.name)) for array in arrays)
 
-    def _begin(self) -> list[str]:
+    def _accumulators(self) -> list[str]:
         """Declare the accumulators of the loop."""
-        names = [f"{variable(s.name)} = 0" for s in (*self._numbers, *self._rows)]
+        names = [f"{variable(s.name)} = 0" for s in (*self._tensor_sums, *self._row_sums)]
         return [f"C {', '.join(names)};", ""] if names else []
 
     def _loop_lines(self) -> list[str]:
@@ -133,22 +135,26 @@ class SweepPrinter(LoopPrinter):
         return [*self._pragma(), "for (i64 i = 0; i < n; i += LANES<C>) {", *inside, "}"]
 
     def _pragma(self) -> list[str]:
-        names = [variable(s.name) for s in (*self._numbers, *self._rows)]
+        names = [variable(s.name) for s in (*self._tensor_sums, *self._row_sums)]
         reduction = f"reduction(+ : {', '.join(names)})"
         return [f"#pragma omp simd if(LANES<C> == 1) {reduction}"] if names else []
 
-    def _end(self) -> list[str]:
+    def _add_accumulators(self) -> list[str]:
         """Add the accumulators of the loop to the sums."""
-        lines = [f"sums.{variable(s.name)} += lane_sum({variable(s.name)});" for s in self._numbers]
-        if self._rows:
-            row_sums = (f"{_array(s)}[row] += lane_sum({variable(s.name)});" for s in self._rows)
-            lines += ["if constexpr (!EXPANDED) {", *indented(row_sums), "}"]
+        lines = [
+            f"sums.{variable(s.name)} += lane_sum({variable(s.name)});" for s in self._tensor_sums
+        ]
+        if self._row_sums:
+            row_lines = (
+                f"{_sum_array(s)}[row] += lane_sum({variable(s.name)});" for s in self._row_sums
+            )
+            lines += ["if constexpr (!EXPANDED) {", *indented(row_lines), "}"]
         return ["", *lines] if lines else []
 
 
-def _accumulated(total: Sum) -> str:
+def _accumulation(total: Sum) -> str:
     return f"{variable(total.name)} += {variable(total.operand)};"
 
 
-def _array(total: Sum) -> str:
+def _sum_array(total: Sum) -> str:
     return variable(plural(total.name))

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 
 from optgen.lowerings.fused_cpu.expression_printer import variable
-from optgen.lowerings.fused_cpu.line_layout import indented, wrapped_list
+from optgen.lowerings.fused_cpu.line_layout import WIDTH, indented, wrapped_list
+
+_COLUMN = 12  # at which the cases of a switch begin
 
 
 def dispatch_call(
@@ -21,7 +23,7 @@ def dispatch_call(
 
     Args:
         function: the name of the template.
-        first: its first template arguments. The flags follow.
+        first: the first template arguments. The flags follow.
         flags: the names of hyperparameters that are template arguments.
         arguments: the arguments of the call.
         hypers: the C++ text of the hyperparameters, from which the flags are read.
@@ -40,7 +42,7 @@ def dispatch_call(
 def switch_case(name: str, lines: list[str]) -> list[str]:
     """Return a case of a switch, on one line if it fits."""
     head = f"case {name}:"
-    if len(lines) == 1 and len(head) + len(lines[0]) < 88:
+    if len(lines) == 1 and _COLUMN + len(f"{head} {lines[0]}") <= WIDTH:
         return [f"{head} {lines[0]}"]
     returns = lines[0].startswith("return")
     return [head, *indented(lines)] if returns else [f"{head} {{", *indented(lines), "}"]

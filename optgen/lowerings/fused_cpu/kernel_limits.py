@@ -1,4 +1,4 @@
-"""Check that a rule's values and steps fit the sets of a kernel, which are 64-bit integers."""
+"""Check the limits of a kernel: its sets of values and of steps are 64-bit integers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ MAX_VALUES = 64  # the number of bits of a set: include/rule_tables.h
 
 
 def check_values(algorithm: Algorithm, values: int, steps: int) -> None:
-    """Check the number of values and the number of steps.
+    """Check that a rule has no more values and steps than a kernel can have.
 
     Args:
-        algorithm: the rule's algorithm, whose place an error names.
+        algorithm: the rule's algorithm; an error names its place.
         values: the number of streams, rows, columns and matrix values.
         steps: the number of reductions and loops.
 
