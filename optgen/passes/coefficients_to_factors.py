@@ -15,12 +15,12 @@ from optgen.ir.plan import Plan
 from optgen.passes.rewrite import map_values
 from optgen.passes.scalar_arithmetic import ONE, multiply, negate, unsigned
 
-_NUMBER_AS_TENSOR = Kind(Stage.DEVICE, Axes.MATRIX)  # `is_tensor` needs axes
+_NUMBER_AS_TENSOR = Kind(Stage.DEVICE, Axes.MATRIX)  # has axes, so that `is_tensor` is true
 
 
 def coefficients_to_factors(plan: Plan) -> Plan:
     """Return the plan with reduced numbers as factors of their terms."""
-    reduced = {
+    reduced_numbers = {
         ref
         for ref, kind in plan.kinds.items()
         if kind.axes is Axes.NONE and kind.stage is Stage.DEVICE
@@ -35,16 +35,16 @@ def coefficients_to_factors(plan: Plan) -> Plan:
     def move_in_term(term: Term) -> Term:
         minus, bare = unsigned(term.coefficient)
         operands = list(_product_operands(bare))
-        new_factors = [operand for operand in operands if operand in reduced]
+        new_factors = [operand for operand in operands if operand in reduced_numbers]
         if not new_factors:
             return term
         rest: Expr = ONE
         for operand in operands:
-            rest = rest if operand in reduced else multiply(rest, operand)
+            rest = rest if operand in reduced_numbers else multiply(rest, operand)
         coefficient = negate(rest) if minus else rest
         return Term(coefficient, (*term.factors, *new_factors), term.divisors)
 
-    kinds = {**plan.kinds, **dict.fromkeys(reduced, _NUMBER_AS_TENSOR)}
+    kinds = {**plan.kinds, **dict.fromkeys(reduced_numbers, _NUMBER_AS_TENSOR)}
     return replace(plan.map_sweeps(lambda body: map_values(body, move)), kinds=kinds)
 
 

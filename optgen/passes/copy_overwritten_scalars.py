@@ -20,13 +20,13 @@ from optgen.passes.rewrite import replace_reads
 def copy_overwritten_scalars(
     scalars: Program, programs: tuple[Program, ...], kinds: dict[Ref, Kind]
 ) -> tuple[Program, tuple[Program, ...]]:
-    """Return the scalar program with a copy of each overwritten scalar, and the phases.
+    """Return the scalar program with a copy of each overwritten scalar, and the phases' programs.
 
     The phases read the copies. The kinds of the copies are added to `kinds`.
     """
     copies: dict[Ref, Ref] = {}
-    for ref in _overwritten(scalars, programs, kinds):
-        copies[ref] = Ref(_unused(f"{ref.name}_before", kinds))
+    for ref in _overwritten_scalars(scalars, programs, kinds):
+        copies[ref] = Ref(_unused_name(f"{ref.name}_before", kinds))
         kinds[copies[ref]] = kinds[ref]
     if not copies:
         return scalars, programs
@@ -36,7 +36,7 @@ def copy_overwritten_scalars(
     return (*input_copies, *with_copies), tuple(renamed)
 
 
-def _overwritten(
+def _overwritten_scalars(
     scalars: Program, programs: tuple[Program, ...], kinds: dict[Ref, Kind]
 ) -> Iterator[Ref]:
     """Yield the scalars that a phase reads and a later statement overwrites, in reading order."""
@@ -65,7 +65,7 @@ def _with_copies(scalars: Program, copies: dict[Ref, Ref]) -> Iterator[Stmt]:
         )
 
 
-def _unused(name: str, kinds: dict[Ref, Kind]) -> str:
+def _unused_name(name: str, kinds: dict[Ref, Kind]) -> str:
     """Return the name, with a number if it is in use."""
     used = {ref.name for ref in kinds}
     numbered = (f"{name}{number}" for number in count(2))

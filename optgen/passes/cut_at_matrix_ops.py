@@ -14,7 +14,7 @@ from optgen.ir.binding_times import Axes, Stage
 from optgen.ir.errors import RuleError
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions
 from optgen.ir.plan import reads
-from optgen.passes.cut_phases import RulePhases, cut_into_phases, stored_rounded
+from optgen.passes.cut_phases import RulePhases, cut_into_phases, names_stored_rounded
 from optgen.passes.dependency_depth import Depths, Kinds, depths_of, needs_sweep
 
 
@@ -22,20 +22,20 @@ def cut_at_matrix_ops(algorithm: Algorithm, kinds: Kinds, early: bool) -> tuple[
     """Return the phases of an SSA rule with named reductions, and whether they store states early.
 
     `early` asks for early stores; `cut_phases` defines early and late. A sweep that recomputes a
-    state may need a number that a matrix op before it needed too. In that case the rule is cut
-    again with early stores, and sweeps read back all that is stored.
+    state may need a number that an earlier matrix op also needs. In that case the rule is cut again
+    with early stores, and sweeps read back all that is stored.
 
     Raises:
         RuleError: The same number, row or column is needed before a matrix op and after it.
     """
-    rounded = stored_rounded(algorithm, early)
+    rounded = names_stored_rounded(algorithm, early)
     try:
-        return _cut_uncrossed(algorithm, kinds, early, rounded), early
+        return _cut_without_crossings(algorithm, kinds, early, rounded), early
     except RuleError:
-        return _cut_uncrossed(algorithm, kinds, True, frozenset()), True
+        return _cut_without_crossings(algorithm, kinds, True, frozenset()), True
 
 
-def _cut_uncrossed(
+def _cut_without_crossings(
     algorithm: Algorithm, kinds: Kinds, early: bool, rounded: frozenset[str]
 ) -> RulePhases:
     """Cut the rule. While some small values cross a matrix op, delay them and cut it again."""
@@ -44,21 +44,22 @@ def _cut_uncrossed(
     while True:
         depths = depths_of(algorithm, kinds, floors)
         phases = cut_into_phases(algorithm, kinds, depths, early, rounded)
-        later = dependencies.floors(phases, depths)
-        if not later:
+        new_floors = dependencies.floors(phases, depths)
+        if not new_floors:
             return phases
-        floors |= later
+        floors |= new_floors
 
 
 class _Dependencies:
     """Data dependencies of an SSA rule: what each name is computed from.
 
-    A statement also depends on the conditions of the branches around it.
+    A statement also depends on the conditions of the branches around it. `operands` has the names
+    that each name is computed from directly.
     """
 
     def __init__(self, algorithm: Algorithm, kinds: Kinds) -> None:
         self.kinds = kinds
-        self.read: dict[Ref, set[Ref]] = {}
+        self.operands: dict[Ref, set[Ref]] = {}
         self._add_reads(algorithm.rule, ())
         self.reductions = {
             stmt.target
@@ -71,7 +72,7 @@ class _Dependencies:
         for stmt in program:
             if isinstance(stmt, Assign):
                 read = (r for expr in (*conditions, stmt.value) for r in reads(expr))
-                self.read.setdefault(stmt.target, set()).update(read)
+                self.operands.setdefault(stmt.target, set()).update(read)
             else:
                 self._add_reads(stmt.then, (*conditions, stmt.condition))
                 self._add_reads(stmt.orelse, (*conditions, stmt.condition))
@@ -81,25 +82,25 @@ class _Dependencies:
         floors: dict[Ref, int] = {}
         for depth, calls in enumerate(phases.calls):
             for call in calls:
-                for ref in self._crossing(phases, depths, depth):
-                    for root, least in self._delayed(ref, depth).items():
+                for ref in self._crossing_values(phases, depths, depth):
+                    for root, least in self._new_floors(ref, depth).items():
                         self._check_is_no_operand(root, call)
                         floors[root] = max(least, floors.get(root, 0))
         return floors
 
-    def _crossing(self, phases: RulePhases, depths: Depths, depth: int) -> Iterator[Ref]:
+    def _crossing_values(self, phases: RulePhases, depths: Depths, depth: int) -> Iterator[Ref]:
         """Yield small values computed before the matrix ops of this depth and read after them."""
         programs = (*phases.sweeps[depth:], *phases.finishes[depth:])
         read = dict.fromkeys(r for p in programs for e in expressions(p) for r in reads(e))
         for ref in read:
             is_before = depths[ref] < depth or (depths[ref] == depth and ref in self.reductions)
-            if is_before and ref in self.read and self._is_small(ref):
+            if is_before and ref in self.operands and self._is_small(ref):
                 yield ref
 
-    def _delayed(self, ref: Ref, depth: int) -> dict[Ref, int]:
+    def _new_floors(self, ref: Ref, depth: int) -> dict[Ref, int]:
         """Return the new least depth of each reduction that a small value needs.
 
-        If it needs no reduction, return the least depth of the small value itself.
+        If the small value needs no reduction, return the least depth of the value itself.
         """
         roots = [r for r in self._upstream(ref, small=True) if r in self.reductions]
         return dict.fromkeys(roots, depth + 1) if roots else {ref: depth}
@@ -129,7 +130,7 @@ class _Dependencies:
                 continue
             upstream.add(current)
             if not (small and current in self.reductions):
-                waiting += self.read.get(current, ())
+                waiting += self.operands.get(current, ())
         return upstream
 
     def _is_small(self, ref: Ref) -> bool:

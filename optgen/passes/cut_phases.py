@@ -27,9 +27,10 @@ from optgen.passes.rewrite import filter_assigns
 class RulePhases:
     """Programs of one rule, cut at its reductions. All five tuples have one entry per sweep.
 
-    A sweep's entry in `finishes` computes the small values that are known before the sweep, and its
-    entry in `calls` holds the matrix ops whose results the sweep waits for. `stored` holds the
-    parameter and states that it stores, `call_inputs` the inputs of the next sweep's matrix ops.
+    A sweep's entry in `finishes` computes the small values that are known before the sweep. Its
+    entry in `calls` holds the matrix ops whose results the sweep waits for. Its entry in `stored`
+    names the parameter and states that the sweep stores. Its entry in `call_inputs` names the
+    inputs of the next sweep's matrix ops.
     """
 
     sweeps: tuple[Program, ...]
@@ -54,11 +55,11 @@ def cut_into_phases(
     return _Cutter(algorithm, kinds, depths, rounded).cut(early)
 
 
-def stored_rounded(algorithm: Algorithm, early: bool) -> frozenset[str]:
+def names_stored_rounded(algorithm: Algorithm, early: bool) -> frozenset[str]:
     """Return the names of the parameter and states whose dtypes may be narrower than the step's.
 
-    The lowerings that store early convert the tensors of such a rule when a step begins, and write
-    them back when it ends. So they read back nothing that is rounded.
+    The lowerings that store early convert these tensors to the wider dtype when a step begins, and
+    write them back when it ends. So they read back nothing that is rounded.
     """
     if early or not widens(algorithm):
         return frozenset()
@@ -75,9 +76,9 @@ def as_one_phase(algorithm: Algorithm) -> RulePhases:
 class _Cutter:
     """Cutter of an SSA rule with named reductions.
 
-    `rounded` names the states whose new values no sweep reads back. `definitions` has the
-    statements that assign each version of a name. `final` has the last version of the parameter and
-    of each tensor state.
+    `rounded` names the parameter and states whose new values no sweep reads back. `definitions` has
+    the statements that assign each version of a name. `final` has the last version of the parameter
+    and of each tensor state.
     """
 
     algorithm: Algorithm
@@ -98,6 +99,11 @@ class _Cutter:
             if ref.name in self._stored_names()
         }
 
+    @staticmethod
+    def _stored_by(sweep: int, stored: Mapping[str, int]) -> frozenset[str]:
+        """Return the names that a sweep stores; `stored` maps each name to its sweep."""
+        return frozenset(name for name, storing in stored.items() if storing == sweep)
+
     def _stored_names(self) -> set[str]:
         return {self.algorithm.param, *(s.symbol for s in self.algorithm.tensor_states())}
 
@@ -113,7 +119,7 @@ class _Cutter:
             tuple(self._sweep(sweep, computed[sweep]) for sweep in self.all_sweeps),
             tuple(self._finish(sweep) for sweep in self.all_sweeps),
             tuple(tuple(self._calls(sweep)) for sweep in self.all_sweeps),
-            tuple(frozenset(n for n, at in stored.items() if at == s) for s in self.all_sweeps),
+            tuple(self._stored_by(sweep, stored) for sweep in self.all_sweeps),
             tuple(self._call_inputs(sweep) for sweep in self.all_sweeps),
         )
 
@@ -150,7 +156,7 @@ class _Cutter:
 
     def _roots(self, sweep: int, stored: Mapping[str, int]) -> set[Ref]:
         """Return the tensors that a sweep stores, reduces or passes to a matrix op."""
-        roots = {self.final[name] for name, at in stored.items() if at == sweep}
+        roots = {self.final[name] for name in self._stored_by(sweep, stored)}
         for stmt in assigns(self.rule):
             if self._needs_sweep(stmt) and self.depths[stmt.target] == sweep + 1:
                 roots |= set(self._tensors_read(stmt))
@@ -185,9 +191,10 @@ class _Cutter:
         return stored
 
     def _storable(self, sweep: int, stored: Mapping[str, int]) -> set[str]:
-        """Return the names not stored by a later sweep that this sweep must store.
+        """Return the names that this sweep must store, if no later sweep stores them.
 
-        This sweep is the first that knows their new values, or the last that needs their old ones.
+        For each name, it is the first sweep that knows the new value, or the last that needs the
+        old value.
         """
         roots = self._roots(sweep, stored)
         needed = self._needed(roots, self._in_memory(stored, sweep) | self._matrix_results(sweep))
@@ -208,14 +215,14 @@ class _Cutter:
             stored = self._stored_late(early)
             late = {
                 name
-                for name, at in early.items()
-                for sweep in range(at + 1, self.sweep_count)
+                for name, storing in early.items()
+                for sweep in range(storing + 1, self.sweep_count)
                 if Ref(name)
                 in self._needed(self._roots(sweep, stored), self._in_memory(stored, sweep))
             }
             if not late:
                 return stored
-            early = {name: at for name, at in early.items() if name not in late}
+            early = {name: sweep for name, sweep in early.items() if name not in late}
 
     def _in_memory(self, stored: Mapping[str, int], sweep: int) -> set[Ref]:
         """Return what a sweep can read: new values stored before it, and results of matrix ops."""

@@ -86,8 +86,8 @@ class _DepthFinder:
 
     `last_wide` is the depth of the last reduction over several parameters so far. `last_read`
     holds, for each state that a finish stores, the greatest depth at which it has been read so far.
-    The state's new value gets at least that depth, so that even a reader that waits for a matrix op
-    finds the old value.
+    The state's new value gets at least that depth, so that every reader of the old value finds it,
+    even one that waits for a matrix op.
     """
 
     kinds: Kinds
@@ -105,17 +105,17 @@ class _DepthFinder:
             if isinstance(stmt, Assign):
                 self._assign(stmt, condition_depth)
                 continue
-            inside = max(condition_depth, greatest_depth(reads(stmt.condition), self.depths))
-            self._note_reads(stmt.condition, inside)
-            self.find(stmt.then, inside)
-            self.find(stmt.orelse, inside)
+            inner_depth = max(condition_depth, greatest_depth(reads(stmt.condition), self.depths))
+            self._note_reads(stmt.condition, inner_depth)
+            self.find(stmt.then, inner_depth)
+            self.find(stmt.orelse, inner_depth)
 
     def _assign(self, stmt: Assign, condition_depth: int) -> None:
         """Find the depth of the target of an assignment."""
         operand_depth, name = greatest_depth(reads(stmt.value), self.depths), stmt.target.name
-        known = self.depths.get(stmt.target, 0) if stmt.target.version else 0
+        known_depth = self.depths.get(stmt.target, 0) if stmt.target.version else 0
         depth = operand_depth + 1 if needs_sweep(stmt.value, self.kinds) else operand_depth
-        floors = (self.floors.get(stmt.target, 0), self.last_read.get(name, 0), known)
+        floors = (self.floors.get(stmt.target, 0), self.last_read.get(name, 0), known_depth)
         self.depths[stmt.target] = max(condition_depth, depth, *floors)
         if is_wide(stmt.value):
             self.depths[stmt.target] = max(self.depths[stmt.target], self.last_wide)
@@ -124,6 +124,7 @@ class _DepthFinder:
             self._note_reads(stmt.value, self.depths[stmt.target])
 
     def _note_reads(self, value: Expr, depth: int) -> None:
+        """Record in `last_read` that a value at this depth reads states."""
         for ref in reads(value):
             if ref.name in self.last_read:
                 self.last_read[ref.name] = max(self.last_read[ref.name], depth)
@@ -139,5 +140,5 @@ def needs_sweep(value: Expr, kinds: Kinds) -> bool:
 
 
 def greatest_depth(read: Iterable[Ref], depths: Depths) -> int:
-    """Return the greatest depth of some names: there all of them are known."""
+    """Return the greatest depth of some names, at which all of them are known."""
     return max((depths[ref] for ref in read), default=0)

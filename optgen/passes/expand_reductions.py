@@ -1,7 +1,7 @@
-"""Expand means and norms into primitive reductions, and arithmetic on the parameter's sizes.
+"""Expand means and norms into primitive reductions and arithmetic on the parameter's sizes.
 
-The primitive reductions are `sum`, `max_abs`, and the same two for each row or each column. The
-arithmetic runs once per parameter, between two sweeps.
+The primitive reductions are `sum` and `max_abs`, of all elements, of each row or of each column.
+The arithmetic runs once per parameter, between two sweeps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from optgen.ir.rank import RANK, effective_rank
 
 
 def expand_reductions(algorithm: Algorithm) -> Algorithm:
-    """Return an algorithm, SSA or not, with no reductions but the primitive ones."""
+    """Return an algorithm, in SSA form or not, with primitive reductions only."""
     kinds = {Ref(name): kind for name, kind in declared_kinds(algorithm).items()}
     return replace(algorithm, rule=_expanded_program(algorithm, algorithm.rule, kinds))
 
@@ -46,7 +46,7 @@ def _expanded(algorithm: Algorithm, expr: Expr, kinds: dict[Ref, Kind]) -> Expr:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Expressions for the numbers of elements of a value with these axes."""
+    """Expressions that count the elements of a value with these axes."""
 
     axes: Axes
     param: Ref

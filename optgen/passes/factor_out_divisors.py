@@ -30,7 +30,7 @@ def _over_common_divisors(terms: list[Term]) -> Term:
     """Return the sum of terms with equal divisors; if all are negative, put the minus in front."""
     if len(terms) == 1:
         return terms[0]
-    minus = all(unsigned(t.coefficient)[0] for t in terms)
+    minus = all(is_negative for is_negative, _ in (unsigned(t.coefficient) for t in terms))
     numerators = tuple(
         Term(negate(t.coefficient) if minus else t.coefficient, t.factors) for t in terms
     )

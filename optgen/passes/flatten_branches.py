@@ -2,7 +2,7 @@
 
 Some compilers vectorize a loop only if its branches are not nested. The conditions are uniform over
 a tensor, so testing more of them costs nothing. Statements keep their order. A branch on a
-compile-time ("settled") condition may still contain other branches.
+condition whose value the compiler knows ("settled") may still contain other branches.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from optgen.ir.nodes import Assign, Call, Expr, If, Program, Stmt
 
 @dataclass(frozen=True)
 class BranchFlattener:
-    """Flattener of nested branches. `settled` tells if a condition is known at compile time."""
+    """Flattener of nested branches.
 
-    settled: Callable[[Expr], bool]
+    `is_settled` tells whether the compiler knows a condition's value.
+    """
+
+    is_settled: Callable[[Expr], bool]
 
     def __call__(self, program: Program) -> Program:
         """Return the program with no branch inside an unsettled branch."""
@@ -28,7 +31,7 @@ class BranchFlattener:
             yield stmt
             return
         stmt = replace(stmt, then=self(stmt.then), orelse=self(stmt.orelse))
-        if self.settled(stmt.condition) or not self._has_branch((*stmt.then, *stmt.orelse)):
+        if self.is_settled(stmt.condition) or not self._has_branch((*stmt.then, *stmt.orelse)):
             yield stmt
             return
         yield from self._under(stmt, stmt.condition, stmt.then)
@@ -37,7 +40,7 @@ class BranchFlattener:
     def _has_branch(self, program: Program) -> bool:
         """Tell whether a program has an unsettled branch."""
         return any(
-            not self.settled(stmt.condition) or self._has_branch((*stmt.then, *stmt.orelse))
+            not self.is_settled(stmt.condition) or self._has_branch((*stmt.then, *stmt.orelse))
             for stmt in program
             if isinstance(stmt, If)
         )
@@ -58,15 +61,15 @@ class BranchFlattener:
 
     def _inner_branch(self, outer: If, condition: Expr, inner: If) -> Iterator[If]:
         """Yield a branch of an outer arm under both conditions."""
-        if self.settled(inner.condition):
+        if self.is_settled(inner.condition):
             arms = (tuple(self._under(outer, condition, a)) for a in (inner.then, inner.orelse))
             then, orelse = arms
             yield replace(inner, then=then, orelse=orelse)
             return
-        for taken, arm in (
+        for arm_condition, arm in (
             (inner.condition, inner.then),
             (Call("not", (inner.condition,)), inner.orelse),
         ):
             if arm:
-                both = Call("and", (condition, taken))
-                yield replace(inner, condition=both, then=arm, orelse=())
+                both_conditions = Call("and", (condition, arm_condition))
+                yield replace(inner, condition=both_conditions, then=arm, orelse=())

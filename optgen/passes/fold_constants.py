@@ -49,13 +49,13 @@ class _Folder:
         return tuple(out)
 
     def condition(self, condition: Expr) -> Expr:
-        """Return a condition folded: to a constant if the branches around it decide it."""
+        """Return a folded condition; it becomes a constant if the branches around it decide it."""
         folded = fold(condition)
         base, holds = _without_not(folded)
         return Const(self.decided[base] is holds) if base in self.decided else folded
 
     def arms(self, stmt: If) -> tuple[Program, Program]:
-        """Return both arms folded: `then`, `orelse`. Join the kinds that names get in them."""
+        """Return both folded arms: `then`, `orelse`. Join the kinds that they give to names."""
         before = dict(self.kinds)
         then = self.arm(stmt.then, stmt.condition, True)
         after_then, self.kinds = self.kinds, before
@@ -65,10 +65,10 @@ class _Folder:
         return then, orelse
 
     def arm(self, program: Program, condition: Expr, is_then: bool) -> Program:
-        """Return an arm folded, under a condition that holds in the `then` arm only."""
+        """Return a folded arm of a branch whose condition holds in the `then` arm only."""
         outer, (base, holds) = self.decided, _without_not(condition)
         if {ref.name for ref in refs(base)} <= self.hypers:
-            self.decided = {**outer, base: holds is is_then}
+            self.decided = {**outer, base: holds == is_then}
         folded = self.program(program)
         self.decided = outer
         return folded

@@ -9,8 +9,8 @@ from optgen.ir.evaluate import evaluate_numbers
 from optgen.ir.nodes import Call, Const, Expr, rebuild
 from optgen.ir.ops import OPS
 
-_FOLDED = ("arithmetic", "comparison", "function")
-_LARGEST_INT = 2**31  # integers below it exist in every printed language
+_FOLDED_CATEGORIES = ("arithmetic", "comparison", "function")
+_LARGEST_INT = 2**31  # every printed language has the integers below it
 
 
 def fold(expr: Expr) -> Expr:
@@ -29,18 +29,21 @@ def fold(expr: Expr) -> Expr:
                     return side if side.value is (word == "or") else other
         case Call("truth", (a,)) if _is_number(a):
             return Const(a.value != 0, expr.place)
-        case Call(word, args) if OPS[word].category in _FOLDED and all(map(_is_number, args)):
+        case Call(word, args) if OPS[word].category in _FOLDED_CATEGORIES and all(
+            map(_is_number, args)
+        ):
             return _evaluated(expr)
     return expr
 
 
 def _evaluated(call: Call) -> Const:
-    """Evaluate an op on constants in float64; integer operands give an integer if that is exact."""
+    """Evaluate an op on constants in float64. Integer operands give an integer if that is exact."""
     constants = [arg.value for arg in call.args if isinstance(arg, Const)]
     values = [value for value in constants if isinstance(value, int | float)]
     result = evaluate_numbers(call.op, values)
-    integral = all(isinstance(value, int) for value in values) and call.op != "/"
-    if integral and repr(result).endswith(".0") and result and abs(result) < _LARGEST_INT:
+    has_integers = all(isinstance(value, int) for value in values) and call.op != "/"
+    is_integral = repr(result).endswith(".0") and result != 0  # 0 may be -0.0
+    if has_integers and is_integral and abs(result) < _LARGEST_INT:
         result = int(result)
     return Const(result, call.place)
 

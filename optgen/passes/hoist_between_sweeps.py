@@ -50,11 +50,11 @@ def hoist_between_sweeps(plan: Plan) -> Plan:
             before = phases.pop() if phases and isinstance(phases[-1], Finish) else Finish(())
             assert isinstance(before, Finish)
             phases.append(Finish((*before.body, *hoister.hoisted)))
-        phases.append(Sweep(_still_touched(phase, body), body) if plan.is_cut else phase)
+        phases.append(Sweep(_needed_streams(phase, body), body) if plan.is_cut else phase)
     return replace(plan, phases=tuple(phases), kinds=kinds)
 
 
-def _still_touched(sweep: Sweep, body: Program) -> tuple[Stream, ...]:
+def _needed_streams(sweep: Sweep, body: Program) -> tuple[Stream, ...]:
     """Return the streams that a sweep still stores or reads after hoisting."""
     read = {ref.name for expr in expressions(body) for ref in reads(expr)}
     return tuple(s for s in sweep.streams if s.stored or s.name in read)
@@ -125,7 +125,7 @@ class _Hoister:
                 name = _FACTOR_NAMES[self._kind(expr).axes]
                 merged.setdefault(name, []).append((expr, multiplies))
         per_matrix = merged.pop("matrix_factor", [])
-        if per_matrix:  # goes into the row or column factor, if there is one
+        if per_matrix:  # merged into the row or column factor, if there is one
             name = next((n for n in ("row_factor", "col_factor") if n in merged), "matrix_factor")
             merged[name] = [*merged.get(name, []), *per_matrix]
         factors = [e for e in term.factors if not small(e)]
@@ -184,6 +184,6 @@ def _product(parts: Iterable[tuple[Expr, bool]]) -> Expr:
 def inside_arms(arms: Arms, stmt: Assign) -> Stmt:
     """Return a statement inside the branches that lead to it."""
     inside: Stmt = stmt
-    for condition, taken in reversed(arms):
-        inside = If(condition, (inside,), ()) if taken else If(condition, (), (inside,))
+    for condition, is_then in reversed(arms):
+        inside = If(condition, (inside,), ()) if is_then else If(condition, (), (inside,))
     return inside

@@ -86,19 +86,19 @@ class _IfConverter:
 
     def program(self, program: Program) -> Program:
         """Return a program with both forms of each branch that needs them."""
-        return tuple(
-            stmt
-            if isinstance(stmt, Assign)
-            else self._both_forms(stmt)
-            if any(map(self._may_be_tensor, _atoms(stmt.condition)))
-            else replace(stmt, then=self.program(stmt.then), orelse=self.program(stmt.orelse))
-            for stmt in program
-        )
+        return tuple(map(self._statement, program))
+
+    def _statement(self, stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Assign):
+            return stmt
+        if self._may_be_tensor(stmt.condition):
+            return self._both_forms(stmt)
+        return replace(stmt, then=self.program(stmt.then), orelse=self.program(stmt.orelse))
 
     def _both_forms(self, stmt: If) -> If:
         """Return a branch with its branch-free form, or with `capturable` added to its condition.
 
-        The latter suffices if the branch-free form is the branch's `then` arm.
+        Adding `capturable` suffices if the branch-free form is the branch's `then` arm.
         """
         branch_free = self._branch_free((stmt,))
         if branch_free == stmt.then and not stmt.orelse:
@@ -140,8 +140,8 @@ class _IfConverter:
         for answer in (True, False):
             condition = _simplified(stmt.condition, flag, answer)
             if isinstance(condition, Const):
-                taken = stmt.then if condition.value else stmt.orelse
-                arms.append(self._branch_free(taken, suffix))
+                arm = stmt.then if condition.value else stmt.orelse
+                arms.append(self._branch_free(arm, suffix))
             else:
                 rest = replace(stmt, condition=condition)
                 arms.append(self._branch_free_if(rest, origin, suffix))
@@ -153,39 +153,42 @@ class _IfConverter:
         arms = [
             self._branch_free(a, s) for a, s in zip((stmt.then, stmt.orelse), suffixes, strict=True)
         ]
-        rest = tuple(self._rest(origin))
-        elsewhere = _names(rest) | self._stored() | {r.name for r in refs(stmt.condition)}
-        assigned = [_assigned(arm) for arm in arms]
+        others = tuple(self._other_statements(origin))
+        used_elsewhere = (
+            _names_used(others) | self._stored_names() | {r.name for r in refs(stmt.condition)}
+        )
+        assigned = [_names_assigned(arm) for arm in arms]
         shared = tuple(  # for each arm, the names it assigns that are also used outside of it
             {
                 n
-                for n in names & (elsewhere | _names(other))
+                for n in names & (used_elsewhere | _names_used(other))
                 if n in set.intersection(*assigned) or self._has_earlier_value(n)
             }
             for names, other in zip(assigned, reversed(arms), strict=True)
         )
-        read = {r for e in expressions(rest) for r in refs(e)}
-        wanted = {
+        read = {r for e in expressions(others) for r in refs(e)}
+        selected = {
             a.target.name: a.target
             for names, arm in zip(shared, arms, strict=True)
             for a in assigns(arm)
-            if a.target.name in names and (a.target in read or a.target.name in self._stored())
+            if a.target.name in names
+            and (a.target in read or a.target.name in self._stored_names())
         }
-        condition, save_condition = self._saved_condition(stmt.condition, wanted)
+        condition, save_condition = self._saved_condition(stmt.condition, selected)
         selects = (
             Assign(target, Call("where", (condition, *_sides(name, shared, suffixes))))
-            for name, target in sorted(wanted.items())
+            for name, target in sorted(selected.items())
         )
         then, orelse = map(self._suffixed, arms, shared, suffixes)
         return (*save_condition, *then, *orelse, *selects)
 
     def _suffixed(self, arm: Program, names: set[str], suffix: str) -> Program:
-        """Return an arm that always runs, with a suffix at the `names` that it assigns.
+        """Return an arm that always runs, with a suffix added to the `names` that it assigns.
 
         A name that a flag may leave unassigned starts with its old value.
         """
         targets = {a.target for a in assigns(arm) if a.target.name in names}
-        first = {n: next(s for s in arm if n in _assigned((s,))) for n in sorted(names)}
+        first = {n: next(s for s in arm if n in _names_assigned((s,))) for n in sorted(names)}
         optional = [
             n for n, stmt in first.items() if isinstance(stmt, If) and self._has_earlier_value(n)
         ]
@@ -208,17 +211,17 @@ class _IfConverter:
         """
         if assigned.keys().isdisjoint(r.name for r in refs(condition)):
             return condition, ()
-        taken = {r.name for r in self.plan.kinds}
-        name = next(n for i in count(1) if (n := f"condition{i}") not in taken)
+        used_names = {r.name for r in self.plan.kinds}
+        name = next(n for i in count(1) if (n := f"condition{i}") not in used_names)
         self.kinds[Ref(name)] = kind_of(condition, self.kinds.__getitem__)
         return Ref(name), (Assign(Ref(name), condition),)
 
-    def _stored(self) -> set[str]:
+    def _stored_names(self) -> set[str]:
         algorithm = self.plan.algorithm
         return {algorithm.param, *(s.symbol for s in algorithm.states)}
 
-    def _rest(self, stmt: If) -> Iterator[Stmt]:
-        """Yield every statement of the plan but this one."""
+    def _other_statements(self, stmt: If) -> Iterator[Stmt]:
+        """Yield every statement of the plan except one."""
         yield from _without(self.plan.scalars, stmt)
         for phase in self.plan.phases:
             if isinstance(phase, HostCall):
@@ -237,7 +240,7 @@ def _atoms(condition: Expr) -> Iterator[Expr]:
 
 
 def _simplified(condition: Expr, atom: Expr, answer: bool) -> Expr:
-    """Return a condition simplified by the answer of one of its atoms."""
+    """Return a condition simplified for an atom of it whose value is `answer`."""
     if condition == atom:
         return Const(answer)
     if not (isinstance(condition, Call) and OPS[condition.op].category == "logic"):
@@ -255,20 +258,22 @@ def _simplified(condition: Expr, atom: Expr, answer: bool) -> Expr:
     return unknown[0] if unknown else Const(not decided)
 
 
-def _without(program: Program, gone: Stmt) -> Program:
+def _without(program: Program, excluded: Stmt) -> Program:
     """Return the program without one statement, at any nesting depth."""
     return tuple(
         stmt
         if isinstance(stmt, Assign)
-        else replace(stmt, then=_without(stmt.then, gone), orelse=_without(stmt.orelse, gone))
+        else replace(
+            stmt, then=_without(stmt.then, excluded), orelse=_without(stmt.orelse, excluded)
+        )
         for stmt in program
-        if stmt is not gone
+        if stmt is not excluded
     )
 
 
-def _names(program: Program) -> set[str]:
+def _names_used(program: Program) -> set[str]:
     """Return every name that a program reads or assigns."""
-    return _assigned(program) | names_read(program)
+    return _names_assigned(program) | names_read(program)
 
 
 def _sides(name: str, shared: tuple[set[str], ...], suffixes: tuple[str, ...]) -> tuple[Ref, ...]:
@@ -279,6 +284,6 @@ def _sides(name: str, shared: tuple[set[str], ...], suffixes: tuple[str, ...]) -
     )
 
 
-def _assigned(program: Program) -> set[str]:
+def _names_assigned(program: Program) -> set[str]:
     """Return every name that a program assigns."""
     return {a.target.name for a in assigns(program)}

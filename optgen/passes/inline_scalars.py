@@ -56,14 +56,14 @@ def _inlinable(plan: Plan) -> dict[Ref, Expr]:
         ref: value
         for ref, value in definitions(plan).items()
         if ref in generated and ref.name not in states and keeps_value(value)
-        if _is_worth_it(value, uses[ref])
+        if _should_inline(value, uses[ref])
     }
 
 
-def _is_worth_it(value: Expr, uses: int) -> bool:
+def _should_inline(value: Expr, uses: int) -> bool:
     """Tell whether to inline a value: an inverse, or a short value that is used once.
 
-    An inverse need not be kept, because torch divides as fast as it multiplies by an inverse.
+    Inlining an inverse costs nothing, because torch divides as fast as it multiplies.
     """
     return _is_inverse(value) or (uses == 1 and _is_short(value))
 
@@ -76,10 +76,10 @@ def _is_inverse(expr: Expr) -> bool:
 
 
 def _is_short(expr: Expr) -> bool:
-    """Tell whether a value has one or two operators, all of them + - *."""
+    """Tell whether a value has one or two operators, which are all + - *."""
     nodes = list(walk(expr))
-    plain = all(isinstance(e, Const | Ref) or _is_operator(e) for e in nodes)
-    return plain and 0 < sum(isinstance(e, Call) for e in nodes) <= _MAX_OPERATORS
+    has_only_operators = all(isinstance(e, Const | Ref) or _is_operator(e) for e in nodes)
+    return has_only_operators and 0 < sum(isinstance(e, Call) for e in nodes) <= _MAX_OPERATORS
 
 
 def _is_operator(expr: Expr) -> bool:

@@ -87,15 +87,15 @@ class InstructionBuilder:
         Return the variable that holds the sum: a single bare tensor is not copied.
         """
         first, *others = sorted(terms, key=_has_no_tensor)
-        source = name if _has_no_tensor(first) else self._leading(first, name)
+        source = name if _has_no_tensor(first) else self._leading_term(first, name)
         if _has_no_tensor(first):
-            self._emit("full_like", name, self._typed_stream(), (first.coefficient,))
+            self._emit("full_like", name, self._stream_of_param_dtype(), (first.coefficient,))
         for term in others:
             self._accumulate(name, term, self._operands(term), source)
             source = name
         return source
 
-    def _leading(self, term: Term, name: str) -> str:
+    def _leading_term(self, term: Term, name: str) -> str:
         """Compute a sum's first term, and return its variable; a bare tensor is not copied."""
         source = self._unscaled(term, name)
         if is_number(term.coefficient, 1):
@@ -129,10 +129,10 @@ class InstructionBuilder:
         match coefficient:
             case Const(1):
                 return
-            case Call("/" | "divide", (Const(1), below)):
-                self._emit("div", name, source or name, (below,))
-            case Call("neg", (Call("/" | "divide", (Const(1), below)),)):
-                self._emit("div", name, source or name, (negate(below),))
+            case Call("/" | "divide", (Const(1), divisor)):
+                self._emit("div", name, source or name, (divisor,))
+            case Call("neg", (Call("/" | "divide", (Const(1), divisor)),)):
+                self._emit("div", name, source or name, (negate(divisor),))
             case _:
                 self._emit("mul", name, source or name, (coefficient,))
 
@@ -152,12 +152,12 @@ class InstructionBuilder:
     def _operands(self, term: Term) -> tuple[str, ...]:
         """Return the tensors of a term that `add`, `addcmul` or `addcdiv` takes: at most two."""
         if term.divisors:
-            below = self._materialize_divisors(term)
+            divisor = self._materialize_divisors(term)
             if not term.factors:
                 inverse = self._temporary("inverse")
-                self._emit("reciprocal", inverse, below)
+                self._emit("reciprocal", inverse, divisor)
                 return (inverse,)
-            return self._product(term.factors, "update"), below
+            return self._product(term.factors, "update"), divisor
         if len(term.factors) <= 2:
             return tuple(self._operand(f) for f in term.factors)
         return self._product(term.factors[:-1], "update"), self._operand(term.factors[-1])
@@ -184,11 +184,13 @@ class InstructionBuilder:
         match call.op:
             case "maximum" | "minimum":
                 tensor, other = (first, others[0]) if self._is_tensor(first) else (others[0], first)
-                self._extreme(call.op, name, self._first_operand(tensor, name), other)
+                self._maximum_or_minimum(call.op, name, self._first_operand(tensor, name), other)
             case "clamp":
-                tensor = first if self._is_tensor(first) else _filled(first)
-                self._extreme("maximum", name, self._first_operand(tensor, name), others[0])
-                self._extreme("minimum", name, name, others[1])
+                tensor = first if self._is_tensor(first) else _as_tensor(first)
+                self._maximum_or_minimum(
+                    "maximum", name, self._first_operand(tensor, name), others[0]
+                )
+                self._maximum_or_minimum("minimum", name, name, others[1])
             case "where":
                 self._where(name, first, *others)
             case "atan2" if not all(map(self._is_tensor, call.args)):
@@ -198,7 +200,7 @@ class InstructionBuilder:
             case "lerp" if self._may_have_another_dtype(call):
                 self._materialize(lerp_terms(call, self._is_tensor), name)
             case "lerp" if not all(map(self._is_tensor, call.args[:2])):
-                start, end = (e if self._is_tensor(e) else _filled(e) for e in call.args[:2])
+                start, end = (e if self._is_tensor(e) else _as_tensor(e) for e in call.args[:2])
                 self._opaque_op(Call("lerp", (start, end, call.args[2])), name)
             case _:
                 is_tensor = self._is_tensor(first)
@@ -209,31 +211,31 @@ class InstructionBuilder:
         """Build an `atan2` of a tensor and a number. torch takes the number only as a tensor."""
         tensor, number = (y, x) if self._is_tensor(y) else (x, y)
         source = self._first_operand(tensor, name)
-        typed = self._temporary("operand")
-        self._emit("new_full", typed, source, (number,))
-        first, second = (source, typed) if tensor is y else (typed, source)
+        filled = self._temporary("operand")
+        self._emit("new_full", filled, source, (number,))
+        first, second = (source, filled) if tensor is y else (filled, source)
         self._emit("atan2", name, first, (second,))
 
     def _where(self, name: str, mask: Expr, a: Expr, b: Expr) -> None:
         """Build a `where`. If one side is a number, try to fill it into the other side's tensor.
 
-        That needs the other side in the result's own variable, which may be overwritten.
+        This needs the tensor in the result's own variable, which may be overwritten.
         """
         condition = self._tensor_or_scalar(mask, "condition")
-        if self._fills(mask, a, b):
+        if self._is_fill(mask, a, b):
             number, tensor = (b, a) if self._is_tensor(a) else (a, b)
             variable = self._materialize(tensor, name)
-            if variable == name and self._has_room(name, (condition,)):
-                self._fill(name, self._negated(condition) if number is b else condition, number)
+            if variable == name and self._can_hold(name, (condition,)):
+                self._fill(name, self._negate(condition) if number is b else condition, number)
                 return
         values = self._tensors_or_scalars((a, b), "value")
-        if not self._is_tensor(a) and not self._is_tensor(b):  # torch.where makes float32
-            typed = self._temporary("value")
-            self._emit("new_full", typed, self._typed_stream(), values[:1])
-            values = (typed, *values[1:])
+        if not self._is_tensor(a) and not self._is_tensor(b):  # torch.where would make float32
+            filled = self._temporary("value")
+            self._emit("new_full", filled, self._stream_of_param_dtype(), values[:1])
+            values = (filled, *values[1:])
         self._emit("where", name, condition, values)
 
-    def _fills(self, mask: Expr, a: Expr, b: Expr) -> bool:
+    def _is_fill(self, mask: Expr, a: Expr, b: Expr) -> bool:
         """Tell whether an elementwise `where` chooses between a number and a tensor."""
         return self._is_tensor(mask) and self._is_tensor(a) != self._is_tensor(b)
 
@@ -241,12 +243,12 @@ class InstructionBuilder:
         """Overwrite a tensor with a number where a condition holds."""
         self._emit("masked_fill", name, name, (condition, number), inplace=True)
 
-    def _negated(self, condition: Operand) -> str:
+    def _negate(self, condition: Operand) -> str:
         inverse = self._temporary("condition")
         self._emit("not", inverse, condition)
         return inverse
 
-    def _extreme(self, word: str, name: str, source: str, bound: Expr) -> None:
+    def _maximum_or_minimum(self, word: str, name: str, source: str, bound: Expr) -> None:
         """Build the maximum or minimum of a tensor and a bound; a number becomes a clamp."""
         if self._is_tensor(bound):
             self._emit(word, name, source, (self._operand(bound),))
@@ -271,8 +273,8 @@ class InstructionBuilder:
             for ref in tensors
         )
 
-    def _typed_stream(self) -> str:
-        """Return the name of a stream that has the parameter's dtype for sure, if there is one.
+    def _stream_of_param_dtype(self) -> str:
+        """Return the name of a stream that surely has the parameter's dtype, if there is one.
 
         A stream that only some parameters have is the last choice: its tensor may be None.
         """
@@ -284,11 +286,8 @@ class InstructionBuilder:
     def _is_tensor(self, expr: Expr) -> bool:
         return isinstance(expr, Linear) or self.plan.kind(expr).is_tensor
 
-    def _has_room(self, target: str, args: tuple[Operand, ...]) -> bool:
-        """Tell whether an operation with these operands may write its result into the target.
-
-        The target needs every axis of the broadcast result.
-        """
+    def _can_hold(self, target: str, args: tuple[Operand, ...]) -> bool:
+        """Tell whether a target has every axis of an operation's broadcast result."""
         target_axes = self._axes_of((target,))
         return target_axes | self._axes_of(args) == target_axes
 
@@ -318,7 +317,7 @@ class InstructionBuilder:
     ) -> None:
         """Append an operation, in place if the target may be overwritten and holds the result."""
         if source == target and (target in self.stored or target in self.owned):
-            inplace = word not in ALWAYS_NEW and self._has_room(target, args)
+            inplace = word not in ALWAYS_NEW and self._can_hold(target, args)
         self.variable_of = {e: name for e, name in self.variable_of.items() if name != target}
         self.axes[target] = self._axes_of((source, *args))
         self.steps.append(Op(word, target, source, args, scalar, inplace))
@@ -338,6 +337,6 @@ def _operand_name(factor: Expr) -> str:
             return "operand"
 
 
-def _filled(number: Expr) -> Expr:
+def _as_tensor(number: Expr) -> Expr:
     """Return a number as a tensor expression, for operations that take tensors only."""
     return Linear((Term(number),))

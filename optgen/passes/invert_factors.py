@@ -42,7 +42,7 @@ _INVERSE = Fraction(-1)
 
 
 def invert_factors(plan: Plan) -> Plan:
-    """Return the plan with its sweeps multiplying by inverted rows and columns."""
+    """Return the plan whose sweeps multiply by inverses of rows and columns."""
     inverter = _Inverter(plan)
     phases: list[Phase] = []
     for phase in plan.phases:
@@ -88,8 +88,8 @@ class _Inverter:
     def sweep(self, body: Program) -> Program:
         """Return the body of a sweep with its row and column divisors inverted."""
 
-        def changed(expr: Expr) -> Expr:
-            expr = rebuild(expr, changed)
+        def with_inverses(expr: Expr) -> Expr:
+            expr = rebuild(expr, with_inverses)
             if isinstance(expr, Linear):
                 return replace(expr, terms=tuple(map(self._inverted, expr.terms)))
             return expr
@@ -97,7 +97,7 @@ class _Inverter:
         out: list[Stmt] = []
         for stmt in body:
             self.quote = next((a.quote for a in assigns((stmt,))), ())
-            out += map_values((stmt,), changed)
+            out += map_values((stmt,), with_inverses)
         return tuple(out)
 
     def _inverted(self, term: Term) -> Term:
@@ -133,7 +133,7 @@ class _Inverter:
             return self._number(expr, power)
         match expr:
             case Ref():
-                return self._named(expr, power)
+                return self._power_name(expr, power)
             case Call("sqrt", (a,)):
                 return self._power(a, power / 2)
             case Call("maximum" | "minimum" as word, (a, b)):
@@ -156,7 +156,7 @@ class _Inverter:
                 return _plain_power(a, 2 * power)
         return _plain_power(expr, power)
 
-    def _named(self, ref: Ref, power: Fraction) -> Ref:
+    def _power_name(self, ref: Ref, power: Fraction) -> Ref:
         """Return the name of a row's or a column's power; the `Finish` before computes it."""
         if power == 1:
             return ref

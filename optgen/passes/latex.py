@@ -51,6 +51,8 @@ _NEGATED = {
     "factored": (r"\dim {0} \le 1", 4),
     "tall": (r"{0} \text{{ is not tall}}", 4),
 }
+"""LaTeX and precedence of negated predicates."""
+
 _WITHOUT_TIME = {
     "truth": (r"{0} \ne 0", 4),
     "is_none": (OPS["is_none"].latex, 4),
@@ -59,6 +61,7 @@ _WITHOUT_TIME = {
     "tall": (OPS["tall"].latex, 4),
     **{word: (OPS[word].latex, _ATOM) for word in PROPERTIES if word not in FACTS},
 }
+"""LaTeX and precedence of predicates and properties, whose operands have no time index."""
 
 _ESCAPES = str.maketrans(
     {sign: rf"\{sign}" for sign in "{}$&#%_"}
@@ -78,9 +81,9 @@ class _Typesetter:
     """Typesetter of statements in order.
 
     `written` holds the names that already have new values. `carried` holds the names that keep
-    their old value unless the present branch writes them; a line before the branch says so. `timed`
-    holds the parameter and the states that a step writes, `timeless` the other states and the step,
-    and `changing` the local variables that change with time.
+    their old value unless the present branch writes them; a line above the branch copies the old
+    value. `timed` holds the parameter and the states that a step writes, `timeless` the other
+    states and the step, and `changing` the local variables that change with time.
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
@@ -107,7 +110,7 @@ class _Typesetter:
     def lines(self) -> Iterator[str]:
         if not self.algorithm.is_function:
             yield self._gradient()
-        rule = _without_decided(self.algorithm.rule, self.algorithm)
+        rule = _without_fixed_branches(self.algorithm.rule, self.algorithm)
         yield from self._program(rule, 0, frozenset((self.algorithm.param,)))
 
     def _gradient(self) -> str:
@@ -133,7 +136,7 @@ class _Typesetter:
         """Yield the lines of a branch, below lines for names that keep their old value."""
         always = always_assigned((stmt,))
         sometimes = {a.target.name for a in assigns((stmt,))} - always
-        # A name that some arm does not write keeps its old value there.
+        # If an arm does not write a name, the name keeps its old value in that arm.
         carried = sometimes & self.timed & later - self.written
         for name in sorted(carried - self.carried):
             new = self.symbols.at(name, "t")
@@ -152,10 +155,10 @@ class _Typesetter:
         match stmt.orelse:
             case ():
                 pass
-            case (If() as other,):
-                condition = self._text(other.condition)
+            case (If() as nested,):
+                condition = self._text(nested.condition)
                 yield rf"{_INDENT * depth}\textbf{{else if }} {condition}:"
-                yield from self._arms(other, depth, later)
+                yield from self._arms(nested, depth, later)
             case _:
                 yield rf"{_INDENT * depth}\textbf{{else}}:"
                 yield from self._program(stmt.orelse, depth + 1, later)
@@ -168,13 +171,13 @@ class _Typesetter:
         changes = name not in self.timeless and (declared or name in self.changing)
         return self.symbols.at(name, "t" if changes else "")
 
-    def _text(self, expr: Expr, level: int = 0) -> str:
-        """Typeset an expression, in parentheses if its precedence is lower than `level`."""
+    def _text(self, expr: Expr, least: int = 0) -> str:
+        """Typeset an expression, in parentheses if its precedence is lower than `least`."""
         text, precedence = self._node(expr)
-        if precedence >= level:
+        if precedence >= least:
             return text
-        tall = r"\frac" in text or r"\sqrt" in text
-        return rf"\left({text}\right)" if tall else f"({text})"
+        is_high = r"\frac" in text or r"\sqrt" in text
+        return rf"\left({text}\right)" if is_high else f"({text})"
 
     def _node(self, expr: Expr) -> tuple[str, int]:
         """Return the LaTeX of an expression, and its precedence."""
@@ -193,18 +196,18 @@ class _Typesetter:
             case Call(word, args) if word in _WITHOUT_TIME:
                 return self._without_time(*_WITHOUT_TIME[word], args)
             case Call(word, (seed, stream, step, Const(int() as call))) if word in RANDOM_OPS:
-                numbers = [self._text(_written_key(n)) for n in (seed, stream)]
+                numbers = [self._text(_key_as_written(n)) for n in (seed, stream)]
                 texts = [*numbers, self._text(step), str(call + 1)]
                 return OPS[word].latex.format(*texts), _ATOM
             case Call(word, args):
-                level, needs = _PRECEDENCE.get(word, (_ATOM, (0,) * len(args)))
+                precedence, needs = _PRECEDENCE.get(word, (_ATOM, (0,) * len(args)))
                 texts = [self._text(a, need) for a, need in zip(args, needs, strict=True)]
                 if word == "*" and texts[1][0].isdigit():
-                    return rf"{texts[0]} \cdot {texts[1]}", level
-                return _short_power(OPS[word].latex.format(*texts)), level
+                    return rf"{texts[0]} \cdot {texts[1]}", precedence
+                return _short_power(OPS[word].latex.format(*texts)), precedence
         raise TypeError(f"cannot typeset {type(expr).__name__}: {expr!r}")
 
-    def _without_time(self, latex: str, level: int, args: tuple[Expr, ...]) -> tuple[str, int]:
+    def _without_time(self, latex: str, precedence: int, args: tuple[Expr, ...]) -> tuple[str, int]:
         """Typeset a predicate or property. A state in it has no time index."""
         operands = [
             self.symbols.at(arg.name)
@@ -212,10 +215,10 @@ class _Typesetter:
             else self._text(arg, 5)
             for arg in args
         ]
-        return latex.format(*operands), level
+        return latex.format(*operands), precedence
 
 
-def _written_key(number: Expr) -> Expr:
+def _key_as_written(number: Expr) -> Expr:
     """Return a seed or stream number as the author wrote it, without the reduction to 24 bits."""
     match number:
         case Call("floor", (Call("%", (written, _)),)):
@@ -236,14 +239,14 @@ def _constant(value: float | int | bool | str | None) -> tuple[str, int]:
         return r"\varnothing", _ATOM
     if isinstance(value, bool | str):
         return rf"\text{{{_escaped(str(value))}}}", _ATOM
-    level = 5 if value < 0 else _ATOM
+    precedence = 5 if value < 0 else _ATOM
     mantissa, _, exponent = f"{value!r}".partition("e")
     if not exponent:
-        return mantissa, level
+        return mantissa, precedence
     power = f"10^{{{int(exponent)}}}"
     if mantissa in ("1", "-1"):
-        return mantissa.replace("1", power), min(level, 8)
-    return rf"{mantissa} \cdot {power}", min(level, 6)
+        return mantissa.replace("1", power), min(precedence, 8)
+    return rf"{mantissa} \cdot {power}", min(precedence, 6)
 
 
 def _escaped(text: str) -> str:
@@ -257,15 +260,15 @@ def _short_power(text: str) -> str:
     return f"{head}^{last[1]}" if head and len(last) == 3 and last[0] == "{" else text
 
 
-def _without_decided(program: Program, algorithm: Algorithm) -> Program:
+def _without_fixed_branches(program: Program, algorithm: Algorithm) -> Program:
     """Return the program without the branches that fixed hyperparameters decide."""
     out: list[Assign | If] = []
     for stmt in program:
         if isinstance(stmt, Assign):
             out.append(stmt)
             continue
-        then, orelse = (_without_decided(arm, algorithm) for arm in (stmt.then, stmt.orelse))
-        holds = _decided(stmt.condition, algorithm)
+        then, orelse = (_without_fixed_branches(arm, algorithm) for arm in (stmt.then, stmt.orelse))
+        holds = _fixed_truth(stmt.condition, algorithm)
         if holds is not None:
             out += then if holds else orelse
         elif then:
@@ -275,7 +278,7 @@ def _without_decided(program: Program, algorithm: Algorithm) -> Program:
     return tuple(out)
 
 
-def _decided(condition: Expr, algorithm: Algorithm) -> bool | None:
+def _fixed_truth(condition: Expr, algorithm: Algorithm) -> bool | None:
     """Return a condition's value if fixed hyperparameters decide it, else None."""
     match condition:
         case Ref(name) | Call("truth", (Ref(name),)):
@@ -283,10 +286,10 @@ def _decided(condition: Expr, algorithm: Algorithm) -> bool | None:
             is_fixed = hyper is not None and hyper.fixed and not hyper.given
             return bool(hyper.default) if hyper is not None and is_fixed else None
         case Call("not", (inner,)):
-            holds = _decided(inner, algorithm)
+            holds = _fixed_truth(inner, algorithm)
             return None if holds is None else not holds
         case Call("and" | "or" as word, (a, b)):
-            sides = (_decided(a, algorithm), _decided(b, algorithm))
+            sides = (_fixed_truth(a, algorithm), _fixed_truth(b, algorithm))
             if (word == "or") in sides:
                 return word == "or"
             return None if None in sides else word == "and"

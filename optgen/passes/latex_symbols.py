@@ -13,7 +13,7 @@ _GREEK = re.compile(
     "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|pi|rho|sigma|tau|"
     "upsilon|phi|chi|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Pi|Sigma|Phi|Psi|Omega|ell"
 )
-_CUSTOM = {
+_TORCH_LETTERS = {
     "p": "theta",
     "lr": "gamma",
     "eps": "epsilon",
@@ -112,7 +112,7 @@ class Symbols:
         self._letters: dict[str, Letter] = {}
         inputs = [algorithm.grad, *self._states()]
         inputs += [algorithm.step] if algorithm.step else []
-        for name in [*inputs, *_written(algorithm.rule), algorithm.param, *self._hypers()]:
+        for name in [*inputs, *_assigned_names(algorithm.rule), algorithm.param, *self._hypers()]:
             self._add(name)
 
     def _hypers(self) -> Iterator[str]:
@@ -147,12 +147,12 @@ class Symbols:
         if base != name and base in [self.algorithm.param, *self._states()]:
             yield replace(next(self._candidates(base)), above=r"\text{next}")
         elif self._is_conventional(name):
-            yield read_letter(_CUSTOM[name])
+            yield read_letter(_TORCH_LETTERS[name])
         elif name.endswith("_t") and self._is_conventional(name[:-2]):
-            yield read_letter(f"{_CUSTOM[name[:-2]]}_t")
-        elif name in self._unpacked.values() and name.rstrip("0123456789") in _CUSTOM:
+            yield read_letter(f"{_TORCH_LETTERS[name[:-2]]}_t")
+        elif name in self._unpacked.values() and name.rstrip("0123456789") in _TORCH_LETTERS:
             head = name.rstrip("0123456789")
-            yield read_letter(_CUSTOM[head] + name[len(head) :])
+            yield read_letter(_TORCH_LETTERS[head] + name[len(head) :])
         yield read_letter(name)
         yield Letter(rf"\text{{{name.replace('_', ' ')}}}")
 
@@ -162,13 +162,14 @@ class Symbols:
     def _is_conventional(self, name: str) -> bool:
         """Tell whether a name is p or a hyperparameter for which torch's docs have a letter."""
         declared = name == self.algorithm.param or self.algorithm.hyper(name) is not None
-        return declared and name in _CUSTOM
+        return declared and name in _TORCH_LETTERS
 
     def at(self, name: str, time: str = "") -> str:
         """Return a name's letter at a time: "t", "t-1", or "" for no time."""
         hyper = self.algorithm.hyper(name)
         if hyper is not None and hyper.type in ("flag", "choice"):
-            return rf"\textit{{{name.replace('_', chr(92) + '_')}}}"
+            escaped = name.replace("_", r"\_")
+            return rf"\textit{{{escaped}}}"
         return self._letters[name].at(time)
 
     def item(self, name: str, index: int) -> str:
@@ -176,14 +177,14 @@ class Symbols:
         if (name, index) in self._unpacked:
             return self.at(self._unpacked[name, index])
         singular = name[:-1] if _GREEK.fullmatch(name[:-1]) else name
-        return read_letter(f"{_CUSTOM.get(name, singular)}{index + 1}").at()
+        return read_letter(f"{_TORCH_LETTERS.get(name, singular)}{index + 1}").at()
 
     def hyper(self, name: str) -> str:
         """Return a hyperparameter's letter; for a tuple, its items' letters in parentheses."""
         hyper = self.algorithm.hyper(name)
         if hyper is not None and hyper.type == "tuple":
             unpacked = any((name, i) in self._unpacked for i in range(hyper.size))
-            if not unpacked and not _GREEK.fullmatch(name[:-1]) and name not in _CUSTOM:
+            if not unpacked and not _GREEK.fullmatch(name[:-1]) and name not in _TORCH_LETTERS:
                 return read_letter(name).at()
             return f"({', '.join(self.item(name, i) for i in range(hyper.size))})"
         return self.at(name)
@@ -191,7 +192,7 @@ class Symbols:
 
 def is_unpacking(stmt: Assign) -> bool:
     """Tell whether a statement only names one item of a tuple."""
-    return any(True for _ in _items(stmt))
+    return next(_items(stmt), None) is not None
 
 
 def _items(stmt: Assign) -> Iterator[tuple[Ref, int]]:
@@ -201,5 +202,5 @@ def _items(stmt: Assign) -> Iterator[tuple[Ref, int]]:
             yield values, index
 
 
-def _written(rule: Program) -> Iterator[str]:
+def _assigned_names(rule: Program) -> Iterator[str]:
     return (stmt.target.name for stmt in assigns(rule))

@@ -48,7 +48,7 @@ class Linearizer:
             case Linear(terms):
                 return terms
             case Call("neg", (a,)):
-                return _scaled(self.terms(a), negate)
+                return _map_coefficients(self.terms(a), negate)
             case Call("+" | "-" as sign, (a, b)) if self.as_written(expr):
                 right = _single(self.terms(b))
                 minus = replace(right, coefficient=negate(right.coefficient))
@@ -59,7 +59,7 @@ class Linearizer:
             case Call("+", (a, b)):
                 return _collect((*self.terms(a), *self.terms(b)))
             case Call("-", (a, b)):
-                return _collect((*self.terms(a), *_scaled(self.terms(b), negate)))
+                return _collect((*self.terms(a), *_map_coefficients(self.terms(b), negate)))
             case Call("*", (a, b)):
                 return self._product(self.terms(a), self.terms(b))
             case Call("/", (a, b)):
@@ -77,9 +77,9 @@ class Linearizer:
 
     def _product(self, a: Terms, b: Terms) -> Terms:
         if _is_scalar(a):
-            return _scaled(b, lambda c: multiply(a[0].coefficient, c))
+            return _map_coefficients(b, lambda c: multiply(a[0].coefficient, c))
         if _is_scalar(b):
-            return _scaled(a, lambda c: multiply(c, b[0].coefficient))
+            return _map_coefficients(a, lambda c: multiply(c, b[0].coefficient))
         left, right = _single(a), _single(b)
         return (
             Term(
@@ -126,7 +126,7 @@ def _as_factor(terms: Terms) -> Expr:
     return Linear(terms)
 
 
-def _scaled(terms: Terms, change: Callable[[Expr], Expr]) -> Terms:
+def _map_coefficients(terms: Terms, change: Callable[[Expr], Expr]) -> Terms:
     return tuple(replace(t, coefficient=change(t.coefficient)) for t in terms)
 
 

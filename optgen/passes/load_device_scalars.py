@@ -1,8 +1,8 @@
 """Let the scalar program of a kernel load the scalar states that live on the device.
 
-This program runs on the device itself, so reading such a state makes no host wait. The old values
-are then numbers that every phase may read, like other scalar states. The new values come from
-reductions, so a `Finish` stores them.
+The scalar program of a kernel runs on the device itself, so the host need not wait for a state's
+value. Every phase may read the old values, like those of other scalar states. The new values come
+from reductions, so a `Finish` stores them.
 """
 
 from __future__ import annotations

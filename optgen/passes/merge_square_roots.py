@@ -1,8 +1,8 @@
 """Merge square roots: sqrt(a) / sqrt(b) becomes sqrt(a / b), with one root and one rounding less.
 
-Both a and b must be provably nonnegative. Otherwise two NaN roots could become a number. The price:
-a / b may overflow although its root would not. In float32 with Adadelta's eps, this happens for
-gradients above 1e16.
+Both a and b must be provably nonnegative. Otherwise two NaN roots could become a number. The
+drawback: a / b may overflow although sqrt(a) / sqrt(b) would not. In float32 with Adadelta's eps,
+this happens for gradients above 1e16.
 """
 
 from __future__ import annotations

@@ -23,35 +23,35 @@ from optgen.passes.reuse_item_names import is_item
 
 
 def name_items(algorithm: Algorithm) -> Algorithm:
-    """Return a rule, not yet in SSA form, with named items; an elementwise rule stays as it is."""
+    """Return a rule with named items, before SSA form. An elementwise rule stays as it is."""
     if algorithm.elementwise:
         return algorithm
-    taken = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
+    used_names = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
     names: dict[Expr, Ref] = {}
 
-    def named(expr: Expr) -> Expr:
+    def with_names(expr: Expr) -> Expr:
         match expr:
             case Call("is_none", _):
                 return expr
             case Call("item", (Ref(values), Const(index))):
                 if expr not in names:
-                    names[expr] = Ref(free_name(f"{values}_{index}", taken))
-                    taken.add(names[expr].name)
+                    names[expr] = Ref(free_name(f"{values}_{index}", used_names))
+                    used_names.add(names[expr].name)
                 return names[expr]
-        return rebuild(expr, named)
+        return rebuild(expr, with_names)
 
-    own_names = _names_of_items(algorithm)
+    item_names = _names_of_items(algorithm)
 
     def changed(stmt: Stmt) -> Stmt:
         if isinstance(stmt, If):
             then, orelse = tuple(map(changed, stmt.then)), tuple(map(changed, stmt.orelse))
-            return replace(stmt, condition=named(stmt.condition), then=then, orelse=orelse)
-        is_naming = is_item(stmt.value) and stmt.target.name in own_names
-        return stmt if is_naming else replace(stmt, value=named(stmt.value))
+            return replace(stmt, condition=with_names(stmt.condition), then=then, orelse=orelse)
+        is_naming = is_item(stmt.value) and stmt.target.name in item_names
+        return stmt if is_naming else replace(stmt, value=with_names(stmt.value))
 
     rule = tuple(map(changed, algorithm.rule))
-    namings: Program = tuple(Assign(name, item) for item, name in names.items())
-    return replace(algorithm, rule=(*namings, *rule))
+    assignments: Program = tuple(Assign(name, item) for item, name in names.items())
+    return replace(algorithm, rule=(*assignments, *rule))
 
 
 def _names_of_items(algorithm: Algorithm) -> set[str]:

@@ -12,7 +12,7 @@ from optgen.ir.ops import OPS, PROPERTIES
 
 
 def name_properties(algorithm: Algorithm) -> Algorithm:
-    """Return a rule, not yet in SSA form, that first names the properties that conditions read."""
+    """Return a rule, before SSA form, that begins by naming the properties that conditions read."""
     used_names = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
     names: dict[str, Assign] = {}
 

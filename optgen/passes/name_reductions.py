@@ -20,7 +20,7 @@ from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, Stmt, assig
 from optgen.ir.ops import OPS
 from optgen.ir.whole_matrices import is_wide
 
-_PHASE_ENDS = ("reduction", "wide reduction", "matrix")
+_PHASE_ENDING_CATEGORIES = ("reduction", "wide reduction", "matrix")
 
 
 def name_reductions(algorithm: Algorithm) -> Algorithm:
@@ -34,7 +34,7 @@ def name_reductions(algorithm: Algorithm) -> Algorithm:
 
 def ends_phase(expr: Expr) -> bool:
     """Tell whether a value is a reduction or a matrix op, known only when its phase has ended."""
-    return isinstance(expr, Call) and OPS[expr.op].category in _PHASE_ENDS
+    return isinstance(expr, Call) and OPS[expr.op].category in _PHASE_ENDING_CATEGORIES
 
 
 def is_matrix_op(expr: Expr) -> bool:
@@ -57,7 +57,7 @@ class _Namer:
     matrix_results: set[str] = field(default_factory=set)  # names
 
     def program(self, program: Program, known: dict[Expr, Ref]) -> Program:
-        """Rewrite a block. The names of reductions in an arm are not known after the branch."""
+        """Rewrite a block. Names that an arm gives to reductions are not known after the branch."""
         out: list[Stmt] = []
         for stmt in program:
             self.new_statements = []
@@ -107,14 +107,14 @@ class _Namer:
         return self._named(expr, known) if ends_phase(expr) else expr
 
     def _matrix_op(self, op: Expr, known: dict[Expr, Ref]) -> Expr:
-        """Return a matrix op of a local; any other operand is assigned to a local first."""
+        """Return a matrix op whose operand is a local; any other operand is assigned to one."""
         op = rebuild(op, lambda child: self._with_named_ops(child, known))
         assert isinstance(op, Call)
         first, *rest = op.args
         # Between two matrix ops lies a sweep, which stores the operand of the second op. So even
         # the first op's result is assigned to a local.
         if not isinstance(first, Ref) or first.name in self.declared | self.matrix_results:
-            local = Ref(self._free(_described(first) + "_matrix"))
+            local = Ref(self._free_name(_description(first) + "_matrix"))
             self.new_statements.append(Assign(local, first))
             op = replace(op, args=(local, *rest))
         if op not in known:
@@ -131,23 +131,23 @@ class _Namer:
 
     def _name(self, expr: Expr) -> str:
         assert isinstance(expr, Call)
-        return self._free(f"{_described(expr.args[0])}_{expr.op}")
+        return self._free_name(f"{_description(expr.args[0])}_{expr.op}")
 
-    def _free(self, wanted: str) -> str:
+    def _free_name(self, wanted: str) -> str:
         name = free_name(wanted, self.used_names)
         self.used_names.add(name)
         return name
 
 
-def _described(expr: Expr) -> str:
+def _description(expr: Expr) -> str:
     """Return a part of a name that describes an expression: grad_sq, row_var, update."""
     match expr:
         case Ref(name):
             return name
         case Call("*", (a, b)) if a == b:
-            return f"{_described(a)}_sq"
+            return f"{_description(a)}_sq"
         case Call("**", (a, Const(2))):
-            return f"{_described(a)}_sq"
+            return f"{_description(a)}_sq"
         case Call(word, _) if word.isidentifier():
             return word
     return next(_names(expr), "value")

@@ -89,10 +89,10 @@ def _cached_plan(key: ByIdentity, facts_items: tuple[tuple[str, bool], ...], ord
     specialized = specialize(add_maximize(name_items(drop_unused_hypers(algorithm))), facts)
     named = rename(expand_reductions(name_properties(fold_constants(specialized))))
     try:
-        result = _planned(named, order, separate=False)
+        result = _build_plan(named, order, separate=False)
     except (CyclicDependencyError, StaleReadError):
         try:
-            result = _planned(named, order, separate=True)
+            result = _build_plan(named, order, separate=True)
         except CyclicDependencyError as error:
             if rule_error := circular_matrix_op(named.rule):
                 raise rule_error from error
@@ -102,12 +102,12 @@ def _cached_plan(key: ByIdentity, facts_items: tuple[tuple[str, bool], ...], ord
     return replace(result, facts=facts, fresh_keys=fresh_keys_of(algorithm))
 
 
-def _planned(named: Algorithm, order: Order, separate: bool) -> Plan:
+def _build_plan(named: Algorithm, order: Order, separate: bool) -> Plan:
     """Return the plan of a rule that is not yet in SSA form.
 
     With `separate`, every version of a name except the last gets its own name, and the two arms of
-    a branch share none of these names. Some rules need that; the others need fewer
-    tensors without it.
+    a branch share none of these names. Some rules need that; the other rules need fewer tensors
+    if versions share names.
 
     Raises:
         CyclicDependencyError: Values of both arms of a branch depend on one another.
@@ -123,8 +123,8 @@ def _planned(named: Algorithm, order: Order, separate: bool) -> Plan:
     complete = Plan(versioned, scalars, _phases(versioned, cut, programs), kinds)
     if complete.is_cut:  # `verify_plan` raises where sweeps disagree about a state
         verify_plan(hoist_between_sweeps(complete), hoisted=False)
-    fewer = tuple(map(_without_self_copies, programs))
-    result = replace(complete, phases=_phases(versioned, cut, fewer))
+    shorter = tuple(map(_without_self_copies, programs))
+    result = replace(complete, phases=_phases(versioned, cut, shorter))
     return result if order == "whole" else hoist_between_sweeps(result)
 
 
@@ -221,10 +221,10 @@ def _without_dead_code(
 def _needed_statements(sweep: Program, stored: Collection[str]) -> Program:
     """Return a sweep's statements that reduce, or assign a name that is stored or read."""
     read = {ref for expr in expressions(sweep) for ref in refs(expr)}
-    fewer = filter_assigns(
+    shorter = filter_assigns(
         sweep, lambda a: a.target.name in stored or a.target in read or is_reduction(a.value)
     )
-    return fewer if fewer == sweep else _needed_statements(fewer, stored)
+    return shorter if shorter == sweep else _needed_statements(shorter, stored)
 
 
 def _without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tuple[Program, ...]:
@@ -238,13 +238,13 @@ def _without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tupl
     def is_used(stmt: Assign) -> bool:
         return stmt.target.name in stored or stmt.target in read or is_wide(stmt.value)
 
-    fewer = tuple(filter_assigns(p, is_used) for p in programs)
-    return fewer if fewer == programs else _without_unused(fewer, algorithm)
+    shorter = tuple(filter_assigns(p, is_used) for p in programs)
+    return shorter if shorter == programs else _without_unused(shorter, algorithm)
 
 
 def used_scalars(scalars: Program, programs: Iterable[Program], algorithm: Algorithm) -> Program:
-    """Return the scalar program without names that neither it nor a phase reads, recursively."""
+    """Return the scalar program without names that neither a scalar nor a phase reads."""
     stored = {s.symbol for s in algorithm.scalar_states()}
     read = {r for p in (scalars, *programs) for e in expressions(p) for r in refs(e)}
-    fewer = filter_assigns(scalars, lambda a: a.target.name in stored or a.target in read)
-    return scalars if fewer == scalars else used_scalars(fewer, programs, algorithm)
+    shorter = filter_assigns(scalars, lambda a: a.target.name in stored or a.target in read)
+    return scalars if shorter == scalars else used_scalars(shorter, programs, algorithm)

@@ -29,14 +29,14 @@ def preserve_axes(value: Expr, kinds: Lookup) -> Expr:
             return expr
         sources = dict.fromkeys(_sources_of_axes(expr, kinds))
         if _is_condition(expr):
-            return _condition_with_axes(expr, _compared("<", sources, expr.place))
-        return Call("where", (_compared("==", sources, expr.place), expr, expr), expr.place)
+            return _condition_with_axes(expr, _self_comparisons("<", sources, expr.place))
+        return Call("where", (_self_comparisons("==", sources, expr.place), expr, expr), expr.place)
 
     def inside(expr: Expr) -> Expr:
         expr = rebuild(expr, inside)
         if isinstance(expr, Call) and expr.op in (*REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA):
-            tensors = 2 if expr.op == "@" else 1
-            args = (*map(preserved, expr.args[:tensors]), *expr.args[tensors:])
+            count = 2 if expr.op == "@" else 1  # of operands that are tensors
+            args = (*map(preserved, expr.args[:count]), *expr.args[count:])
             return replace(expr, args=args)
         return expr
 
@@ -47,7 +47,7 @@ def _is_condition(expr: Expr) -> bool:
     return isinstance(expr, Call) and OPS[expr.op].category in ("comparison", "logic")
 
 
-def _compared(comparison: str, values: Iterable[Expr], place: Place) -> Expr:
+def _self_comparisons(comparison: str, values: Iterable[Expr], place: Place) -> Expr:
     """Return a condition with the axes of all these values: each is compared with itself."""
     compared = (Call(comparison, (each, each), place) for each in values)
     return reduce(lambda a, b: Call("and", (a, b), place), compared)

@@ -49,7 +49,7 @@ def declared_ranges(algorithm: Algorithm) -> dict[Ref, Range]:
 
 
 def range_of(expr: Expr, ranges: Ranges) -> Range:
-    """Return an interval that contains every value (of a tensor: every element)."""
+    """Return an interval that contains the value; for a tensor, all its elements."""
     match expr:
         case Const(int() | float() as value):
             return Range(value, value)
@@ -98,7 +98,7 @@ def range_of(expr: Expr, ranges: Ranges) -> Range:
 def _below_zero(low: float) -> float:
     """Return a lower bound that is negative if the value may be -0.0: for 0, return -1.
 
-    -0.0 is not below 0, but its root is -0.0 and its reciprocal is -inf.
+    A value of -0.0 is not below 0, but its root is -0.0 and its reciprocal is -inf.
     """
     return low or -1.0
 

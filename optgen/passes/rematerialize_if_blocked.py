@@ -40,8 +40,8 @@ def rematerialize_if_blocked(plan: Plan) -> Plan:
             phase = replace(phase, body=_with_blocked_branch(phase, set(available.values())))
             assigned = {a.target.name: a.target for a in assigns(phase.body)}
             aliases = {a.target.name for a in assigns(phase.body) if _is_alias(a.value)}
-            held = (available | assigned).items()
-            available = {name: ref for name, ref in held if name not in declared | aliases}
+            variables = (available | assigned).items()
+            available = {name: ref for name, ref in variables if name not in declared | aliases}
             if not phase.body:
                 continue
         phases.append(phase)
@@ -67,7 +67,7 @@ def _with_blocked_branch(sweep: Sweep, available: set[Ref]) -> Program:
     )
     if not recomputed:
         return rest
-    if reads_rest:  # then the branch cannot come first, so all locals are recomputed without it
+    if reads_rest:  # the branch cannot come first, so all locals are recomputed without a branch
         return filter_assigns(sweep.body, lambda a: a.target in needed_if_blocked)
     return (If(BLOCKED, recomputed), *rest)
 
@@ -84,10 +84,10 @@ def _needed(sweep: Sweep, available: set[Ref]) -> set[Ref]:
     while True:
         read = {r for a in assigns(sweep.body) if a.target in needed for r in refs(a.value)}
         names = {ref.name for ref in needed | (read - available)}
-        more = {a.target for a in assigns(sweep.body) if a.target.name in names} - needed
-        if not more:
+        newly_needed = {a.target for a in assigns(sweep.body) if a.target.name in names} - needed
+        if not newly_needed:
             return needed
-        needed |= more
+        needed |= newly_needed
 
 
 def reads_blocked(plan: Plan) -> bool:

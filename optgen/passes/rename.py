@@ -33,7 +33,7 @@ def rename(algorithm: Algorithm) -> Algorithm:
     used_names = {"state_steps", *(h.name for h in algorithm.hypers), *_shadowable_calls(algorithm)}
     used_names |= set() if algorithm.step else {"step"}
     for name, ideal in wanted.items():
-        candidates = _of_state(ideal) if name in keys else _underscored(ideal)
+        candidates = _state_names(ideal) if name in keys else _underscored_names(ideal)
         names[name] = next(n for n in candidates if is_free(n, used_names))
         used_names.add(names[name])
         if names[name] != ideal:
@@ -56,10 +56,10 @@ def _shadowable_calls(algorithm: Algorithm) -> frozenset[str]:
     return SHADOWABLE_FUNCTIONS.intersection(n.op for n in nodes if isinstance(n, Call))
 
 
-def _of_state(key: str) -> Iterator[str]:
+def _state_names(key: str) -> Iterator[str]:
     yield key
-    yield from _underscored(f"state_{key}")
+    yield from _underscored_names(f"state_{key}")
 
 
-def _underscored(name: str) -> Iterator[str]:
+def _underscored_names(name: str) -> Iterator[str]:
     return (name + "_" * length for length in count())

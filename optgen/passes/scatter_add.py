@@ -49,18 +49,20 @@ def is_scatter_add(algorithm: Algorithm) -> bool:
 
 def _forms_after(program: Program, forms: Forms, false_flags: set[str]) -> Forms:
     """Return the forms of all names after a program in which `false_flags` are false."""
-    now = dict(forms)
+    current = dict(forms)
     for stmt in program:
         if isinstance(stmt, Assign):
-            now[stmt.target.name] = _form(stmt.value, now)
+            current[stmt.target.name] = _form(stmt.value, current)
         elif _flag(stmt.condition) in false_flags:
-            now = dict(_forms_after(stmt.orelse, now, false_flags))
+            current = dict(_forms_after(stmt.orelse, current, false_flags))
         else:
-            then, orelse = (_forms_after(arm, now, false_flags) for arm in (stmt.then, stmt.orelse))
+            then, orelse = (
+                _forms_after(arm, current, false_flags) for arm in (stmt.then, stmt.orelse)
+            )
             for name in {*then, *orelse}:
-                both = {arm.get(name, Form.NUMBER) for arm in (then, orelse)}
-                now[name] = both.pop() if len(both) == 1 else Form.OTHER
-    return now
+                ends = {arm.get(name, Form.NUMBER) for arm in (then, orelse)}
+                current[name] = ends.pop() if len(ends) == 1 else Form.OTHER
+    return current
 
 
 def _flag(condition: Expr) -> str:

@@ -96,8 +96,10 @@ class _Selector(InstructionBuilder):
                 self._local(name, value)
         self.aliases[name] = aliased
         if name not in self.stored:
-            is_mixed = self._may_have_another_dtype(stmt.value)
-            (self.mixed.add if is_mixed else self.mixed.discard)(name)
+            if self._may_have_another_dtype(stmt.value):
+                self.mixed.add(name)
+            else:
+                self.mixed.discard(name)
 
     def _is_changed(self, stmt: Assign, source: str) -> bool:
         """Tell whether a copy's source is changed in place before the copy's last use."""
@@ -148,9 +150,9 @@ class _Selector(InstructionBuilder):
         others = tuple(t for t in terms if t is not own)
         if own is None or any(name in self._storage(r.name) for r in refs(Linear(others))):
             self._overwrite(name, terms)
-        elif (weight := self._lerp_weight(own, others)) is not None and not (
-            self._may_have_another_dtype(Linear((own, *others)))
-        ):
+            return
+        weight = self._lerp_weight(own, others)
+        if weight is not None and not self._may_have_another_dtype(Linear(terms)):
             self._emit("lerp", name, name, (self._operand(others[0].factors[0]), weight))
         else:
             operands = [self._operands(t) for t in others]
@@ -165,7 +167,7 @@ class _Selector(InstructionBuilder):
         match terms:
             case (Term(Const(1), (Ref(source),), ()),):
                 self._emit("copy", name, name, (source,), inplace=True)
-            case (Term(Const(1), (Call("where", (mask, a, b)),), ()),) if self._fills(mask, a, b):
+            case (Term(Const(1), (Call("where", (mask, a, b)),), ()),) if self._is_fill(mask, a, b):
                 self._overwrite_where(name, mask, a, b)
             case _ if reads == 1 and self._starts_with(name, value):
                 self._materialize(value, name)
@@ -179,7 +181,7 @@ class _Selector(InstructionBuilder):
         condition, value = self._operand(mask, "condition"), self._operand(tensor, "value")
         if value != name:
             self._emit("copy", name, name, (value,), inplace=True)
-        self._fill(name, self._negated(condition) if number is b else condition, number)
+        self._fill(name, self._negate(condition) if number is b else condition, number)
 
     def _starts_with(self, name: str, value: Expr) -> bool:
         """Tell whether a value starts with an operation on a variable."""

@@ -43,18 +43,18 @@ def _finite_flags(algorithm: Algorithm) -> Iterator[Ref]:
         if isinstance(statement, Assign) and times[statement.target.name] == 1:
             if statement.value == largest:
                 maxima.append(statement.target)
-            elif any(statement.value == _is_finite(each) for each in maxima):
+            elif any(statement.value == _finiteness_test(each) for each in maxima):
                 yield statement.target
 
 
-def _is_finite(number: Expr) -> Expr:
+def _finiteness_test(number: Expr) -> Expr:
     return Call("==", (Call("*", (Const(0), number)), Const(0)))
 
 
 def _counter_key(algorithm: Algorithm, finite: Ref) -> str:
     """Return the key of the state that counts steps in which `finite` is false.
 
-    Return "" if there is none, or if such a step changes anything else.
+    Return "" if there is no such state, or if such a step changes anything else.
     """
     stored = {algorithm.param, *(state.symbol for state in algorithm.states)}
     changes = [each for each in assigns(algorithm.rule) if each.target.name in stored]
@@ -64,8 +64,9 @@ def _counter_key(algorithm: Algorithm, finite: Ref) -> str:
     counter = changes[0].target
     state = algorithm.state(counter.name)
     counted = Call("where", (finite, counter, Call("+", (counter, Const(1)))))
-    counts = state and state.shape == "scalar" and not state.of_group
-    return state.key if state and counts and changes[0].value == counted else ""
+    if state is None or state.shape != "scalar" or state.of_group:
+        return ""
+    return state.key if changes[0].value == counted else ""
 
 
 def _is_guarded(change: Assign, finite: Ref) -> bool:

@@ -78,19 +78,20 @@ class Splitter:
             elif ends_phase(stmt.value):
                 tensors.append(replace(stmt, value=rebuild(stmt.value, self._operand)))
             elif self._learn(stmt):
-                tensors += self._tensor(stmt)
+                tensors += self._tensor_statements(stmt)
             else:
                 self._learn_range(stmt)
                 scalars.append(stmt)
         return tuple(scalars), tuple(tensors)
 
     def _split_if(self, stmt: If, scalars: list[Stmt], tensors: list[Stmt]) -> None:
-        then, orelse = self.split(stmt.then), self.split(stmt.orelse)
-        if then[0] or orelse[0]:
-            scalars.append(replace(stmt, then=then[0], orelse=orelse[0]))
-        if then[1] or orelse[1]:
-            joined = self._lift_common_scale(replace(stmt, then=then[1], orelse=orelse[1]))
-            tensors.append(joined)
+        then_scalars, then_tensors = self.split(stmt.then)
+        else_scalars, else_tensors = self.split(stmt.orelse)
+        if then_scalars or else_scalars:
+            scalars.append(replace(stmt, then=then_scalars, orelse=else_scalars))
+        if then_tensors or else_tensors:
+            branch = replace(stmt, then=then_tensors, orelse=else_tensors)
+            tensors.append(self._lift_common_scale(branch))
 
     def _learn(self, stmt: Assign) -> bool:
         """Record the kind of an assigned name; return whether the statement belongs to a sweep."""
@@ -108,7 +109,7 @@ class Splitter:
     def _tensor_names(self) -> set[str]:
         return {self.algorithm.param, *(s.symbol for s in self.algorithm.tensor_states())}
 
-    def _tensor(self, stmt: Assign) -> list[Stmt]:
+    def _tensor_statements(self, stmt: Assign) -> list[Stmt]:
         """Return a tensor statement in linear form, or no statement if its value is inlined."""
         read = set(refs(stmt.value))
         quotes = [quote for ref, (_, quote) in self.expansions.items() if ref in read]
@@ -146,7 +147,7 @@ class Splitter:
         return not self._overwritten_before_last_use(target, form)
 
     def _is_droppable_copy(self, target: Ref, form: Linear) -> bool:
-        """Tell whether a statement only copies a name to its next version, in which no arm ends."""
+        """Tell whether a statement only copies a name to a version in which no arm ends."""
         return is_self_copy(Assign(target, form)) and not self._is_joined(target)
 
     def _is_joined(self, target: Ref) -> bool:
@@ -158,8 +159,10 @@ class Splitter:
         start = next(
             i for i, (event, ref) in enumerate(self.events) if event != "read" and ref == target
         )
-        same = self._copies_of(target)
-        uses = [i for i, (event, ref) in enumerate(self.events) if event == "read" and ref in same]
+        copies = self._copies_of(target)
+        uses = [
+            i for i, (event, ref) in enumerate(self.events) if event == "read" and ref in copies
+        ]
         if not uses:
             return False
         names = {r.name for r in refs(form) if not self.kinds[r].is_scalar}
@@ -170,14 +173,14 @@ class Splitter:
 
     def _copies_of(self, target: Ref) -> set[Ref]:
         """Return a name's version, and the later versions that are copies of it on some path."""
-        same = {target}
+        copies = {target}
         for stmt in assigns(self.algorithm.rule):
-            if stmt.value in same and is_self_copy(stmt):
-                same.add(stmt.target)
-        return same
+            if stmt.value in copies and is_self_copy(stmt):
+                copies.add(stmt.target)
+        return copies
 
     def _with_copy_if_needed(self, target: Ref, form: Linear) -> Expr:
-        """Return a form; if it is a tensor that is overwritten too early, return a copy of it."""
+        """Return a form, or a copy if the form is a tensor that is overwritten too early."""
         term = form.terms[0]
         is_name = len(form.terms) == 1 and _is_scaled_name(term) and is_number(term.coefficient, 1)
         if not is_name or target.name in self.stored or target.name in {r.name for r in refs(form)}:
@@ -271,7 +274,7 @@ def _last_form(arm: Program, target: Ref) -> Linear | None:
 
 
 def _unscaled(arm: Program, target: Ref, bare: Ref) -> Program:
-    """Return an arm that assigns the target's value without its scale to `bare` instead."""
+    """Return an arm that, instead of the target, assigns `bare`: the value without its scale."""
     return tuple(
         replace(
             stmt,

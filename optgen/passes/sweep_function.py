@@ -46,7 +46,7 @@ class SweepBuilder:
     ) -> SweepFunction | None:
         """Return the function of a group of statements.
 
-        Return None if the function would write all lists that it reads, or no output.
+        Return None if the function would write every list that it reads, or no output.
 
         Args:
             group: statements over tensors of one shape.

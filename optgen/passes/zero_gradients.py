@@ -26,8 +26,8 @@ def zero_gradients(plan: Plan) -> Plan:
     sweep = plan.phases[phase_index]
     assert isinstance(sweep, Sweep)
     others = [stream for stream in sweep.streams if stream.name != grad]
-    at = 1 if others and others[0].role == "param" else 0  # the gradient follows the parameter
-    streams = (*others[:at], Stream(grad, "grad", True), *others[at:])
+    index = 1 if others and others[0].role == "param" else 0  # the gradient follows the parameter
+    streams = (*others[:index], Stream(grad, "grad", True), *others[index:])
     phases = list(plan.phases)
     phases[phase_index] = Sweep(streams, (*sweep.body, zero))
     kinds = {**plan.kinds, zero.target: plan.kinds[Ref(grad)]}
