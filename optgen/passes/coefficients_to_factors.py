@@ -13,7 +13,7 @@ from optgen.ir.binding_times import Axes, Kind, Stage
 from optgen.ir.nodes import Call, Expr, Linear, Term, rebuild
 from optgen.ir.plan import Plan
 from optgen.passes.rewrite import map_values
-from optgen.passes.scalar_arithmetic import ONE, multiply, negate, unsigned
+from optgen.passes.scalar_arithmetic import ONE, multiply, negate, split_sign
 
 _NUMBER_AS_TENSOR = Kind(Stage.DEVICE, Axes.MATRIX)  # has axes, so that `is_tensor` is true
 
@@ -33,7 +33,7 @@ def coefficients_to_factors(plan: Plan) -> Plan:
         return expr
 
     def move_in_term(term: Term) -> Term:
-        minus, bare = unsigned(term.coefficient)
+        minus, bare = split_sign(term.coefficient)
         operands = list(_product_operands(bare))
         new_factors = [operand for operand in operands if operand in reduced_numbers]
         if not new_factors:

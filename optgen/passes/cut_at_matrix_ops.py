@@ -83,9 +83,9 @@ class _Dependencies:
         for depth, calls in enumerate(phases.calls):
             for call in calls:
                 for ref in self._crossing_values(phases, depths, depth):
-                    for root, least in self._new_floors(ref, depth).items():
-                        self._check_is_no_operand(root, call)
-                        floors[root] = max(least, floors.get(root, 0))
+                    for delayed, floor in self._new_floors(ref, depth).items():
+                        self._check_is_no_operand(delayed, call)
+                        floors[delayed] = max(floor, floors.get(delayed, 0))
         return floors
 
     def _crossing_values(self, phases: RulePhases, depths: Depths, depth: int) -> Iterator[Ref]:
@@ -102,34 +102,34 @@ class _Dependencies:
 
         If the small value needs no reduction, return the least depth of the value itself.
         """
-        roots = [r for r in self._upstream(ref, small=True) if r in self.reductions]
-        return dict.fromkeys(roots, depth + 1) if roots else {ref: depth}
+        reductions = [r for r in self._upstream(ref, small_only=True) if r in self.reductions]
+        return dict.fromkeys(reductions, depth + 1) if reductions else {ref: depth}
 
-    def _check_is_no_operand(self, root: Ref, call: Assign) -> None:
-        """Raise RuleError if the matrix op needs the value that is to be computed after it."""
-        if root not in self._upstream(call.target):
+    def _check_is_no_operand(self, delayed: Ref, call: Assign) -> None:
+        """Raise RuleError if a matrix op needs a value that is to be computed after the op."""
+        if delayed not in self._upstream(call.target):
             return
         assert isinstance(call.value, Call)
         word = call.value.op
         raise RuleError(
-            self.definitions[root].place,
+            self.definitions[delayed].place,
             f"the value computed here is read both before and after `{word}`",
             f"numbers, rows and columns are not kept across `{word}`: recompute the value after it",
         )
 
-    def _upstream(self, ref: Ref, small: bool = False) -> set[Ref]:
-        """Return a value and everything it depends on.
+    def _upstream(self, ref: Ref, small_only: bool = False) -> set[Ref]:
+        """Return a value and everything that the value depends on.
 
-        With `small`, follow small values only, and stop at reductions.
+        With `small_only`, follow small values only, and stop at reductions.
         """
         upstream: set[Ref] = set()
         waiting = [ref]
         while waiting:
             current = waiting.pop()
-            if current in upstream or (small and not self._is_small(current)):
+            if current in upstream or (small_only and not self._is_small(current)):
                 continue
             upstream.add(current)
-            if not (small and current in self.reductions):
+            if not (small_only and current in self.reductions):
                 waiting += self.operands.get(current, ())
         return upstream
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from optgen.ir.nodes import Const, Expr, Linear, Term, rebuild
 from optgen.ir.plan import Plan
 from optgen.passes.rewrite import map_values
-from optgen.passes.scalar_arithmetic import negate, unsigned
+from optgen.passes.scalar_arithmetic import negate, split_sign
 
 
 def factor_out_divisors(plan: Plan) -> Plan:
@@ -30,7 +30,7 @@ def _over_common_divisors(terms: list[Term]) -> Term:
     """Return the sum of terms with equal divisors; if all are negative, put the minus in front."""
     if len(terms) == 1:
         return terms[0]
-    minus = all(is_negative for is_negative, _ in (unsigned(t.coefficient) for t in terms))
+    minus = all(is_negative for is_negative, _ in (split_sign(t.coefficient) for t in terms))
     numerators = tuple(
         Term(negate(t.coefficient) if minus else t.coefficient, t.factors) for t in terms
     )

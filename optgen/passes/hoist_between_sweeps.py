@@ -27,7 +27,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Stream, Sweep, reads
 from optgen.passes.name_reductions import ends_phase
-from optgen.passes.scalar_arithmetic import ONE, add, divide, multiply, negate, unsigned
+from optgen.passes.scalar_arithmetic import ONE, add, divide, multiply, negate, split_sign
 
 Arms = tuple[tuple[Expr, bool], ...]
 """Branches around a statement, outermost first: each condition, and whether the arm is `then`."""
@@ -87,7 +87,7 @@ class _Hoister:
         target = stmt.target.name
 
         def named(expr: Expr, name: str) -> Expr:
-            minus, bare = unsigned(expr)
+            minus, bare = split_sign(expr)
             if isinstance(bare, Const | Ref):
                 return expr
             ref = self._name(bare, name, stmt, arms)

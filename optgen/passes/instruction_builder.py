@@ -31,7 +31,9 @@ class InstructionBuilder:
     `stored` holds the names of the streams that a step changes. `owned` holds the names of tensors
     that the generated code allocates, so it may overwrite them. `variable_of` maps each expression
     of the statement that is already computed to the variable that holds it. `shared` has the
-    subexpressions that occur more than once.
+    subexpressions that occur more than once. `temporaries` holds the names of temporary variables;
+    some are not computed yet. `other_dtypes` holds the names of tensors whose dtype may differ from
+    the parameter's.
     """
 
     plan: Plan
@@ -40,15 +42,15 @@ class InstructionBuilder:
     steps: list[Step] = field(default_factory=list)
     variable_of: dict[Expr, str] = field(default_factory=dict)
     shared: set[Expr] = field(default_factory=set)
-    temporaries: set[str] = field(default_factory=set)  # their names; some are not computed yet
-    mixed: set[str] = field(default_factory=set)  # names whose dtype may differ from the param's
+    temporaries: set[str] = field(default_factory=set)
+    other_dtypes: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.stored = {s.name for s in self.sweep.streams if s.stored}
         self.names = {r.name for r in self.plan.kinds}
         self.axes = {r.name: int(kind.axes) for r, kind in self.plan.kinds.items()}
-        self.mixed |= {call.target.name for call in self.plan.calls}
-        self.mixed |= {s.name for s in self.sweep.streams if s.state and s.state.dtype}
+        self.other_dtypes |= {call.target.name for call in self.plan.calls}
+        self.other_dtypes |= {s.name for s in self.sweep.streams if s.state and s.state.dtype}
 
     def _begin(self, value: Expr) -> None:
         """Start a new statement: find the subexpressions that occur more than once in its value."""
@@ -269,7 +271,7 @@ class InstructionBuilder:
         """
         tensors = (r for r in refs(expr) if self.plan.kinds[r].stage is Stage.DEVICE)
         return any(
-            ref.name in self.mixed or self.plan.kinds[ref].axes is not Axes.TENSOR
+            ref.name in self.other_dtypes or self.plan.kinds[ref].axes is not Axes.TENSOR
             for ref in tensors
         )
 
@@ -281,7 +283,7 @@ class InstructionBuilder:
         streams = self.sweep.streams
         always = [s for s in streams if s.state is None or s.state.when is None]
         names = [stream.name for stream in always or streams]
-        return next((name for name in names if name not in self.mixed), names[0])
+        return next((name for name in names if name not in self.other_dtypes), names[0])
 
     def _is_tensor(self, expr: Expr) -> bool:
         return isinstance(expr, Linear) or self.plan.kind(expr).is_tensor

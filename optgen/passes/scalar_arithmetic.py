@@ -32,8 +32,8 @@ def negate(a: Expr) -> Expr:
             return Call("neg", (a,))
 
 
-def unsigned(a: Expr) -> tuple[bool, Expr]:
-    """Return whether an expression starts with a minus, and the expression without it."""
+def split_sign(a: Expr) -> tuple[bool, Expr]:
+    """Return whether an expression starts with a minus, and the expression without this minus."""
     match a:
         case Call("neg", (inner,)):
             return True, inner
@@ -45,8 +45,8 @@ def unsigned(a: Expr) -> tuple[bool, Expr]:
 
 def multiply(a: Expr, b: Expr) -> Expr:
     """Return a * b as one fraction."""
-    minus_a, a = unsigned(a)
-    minus_b, b = unsigned(b)
+    minus_a, a = split_sign(a)
+    minus_b, b = split_sign(b)
     (numer_a, denom_a), (numer_b, denom_b) = _fraction(a), _fraction(b)
     product = _over(_product(numer_a, numer_b), _product(denom_a, denom_b))
     return negate(product) if minus_a != minus_b else product
@@ -54,7 +54,7 @@ def multiply(a: Expr, b: Expr) -> Expr:
 
 def divide(a: Expr, b: Expr) -> Expr:
     """Return a / b as one fraction."""
-    minus, b = unsigned(b)
+    minus, b = split_sign(b)
     numer, denom = _fraction(b)
     result = multiply(a, _over(denom, numer))
     return negate(result) if minus else result
@@ -62,7 +62,7 @@ def divide(a: Expr, b: Expr) -> Expr:
 
 def add(a: Expr, b: Expr) -> Expr:
     """Return a + b."""
-    minus, rest = unsigned(b)
+    minus, rest = split_sign(b)
     if is_number(a, 0):
         return b
     if is_number(b, 0):

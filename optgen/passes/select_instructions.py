@@ -62,13 +62,13 @@ class _Selector(InstructionBuilder):
         A name is owned if both arms own it. It is an alias, or may have another dtype, if that
         holds after either arm.
         """
-        before = set(self.owned), dict(self.aliases), set(self.mixed)
+        before = set(self.owned), dict(self.aliases), set(self.other_dtypes)
         then = tuple(self.program(stmt.then))
-        owned, aliases, mixed = self.owned, self.aliases, self.mixed
-        self.owned, self.aliases, self.mixed = before
+        owned, aliases, other_dtypes = self.owned, self.aliases, self.other_dtypes
+        self.owned, self.aliases, self.other_dtypes = before
         orelse = tuple(self.program(stmt.orelse))
         self.owned &= owned
-        self.mixed |= mixed
+        self.other_dtypes |= other_dtypes
         for name, sources in aliases.items():
             self.aliases[name] = sources | self.aliases.get(name, frozenset())
         return Branch(stmt.condition, then, orelse)
@@ -97,9 +97,9 @@ class _Selector(InstructionBuilder):
         self.aliases[name] = aliased
         if name not in self.stored:
             if self._may_have_another_dtype(stmt.value):
-                self.mixed.add(name)
+                self.other_dtypes.add(name)
             else:
-                self.mixed.discard(name)
+                self.other_dtypes.discard(name)
 
     def _is_changed(self, stmt: Assign, source: str) -> bool:
         """Tell whether a copy's source is changed in place before the copy's last use."""

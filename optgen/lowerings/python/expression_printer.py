@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, Term
 from optgen.ir.ops import ATOM, PRECEDENCE
 from optgen.lowerings.python.literals import comment, exact_literal
-from optgen.passes.scalar_arithmetic import is_number, unsigned
+from optgen.passes.scalar_arithmetic import is_number, split_sign
 
 _PROPERTIES = {
     "ndim": "{0}.dim()",
@@ -87,7 +87,7 @@ class PythonPrinter:
 
     def _term(self, term: Term) -> tuple[bool, str, int]:
         """Return whether a term is negative, its text without the sign, and the precedence."""
-        minus, coefficient = unsigned(term.coefficient)
+        minus, coefficient = split_sign(term.coefficient)
         factors: list[Expr] = [] if is_number(coefficient, 1) and term.factors else [coefficient]
         product: Expr
         product, *rest = [*factors, *term.factors]
