@@ -29,8 +29,8 @@ RULES = {
     "nested function": spec("def f(x):", "    return x", UPDATE),
     "import in a rule": spec("import math", UPDATE),
     "return": spec(f"return {UPDATE.split('= ')[1]}"),
-    "augmented": spec("p -= lr * g"),
-    "annotated": spec("u: float = 1", UPDATE),
+    "augmented assignment": spec("p -= lr * g"),
+    "annotated assignment": spec("u: float = 1", UPDATE),
     "chained assignment": spec("u = w = g", UPDATE),
     "assignment to an item": spec("p[0] = g", UPDATE),
     "attribute on the left": spec("p.x, u = g, g", UPDATE),
@@ -73,7 +73,7 @@ RULES = {
     "attribute call": spec("p = p - lr * g.sqrt()"),
     "module call": spec("p = p - lr * torch.sqrt(g)"),
     "attribute": spec("p = p - lr * g.data"),
-    "transposed": spec("p = p - lr * g.T"),
+    "attribute T": spec("p = p - lr * g.T"),
     "slice": spec("p = p - lr * g[0:2]"),
     "two values": spec("p = p - lr * two(g)", before="def two(x):\n    return x, x"),
     "conditional expression": spec("p = p - (lr if t > 3 else 1) * g"),
@@ -82,7 +82,7 @@ RULES = {
     "list": spec("p = p - lr * [g]"),
     "floor division": spec("p = p - lr // 2 * g"),
     "membership": spec("if t in lr:", f"    {UPDATE}"),
-    "is something": spec("if t is 3:", f"    {UPDATE}"),
+    "is with a number": spec("if t is 3:", f"    {UPDATE}"),
     "equal to None": spec("if lr == None:", f"    {UPDATE}"),
     "None of a local": spec("u = t", "if u is None:", f"    {UPDATE}"),
     "flag as a number": spec("p = p - lr * big * g", hypers=f"{LR}, big=flag(False)"),
@@ -156,7 +156,7 @@ RULES = {
     "number that may be None": spec(
         "p = p - lr * cap * g", hypers=f"{LR}, cap=hyper(None, optional=True)"
     ),
-    "number that may be None on one side": spec(
+    "number that may be None in one operand": spec(
         "if cap is not None or lr > cap:",
         "    g = 2 * g",
         UPDATE,
@@ -170,7 +170,7 @@ RULES = {
     "gradient never read": spec("p = p - lr * p"),
     "local never read": spec("c = 2 * g", UPDATE),
     "local read in a helper only": spec("c = g", UPDATE, before=HELPER.replace("x", "c")),
-    "steps that nobody hands over": spec("p = p - lr * g / t", inputs="p, g"),
+    "step count that is not an input": spec("p = p - lr * g / t", inputs="p, g"),
     "missing docstring": spec(doc=""),
     "comment as docstring": spec(doc="# Made up."),
 }
@@ -182,7 +182,7 @@ SIGNATURES = {
     "a group option as a hyperparameter": spec(hypers=f"{LR}, view=hyper((6, 4))"),
     "name of the generated code": spec(hypers=f"{LR}, torch=hyper(1)"),
     "list of the generated code": spec(hypers=f"{LR}, grads=hyper(1)"),
-    "same in capitals": spec(hypers=f"{LR}, LR=hyper(1)"),
+    "names that differ in case": spec(hypers=f"{LR}, LR=hyper(1)"),
     "name of the generated flag of a fresh state": spec(
         states=M, hypers=f"{LR}, fresh_exp_avg=hyper(1)"
     ),
@@ -202,13 +202,13 @@ SIGNATURES = {
     "duplicate argument": spec(hypers=f"{LR}, {LR}"),
     "duplicate checkpoint key": spec(states=f'{M}, v=state("exp_avg")'),
     "key of the step": spec(states='m=state("step")'),
-    "key of the step, uncounted": spec(states='m=state("step")', inputs="p, g"),
+    "key of the step without a step count": spec(states='m=state("step")', inputs="p, g"),
     "key of a hyperparameter": spec(states='m=state("lr")'),
     "key of the parameter": spec(states='m=state("param")'),
     "key that is a keyword": spec(states='m=state("lambda")'),
     "key that is no name": spec(states='m=state("exp avg")'),
     "no key": spec(states="m=state()"),
-    "bad state option": spec(states='m=state("exp_avg", shap="scalar")'),
+    "unknown state option": spec(states='m=state("exp_avg", shap="scalar")'),
     "bad shape": spec(states='m=state("exp_avg", shape="row")'),
     "bad dtype": spec(states='m=state("exp_avg", dtype="int8")'),
     "bad block": spec(states='m=state("exp_avg", dtype="8bit", block=100)'),
@@ -232,8 +232,8 @@ SIGNATURES = {
     "unknown init": spec(states='m=state("exp_avg", init="rl")'),
     "tuple as init": spec(states='m=state("exp_avg", init="lrs")', hypers="lrs=hyper((1, 2))"),
     "scalar from p": spec(states='m=state("exp_avg", init="p", shape="scalar")'),
-    "bad hyper option": spec(hypers="lr=hyper(0.1, min=0)"),
-    "close to an option": spec(hypers="lr=hyper(0.1, gte=0)"),
+    "unknown hyper option": spec(hypers="lr=hyper(0.1, min=0)"),
+    "misspelled hyper option": spec(hypers="lr=hyper(0.1, gte=0)"),
     "bad bound": spec(hypers='lr=hyper(0.1, ge="0")'),
     "bad tensor option": spec(hypers='lr=hyper(0.1, tensor="sometimes")'),
     "spread options": spec(hypers="lr=hyper(0.1, **more)"),
@@ -289,13 +289,13 @@ FILES = {
     "bad option value": spec(decorator="@optimizer(paper=3)"),
     "paper that is no URL": spec(decorator="@optimizer(paper='Adam, \"2015\"')"),
     "repeated option": spec(decorator='@optimizer(paper="", paper="")'),
-    "rows of a rule that looks at all": spec(
+    "sparse gradients of a rule with a reduction": spec(
         "p = p - lr * g / norm(g)", decorator='@optimizer(gradient="rows")'
     ),
     "rows=False in a rule without sparse gradients": spec(
         "m = m + g; p = p - lr * m", states='m=state("exp_avg", rows=False)'
     ),
-    "an int that counts nothing": spec(inputs="p, g", decorator='@optimizer(step="int")'),
+    "int step without a step count": spec(inputs="p, g", decorator='@optimizer(step="int")'),
     "unknown gradient": spec(decorator='@optimizer(gradient="sparse")'),
     "one string for keywords": spec(decorator='@optimizer(keywords=("lr"))'),
     "unknown keyword": spec(decorator='@optimizer(keywords=("rl", "*"))'),

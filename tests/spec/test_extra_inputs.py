@@ -27,7 +27,7 @@ ERRORS = {
     "a number": spec(UPDATE_BY_H, inputs="p, g, t, h=given(1)"),
     "a name that step has": spec(UPDATE_BY_H, inputs='p, g, t, h=given("closure")'),
     "a word": spec(UPDATE_BY_H, inputs='p, g, t, h=given("sqrt")'),
-    "options": spec(UPDATE_BY_H, inputs='p, g, t, h=given("hessian", when="flag")'),
+    "given with an option": spec(UPDATE_BY_H, inputs='p, g, t, h=given("hessian", when="flag")'),
     "a state before the slash": spec(UPDATE_BY_H, inputs='p, g, t, h=state("hessian")'),
     "without an input": spec(UPDATE_BY_H, inputs="p, g, t, h"),
     "behind the slash": spec("m = m + h", UPDATE_BY_H, states=f'{M}, h=given("hessian")'),
@@ -36,28 +36,30 @@ ERRORS = {
         "p = p - lr * g * h * k / t", inputs=f'{INPUTS}, k=given("hessian")'
     ),
     "without use": spec("p = p - lr * g / t", inputs=INPUTS),
-    "assigned": spec("h = 2 * h", UPDATE_BY_H, inputs=INPUTS),
+    "an assigned input": spec("h = 2 * h", UPDATE_BY_H, inputs=INPUTS),
     "read where it may be absent": if_given("g = g * h").replace(UPDATE, UPDATE_BY_H),
     "read in the other branch": if_given("g = g * h").replace(
         f"    {UPDATE}", f"    else:\n        g = g / h\n    {UPDATE}"
     ),
     "read in a where": spec("p = p - lr * where(given(h), g * h, g) / t", inputs=INPUTS),
-    "asked of a state": spec("if given(m):", "    m = m + g", "p = p - lr * m / t", states=M),
-    "asked of nothing": spec("if given():", "    g = 2 * g", UPDATE_BY_H, inputs=INPUTS),
-    "asked in a helper": spec(
+    "given of a state": spec("if given(m):", "    m = m + g", "p = p - lr * m / t", states=M),
+    "given without an argument": spec("if given():", "    g = 2 * g", UPDATE_BY_H, inputs=INPUTS),
+    "given in a helper": spec(
         "p = p - lr * half(h) * g / t",
         inputs=INPUTS,
         before="def half(x):\n    y = where(given(x), 1, 2)\n    return y * x",
     ),
-    "required": if_given("g = g * h").replace(
+    "given in a requirement": if_given("g = g * h").replace(
         "    if", '    require(given(h), "no")\n    if', 1
     ),
     "fresh": spec("if fresh(h):", "    g = 2 * g", UPDATE_BY_H, inputs=INPUTS),
     "when of a state": if_given(
         "g = g * h", states='m=state("exp_avg", when="given_hessian")'
     ).replace(UPDATE, f"if given(h):\n        m = m + g\n    {UPDATE}"),
-    "the flag's name": if_given("g = g * h", hypers="lr=hyper(0.1), given_hessian=flag(False)"),
-    "its own name": spec(
+    "a hyperparameter named like the flag": if_given(
+        "g = g * h", hypers="lr=hyper(0.1), given_hessian=flag(False)"
+    ),
+    "an input named like its flag": spec(
         "if given(given_a):",
         "    g = g * given_a",
         "p = p - lr * g / t",
@@ -72,7 +74,7 @@ ERRORS = {
     "sparse gradients": if_given(
         "g = g * h", decorator='@optimizer(paper="https://example.org", gradient="rows")'
     ),
-    "of a function": "from optgen.spec import *\n\n\n@elementwise\n"
+    "an input of a function": "from optgen.spec import *\n\n\n@elementwise\n"
     'def f(a, b, h=given("c"), /):\n    """."""\n    a = b + h\n',
     "in a program": if_given("m = m + g * h", states=M).replace(UPDATE, "p = p - lr * g * m / t")
     + "\n\n@Made.train\ndef a(p, h, /):\n    p = h\n\n\n@Made.eval\ndef b(p, m, /):\n    p = m\n",
@@ -96,7 +98,7 @@ def test_an_input_that_the_rule_does_not_ask_for_has_no_condition() -> None:
         "hessian",
         None,
     )
-    assert not list(algorithm.kept_states())
+    assert not list(algorithm.checkpoint_states())
     assert [h.name for h in algorithm.hypers] == ["lr"]
 
 
@@ -104,7 +106,9 @@ def test_an_input_that_may_be_absent_has_a_condition(golden: Golden) -> None:
     text = if_given("m = lerp(m, h, 0.5)", states=M).replace(UPDATE, "p = p - lr * g * m / t")
     algorithm = read(text)
 
-    assert algorithm.existence("h") == plan(algorithm).algorithm.existence("hessian_input")
+    assert algorithm.existence_condition("h") == plan(algorithm).algorithm.existence_condition(
+        "hessian_input"
+    )
     golden.check("\n".join([to_text(algorithm), to_text(plan(algorithm)), to_latex(algorithm)]))
 
 

@@ -26,17 +26,17 @@ CASES = {
     "largest of rows, with its sign": spec(MATRIX, "p = p - lr * row_max(g) * g"),
     "largest of rows over a group": spec(MATRIX, 'p = p - lr * row_max_abs(g, over="group") * g'),
     "rows of any parameter": spec("p = p - lr * row_mean(g) * g"),
-    "columns where it is not factored": spec(
+    "columns of parameters that are not factored": spec(
         "if factored(p):", f"    {UPDATE}", "else:", "    p = p - lr * col_sum(g)"
     ),
     "size of any parameter": spec("p = p - lr * g / rows(p)"),
-    "a requirement that lets vectors pass": spec(
+    "a requirement that admits vectors": spec(
         'require(ndim(p) <= 2, "{shape}")', "p = p - lr * row_mean(g) * g"
     ),
     "a property of the gradient": spec("p = p - lr * g / numel(g)"),
     "a property of nothing": spec("p = p - lr * g / numel()"),
     "an if on a reduction": spec("if rms(g) > 1:", f"    {UPDATE}"),
-    "an if on what a reduction made": spec("u = rms(g)", "if u:", f"    {UPDATE}"),
+    "an if on a variable that holds a reduction": spec("u = rms(g)", "if u:", f"    {UPDATE}"),
     "an if on a scalar that a reduction feeds": spec(
         "s = s + rms(g)",
         "if s > 1:",
@@ -64,13 +64,13 @@ CASES = {
     "a row state under a condition that always holds": spec(
         MATRIX, "r = r + row_mean(g)", "p = p - lr * r * g", states=R
     ),
-    "a row state outside": spec("r = 2 * r", "p = p - lr * r * g", states=R),
+    "a row state outside its condition": spec("r = 2 * r", "p = p - lr * r * g", states=R),
     "a column from p": spec(states='c=state("c", shape="col", init="p", when="factored")'),
     "an unknown shape": spec(states='m=state("exp_avg", shape="matrix")'),
     "an unknown fact": spec(states='m=state("exp_avg", when="not factord")'),
     "a hyperparameter called like a fact": spec(hypers=f"{LR}, factored=flag(True)"),
-    "a name of a word that is called": spec("rms = rms(g)", "p = p - lr * g / rms"),
-    "a helper of a word that is called": spec(
+    "a variable named like a word that is called": spec("rms = rms(g)", "p = p - lr * g / rms"),
+    "a helper named like a word that is called": spec(
         "p = p - lr * norm(g) * g", before="def norm(x):\n    return x"
     ),
     "orthogonalize of any parameter": spec(
@@ -89,8 +89,8 @@ CASES = {
     "require of a size": spec('require(numel(p) > machine_eps(p), "no")'),
     "require of an unknown field": spec('require(ndim(p) == 2, "{size}")'),
     "an optional tuple without None": spec(hypers=f"{LR}, eps=hyper((0, 1), optional=True)"),
-    "None of what is no hyperparameter": spec("u = 2 * lr", "if u is None:", f"    {UPDATE}"),
-    "a name that was unpacked once": spec(
+    "a comparison of a variable with None": spec("u = 2 * lr", "if u is None:", f"    {UPDATE}"),
+    "None of a reassigned item of a tuple": spec(
         "a, b = eps",
         "a = 2 * b",
         "if a is None:",

@@ -35,7 +35,7 @@ def with_eval(body: str, arguments: str = "p, m, /, *, b", decorator: str = "@Ma
 BODY = "p = lerp(p, m, b)"
 ERRORS = {
     "no such optimizer": with_eval(BODY, decorator="@Mode.eval"),
-    "of a function": text(
+    "a program of a function": text(
         TRAIN.replace("Made", "low"),
         rule="from optgen.spec import *\n@elementwise\ndef low(a, b, /):\n    '''.'''\n    a = b\n",
     ),
@@ -43,7 +43,7 @@ ERRORS = {
     "brackets": with_eval(BODY, decorator="@Made.eval()"),
     "two decorators": with_eval(BODY, decorator="@Made.eval\n@elementwise"),
     "two for eval": text(TRAIN, EVAL, EVAL.replace("to_eval", "again")),
-    "two of one name": text(TRAIN, EVAL.replace("to_eval", "to_train")),
+    "two programs of one name": text(TRAIN, EVAL.replace("to_eval", "to_train")),
     "eval without train": text(EVAL),
     "train without eval": text(TRAIN),
     "above its optimizer": OPTIMIZER.replace("\n\n@opt", f"\n\n{TRAIN}\n\n{EVAL}\n\n@opt"),

@@ -33,14 +33,14 @@ ERRORS = {
     "a root without eps": spec(MATRIX, "p = p - inverse_root(g @ transpose(g), 4) @ g"),
     "descending of a tensor": spec(MATRIX, "p = p - lr * descending(g) @ g"),
     "the identity of a number": spec(MATRIX, "p = p - lr * identity(lr) @ g"),
-    "a reduction of nothing": spec(MATRIX, "p = p - lr * g * row_sum(trace(g @ transpose(g)))"),
+    "a reduction of a number": spec(MATRIX, "p = p - lr * g * row_sum(trace(g @ transpose(g)))"),
     "a square state of any parameter": spec("L = L + 1", UPDATE, states=L),
     "a square state from p": spec(
         MATRIX, UPDATE, states='L=state("left", shape=("rows", "rows"), init="p")'
     ),
     "the shape of the parameter": spec(states='L=state("left", shape=("rows", "cols"))'),
     "a shape of numbers": spec(states='L=state("left", shape=(2, 2))'),
-    "orthogonalize of rows by columns of numbers": spec(
+    "orthogonalize of row values": spec(
         MATRIX, "p = p - lr * orthogonalize(row_sum(g), abc, k, eps) * g", hypers=NEWTON_SCHULZ
     ),
     "orthogonalize by four numbers": spec(

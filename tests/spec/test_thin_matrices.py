@@ -32,10 +32,10 @@ ERRORS = {
     "a rank in a tensor": thin(*BODY, hypers=f'{LR}, rank=hyper(4, ge=1, tensor="always")'),
     "several ranks": thin(*BODY, hypers=f"{LR}, rank=hyper((4, 5), ge=1)"),
     "a rank that is a flag": thin(*BODY, hypers=f"{LR}, rank=flag(True)"),
-    "another name": thin(*BODY, states='Q=state("Q", shape=("cols", "r"))'),
+    "an unknown size in a shape": thin(*BODY, states='Q=state("Q", shape=("cols", "r"))'),
     "a rank by itself": thin(*BODY, states='Q=state("Q", shape="rank")'),
     "rows by cols": thin(*BODY, states='Q=state("Q", shape=("cols", "rows"))'),
-    "of any parameter": spec(*BODY, states=Q, hypers=RANK),
+    "a thin state of any parameter": spec(*BODY, states=Q, hypers=RANK),
     "a copy of the parameter": thin(*BODY, states='Q=state("Q", shape=("cols", "rank"), init="p")'),
     "an assigned rank": thin("rank = 3", *BODY),
     "a product from the wrong side": thin("Q = g @ Q", UPDATE),
@@ -72,7 +72,7 @@ ERRORS = {
     "a state of tall parameters": spec(
         *BODY, states='Q=state("Q", shape=("cols", "rank"), when="tall")', hypers=RANK
     ),
-    "a state of wide or other parameters": spec(
+    "a state of parameters that are not tall": spec(
         "if not tall(p):",
         *(f"    {line}" for line in BODY),
         "else:",

@@ -31,7 +31,7 @@ def to_train(p, z, /):
 '''
 
 CASES = {
-    "over nothing known": spec('p = p - lr * g / norm(g, over="rank")'),
+    "over an unknown scope": spec('p = p - lr * g / norm(g, over="rank")'),
     "over a name": spec("p = p - lr * g / norm(g, over=lr)"),
     "over without a value": spec('p = p - lr * g / norm(over="all")'),
     "over and another keyword": spec('p = p - lr * g / norm(g, over="all", p=1)'),
@@ -76,13 +76,17 @@ CASES = {
     "for sparse gradients": spec(
         'p = p - lr * g / norm(g, over="all")', decorator='@optimizer(gradient="rows")'
     ),
-    "a group's state of one parameter's sum": spec("d = d + norm(g)", UPDATE, states=GROUP),
-    "a group's state of the step count": spec("d = d * t", UPDATE, states=GROUP),
+    "a group's state that reads a sum over one parameter": spec(
+        "d = d + norm(g)", UPDATE, states=GROUP
+    ),
+    "a group's state that reads the step count": spec("d = d * t", UPDATE, states=GROUP),
     "a group's state under the step count": spec(
         "if t > 1:", "    d = 2 * d", UPDATE, states=GROUP
     ),
-    "a group's state of a name": spec("x = numel(p) * lr", "d = d * x", UPDATE, states=GROUP),
-    "a group's state of a joined name": spec(
+    "a group's state that reads a number of one parameter": spec(
+        "x = numel(p) * lr", "d = d * x", UPDATE, states=GROUP
+    ),
+    "a group's state that reads a number assigned in a branch": spec(
         "x = lr", "if t > 1:", "    x = 2 * x", "d = d * x", UPDATE, states=GROUP
     ),
     "a group's state that begins as the parameter": spec(
