@@ -10,7 +10,8 @@ struct Rule {
     enum { PARAM, GRAD, EXP_AVG, STREAMS };
     enum { CELLS };
 
-    // Per stream: the elements of a block of 8-bit codes (0 if it never has codes), and their map.
+    // For each stream: the elements of a block of 8-bit codes (0 if the stream never has codes), and
+    // the map from codes to values.
     static constexpr BlockCodes CODES[STREAMS] = {{0, DYNAMIC}, {0, DYNAMIC}, {256, DYNAMIC}};
 
     static constexpr bool HAS_STEP = false;

@@ -20,7 +20,7 @@ from optgen.ir.plan import (
     reads,
 )
 from optgen.lowerings.fused_triton.address_printer import (
-    needed,
+    needed_lines,
     tile_addresses,
     tile_stores,
     uses,
@@ -37,8 +37,8 @@ from optgen.lowerings.fused_triton.sweep_printer import (
     print_zeros,
 )
 from optgen.lowerings.fused_triton.workspace_slots import (
-    LINES,
-    SMALL,
+    LINE_AXES,
+    SMALL_VALUE_AXES,
     Slots,
     names_computed_by,
     names_read_by,
@@ -57,7 +57,7 @@ ARGUMENTS = {
     "block_tensor": "bucket.block_tensor",
     "loss_scale": "bucket.loss_scale",
     "found_inf": "bucket.found_inf",
-    "arrived": "work.arrived",
+    "arrivals": "work.arrivals",
     "shapes": "work.shapes",
     "scalars": "work.scalars",
     "values": "work.values",
@@ -69,7 +69,7 @@ _MASK = {Axes.ROW: "in_rows", Axes.COLUMN: "in_columns", Axes.MATRIX: "in_batch"
 
 @dataclass(frozen=True)
 class Kernels:
-    """Printer of a plan's phases.
+    """Printer of the kernels and calls of a plan's phases.
 
     `table` names the rows of the bucket's table in order: addresses, scalar types, fresh flags, and
     the `locals`. `scalar_types` names the types of the step and of scalar states.
@@ -85,8 +85,8 @@ class Kernels:
 
     def sweep(self, sweep: Sweep, unscales: bool) -> Context:
         """Return the template's variables for a sweep's kernel and its tile function."""
-        streams, small = used_streams(sweep), list(self._small_read(sweep))
-        sums, row_sums, column_sums = (self.reduced(sweep, a) for a in (Axes.NONE, *LINES))
+        streams, small = used_streams(sweep), list(self._small_values_read(sweep))
+        sums, row_sums, column_sums = (self.reductions(sweep, a) for a in (Axes.NONE, *LINE_AXES))
         context: Context = {
             "kind": "sweep",
             "stored_locals": [s.name for s in streams if s.role == "local" and s.stored],
@@ -121,7 +121,7 @@ class Kernels:
         """Return the first slot of a sweep's row sums, and of its column sums."""
         return {
             axes: self.slots.first((a.target for a in reductions_to(self.plan, sweep, axes)), axes)
-            for axes in LINES
+            for axes in LINE_AXES
         }
 
     def flags(self, text: str) -> dict[str, str]:
@@ -129,12 +129,12 @@ class Kernels:
         all_flags = flags_of([s for sweep in self.plan.sweeps for s in sweep.streams])
         return {flag: value for flag, value in all_flags.items() if uses(flag, text)}
 
-    def _tile_lines(self, context: Context, firsts: Mapping[Axes, int]) -> Context:
-        """Return the lines of a sweep's kernel around the call of its tile function."""
+    def _tile_lines(self, context: Context, first_slots: Mapping[Axes, int]) -> Context:
+        """Return the lines of a sweep's kernel before and after the call of its tile function."""
         sums, row_sums, column_sums = (
             [s["name"] for s in context[key]] for key in ("sums", "row_sums", "column_sums")
         )
-        partials = tile_stores(sums, row_sums, column_sums, self.slots.counts, firsts)
+        partials = tile_stores(sums, row_sums, column_sums, self.slots.counts, first_slots)
         if sums or row_sums or column_sums:
             partials.insert(0, "partials += tl.load(shape + PARTIALS * tensors)")
         if uses("blocks", "\n".join(partials)):
@@ -142,7 +142,7 @@ class Kernels:
         pointers = [f"{s['list']} = {s['place']}" for s in context["small"]]
         masks = [s["mask"] for s in context["small"]]
         text = [*pointers, *masks, *partials]
-        addresses = needed(tile_addresses(self.slots.counts), text)
+        addresses = needed_lines(tile_addresses(self.slots.counts), text)
         optional = {
             "shapes": self.by_matrix or bool(partials),
             "values": uses("values", "\n".join([*addresses, *text])),
@@ -172,7 +172,7 @@ class Kernels:
     def wide_call(self, call: WideCall) -> Context:
         """Return the template's variables for a reduction over parameters.
 
-        The result is stored nowhere if only other plans read it.
+        The result is not stored if only other plans read it.
         """
         target, operand = variable(call.target.name), call.args[0]
         assert isinstance(operand, Ref)
@@ -183,15 +183,15 @@ class Kernels:
             "op": call.op,
             "source": self.packed.offset(variable(operand.name)),
             "stores": f"work.scalars[:, {self.packed.offset(target)}] = " if is_read else "",
-            "condition": "" if call.condition is None else self._on_host(call.condition),
+            "condition": "" if call.condition is None else self._host_text(call.condition),
         }
 
-    def _on_host(self, condition: Expr) -> str:
+    def _host_text(self, condition: Expr) -> str:
         """Return a condition on hyperparameters as Python text for the host."""
         names = {h.name: f'bucket.group["{h.name}"]' for h in self.plan.algorithm.hypers}
         return PythonPrinter(names, {}).text(condition)
 
-    def reduced(self, sweep: Sweep, axes: Axes) -> list[Context]:
+    def reductions(self, sweep: Sweep, axes: Axes) -> list[Context]:
         """Return the reductions of a sweep whose results have these axes, maxima last."""
         return [reduction_context(a) for a in reductions_to(self.plan, sweep, axes)]
 
@@ -213,12 +213,12 @@ class Kernels:
             "address": f"(STREAMS + {index})" if index else "STREAMS",
         }
 
-    def _small_read(self, sweep: Sweep) -> Iterator[Context]:
+    def _small_values_read(self, sweep: Sweep) -> Iterator[Context]:
         """Yield the rows, columns and numbers of matrices that a sweep reads, with addresses."""
         computed = names_computed_by(sweep)
         for ref in dict.fromkeys(names_read_by(sweep)):
             axes = self.plan.kinds[ref].axes
-            if axes in SMALL and ref not in computed:
+            if axes in SMALL_VALUE_AXES and ref not in computed:
                 yield {
                     "name": variable(ref.name),
                     "list": variable(plural(ref.name)),
@@ -233,7 +233,7 @@ def reduction_context(stmt: Assign) -> Context:
     """Return the template's variables for a reduction."""
     return {
         "name": variable(stmt.target.name),
-        "more": f"more_{stmt.target.name}",
+        "chunk_sum": f"more_{stmt.target.name}",
         "largest": is_maximum(stmt.value),
     }
 
