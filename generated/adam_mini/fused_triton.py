@@ -248,14 +248,14 @@ def adam_mini_factored_matrices1(
 
 @triton.jit(do_not_specialize=["tensors"])
 def adam_mini_factored_finish1(
-    firsts,
-    owners,
+    first_programs,
+    tensor_indices,
     rows,
     shapes,
     scalars,
     values,
     partials,
-    arrived,
+    arrivals,
     found_inf,
     tensors,
     VMEAN_T: tl.constexpr,
@@ -266,8 +266,8 @@ def adam_mini_factored_finish1(
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    tensor = tl.load(owners + tl.program_id(0))
-    program = tl.program_id(0) - tl.load(firsts + tensor)
+    tensor = tl.load(tensor_indices + tl.program_id(0))
+    program = tl.program_id(0) - tl.load(first_programs + tensor)
     shape = shapes + tensor
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
@@ -287,7 +287,7 @@ def adam_mini_factored_finish1(
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
-            if is_last(arrived, group, shape, tensors, count):
+            if is_last(arrivals, group, shape, tensors, count):
                 adam_mini_factored_matrices1(
                     tensor,
                     group,
@@ -610,14 +610,14 @@ def _update_factored(bucket: Bucket) -> None:
     )
     programs = work.programs(1, 0)
     adam_mini_factored_finish1[(programs.total,)](
-        programs.firsts,
-        programs.owners,
+        programs.first_programs,
+        programs.tensor_indices,
         bucket.rows,
         work.shapes,
         work.scalars,
         work.values,
         work.partials,
-        work.arrived,
+        work.arrivals,
         bucket.found_inf,
         bucket.tensors,
         bucket.types[3],

@@ -21,7 +21,7 @@ struct Rule {
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double decay2, one_minus_beta1, beta2, one_minus_beta2, step_size, scaled_eps;
+        double decay_factor, one_minus_beta1, beta2, one_minus_beta2, step_size, scaled_eps;
     };
 
     // Scalar program: computed once per step and parameter, in double.
@@ -42,13 +42,13 @@ struct Rule {
             // decay = weight_decay
             decay = weight_decay;
         }
-        const double decay2 = 1 - lr * decay;
+        const double decay_factor = 1 - lr * decay;
         const double bias_correction2 = 1 - pow(beta2, step);
         const double bias_correction2_sqrt = sqrt(bias_correction2);
         const double scaled_eps = eps * bias_correction2_sqrt;
         const double bias_correction1 = 1 - pow(beta1, step);
         const double step_size = lr * bias_correction2_sqrt / bias_correction1;
-        return {decay2, one_minus_beta1, beta2, one_minus_beta2, step_size, scaled_eps};
+        return {decay_factor, one_minus_beta1, beta2, one_minus_beta2, step_size, scaled_eps};
     }
 
     // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
@@ -58,7 +58,7 @@ struct Rule {
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> exp_avgs, Stream<S> exp_avg_sqs) {
         using C = ComputeType<S>;
-        const C decay2 = C(scalars.decay2);
+        const C decay_factor = C(scalars.decay_factor);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C beta2 = C(scalars.beta2);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
@@ -79,7 +79,7 @@ struct Rule {
                 grad = -grad;
             }
             // p = p - lr * decay * p
-            param = decay2 * param;
+            param = decay_factor * param;
             // m = beta1 * m + (1 - beta1) * g
             exp_avg = exp_avg + one_minus_beta1 * (grad - exp_avg);
             // v = beta2 * v + (1 - beta2) * g**2

@@ -48,7 +48,7 @@ def adamc_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexp
         decay = lr / max_lr * weight_decay
     else:
         decay = weight_decay
-    decay2 = 1 - lr * decay
+    decay_factor = 1 - lr * decay
     bias_correction2 = 1 - ipow(beta2, step)
     bias_correction2_sqrt = sqrt(bias_correction2)
     scaled_eps = eps * bias_correction2_sqrt
@@ -57,7 +57,7 @@ def adamc_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexp
 
     tl.store(steps, step.to(STEP_T))
     tl.store(scalars, maximize)
-    tl.store(scalars + 1, decay2)
+    tl.store(scalars + 1, decay_factor)
     tl.store(scalars + 2, one_minus_beta1)
     tl.store(scalars + 3, beta2)
     tl.store(scalars + 4, one_minus_beta2)
@@ -74,7 +74,7 @@ def adamc_tile(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, loss_
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
     maximize = tl.load(scalars)
-    decay2 = tl.load(scalars + 1)
+    decay_factor = tl.load(scalars + 1)
     one_minus_beta1 = tl.load(scalars + 2)
     beta2 = tl.load(scalars + 3)
     one_minus_beta2 = tl.load(scalars + 4)
@@ -88,7 +88,7 @@ def adamc_tile(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, loss_
         # g = -g
         grad = neg(grad)
     # p = p - lr * decay * p
-    param = decay2 * param
+    param = decay_factor * param
     # m = beta1 * m + (1 - beta1) * g
     exp_avg = exp_avg + one_minus_beta1 * (grad - exp_avg)
     # v = beta2 * v + (1 - beta2) * g**2

@@ -34,7 +34,7 @@ def update(
             # limit = (t - 1) ** clip_exp
             limit = power(step - 1, clip_exp)
 
-    for chunk in chunks(params, grads, exp_avgs, exp_avg_sqs, alive=6):
+    for chunk in chunks(params, grads, exp_avgs, exp_avg_sqs, live_lists=6):
         params, grads, exp_avgs, exp_avg_sqs = chunk
         if maximize:
             # g = -g

@@ -7,7 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import col_sum, row_sum, total
 from optgen.runtime.eager.scalars import advance, divide, floor, maximum, minimum, remainder, sqrt
-from optgen.runtime.eager.working_copies import equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -51,7 +51,9 @@ def update_tall(
     bias_correction1 = 1 - beta1**step
     step_size = lr * scale_sqrt * bias_correction2_sqrt / bias_correction1
 
-    for sublist in equal_lists(params, grads, right_projections, exp_avgs, exp_avg_sqs, last_norms):
+    for sublist in equal_sublists(
+        params, grads, right_projections, exp_avgs, exp_avg_sqs, last_norms
+    ):
         params, grads, right_projections, exp_avgs, exp_avg_sqs, last_norms = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)
@@ -148,7 +150,7 @@ def update_not_tall(
     bias_correction1 = 1 - beta1**step
     step_size = lr * scale_sqrt * bias_correction2_sqrt / bias_correction1
 
-    for sublist in equal_lists(
+    for sublist in equal_sublists(
         params, grads, left_projections, exp_avg_wides, exp_avg_sq_wides, last_norms
     ):
         params, grads, left_projections, exp_avg_wides, exp_avg_sq_wides, last_norms = sublist

@@ -8,7 +8,12 @@ from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import col_sum, row_sum, total
 from optgen.runtime.eager.scalars import advance, divide, floor, maximum, minimum, remainder, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import empty_like, equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import (
+    empty_like,
+    equal_sublists,
+    working_value,
+    write_back,
+)
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
@@ -60,7 +65,9 @@ def update_tall(
     bias_correction1 = 1 - beta1**step
     step_size = lr * scale_sqrt * bias_correction2_sqrt / bias_correction1
 
-    for sublist in equal_lists(params, grads, right_projections, exp_avgs, exp_avg_sqs, last_norms):
+    for sublist in equal_sublists(
+        params, grads, right_projections, exp_avgs, exp_avg_sqs, last_norms
+    ):
         params, grads, right_projections, exp_avgs, exp_avg_sqs, last_norms = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)
@@ -82,13 +89,13 @@ def update_tall(
         # y = m / (sqrt(v) + eps)
         # u = g * row_norm(y) / (row_norm(x) + TINY)
         y = empty_like(x)
-        y_value = empty_like(x)
+        y_product = empty_like(x)
         sweep1(
             exp_avg,
             x,
             exp_avg_sq,
             y,
-            y_value,
+            y_product,
             beta1=beta1,
             one_minus_beta1=one_minus_beta1,
             beta2=beta2,
@@ -96,28 +103,28 @@ def update_tall(
             eps=eps,
         )
         # u = g * row_norm(y) / (row_norm(x) + TINY)
-        y_sq_row_sum = row_sum(y_value)
-        x_value = x * x
-        x_sq_row_sum = row_sum(x_value)
+        y_sq_row_sum = row_sum(y_product)
+        x_product = x * x
+        x_sq_row_sum = row_sum(x_product)
         if mini:
             # u = g * norm(y) / (norm(x) + TINY)
-            y_value2 = y * y
-            y_sq_sum = total(y_value2)
-            x_value2 = x * x
-            x_sq_sum = total(x_value2)
+            y_product2 = y * y
+            y_sq_sum = total(y_product2)
+            x_product2 = x * x
+            x_sq_sum = total(x_product2)
             u = sqrt(y_sq_sum) / (sqrt(x_sq_sum) + 1e-08) * grad
         else:
             # u = g * row_norm(y) / (row_norm(x) + TINY)
             u = grad * sqrt(y_sq_row_sum) / (sqrt(x_sq_row_sum) + 1e-08)
         if fresh_last_norm:
             # last = 0 * last + norm(u)
-            u_value = u * u
-            u_sq_sum = total(u_value)
+            u_product = u * u
+            u_sq_sum = total(u_product)
             last_norm = 0 * last_norm + sqrt(u_sq_sum)
         else:
             # limit = maximum(norm(u) / (last + TINY), GROWTH) / GROWTH
-            u_value2 = u * u
-            u_sq_sum2 = total(u_value2)
+            u_product2 = u * u
+            u_sq_sum2 = total(u_product2)
             limit = limit_offset * maximum(sqrt(u_sq_sum2) / (last_norm + 1e-08), 1.01)
             # last = norm(u) / limit
             last_norm = sqrt(u_sq_sum2) / limit
@@ -176,7 +183,7 @@ def update_not_tall(
     bias_correction1 = 1 - beta1**step
     step_size = lr * scale_sqrt * bias_correction2_sqrt / bias_correction1
 
-    for sublist in equal_lists(
+    for sublist in equal_sublists(
         params, grads, left_projections, exp_avg_wides, exp_avg_sq_wides, last_norms
     ):
         params, grads, left_projections, exp_avg_wides, exp_avg_sq_wides, last_norms = sublist
@@ -200,13 +207,13 @@ def update_not_tall(
         # s = n / (sqrt(w) + eps)
         # u = g * col_norm(s) / (col_norm(z) + TINY)
         s = empty_like(z)
-        s_value = empty_like(z)
+        s_product = empty_like(z)
         sweep3(
             exp_avg_wide,
             z,
             exp_avg_sq_wide,
             s,
-            s_value,
+            s_product,
             beta1=beta1,
             one_minus_beta1=one_minus_beta1,
             beta2=beta2,
@@ -214,28 +221,28 @@ def update_not_tall(
             eps=eps,
         )
         # u = g * col_norm(s) / (col_norm(z) + TINY)
-        s_sq_col_sum = col_sum(s_value)
-        z_value = z * z
-        z_sq_col_sum = col_sum(z_value)
+        s_sq_col_sum = col_sum(s_product)
+        z_product = z * z
+        z_sq_col_sum = col_sum(z_product)
         if mini:
             # u = g * norm(s) / (norm(z) + TINY)
-            s_value2 = s * s
-            s_sq_sum = total(s_value2)
-            z_value2 = z * z
-            z_sq_sum = total(z_value2)
+            s_product2 = s * s
+            s_sq_sum = total(s_product2)
+            z_product2 = z * z
+            z_sq_sum = total(z_product2)
             u = sqrt(s_sq_sum) / (sqrt(z_sq_sum) + 1e-08) * grad
         else:
             # u = g * col_norm(s) / (col_norm(z) + TINY)
             u = grad * sqrt(s_sq_col_sum) / (sqrt(z_sq_col_sum) + 1e-08)
         if fresh_last_norm:
             # last = 0 * last + norm(u)
-            u_value = u * u
-            u_sq_sum = total(u_value)
+            u_product = u * u
+            u_sq_sum = total(u_product)
             last_norm = 0 * last_norm + sqrt(u_sq_sum)
         else:
             # limit = maximum(norm(u) / (last + TINY), GROWTH) / GROWTH
-            u_value2 = u * u
-            u_sq_sum2 = total(u_value2)
+            u_product2 = u * u
+            u_sq_sum2 = total(u_product2)
             limit = limit_offset * maximum(sqrt(u_sq_sum2) / (last_norm + 1e-08), 1.01)
             # last = norm(u) / limit
             last_norm = sqrt(u_sq_sum2) / limit

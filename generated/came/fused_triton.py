@@ -296,14 +296,14 @@ def came_matrices1(
 
 @triton.jit(do_not_specialize=["tensors"])
 def came_finish1(
-    firsts,
-    owners,
+    first_programs,
+    tensor_indices,
     rows,
     shapes,
     scalars,
     values,
     partials,
-    arrived,
+    arrivals,
     found_inf,
     tensors,
     EXP_AVG_SQ_ROW_T: tl.constexpr,
@@ -315,8 +315,8 @@ def came_finish1(
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    tensor = tl.load(owners + tl.program_id(0))
-    program = tl.program_id(0) - tl.load(firsts + tensor)
+    tensor = tl.load(tensor_indices + tl.program_id(0))
+    program = tl.program_id(0) - tl.load(first_programs + tensor)
     shape = shapes + tensor
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
@@ -336,7 +336,7 @@ def came_finish1(
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
-            if is_last(arrived, group, shape, tensors, count):
+            if is_last(arrivals, group, shape, tensors, count):
                 came_matrices1(
                     tensor,
                     group,
@@ -397,8 +397,8 @@ def came_matrices2(
 
 @triton.jit(do_not_specialize=["tensors"])
 def came_finish2(
-    firsts,
-    owners,
+    first_programs,
+    tensor_indices,
     rows,
     shapes,
     values,
@@ -413,8 +413,8 @@ def came_finish2(
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    tensor = tl.load(owners + tl.program_id(0))
-    program = tl.program_id(0) - tl.load(firsts + tensor)
+    tensor = tl.load(tensor_indices + tl.program_id(0))
+    program = tl.program_id(0) - tl.load(first_programs + tensor)
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
@@ -849,14 +849,14 @@ def came_matrices4(
 
 @triton.jit(do_not_specialize=["tensors"])
 def came_finish4(
-    firsts,
-    owners,
+    first_programs,
+    tensor_indices,
     rows,
     shapes,
     scalars,
     values,
     partials,
-    arrived,
+    arrivals,
     found_inf,
     tensors,
     EXP_AVG_RES_ROW_T: tl.constexpr,
@@ -868,8 +868,8 @@ def came_finish4(
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    tensor = tl.load(owners + tl.program_id(0))
-    program = tl.program_id(0) - tl.load(firsts + tensor)
+    tensor = tl.load(tensor_indices + tl.program_id(0))
+    program = tl.program_id(0) - tl.load(first_programs + tensor)
     shape = shapes + tensor
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
@@ -889,7 +889,7 @@ def came_finish4(
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
-            if is_last(arrived, group, shape, tensors, count):
+            if is_last(arrivals, group, shape, tensors, count):
                 came_matrices4(
                     tensor,
                     group,
@@ -950,8 +950,8 @@ def came_matrices5(
 
 @triton.jit(do_not_specialize=["tensors"])
 def came_finish5(
-    firsts,
-    owners,
+    first_programs,
+    tensor_indices,
     rows,
     shapes,
     values,
@@ -966,8 +966,8 @@ def came_finish5(
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    tensor = tl.load(owners + tl.program_id(0))
-    program = tl.program_id(0) - tl.load(firsts + tensor)
+    tensor = tl.load(tensor_indices + tl.program_id(0))
+    program = tl.program_id(0) - tl.load(first_programs + tensor)
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
@@ -1189,14 +1189,14 @@ def update(bucket: Bucket) -> None:
     )
     programs = work.programs(1, 1)
     came_finish1[(programs.total,)](
-        programs.firsts,
-        programs.owners,
+        programs.first_programs,
+        programs.tensor_indices,
         bucket.rows,
         work.shapes,
         work.scalars,
         work.values,
         work.partials,
-        work.arrived,
+        work.arrivals,
         bucket.found_inf,
         bucket.tensors,
         bucket.types[3],
@@ -1205,8 +1205,8 @@ def update(bucket: Bucket) -> None:
     )
     programs = work.programs()
     came_finish2[(programs.total,)](
-        programs.firsts,
-        programs.owners,
+        programs.first_programs,
+        programs.tensor_indices,
         bucket.rows,
         work.shapes,
         work.values,
@@ -1254,14 +1254,14 @@ def update(bucket: Bucket) -> None:
     )
     programs = work.programs(1, 1)
     came_finish4[(programs.total,)](
-        programs.firsts,
-        programs.owners,
+        programs.first_programs,
+        programs.tensor_indices,
         bucket.rows,
         work.shapes,
         work.scalars,
         work.values,
         work.partials,
-        work.arrived,
+        work.arrivals,
         bucket.found_inf,
         bucket.tensors,
         bucket.types[5],
@@ -1270,8 +1270,8 @@ def update(bucket: Bucket) -> None:
     )
     programs = work.programs()
     came_finish5[(programs.total,)](
-        programs.firsts,
-        programs.owners,
+        programs.first_programs,
+        programs.tensor_indices,
         bucket.rows,
         work.shapes,
         work.values,

@@ -8,7 +8,7 @@ from optgen.runtime.eager.linear_algebra import qr, transpose
 from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import col_sum
 from optgen.runtime.eager.scalars import advance, divide, floor, sqrt
-from optgen.runtime.eager.working_copies import equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -36,7 +36,7 @@ def update(
         stream_key = floor(stream % 16777216)
     P_scale = lr * sqrt(divide(rows(params[0]), cols(params[0])))
 
-    for sublist in equal_lists(params, grads, momentums, Qs):
+    for sublist in equal_sublists(params, grads, momentums, Qs):
         params, grads, momentums, Qs = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)

@@ -9,7 +9,7 @@ from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import col_sum
 from optgen.runtime.eager.scalars import advance, divide, floor, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
@@ -42,7 +42,7 @@ def update(
         stream_key = floor(stream % 16777216)
     P_scale = lr * sqrt(divide(rows(params[0]), cols(params[0])))
 
-    for sublist in equal_lists(params, grads, momentums, Qs):
+    for sublist in equal_sublists(params, grads, momentums, Qs):
         params, grads, momentums, Qs = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)
@@ -61,19 +61,19 @@ def update(
         # R = transpose(m) @ P
         R = transpose(momentum) @ P
         # m = m - (1 - mu) * P @ transpose(R)
-        P_value = one_minus_mu * P
-        P_value_product = P_value @ transpose(R)
+        P_scaled = one_minus_mu * P
+        P_product = P_scaled @ transpose(R)
         # Q = R / (col_norm(R) + epsilon)
-        R_value = R * R
-        R_sq_col_sum = col_sum(R_value)
+        R_product = R * R
+        R_sq_col_sum = col_sum(R_product)
         Q = R / (sqrt(R_sq_col_sum) + epsilon)
         # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
-        P_value2 = P_scale * P
-        P_value2_product = P_value2 @ transpose(Q)
+        P_scaled2 = P_scale * P
+        P_product2 = P_scaled2 @ transpose(Q)
         # m = m - (1 - mu) * P @ transpose(R)
         # p = p - lr * weight_decay * p
         # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
-        sweep2(momentum, P_value_product, param, P_value2_product, decay=decay)
+        sweep2(momentum, P_product, param, P_product2, decay=decay)
         write_back(params, param)
         write_back(momentums, momentum)
         write_back(Qs, Q)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import singular_vectors, transpose
 from optgen.runtime.eager.scalars import advance, minimum, remainder, sqrt
-from optgen.runtime.eager.working_copies import equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -37,7 +37,7 @@ def update_tall(
     bias_correction1 = 1 - beta1**step
     step_size = lr * scale * bias_correction2_sqrt / bias_correction1
 
-    for sublist in equal_lists(params, grads, right_vectors_list, exp_avgs, exp_avg_sqs):
+    for sublist in equal_sublists(params, grads, right_vectors_list, exp_avgs, exp_avg_sqs):
         params, grads, right_vectors_list, exp_avgs, exp_avg_sqs = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)
@@ -93,7 +93,9 @@ def update_not_tall(
     bias_correction1 = 1 - beta1**step
     step_size = lr * scale * bias_correction2_sqrt / bias_correction1
 
-    for sublist in equal_lists(params, grads, left_vectors_list, exp_avg_wides, exp_avg_sq_wides):
+    for sublist in equal_sublists(
+        params, grads, left_vectors_list, exp_avg_wides, exp_avg_sq_wides
+    ):
         params, grads, left_vectors_list, exp_avg_wides, exp_avg_sq_wides = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)
@@ -109,10 +111,8 @@ def update_not_tall(
         # n = beta1 * n + (1 - beta1) * transpose(U) @ g
         exp_avg_wide = beta1 * exp_avg_wide + (1 - beta1) * transpose(left_vectors) @ grad
         # w = beta2 * w + (1 - beta2) * (transpose(U) @ g) ** 2
-        left_vectors_product = transpose(left_vectors) @ grad
-        exp_avg_sq_wide = (
-            beta2 * exp_avg_sq_wide + (1 - beta2) * left_vectors_product * left_vectors_product
-        )
+        grad_product = transpose(left_vectors) @ grad
+        exp_avg_sq_wide = beta2 * exp_avg_sq_wide + (1 - beta2) * grad_product * grad_product
         # u = U @ (n / (sqrt(w) + eps))
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         param = param - step_size * (left_vectors @ (exp_avg_wide / (sqrt(exp_avg_sq_wide) + eps)))

@@ -170,10 +170,8 @@ def update_not_tall(
         # n = beta1 * n + (1 - beta1) * transpose(U) @ g
         exp_avg_wide = beta1 * exp_avg_wide + (1 - beta1) * transpose(left_vectors) @ grad
         # w = beta2 * w + (1 - beta2) * (transpose(U) @ g) ** 2
-        left_vectors_product = transpose(left_vectors) @ grad
-        exp_avg_sq_wide = (
-            beta2 * exp_avg_sq_wide + (1 - beta2) * left_vectors_product * left_vectors_product
-        )
+        grad_product = transpose(left_vectors) @ grad
+        exp_avg_sq_wide = beta2 * exp_avg_sq_wide + (1 - beta2) * grad_product * grad_product
         # u = U @ (n / (sqrt(w) + eps))
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         param = param - step_size * (left_vectors @ (exp_avg_wide / (sqrt(exp_avg_sq_wide) + eps)))
@@ -234,10 +232,8 @@ def update_functional_not_tall(
         # n = beta1 * n + (1 - beta1) * transpose(U) @ g
         exp_avg_wide = beta1 * exp_avg_wide + (1 - beta1) * transpose(left_vectors) @ grad
         # w = beta2 * w + (1 - beta2) * (transpose(U) @ g) ** 2
-        left_vectors_product = transpose(left_vectors) @ grad
-        exp_avg_sq_wide = (
-            beta2 * exp_avg_sq_wide + (1 - beta2) * left_vectors_product * left_vectors_product
-        )
+        grad_product = transpose(left_vectors) @ grad
+        exp_avg_sq_wide = beta2 * exp_avg_sq_wide + (1 - beta2) * grad_product * grad_product
         # u = U @ (n / (sqrt(w) + eps))
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         param = param - step_size * (left_vectors @ (exp_avg_wide / (sqrt(exp_avg_sq_wide) + eps)))

@@ -7,7 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.linear_algebra import singular_vectors, transpose
 from optgen.runtime.eager.scalars import advance, minimum, remainder, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
@@ -46,7 +46,7 @@ def update_tall(
     bias_correction1 = 1 - beta1**step
     step_size = lr * scale * bias_correction2_sqrt / bias_correction1
 
-    for sublist in equal_lists(params, grads, right_vectors_list, exp_avgs, exp_avg_sqs):
+    for sublist in equal_sublists(params, grads, right_vectors_list, exp_avgs, exp_avg_sqs):
         params, grads, right_vectors_list, exp_avgs, exp_avg_sqs = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)
@@ -60,20 +60,20 @@ def update_tall(
             # W = singular_vectors(transpose(g), rank)
             right_vectors = singular_vectors(transpose(grad), scaled_rank)
         # m = beta1 * m + (1 - beta1) * g @ W
-        grad_value = one_minus_beta1 * grad
-        grad_value_product = grad_value @ right_vectors
+        grad_scaled = one_minus_beta1 * grad
+        grad_product2 = grad_scaled @ right_vectors
         # v = beta2 * v + (1 - beta2) * (g @ W) ** 2
         grad_product = grad @ right_vectors
         # m = beta1 * m + (1 - beta1) * g @ W
         # v = beta2 * v + (1 - beta2) * (g @ W) ** 2
         # u = m / (sqrt(v) + eps) @ transpose(W)
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-        exp_avg_value = grad_value_product
+        exp_avg_quotient = grad_product2
         sweep1(
             exp_avg,
             grad_product,
             exp_avg_sq,
-            exp_avg_value,
+            exp_avg_quotient,
             beta1=beta1,
             beta2=beta2,
             one_minus_beta2=one_minus_beta2,
@@ -81,11 +81,11 @@ def update_tall(
         )
         # u = m / (sqrt(v) + eps) @ transpose(W)
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-        exp_avg_value_product = exp_avg_value @ transpose(right_vectors)
+        exp_avg_product = exp_avg_quotient @ transpose(right_vectors)
         # u = m / (sqrt(v) + eps) @ transpose(W)
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         # p = p - lr * weight_decay * p
-        sweep2(param, exp_avg_value_product, step_size=step_size, decay=decay)
+        sweep2(param, exp_avg_product, step_size=step_size, decay=decay)
         write_back(params, param)
         write_back(right_vectors_list, right_vectors)
         write_back(exp_avgs, exp_avg)
@@ -122,7 +122,9 @@ def update_not_tall(
     bias_correction1 = 1 - beta1**step
     step_size = lr * scale * bias_correction2_sqrt / bias_correction1
 
-    for sublist in equal_lists(params, grads, left_vectors_list, exp_avg_wides, exp_avg_sq_wides):
+    for sublist in equal_sublists(
+        params, grads, left_vectors_list, exp_avg_wides, exp_avg_sq_wides
+    ):
         params, grads, left_vectors_list, exp_avg_wides, exp_avg_sq_wides = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)
@@ -137,20 +139,20 @@ def update_not_tall(
             left_vectors = singular_vectors(grad, scaled_rank)
         # n = beta1 * n + (1 - beta1) * transpose(U) @ g
         left_vectors_transpose = transpose(left_vectors)
-        left_vectors_transpose_value = one_minus_beta1 * left_vectors_transpose
-        left_vectors_transpose_value_product = left_vectors_transpose_value @ grad
+        left_vectors_transpose_scaled = one_minus_beta1 * left_vectors_transpose
+        grad_product2 = left_vectors_transpose_scaled @ grad
         # w = beta2 * w + (1 - beta2) * (transpose(U) @ g) ** 2
-        left_vectors_product = transpose(left_vectors) @ grad
+        grad_product = transpose(left_vectors) @ grad
         # n = beta1 * n + (1 - beta1) * transpose(U) @ g
         # w = beta2 * w + (1 - beta2) * (transpose(U) @ g) ** 2
         # u = U @ (n / (sqrt(w) + eps))
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-        exp_avg_wide_value = left_vectors_transpose_value_product
+        exp_avg_wide_quotient = grad_product2
         sweep3(
             exp_avg_wide,
-            left_vectors_product,
+            grad_product,
             exp_avg_sq_wide,
-            exp_avg_wide_value,
+            exp_avg_wide_quotient,
             beta1=beta1,
             beta2=beta2,
             one_minus_beta2=one_minus_beta2,
@@ -158,11 +160,11 @@ def update_not_tall(
         )
         # u = U @ (n / (sqrt(w) + eps))
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-        left_vectors_product2 = left_vectors @ exp_avg_wide_value
+        left_vectors_product = left_vectors @ exp_avg_wide_quotient
         # u = U @ (n / (sqrt(w) + eps))
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         # p = p - lr * weight_decay * p
-        sweep4(param, left_vectors_product2, step_size=step_size, decay=decay)
+        sweep4(param, left_vectors_product, step_size=step_size, decay=decay)
         write_back(params, param)
         write_back(left_vectors_list, left_vectors)
         write_back(exp_avg_wides, exp_avg_wide)

@@ -31,7 +31,7 @@ def update(
     bias_correction1 = 1 - beta1**step
     exp_avg_scale = bias_correction2_sqrt / bias_correction1
 
-    for chunk in chunks(params, grads, exp_avgs, exp_avg_sqs, alive=5):
+    for chunk in chunks(params, grads, exp_avgs, exp_avg_sqs, live_lists=5):
         params, grads, exp_avgs, exp_avg_sqs = chunk
         if maximize:
             # g = -g

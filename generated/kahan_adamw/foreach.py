@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.rounding import in_wider_dtype, rounded
 from optgen.runtime.eager.scalars import advance, sqrt
 from optgen.runtime.eager.slices import chunks
-from optgen.runtime.eager.storage import in_wider_dtype, rounded
 
 
 def update(
@@ -35,7 +35,7 @@ def update(
     machine_eps = torch.finfo(params[0].dtype).eps
 
     for chunk in in_wider_dtype(
-        chunks(params, grads, exp_avgs, exp_avg_sqs, compensations, alive=6),
+        chunks(params, grads, exp_avgs, exp_avg_sqs, compensations, live_lists=6),
         (True, False, True, True, True),
         params,
     ):

@@ -14,7 +14,7 @@ from optgen.runtime.eager.linear_algebra import (
 )
 from optgen.runtime.eager.reductions import col_sum, row_sum
 from optgen.runtime.eager.scalars import advance, divide, lerp, maximum, minimum, remainder, sqrt
-from optgen.runtime.eager.working_copies import equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -62,7 +62,7 @@ def update(
         scaled_count = maximum(10, minimum(count, max_clamp_value))
         scaled_count2 = maximum(10, minimum(count2, max_clamp_value))
 
-    for sublist in equal_lists(
+    for sublist in equal_sublists(
         params,
         grads,
         exp_avgs,
@@ -118,8 +118,8 @@ def update(
             whitening_right = whitening_right + 1 / init_factor_sqrt
         else:
             # x = transpose(U) @ g @ W
-            basis_left_product = transpose(basis_left) @ grad
-            x = basis_left_product @ basis_right
+            grad_product = transpose(basis_left) @ grad
+            x = grad_product @ basis_right
             # m = lerp(m, x, 1 - beta1)
             exp_avg = lerp(exp_avg, x, 1 - beta1)
             # v = lerp(v, x**2, 1 - beta2)
@@ -132,7 +132,7 @@ def update(
             param = (1 - lr * weight_decay) * param
             # y, z = g @ W * b, transpose(U) @ g * a
             y = grad @ basis_right * whitening_right_before
-            z = basis_left_product * whitening_left_before
+            z = grad_product * whitening_left_before
             # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
             gram_left = lerp(gram_left, inverse_cols * (y @ transpose(y)), one_minus_decay)
             # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)

@@ -105,8 +105,8 @@ def update(
             whitening_right = whitening_right + 1 / init_factor_sqrt
         else:
             # x = transpose(U) @ g @ W
-            basis_left_product = transpose(basis_left) @ grad
-            x = basis_left_product @ basis_right
+            grad_product = transpose(basis_left) @ grad
+            x = grad_product @ basis_right
             # m = lerp(m, x, 1 - beta1)
             exp_avg = lerp(exp_avg, x, 1 - beta1)
             # v = lerp(v, x**2, 1 - beta2)
@@ -119,7 +119,7 @@ def update(
             param = (1 - lr * weight_decay) * param
             # y, z = g @ W * b, transpose(U) @ g * a
             y = grad @ basis_right * whitening_right_before
-            z = basis_left_product * whitening_left_before
+            z = grad_product * whitening_left_before
             # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
             gram_left = lerp(gram_left, inverse_cols * (y @ transpose(y)), one_minus_decay)
             # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
@@ -268,8 +268,8 @@ def update_functional(
             whitening_left_then = whitening_left + 1 / init_factor_sqrt
             whitening_right_then = whitening_right + 1 / init_factor_sqrt
             # x = transpose(U) @ g @ W
-            basis_left_product = transpose(basis_left) @ grad
-            x = basis_left_product @ basis_right
+            grad_product = transpose(basis_left) @ grad
+            x = grad_product @ basis_right
             # m = lerp(m, x, 1 - beta1)
             exp_avg_else = lerp(exp_avg, x, 1 - beta1)
             # v = lerp(v, x**2, 1 - beta2)
@@ -282,7 +282,7 @@ def update_functional(
             param_else = (1 - lr * weight_decay) * param_else
             # y, z = g @ W * b, transpose(U) @ g * a
             y = grad @ basis_right * whitening_right_before
-            z = basis_left_product * whitening_left_before
+            z = grad_product * whitening_left_before
             # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
             gram_left_else = lerp(gram_left, inverse_cols * (y @ transpose(y)), one_minus_decay)
             # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
@@ -358,8 +358,8 @@ def update_functional(
             whitening_right = whitening_right + 1 / init_factor_sqrt
         else:
             # x = transpose(U) @ g @ W
-            basis_left_product = transpose(basis_left) @ grad
-            x = basis_left_product @ basis_right
+            grad_product = transpose(basis_left) @ grad
+            x = grad_product @ basis_right
             # m = lerp(m, x, 1 - beta1)
             exp_avg = lerp(exp_avg, x, 1 - beta1)
             # v = lerp(v, x**2, 1 - beta2)
@@ -372,7 +372,7 @@ def update_functional(
             param = (1 - lr * weight_decay) * param
             # y, z = g @ W * b, transpose(U) @ g * a
             y = grad @ basis_right * whitening_right_before
-            z = basis_left_product * whitening_left_before
+            z = grad_product * whitening_left_before
             # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
             gram_left = lerp(gram_left, inverse_cols * (y @ transpose(y)), one_minus_decay)
             # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)

@@ -15,7 +15,12 @@ from optgen.runtime.eager.linear_algebra import (
 from optgen.runtime.eager.reductions import col_sum, row_sum
 from optgen.runtime.eager.scalars import advance, divide, lerp, maximum, minimum, remainder, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import empty_like, equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import (
+    empty_like,
+    equal_sublists,
+    working_value,
+    write_back,
+)
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
@@ -54,7 +59,7 @@ def update(
     beta1, beta2 = betas
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
-    decay2 = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     if shampoo_beta >= 0:
         decay = shampoo_beta
     else:
@@ -74,7 +79,7 @@ def update(
         scaled_count = maximum(10, minimum(count, max_clamp_value))
         scaled_count2 = maximum(10, minimum(count2, max_clamp_value))
 
-    for sublist in equal_lists(
+    for sublist in equal_sublists(
         params,
         grads,
         exp_avgs,
@@ -115,12 +120,12 @@ def update(
             grad = -grad
         if step == 1:
             # L = lerp(L, g @ transpose(g) / cols(p), 1 - decay)
-            grad_product = grad @ transpose(grad)
+            grad_row_gram = grad @ transpose(grad)
             # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
-            grad_product2 = transpose(grad) @ grad
+            grad_col_gram = transpose(grad) @ grad
             # L = lerp(L, g @ transpose(g) / cols(p), 1 - decay)
             sweep1(
-                gram_left, grad_product, inverse_cols=inverse_cols, one_minus_decay=one_minus_decay
+                gram_left, grad_row_gram, inverse_cols=inverse_cols, one_minus_decay=one_minus_decay
             )
             # U, W = basis(L), basis(R)
             basis_left = permuted_columns(
@@ -129,7 +134,7 @@ def update(
             # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
             sweep2(
                 gram_right,
-                grad_product2,
+                grad_col_gram,
                 inverse_rows=inverse_rows,
                 one_minus_decay=one_minus_decay,
             )
@@ -142,31 +147,31 @@ def update(
             whitening_right = whitening_right + inverse_init_factor_sqrt
         else:
             # x = transpose(U) @ g @ W
-            basis_left_product = transpose(basis_left) @ grad
-            x = basis_left_product @ basis_right
+            grad_product = transpose(basis_left) @ grad
+            x = grad_product @ basis_right
             # m = lerp(m, x, 1 - beta1)
             # v = lerp(v, x**2, 1 - beta2)
             # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
-            exp_avg_value = empty_like(x)
+            exp_avg_quotient = empty_like(x)
             sweep3(
                 exp_avg,
                 x,
                 exp_avg_sq,
-                exp_avg_value,
+                exp_avg_quotient,
                 one_minus_beta1=one_minus_beta1,
                 one_minus_beta2=one_minus_beta2,
                 eps=eps,
             )
             # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
-            basis_left_value = lr * basis_left
-            basis_left_value_product = basis_left_value @ exp_avg_value @ transpose(basis_right)
+            basis_left_scaled = lr * basis_left
+            exp_avg_product = basis_left_scaled @ exp_avg_quotient @ transpose(basis_right)
             # y, z = g @ W * b, transpose(U) @ g * a
             y = grad @ basis_right * whitening_right_before
-            z = basis_left_product * whitening_left_before
+            z = grad_product * whitening_left_before
             # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
-            y_product = y @ transpose(y)
+            y_row_gram = y @ transpose(y)
             # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
-            z_product = transpose(z) @ z
+            z_col_gram = transpose(z) @ z
             # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
             x_sq_row_sum = row_sum(x * whitening_right_before * x * whitening_right_before)
             x_sq_col_sum = col_sum(x * whitening_left_before * x * whitening_left_before)
@@ -198,12 +203,14 @@ def update(
             )
             # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
             # p = p - lr * weight_decay * p
-            sweep4(param, basis_left_value_product, decay2=decay2)
+            sweep4(param, exp_avg_product, decay_factor=decay_factor)
             # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
-            sweep5(gram_left, y_product, inverse_cols=inverse_cols, one_minus_decay=one_minus_decay)
+            sweep5(
+                gram_left, y_row_gram, inverse_cols=inverse_cols, one_minus_decay=one_minus_decay
+            )
             # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
             sweep6(
-                gram_right, z_product, inverse_rows=inverse_rows, one_minus_decay=one_minus_decay
+                gram_right, z_col_gram, inverse_rows=inverse_rows, one_minus_decay=one_minus_decay
             )
             if remainder(step - 1, precondition_frequency) == 0:
                 # momentum = U @ m @ transpose(W)

@@ -18,7 +18,7 @@ from optgen.runtime.eager.scalars import (
     sqrt,
     where,
 )
-from optgen.runtime.eager.working_copies import equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -51,7 +51,7 @@ def update(
     stream = streams[0].item()
     max_average, largest = grad_clip_max_amps
     one_minus_betaL = 1 - betaL
-    scaled_step = 1 - minimum((step - 1) / step, momentum)
+    lerp_weight = 1 - minimum((step - 1) / step, momentum)
     if fresh_Q_left:
         preconditioner_init_scale_sqrt = sqrt(preconditioner_init_scale)
     if remainder(step - 1, update_every) == 0:
@@ -60,7 +60,7 @@ def update(
         Q_left_weight = lr_preconditioner * cols(params[0])
         Q_right_weight = lr_preconditioner * rows(params[0])
 
-    for sublist in equal_lists(params, grads, emas, Q_lefts, Q_rights, L_lefts, L_rights):
+    for sublist in equal_sublists(params, grads, emas, Q_lefts, Q_rights, L_lefts, L_rights):
         params, grads, emas, Q_lefts, Q_rights, L_lefts, L_rights = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)
@@ -75,7 +75,7 @@ def update(
         # p = p - lr * weight_decay * p
         param = (1 - lr * weight_decay) * param
         # m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))
-        ema = lerp(ema, grad, scaled_step)
+        ema = lerp(ema, grad, lerp_weight)
         if fresh_Q_left:
             # U = sqrt(preconditioner_init_scale) * identity(U)
             Q_left = preconditioner_init_scale_sqrt * identity(Q_left)

@@ -54,7 +54,7 @@ def update(
     stream = streams[0].item()
     max_average, largest = grad_clip_max_amps
     one_minus_betaL = 1 - betaL
-    scaled_step = 1 - minimum((step - 1) / step, momentum)
+    lerp_weight = 1 - minimum((step - 1) / step, momentum)
     if fresh_Q_left:
         preconditioner_init_scale_sqrt = sqrt(preconditioner_init_scale)
     if remainder(step - 1, update_every) == 0:
@@ -77,7 +77,7 @@ def update(
         # p = p - lr * weight_decay * p
         param = (1 - lr * weight_decay) * param
         # m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))
-        ema = lerp(ema, grad, scaled_step)
+        ema = lerp(ema, grad, lerp_weight)
         if fresh_Q_left:
             # U = sqrt(preconditioner_init_scale) * identity(U)
             Q_left = preconditioner_init_scale_sqrt * identity(Q_left)
@@ -213,7 +213,7 @@ def update_functional(
         stream = read_one(streams[index], capturable)
         max_average, largest = grad_clip_max_amps
         one_minus_betaL = 1 - betaL
-        scaled_step = 1 - minimum((step - 1) / step, momentum)
+        lerp_weight = 1 - minimum((step - 1) / step, momentum)
         if fresh_Q_left:
             preconditioner_init_scale_sqrt = sqrt(preconditioner_init_scale)
         if capturable or remainder(step - 1, update_every) == 0:
@@ -228,7 +228,7 @@ def update_functional(
         # p = p - lr * weight_decay * p
         param = (1 - lr * weight_decay) * param
         # m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))
-        ema = lerp(ema, grad, scaled_step)
+        ema = lerp(ema, grad, lerp_weight)
         if fresh_Q_left:
             # U = sqrt(preconditioner_init_scale) * identity(U)
             Q_left = preconditioner_init_scale_sqrt * identity(Q_left)

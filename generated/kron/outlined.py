@@ -19,7 +19,12 @@ from optgen.runtime.eager.scalars import (
     where,
 )
 from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import empty_like, equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import (
+    empty_like,
+    equal_sublists,
+    working_value,
+    write_back,
+)
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
@@ -56,7 +61,7 @@ def update(
     max_average, largest = grad_clip_max_amps
     decay = 1 - lr * weight_decay
     one_minus_betaL = 1 - betaL
-    scaled_step = 1 - minimum((step - 1) / step, momentum)
+    lerp_weight = 1 - minimum((step - 1) / step, momentum)
     if fresh_Q_left:
         preconditioner_init_scale_sqrt = sqrt(preconditioner_init_scale)
     if remainder(step - 1, update_every) == 0:
@@ -65,7 +70,7 @@ def update(
         Q_left_weight = lr_preconditioner * cols(params[0])
         Q_right_weight = lr_preconditioner * rows(params[0])
 
-    for sublist in equal_lists(params, grads, emas, Q_lefts, Q_rights, L_lefts, L_rights):
+    for sublist in equal_sublists(params, grads, emas, Q_lefts, Q_rights, L_lefts, L_rights):
         params, grads, emas, Q_lefts, Q_rights, L_lefts, L_rights = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)
@@ -80,7 +85,7 @@ def update(
         # p = p - lr * weight_decay * p
         # m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))
         ema_after = empty_like(ema)
-        sweep1(param, ema, ema_after, grad, decay=decay, scaled_step=scaled_step)
+        sweep1(param, ema, ema_after, grad, decay=decay, lerp_weight=lerp_weight)
         ema = ema_after
         if fresh_Q_left:
             # U = sqrt(preconditioner_init_scale) * identity(U)
@@ -164,8 +169,8 @@ def update(
         # u = transpose(U) @ U @ m @ transpose(W) @ W
         u = transpose(Q_left) @ Q_left @ ema @ transpose(Q_right) @ Q_right
         # u = u * minimum(max_average / rms(u), 1)
-        u_value = u * u
-        u_sq_sum = total(u_value)
+        u_product = u * u
+        u_sq_sum = total(u_product)
         # u = u * minimum(max_average / rms(u), 1)
         # p = p - lr * clamp(u, -largest, largest)
         param = param - lr * clamp(

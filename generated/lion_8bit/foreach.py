@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.rounding import in_wider_dtype
 from optgen.runtime.eager.slices import chunks
-from optgen.runtime.eager.storage import in_wider_dtype
 
 
 def update(

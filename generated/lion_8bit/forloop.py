@@ -4,9 +4,9 @@
 
 from torch import Tensor
 
+from optgen.runtime.eager.rounding import in_wider_dtype, wider
 from optgen.runtime.eager.scalars import sign
 from optgen.runtime.eager.slices import slices
-from optgen.runtime.eager.storage import in_wider_dtype, wider
 
 
 def update(

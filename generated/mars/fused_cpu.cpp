@@ -26,7 +26,7 @@ struct MARSRule : Rule {
     // Results of the scalar program that the loops read.
     struct Scalars {
         double param_ndim, grad_weight, last_grad_weight, one_minus_beta1, beta2, one_minus_beta2;
-        double decay2, step_size, scaled_eps;
+        double decay_factor, step_size, scaled_eps;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
@@ -103,7 +103,7 @@ struct MARSRule : Rule {
         }
         one_minus_beta1 = 1 - beta1;
         const double one_minus_beta2 = 1 - beta2;
-        const double decay2 = 1 - rate * decay;
+        const double decay_factor = 1 - rate * decay;
         const double bias_correction2 = 1 - pow(beta2, step);
         const double bias_correction2_sqrt = sqrt(bias_correction2);
         const double scaled_eps = eps * bias_correction2_sqrt;
@@ -111,7 +111,7 @@ struct MARSRule : Rule {
         const double step_size = rate * bias_correction2_sqrt / bias_correction1;
         return {
             param_ndim, grad_weight, last_grad_weight, one_minus_beta1, beta2, one_minus_beta2,
-            decay2, step_size, scaled_eps};
+            decay_factor, step_size, scaled_eps};
     }
 
     template <class S, class C>
@@ -168,7 +168,7 @@ struct MARSRule : Rule {
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C beta2 = C(scalars.beta2);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
-        const C decay2 = C(scalars.decay2);
+        const C decay_factor = C(scalars.decay_factor);
         const C step_size = C(scalars.step_size);
         const C scaled_eps = C(scalars.scaled_eps);
         const C c_scale = C(numbers.c_scale);
@@ -204,7 +204,7 @@ struct MARSRule : Rule {
             exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * c * c;
             // u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
             // p = p - rate * (decay * p + u)
-            param = decay2 * param - step_size * exp_avg / (sqrt(exp_avg_sq) + scaled_eps);
+            param = decay_factor * param - step_size * exp_avg / (sqrt(exp_avg_sq) + scaled_eps);
 
             store_as<S>(params + i, param);
             store_as<S>(exp_avgs + i, exp_avg);

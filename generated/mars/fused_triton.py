@@ -83,7 +83,7 @@ def mars_scalars(rows, hypers, shapes, scalars, found_inf, tensors, STEP_T: tl.c
         decay = weight_decay_1d
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
-    decay2 = 1 - rate * decay
+    decay_factor = 1 - rate * decay
     bias_correction2 = 1 - ipow(beta2, step)
     bias_correction2_sqrt = sqrt(bias_correction2)
     scaled_eps = eps * bias_correction2_sqrt
@@ -96,7 +96,7 @@ def mars_scalars(rows, hypers, shapes, scalars, found_inf, tensors, STEP_T: tl.c
     tl.store(scalars + 4, one_minus_beta1)
     tl.store(scalars + 5, beta2)
     tl.store(scalars + 6, one_minus_beta2)
-    tl.store(scalars + 7, decay2)
+    tl.store(scalars + 7, decay_factor)
     tl.store(scalars + 8, step_size)
     tl.store(scalars + 9, scaled_eps)
 
@@ -222,7 +222,7 @@ def mars_tile2(
     one_minus_beta1 = tl.load(scalars + 4).to(dtype)
     beta2 = tl.load(scalars + 5).to(dtype)
     one_minus_beta2 = tl.load(scalars + 6).to(dtype)
-    decay2 = tl.load(scalars + 7).to(dtype)
+    decay_factor = tl.load(scalars + 7).to(dtype)
     step_size = tl.load(scalars + 8).to(dtype)
     scaled_eps = tl.load(scalars + 9).to(dtype)
 
@@ -245,7 +245,7 @@ def mars_tile2(
     exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * c * c
     # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
     # p = p - rate * (decay * p + u)
-    param = decay2 * param - step_size * div(exp_avg, sqrt(exp_avg_sq) + scaled_eps)
+    param = decay_factor * param - step_size * div(exp_avg, sqrt(exp_avg_sq) + scaled_eps)
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
     tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import inverse_root, transpose
 from optgen.runtime.eager.scalars import advance, lerp, remainder
-from optgen.runtime.eager.working_copies import equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
 
 
 def update(
@@ -31,7 +31,7 @@ def update(
     bias_correction1 = 1 - beta1**step
     exp_avg_scale = lr / bias_correction1
 
-    for sublist in equal_lists(params, grads, exp_avgs, grams, roots):
+    for sublist in equal_sublists(params, grads, exp_avgs, grams, roots):
         params, grads, exp_avgs, grams, roots = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)

@@ -7,7 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.linear_algebra import inverse_root, transpose
 from optgen.runtime.eager.scalars import advance, remainder
 from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
@@ -39,7 +39,7 @@ def update(
     bias_correction1 = 1 - beta1**step
     exp_avg_scale = lr / bias_correction1
 
-    for sublist in equal_lists(params, grads, exp_avgs, grams, roots):
+    for sublist in equal_sublists(params, grads, exp_avgs, grams, roots):
         params, grads, exp_avgs, grams, roots = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)
@@ -50,19 +50,19 @@ def update(
             # g = -g
             grad = -grad
         # R = lerp(R, transpose(g) @ g, 1 - beta2)
-        grad_product = transpose(grad) @ grad
+        grad_col_gram = transpose(grad) @ grad
         # m = lerp(m, g, 1 - beta1)
         sweep1(exp_avg, grad, one_minus_beta1=one_minus_beta1)
         # R = lerp(R, transpose(g) @ g, 1 - beta2)
-        sweep2(gram, grad_product, one_minus_beta2=one_minus_beta2)
+        sweep2(gram, grad_col_gram, one_minus_beta2=one_minus_beta2)
         if remainder(step - 1, every) == 0:
             # B = inverse_root(R / (1 - beta2**t), 2, eps)
-            gram_value = inverse_bias_correction2 * gram
-            root = inverse_root(gram_value, 2, eps)
+            gram_scaled = inverse_bias_correction2 * gram
+            root = inverse_root(gram_scaled, 2, eps)
         # p = p - lr / (1 - beta1**t) * m @ B
-        exp_avg_value = exp_avg_scale * exp_avg
-        exp_avg_value_product = exp_avg_value @ root
-        sweep3(param, exp_avg_value_product)
+        exp_avg_scaled = exp_avg_scale * exp_avg
+        exp_avg_product = exp_avg_scaled @ root
+        sweep3(param, exp_avg_product)
         write_back(params, param)
         write_back(exp_avgs, exp_avg)
         write_back(grams, gram)

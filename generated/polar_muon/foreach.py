@@ -7,7 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.linear_algebra import transpose
 from optgen.runtime.eager.reductions import total
 from optgen.runtime.eager.scalars import divide, maximum, sqrt
-from optgen.runtime.eager.working_copies import equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -25,7 +25,7 @@ def update(
     one_minus_momentum = 1 - momentum
     step_size = lr * sqrt(maximum(1, divide(rows(params[0]), cols(params[0]))))
 
-    for sublist in equal_lists(params, grads, momentum_buffers):
+    for sublist in equal_sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)

@@ -8,7 +8,12 @@ from optgen.runtime.eager.linear_algebra import transpose
 from optgen.runtime.eager.reductions import total
 from optgen.runtime.eager.scalars import divide, maximum, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import empty_like, equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import (
+    empty_like,
+    equal_sublists,
+    working_value,
+    write_back,
+)
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
@@ -38,7 +43,7 @@ def update(
     decay = 1 - lr * weight_decay
     step_size = lr * sqrt(maximum(1, divide(rows(params[0]), cols(params[0]))))
 
-    for sublist in equal_lists(params, grads, momentum_buffers):
+    for sublist in equal_sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)
@@ -50,17 +55,17 @@ def update(
         # x = (1 - momentum) * g + momentum * b
         # x = x / (1.02 * norm(x) + 1e-6)
         x = empty_like(grad)
-        x_value = empty_like(grad)
+        x_product = empty_like(grad)
         sweep1(
             momentum_buffer,
             grad,
             x,
-            x_value,
+            x_product,
             momentum=momentum,
             one_minus_momentum=one_minus_momentum,
         )
         # x = x / (1.02 * norm(x) + 1e-6)
-        x_sq_sum = total(x_value)
+        x_sq_sum = total(x_product)
         # x = x / (1.02 * norm(x) + 1e-6)
         # gram = x @ transpose(x)
         gram = (
@@ -71,59 +76,59 @@ def update(
         )
         # x = x / (1.02 * norm(x) + 1e-6)
         # x = polar(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
-        gram_value = 15.878769915207462 * gram
-        gram_value_product = gram_value @ gram
-        x_sq_sum_value = 1 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x
-        gram_value2 = gram_value_product
-        sweep2(gram_value2, gram)
-        gram_value2_product = gram_value2 @ x_sq_sum_value
-        x = 8.156554524902461 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x + gram_value2_product
+        gram_scaled = 15.878769915207462 * gram
+        gram_product = gram_scaled @ gram
+        x_sq_sum_scaled = 1 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x
+        gram_sum = gram_product
+        sweep2(gram_sum, gram)
+        x_product2 = gram_sum @ x_sq_sum_scaled
+        x = 8.156554524902461 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x + x_product2
         # gram = x @ transpose(x)
         gram2 = x @ transpose(x)
         # x = polar(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-        gram2_value = 0.5000178451051316 * gram2
-        gram2_value_product = gram2_value @ gram2
-        gram2_value2 = gram2_value_product
-        sweep3(gram2_value2, gram2)
-        gram2_value2_product = gram2_value2 @ x
+        gram2_scaled = 0.5000178451051316 * gram2
+        gram2_product = gram2_scaled @ gram2
+        gram2_sum = gram2_product
+        sweep3(gram2_sum, gram2)
+        x_product3 = gram2_sum @ x
         x_after = empty_like(x)
-        sweep4(x_after, x, gram2_value2_product)
+        sweep4(x_after, x, x_product3)
         x = x_after
         # gram = x @ transpose(x)
         gram3 = x @ transpose(x)
         # x = polar(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
-        gram3_value = 0.5060648178503393 * gram3
-        gram3_value_product = gram3_value @ gram3
-        gram3_value2 = gram3_value_product
-        sweep5(gram3_value2, gram3)
-        gram3_value2_product = gram3_value2 @ x
+        gram3_scaled = 0.5060648178503393 * gram3
+        gram3_product = gram3_scaled @ gram3
+        gram3_sum = gram3_product
+        sweep5(gram3_sum, gram3)
+        x_product4 = gram3_sum @ x
         x_after2 = empty_like(x)
-        sweep6(x_after2, x, gram3_value2_product)
+        sweep6(x_after2, x, x_product4)
         x = x_after2
         # gram = x @ transpose(x)
         gram4 = x @ transpose(x)
         # x = polar(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
-        gram4_value = 0.46449024233003106 * gram4
-        gram4_value_product = gram4_value @ gram4
-        gram4_value2 = gram4_value_product
-        sweep7(gram4_value2, gram4)
-        gram4_value2_product = gram4_value2 @ x
+        gram4_scaled = 0.46449024233003106 * gram4
+        gram4_product = gram4_scaled @ gram4
+        gram4_sum = gram4_product
+        sweep7(gram4_sum, gram4)
+        x_product5 = gram4_sum @ x
         x_after3 = empty_like(x)
-        sweep8(x_after3, x, gram4_value2_product)
+        sweep8(x_after3, x, x_product5)
         x = x_after3
         # gram = x @ transpose(x)
         gram5 = x @ transpose(x)
         # x = polar(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
-        gram5_value = 0.42323551169305323 * gram5
-        gram5_value_product = gram5_value @ gram5
-        gram5_value2 = gram5_value_product
-        sweep9(gram5_value2, gram5)
-        gram5_value2_product = gram5_value2 @ x
+        gram5_scaled = 0.42323551169305323 * gram5
+        gram5_product = gram5_scaled @ gram5
+        gram5_sum = gram5_product
+        sweep9(gram5_sum, gram5)
+        x_product6 = gram5_sum @ x
         # x = polar(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
         # p = p - lr * weight_decay * p
         # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * x
         x_after4 = empty_like(x)
-        sweep10(param, x, x_after4, gram5_value2_product, decay=decay, step_size=step_size)
+        sweep10(param, x, x_after4, x_product6, decay=decay, step_size=step_size)
         x = x_after4
         write_back(params, param)
         write_back(momentum_buffers, momentum_buffer)

@@ -25,7 +25,7 @@ def update(
     eta_minus, eta_plus = etas
     s_min, s_max = step_sizes
 
-    for chunk in chunks(params, grads, prevs, state_step_sizes, alive=7):
+    for chunk in chunks(params, grads, prevs, state_step_sizes, live_lists=7):
         params, grads, prevs, state_step_sizes = chunk
         if maximize:
             # g = -g

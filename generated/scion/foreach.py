@@ -7,7 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.linear_algebra import newton_schulz
 from optgen.runtime.eager.reductions import total
 from optgen.runtime.eager.scalars import divide, lerp, sign, sqrt
-from optgen.runtime.eager.working_copies import equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -31,7 +31,7 @@ def update_factored(
     else:
         momentum_buffer_matrix_orthogonalize_weight = sqrt(divide(rows(params[0]), cols(params[0])))
 
-    for sublist in equal_lists(params, grads, momentum_buffers):
+    for sublist in equal_sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)
@@ -74,7 +74,7 @@ def update_not_factored(
     maximize: bool,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for sublist in equal_lists(params, grads, momentum_buffers):
+    for sublist in equal_sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)

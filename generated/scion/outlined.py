@@ -8,7 +8,12 @@ from optgen.runtime.eager.linear_algebra import newton_schulz
 from optgen.runtime.eager.reductions import total
 from optgen.runtime.eager.scalars import divide, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import empty_like, equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import (
+    empty_like,
+    equal_sublists,
+    working_value,
+    write_back,
+)
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
@@ -39,7 +44,7 @@ def update_factored(
     else:
         momentum_buffer_matrix_orthogonalize_weight = sqrt(divide(rows(params[0]), cols(params[0])))
 
-    for sublist in equal_lists(params, grads, momentum_buffers):
+    for sublist in equal_sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)
@@ -86,7 +91,7 @@ def update_not_factored(
     one_minus_lr = 1 - lr
     step_size = lr * scale
 
-    for sublist in equal_lists(params, grads, momentum_buffers):
+    for sublist in equal_sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)
@@ -96,10 +101,10 @@ def update_not_factored(
             grad = -grad
         # b = lerp(b, g, momentum)
         # u = b / (rms(b) + 1e-8)
-        momentum_buffer_value = empty_like(grad)
-        sweep4(momentum_buffer, grad, momentum_buffer_value, momentum=momentum)
+        momentum_buffer_product = empty_like(grad)
+        sweep4(momentum_buffer, grad, momentum_buffer_product, momentum=momentum)
         # u = b / (rms(b) + 1e-8)
-        momentum_buffer_sq_sum = total(momentum_buffer_value)
+        momentum_buffer_sq_sum = total(momentum_buffer_product)
         u = 1 / (sqrt(momentum_buffer_sq_sum / params[0].numel()) + 1e-08) * momentum_buffer
         if not unconstrained:
             # p = p - lr * p

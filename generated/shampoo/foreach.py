@@ -6,7 +6,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import identity, inverse_root, transpose
 from optgen.runtime.eager.scalars import advance, remainder, sqrt
-from optgen.runtime.eager.working_copies import equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
 
 
 def update_factored(
@@ -28,7 +28,7 @@ def update_factored(
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     step = advance(state_steps)
 
-    for sublist in equal_lists(params, grads, gram_lefts, gram_rights, root_lefts, root_rights):
+    for sublist in equal_sublists(params, grads, gram_lefts, gram_rights, root_lefts, root_rights):
         params, grads, gram_lefts, gram_rights, root_lefts, root_rights = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)
@@ -82,7 +82,7 @@ def update_not_factored(
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     advance(state_steps)
 
-    for sublist in equal_lists(params, grads, state_sums):
+    for sublist in equal_sublists(params, grads, state_sums):
         params, grads, state_sums = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)

@@ -7,7 +7,12 @@ from torch import Tensor
 from optgen.runtime.eager.linear_algebra import identity, inverse_root, transpose
 from optgen.runtime.eager.scalars import advance, remainder
 from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import empty_like, equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import (
+    empty_like,
+    equal_sublists,
+    working_value,
+    write_back,
+)
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
@@ -33,7 +38,7 @@ def update_factored(
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     step = advance(state_steps)
 
-    for sublist in equal_lists(params, grads, gram_lefts, gram_rights, root_lefts, root_rights):
+    for sublist in equal_sublists(params, grads, gram_lefts, gram_rights, root_lefts, root_rights):
         params, grads, gram_lefts, gram_rights, root_lefts, root_rights = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)
@@ -59,13 +64,13 @@ def update_factored(
             # R = eps * identity(R)
             gram_right = eps * gram_right_identity
         # L = L + g @ transpose(g)
-        grad_product = grad @ transpose(grad)
+        grad_row_gram = grad @ transpose(grad)
         # R = R + transpose(g) @ g
-        grad_product2 = transpose(grad) @ grad
+        grad_col_gram = transpose(grad) @ grad
         # L = L + g @ transpose(g)
-        gram_left = gram_left + grad_product
+        gram_left = gram_left + grad_row_gram
         # R = R + transpose(g) @ g
-        gram_right = gram_right + grad_product2
+        gram_right = gram_right + grad_col_gram
         if remainder(step - 1, update_freq) == 0:
             # A = inverse_root(L, 4, 0)
             root_left = inverse_root(gram_left, 4, 0)
@@ -73,8 +78,8 @@ def update_factored(
             root_right = inverse_root(gram_right, 4, 0)
         # u = A @ g @ B
         # p = p - lr * u
-        root_left_product = root_left @ grad @ root_right
-        sweep2(param, root_left_product, lr=lr)
+        grad_product = root_left @ grad @ root_right
+        sweep2(param, grad_product, lr=lr)
         write_back(params, param)
         write_back(gram_lefts, gram_left)
         write_back(gram_rights, gram_right)
@@ -98,7 +103,7 @@ def update_not_factored(
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     advance(state_steps)
 
-    for sublist in equal_lists(params, grads, state_sums):
+    for sublist in equal_sublists(params, grads, state_sums):
         params, grads, state_sums = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)

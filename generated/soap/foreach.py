@@ -14,7 +14,7 @@ from optgen.runtime.eager.linear_algebra import (
 )
 from optgen.runtime.eager.reductions import col_sum
 from optgen.runtime.eager.scalars import advance, divide, lerp, remainder, sqrt
-from optgen.runtime.eager.working_copies import equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
 
 
 def update_factored(
@@ -49,7 +49,7 @@ def update_factored(
         step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
     one_minus_decay = 1 - decay
 
-    for sublist in equal_lists(
+    for sublist in equal_sublists(
         params, grads, exp_avgs, exp_avg_sqs, gram_lefts, gram_rights, basis_lefts, basis_rights
     ):
         params, grads, exp_avgs, exp_avg_sqs, gram_lefts, gram_rights, basis_lefts, basis_rights = (
@@ -70,8 +70,8 @@ def update_factored(
             # m = beta1 * m + (1 - beta1) * g
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
             # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
-            basis_left_product = transpose(basis_left) @ grad @ basis_right
-            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * basis_left_product * basis_left_product
+            grad_product = transpose(basis_left) @ grad @ basis_right
+            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad_product * grad_product
             # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * (
@@ -139,7 +139,7 @@ def update_not_factored(
     if k > 0:
         step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
 
-    for sublist in equal_lists(params, grads, exp_avgs, exp_avg_sqs):
+    for sublist in equal_sublists(params, grads, exp_avgs, exp_avg_sqs):
         params, grads, exp_avgs, exp_avg_sqs = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)

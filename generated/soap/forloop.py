@@ -65,8 +65,8 @@ def update_factored(
             # m = beta1 * m + (1 - beta1) * g
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
             # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
-            basis_left_product = transpose(basis_left) @ grad @ basis_right
-            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * basis_left_product * basis_left_product
+            grad_product = transpose(basis_left) @ grad @ basis_right
+            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad_product * grad_product
             # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * (
@@ -160,10 +160,8 @@ def update_functional_factored(
             # m = beta1 * m + (1 - beta1) * g
             exp_avg_then = beta1 * exp_avg + (1 - beta1) * grad
             # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
-            basis_left_product = transpose(basis_left) @ grad @ basis_right
-            exp_avg_sq_then = (
-                beta2 * exp_avg_sq + (1 - beta2) * basis_left_product * basis_left_product
-            )
+            grad_product = transpose(basis_left) @ grad @ basis_right
+            exp_avg_sq_then = beta2 * exp_avg_sq + (1 - beta2) * grad_product * grad_product
             # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param_then = param - step_size * (
@@ -185,8 +183,8 @@ def update_functional_factored(
             # m = beta1 * m + (1 - beta1) * g
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
             # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
-            basis_left_product = transpose(basis_left) @ grad @ basis_right
-            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * basis_left_product * basis_left_product
+            grad_product = transpose(basis_left) @ grad @ basis_right
+            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad_product * grad_product
             # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * (

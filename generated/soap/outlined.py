@@ -15,7 +15,7 @@ from optgen.runtime.eager.linear_algebra import (
 from optgen.runtime.eager.reductions import col_sum
 from optgen.runtime.eager.scalars import advance, divide, remainder, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import equal_lists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
@@ -49,7 +49,7 @@ def update_factored(
     beta1, beta2 = betas
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
-    decay2 = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     # k = t - 1
     k = step - 1
     if shampoo_beta >= 0:
@@ -60,7 +60,7 @@ def update_factored(
         step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
     one_minus_decay = 1 - decay
 
-    for sublist in equal_lists(
+    for sublist in equal_sublists(
         params, grads, exp_avgs, exp_avg_sqs, gram_lefts, gram_rights, basis_lefts, basis_rights
     ):
         params, grads, exp_avgs, exp_avg_sqs, gram_lefts, gram_rights, basis_lefts, basis_rights = (
@@ -79,39 +79,39 @@ def update_factored(
             grad = -grad
         if k > 0:
             # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
-            basis_left_product = transpose(basis_left) @ grad @ basis_right
+            grad_product = transpose(basis_left) @ grad @ basis_right
             # m = beta1 * m + (1 - beta1) * g
             sweep1(exp_avg, grad, beta1=beta1, one_minus_beta1=one_minus_beta1)
             # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            basis_left_product2 = transpose(basis_left) @ exp_avg @ basis_right
+            exp_avg_product = transpose(basis_left) @ exp_avg @ basis_right
             # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
             # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            basis_left_product2_value = basis_left_product
+            exp_avg_product_quotient = grad_product
             sweep2(
                 exp_avg_sq,
-                basis_left_product2,
-                basis_left_product2_value,
+                exp_avg_product,
+                exp_avg_product_quotient,
                 beta2=beta2,
                 one_minus_beta2=one_minus_beta2,
                 eps=eps,
             )
             # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            basis_left_product3 = basis_left @ basis_left_product2_value @ transpose(basis_right)
+            exp_avg_product2 = basis_left @ exp_avg_product_quotient @ transpose(basis_right)
             # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
-            sweep3(param, basis_left_product3, step_size=step_size, decay2=decay2)
+            sweep3(param, exp_avg_product2, step_size=step_size, decay_factor=decay_factor)
         # L = lerp(L, g @ transpose(g), 1 - decay)
-        grad_product = grad @ transpose(grad)
+        grad_row_gram = grad @ transpose(grad)
         # R = lerp(R, transpose(g) @ g, 1 - decay)
-        grad_product2 = transpose(grad) @ grad
+        grad_col_gram = transpose(grad) @ grad
         # L = lerp(L, g @ transpose(g), 1 - decay)
-        sweep4(gram_left, grad_product, one_minus_decay=one_minus_decay)
+        sweep4(gram_left, grad_row_gram, one_minus_decay=one_minus_decay)
         # R = lerp(R, transpose(g) @ g, 1 - decay)
-        sweep5(gram_right, grad_product2, one_minus_decay=one_minus_decay)
+        sweep5(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
         if k == 0:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
@@ -123,12 +123,12 @@ def update_factored(
             # Y = R @ W
             Y = gram_right @ basis_right
             # S = descending(transpose(col_sum(U * X)))
-            basis_left_value = basis_left * X
-            basis_left_col_sum = col_sum(basis_left_value)
+            basis_left_product = basis_left * X
+            basis_left_col_sum = col_sum(basis_left_product)
             S = descending_order(transpose(basis_left_col_sum))
             # T = descending(transpose(col_sum(W * Y)))
-            basis_right_value = basis_right * Y
-            basis_right_col_sum = col_sum(basis_right_value)
+            basis_right_product = basis_right * Y
+            basis_right_col_sum = col_sum(basis_right_product)
             T = descending_order(transpose(basis_right_col_sum))
             # v = S @ v @ transpose(T)
             exp_avg_sq = permuted_columns(permuted_rows(exp_avg_sq, S), T)
@@ -165,13 +165,13 @@ def update_not_factored(
     beta1, beta2 = betas
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
-    decay2 = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     # k = t - 1
     k = step - 1
     if k > 0:
         step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
 
-    for sublist in equal_lists(params, grads, exp_avgs, exp_avg_sqs):
+    for sublist in equal_sublists(params, grads, exp_avgs, exp_avg_sqs):
         params, grads, exp_avgs, exp_avg_sqs = sublist
         param = working_value(params, params)
         grad = working_value(grads, params)
@@ -197,7 +197,7 @@ def update_not_factored(
                 one_minus_beta2=one_minus_beta2,
                 step_size=step_size,
                 eps=eps,
-                decay2=decay2,
+                decay_factor=decay_factor,
             )
         write_back(params, param)
         write_back(exp_avgs, exp_avg)

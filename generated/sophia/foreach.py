@@ -27,7 +27,7 @@ def update(
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     beta1, beta2 = betas
 
-    for chunk in chunks(params, grads, exp_avgs, hessians, hessian_inputs, alive=5):
+    for chunk in chunks(params, grads, exp_avgs, hessians, hessian_inputs, live_lists=5):
         params, grads, exp_avgs, hessians, hessian_inputs = chunk
         if maximize:
             # g = -g

@@ -33,14 +33,14 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Phase, Plan, Sweep, is_reduction
-from optgen.passes.scalar_arithmetic import negate, unsigned
+from optgen.passes.scalar_arithmetic import negate, split_sign
 from optgen.passes.scalar_names import scalar_name
 
 _ALWAYS_DEFINED = ("+", "-", "*", "neg", "item")
 
 
 def hoist_scalars(plan: Plan) -> Plan:
-    """Return the plan with every coefficient of its sweeps named in its scalar program."""
+    """Return the plan whose scalar program computes and names the coefficients of its sweeps."""
     hoister = _Hoister(plan)
     scalars = plan.scalars
     phases: list[Phase] = []
@@ -64,14 +64,14 @@ class _Scope:
     known: dict[Expr, Ref] = field(default_factory=dict)
     added: list[Stmt] = field(default_factory=list)
 
-    def arm(self, condition: Expr, taken: bool, late: Collection[Ref]) -> _Scope:
+    def arm(self, condition: Expr, is_then: bool, late: Collection[Ref]) -> _Scope:
         """Return the scope of one arm of a branch, without names computed after the branch."""
         known = {expr: ref for expr, ref in self.known.items() if ref not in late}
-        return _Scope((*self.arms, (condition, taken)), known)
+        return _Scope((*self.arms, (condition, is_then)), known)
 
     def excludes(self, arms: tuple[tuple[Expr, bool], ...]) -> bool:
         """Tell whether this block and a block in `arms` lie in opposite arms of one branch."""
-        return any((condition, not taken) in arms for condition, taken in self.arms)
+        return any((condition, not is_then) in arms for condition, is_then in self.arms)
 
 
 @dataclass
@@ -115,27 +115,29 @@ class _Hoister:
         The statements go into the branch of `scalars` on the same condition, or else into a new
         branch, which is added to the scope.
         """
-        index, twin = _twin(stmt, scalars)
+        index, branch = _matching_branch(stmt, scalars)
         late: set[Ref] = set()
         if index is not None:
             # Move the new statements before the branch, so that its arms can read their names.
             # New statements that read what the branch assigns must stay after it. The arms cannot
             # read the names that are assigned after the branch (`late`).
             early = _with_operands(scope.added, scalars[index + 1 :])
-            if not _read(early) & {a.target for a in assigns((twin,))}:
+            if not _refs_read(early) & {a.target for a in assigns((branch,))}:
                 scalars[:] = [s for s in scalars if all(s is not e for e in early)]
                 scalars[index:index], scope.added = early, []
                 index += len(early)
             late = {a.target for a in assigns((*scalars[index:], *scope.added))}
-        then_scope, else_scope = (scope.arm(stmt.condition, taken, late) for taken in (True, False))
-        then_scalars, then = self.block(twin.then, stmt.then, then_scope)
-        else_scalars, orelse = self.block(twin.orelse, stmt.orelse, else_scope)
+        then_scope, else_scope = (
+            scope.arm(stmt.condition, is_then, late) for is_then in (True, False)
+        )
+        then_scalars, then = self.block(branch.then, stmt.then, then_scope)
+        else_scalars, orelse = self.block(branch.orelse, stmt.orelse, else_scope)
         if then_scalars or else_scalars:
-            twin = replace(twin, then=then_scalars, orelse=else_scalars)
+            branch = replace(branch, then=then_scalars, orelse=else_scalars)
             if index is None:
-                scope.added.append(twin)
+                scope.added.append(branch)
             else:
-                scalars[index] = twin
+                scalars[index] = branch
         return replace(stmt, then=then, orelse=orelse)
 
     def _value(self, stmt: Assign, scope: _Scope) -> Expr:
@@ -143,15 +145,18 @@ class _Hoister:
         target = stmt.target.name
 
         def named(expr: Expr, hints: tuple[str, ...]) -> Expr:
-            minus, bare = unsigned(expr)
+            minus, bare = split_sign(expr)
             if isinstance(bare, Const | Ref) or not self._kind(bare).is_scalar:
                 return expr
-            ref = self._known(bare, scope) or self._name(bare, hints, scope)
+            ref = self._known_name(bare, scope) or self._name(bare, hints, scope)
             return negate(ref) if minus else ref
 
         def inner(expr: Expr) -> Expr:
             if isinstance(expr, Linear):
                 return replace(expr, terms=tuple(term(t, _inner_hints(t)) for t in expr.terms))
+            if isinstance(expr, Call) and expr.op == "lerp":
+                start, end, weight = expr.args
+                return Call("lerp", (inner(start), inner(end), named(weight, ("lerp_weight",))))
             if self._kind(expr).is_tensor or _is_comparison_or_logic(expr):
                 return rebuild(expr, inner)
             return expr if _is_atomic_condition(expr) else named(expr, _inner_hints(Term(expr)))
@@ -168,7 +173,7 @@ class _Hoister:
     def _kind(self, expr: Expr) -> Kind:
         return kind_of(expr, self.kinds.__getitem__)
 
-    def _known(self, expr: Expr, scope: _Scope) -> Ref | None:
+    def _known_name(self, expr: Expr, scope: _Scope) -> Ref | None:
         return scope.known.get(expr) or self.known.get(expr)
 
     def _name(self, expr: Expr, hints: tuple[str, ...], scope: _Scope) -> Ref:
@@ -177,7 +182,7 @@ class _Hoister:
         derived_name = scalar_name(value)
         candidates = (derived_name,) if derived_name else hints
         always_defined = self._is_always_defined(expr)
-        ref = Ref(self._free(candidates, value, _Scope() if always_defined else scope))
+        ref = Ref(self._free_name(candidates, value, _Scope() if always_defined else scope))
         self.kinds[ref] = self._kind(expr)
         if always_defined:
             self.outside_branches.append(Assign(ref, value))
@@ -191,7 +196,7 @@ class _Hoister:
         """Return an expression with its nameable parts, or the whole, replaced by names."""
         if isinstance(expr, Const | Ref):
             return expr
-        known = self._known(expr, scope)
+        known = self._known_name(expr, scope)
         if known is not None:
             return known
         if scalar_name(expr):
@@ -200,11 +205,13 @@ class _Hoister:
 
     def _is_always_defined(self, expr: Expr) -> bool:
         """Tell whether a scalar can be evaluated for all inputs, outside of every branch."""
-        plain = all(not isinstance(e, Call) or e.op in _ALWAYS_DEFINED for e in walk(expr))
-        unsafe = (r in self.assigned_in_branches or r.name in self.optional for r in refs(expr))
-        return plain and not any(unsafe)
+        if any(isinstance(e, Call) and e.op not in _ALWAYS_DEFINED for e in walk(expr)):
+            return False
+        return not any(
+            ref in self.assigned_in_branches or ref.name in self.optional for ref in refs(expr)
+        )
 
-    def _free(self, hints: tuple[str, ...], expr: Expr, scope: _Scope) -> str:
+    def _free_name(self, hints: tuple[str, ...], expr: Expr, scope: _Scope) -> str:
         """Return the first hint that is free here. Opposite arms may share a name."""
         numbered = (f"{hints[-1]}{n}" for n in itertools.count(2))
         name = next(n for n in itertools.chain(hints, numbered) if self._is_free(n, expr, scope))
@@ -219,16 +226,16 @@ class _Hoister:
 
 
 def _is_comparison_or_logic(expr: Expr) -> bool:
-    """Tell whether an expression is a condition that may contain numbers, which get names."""
+    """Tell whether an expression is a condition whose numbers get names."""
     return isinstance(expr, Call) and OPS[expr.op].category in ("comparison", "logic")
 
 
 def _is_atomic_condition(expr: Expr) -> bool:
-    """Tell whether an expression is a condition without numbers in it that need a name."""
+    """Tell whether an expression is a condition that contains no number to name."""
     return isinstance(expr, Call) and expr.op in ("truth", "is_none", "fresh")
 
 
-def _twin(stmt: If, scalars: Iterable[Stmt]) -> tuple[int | None, If]:
+def _matching_branch(stmt: If, scalars: Iterable[Stmt]) -> tuple[int | None, If]:
     """Return the index of the scalar program's branch on the same condition, and the branch.
 
     If there is none, return None and an empty branch.
@@ -243,7 +250,7 @@ def _hints(target: str, term: Term) -> tuple[str, ...]:
     """Suggest names for a coefficient from its place: a decay, a step size, a weight."""
     names = [f.name for f in term.factors if isinstance(f, Ref)]
     if target in names:
-        return ("decay",) if target == "param" else (f"{target}_decay",)
+        return ("decay", "decay_factor") if target == "param" else (f"{target}_decay",)
     if target == "param":
         return ("step_size", f"{names[0]}_step_size") if names else ("step_size", "param_offset")
     return (f"{names[0]}_weight",) if names else (f"{target}_offset",)
@@ -256,14 +263,14 @@ def _inner_hints(term: Term) -> tuple[str, ...]:
     return (f"{names[0]}_scale",) if term.factors and names else (*names[:1], "scalar")
 
 
-def _read(stmts: list[Stmt]) -> set[Ref]:
+def _refs_read(stmts: list[Stmt]) -> set[Ref]:
     """Return the names that statements read."""
     return {ref for expr in expressions(tuple(stmts)) for ref in refs(expr)}
 
 
 def _with_operands(added: list[Stmt], later: list[Stmt]) -> list[Stmt]:
     """Return the added statements, preceded by the later statements that they read."""
-    needed = _read(added)
+    needed = _refs_read(added)
     operands: list[Stmt] = []
     for stmt in reversed(later):
         if isinstance(stmt, Assign) and stmt.target in needed:
@@ -275,8 +282,8 @@ def _with_operands(added: list[Stmt], later: list[Stmt]) -> list[Stmt]:
 def _after_operands(stmt: Assign, scalars: Program, earlier: list[Assign]) -> Program:
     """Return the program with a statement inserted after its operands.
 
-    It also goes after statements of `earlier` and tuple unpackings that follow the operands. So
-    hoisted statements keep their order, and the unpackings of one tuple stay together.
+    If statements of `earlier` or tuple unpackings follow the operands, the statement goes after
+    these. So hoisted statements keep their order, and the unpackings of one tuple stay together.
     """
     needed = set(refs(stmt.value))
     index = 0

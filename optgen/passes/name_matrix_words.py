@@ -12,11 +12,27 @@ from dataclasses import dataclass, field, replace
 from optgen.ir.binding_times import Axes, Kind, kind_of
 from optgen.ir.copies import only_factor
 from optgen.ir.generated_names import free_name
-from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, Stmt, rebuild, refs, walk
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Const,
+    Expr,
+    If,
+    Linear,
+    Program,
+    Ref,
+    Stmt,
+    Term,
+    rebuild,
+    refs,
+    walk,
+)
 from optgen.ir.ops import OPS
+from optgen.passes.matrix_word_names import matrix_word_name
 
 _ELEMENTWISE = ("arithmetic", "comparison", "logic", "function")
 _CONDITIONS = ("comparison", "logic")
+_OPERATOR_SUFFIXES = {"/": "quotient", "*": "product", "+": "sum", "-": "difference", "**": "power"}
 
 
 @dataclass
@@ -30,6 +46,10 @@ class MatrixWordNamer:
     kinds: dict[Ref, Kind]
     used_names: set[str]
     new_statements: list[Assign] = field(default_factory=list)  # before the present statement
+    rule_kinds: dict[str, Kind] = field(init=False)  # of the variables that the rule names
+
+    def __post_init__(self) -> None:
+        self.rule_kinds = {ref.name: kind for ref, kind in self.kinds.items()}
 
     def program(self, program: Program) -> Program:
         """Return a program with split statements."""
@@ -61,7 +81,7 @@ class MatrixWordNamer:
         """Return an elementwise value with a name for the result of each matrix word in it."""
         if _is_word(expr):
             assert isinstance(expr, Call)
-            return self._named(self._word(expr), "product" if expr.op == "@" else expr.op)
+            return self._named(self._word(expr), matrix_word_name(expr, self.rule_kinds))
         return rebuild(expr, self._elementwise)
 
     def _word(self, expr: Expr) -> Expr:
@@ -74,16 +94,34 @@ class MatrixWordNamer:
             return self._word(bare)
         if isinstance(bare, Ref | Const) or _is_scalar(bare, self.kinds):
             return expr
-        return self._named(self._elementwise(expr), "value")
-
-    def _named(self, value: Expr, suffix: str) -> Ref:
+        value = self._elementwise(expr)
         tensors = (ref.name for ref in refs(value) if not self.kinds[ref].is_scalar)
-        name = free_name(f"{next(tensors, 'matrix')}_{suffix}", self.used_names)
+        return self._named(value, f"{next(tensors, 'matrix')}_{_suffix(value)}")
+
+    def _named(self, value: Expr, wanted_name: str) -> Ref:
+        name = free_name(wanted_name, self.used_names)
         self.used_names.add(name)
         ref = Ref(name)
         self.kinds[ref] = kind_of(value, self.kinds.__getitem__)
         self.new_statements.append(Assign(ref, value))
         return ref
+
+
+def _suffix(operand: Expr) -> str:
+    """Return the end of an operand's name, which says what the operand is."""
+    match only_factor(operand):
+        case Linear((_, _, *_)):
+            return "sum"
+        case Linear((Term(divisors=(_, *_)),)):
+            return "quotient"
+        case Linear((Term(factors=(_,)),)):
+            return "scaled"
+        case Linear():
+            return "product"
+        case Call(op):
+            return _OPERATOR_SUFFIXES.get(op, op)
+        case _:
+            return "value"
 
 
 def _is_word(expr: Expr) -> bool:

@@ -8,11 +8,11 @@ a square is computed as `x * x`. Elementwise ops are cheap beside products and s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import declared_kinds
+from optgen.ir.binding_times import Kind, declared_kinds
 from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import (
     Assign,
@@ -26,21 +26,22 @@ from optgen.ir.nodes import (
     children,
     expressions,
     rebuild,
-    refs,
 )
 from optgen.ir.ops import LINEAR_ALGEBRA
+from optgen.passes.matrix_word_names import matrix_word_name
 
 _VIEWS = ("transpose", "diag")  # they compute nothing
 
 
 def name_products(algorithm: Algorithm) -> Algorithm:
     """Return an SSA rule that computes no product or decomposition twice."""
-    used_names = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
-    namer = _Namer(_repeated(expressions(algorithm.rule)), used_names)
+    kinds = declared_kinds(algorithm)
+    used_names = {a.target.name for a in assigns(algorithm.rule)} | set(kinds)
+    namer = _Namer(_repeated_products(expressions(algorithm.rule)), kinds, used_names)
     return replace(algorithm, rule=namer.program(algorithm.rule, {}))
 
 
-def _repeated(values: Iterable[Expr]) -> frozenset[Expr]:
+def _repeated_products(values: Iterable[Expr]) -> frozenset[Expr]:
     """Return the products that are used several times.
 
     The operands of equal products count once.
@@ -67,11 +68,12 @@ def _is_product(expr: Expr) -> bool:
 @dataclass
 class _Namer:
     repeated: frozenset[Expr]
+    kinds: Mapping[str, Kind]
     used_names: set[str]
     new_statements: list[Assign] = field(default_factory=list)  # before the present statement
 
     def program(self, program: Program, known: dict[Expr, Ref]) -> Program:
-        """Rewrite a block. The names of products in an arm are not known after the branch."""
+        """Rewrite a block. Names that an arm gives to products are not known after the branch."""
         out: list[Stmt] = []
         for stmt in program:
             self.new_statements = []
@@ -107,9 +109,8 @@ class _Namer:
         return known[expr]
 
     def _free(self, expr: Expr) -> str:
-        """Return an unused name for a product, from the first name that it reads."""
+        """Return an unused name for a product or a decomposition."""
         assert isinstance(expr, Call)
-        first = next(refs(expr)).name
-        name = free_name(f"{first}_{'product' if expr.op == '@' else expr.op}", self.used_names)
+        name = free_name(matrix_word_name(expr, self.kinds), self.used_names)
         self.used_names.add(name)
         return name

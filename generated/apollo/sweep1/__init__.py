@@ -12,7 +12,7 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep1",
-        states=(State("exp_avg_sq"), State("y"), State("y_value")),
+        states=(State("exp_avg_sq"), State("y"), State("y_product")),
         hypers=("beta1", "one_minus_beta1", "beta2", "one_minus_beta2", "eps"),
         step=None,
         tensor_hypers=(),
@@ -26,7 +26,7 @@ def sweep1(
     xs: Sequence[Tensor],
     exp_avg_sqs: Sequence[Tensor],
     ys: Sequence[Tensor],
-    y_values: Sequence[Tensor],
+    y_products: Sequence[Tensor],
     *,
     beta1: float = 0.0,
     one_minus_beta1: float = 0.0,
@@ -43,7 +43,7 @@ def sweep1(
             &\text{exp avg sq}_t \leftarrow \beta_2 \text{exp avg sq}_{t-1} + \text{one minus beta2}
                 x_t x_t \\
             &y_t \leftarrow \frac{\text{exp avg}_t}{\sqrt{\text{exp avg sq}_t} + \epsilon} \\
-            &y_{\text{value},t} \leftarrow y_t y_t
+            &y_{\text{product},t} \leftarrow y_t y_t
         \end{aligned}
 
     Args:
@@ -51,7 +51,7 @@ def sweep1(
         xs (sequence of Tensor): :math:`x` each, only read.
         exp_avg_sqs (sequence of Tensor): :math:`\text{exp avg sq}` each, updated in place.
         ys (sequence of Tensor): :math:`y` each, updated in place.
-        y_values (sequence of Tensor): :math:`y_{\text{value}}` each, updated in place.
+        y_products (sequence of Tensor): :math:`y_{\text{product}}` each, updated in place.
         beta1 (float): Beta1; :math:`\beta_1` in the rule. Default: 0.0.
         one_minus_beta1 (float): One minus beta1; :math:`\text{one minus beta1}` in the rule.
             Default: 0.0.
@@ -70,7 +70,7 @@ def sweep1(
         xs,
         exp_avg_sqs,
         ys,
-        y_values,
+        y_products,
         beta1=beta1,
         one_minus_beta1=one_minus_beta1,
         beta2=beta2,

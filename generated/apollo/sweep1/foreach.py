@@ -14,7 +14,7 @@ def update(
     xs: list[Tensor],
     exp_avg_sqs: list[Tensor],
     ys: list[Tensor],
-    y_values: list[Tensor],
+    y_products: list[Tensor],
     *,
     beta1: float,
     one_minus_beta1: float,
@@ -23,8 +23,8 @@ def update(
     eps: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(exp_avgs, xs, exp_avg_sqs, ys, y_values):
-        exp_avgs, xs, exp_avg_sqs, ys, y_values = chunk
+    for chunk in chunks(exp_avgs, xs, exp_avg_sqs, ys, y_products):
+        exp_avgs, xs, exp_avg_sqs, ys, y_products = chunk
         # m = beta1 * m + (1 - beta1) * x
         scale_(exp_avgs, beta1)
         torch._foreach_add_(exp_avgs, xs, alpha=one_minus_beta1)
@@ -38,4 +38,4 @@ def update(
         torch._foreach_copy_(ys, updates)
         # u = g * row_norm(y) / (row_norm(x) + TINY)
         updates = torch._foreach_mul(ys, ys)
-        torch._foreach_copy_(y_values, updates)
+        torch._foreach_copy_(y_products, updates)

@@ -12,7 +12,7 @@ def update(
     xs: list[Tensor],
     exp_avg_sqs: list[Tensor],
     ys: list[Tensor],
-    y_values: list[Tensor],
+    y_products: list[Tensor],
     *,
     beta1: float,
     one_minus_beta1: float,
@@ -21,7 +21,7 @@ def update(
     eps: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for exp_avg, x, exp_avg_sq, y, y_value in slices(exp_avgs, xs, exp_avg_sqs, ys, y_values):
+    for exp_avg, x, exp_avg_sq, y, y_product in slices(exp_avgs, xs, exp_avg_sqs, ys, y_products):
         # m = beta1 * m + (1 - beta1) * x
         exp_avg.mul_(beta1).add_(x, alpha=one_minus_beta1)
         # v = beta2 * v + (1 - beta2) * x**2
@@ -32,4 +32,4 @@ def update(
         y.copy_(update)
         # u = g * row_norm(y) / (row_norm(x) + TINY)
         update = y.mul(y)
-        y_value.copy_(update)
+        y_product.copy_(update)

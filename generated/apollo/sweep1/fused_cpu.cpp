@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of APOLLO.
 struct Rule {
-    enum { EXP_AVG, X, EXP_AVG_SQ, Y, Y_VALUE, STREAMS };
+    enum { EXP_AVG, X, EXP_AVG_SQ, Y, Y_PRODUCT, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -33,7 +33,7 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> exp_avgs,
-        Stream<const S> xs, Stream<S> exp_avg_sqs, Stream<S> ys, Stream<S> y_values) {
+        Stream<const S> xs, Stream<S> exp_avg_sqs, Stream<S> ys, Stream<S> y_products) {
         using C = ComputeType<S>;
         const C beta1 = C(hypers.beta1);
         const C one_minus_beta1 = C(hypers.one_minus_beta1);
@@ -41,14 +41,14 @@ struct Rule {
         const C one_minus_beta2 = C(hypers.one_minus_beta2);
         const C eps = C(hypers.eps);
         const i64 ahead = prefetch_distance<S>(n);
-        struct { DelayedStore<S> exp_avg, exp_avg_sq, y, y_value; } delayed;
+        struct { DelayedStore<S> exp_avg, exp_avg_sq, y, y_product; } delayed;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C exp_avg = load(exp_avgs + i, ahead);
             C x = load(xs + i, ahead);
             C exp_avg_sq = load(exp_avg_sqs + i, ahead);
             C y = load(ys + i, ahead);
-            C y_value = load(y_values + i, ahead);
+            C y_product = load(y_products + i, ahead);
 
             // m = beta1 * m + (1 - beta1) * x
             exp_avg = beta1 * exp_avg + one_minus_beta1 * x;
@@ -57,12 +57,12 @@ struct Rule {
             // y = m / (sqrt(v) + eps)
             y = exp_avg / (sqrt(exp_avg_sq) + eps);
             // u = g * row_norm(y) / (row_norm(x) + TINY)
-            y_value = y * y;
+            y_product = y * y;
 
             delayed.exp_avg.store(exp_avgs + i, exp_avg);
             delayed.exp_avg_sq.store(exp_avg_sqs + i, exp_avg_sq);
             delayed.y.store(ys + i, y);
-            delayed.y_value.store(y_values + i, y_value);
+            delayed.y_product.store(y_products + i, y_product);
         }
     }
 
@@ -72,7 +72,7 @@ struct Rule {
         const Stream<S>* streams) {
         return sweep<S>(
             hypers, scalars, fresh, n, streams[EXP_AVG], streams[X], streams[EXP_AVG_SQ],
-            streams[Y], streams[Y_VALUE]);
+            streams[Y], streams[Y_PRODUCT]);
     }
 };
 

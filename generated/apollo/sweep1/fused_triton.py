@@ -39,14 +39,14 @@ def sweep1_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep1_tile(exp_avgs, xs, exp_avg_sqs, ys, y_values, lanes, mask, scalars):
+def sweep1_tile(exp_avgs, xs, exp_avg_sqs, ys, y_products, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
     x = tl.load(xs + lanes, mask).to(dtype)
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
     y = tl.load(ys + lanes, mask).to(dtype)
-    y_value = tl.load(y_values + lanes, mask).to(dtype)
+    y_product = tl.load(y_products + lanes, mask).to(dtype)
     beta1 = tl.load(scalars)
     one_minus_beta1 = tl.load(scalars + 1)
     beta2 = tl.load(scalars + 2)
@@ -60,12 +60,12 @@ def sweep1_tile(exp_avgs, xs, exp_avg_sqs, ys, y_values, lanes, mask, scalars):
     # y = m / (sqrt(v) + eps)
     y = div(exp_avg, sqrt(exp_avg_sq) + eps)
     # u = g * row_norm(y) / (row_norm(x) + TINY)
-    y_value = y * y
+    y_product = y * y
 
     tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
     tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
     tl.store(ys + lanes, y.to(ys.dtype.element_ty), mask)
-    tl.store(y_values + lanes, y_value.to(y_values.dtype.element_ty), mask)
+    tl.store(y_products + lanes, y_product.to(y_products.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -78,7 +78,7 @@ def sweep1_step(
     X_T: tl.constexpr,
     EXP_AVG_SQ_T: tl.constexpr,
     Y_T: tl.constexpr,
-    Y_VALUE_T: tl.constexpr,
+    Y_PRODUCT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -93,14 +93,14 @@ def sweep1_step(
     xs = tl.load(row + (STREAMS + 1) * tensors)
     exp_avg_sqs = tl.load(row + (STREAMS + 2) * tensors)
     ys = tl.load(row + (STREAMS + 3) * tensors)
-    y_values = tl.load(row + (STREAMS + 4) * tensors)
-    if (count == BLOCK) & ((exp_avgs | xs | exp_avg_sqs | ys | y_values) & 15 == 0):
+    y_products = tl.load(row + (STREAMS + 4) * tensors)
+    if (count == BLOCK) & ((exp_avgs | xs | exp_avg_sqs | ys | y_products) & 15 == 0):
         sweep1_tile(
             at(exp_avgs, start, EXP_AVG_T, VECTOR),
             at(xs, start, X_T, VECTOR),
             at(exp_avg_sqs, start, EXP_AVG_SQ_T, VECTOR),
             at(ys, start, Y_T, VECTOR),
-            at(y_values, start, Y_VALUE_T, VECTOR),
+            at(y_products, start, Y_PRODUCT_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -113,7 +113,7 @@ def sweep1_step(
                 at(xs, start, X_T, 1),
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
                 at(ys, start, Y_T, 1),
-                at(y_values, start, Y_VALUE_T, 1),
+                at(y_products, start, Y_PRODUCT_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

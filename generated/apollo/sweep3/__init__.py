@@ -12,7 +12,7 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep3",
-        states=(State("exp_avg_sq_wide"), State("s"), State("s_value")),
+        states=(State("exp_avg_sq_wide"), State("s"), State("s_product")),
         hypers=("beta1", "one_minus_beta1", "beta2", "one_minus_beta2", "eps"),
         step=None,
         tensor_hypers=(),
@@ -26,7 +26,7 @@ def sweep3(
     zs: Sequence[Tensor],
     exp_avg_sq_wides: Sequence[Tensor],
     s_list: Sequence[Tensor],
-    s_values: Sequence[Tensor],
+    s_products: Sequence[Tensor],
     *,
     beta1: float = 0.0,
     one_minus_beta1: float = 0.0,
@@ -44,7 +44,7 @@ def sweep3(
                 minus beta2} z_t z_t \\
             &s_t \leftarrow \frac{\text{exp avg wide}_t}{\sqrt{\text{exp avg sq wide}_t} + \epsilon}
                 \\
-            &s_{\text{value},t} \leftarrow s_t s_t
+            &s_{\text{product},t} \leftarrow s_t s_t
         \end{aligned}
 
     Args:
@@ -53,7 +53,7 @@ def sweep3(
         exp_avg_sq_wides (sequence of Tensor): :math:`\text{exp avg sq wide}` each, updated in
             place.
         s_list (sequence of Tensor): :math:`s` each, updated in place.
-        s_values (sequence of Tensor): :math:`s_{\text{value}}` each, updated in place.
+        s_products (sequence of Tensor): :math:`s_{\text{product}}` each, updated in place.
         beta1 (float): Beta1; :math:`\beta_1` in the rule. Default: 0.0.
         one_minus_beta1 (float): One minus beta1; :math:`\text{one minus beta1}` in the rule.
             Default: 0.0.
@@ -72,7 +72,7 @@ def sweep3(
         zs,
         exp_avg_sq_wides,
         s_list,
-        s_values,
+        s_products,
         beta1=beta1,
         one_minus_beta1=one_minus_beta1,
         beta2=beta2,

@@ -14,7 +14,7 @@ def update(
     zs: list[Tensor],
     exp_avg_sq_wides: list[Tensor],
     s_list: list[Tensor],
-    s_values: list[Tensor],
+    s_products: list[Tensor],
     *,
     beta1: float,
     one_minus_beta1: float,
@@ -23,8 +23,8 @@ def update(
     eps: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_values):
-        exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_values = chunk
+    for chunk in chunks(exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_products):
+        exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_products = chunk
         # n = beta1 * n + (1 - beta1) * z
         scale_(exp_avg_wides, beta1)
         torch._foreach_add_(exp_avg_wides, zs, alpha=one_minus_beta1)
@@ -38,4 +38,4 @@ def update(
         torch._foreach_copy_(s_list, updates)
         # u = g * col_norm(s) / (col_norm(z) + TINY)
         updates = torch._foreach_mul(s_list, s_list)
-        torch._foreach_copy_(s_values, updates)
+        torch._foreach_copy_(s_products, updates)

@@ -12,7 +12,7 @@ def update(
     zs: list[Tensor],
     exp_avg_sq_wides: list[Tensor],
     s_list: list[Tensor],
-    s_values: list[Tensor],
+    s_products: list[Tensor],
     *,
     beta1: float,
     one_minus_beta1: float,
@@ -21,8 +21,8 @@ def update(
     eps: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for exp_avg_wide, z, exp_avg_sq_wide, s, s_value in slices(
-        exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_values
+    for exp_avg_wide, z, exp_avg_sq_wide, s, s_product in slices(
+        exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_products
     ):
         # n = beta1 * n + (1 - beta1) * z
         exp_avg_wide.mul_(beta1).add_(z, alpha=one_minus_beta1)
@@ -34,4 +34,4 @@ def update(
         s.copy_(update)
         # u = g * col_norm(s) / (col_norm(z) + TINY)
         update = s.mul(s)
-        s_value.copy_(update)
+        s_product.copy_(update)

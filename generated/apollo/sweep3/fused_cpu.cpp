@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of APOLLO.
 struct Rule {
-    enum { EXP_AVG_WIDE, Z, EXP_AVG_SQ_WIDE, S_, S_VALUE, STREAMS };
+    enum { EXP_AVG_WIDE, Z, EXP_AVG_SQ_WIDE, S_, S_PRODUCT, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -33,7 +33,7 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> exp_avg_wides,
-        Stream<const S> zs, Stream<S> exp_avg_sq_wides, Stream<S> s_list, Stream<S> s_values) {
+        Stream<const S> zs, Stream<S> exp_avg_sq_wides, Stream<S> s_list, Stream<S> s_products) {
         using C = ComputeType<S>;
         const C beta1 = C(hypers.beta1);
         const C one_minus_beta1 = C(hypers.one_minus_beta1);
@@ -41,14 +41,14 @@ struct Rule {
         const C one_minus_beta2 = C(hypers.one_minus_beta2);
         const C eps = C(hypers.eps);
         const i64 ahead = prefetch_distance<S>(n);
-        struct { DelayedStore<S> exp_avg_wide, exp_avg_sq_wide, s, s_value; } delayed;
+        struct { DelayedStore<S> exp_avg_wide, exp_avg_sq_wide, s, s_product; } delayed;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C exp_avg_wide = load(exp_avg_wides + i, ahead);
             C z = load(zs + i, ahead);
             C exp_avg_sq_wide = load(exp_avg_sq_wides + i, ahead);
             C s = load(s_list + i, ahead);
-            C s_value = load(s_values + i, ahead);
+            C s_product = load(s_products + i, ahead);
 
             // n = beta1 * n + (1 - beta1) * z
             exp_avg_wide = beta1 * exp_avg_wide + one_minus_beta1 * z;
@@ -57,12 +57,12 @@ struct Rule {
             // s = n / (sqrt(w) + eps)
             s = exp_avg_wide / (sqrt(exp_avg_sq_wide) + eps);
             // u = g * col_norm(s) / (col_norm(z) + TINY)
-            s_value = s * s;
+            s_product = s * s;
 
             delayed.exp_avg_wide.store(exp_avg_wides + i, exp_avg_wide);
             delayed.exp_avg_sq_wide.store(exp_avg_sq_wides + i, exp_avg_sq_wide);
             delayed.s.store(s_list + i, s);
-            delayed.s_value.store(s_values + i, s_value);
+            delayed.s_product.store(s_products + i, s_product);
         }
     }
 
@@ -72,7 +72,7 @@ struct Rule {
         const Stream<S>* streams) {
         return sweep<S>(
             hypers, scalars, fresh, n, streams[EXP_AVG_WIDE], streams[Z], streams[EXP_AVG_SQ_WIDE],
-            streams[S_], streams[S_VALUE]);
+            streams[S_], streams[S_PRODUCT]);
     }
 };
 

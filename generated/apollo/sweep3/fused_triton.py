@@ -39,14 +39,14 @@ def sweep3_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep3_tile(exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_values, lanes, mask, scalars):
+def sweep3_tile(exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_products, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     exp_avg_wide = tl.load(exp_avg_wides + lanes, mask).to(dtype)
     z = tl.load(zs + lanes, mask).to(dtype)
     exp_avg_sq_wide = tl.load(exp_avg_sq_wides + lanes, mask).to(dtype)
     s = tl.load(s_list + lanes, mask).to(dtype)
-    s_value = tl.load(s_values + lanes, mask).to(dtype)
+    s_product = tl.load(s_products + lanes, mask).to(dtype)
     beta1 = tl.load(scalars)
     one_minus_beta1 = tl.load(scalars + 1)
     beta2 = tl.load(scalars + 2)
@@ -60,12 +60,12 @@ def sweep3_tile(exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_values, lanes, ma
     # s = n / (sqrt(w) + eps)
     s = div(exp_avg_wide, sqrt(exp_avg_sq_wide) + eps)
     # u = g * col_norm(s) / (col_norm(z) + TINY)
-    s_value = s * s
+    s_product = s * s
 
     tl.store(exp_avg_wides + lanes, exp_avg_wide.to(exp_avg_wides.dtype.element_ty), mask)
     tl.store(exp_avg_sq_wides + lanes, exp_avg_sq_wide.to(exp_avg_sq_wides.dtype.element_ty), mask)
     tl.store(s_list + lanes, s.to(s_list.dtype.element_ty), mask)
-    tl.store(s_values + lanes, s_value.to(s_values.dtype.element_ty), mask)
+    tl.store(s_products + lanes, s_product.to(s_products.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -78,7 +78,7 @@ def sweep3_step(
     Z_T: tl.constexpr,
     EXP_AVG_SQ_WIDE_T: tl.constexpr,
     S_T: tl.constexpr,
-    S_VALUE_T: tl.constexpr,
+    S_PRODUCT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -93,14 +93,14 @@ def sweep3_step(
     zs = tl.load(row + (STREAMS + 1) * tensors)
     exp_avg_sq_wides = tl.load(row + (STREAMS + 2) * tensors)
     s_list = tl.load(row + (STREAMS + 3) * tensors)
-    s_values = tl.load(row + (STREAMS + 4) * tensors)
-    if (count == BLOCK) & ((exp_avg_wides | zs | exp_avg_sq_wides | s_list | s_values) & 15 == 0):
+    s_products = tl.load(row + (STREAMS + 4) * tensors)
+    if (count == BLOCK) & ((exp_avg_wides | zs | exp_avg_sq_wides | s_list | s_products) & 15 == 0):
         sweep3_tile(
             at(exp_avg_wides, start, EXP_AVG_WIDE_T, VECTOR),
             at(zs, start, Z_T, VECTOR),
             at(exp_avg_sq_wides, start, EXP_AVG_SQ_WIDE_T, VECTOR),
             at(s_list, start, S_T, VECTOR),
-            at(s_values, start, S_VALUE_T, VECTOR),
+            at(s_products, start, S_PRODUCT_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -113,7 +113,7 @@ def sweep3_step(
                 at(zs, start, Z_T, 1),
                 at(exp_avg_sq_wides, start, EXP_AVG_SQ_WIDE_T, 1),
                 at(s_list, start, S_T, 1),
-                at(s_values, start, S_VALUE_T, 1),
+                at(s_products, start, S_PRODUCT_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

@@ -16,9 +16,9 @@ def update(
     count: float | Tensor,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    scaled_count = divide(1, count + 1)
+    lerp_weight = divide(1, count + 1)
 
     for chunk in chunks(averages, params):
         averages, params = chunk
         # average = lerp(average, param, 1 / (count + 1))
-        torch._foreach_lerp_(averages, params, scaled_count)
+        torch._foreach_lerp_(averages, params, lerp_weight)

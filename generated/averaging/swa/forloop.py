@@ -15,8 +15,8 @@ def update(
     count: float | Tensor,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    scaled_count = divide(1, count + 1)
+    lerp_weight = divide(1, count + 1)
 
     for average, param in slices(averages, params):
         # average = lerp(average, param, 1 / (count + 1))
-        average.lerp_(param, scaled_count)
+        average.lerp_(param, lerp_weight)

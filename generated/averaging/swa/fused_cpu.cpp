@@ -21,14 +21,14 @@ struct Rule {
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double scaled_count;
+        double lerp_weight;
     };
 
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes&) {
         const double count = hypers.count;
-        const double scaled_count = 1 / (count + 1);
-        return {scaled_count};
+        const double lerp_weight = 1 / (count + 1);
+        return {lerp_weight};
     }
 
     // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
@@ -38,7 +38,7 @@ struct Rule {
         const Hypers&, const Scalars& scalars, unsigned, i64 n, Stream<S> averages,
         Stream<const S> params) {
         using C = ComputeType<S>;
-        const C scaled_count = C(scalars.scaled_count);
+        const C lerp_weight = C(scalars.lerp_weight);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -46,7 +46,7 @@ struct Rule {
             C param = load(params + i, ahead);
 
             // average = lerp(average, param, 1 / (count + 1))
-            average = lerp(average, param, scaled_count);
+            average = lerp(average, param, lerp_weight);
 
             store(averages + i, average);
         }

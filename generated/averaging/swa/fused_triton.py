@@ -26,9 +26,9 @@ def swa_scalars(rows, hypers, scalars, tensors):
     scalars += tl.program_id(0) * SCALARS
     count_ = tl.load(hyper)
 
-    scaled_count = 1 / (count_ + 1)
+    lerp_weight = 1 / (count_ + 1)
 
-    tl.store(scalars, scaled_count)
+    tl.store(scalars, lerp_weight)
 
 
 @triton.jit
@@ -37,10 +37,10 @@ def swa_tile(averages, params, lanes, mask, scalars):
     dtype: tl.constexpr = scalars.dtype.element_ty
     average = tl.load(averages + lanes, mask).to(dtype)
     param = tl.load(params + lanes, mask).to(dtype)
-    scaled_count = tl.load(scalars)
+    lerp_weight = tl.load(scalars)
 
     # average = lerp(average, param, 1 / (count + 1))
-    average = lerp(average, param, scaled_count)
+    average = lerp(average, param, lerp_weight)
 
     tl.store(averages + lanes, average.to(averages.dtype.element_ty), mask)
 

@@ -12,7 +12,7 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep2",
-        states=(State("param"), State("P_value2_product", written=False)),
+        states=(State("param"), State("P_product2", written=False)),
         hypers=("decay",),
         step=None,
         tensor_hypers=(),
@@ -23,9 +23,9 @@ _update = Elementwise(
 
 def sweep2(
     momentums: Sequence[Tensor],
-    P_value_products: Sequence[Tensor],
+    P_products: Sequence[Tensor],
     params: Sequence[Tensor],
-    P_value2_products: Sequence[Tensor],
+    P_product2s: Sequence[Tensor],
     *,
     decay: float = 0.0,
 ) -> None:
@@ -33,22 +33,20 @@ def sweep2(
 
     .. math::
         \begin{aligned}
-            &\mu_t \leftarrow \mu_{t-1} - P_{\text{value},\text{product},t} \\
+            &\mu_t \leftarrow \mu_{t-1} - P_{\text{product},t} \\
             &\text{param}_t \leftarrow \text{decay} \text{param}_{t-1} \\
-            &\text{param}_t \leftarrow \text{param}_t - P_{\text{value2},\text{product}}
+            &\text{param}_t \leftarrow \text{param}_t - P_{\text{product2}}
         \end{aligned}
 
     Args:
         momentums (sequence of Tensor): :math:`\mu` each, updated in place.
-        P_value_products (sequence of Tensor): :math:`P_{\text{value},\text{product}}` each, only
-            read.
+        P_products (sequence of Tensor): :math:`P_{\text{product}}` each, only read.
         params (sequence of Tensor): :math:`\text{param}` each, updated in place.
-        P_value2_products (sequence of Tensor): :math:`P_{\text{value2},\text{product}}` each, only
-            read.
+        P_product2s (sequence of Tensor): :math:`P_{\text{product2}}` each, only read.
         decay (float): Decay; :math:`\text{decay}` in the rule. Default: 0.0.
 
     Raises:
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(momentums, P_value_products, params, P_value2_products, decay=decay)
+    _update(momentums, P_products, params, P_product2s, decay=decay)

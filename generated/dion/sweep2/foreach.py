@@ -11,18 +11,18 @@ from optgen.runtime.eager.slices import chunks
 
 def update(
     momentums: list[Tensor],
-    P_value_products: list[Tensor],
+    P_products: list[Tensor],
     params: list[Tensor],
-    P_value2_products: list[Tensor],
+    P_product2s: list[Tensor],
     *,
     decay: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(momentums, P_value_products, params, P_value2_products):
-        momentums, P_value_products, params, P_value2_products = chunk
+    for chunk in chunks(momentums, P_products, params, P_product2s):
+        momentums, P_products, params, P_product2s = chunk
         # m = m - (1 - mu) * P @ transpose(R)
-        torch._foreach_sub_(momentums, P_value_products)
+        torch._foreach_sub_(momentums, P_products)
         # p = p - lr * weight_decay * p
         scale_(params, decay)
         # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
-        torch._foreach_sub_(params, P_value2_products)
+        torch._foreach_sub_(params, P_product2s)

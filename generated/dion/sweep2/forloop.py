@@ -9,19 +9,19 @@ from optgen.runtime.eager.slices import slices
 
 def update(
     momentums: list[Tensor],
-    P_value_products: list[Tensor],
+    P_products: list[Tensor],
     params: list[Tensor],
-    P_value2_products: list[Tensor],
+    P_product2s: list[Tensor],
     *,
     decay: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for momentum, P_value_product, param, P_value2_product in slices(
-        momentums, P_value_products, params, P_value2_products
+    for momentum, P_product, param, P_product2 in slices(
+        momentums, P_products, params, P_product2s
     ):
         # m = m - (1 - mu) * P @ transpose(R)
-        momentum.sub_(P_value_product)
+        momentum.sub_(P_product)
         # p = p - lr * weight_decay * p
         param.mul_(decay)
         # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
-        param.sub_(P_value2_product)
+        param.sub_(P_product2)

@@ -7,8 +7,8 @@ namespace {
 
 // Elementwise part of a step of Dion.
 struct Rule {
-    enum { MOMENTUM, P_VALUE_PRODUCT, PARAM, P_VALUE2_PRODUCT, STREAMS };
-    static constexpr u32 READ_ONLY = 1 << P_VALUE_PRODUCT | 1 << P_VALUE2_PRODUCT;
+    enum { MOMENTUM, P_PRODUCT, PARAM, P_PRODUCT2, STREAMS };
+    static constexpr u32 READ_ONLY = 1 << P_PRODUCT | 1 << P_PRODUCT2;
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -34,23 +34,23 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> momentums,
-        Stream<const S> P_value_products, Stream<S> params, Stream<const S> P_value2_products) {
+        Stream<const S> P_products, Stream<S> params, Stream<const S> P_product2s) {
         using C = ComputeType<S>;
         const C decay = C(hypers.decay);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C momentum = load(momentums + i, ahead);
-            C P_value_product = load(P_value_products + i, ahead);
+            C P_product = load(P_products + i, ahead);
             C param = load(params + i, ahead);
-            C P_value2_product = load(P_value2_products + i, ahead);
+            C P_product2 = load(P_product2s + i, ahead);
 
             // m = m - (1 - mu) * P @ transpose(R)
-            momentum = momentum - P_value_product;
+            momentum = momentum - P_product;
             // p = p - lr * weight_decay * p
             param = decay * param;
             // p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
-            param = param - P_value2_product;
+            param = param - P_product2;
 
             store(momentums + i, momentum);
             store(params + i, param);
@@ -62,8 +62,8 @@ struct Rule {
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
         const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh, n, streams[MOMENTUM], streams[P_VALUE_PRODUCT], streams[PARAM],
-            streams[P_VALUE2_PRODUCT]);
+            hypers, scalars, fresh, n, streams[MOMENTUM], streams[P_PRODUCT], streams[PARAM],
+            streams[P_PRODUCT2]);
     }
 };
 

@@ -29,21 +29,21 @@ def sweep2_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep2_tile(momentums, P_value_products, params, P_value2_products, lanes, mask, scalars):
+def sweep2_tile(momentums, P_products, params, P_product2s, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     momentum = tl.load(momentums + lanes, mask).to(dtype)
-    P_value_product = tl.load(P_value_products + lanes, mask).to(dtype)
+    P_product = tl.load(P_products + lanes, mask).to(dtype)
     param = tl.load(params + lanes, mask).to(dtype)
-    P_value2_product = tl.load(P_value2_products + lanes, mask).to(dtype)
+    P_product2 = tl.load(P_product2s + lanes, mask).to(dtype)
     decay = tl.load(scalars)
 
     # m = m - (1 - mu) * P @ transpose(R)
-    momentum = momentum - P_value_product
+    momentum = momentum - P_product
     # p = p - lr * weight_decay * p
     param = decay * param
     # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
-    param = param - P_value2_product
+    param = param - P_product2
 
     tl.store(momentums + lanes, momentum.to(momentums.dtype.element_ty), mask)
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
@@ -56,9 +56,9 @@ def sweep2_step(
     scalars,
     tensors,
     MOMENTUM_T: tl.constexpr,
-    P_VALUE_PRODUCT_T: tl.constexpr,
+    P_PRODUCT_T: tl.constexpr,
     PARAM_T: tl.constexpr,
-    P_VALUE2_PRODUCT_T: tl.constexpr,
+    P_PRODUCT2_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -70,15 +70,15 @@ def sweep2_step(
     start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     momentums = tl.load(row + STREAMS * tensors)
-    P_value_products = tl.load(row + (STREAMS + 1) * tensors)
+    P_products = tl.load(row + (STREAMS + 1) * tensors)
     params = tl.load(row + (STREAMS + 2) * tensors)
-    P_value2_products = tl.load(row + (STREAMS + 3) * tensors)
-    if (count == BLOCK) & ((momentums | P_value_products | params | P_value2_products) & 15 == 0):
+    P_product2s = tl.load(row + (STREAMS + 3) * tensors)
+    if (count == BLOCK) & ((momentums | P_products | params | P_product2s) & 15 == 0):
         sweep2_tile(
             at(momentums, start, MOMENTUM_T, VECTOR),
-            at(P_value_products, start, P_VALUE_PRODUCT_T, VECTOR),
+            at(P_products, start, P_PRODUCT_T, VECTOR),
             at(params, start, PARAM_T, VECTOR),
-            at(P_value2_products, start, P_VALUE2_PRODUCT_T, VECTOR),
+            at(P_product2s, start, P_PRODUCT2_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -88,9 +88,9 @@ def sweep2_step(
             lanes = first + tl.arange(0, TAIL)
             sweep2_tile(
                 at(momentums, start, MOMENTUM_T, 1),
-                at(P_value_products, start, P_VALUE_PRODUCT_T, 1),
+                at(P_products, start, P_PRODUCT_T, 1),
                 at(params, start, PARAM_T, 1),
-                at(P_value2_products, start, P_VALUE2_PRODUCT_T, 1),
+                at(P_product2s, start, P_PRODUCT2_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

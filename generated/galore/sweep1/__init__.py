@@ -12,7 +12,7 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep1",
-        states=(State("exp_avg_sq"), State("exp_avg_value")),
+        states=(State("exp_avg_sq"), State("exp_avg_quotient")),
         hypers=("beta1", "beta2", "one_minus_beta2", "eps"),
         step=None,
         tensor_hypers=(),
@@ -25,7 +25,7 @@ def sweep1(
     exp_avgs: Sequence[Tensor],
     grad_products: Sequence[Tensor],
     exp_avg_sqs: Sequence[Tensor],
-    exp_avg_values: Sequence[Tensor],
+    exp_avg_quotients: Sequence[Tensor],
     *,
     beta1: float = 0.0,
     beta2: float = 0.0,
@@ -36,19 +36,20 @@ def sweep1(
 
     .. math::
         \begin{aligned}
-            &\text{exp avg}_t \leftarrow \beta_1 \text{exp avg}_{t-1} + \text{exp avg value}_{t-1}
-                \\
+            &\text{exp avg}_t \leftarrow \beta_1 \text{exp avg}_{t-1} + \text{exp avg
+                quotient}_{t-1} \\
             &\text{exp avg sq}_t \leftarrow \beta_2 \text{exp avg sq}_{t-1} + \text{one minus beta2}
                 \text{grad product}_t \text{grad product}_t \\
-            &\text{exp avg value}_t \leftarrow \frac{\text{exp avg}_t}{\sqrt{\text{exp avg sq}_t} +
-                \epsilon}
+            &\text{exp avg quotient}_t \leftarrow \frac{\text{exp avg}_t}{\sqrt{\text{exp avg sq}_t}
+                + \epsilon}
         \end{aligned}
 
     Args:
         exp_avgs (sequence of Tensor): :math:`\text{exp avg}` each, updated in place.
         grad_products (sequence of Tensor): :math:`\text{grad product}` each, only read.
         exp_avg_sqs (sequence of Tensor): :math:`\text{exp avg sq}` each, updated in place.
-        exp_avg_values (sequence of Tensor): :math:`\text{exp avg value}` each, updated in place.
+        exp_avg_quotients (sequence of Tensor): :math:`\text{exp avg quotient}` each, updated in
+            place.
         beta1 (float): Beta1; :math:`\beta_1` in the rule. Default: 0.0.
         beta2 (float): Beta2; :math:`\beta_2` in the rule. Default: 0.0.
         one_minus_beta2 (float): One minus beta2; :math:`\text{one minus beta2}` in the rule.
@@ -64,7 +65,7 @@ def sweep1(
         exp_avgs,
         grad_products,
         exp_avg_sqs,
-        exp_avg_values,
+        exp_avg_quotients,
         beta1=beta1,
         beta2=beta2,
         one_minus_beta2=one_minus_beta2,

@@ -13,7 +13,7 @@ def update(
     exp_avgs: list[Tensor],
     grad_products: list[Tensor],
     exp_avg_sqs: list[Tensor],
-    exp_avg_values: list[Tensor],
+    exp_avg_quotients: list[Tensor],
     *,
     beta1: float,
     beta2: float,
@@ -21,11 +21,11 @@ def update(
     eps: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(exp_avgs, grad_products, exp_avg_sqs, exp_avg_values):
-        exp_avgs, grad_products, exp_avg_sqs, exp_avg_values = chunk
+    for chunk in chunks(exp_avgs, grad_products, exp_avg_sqs, exp_avg_quotients):
+        exp_avgs, grad_products, exp_avg_sqs, exp_avg_quotients = chunk
         # m = beta1 * m + (1 - beta1) * g @ W
         scale_(exp_avgs, beta1)
-        torch._foreach_add_(exp_avgs, exp_avg_values)
+        torch._foreach_add_(exp_avgs, exp_avg_quotients)
         # v = beta2 * v + (1 - beta2) * (g @ W) ** 2
         scale_(exp_avg_sqs, beta2)
         torch._foreach_addcmul_(exp_avg_sqs, grad_products, grad_products, one_minus_beta2)
@@ -34,4 +34,4 @@ def update(
         denoms = torch._foreach_sqrt(exp_avg_sqs)
         torch._foreach_add_(denoms, eps)
         updates = torch._foreach_div(exp_avgs, denoms)
-        torch._foreach_copy_(exp_avg_values, updates)
+        torch._foreach_copy_(exp_avg_quotients, updates)

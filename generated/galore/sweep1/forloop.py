@@ -11,7 +11,7 @@ def update(
     exp_avgs: list[Tensor],
     grad_products: list[Tensor],
     exp_avg_sqs: list[Tensor],
-    exp_avg_values: list[Tensor],
+    exp_avg_quotients: list[Tensor],
     *,
     beta1: float,
     beta2: float,
@@ -19,15 +19,15 @@ def update(
     eps: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for exp_avg, grad_product, exp_avg_sq, exp_avg_value in slices(
-        exp_avgs, grad_products, exp_avg_sqs, exp_avg_values
+    for exp_avg, grad_product, exp_avg_sq, exp_avg_quotient in slices(
+        exp_avgs, grad_products, exp_avg_sqs, exp_avg_quotients
     ):
         # m = beta1 * m + (1 - beta1) * g @ W
-        exp_avg.mul_(beta1).add_(exp_avg_value)
+        exp_avg.mul_(beta1).add_(exp_avg_quotient)
         # v = beta2 * v + (1 - beta2) * (g @ W) ** 2
         exp_avg_sq.mul_(beta2).addcmul_(grad_product, grad_product, value=one_minus_beta2)
         # u = m / (sqrt(v) + eps) @ transpose(W)
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         denom = exp_avg_sq.sqrt().add_(eps)
         update = exp_avg.div(denom)
-        exp_avg_value.copy_(update)
+        exp_avg_quotient.copy_(update)

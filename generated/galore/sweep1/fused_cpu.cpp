@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of GaLore.
 struct Rule {
-    enum { EXP_AVG, GRAD_PRODUCT, EXP_AVG_SQ, EXP_AVG_VALUE, STREAMS };
+    enum { EXP_AVG, GRAD_PRODUCT, EXP_AVG_SQ, EXP_AVG_QUOTIENT, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -33,32 +33,32 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> exp_avgs,
-        Stream<const S> grad_products, Stream<S> exp_avg_sqs, Stream<S> exp_avg_values) {
+        Stream<const S> grad_products, Stream<S> exp_avg_sqs, Stream<S> exp_avg_quotients) {
         using C = ComputeType<S>;
         const C beta1 = C(hypers.beta1);
         const C beta2 = C(hypers.beta2);
         const C one_minus_beta2 = C(hypers.one_minus_beta2);
         const C eps = C(hypers.eps);
         const i64 ahead = prefetch_distance<S>(n);
-        struct { DelayedStore<S> exp_avg, exp_avg_sq, exp_avg_value; } delayed;
+        struct { DelayedStore<S> exp_avg, exp_avg_sq, exp_avg_quotient; } delayed;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C exp_avg = load(exp_avgs + i, ahead);
             C grad_product = load(grad_products + i, ahead);
             C exp_avg_sq = load(exp_avg_sqs + i, ahead);
-            C exp_avg_value = load(exp_avg_values + i, ahead);
+            C exp_avg_quotient = load(exp_avg_quotients + i, ahead);
 
             // m = beta1 * m + (1 - beta1) * g @ W
-            exp_avg = beta1 * exp_avg + exp_avg_value;
+            exp_avg = beta1 * exp_avg + exp_avg_quotient;
             // v = beta2 * v + (1 - beta2) * (g @ W) ** 2
             exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad_product * grad_product;
             // u = m / (sqrt(v) + eps) @ transpose(W)
             // p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-            exp_avg_value = exp_avg / (sqrt(exp_avg_sq) + eps);
+            exp_avg_quotient = exp_avg / (sqrt(exp_avg_sq) + eps);
 
             delayed.exp_avg.store(exp_avgs + i, exp_avg);
             delayed.exp_avg_sq.store(exp_avg_sqs + i, exp_avg_sq);
-            delayed.exp_avg_value.store(exp_avg_values + i, exp_avg_value);
+            delayed.exp_avg_quotient.store(exp_avg_quotients + i, exp_avg_quotient);
         }
     }
 
@@ -68,7 +68,7 @@ struct Rule {
         const Stream<S>* streams) {
         return sweep<S>(
             hypers, scalars, fresh, n, streams[EXP_AVG], streams[GRAD_PRODUCT], streams[EXP_AVG_SQ],
-            streams[EXP_AVG_VALUE]);
+            streams[EXP_AVG_QUOTIENT]);
     }
 };
 

@@ -37,29 +37,31 @@ def sweep1_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep1_tile(exp_avgs, grad_products, exp_avg_sqs, exp_avg_values, lanes, mask, scalars):
+def sweep1_tile(exp_avgs, grad_products, exp_avg_sqs, exp_avg_quotients, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
     grad_product = tl.load(grad_products + lanes, mask).to(dtype)
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
-    exp_avg_value = tl.load(exp_avg_values + lanes, mask).to(dtype)
+    exp_avg_quotient = tl.load(exp_avg_quotients + lanes, mask).to(dtype)
     beta1 = tl.load(scalars)
     beta2 = tl.load(scalars + 1)
     one_minus_beta2 = tl.load(scalars + 2)
     eps = tl.load(scalars + 3)
 
     # m = beta1 * m + (1 - beta1) * g @ W
-    exp_avg = beta1 * exp_avg + exp_avg_value
+    exp_avg = beta1 * exp_avg + exp_avg_quotient
     # v = beta2 * v + (1 - beta2) * (g @ W) ** 2
     exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad_product * grad_product
     # u = m / (sqrt(v) + eps) @ transpose(W)
     # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-    exp_avg_value = div(exp_avg, sqrt(exp_avg_sq) + eps)
+    exp_avg_quotient = div(exp_avg, sqrt(exp_avg_sq) + eps)
 
     tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
     tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
-    tl.store(exp_avg_values + lanes, exp_avg_value.to(exp_avg_values.dtype.element_ty), mask)
+    tl.store(
+        exp_avg_quotients + lanes, exp_avg_quotient.to(exp_avg_quotients.dtype.element_ty), mask
+    )
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -71,7 +73,7 @@ def sweep1_step(
     EXP_AVG_T: tl.constexpr,
     GRAD_PRODUCT_T: tl.constexpr,
     EXP_AVG_SQ_T: tl.constexpr,
-    EXP_AVG_VALUE_T: tl.constexpr,
+    EXP_AVG_QUOTIENT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -85,13 +87,13 @@ def sweep1_step(
     exp_avgs = tl.load(row + STREAMS * tensors)
     grad_products = tl.load(row + (STREAMS + 1) * tensors)
     exp_avg_sqs = tl.load(row + (STREAMS + 2) * tensors)
-    exp_avg_values = tl.load(row + (STREAMS + 3) * tensors)
-    if (count == BLOCK) & ((exp_avgs | grad_products | exp_avg_sqs | exp_avg_values) & 15 == 0):
+    exp_avg_quotients = tl.load(row + (STREAMS + 3) * tensors)
+    if (count == BLOCK) & ((exp_avgs | grad_products | exp_avg_sqs | exp_avg_quotients) & 15 == 0):
         sweep1_tile(
             at(exp_avgs, start, EXP_AVG_T, VECTOR),
             at(grad_products, start, GRAD_PRODUCT_T, VECTOR),
             at(exp_avg_sqs, start, EXP_AVG_SQ_T, VECTOR),
-            at(exp_avg_values, start, EXP_AVG_VALUE_T, VECTOR),
+            at(exp_avg_quotients, start, EXP_AVG_QUOTIENT_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -103,7 +105,7 @@ def sweep1_step(
                 at(exp_avgs, start, EXP_AVG_T, 1),
                 at(grad_products, start, GRAD_PRODUCT_T, 1),
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
-                at(exp_avg_values, start, EXP_AVG_VALUE_T, 1),
+                at(exp_avg_quotients, start, EXP_AVG_QUOTIENT_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

@@ -23,7 +23,7 @@ _update = Elementwise(
 
 def sweep2(
     params: Sequence[Tensor],
-    exp_avg_value_products: Sequence[Tensor],
+    exp_avg_products: Sequence[Tensor],
     *,
     step_size: float = 0.0,
     decay: float = 0.0,
@@ -32,15 +32,14 @@ def sweep2(
 
     .. math::
         \begin{aligned}
-            &\text{param}_t \leftarrow \text{param}_{t-1} - \text{step size} \text{exp avg value
+            &\text{param}_t \leftarrow \text{param}_{t-1} - \text{step size} \text{exp avg
                 product}_t \\
             &\text{param}_t \leftarrow \text{decay} \text{param}_t
         \end{aligned}
 
     Args:
         params (sequence of Tensor): :math:`\text{param}` each, updated in place.
-        exp_avg_value_products (sequence of Tensor): :math:`\text{exp avg value product}` each, only
-            read.
+        exp_avg_products (sequence of Tensor): :math:`\text{exp avg product}` each, only read.
         step_size (float): Step size; :math:`\text{step size}` in the rule. Default: 0.0.
         decay (float): Decay; :math:`\text{decay}` in the rule. Default: 0.0.
 
@@ -48,4 +47,4 @@ def sweep2(
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(params, exp_avg_value_products, step_size=step_size, decay=decay)
+    _update(params, exp_avg_products, step_size=step_size, decay=decay)

@@ -11,16 +11,16 @@ from optgen.runtime.eager.slices import chunks
 
 def update(
     params: list[Tensor],
-    exp_avg_value_products: list[Tensor],
+    exp_avg_products: list[Tensor],
     *,
     step_size: float,
     decay: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(params, exp_avg_value_products):
-        params, exp_avg_value_products = chunk
+    for chunk in chunks(params, exp_avg_products):
+        params, exp_avg_products = chunk
         # u = m / (sqrt(v) + eps) @ transpose(W)
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-        torch._foreach_add_(params, exp_avg_value_products, alpha=-step_size)
+        torch._foreach_add_(params, exp_avg_products, alpha=-step_size)
         # p = p - lr * weight_decay * p
         scale_(params, decay)

@@ -9,15 +9,15 @@ from optgen.runtime.eager.slices import slices
 
 def update(
     params: list[Tensor],
-    exp_avg_value_products: list[Tensor],
+    exp_avg_products: list[Tensor],
     *,
     step_size: float,
     decay: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for param, exp_avg_value_product in slices(params, exp_avg_value_products):
+    for param, exp_avg_product in slices(params, exp_avg_products):
         # u = m / (sqrt(v) + eps) @ transpose(W)
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-        param.add_(exp_avg_value_product, alpha=-step_size)
+        param.add_(exp_avg_product, alpha=-step_size)
         # p = p - lr * weight_decay * p
         param.mul_(decay)

@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of GaLore.
 struct Rule {
-    enum { PARAM, EXP_AVG_VALUE_PRODUCT, STREAMS };
+    enum { PARAM, EXP_AVG_PRODUCT, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -33,7 +33,7 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> params,
-        Stream<const S> exp_avg_value_products) {
+        Stream<const S> exp_avg_products) {
         using C = ComputeType<S>;
         const C step_size = C(hypers.step_size);
         const C decay = C(hypers.decay);
@@ -41,11 +41,11 @@ struct Rule {
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load(params + i, ahead);
-            C exp_avg_value_product = load(exp_avg_value_products + i, ahead);
+            C exp_avg_product = load(exp_avg_products + i, ahead);
 
             // u = m / (sqrt(v) + eps) @ transpose(W)
             // p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-            param = param - step_size * exp_avg_value_product;
+            param = param - step_size * exp_avg_product;
             // p = p - lr * weight_decay * p
             param = decay * param;
 
@@ -57,7 +57,7 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh, n, streams[PARAM], streams[EXP_AVG_VALUE_PRODUCT]);
+        return sweep<S>(hypers, scalars, fresh, n, streams[PARAM], streams[EXP_AVG_PRODUCT]);
     }
 };
 

@@ -31,17 +31,17 @@ def sweep2_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep2_tile(params, exp_avg_value_products, lanes, mask, scalars):
+def sweep2_tile(params, exp_avg_products, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     param = tl.load(params + lanes, mask).to(dtype)
-    exp_avg_value_product = tl.load(exp_avg_value_products + lanes, mask).to(dtype)
+    exp_avg_product = tl.load(exp_avg_products + lanes, mask).to(dtype)
     step_size = tl.load(scalars)
     decay = tl.load(scalars + 1)
 
     # u = m / (sqrt(v) + eps) @ transpose(W)
     # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-    param = param - step_size * exp_avg_value_product
+    param = param - step_size * exp_avg_product
     # p = p - lr * weight_decay * p
     param = decay * param
 
@@ -55,7 +55,7 @@ def sweep2_step(
     scalars,
     tensors,
     PARAM_T: tl.constexpr,
-    EXP_AVG_VALUE_PRODUCT_T: tl.constexpr,
+    EXP_AVG_PRODUCT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -67,11 +67,11 @@ def sweep2_step(
     start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     params = tl.load(row + STREAMS * tensors)
-    exp_avg_value_products = tl.load(row + (STREAMS + 1) * tensors)
-    if (count == BLOCK) & ((params | exp_avg_value_products) & 15 == 0):
+    exp_avg_products = tl.load(row + (STREAMS + 1) * tensors)
+    if (count == BLOCK) & ((params | exp_avg_products) & 15 == 0):
         sweep2_tile(
             at(params, start, PARAM_T, VECTOR),
-            at(exp_avg_value_products, start, EXP_AVG_VALUE_PRODUCT_T, VECTOR),
+            at(exp_avg_products, start, EXP_AVG_PRODUCT_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -81,7 +81,7 @@ def sweep2_step(
             lanes = first + tl.arange(0, TAIL)
             sweep2_tile(
                 at(params, start, PARAM_T, 1),
-                at(exp_avg_value_products, start, EXP_AVG_VALUE_PRODUCT_T, 1),
+                at(exp_avg_products, start, EXP_AVG_PRODUCT_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

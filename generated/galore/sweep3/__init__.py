@@ -12,7 +12,7 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep3",
-        states=(State("exp_avg_sq_wide"), State("exp_avg_wide_value")),
+        states=(State("exp_avg_sq_wide"), State("exp_avg_wide_quotient")),
         hypers=("beta1", "beta2", "one_minus_beta2", "eps"),
         step=None,
         tensor_hypers=(),
@@ -23,9 +23,9 @@ _update = Elementwise(
 
 def sweep3(
     exp_avg_wides: Sequence[Tensor],
-    left_vectors_products: Sequence[Tensor],
+    grad_products: Sequence[Tensor],
     exp_avg_sq_wides: Sequence[Tensor],
-    exp_avg_wide_values: Sequence[Tensor],
+    exp_avg_wide_quotients: Sequence[Tensor],
     *,
     beta1: float = 0.0,
     beta2: float = 0.0,
@@ -37,21 +37,20 @@ def sweep3(
     .. math::
         \begin{aligned}
             &\text{exp avg wide}_t \leftarrow \beta_1 \text{exp avg wide}_{t-1} + \text{exp avg wide
-                value}_{t-1} \\
+                quotient}_{t-1} \\
             &\text{exp avg sq wide}_t \leftarrow \beta_2 \text{exp avg sq wide}_{t-1} + \text{one
-                minus beta2} \text{left vectors product}_t \text{left vectors product}_t \\
-            &\text{exp avg wide value}_t \leftarrow \frac{\text{exp avg wide}_t}{\sqrt{\text{exp avg
-                sq wide}_t} + \epsilon}
+                minus beta2} \text{grad product}_t \text{grad product}_t \\
+            &\text{exp avg wide quotient}_t \leftarrow \frac{\text{exp avg wide}_t}{\sqrt{\text{exp
+                avg sq wide}_t} + \epsilon}
         \end{aligned}
 
     Args:
         exp_avg_wides (sequence of Tensor): :math:`\text{exp avg wide}` each, updated in place.
-        left_vectors_products (sequence of Tensor): :math:`\text{left vectors product}` each, only
-            read.
+        grad_products (sequence of Tensor): :math:`\text{grad product}` each, only read.
         exp_avg_sq_wides (sequence of Tensor): :math:`\text{exp avg sq wide}` each, updated in
             place.
-        exp_avg_wide_values (sequence of Tensor): :math:`\text{exp avg wide value}` each, updated in
-            place.
+        exp_avg_wide_quotients (sequence of Tensor): :math:`\text{exp avg wide quotient}` each,
+            updated in place.
         beta1 (float): Beta1; :math:`\beta_1` in the rule. Default: 0.0.
         beta2 (float): Beta2; :math:`\beta_2` in the rule. Default: 0.0.
         one_minus_beta2 (float): One minus beta2; :math:`\text{one minus beta2}` in the rule.
@@ -65,9 +64,9 @@ def sweep3(
     """
     _update(
         exp_avg_wides,
-        left_vectors_products,
+        grad_products,
         exp_avg_sq_wides,
-        exp_avg_wide_values,
+        exp_avg_wide_quotients,
         beta1=beta1,
         beta2=beta2,
         one_minus_beta2=one_minus_beta2,

@@ -11,9 +11,9 @@ from optgen.runtime.eager.slices import chunks
 
 def update(
     exp_avg_wides: list[Tensor],
-    left_vectors_products: list[Tensor],
+    grad_products: list[Tensor],
     exp_avg_sq_wides: list[Tensor],
-    exp_avg_wide_values: list[Tensor],
+    exp_avg_wide_quotients: list[Tensor],
     *,
     beta1: float,
     beta2: float,
@@ -21,21 +21,17 @@ def update(
     eps: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(
-        exp_avg_wides, left_vectors_products, exp_avg_sq_wides, exp_avg_wide_values
-    ):
-        exp_avg_wides, left_vectors_products, exp_avg_sq_wides, exp_avg_wide_values = chunk
+    for chunk in chunks(exp_avg_wides, grad_products, exp_avg_sq_wides, exp_avg_wide_quotients):
+        exp_avg_wides, grad_products, exp_avg_sq_wides, exp_avg_wide_quotients = chunk
         # n = beta1 * n + (1 - beta1) * transpose(U) @ g
         scale_(exp_avg_wides, beta1)
-        torch._foreach_add_(exp_avg_wides, exp_avg_wide_values)
+        torch._foreach_add_(exp_avg_wides, exp_avg_wide_quotients)
         # w = beta2 * w + (1 - beta2) * (transpose(U) @ g) ** 2
         scale_(exp_avg_sq_wides, beta2)
-        torch._foreach_addcmul_(
-            exp_avg_sq_wides, left_vectors_products, left_vectors_products, one_minus_beta2
-        )
+        torch._foreach_addcmul_(exp_avg_sq_wides, grad_products, grad_products, one_minus_beta2)
         # u = U @ (n / (sqrt(w) + eps))
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         denoms = torch._foreach_sqrt(exp_avg_sq_wides)
         torch._foreach_add_(denoms, eps)
         updates = torch._foreach_div(exp_avg_wides, denoms)
-        torch._foreach_copy_(exp_avg_wide_values, updates)
+        torch._foreach_copy_(exp_avg_wide_quotients, updates)

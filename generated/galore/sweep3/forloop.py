@@ -9,9 +9,9 @@ from optgen.runtime.eager.slices import slices
 
 def update(
     exp_avg_wides: list[Tensor],
-    left_vectors_products: list[Tensor],
+    grad_products: list[Tensor],
     exp_avg_sq_wides: list[Tensor],
-    exp_avg_wide_values: list[Tensor],
+    exp_avg_wide_quotients: list[Tensor],
     *,
     beta1: float,
     beta2: float,
@@ -19,17 +19,15 @@ def update(
     eps: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for exp_avg_wide, left_vectors_product, exp_avg_sq_wide, exp_avg_wide_value in slices(
-        exp_avg_wides, left_vectors_products, exp_avg_sq_wides, exp_avg_wide_values
+    for exp_avg_wide, grad_product, exp_avg_sq_wide, exp_avg_wide_quotient in slices(
+        exp_avg_wides, grad_products, exp_avg_sq_wides, exp_avg_wide_quotients
     ):
         # n = beta1 * n + (1 - beta1) * transpose(U) @ g
-        exp_avg_wide.mul_(beta1).add_(exp_avg_wide_value)
+        exp_avg_wide.mul_(beta1).add_(exp_avg_wide_quotient)
         # w = beta2 * w + (1 - beta2) * (transpose(U) @ g) ** 2
-        exp_avg_sq_wide.mul_(beta2).addcmul_(
-            left_vectors_product, left_vectors_product, value=one_minus_beta2
-        )
+        exp_avg_sq_wide.mul_(beta2).addcmul_(grad_product, grad_product, value=one_minus_beta2)
         # u = U @ (n / (sqrt(w) + eps))
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         denom = exp_avg_sq_wide.sqrt().add_(eps)
         update = exp_avg_wide.div(denom)
-        exp_avg_wide_value.copy_(update)
+        exp_avg_wide_quotient.copy_(update)

@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of GaLore.
 struct Rule {
-    enum { EXP_AVG_WIDE, LEFT_VECTORS_PRODUCT, EXP_AVG_SQ_WIDE, EXP_AVG_WIDE_VALUE, STREAMS };
+    enum { EXP_AVG_WIDE, GRAD_PRODUCT, EXP_AVG_SQ_WIDE, EXP_AVG_WIDE_QUOTIENT, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -33,34 +33,34 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> exp_avg_wides,
-        Stream<const S> left_vectors_products, Stream<S> exp_avg_sq_wides,
-        Stream<S> exp_avg_wide_values) {
+        Stream<const S> grad_products, Stream<S> exp_avg_sq_wides,
+        Stream<S> exp_avg_wide_quotients) {
         using C = ComputeType<S>;
         const C beta1 = C(hypers.beta1);
         const C beta2 = C(hypers.beta2);
         const C one_minus_beta2 = C(hypers.one_minus_beta2);
         const C eps = C(hypers.eps);
         const i64 ahead = prefetch_distance<S>(n);
-        struct { DelayedStore<S> exp_avg_wide, exp_avg_sq_wide, exp_avg_wide_value; } delayed;
+        struct { DelayedStore<S> exp_avg_wide, exp_avg_sq_wide, exp_avg_wide_quotient; } delayed;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C exp_avg_wide = load(exp_avg_wides + i, ahead);
-            C left_vectors_product = load(left_vectors_products + i, ahead);
+            C grad_product = load(grad_products + i, ahead);
             C exp_avg_sq_wide = load(exp_avg_sq_wides + i, ahead);
-            C exp_avg_wide_value = load(exp_avg_wide_values + i, ahead);
+            C exp_avg_wide_quotient = load(exp_avg_wide_quotients + i, ahead);
 
             // n = beta1 * n + (1 - beta1) * transpose(U) @ g
-            exp_avg_wide = beta1 * exp_avg_wide + exp_avg_wide_value;
+            exp_avg_wide = beta1 * exp_avg_wide + exp_avg_wide_quotient;
             // w = beta2 * w + (1 - beta2) * (transpose(U) @ g) ** 2
             exp_avg_sq_wide = beta2 * exp_avg_sq_wide
-                + one_minus_beta2 * left_vectors_product * left_vectors_product;
+                + one_minus_beta2 * grad_product * grad_product;
             // u = U @ (n / (sqrt(w) + eps))
             // p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-            exp_avg_wide_value = exp_avg_wide / (sqrt(exp_avg_sq_wide) + eps);
+            exp_avg_wide_quotient = exp_avg_wide / (sqrt(exp_avg_sq_wide) + eps);
 
             delayed.exp_avg_wide.store(exp_avg_wides + i, exp_avg_wide);
             delayed.exp_avg_sq_wide.store(exp_avg_sq_wides + i, exp_avg_sq_wide);
-            delayed.exp_avg_wide_value.store(exp_avg_wide_values + i, exp_avg_wide_value);
+            delayed.exp_avg_wide_quotient.store(exp_avg_wide_quotients + i, exp_avg_wide_quotient);
         }
     }
 
@@ -69,8 +69,8 @@ struct Rule {
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
         const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh, n, streams[EXP_AVG_WIDE], streams[LEFT_VECTORS_PRODUCT],
-            streams[EXP_AVG_SQ_WIDE], streams[EXP_AVG_WIDE_VALUE]);
+            hypers, scalars, fresh, n, streams[EXP_AVG_WIDE], streams[GRAD_PRODUCT],
+            streams[EXP_AVG_SQ_WIDE], streams[EXP_AVG_WIDE_QUOTIENT]);
     }
 };
 

@@ -38,40 +38,32 @@ def sweep3_scalars(rows, hypers, scalars, tensors):
 
 @triton.jit
 def sweep3_tile(
-    exp_avg_wides,
-    left_vectors_products,
-    exp_avg_sq_wides,
-    exp_avg_wide_values,
-    lanes,
-    mask,
-    scalars,
+    exp_avg_wides, grad_products, exp_avg_sq_wides, exp_avg_wide_quotients, lanes, mask, scalars
 ):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     exp_avg_wide = tl.load(exp_avg_wides + lanes, mask).to(dtype)
-    left_vectors_product = tl.load(left_vectors_products + lanes, mask).to(dtype)
+    grad_product = tl.load(grad_products + lanes, mask).to(dtype)
     exp_avg_sq_wide = tl.load(exp_avg_sq_wides + lanes, mask).to(dtype)
-    exp_avg_wide_value = tl.load(exp_avg_wide_values + lanes, mask).to(dtype)
+    exp_avg_wide_quotient = tl.load(exp_avg_wide_quotients + lanes, mask).to(dtype)
     beta1 = tl.load(scalars)
     beta2 = tl.load(scalars + 1)
     one_minus_beta2 = tl.load(scalars + 2)
     eps = tl.load(scalars + 3)
 
     # n = beta1 * n + (1 - beta1) * transpose(U) @ g
-    exp_avg_wide = beta1 * exp_avg_wide + exp_avg_wide_value
+    exp_avg_wide = beta1 * exp_avg_wide + exp_avg_wide_quotient
     # w = beta2 * w + (1 - beta2) * (transpose(U) @ g) ** 2
-    exp_avg_sq_wide = (
-        beta2 * exp_avg_sq_wide + one_minus_beta2 * left_vectors_product * left_vectors_product
-    )
+    exp_avg_sq_wide = beta2 * exp_avg_sq_wide + one_minus_beta2 * grad_product * grad_product
     # u = U @ (n / (sqrt(w) + eps))
     # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-    exp_avg_wide_value = div(exp_avg_wide, sqrt(exp_avg_sq_wide) + eps)
+    exp_avg_wide_quotient = div(exp_avg_wide, sqrt(exp_avg_sq_wide) + eps)
 
     tl.store(exp_avg_wides + lanes, exp_avg_wide.to(exp_avg_wides.dtype.element_ty), mask)
     tl.store(exp_avg_sq_wides + lanes, exp_avg_sq_wide.to(exp_avg_sq_wides.dtype.element_ty), mask)
     tl.store(
-        exp_avg_wide_values + lanes,
-        exp_avg_wide_value.to(exp_avg_wide_values.dtype.element_ty),
+        exp_avg_wide_quotients + lanes,
+        exp_avg_wide_quotient.to(exp_avg_wide_quotients.dtype.element_ty),
         mask,
     )
 
@@ -83,9 +75,9 @@ def sweep3_step(
     scalars,
     tensors,
     EXP_AVG_WIDE_T: tl.constexpr,
-    LEFT_VECTORS_PRODUCT_T: tl.constexpr,
+    GRAD_PRODUCT_T: tl.constexpr,
     EXP_AVG_SQ_WIDE_T: tl.constexpr,
-    EXP_AVG_WIDE_VALUE_T: tl.constexpr,
+    EXP_AVG_WIDE_QUOTIENT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -97,17 +89,17 @@ def sweep3_step(
     start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     exp_avg_wides = tl.load(row + STREAMS * tensors)
-    left_vectors_products = tl.load(row + (STREAMS + 1) * tensors)
+    grad_products = tl.load(row + (STREAMS + 1) * tensors)
     exp_avg_sq_wides = tl.load(row + (STREAMS + 2) * tensors)
-    exp_avg_wide_values = tl.load(row + (STREAMS + 3) * tensors)
+    exp_avg_wide_quotients = tl.load(row + (STREAMS + 3) * tensors)
     if (count == BLOCK) & (
-        (exp_avg_wides | left_vectors_products | exp_avg_sq_wides | exp_avg_wide_values) & 15 == 0
+        (exp_avg_wides | grad_products | exp_avg_sq_wides | exp_avg_wide_quotients) & 15 == 0
     ):
         sweep3_tile(
             at(exp_avg_wides, start, EXP_AVG_WIDE_T, VECTOR),
-            at(left_vectors_products, start, LEFT_VECTORS_PRODUCT_T, VECTOR),
+            at(grad_products, start, GRAD_PRODUCT_T, VECTOR),
             at(exp_avg_sq_wides, start, EXP_AVG_SQ_WIDE_T, VECTOR),
-            at(exp_avg_wide_values, start, EXP_AVG_WIDE_VALUE_T, VECTOR),
+            at(exp_avg_wide_quotients, start, EXP_AVG_WIDE_QUOTIENT_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -117,9 +109,9 @@ def sweep3_step(
             lanes = first + tl.arange(0, TAIL)
             sweep3_tile(
                 at(exp_avg_wides, start, EXP_AVG_WIDE_T, 1),
-                at(left_vectors_products, start, LEFT_VECTORS_PRODUCT_T, 1),
+                at(grad_products, start, GRAD_PRODUCT_T, 1),
                 at(exp_avg_sq_wides, start, EXP_AVG_SQ_WIDE_T, 1),
-                at(exp_avg_wide_values, start, EXP_AVG_WIDE_VALUE_T, 1),
+                at(exp_avg_wide_quotients, start, EXP_AVG_WIDE_QUOTIENT_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

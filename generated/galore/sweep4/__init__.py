@@ -23,7 +23,7 @@ _update = Elementwise(
 
 def sweep4(
     params: Sequence[Tensor],
-    left_vectors_product2s: Sequence[Tensor],
+    left_vectors_products: Sequence[Tensor],
     *,
     step_size: float = 0.0,
     decay: float = 0.0,
@@ -33,13 +33,13 @@ def sweep4(
     .. math::
         \begin{aligned}
             &\text{param}_t \leftarrow \text{param}_{t-1} - \text{step size} \text{left vectors
-                product2}_t \\
+                product}_t \\
             &\text{param}_t \leftarrow \text{decay} \text{param}_t
         \end{aligned}
 
     Args:
         params (sequence of Tensor): :math:`\text{param}` each, updated in place.
-        left_vectors_product2s (sequence of Tensor): :math:`\text{left vectors product2}` each, only
+        left_vectors_products (sequence of Tensor): :math:`\text{left vectors product}` each, only
             read.
         step_size (float): Step size; :math:`\text{step size}` in the rule. Default: 0.0.
         decay (float): Decay; :math:`\text{decay}` in the rule. Default: 0.0.
@@ -48,4 +48,4 @@ def sweep4(
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(params, left_vectors_product2s, step_size=step_size, decay=decay)
+    _update(params, left_vectors_products, step_size=step_size, decay=decay)

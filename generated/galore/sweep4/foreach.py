@@ -11,16 +11,16 @@ from optgen.runtime.eager.slices import chunks
 
 def update(
     params: list[Tensor],
-    left_vectors_product2s: list[Tensor],
+    left_vectors_products: list[Tensor],
     *,
     step_size: float,
     decay: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(params, left_vectors_product2s):
-        params, left_vectors_product2s = chunk
+    for chunk in chunks(params, left_vectors_products):
+        params, left_vectors_products = chunk
         # u = U @ (n / (sqrt(w) + eps))
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-        torch._foreach_add_(params, left_vectors_product2s, alpha=-step_size)
+        torch._foreach_add_(params, left_vectors_products, alpha=-step_size)
         # p = p - lr * weight_decay * p
         scale_(params, decay)

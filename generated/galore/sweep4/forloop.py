@@ -9,15 +9,15 @@ from optgen.runtime.eager.slices import slices
 
 def update(
     params: list[Tensor],
-    left_vectors_product2s: list[Tensor],
+    left_vectors_products: list[Tensor],
     *,
     step_size: float,
     decay: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for param, left_vectors_product2 in slices(params, left_vectors_product2s):
+    for param, left_vectors_product in slices(params, left_vectors_products):
         # u = U @ (n / (sqrt(w) + eps))
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-        param.add_(left_vectors_product2, alpha=-step_size)
+        param.add_(left_vectors_product, alpha=-step_size)
         # p = p - lr * weight_decay * p
         param.mul_(decay)

@@ -31,17 +31,17 @@ def sweep4_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep4_tile(params, left_vectors_product2s, lanes, mask, scalars):
+def sweep4_tile(params, left_vectors_products, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     param = tl.load(params + lanes, mask).to(dtype)
-    left_vectors_product2 = tl.load(left_vectors_product2s + lanes, mask).to(dtype)
+    left_vectors_product = tl.load(left_vectors_products + lanes, mask).to(dtype)
     step_size = tl.load(scalars)
     decay = tl.load(scalars + 1)
 
     # u = U @ (n / (sqrt(w) + eps))
     # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-    param = param - step_size * left_vectors_product2
+    param = param - step_size * left_vectors_product
     # p = p - lr * weight_decay * p
     param = decay * param
 
@@ -55,7 +55,7 @@ def sweep4_step(
     scalars,
     tensors,
     PARAM_T: tl.constexpr,
-    LEFT_VECTORS_PRODUCT2_T: tl.constexpr,
+    LEFT_VECTORS_PRODUCT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -67,11 +67,11 @@ def sweep4_step(
     start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     params = tl.load(row + STREAMS * tensors)
-    left_vectors_product2s = tl.load(row + (STREAMS + 1) * tensors)
-    if (count == BLOCK) & ((params | left_vectors_product2s) & 15 == 0):
+    left_vectors_products = tl.load(row + (STREAMS + 1) * tensors)
+    if (count == BLOCK) & ((params | left_vectors_products) & 15 == 0):
         sweep4_tile(
             at(params, start, PARAM_T, VECTOR),
-            at(left_vectors_product2s, start, LEFT_VECTORS_PRODUCT2_T, VECTOR),
+            at(left_vectors_products, start, LEFT_VECTORS_PRODUCT_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -81,7 +81,7 @@ def sweep4_step(
             lanes = first + tl.arange(0, TAIL)
             sweep4_tile(
                 at(params, start, PARAM_T, 1),
-                at(left_vectors_product2s, start, LEFT_VECTORS_PRODUCT2_T, 1),
+                at(left_vectors_products, start, LEFT_VECTORS_PRODUCT_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

@@ -23,7 +23,7 @@ _update = Elementwise(
 
 def sweep1(
     gram_lefts: Sequence[Tensor],
-    grad_products: Sequence[Tensor],
+    grad_row_grams: Sequence[Tensor],
     *,
     inverse_cols: float = 0.0,
     one_minus_decay: float = 0.0,
@@ -33,12 +33,12 @@ def sweep1(
     .. math::
         \begin{aligned}
             &\text{gram left}_t \leftarrow \operatorname{lerp}(\text{gram left}_{t-1}, \text{inverse
-                cols} \text{grad product}_t, \text{one minus decay})
+                cols} \text{grad row gram}_t, \text{one minus decay})
         \end{aligned}
 
     Args:
         gram_lefts (sequence of Tensor): :math:`\text{gram left}` each, updated in place.
-        grad_products (sequence of Tensor): :math:`\text{grad product}` each, only read.
+        grad_row_grams (sequence of Tensor): :math:`\text{grad row gram}` each, only read.
         inverse_cols (float): Inverse cols; :math:`\text{inverse cols}` in the rule. Default: 0.0.
         one_minus_decay (float): One minus decay; :math:`\text{one minus decay}` in the rule.
             Default: 0.0.
@@ -47,4 +47,4 @@ def sweep1(
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(gram_lefts, grad_products, inverse_cols=inverse_cols, one_minus_decay=one_minus_decay)
+    _update(gram_lefts, grad_row_grams, inverse_cols=inverse_cols, one_minus_decay=one_minus_decay)

@@ -9,13 +9,13 @@ from optgen.runtime.eager.slices import slices
 
 def update(
     gram_lefts: list[Tensor],
-    grad_products: list[Tensor],
+    grad_row_grams: list[Tensor],
     *,
     inverse_cols: float,
     one_minus_decay: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for gram_left, grad_product in slices(gram_lefts, grad_products):
+    for gram_left, grad_row_gram in slices(gram_lefts, grad_row_grams):
         # L = lerp(L, g @ transpose(g) / cols(p), 1 - decay)
-        operand = grad_product.mul(inverse_cols)
+        operand = grad_row_gram.mul(inverse_cols)
         gram_left.lerp_(operand, one_minus_decay)

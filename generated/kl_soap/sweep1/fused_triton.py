@@ -32,16 +32,16 @@ def sweep1_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep1_tile(gram_lefts, grad_products, lanes, mask, scalars):
+def sweep1_tile(gram_lefts, grad_row_grams, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     gram_left = tl.load(gram_lefts + lanes, mask).to(dtype)
-    grad_product = tl.load(grad_products + lanes, mask).to(dtype)
+    grad_row_gram = tl.load(grad_row_grams + lanes, mask).to(dtype)
     inverse_cols = tl.load(scalars)
     one_minus_decay = tl.load(scalars + 1)
 
     # L = lerp(L, g @ transpose(g) / cols(p), 1 - decay)
-    gram_left = lerp(gram_left, inverse_cols * grad_product, one_minus_decay)
+    gram_left = lerp(gram_left, inverse_cols * grad_row_gram, one_minus_decay)
 
     tl.store(gram_lefts + lanes, gram_left.to(gram_lefts.dtype.element_ty), mask)
 
@@ -53,7 +53,7 @@ def sweep1_step(
     scalars,
     tensors,
     GRAM_LEFT_T: tl.constexpr,
-    GRAD_PRODUCT_T: tl.constexpr,
+    GRAD_ROW_GRAM_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -65,11 +65,11 @@ def sweep1_step(
     start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     gram_lefts = tl.load(row + STREAMS * tensors)
-    grad_products = tl.load(row + (STREAMS + 1) * tensors)
-    if (count == BLOCK) & ((gram_lefts | grad_products) & 15 == 0):
+    grad_row_grams = tl.load(row + (STREAMS + 1) * tensors)
+    if (count == BLOCK) & ((gram_lefts | grad_row_grams) & 15 == 0):
         sweep1_tile(
             at(gram_lefts, start, GRAM_LEFT_T, VECTOR),
-            at(grad_products, start, GRAD_PRODUCT_T, VECTOR),
+            at(grad_row_grams, start, GRAD_ROW_GRAM_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -79,7 +79,7 @@ def sweep1_step(
             lanes = first + tl.arange(0, TAIL)
             sweep1_tile(
                 at(gram_lefts, start, GRAM_LEFT_T, 1),
-                at(grad_products, start, GRAD_PRODUCT_T, 1),
+                at(grad_row_grams, start, GRAD_ROW_GRAM_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

@@ -10,14 +10,14 @@ from optgen.runtime.eager.slices import chunks
 
 def update(
     gram_rights: list[Tensor],
-    grad_product2s: list[Tensor],
+    grad_col_grams: list[Tensor],
     *,
     inverse_rows: float,
     one_minus_decay: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(gram_rights, grad_product2s):
-        gram_rights, grad_product2s = chunk
+    for chunk in chunks(gram_rights, grad_col_grams):
+        gram_rights, grad_col_grams = chunk
         # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
-        operands = torch._foreach_mul(grad_product2s, inverse_rows)
+        operands = torch._foreach_mul(grad_col_grams, inverse_rows)
         torch._foreach_lerp_(gram_rights, operands, one_minus_decay)

@@ -9,13 +9,13 @@ from optgen.runtime.eager.slices import slices
 
 def update(
     gram_rights: list[Tensor],
-    grad_product2s: list[Tensor],
+    grad_col_grams: list[Tensor],
     *,
     inverse_rows: float,
     one_minus_decay: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for gram_right, grad_product2 in slices(gram_rights, grad_product2s):
+    for gram_right, grad_col_gram in slices(gram_rights, grad_col_grams):
         # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
-        operand = grad_product2.mul(inverse_rows)
+        operand = grad_col_gram.mul(inverse_rows)
         gram_right.lerp_(operand, one_minus_decay)

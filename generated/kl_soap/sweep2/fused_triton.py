@@ -32,16 +32,16 @@ def sweep2_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep2_tile(gram_rights, grad_product2s, lanes, mask, scalars):
+def sweep2_tile(gram_rights, grad_col_grams, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     gram_right = tl.load(gram_rights + lanes, mask).to(dtype)
-    grad_product2 = tl.load(grad_product2s + lanes, mask).to(dtype)
+    grad_col_gram = tl.load(grad_col_grams + lanes, mask).to(dtype)
     inverse_rows = tl.load(scalars)
     one_minus_decay = tl.load(scalars + 1)
 
     # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
-    gram_right = lerp(gram_right, inverse_rows * grad_product2, one_minus_decay)
+    gram_right = lerp(gram_right, inverse_rows * grad_col_gram, one_minus_decay)
 
     tl.store(gram_rights + lanes, gram_right.to(gram_rights.dtype.element_ty), mask)
 
@@ -53,7 +53,7 @@ def sweep2_step(
     scalars,
     tensors,
     GRAM_RIGHT_T: tl.constexpr,
-    GRAD_PRODUCT2_T: tl.constexpr,
+    GRAD_COL_GRAM_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -65,11 +65,11 @@ def sweep2_step(
     start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     gram_rights = tl.load(row + STREAMS * tensors)
-    grad_product2s = tl.load(row + (STREAMS + 1) * tensors)
-    if (count == BLOCK) & ((gram_rights | grad_product2s) & 15 == 0):
+    grad_col_grams = tl.load(row + (STREAMS + 1) * tensors)
+    if (count == BLOCK) & ((gram_rights | grad_col_grams) & 15 == 0):
         sweep2_tile(
             at(gram_rights, start, GRAM_RIGHT_T, VECTOR),
-            at(grad_product2s, start, GRAD_PRODUCT2_T, VECTOR),
+            at(grad_col_grams, start, GRAD_COL_GRAM_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -79,7 +79,7 @@ def sweep2_step(
             lanes = first + tl.arange(0, TAIL)
             sweep2_tile(
                 at(gram_rights, start, GRAM_RIGHT_T, 1),
-                at(grad_product2s, start, GRAD_PRODUCT2_T, 1),
+                at(grad_col_grams, start, GRAD_COL_GRAM_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

@@ -12,7 +12,7 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep3",
-        states=(State("exp_avg_sq"), State("exp_avg_value")),
+        states=(State("exp_avg_sq"), State("exp_avg_quotient")),
         hypers=("one_minus_beta1", "one_minus_beta2", "eps"),
         step=None,
         tensor_hypers=(),
@@ -25,7 +25,7 @@ def sweep3(
     exp_avgs: Sequence[Tensor],
     xs: Sequence[Tensor],
     exp_avg_sqs: Sequence[Tensor],
-    exp_avg_values: Sequence[Tensor],
+    exp_avg_quotients: Sequence[Tensor],
     *,
     one_minus_beta1: float = 0.0,
     one_minus_beta2: float = 0.0,
@@ -39,15 +39,16 @@ def sweep3(
                 minus beta1}) \\
             &\text{exp avg sq}_t \leftarrow \operatorname{lerp}(\text{exp avg sq}_{t-1}, x_t x_t,
                 \text{one minus beta2}) \\
-            &\text{exp avg value}_t \leftarrow \frac{\text{exp avg}_t}{\sqrt{\text{exp avg sq}_t} +
-                \epsilon}
+            &\text{exp avg quotient}_t \leftarrow \frac{\text{exp avg}_t}{\sqrt{\text{exp avg sq}_t}
+                + \epsilon}
         \end{aligned}
 
     Args:
         exp_avgs (sequence of Tensor): :math:`\text{exp avg}` each, updated in place.
         xs (sequence of Tensor): :math:`x` each, only read.
         exp_avg_sqs (sequence of Tensor): :math:`\text{exp avg sq}` each, updated in place.
-        exp_avg_values (sequence of Tensor): :math:`\text{exp avg value}` each, updated in place.
+        exp_avg_quotients (sequence of Tensor): :math:`\text{exp avg quotient}` each, updated in
+            place.
         one_minus_beta1 (float): One minus beta1; :math:`\text{one minus beta1}` in the rule.
             Default: 0.0.
         one_minus_beta2 (float): One minus beta2; :math:`\text{one minus beta2}` in the rule.
@@ -63,7 +64,7 @@ def sweep3(
         exp_avgs,
         xs,
         exp_avg_sqs,
-        exp_avg_values,
+        exp_avg_quotients,
         one_minus_beta1=one_minus_beta1,
         one_minus_beta2=one_minus_beta2,
         eps=eps,

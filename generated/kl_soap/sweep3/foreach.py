@@ -12,15 +12,15 @@ def update(
     exp_avgs: list[Tensor],
     xs: list[Tensor],
     exp_avg_sqs: list[Tensor],
-    exp_avg_values: list[Tensor],
+    exp_avg_quotients: list[Tensor],
     *,
     one_minus_beta1: float,
     one_minus_beta2: float,
     eps: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(exp_avgs, xs, exp_avg_sqs, exp_avg_values):
-        exp_avgs, xs, exp_avg_sqs, exp_avg_values = chunk
+    for chunk in chunks(exp_avgs, xs, exp_avg_sqs, exp_avg_quotients):
+        exp_avgs, xs, exp_avg_sqs, exp_avg_quotients = chunk
         # m = lerp(m, x, 1 - beta1)
         torch._foreach_lerp_(exp_avgs, xs, one_minus_beta1)
         # v = lerp(v, x**2, 1 - beta2)
@@ -30,4 +30,4 @@ def update(
         denoms = torch._foreach_sqrt(exp_avg_sqs)
         torch._foreach_add_(denoms, eps)
         updates = torch._foreach_div(exp_avgs, denoms)
-        torch._foreach_copy_(exp_avg_values, updates)
+        torch._foreach_copy_(exp_avg_quotients, updates)

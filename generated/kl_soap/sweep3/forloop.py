@@ -11,14 +11,16 @@ def update(
     exp_avgs: list[Tensor],
     xs: list[Tensor],
     exp_avg_sqs: list[Tensor],
-    exp_avg_values: list[Tensor],
+    exp_avg_quotients: list[Tensor],
     *,
     one_minus_beta1: float,
     one_minus_beta2: float,
     eps: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for exp_avg, x, exp_avg_sq, exp_avg_value in slices(exp_avgs, xs, exp_avg_sqs, exp_avg_values):
+    for exp_avg, x, exp_avg_sq, exp_avg_quotient in slices(
+        exp_avgs, xs, exp_avg_sqs, exp_avg_quotients
+    ):
         # m = lerp(m, x, 1 - beta1)
         exp_avg.lerp_(x, one_minus_beta1)
         # v = lerp(v, x**2, 1 - beta2)
@@ -27,4 +29,4 @@ def update(
         # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
         denom = exp_avg_sq.sqrt().add_(eps)
         update = exp_avg.div(denom)
-        exp_avg_value.copy_(update)
+        exp_avg_quotient.copy_(update)

@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of KLSOAP.
 struct Rule {
-    enum { EXP_AVG, X, EXP_AVG_SQ, EXP_AVG_VALUE, STREAMS };
+    enum { EXP_AVG, X, EXP_AVG_SQ, EXP_AVG_QUOTIENT, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -33,30 +33,30 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> exp_avgs,
-        Stream<const S> xs, Stream<S> exp_avg_sqs, Stream<S> exp_avg_values) {
+        Stream<const S> xs, Stream<S> exp_avg_sqs, Stream<S> exp_avg_quotients) {
         using C = ComputeType<S>;
         const C one_minus_beta1 = C(hypers.one_minus_beta1);
         const C one_minus_beta2 = C(hypers.one_minus_beta2);
         const C eps = C(hypers.eps);
         const i64 ahead = prefetch_distance<S>(n);
-        struct { DelayedStore<S> exp_avg, exp_avg_sq, exp_avg_value; } delayed;
+        struct { DelayedStore<S> exp_avg, exp_avg_sq, exp_avg_quotient; } delayed;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C exp_avg = load(exp_avgs + i, ahead);
             C x = load(xs + i, ahead);
             C exp_avg_sq = load(exp_avg_sqs + i, ahead);
-            C exp_avg_value = load(exp_avg_values + i, ahead);
+            C exp_avg_quotient = load(exp_avg_quotients + i, ahead);
 
             // m = lerp(m, x, 1 - beta1)
             exp_avg = lerp(exp_avg, x, one_minus_beta1);
             // v = lerp(v, x**2, 1 - beta2)
             exp_avg_sq = lerp(exp_avg_sq, x * x, one_minus_beta2);
             // p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
-            exp_avg_value = exp_avg / (sqrt(exp_avg_sq) + eps);
+            exp_avg_quotient = exp_avg / (sqrt(exp_avg_sq) + eps);
 
             delayed.exp_avg.store(exp_avgs + i, exp_avg);
             delayed.exp_avg_sq.store(exp_avg_sqs + i, exp_avg_sq);
-            delayed.exp_avg_value.store(exp_avg_values + i, exp_avg_value);
+            delayed.exp_avg_quotient.store(exp_avg_quotients + i, exp_avg_quotient);
         }
     }
 
@@ -66,7 +66,7 @@ struct Rule {
         const Stream<S>* streams) {
         return sweep<S>(
             hypers, scalars, fresh, n, streams[EXP_AVG], streams[X], streams[EXP_AVG_SQ],
-            streams[EXP_AVG_VALUE]);
+            streams[EXP_AVG_QUOTIENT]);
     }
 };
 

@@ -36,13 +36,13 @@ def sweep3_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep3_tile(exp_avgs, xs, exp_avg_sqs, exp_avg_values, lanes, mask, scalars):
+def sweep3_tile(exp_avgs, xs, exp_avg_sqs, exp_avg_quotients, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
     x = tl.load(xs + lanes, mask).to(dtype)
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
-    exp_avg_value = tl.load(exp_avg_values + lanes, mask).to(dtype)
+    exp_avg_quotient = tl.load(exp_avg_quotients + lanes, mask).to(dtype)
     one_minus_beta1 = tl.load(scalars)
     one_minus_beta2 = tl.load(scalars + 1)
     eps = tl.load(scalars + 2)
@@ -52,11 +52,13 @@ def sweep3_tile(exp_avgs, xs, exp_avg_sqs, exp_avg_values, lanes, mask, scalars)
     # v = lerp(v, x**2, 1 - beta2)
     exp_avg_sq = lerp(exp_avg_sq, x * x, one_minus_beta2)
     # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
-    exp_avg_value = div(exp_avg, sqrt(exp_avg_sq) + eps)
+    exp_avg_quotient = div(exp_avg, sqrt(exp_avg_sq) + eps)
 
     tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
     tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
-    tl.store(exp_avg_values + lanes, exp_avg_value.to(exp_avg_values.dtype.element_ty), mask)
+    tl.store(
+        exp_avg_quotients + lanes, exp_avg_quotient.to(exp_avg_quotients.dtype.element_ty), mask
+    )
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -68,7 +70,7 @@ def sweep3_step(
     EXP_AVG_T: tl.constexpr,
     X_T: tl.constexpr,
     EXP_AVG_SQ_T: tl.constexpr,
-    EXP_AVG_VALUE_T: tl.constexpr,
+    EXP_AVG_QUOTIENT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -82,13 +84,13 @@ def sweep3_step(
     exp_avgs = tl.load(row + STREAMS * tensors)
     xs = tl.load(row + (STREAMS + 1) * tensors)
     exp_avg_sqs = tl.load(row + (STREAMS + 2) * tensors)
-    exp_avg_values = tl.load(row + (STREAMS + 3) * tensors)
-    if (count == BLOCK) & ((exp_avgs | xs | exp_avg_sqs | exp_avg_values) & 15 == 0):
+    exp_avg_quotients = tl.load(row + (STREAMS + 3) * tensors)
+    if (count == BLOCK) & ((exp_avgs | xs | exp_avg_sqs | exp_avg_quotients) & 15 == 0):
         sweep3_tile(
             at(exp_avgs, start, EXP_AVG_T, VECTOR),
             at(xs, start, X_T, VECTOR),
             at(exp_avg_sqs, start, EXP_AVG_SQ_T, VECTOR),
-            at(exp_avg_values, start, EXP_AVG_VALUE_T, VECTOR),
+            at(exp_avg_quotients, start, EXP_AVG_QUOTIENT_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -100,7 +102,7 @@ def sweep3_step(
                 at(exp_avgs, start, EXP_AVG_T, 1),
                 at(xs, start, X_T, 1),
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
-                at(exp_avg_values, start, EXP_AVG_VALUE_T, 1),
+                at(exp_avg_quotients, start, EXP_AVG_QUOTIENT_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep4",
         states=(),
-        hypers=("decay2",),
+        hypers=("decay_factor",),
         step=None,
         tensor_hypers=(),
     ),
@@ -23,26 +23,25 @@ _update = Elementwise(
 
 def sweep4(
     params: Sequence[Tensor],
-    basis_left_value_products: Sequence[Tensor],
+    exp_avg_products: Sequence[Tensor],
     *,
-    decay2: float = 0.0,
+    decay_factor: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of KLSOAP.
 
     .. math::
         \begin{aligned}
-            &\text{param}_t \leftarrow \text{param}_{t-1} - \text{basis left value product}_t \\
-            &\text{param}_t \leftarrow \text{decay2} \text{param}_t
+            &\text{param}_t \leftarrow \text{param}_{t-1} - \text{exp avg product}_t \\
+            &\text{param}_t \leftarrow \text{decay factor} \text{param}_t
         \end{aligned}
 
     Args:
         params (sequence of Tensor): :math:`\text{param}` each, updated in place.
-        basis_left_value_products (sequence of Tensor): :math:`\text{basis left value product}`
-            each, only read.
-        decay2 (float): Decay2; :math:`\text{decay2}` in the rule. Default: 0.0.
+        exp_avg_products (sequence of Tensor): :math:`\text{exp avg product}` each, only read.
+        decay_factor (float): Decay factor; :math:`\text{decay factor}` in the rule. Default: 0.0.
 
     Raises:
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(params, basis_left_value_products, decay2=decay2)
+    _update(params, exp_avg_products, decay_factor=decay_factor)

@@ -11,14 +11,14 @@ from optgen.runtime.eager.slices import chunks
 
 def update(
     params: list[Tensor],
-    basis_left_value_products: list[Tensor],
+    exp_avg_products: list[Tensor],
     *,
-    decay2: float,
+    decay_factor: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(params, basis_left_value_products):
-        params, basis_left_value_products = chunk
+    for chunk in chunks(params, exp_avg_products):
+        params, exp_avg_products = chunk
         # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
-        torch._foreach_sub_(params, basis_left_value_products)
+        torch._foreach_sub_(params, exp_avg_products)
         # p = p - lr * weight_decay * p
-        scale_(params, decay2)
+        scale_(params, decay_factor)

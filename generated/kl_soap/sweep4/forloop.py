@@ -9,13 +9,13 @@ from optgen.runtime.eager.slices import slices
 
 def update(
     params: list[Tensor],
-    basis_left_value_products: list[Tensor],
+    exp_avg_products: list[Tensor],
     *,
-    decay2: float,
+    decay_factor: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for param, basis_left_value_product in slices(params, basis_left_value_products):
+    for param, exp_avg_product in slices(params, exp_avg_products):
         # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
-        param.sub_(basis_left_value_product)
+        param.sub_(exp_avg_product)
         # p = p - lr * weight_decay * p
-        param.mul_(decay2)
+        param.mul_(decay_factor)

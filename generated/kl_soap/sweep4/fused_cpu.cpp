@@ -7,13 +7,13 @@ namespace {
 
 // Elementwise part of a step of KLSOAP.
 struct Rule {
-    enum { PARAM, BASIS_LEFT_VALUE_PRODUCT, STREAMS };
+    enum { PARAM, EXP_AVG_PRODUCT, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group: one row of the table.
     struct Hypers {
-        double decay2;
+        double decay_factor;
     };
 
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
@@ -33,19 +33,19 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> params,
-        Stream<const S> basis_left_value_products) {
+        Stream<const S> exp_avg_products) {
         using C = ComputeType<S>;
-        const C decay2 = C(hypers.decay2);
+        const C decay_factor = C(hypers.decay_factor);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load(params + i, ahead);
-            C basis_left_value_product = load(basis_left_value_products + i, ahead);
+            C exp_avg_product = load(exp_avg_products + i, ahead);
 
             // p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
-            param = param - basis_left_value_product;
+            param = param - exp_avg_product;
             // p = p - lr * weight_decay * p
-            param = decay2 * param;
+            param = decay_factor * param;
 
             store(params + i, param);
         }
@@ -55,8 +55,7 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(
-            hypers, scalars, fresh, n, streams[PARAM], streams[BASIS_LEFT_VALUE_PRODUCT]);
+        return sweep<S>(hypers, scalars, fresh, n, streams[PARAM], streams[EXP_AVG_PRODUCT]);
     }
 };
 

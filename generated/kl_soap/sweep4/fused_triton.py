@@ -23,23 +23,23 @@ def sweep4_scalars(rows, hypers, scalars, tensors):
     row = rows + tl.program_id(0)
     hyper = hypers + tl.load(row + GROUP * tensors) * 1
     scalars += tl.program_id(0) * SCALARS
-    decay2 = tl.load(hyper)
+    decay_factor = tl.load(hyper)
 
-    tl.store(scalars, decay2)
+    tl.store(scalars, decay_factor)
 
 
 @triton.jit
-def sweep4_tile(params, basis_left_value_products, lanes, mask, scalars):
+def sweep4_tile(params, exp_avg_products, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     param = tl.load(params + lanes, mask).to(dtype)
-    basis_left_value_product = tl.load(basis_left_value_products + lanes, mask).to(dtype)
-    decay2 = tl.load(scalars)
+    exp_avg_product = tl.load(exp_avg_products + lanes, mask).to(dtype)
+    decay_factor = tl.load(scalars)
 
     # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
-    param = param - basis_left_value_product
+    param = param - exp_avg_product
     # p = p - lr * weight_decay * p
-    param = decay2 * param
+    param = decay_factor * param
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
@@ -51,7 +51,7 @@ def sweep4_step(
     scalars,
     tensors,
     PARAM_T: tl.constexpr,
-    BASIS_LEFT_VALUE_PRODUCT_T: tl.constexpr,
+    EXP_AVG_PRODUCT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -63,11 +63,11 @@ def sweep4_step(
     start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     params = tl.load(row + STREAMS * tensors)
-    basis_left_value_products = tl.load(row + (STREAMS + 1) * tensors)
-    if (count == BLOCK) & ((params | basis_left_value_products) & 15 == 0):
+    exp_avg_products = tl.load(row + (STREAMS + 1) * tensors)
+    if (count == BLOCK) & ((params | exp_avg_products) & 15 == 0):
         sweep4_tile(
             at(params, start, PARAM_T, VECTOR),
-            at(basis_left_value_products, start, BASIS_LEFT_VALUE_PRODUCT_T, VECTOR),
+            at(exp_avg_products, start, EXP_AVG_PRODUCT_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -77,7 +77,7 @@ def sweep4_step(
             lanes = first + tl.arange(0, TAIL)
             sweep4_tile(
                 at(params, start, PARAM_T, 1),
-                at(basis_left_value_products, start, BASIS_LEFT_VALUE_PRODUCT_T, 1),
+                at(exp_avg_products, start, EXP_AVG_PRODUCT_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

@@ -10,14 +10,14 @@ from optgen.runtime.eager.slices import chunks
 
 def update(
     gram_lefts: list[Tensor],
-    y_products: list[Tensor],
+    y_row_grams: list[Tensor],
     *,
     inverse_cols: float,
     one_minus_decay: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(gram_lefts, y_products):
-        gram_lefts, y_products = chunk
+    for chunk in chunks(gram_lefts, y_row_grams):
+        gram_lefts, y_row_grams = chunk
         # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
-        operands = torch._foreach_mul(y_products, inverse_cols)
+        operands = torch._foreach_mul(y_row_grams, inverse_cols)
         torch._foreach_lerp_(gram_lefts, operands, one_minus_decay)

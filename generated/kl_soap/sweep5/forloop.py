@@ -9,13 +9,13 @@ from optgen.runtime.eager.slices import slices
 
 def update(
     gram_lefts: list[Tensor],
-    y_products: list[Tensor],
+    y_row_grams: list[Tensor],
     *,
     inverse_cols: float,
     one_minus_decay: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for gram_left, y_product in slices(gram_lefts, y_products):
+    for gram_left, y_row_gram in slices(gram_lefts, y_row_grams):
         # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
-        operand = y_product.mul(inverse_cols)
+        operand = y_row_gram.mul(inverse_cols)
         gram_left.lerp_(operand, one_minus_decay)

@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of KLSOAP.
 struct Rule {
-    enum { GRAM_LEFT, Y_PRODUCT, STREAMS };
+    enum { GRAM_LEFT, Y_ROW_GRAM, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -33,7 +33,7 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> gram_lefts,
-        Stream<const S> y_products) {
+        Stream<const S> y_row_grams) {
         using C = ComputeType<S>;
         const C inverse_cols = C(hypers.inverse_cols);
         const C one_minus_decay = C(hypers.one_minus_decay);
@@ -41,10 +41,10 @@ struct Rule {
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C gram_left = load(gram_lefts + i, ahead);
-            C y_product = load(y_products + i, ahead);
+            C y_row_gram = load(y_row_grams + i, ahead);
 
             // L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
-            gram_left = lerp(gram_left, inverse_cols * y_product, one_minus_decay);
+            gram_left = lerp(gram_left, inverse_cols * y_row_gram, one_minus_decay);
 
             store(gram_lefts + i, gram_left);
         }
@@ -54,7 +54,7 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh, n, streams[GRAM_LEFT], streams[Y_PRODUCT]);
+        return sweep<S>(hypers, scalars, fresh, n, streams[GRAM_LEFT], streams[Y_ROW_GRAM]);
     }
 };
 

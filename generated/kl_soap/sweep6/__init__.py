@@ -23,7 +23,7 @@ _update = Elementwise(
 
 def sweep6(
     gram_rights: Sequence[Tensor],
-    z_products: Sequence[Tensor],
+    z_col_grams: Sequence[Tensor],
     *,
     inverse_rows: float = 0.0,
     one_minus_decay: float = 0.0,
@@ -33,12 +33,12 @@ def sweep6(
     .. math::
         \begin{aligned}
             &\text{gram right}_t \leftarrow \operatorname{lerp}(\text{gram right}_{t-1},
-                \text{inverse rows} z_{\text{product},t}, \text{one minus decay})
+                \text{inverse rows} z_{\text{col},\text{gram},t}, \text{one minus decay})
         \end{aligned}
 
     Args:
         gram_rights (sequence of Tensor): :math:`\text{gram right}` each, updated in place.
-        z_products (sequence of Tensor): :math:`z_{\text{product}}` each, only read.
+        z_col_grams (sequence of Tensor): :math:`z_{\text{col},\text{gram}}` each, only read.
         inverse_rows (float): Inverse rows; :math:`\text{inverse rows}` in the rule. Default: 0.0.
         one_minus_decay (float): One minus decay; :math:`\text{one minus decay}` in the rule.
             Default: 0.0.
@@ -47,4 +47,4 @@ def sweep6(
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(gram_rights, z_products, inverse_rows=inverse_rows, one_minus_decay=one_minus_decay)
+    _update(gram_rights, z_col_grams, inverse_rows=inverse_rows, one_minus_decay=one_minus_decay)

@@ -9,13 +9,13 @@ from optgen.runtime.eager.slices import slices
 
 def update(
     gram_rights: list[Tensor],
-    z_products: list[Tensor],
+    z_col_grams: list[Tensor],
     *,
     inverse_rows: float,
     one_minus_decay: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for gram_right, z_product in slices(gram_rights, z_products):
+    for gram_right, z_col_gram in slices(gram_rights, z_col_grams):
         # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
-        operand = z_product.mul(inverse_rows)
+        operand = z_col_gram.mul(inverse_rows)
         gram_right.lerp_(operand, one_minus_decay)

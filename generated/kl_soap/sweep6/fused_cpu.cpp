@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of KLSOAP.
 struct Rule {
-    enum { GRAM_RIGHT, Z_PRODUCT, STREAMS };
+    enum { GRAM_RIGHT, Z_COL_GRAM, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -33,7 +33,7 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> gram_rights,
-        Stream<const S> z_products) {
+        Stream<const S> z_col_grams) {
         using C = ComputeType<S>;
         const C inverse_rows = C(hypers.inverse_rows);
         const C one_minus_decay = C(hypers.one_minus_decay);
@@ -41,10 +41,10 @@ struct Rule {
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C gram_right = load(gram_rights + i, ahead);
-            C z_product = load(z_products + i, ahead);
+            C z_col_gram = load(z_col_grams + i, ahead);
 
             // R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
-            gram_right = lerp(gram_right, inverse_rows * z_product, one_minus_decay);
+            gram_right = lerp(gram_right, inverse_rows * z_col_gram, one_minus_decay);
 
             store(gram_rights + i, gram_right);
         }
@@ -54,7 +54,7 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh, n, streams[GRAM_RIGHT], streams[Z_PRODUCT]);
+        return sweep<S>(hypers, scalars, fresh, n, streams[GRAM_RIGHT], streams[Z_COL_GRAM]);
     }
 };
 

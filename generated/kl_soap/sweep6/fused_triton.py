@@ -32,16 +32,16 @@ def sweep6_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep6_tile(gram_rights, z_products, lanes, mask, scalars):
+def sweep6_tile(gram_rights, z_col_grams, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     gram_right = tl.load(gram_rights + lanes, mask).to(dtype)
-    z_product = tl.load(z_products + lanes, mask).to(dtype)
+    z_col_gram = tl.load(z_col_grams + lanes, mask).to(dtype)
     inverse_rows = tl.load(scalars)
     one_minus_decay = tl.load(scalars + 1)
 
     # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
-    gram_right = lerp(gram_right, inverse_rows * z_product, one_minus_decay)
+    gram_right = lerp(gram_right, inverse_rows * z_col_gram, one_minus_decay)
 
     tl.store(gram_rights + lanes, gram_right.to(gram_rights.dtype.element_ty), mask)
 
@@ -53,7 +53,7 @@ def sweep6_step(
     scalars,
     tensors,
     GRAM_RIGHT_T: tl.constexpr,
-    Z_PRODUCT_T: tl.constexpr,
+    Z_COL_GRAM_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -65,11 +65,11 @@ def sweep6_step(
     start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     gram_rights = tl.load(row + STREAMS * tensors)
-    z_products = tl.load(row + (STREAMS + 1) * tensors)
-    if (count == BLOCK) & ((gram_rights | z_products) & 15 == 0):
+    z_col_grams = tl.load(row + (STREAMS + 1) * tensors)
+    if (count == BLOCK) & ((gram_rights | z_col_grams) & 15 == 0):
         sweep6_tile(
             at(gram_rights, start, GRAM_RIGHT_T, VECTOR),
-            at(z_products, start, Z_PRODUCT_T, VECTOR),
+            at(z_col_grams, start, Z_COL_GRAM_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -79,7 +79,7 @@ def sweep6_step(
             lanes = first + tl.arange(0, TAIL)
             sweep6_tile(
                 at(gram_rights, start, GRAM_RIGHT_T, 1),
-                at(z_products, start, Z_PRODUCT_T, 1),
+                at(z_col_grams, start, Z_COL_GRAM_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

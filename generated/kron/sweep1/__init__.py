@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep1",
         states=(State("ema"), State("grad", written=False)),
-        hypers=("decay", "scaled_step"),
+        hypers=("decay", "lerp_weight"),
         step=None,
         tensor_hypers=(),
     ),
@@ -28,7 +28,7 @@ def sweep1(
     grads: Sequence[Tensor],
     *,
     decay: float = 0.0,
-    scaled_step: float = 0.0,
+    lerp_weight: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of Kron.
 
@@ -36,7 +36,7 @@ def sweep1(
         \begin{aligned}
             &\text{param}_t \leftarrow \text{decay} \text{param}_{t-1} \\
             &\text{ema}_t \leftarrow \operatorname{lerp}(\text{ema before}_t, \text{grad},
-                \text{scaled step})
+                \text{lerp weight})
         \end{aligned}
 
     Args:
@@ -45,10 +45,10 @@ def sweep1(
         emas (sequence of Tensor): :math:`\text{ema}` each, updated in place.
         grads (sequence of Tensor): :math:`\text{grad}` each, only read.
         decay (float): Decay; :math:`\text{decay}` in the rule. Default: 0.0.
-        scaled_step (float): Scaled step; :math:`\text{scaled step}` in the rule. Default: 0.0.
+        lerp_weight (float): Lerp weight; :math:`\text{lerp weight}` in the rule. Default: 0.0.
 
     Raises:
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(params, ema_befores, emas, grads, decay=decay, scaled_step=scaled_step)
+    _update(params, ema_befores, emas, grads, decay=decay, lerp_weight=lerp_weight)

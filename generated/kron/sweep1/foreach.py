@@ -16,7 +16,7 @@ def update(
     grads: list[Tensor],
     *,
     decay: float,
-    scaled_step: float,
+    lerp_weight: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     for chunk in chunks(params, ema_befores, emas, grads):
@@ -24,5 +24,5 @@ def update(
         # p = p - lr * weight_decay * p
         scale_(params, decay)
         # m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))
-        updates = torch._foreach_lerp(ema_befores, grads, scaled_step)
+        updates = torch._foreach_lerp(ema_befores, grads, lerp_weight)
         torch._foreach_copy_(emas, updates)

@@ -14,12 +14,12 @@ def update(
     grads: list[Tensor],
     *,
     decay: float,
-    scaled_step: float,
+    lerp_weight: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     for param, ema_before, ema, grad in slices(params, ema_befores, emas, grads):
         # p = p - lr * weight_decay * p
         param.mul_(decay)
         # m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))
-        update = ema_before.lerp(grad, scaled_step)
+        update = ema_before.lerp(grad, lerp_weight)
         ema.copy_(update)

@@ -14,7 +14,7 @@ struct Rule {
 
     // Hyperparameters of a group: one row of the table.
     struct Hypers {
-        double decay, scaled_step;
+        double decay, lerp_weight;
     };
 
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
@@ -37,7 +37,7 @@ struct Rule {
         Stream<const S> ema_befores, Stream<S> emas, Stream<const S> grads) {
         using C = ComputeType<S>;
         const C decay = C(hypers.decay);
-        const C scaled_step = C(hypers.scaled_step);
+        const C lerp_weight = C(hypers.lerp_weight);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -49,7 +49,7 @@ struct Rule {
             // p = p - lr * weight_decay * p
             param = decay * param;
             // m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))
-            ema = lerp(ema_before, grad, scaled_step);
+            ema = lerp(ema_before, grad, lerp_weight);
 
             store(params + i, param);
             store(emas + i, ema);

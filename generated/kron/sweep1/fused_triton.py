@@ -25,10 +25,10 @@ def sweep1_scalars(rows, hypers, scalars, tensors):
     hyper = hypers + tl.load(row + GROUP * tensors) * 2
     scalars += tl.program_id(0) * SCALARS
     decay = tl.load(hyper)
-    scaled_step = tl.load(hyper + 1)
+    lerp_weight = tl.load(hyper + 1)
 
     tl.store(scalars, decay)
-    tl.store(scalars + 1, scaled_step)
+    tl.store(scalars + 1, lerp_weight)
 
 
 @triton.jit
@@ -40,12 +40,12 @@ def sweep1_tile(params, ema_befores, emas, grads, lanes, mask, scalars):
     ema = tl.load(emas + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     decay = tl.load(scalars)
-    scaled_step = tl.load(scalars + 1)
+    lerp_weight = tl.load(scalars + 1)
 
     # p = p - lr * weight_decay * p
     param = decay * param
     # m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))
-    ema = lerp(ema_before, grad, scaled_step)
+    ema = lerp(ema_before, grad, lerp_weight)
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
     tl.store(emas + lanes, ema.to(emas.dtype.element_ty), mask)

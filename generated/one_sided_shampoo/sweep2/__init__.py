@@ -23,7 +23,7 @@ _update = Elementwise(
 
 def sweep2(
     grams: Sequence[Tensor],
-    grad_products: Sequence[Tensor],
+    grad_col_grams: Sequence[Tensor],
     *,
     one_minus_beta2: float = 0.0,
 ) -> None:
@@ -31,13 +31,13 @@ def sweep2(
 
     .. math::
         \begin{aligned}
-            &\text{gram}_t \leftarrow \operatorname{lerp}(\text{gram}_{t-1}, \text{grad product}_t,
+            &\text{gram}_t \leftarrow \operatorname{lerp}(\text{gram}_{t-1}, \text{grad col gram}_t,
                 \text{one minus beta2})
         \end{aligned}
 
     Args:
         grams (sequence of Tensor): :math:`\text{gram}` each, updated in place.
-        grad_products (sequence of Tensor): :math:`\text{grad product}` each, only read.
+        grad_col_grams (sequence of Tensor): :math:`\text{grad col gram}` each, only read.
         one_minus_beta2 (float): One minus beta2; :math:`\text{one minus beta2}` in the rule.
             Default: 0.0.
 
@@ -45,4 +45,4 @@ def sweep2(
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(grams, grad_products, one_minus_beta2=one_minus_beta2)
+    _update(grams, grad_col_grams, one_minus_beta2=one_minus_beta2)

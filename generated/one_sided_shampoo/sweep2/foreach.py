@@ -10,12 +10,12 @@ from optgen.runtime.eager.slices import chunks
 
 def update(
     grams: list[Tensor],
-    grad_products: list[Tensor],
+    grad_col_grams: list[Tensor],
     *,
     one_minus_beta2: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(grams, grad_products):
-        grams, grad_products = chunk
+    for chunk in chunks(grams, grad_col_grams):
+        grams, grad_col_grams = chunk
         # R = lerp(R, transpose(g) @ g, 1 - beta2)
-        torch._foreach_lerp_(grams, grad_products, one_minus_beta2)
+        torch._foreach_lerp_(grams, grad_col_grams, one_minus_beta2)

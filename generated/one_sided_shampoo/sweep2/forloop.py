@@ -9,11 +9,11 @@ from optgen.runtime.eager.slices import slices
 
 def update(
     grams: list[Tensor],
-    grad_products: list[Tensor],
+    grad_col_grams: list[Tensor],
     *,
     one_minus_beta2: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for gram, grad_product in slices(grams, grad_products):
+    for gram, grad_col_gram in slices(grams, grad_col_grams):
         # R = lerp(R, transpose(g) @ g, 1 - beta2)
-        gram.lerp_(grad_product, one_minus_beta2)
+        gram.lerp_(grad_col_gram, one_minus_beta2)

@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of OneSidedShampoo.
 struct Rule {
-    enum { GRAM, GRAD_PRODUCT, STREAMS };
+    enum { GRAM, GRAD_COL_GRAM, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -33,17 +33,17 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> grams,
-        Stream<const S> grad_products) {
+        Stream<const S> grad_col_grams) {
         using C = ComputeType<S>;
         const C one_minus_beta2 = C(hypers.one_minus_beta2);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C gram = load(grams + i, ahead);
-            C grad_product = load(grad_products + i, ahead);
+            C grad_col_gram = load(grad_col_grams + i, ahead);
 
             // R = lerp(R, transpose(g) @ g, 1 - beta2)
-            gram = lerp(gram, grad_product, one_minus_beta2);
+            gram = lerp(gram, grad_col_gram, one_minus_beta2);
 
             store(grams + i, gram);
         }
@@ -53,7 +53,7 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh, n, streams[GRAM], streams[GRAD_PRODUCT]);
+        return sweep<S>(hypers, scalars, fresh, n, streams[GRAM], streams[GRAD_COL_GRAM]);
     }
 };
 

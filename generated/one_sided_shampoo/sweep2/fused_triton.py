@@ -30,15 +30,15 @@ def sweep2_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep2_tile(grams, grad_products, lanes, mask, scalars):
+def sweep2_tile(grams, grad_col_grams, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     gram = tl.load(grams + lanes, mask).to(dtype)
-    grad_product = tl.load(grad_products + lanes, mask).to(dtype)
+    grad_col_gram = tl.load(grad_col_grams + lanes, mask).to(dtype)
     one_minus_beta2 = tl.load(scalars)
 
     # R = lerp(R, transpose(g) @ g, 1 - beta2)
-    gram = lerp(gram, grad_product, one_minus_beta2)
+    gram = lerp(gram, grad_col_gram, one_minus_beta2)
 
     tl.store(grams + lanes, gram.to(grams.dtype.element_ty), mask)
 
@@ -50,7 +50,7 @@ def sweep2_step(
     scalars,
     tensors,
     GRAM_T: tl.constexpr,
-    GRAD_PRODUCT_T: tl.constexpr,
+    GRAD_COL_GRAM_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -62,11 +62,11 @@ def sweep2_step(
     start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     grams = tl.load(row + STREAMS * tensors)
-    grad_products = tl.load(row + (STREAMS + 1) * tensors)
-    if (count == BLOCK) & ((grams | grad_products) & 15 == 0):
+    grad_col_grams = tl.load(row + (STREAMS + 1) * tensors)
+    if (count == BLOCK) & ((grams | grad_col_grams) & 15 == 0):
         sweep2_tile(
             at(grams, start, GRAM_T, VECTOR),
-            at(grad_products, start, GRAD_PRODUCT_T, VECTOR),
+            at(grad_col_grams, start, GRAD_COL_GRAM_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -76,7 +76,7 @@ def sweep2_step(
             lanes = first + tl.arange(0, TAIL)
             sweep2_tile(
                 at(grams, start, GRAM_T, 1),
-                at(grad_products, start, GRAD_PRODUCT_T, 1),
+                at(grad_col_grams, start, GRAD_COL_GRAM_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

@@ -23,22 +23,21 @@ _update = Elementwise(
 
 def sweep3(
     params: Sequence[Tensor],
-    exp_avg_value_products: Sequence[Tensor],
+    exp_avg_products: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of OneSidedShampoo.
 
     .. math::
         \begin{aligned}
-            &\text{param}_t \leftarrow \text{param}_{t-1} - \text{exp avg value product}_t
+            &\text{param}_t \leftarrow \text{param}_{t-1} - \text{exp avg product}_t
         \end{aligned}
 
     Args:
         params (sequence of Tensor): :math:`\text{param}` each, updated in place.
-        exp_avg_value_products (sequence of Tensor): :math:`\text{exp avg value product}` each, only
-            read.
+        exp_avg_products (sequence of Tensor): :math:`\text{exp avg product}` each, only read.
 
     Raises:
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(params, exp_avg_value_products)
+    _update(params, exp_avg_products)

@@ -10,10 +10,10 @@ from optgen.runtime.eager.slices import chunks
 
 def update(
     params: list[Tensor],
-    exp_avg_value_products: list[Tensor],
+    exp_avg_products: list[Tensor],
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(params, exp_avg_value_products):
-        params, exp_avg_value_products = chunk
+    for chunk in chunks(params, exp_avg_products):
+        params, exp_avg_products = chunk
         # p = p - lr / (1 - beta1**t) * m @ B
-        torch._foreach_sub_(params, exp_avg_value_products)
+        torch._foreach_sub_(params, exp_avg_products)

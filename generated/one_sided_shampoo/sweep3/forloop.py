@@ -9,9 +9,9 @@ from optgen.runtime.eager.slices import slices
 
 def update(
     params: list[Tensor],
-    exp_avg_value_products: list[Tensor],
+    exp_avg_products: list[Tensor],
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for param, exp_avg_value_product in slices(params, exp_avg_value_products):
+    for param, exp_avg_product in slices(params, exp_avg_products):
         # p = p - lr / (1 - beta1**t) * m @ B
-        param.sub_(exp_avg_value_product)
+        param.sub_(exp_avg_product)

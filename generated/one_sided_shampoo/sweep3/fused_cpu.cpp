@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of OneSidedShampoo.
 struct Rule {
-    enum { PARAM, EXP_AVG_VALUE_PRODUCT, STREAMS };
+    enum { PARAM, EXP_AVG_PRODUCT, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -32,16 +32,16 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers&, const Scalars&, unsigned, i64 n, Stream<S> params,
-        Stream<const S> exp_avg_value_products) {
+        Stream<const S> exp_avg_products) {
         using C = ComputeType<S>;
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load(params + i, ahead);
-            C exp_avg_value_product = load(exp_avg_value_products + i, ahead);
+            C exp_avg_product = load(exp_avg_products + i, ahead);
 
             // p = p - lr / (1 - beta1**t) * m @ B
-            param = param - exp_avg_value_product;
+            param = param - exp_avg_product;
 
             store(params + i, param);
         }
@@ -51,7 +51,7 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh, n, streams[PARAM], streams[EXP_AVG_VALUE_PRODUCT]);
+        return sweep<S>(hypers, scalars, fresh, n, streams[PARAM], streams[EXP_AVG_PRODUCT]);
     }
 };
 

@@ -23,14 +23,14 @@ def sweep3_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep3_tile(params, exp_avg_value_products, lanes, mask, scalars):
+def sweep3_tile(params, exp_avg_products, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     param = tl.load(params + lanes, mask).to(dtype)
-    exp_avg_value_product = tl.load(exp_avg_value_products + lanes, mask).to(dtype)
+    exp_avg_product = tl.load(exp_avg_products + lanes, mask).to(dtype)
 
     # p = p - lr / (1 - beta1**t) * m @ B
-    param = param - exp_avg_value_product
+    param = param - exp_avg_product
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
@@ -42,7 +42,7 @@ def sweep3_step(
     scalars,
     tensors,
     PARAM_T: tl.constexpr,
-    EXP_AVG_VALUE_PRODUCT_T: tl.constexpr,
+    EXP_AVG_PRODUCT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -54,11 +54,11 @@ def sweep3_step(
     start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     params = tl.load(row + STREAMS * tensors)
-    exp_avg_value_products = tl.load(row + (STREAMS + 1) * tensors)
-    if (count == BLOCK) & ((params | exp_avg_value_products) & 15 == 0):
+    exp_avg_products = tl.load(row + (STREAMS + 1) * tensors)
+    if (count == BLOCK) & ((params | exp_avg_products) & 15 == 0):
         sweep3_tile(
             at(params, start, PARAM_T, VECTOR),
-            at(exp_avg_value_products, start, EXP_AVG_VALUE_PRODUCT_T, VECTOR),
+            at(exp_avg_products, start, EXP_AVG_PRODUCT_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -68,7 +68,7 @@ def sweep3_step(
             lanes = first + tl.arange(0, TAIL)
             sweep3_tile(
                 at(params, start, PARAM_T, 1),
-                at(exp_avg_value_products, start, EXP_AVG_VALUE_PRODUCT_T, 1),
+                at(exp_avg_products, start, EXP_AVG_PRODUCT_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

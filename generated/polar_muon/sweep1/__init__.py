@@ -12,7 +12,7 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep1",
-        states=(State("x"), State("x_value")),
+        states=(State("x"), State("x_product")),
         hypers=("momentum", "one_minus_momentum"),
         step=None,
         tensor_hypers=(),
@@ -25,7 +25,7 @@ def sweep1(
     momentum_buffers: Sequence[Tensor],
     grads: Sequence[Tensor],
     xs: Sequence[Tensor],
-    x_values: Sequence[Tensor],
+    x_products: Sequence[Tensor],
     *,
     momentum: float = 0.0,
     one_minus_momentum: float = 0.0,
@@ -38,7 +38,7 @@ def sweep1(
                 momentum} \text{grad}_t \\
             &x_t \leftarrow \text{one minus momentum} \text{grad}_t + \mu \text{momentum buffer}_t
                 \\
-            &x_{\text{value},t} \leftarrow x_t x_t
+            &x_{\text{product},t} \leftarrow x_t x_t
         \end{aligned}
 
     Args:
@@ -46,7 +46,7 @@ def sweep1(
             place.
         grads (sequence of Tensor): :math:`\text{grad}` each, only read.
         xs (sequence of Tensor): :math:`x` each, updated in place.
-        x_values (sequence of Tensor): :math:`x_{\text{value}}` each, updated in place.
+        x_products (sequence of Tensor): :math:`x_{\text{product}}` each, updated in place.
         momentum (float): Momentum; :math:`\mu` in the rule. Default: 0.0.
         one_minus_momentum (float): One minus momentum; :math:`\text{one minus momentum}` in the
             rule. Default: 0.0.
@@ -59,7 +59,7 @@ def sweep1(
         momentum_buffers,
         grads,
         xs,
-        x_values,
+        x_products,
         momentum=momentum,
         one_minus_momentum=one_minus_momentum,
     )

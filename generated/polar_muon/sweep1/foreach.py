@@ -13,14 +13,14 @@ def update(
     momentum_buffers: list[Tensor],
     grads: list[Tensor],
     xs: list[Tensor],
-    x_values: list[Tensor],
+    x_products: list[Tensor],
     *,
     momentum: float,
     one_minus_momentum: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(momentum_buffers, grads, xs, x_values):
-        momentum_buffers, grads, xs, x_values = chunk
+    for chunk in chunks(momentum_buffers, grads, xs, x_products):
+        momentum_buffers, grads, xs, x_products = chunk
         # b = momentum * b + (1 - momentum) * g
         scale_(momentum_buffers, momentum)
         torch._foreach_add_(momentum_buffers, grads, alpha=one_minus_momentum)
@@ -30,4 +30,4 @@ def update(
         torch._foreach_copy_(xs, updates)
         # x = x / (1.02 * norm(x) + 1e-6)
         updates = torch._foreach_mul(xs, xs)
-        torch._foreach_copy_(x_values, updates)
+        torch._foreach_copy_(x_products, updates)

@@ -11,13 +11,13 @@ def update(
     momentum_buffers: list[Tensor],
     grads: list[Tensor],
     xs: list[Tensor],
-    x_values: list[Tensor],
+    x_products: list[Tensor],
     *,
     momentum: float,
     one_minus_momentum: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for momentum_buffer, grad, x, x_value in slices(momentum_buffers, grads, xs, x_values):
+    for momentum_buffer, grad, x, x_product in slices(momentum_buffers, grads, xs, x_products):
         # b = momentum * b + (1 - momentum) * g
         momentum_buffer.mul_(momentum).add_(grad, alpha=one_minus_momentum)
         # x = (1 - momentum) * g + momentum * b
@@ -25,4 +25,4 @@ def update(
         x.copy_(update)
         # x = x / (1.02 * norm(x) + 1e-6)
         update = x.mul(x)
-        x_value.copy_(update)
+        x_product.copy_(update)

@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of PolarMuon.
 struct Rule {
-    enum { MOMENTUM_BUFFER, GRAD, X, X_VALUE, STREAMS };
+    enum { MOMENTUM_BUFFER, GRAD, X, X_PRODUCT, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -33,7 +33,7 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> momentum_buffers,
-        Stream<const S> grads, Stream<S> xs, Stream<S> x_values) {
+        Stream<const S> grads, Stream<S> xs, Stream<S> x_products) {
         using C = ComputeType<S>;
         const C momentum = C(hypers.momentum);
         const C one_minus_momentum = C(hypers.one_minus_momentum);
@@ -43,18 +43,18 @@ struct Rule {
             C momentum_buffer = load(momentum_buffers + i, ahead);
             C grad = load(grads + i, ahead);
             C x = load(xs + i, ahead);
-            C x_value = load(x_values + i, ahead);
+            C x_product = load(x_products + i, ahead);
 
             // b = momentum * b + (1 - momentum) * g
             momentum_buffer = momentum * momentum_buffer + one_minus_momentum * grad;
             // x = (1 - momentum) * g + momentum * b
             x = one_minus_momentum * grad + momentum * momentum_buffer;
             // x = x / (1.02 * norm(x) + 1e-6)
-            x_value = x * x;
+            x_product = x * x;
 
             store(momentum_buffers + i, momentum_buffer);
             store(xs + i, x);
-            store(x_values + i, x_value);
+            store(x_products + i, x_product);
         }
     }
 
@@ -64,7 +64,7 @@ struct Rule {
         const Stream<S>* streams) {
         return sweep<S>(
             hypers, scalars, fresh, n, streams[MOMENTUM_BUFFER], streams[GRAD], streams[X],
-            streams[X_VALUE]);
+            streams[X_PRODUCT]);
     }
 };
 

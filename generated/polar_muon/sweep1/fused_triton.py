@@ -31,13 +31,13 @@ def sweep1_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep1_tile(momentum_buffers, grads, xs, x_values, lanes, mask, scalars):
+def sweep1_tile(momentum_buffers, grads, xs, x_products, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     x = tl.load(xs + lanes, mask).to(dtype)
-    x_value = tl.load(x_values + lanes, mask).to(dtype)
+    x_product = tl.load(x_products + lanes, mask).to(dtype)
     momentum = tl.load(scalars)
     one_minus_momentum = tl.load(scalars + 1)
 
@@ -46,11 +46,11 @@ def sweep1_tile(momentum_buffers, grads, xs, x_values, lanes, mask, scalars):
     # x = (1 - momentum) * g + momentum * b
     x = one_minus_momentum * grad + momentum * momentum_buffer
     # x = x / (1.02 * norm(x) + 1e-6)
-    x_value = x * x
+    x_product = x * x
 
     tl.store(momentum_buffers + lanes, momentum_buffer.to(momentum_buffers.dtype.element_ty), mask)
     tl.store(xs + lanes, x.to(xs.dtype.element_ty), mask)
-    tl.store(x_values + lanes, x_value.to(x_values.dtype.element_ty), mask)
+    tl.store(x_products + lanes, x_product.to(x_products.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -62,7 +62,7 @@ def sweep1_step(
     MOMENTUM_BUFFER_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     X_T: tl.constexpr,
-    X_VALUE_T: tl.constexpr,
+    X_PRODUCT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -76,13 +76,13 @@ def sweep1_step(
     momentum_buffers = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     xs = tl.load(row + (STREAMS + 2) * tensors)
-    x_values = tl.load(row + (STREAMS + 3) * tensors)
-    if (count == BLOCK) & ((momentum_buffers | grads | xs | x_values) & 15 == 0):
+    x_products = tl.load(row + (STREAMS + 3) * tensors)
+    if (count == BLOCK) & ((momentum_buffers | grads | xs | x_products) & 15 == 0):
         sweep1_tile(
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(xs, start, X_T, VECTOR),
-            at(x_values, start, X_VALUE_T, VECTOR),
+            at(x_products, start, X_PRODUCT_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -94,7 +94,7 @@ def sweep1_step(
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(xs, start, X_T, 1),
-                at(x_values, start, X_VALUE_T, 1),
+                at(x_products, start, X_PRODUCT_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

@@ -12,7 +12,7 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep10",
-        states=(State("x"), State("gram5_value2_product", written=False)),
+        states=(State("x"), State("x_product6", written=False)),
         hypers=("decay", "step_size"),
         step=None,
         tensor_hypers=(),
@@ -25,7 +25,7 @@ def sweep10(
     params: Sequence[Tensor],
     x_befores: Sequence[Tensor],
     xs: Sequence[Tensor],
-    gram5_value2_products: Sequence[Tensor],
+    x_product6s: Sequence[Tensor],
     *,
     decay: float = 0.0,
     step_size: float = 0.0,
@@ -34,7 +34,7 @@ def sweep10(
 
     .. math::
         \begin{aligned}
-            &x_t \leftarrow 2.3465413258596377 x_{\text{before},t} + \text{gram5 value2 product} \\
+            &x_t \leftarrow 2.3465413258596377 x_{\text{before},t} + x_{\text{product6}} \\
             &\text{param}_t \leftarrow \text{decay} \text{param}_{t-1} \\
             &\text{param}_t \leftarrow \text{param}_t - \text{step size} x_t
         \end{aligned}
@@ -43,8 +43,7 @@ def sweep10(
         params (sequence of Tensor): :math:`\text{param}` each, updated in place.
         x_befores (sequence of Tensor): :math:`x_{\text{before}}` each, only read.
         xs (sequence of Tensor): :math:`x` each, updated in place.
-        gram5_value2_products (sequence of Tensor): :math:`\text{gram5 value2 product}` each, only
-            read.
+        x_product6s (sequence of Tensor): :math:`x_{\text{product6}}` each, only read.
         decay (float): Decay; :math:`\text{decay}` in the rule. Default: 0.0.
         step_size (float): Step size; :math:`\text{step size}` in the rule. Default: 0.0.
 
@@ -52,4 +51,4 @@ def sweep10(
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(params, x_befores, xs, gram5_value2_products, decay=decay, step_size=step_size)
+    _update(params, x_befores, xs, x_product6s, decay=decay, step_size=step_size)

@@ -13,17 +13,17 @@ def update(
     params: list[Tensor],
     x_befores: list[Tensor],
     xs: list[Tensor],
-    gram5_value2_products: list[Tensor],
+    x_product6s: list[Tensor],
     *,
     decay: float,
     step_size: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(params, x_befores, xs, gram5_value2_products):
-        params, x_befores, xs, gram5_value2_products = chunk
+    for chunk in chunks(params, x_befores, xs, x_product6s):
+        params, x_befores, xs, x_product6s = chunk
         # x = polar(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
         updates = torch._foreach_mul(x_befores, 2.3465413258596377)
-        torch._foreach_add_(updates, gram5_value2_products)
+        torch._foreach_add_(updates, x_product6s)
         torch._foreach_copy_(xs, updates)
         # p = p - lr * weight_decay * p
         scale_(params, decay)

@@ -11,17 +11,15 @@ def update(
     params: list[Tensor],
     x_befores: list[Tensor],
     xs: list[Tensor],
-    gram5_value2_products: list[Tensor],
+    x_product6s: list[Tensor],
     *,
     decay: float,
     step_size: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for param, x_before, x, gram5_value2_product in slices(
-        params, x_befores, xs, gram5_value2_products
-    ):
+    for param, x_before, x, x_product6 in slices(params, x_befores, xs, x_product6s):
         # x = polar(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
-        update = x_before.mul(2.3465413258596377).add_(gram5_value2_product)
+        update = x_before.mul(2.3465413258596377).add_(x_product6)
         x.copy_(update)
         # p = p - lr * weight_decay * p
         param.mul_(decay)

@@ -7,8 +7,8 @@ namespace {
 
 // Elementwise part of a step of PolarMuon.
 struct Rule {
-    enum { PARAM, X_BEFORE, X, GRAM5_VALUE2_PRODUCT, STREAMS };
-    static constexpr u32 READ_ONLY = 1 << X_BEFORE | 1 << GRAM5_VALUE2_PRODUCT;
+    enum { PARAM, X_BEFORE, X, X_PRODUCT6, STREAMS };
+    static constexpr u32 READ_ONLY = 1 << X_BEFORE | 1 << X_PRODUCT6;
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -34,7 +34,7 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> params,
-        Stream<const S> x_befores, Stream<S> xs, Stream<const S> gram5_value2_products) {
+        Stream<const S> x_befores, Stream<S> xs, Stream<const S> x_product6s) {
         using C = ComputeType<S>;
         const C decay = C(hypers.decay);
         const C step_size = C(hypers.step_size);
@@ -44,10 +44,10 @@ struct Rule {
             C param = load(params + i, ahead);
             C x_before = load(x_befores + i, ahead);
             C x = load(xs + i, ahead);
-            C gram5_value2_product = load(gram5_value2_products + i, ahead);
+            C x_product6 = load(x_product6s + i, ahead);
 
             // x = polar(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
-            x = C(2.3465413258596377) * x_before + gram5_value2_product;
+            x = C(2.3465413258596377) * x_before + x_product6;
             // p = p - lr * weight_decay * p
             param = decay * param;
             // p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * x
@@ -64,7 +64,7 @@ struct Rule {
         const Stream<S>* streams) {
         return sweep<S>(
             hypers, scalars, fresh, n, streams[PARAM], streams[X_BEFORE], streams[X],
-            streams[GRAM5_VALUE2_PRODUCT]);
+            streams[X_PRODUCT6]);
     }
 };
 

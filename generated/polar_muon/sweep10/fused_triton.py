@@ -31,18 +31,18 @@ def sweep10_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep10_tile(params, x_befores, xs, gram5_value2_products, lanes, mask, scalars):
+def sweep10_tile(params, x_befores, xs, x_product6s, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     param = tl.load(params + lanes, mask).to(dtype)
     x_before = tl.load(x_befores + lanes, mask).to(dtype)
     x = tl.load(xs + lanes, mask).to(dtype)
-    gram5_value2_product = tl.load(gram5_value2_products + lanes, mask).to(dtype)
+    x_product6 = tl.load(x_product6s + lanes, mask).to(dtype)
     decay = tl.load(scalars)
     step_size = tl.load(scalars + 1)
 
     # x = polar(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
-    x = 2.3465413258596377 * x_before + gram5_value2_product
+    x = 2.3465413258596377 * x_before + x_product6
     # p = p - lr * weight_decay * p
     param = decay * param
     # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * x
@@ -61,7 +61,7 @@ def sweep10_step(
     PARAM_T: tl.constexpr,
     X_BEFORE_T: tl.constexpr,
     X_T: tl.constexpr,
-    GRAM5_VALUE2_PRODUCT_T: tl.constexpr,
+    X_PRODUCT6_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -75,13 +75,13 @@ def sweep10_step(
     params = tl.load(row + STREAMS * tensors)
     x_befores = tl.load(row + (STREAMS + 1) * tensors)
     xs = tl.load(row + (STREAMS + 2) * tensors)
-    gram5_value2_products = tl.load(row + (STREAMS + 3) * tensors)
-    if (count == BLOCK) & ((params | x_befores | xs | gram5_value2_products) & 15 == 0):
+    x_product6s = tl.load(row + (STREAMS + 3) * tensors)
+    if (count == BLOCK) & ((params | x_befores | xs | x_product6s) & 15 == 0):
         sweep10_tile(
             at(params, start, PARAM_T, VECTOR),
             at(x_befores, start, X_BEFORE_T, VECTOR),
             at(xs, start, X_T, VECTOR),
-            at(gram5_value2_products, start, GRAM5_VALUE2_PRODUCT_T, VECTOR),
+            at(x_product6s, start, X_PRODUCT6_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -93,7 +93,7 @@ def sweep10_step(
                 at(params, start, PARAM_T, 1),
                 at(x_befores, start, X_BEFORE_T, 1),
                 at(xs, start, X_T, 1),
-                at(gram5_value2_products, start, GRAM5_VALUE2_PRODUCT_T, 1),
+                at(x_product6s, start, X_PRODUCT6_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

@@ -22,23 +22,22 @@ _update = Elementwise(
 
 
 def sweep2(
-    gram_value2s: Sequence[Tensor],
+    gram_sums: Sequence[Tensor],
     grams: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of PolarMuon.
 
     .. math::
         \begin{aligned}
-            &\text{gram value2}_t \leftarrow -22.48329292557795 \text{gram}_t + \text{gram
-                value2}_{t-1}
+            &\text{gram sum}_t \leftarrow -22.48329292557795 \text{gram}_t + \text{gram sum}_{t-1}
         \end{aligned}
 
     Args:
-        gram_value2s (sequence of Tensor): :math:`\text{gram value2}` each, updated in place.
+        gram_sums (sequence of Tensor): :math:`\text{gram sum}` each, updated in place.
         grams (sequence of Tensor): :math:`\text{gram}` each, only read.
 
     Raises:
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(gram_value2s, grams)
+    _update(gram_sums, grams)

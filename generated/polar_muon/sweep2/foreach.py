@@ -9,12 +9,12 @@ from optgen.runtime.eager.slices import chunks
 
 
 def update(
-    gram_value2s: list[Tensor],
+    gram_sums: list[Tensor],
     grams: list[Tensor],
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(gram_value2s, grams):
-        gram_value2s, grams = chunk
+    for chunk in chunks(gram_sums, grams):
+        gram_sums, grams = chunk
         # x = x / (1.02 * norm(x) + 1e-6)
         # x = polar(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
-        torch._foreach_add_(gram_value2s, grams, alpha=-22.48329292557795)
+        torch._foreach_add_(gram_sums, grams, alpha=-22.48329292557795)

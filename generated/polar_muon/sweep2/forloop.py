@@ -8,11 +8,11 @@ from optgen.runtime.eager.slices import slices
 
 
 def update(
-    gram_value2s: list[Tensor],
+    gram_sums: list[Tensor],
     grams: list[Tensor],
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for gram_value2, gram in slices(gram_value2s, grams):
+    for gram_sum, gram in slices(gram_sums, grams):
         # x = x / (1.02 * norm(x) + 1e-6)
         # x = polar(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
-        gram_value2.add_(gram, alpha=-22.48329292557795)
+        gram_sum.add_(gram, alpha=-22.48329292557795)

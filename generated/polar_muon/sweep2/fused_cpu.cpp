@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of PolarMuon.
 struct Rule {
-    enum { GRAM_VALUE2, GRAM, STREAMS };
+    enum { GRAM_SUM, GRAM, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -31,20 +31,20 @@ struct Rule {
     // vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers&, const Scalars&, unsigned, i64 n, Stream<S> gram_value2s,
+        const Hypers&, const Scalars&, unsigned, i64 n, Stream<S> gram_sums,
         Stream<const S> grams) {
         using C = ComputeType<S>;
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C gram_value2 = load(gram_value2s + i, ahead);
+            C gram_sum = load(gram_sums + i, ahead);
             C gram = load(grams + i, ahead);
 
             // x = x / (1.02 * norm(x) + 1e-6)
             // x = polar(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
-            gram_value2 = -C(22.48329292557795) * gram + gram_value2;
+            gram_sum = -C(22.48329292557795) * gram + gram_sum;
 
-            store(gram_value2s + i, gram_value2);
+            store(gram_sums + i, gram_sum);
         }
     }
 
@@ -52,7 +52,7 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh, n, streams[GRAM_VALUE2], streams[GRAM]);
+        return sweep<S>(hypers, scalars, fresh, n, streams[GRAM_SUM], streams[GRAM]);
     }
 };
 

@@ -24,17 +24,17 @@ def sweep2_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep2_tile(gram_value2s, grams, lanes, mask, scalars):
+def sweep2_tile(gram_sums, grams, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
-    gram_value2 = tl.load(gram_value2s + lanes, mask).to(dtype)
+    gram_sum = tl.load(gram_sums + lanes, mask).to(dtype)
     gram = tl.load(grams + lanes, mask).to(dtype)
 
     # x = x / (1.02 * norm(x) + 1e-6)
     # x = polar(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
-    gram_value2 = neg(22.48329292557795 * gram) + gram_value2
+    gram_sum = neg(22.48329292557795 * gram) + gram_sum
 
-    tl.store(gram_value2s + lanes, gram_value2.to(gram_value2s.dtype.element_ty), mask)
+    tl.store(gram_sums + lanes, gram_sum.to(gram_sums.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -43,7 +43,7 @@ def sweep2_step(
     block_tensor,
     scalars,
     tensors,
-    GRAM_VALUE2_T: tl.constexpr,
+    GRAM_SUM_T: tl.constexpr,
     GRAM_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -55,11 +55,11 @@ def sweep2_step(
     scalars += tensor * SCALARS
     start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    gram_value2s = tl.load(row + STREAMS * tensors)
+    gram_sums = tl.load(row + STREAMS * tensors)
     grams = tl.load(row + (STREAMS + 1) * tensors)
-    if (count == BLOCK) & ((gram_value2s | grams) & 15 == 0):
+    if (count == BLOCK) & ((gram_sums | grams) & 15 == 0):
         sweep2_tile(
-            at(gram_value2s, start, GRAM_VALUE2_T, VECTOR),
+            at(gram_sums, start, GRAM_SUM_T, VECTOR),
             at(grams, start, GRAM_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
@@ -69,7 +69,7 @@ def sweep2_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep2_tile(
-                at(gram_value2s, start, GRAM_VALUE2_T, 1),
+                at(gram_sums, start, GRAM_SUM_T, 1),
                 at(grams, start, GRAM_T, 1),
                 lanes,
                 lanes < count,

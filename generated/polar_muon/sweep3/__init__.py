@@ -22,23 +22,23 @@ _update = Elementwise(
 
 
 def sweep3(
-    gram2_value2s: Sequence[Tensor],
+    gram2_sums: Sequence[Tensor],
     gram2s: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of PolarMuon.
 
     .. math::
         \begin{aligned}
-            &\text{gram2 value2}_t \leftarrow -2.808917465908714 \text{gram2}_t + \text{gram2
-                value2}_{t-1}
+            &\text{gram2 sum}_t \leftarrow -2.808917465908714 \text{gram2}_t + \text{gram2
+                sum}_{t-1}
         \end{aligned}
 
     Args:
-        gram2_value2s (sequence of Tensor): :math:`\text{gram2 value2}` each, updated in place.
+        gram2_sums (sequence of Tensor): :math:`\text{gram2 sum}` each, updated in place.
         gram2s (sequence of Tensor): :math:`\text{gram2}` each, only read.
 
     Raises:
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(gram2_value2s, gram2s)
+    _update(gram2_sums, gram2s)

@@ -9,11 +9,11 @@ from optgen.runtime.eager.slices import chunks
 
 
 def update(
-    gram2_value2s: list[Tensor],
+    gram2_sums: list[Tensor],
     gram2s: list[Tensor],
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(gram2_value2s, gram2s):
-        gram2_value2s, gram2s = chunk
+    for chunk in chunks(gram2_sums, gram2s):
+        gram2_sums, gram2s = chunk
         # x = polar(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-        torch._foreach_add_(gram2_value2s, gram2s, alpha=-2.808917465908714)
+        torch._foreach_add_(gram2_sums, gram2s, alpha=-2.808917465908714)

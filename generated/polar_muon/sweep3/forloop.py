@@ -8,10 +8,10 @@ from optgen.runtime.eager.slices import slices
 
 
 def update(
-    gram2_value2s: list[Tensor],
+    gram2_sums: list[Tensor],
     gram2s: list[Tensor],
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for gram2_value2, gram2 in slices(gram2_value2s, gram2s):
+    for gram2_sum, gram2 in slices(gram2_sums, gram2s):
         # x = polar(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-        gram2_value2.add_(gram2, alpha=-2.808917465908714)
+        gram2_sum.add_(gram2, alpha=-2.808917465908714)

@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of PolarMuon.
 struct Rule {
-    enum { GRAM2_VALUE2, GRAM2, STREAMS };
+    enum { GRAM2_SUM, GRAM2, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -31,19 +31,19 @@ struct Rule {
     // vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers&, const Scalars&, unsigned, i64 n, Stream<S> gram2_value2s,
+        const Hypers&, const Scalars&, unsigned, i64 n, Stream<S> gram2_sums,
         Stream<const S> gram2s) {
         using C = ComputeType<S>;
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C gram2_value2 = load(gram2_value2s + i, ahead);
+            C gram2_sum = load(gram2_sums + i, ahead);
             C gram2 = load(gram2s + i, ahead);
 
             // x = polar(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-            gram2_value2 = -C(2.808917465908714) * gram2 + gram2_value2;
+            gram2_sum = -C(2.808917465908714) * gram2 + gram2_sum;
 
-            store(gram2_value2s + i, gram2_value2);
+            store(gram2_sums + i, gram2_sum);
         }
     }
 
@@ -51,7 +51,7 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh, n, streams[GRAM2_VALUE2], streams[GRAM2]);
+        return sweep<S>(hypers, scalars, fresh, n, streams[GRAM2_SUM], streams[GRAM2]);
     }
 };
 

@@ -24,16 +24,16 @@ def sweep3_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep3_tile(gram2_value2s, gram2s, lanes, mask, scalars):
+def sweep3_tile(gram2_sums, gram2s, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
-    gram2_value2 = tl.load(gram2_value2s + lanes, mask).to(dtype)
+    gram2_sum = tl.load(gram2_sums + lanes, mask).to(dtype)
     gram2 = tl.load(gram2s + lanes, mask).to(dtype)
 
     # x = polar(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-    gram2_value2 = neg(2.808917465908714 * gram2) + gram2_value2
+    gram2_sum = neg(2.808917465908714 * gram2) + gram2_sum
 
-    tl.store(gram2_value2s + lanes, gram2_value2.to(gram2_value2s.dtype.element_ty), mask)
+    tl.store(gram2_sums + lanes, gram2_sum.to(gram2_sums.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -42,7 +42,7 @@ def sweep3_step(
     block_tensor,
     scalars,
     tensors,
-    GRAM2_VALUE2_T: tl.constexpr,
+    GRAM2_SUM_T: tl.constexpr,
     GRAM2_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -54,11 +54,11 @@ def sweep3_step(
     scalars += tensor * SCALARS
     start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    gram2_value2s = tl.load(row + STREAMS * tensors)
+    gram2_sums = tl.load(row + STREAMS * tensors)
     gram2s = tl.load(row + (STREAMS + 1) * tensors)
-    if (count == BLOCK) & ((gram2_value2s | gram2s) & 15 == 0):
+    if (count == BLOCK) & ((gram2_sums | gram2s) & 15 == 0):
         sweep3_tile(
-            at(gram2_value2s, start, GRAM2_VALUE2_T, VECTOR),
+            at(gram2_sums, start, GRAM2_SUM_T, VECTOR),
             at(gram2s, start, GRAM2_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
@@ -68,7 +68,7 @@ def sweep3_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep3_tile(
-                at(gram2_value2s, start, GRAM2_VALUE2_T, 1),
+                at(gram2_sums, start, GRAM2_SUM_T, 1),
                 at(gram2s, start, GRAM2_T, 1),
                 lanes,
                 lanes < count,

@@ -12,7 +12,7 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep4",
-        states=(State("gram2_value2_product", written=False),),
+        states=(State("x_product3", written=False),),
         hypers=(),
         step=None,
         tensor_hypers=(),
@@ -24,23 +24,22 @@ _update = Elementwise(
 def sweep4(
     xs: Sequence[Tensor],
     x_befores: Sequence[Tensor],
-    gram2_value2_products: Sequence[Tensor],
+    x_product3s: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of PolarMuon.
 
     .. math::
         \begin{aligned}
-            &x_t \leftarrow 4.042929935166739 x_{\text{before},t} + \text{gram2 value2 product}
+            &x_t \leftarrow 4.042929935166739 x_{\text{before},t} + x_{\text{product3}}
         \end{aligned}
 
     Args:
         xs (sequence of Tensor): :math:`x` each, updated in place.
         x_befores (sequence of Tensor): :math:`x_{\text{before}}` each, only read.
-        gram2_value2_products (sequence of Tensor): :math:`\text{gram2 value2 product}` each, only
-            read.
+        x_product3s (sequence of Tensor): :math:`x_{\text{product3}}` each, only read.
 
     Raises:
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(xs, x_befores, gram2_value2_products)
+    _update(xs, x_befores, x_product3s)

@@ -10,10 +10,10 @@ from optgen.runtime.eager.slices import slices
 def update(
     xs: list[Tensor],
     x_befores: list[Tensor],
-    gram2_value2_products: list[Tensor],
+    x_product3s: list[Tensor],
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for x, x_before, gram2_value2_product in slices(xs, x_befores, gram2_value2_products):
+    for x, x_before, x_product3 in slices(xs, x_befores, x_product3s):
         # x = polar(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-        update = x_before.mul(4.042929935166739).add_(gram2_value2_product)
+        update = x_before.mul(4.042929935166739).add_(x_product3)
         x.copy_(update)

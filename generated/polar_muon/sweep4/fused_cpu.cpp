@@ -7,8 +7,8 @@ namespace {
 
 // Elementwise part of a step of PolarMuon.
 struct Rule {
-    enum { X, X_BEFORE, GRAM2_VALUE2_PRODUCT, STREAMS };
-    static constexpr u32 READ_ONLY = 1 << X_BEFORE | 1 << GRAM2_VALUE2_PRODUCT;
+    enum { X, X_BEFORE, X_PRODUCT3, STREAMS };
+    static constexpr u32 READ_ONLY = 1 << X_BEFORE | 1 << X_PRODUCT3;
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -33,7 +33,7 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers&, const Scalars&, unsigned, i64 n, Stream<S> xs, Stream<const S> x_befores,
-        Stream<const S> gram2_value2_products) {
+        Stream<const S> x_product3s) {
         using C = ComputeType<S>;
         const i64 ahead = prefetch_distance<S>(n);
         const i64 strip = prefetch_strip<S>(n);
@@ -43,15 +43,15 @@ struct Rule {
             for (i64 i = begin; strip < n && i < end; i += CACHE_LINE) {
                 prefetch(xs + i);
                 prefetch(x_befores + i);
-                prefetch(gram2_value2_products + i);
+                prefetch(x_product3s + i);
             }
             for (i64 i = begin; i < end; i += LANES<C>) {
                 C x = load(xs + i, ahead);
                 C x_before = load(x_befores + i, ahead);
-                C gram2_value2_product = load(gram2_value2_products + i, ahead);
+                C x_product3 = load(x_product3s + i, ahead);
 
                 // x = polar(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-                x = C(4.042929935166739) * x_before + gram2_value2_product;
+                x = C(4.042929935166739) * x_before + x_product3;
 
                 store(xs + i, x);
             }
@@ -63,8 +63,7 @@ struct Rule {
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
         const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh, n, streams[X], streams[X_BEFORE],
-            streams[GRAM2_VALUE2_PRODUCT]);
+            hypers, scalars, fresh, n, streams[X], streams[X_BEFORE], streams[X_PRODUCT3]);
     }
 };
 

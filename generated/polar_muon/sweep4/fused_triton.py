@@ -23,15 +23,15 @@ def sweep4_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep4_tile(xs, x_befores, gram2_value2_products, lanes, mask, scalars):
+def sweep4_tile(xs, x_befores, x_product3s, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     x = tl.load(xs + lanes, mask).to(dtype)
     x_before = tl.load(x_befores + lanes, mask).to(dtype)
-    gram2_value2_product = tl.load(gram2_value2_products + lanes, mask).to(dtype)
+    x_product3 = tl.load(x_product3s + lanes, mask).to(dtype)
 
     # x = polar(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-    x = 4.042929935166739 * x_before + gram2_value2_product
+    x = 4.042929935166739 * x_before + x_product3
 
     tl.store(xs + lanes, x.to(xs.dtype.element_ty), mask)
 
@@ -44,7 +44,7 @@ def sweep4_step(
     tensors,
     X_T: tl.constexpr,
     X_BEFORE_T: tl.constexpr,
-    GRAM2_VALUE2_PRODUCT_T: tl.constexpr,
+    X_PRODUCT3_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -57,12 +57,12 @@ def sweep4_step(
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     xs = tl.load(row + STREAMS * tensors)
     x_befores = tl.load(row + (STREAMS + 1) * tensors)
-    gram2_value2_products = tl.load(row + (STREAMS + 2) * tensors)
-    if (count == BLOCK) & ((xs | x_befores | gram2_value2_products) & 15 == 0):
+    x_product3s = tl.load(row + (STREAMS + 2) * tensors)
+    if (count == BLOCK) & ((xs | x_befores | x_product3s) & 15 == 0):
         sweep4_tile(
             at(xs, start, X_T, VECTOR),
             at(x_befores, start, X_BEFORE_T, VECTOR),
-            at(gram2_value2_products, start, GRAM2_VALUE2_PRODUCT_T, VECTOR),
+            at(x_product3s, start, X_PRODUCT3_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -73,7 +73,7 @@ def sweep4_step(
             sweep4_tile(
                 at(xs, start, X_T, 1),
                 at(x_befores, start, X_BEFORE_T, 1),
-                at(gram2_value2_products, start, GRAM2_VALUE2_PRODUCT_T, 1),
+                at(x_product3s, start, X_PRODUCT3_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

@@ -22,23 +22,23 @@ _update = Elementwise(
 
 
 def sweep5(
-    gram3_value2s: Sequence[Tensor],
+    gram3_sums: Sequence[Tensor],
     gram3s: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of PolarMuon.
 
     .. math::
         \begin{aligned}
-            &\text{gram3 value2}_t \leftarrow -2.772484153217685 \text{gram3}_t + \text{gram3
-                value2}_{t-1}
+            &\text{gram3 sum}_t \leftarrow -2.772484153217685 \text{gram3}_t + \text{gram3
+                sum}_{t-1}
         \end{aligned}
 
     Args:
-        gram3_value2s (sequence of Tensor): :math:`\text{gram3 value2}` each, updated in place.
+        gram3_sums (sequence of Tensor): :math:`\text{gram3 sum}` each, updated in place.
         gram3s (sequence of Tensor): :math:`\text{gram3}` each, only read.
 
     Raises:
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(gram3_value2s, gram3s)
+    _update(gram3_sums, gram3s)

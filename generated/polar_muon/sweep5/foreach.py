@@ -9,11 +9,11 @@ from optgen.runtime.eager.slices import chunks
 
 
 def update(
-    gram3_value2s: list[Tensor],
+    gram3_sums: list[Tensor],
     gram3s: list[Tensor],
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(gram3_value2s, gram3s):
-        gram3_value2s, gram3s = chunk
+    for chunk in chunks(gram3_sums, gram3s):
+        gram3_sums, gram3s = chunk
         # x = polar(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
-        torch._foreach_add_(gram3_value2s, gram3s, alpha=-2.772484153217685)
+        torch._foreach_add_(gram3_sums, gram3s, alpha=-2.772484153217685)

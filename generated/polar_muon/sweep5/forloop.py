@@ -8,10 +8,10 @@ from optgen.runtime.eager.slices import slices
 
 
 def update(
-    gram3_value2s: list[Tensor],
+    gram3_sums: list[Tensor],
     gram3s: list[Tensor],
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for gram3_value2, gram3 in slices(gram3_value2s, gram3s):
+    for gram3_sum, gram3 in slices(gram3_sums, gram3s):
         # x = polar(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
-        gram3_value2.add_(gram3, alpha=-2.772484153217685)
+        gram3_sum.add_(gram3, alpha=-2.772484153217685)

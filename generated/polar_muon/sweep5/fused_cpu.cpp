@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of PolarMuon.
 struct Rule {
-    enum { GRAM3_VALUE2, GRAM3, STREAMS };
+    enum { GRAM3_SUM, GRAM3, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -31,19 +31,19 @@ struct Rule {
     // vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers&, const Scalars&, unsigned, i64 n, Stream<S> gram3_value2s,
+        const Hypers&, const Scalars&, unsigned, i64 n, Stream<S> gram3_sums,
         Stream<const S> gram3s) {
         using C = ComputeType<S>;
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C gram3_value2 = load(gram3_value2s + i, ahead);
+            C gram3_sum = load(gram3_sums + i, ahead);
             C gram3 = load(gram3s + i, ahead);
 
             // x = polar(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
-            gram3_value2 = -C(2.772484153217685) * gram3 + gram3_value2;
+            gram3_sum = -C(2.772484153217685) * gram3 + gram3_sum;
 
-            store(gram3_value2s + i, gram3_value2);
+            store(gram3_sums + i, gram3_sum);
         }
     }
 
@@ -51,7 +51,7 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh, n, streams[GRAM3_VALUE2], streams[GRAM3]);
+        return sweep<S>(hypers, scalars, fresh, n, streams[GRAM3_SUM], streams[GRAM3]);
     }
 };
 

@@ -24,16 +24,16 @@ def sweep5_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep5_tile(gram3_value2s, gram3s, lanes, mask, scalars):
+def sweep5_tile(gram3_sums, gram3s, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
-    gram3_value2 = tl.load(gram3_value2s + lanes, mask).to(dtype)
+    gram3_sum = tl.load(gram3_sums + lanes, mask).to(dtype)
     gram3 = tl.load(gram3s + lanes, mask).to(dtype)
 
     # x = polar(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
-    gram3_value2 = neg(2.772484153217685 * gram3) + gram3_value2
+    gram3_sum = neg(2.772484153217685 * gram3) + gram3_sum
 
-    tl.store(gram3_value2s + lanes, gram3_value2.to(gram3_value2s.dtype.element_ty), mask)
+    tl.store(gram3_sums + lanes, gram3_sum.to(gram3_sums.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -42,7 +42,7 @@ def sweep5_step(
     block_tensor,
     scalars,
     tensors,
-    GRAM3_VALUE2_T: tl.constexpr,
+    GRAM3_SUM_T: tl.constexpr,
     GRAM3_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -54,11 +54,11 @@ def sweep5_step(
     scalars += tensor * SCALARS
     start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    gram3_value2s = tl.load(row + STREAMS * tensors)
+    gram3_sums = tl.load(row + STREAMS * tensors)
     gram3s = tl.load(row + (STREAMS + 1) * tensors)
-    if (count == BLOCK) & ((gram3_value2s | gram3s) & 15 == 0):
+    if (count == BLOCK) & ((gram3_sums | gram3s) & 15 == 0):
         sweep5_tile(
-            at(gram3_value2s, start, GRAM3_VALUE2_T, VECTOR),
+            at(gram3_sums, start, GRAM3_SUM_T, VECTOR),
             at(gram3s, start, GRAM3_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
@@ -68,7 +68,7 @@ def sweep5_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep5_tile(
-                at(gram3_value2s, start, GRAM3_VALUE2_T, 1),
+                at(gram3_sums, start, GRAM3_SUM_T, 1),
                 at(gram3s, start, GRAM3_T, 1),
                 lanes,
                 lanes < count,

@@ -11,12 +11,12 @@ from optgen.runtime.eager.slices import chunks
 def update(
     xs: list[Tensor],
     x_befores: list[Tensor],
-    gram3_value2_products: list[Tensor],
+    x_product4s: list[Tensor],
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(xs, x_befores, gram3_value2_products):
-        xs, x_befores, gram3_value2_products = chunk
+    for chunk in chunks(xs, x_befores, x_product4s):
+        xs, x_befores, x_product4s = chunk
         # x = polar(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
         updates = torch._foreach_mul(x_befores, 3.8916678022926607)
-        torch._foreach_add_(updates, gram3_value2_products)
+        torch._foreach_add_(updates, x_product4s)
         torch._foreach_copy_(xs, updates)

@@ -23,15 +23,15 @@ def sweep6_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep6_tile(xs, x_befores, gram3_value2_products, lanes, mask, scalars):
+def sweep6_tile(xs, x_befores, x_product4s, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     x = tl.load(xs + lanes, mask).to(dtype)
     x_before = tl.load(x_befores + lanes, mask).to(dtype)
-    gram3_value2_product = tl.load(gram3_value2_products + lanes, mask).to(dtype)
+    x_product4 = tl.load(x_product4s + lanes, mask).to(dtype)
 
     # x = polar(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
-    x = 3.8916678022926607 * x_before + gram3_value2_product
+    x = 3.8916678022926607 * x_before + x_product4
 
     tl.store(xs + lanes, x.to(xs.dtype.element_ty), mask)
 
@@ -44,7 +44,7 @@ def sweep6_step(
     tensors,
     X_T: tl.constexpr,
     X_BEFORE_T: tl.constexpr,
-    GRAM3_VALUE2_PRODUCT_T: tl.constexpr,
+    X_PRODUCT4_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -57,12 +57,12 @@ def sweep6_step(
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     xs = tl.load(row + STREAMS * tensors)
     x_befores = tl.load(row + (STREAMS + 1) * tensors)
-    gram3_value2_products = tl.load(row + (STREAMS + 2) * tensors)
-    if (count == BLOCK) & ((xs | x_befores | gram3_value2_products) & 15 == 0):
+    x_product4s = tl.load(row + (STREAMS + 2) * tensors)
+    if (count == BLOCK) & ((xs | x_befores | x_product4s) & 15 == 0):
         sweep6_tile(
             at(xs, start, X_T, VECTOR),
             at(x_befores, start, X_BEFORE_T, VECTOR),
-            at(gram3_value2_products, start, GRAM3_VALUE2_PRODUCT_T, VECTOR),
+            at(x_product4s, start, X_PRODUCT4_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -73,7 +73,7 @@ def sweep6_step(
             sweep6_tile(
                 at(xs, start, X_T, 1),
                 at(x_befores, start, X_BEFORE_T, 1),
-                at(gram3_value2_products, start, GRAM3_VALUE2_PRODUCT_T, 1),
+                at(x_product4s, start, X_PRODUCT4_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

@@ -22,23 +22,23 @@ _update = Elementwise(
 
 
 def sweep7(
-    gram4_value2s: Sequence[Tensor],
+    gram4_sums: Sequence[Tensor],
     gram4s: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of PolarMuon.
 
     .. math::
         \begin{aligned}
-            &\text{gram4 value2}_t \leftarrow -2.3681294933425376 \text{gram4}_t + \text{gram4
-                value2}_{t-1}
+            &\text{gram4 sum}_t \leftarrow -2.3681294933425376 \text{gram4}_t + \text{gram4
+                sum}_{t-1}
         \end{aligned}
 
     Args:
-        gram4_value2s (sequence of Tensor): :math:`\text{gram4 value2}` each, updated in place.
+        gram4_sums (sequence of Tensor): :math:`\text{gram4 sum}` each, updated in place.
         gram4s (sequence of Tensor): :math:`\text{gram4}` each, only read.
 
     Raises:
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(gram4_value2s, gram4s)
+    _update(gram4_sums, gram4s)

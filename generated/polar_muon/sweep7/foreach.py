@@ -9,11 +9,11 @@ from optgen.runtime.eager.slices import chunks
 
 
 def update(
-    gram4_value2s: list[Tensor],
+    gram4_sums: list[Tensor],
     gram4s: list[Tensor],
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(gram4_value2s, gram4s):
-        gram4_value2s, gram4s = chunk
+    for chunk in chunks(gram4_sums, gram4s):
+        gram4_sums, gram4s = chunk
         # x = polar(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
-        torch._foreach_add_(gram4_value2s, gram4s, alpha=-2.3681294933425376)
+        torch._foreach_add_(gram4_sums, gram4s, alpha=-2.3681294933425376)

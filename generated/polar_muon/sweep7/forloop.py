@@ -8,10 +8,10 @@ from optgen.runtime.eager.slices import slices
 
 
 def update(
-    gram4_value2s: list[Tensor],
+    gram4_sums: list[Tensor],
     gram4s: list[Tensor],
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for gram4_value2, gram4 in slices(gram4_value2s, gram4s):
+    for gram4_sum, gram4 in slices(gram4_sums, gram4s):
         # x = polar(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
-        gram4_value2.add_(gram4, alpha=-2.3681294933425376)
+        gram4_sum.add_(gram4, alpha=-2.3681294933425376)

@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of PolarMuon.
 struct Rule {
-    enum { GRAM4_VALUE2, GRAM4, STREAMS };
+    enum { GRAM4_SUM, GRAM4, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -31,19 +31,19 @@ struct Rule {
     // vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers&, const Scalars&, unsigned, i64 n, Stream<S> gram4_value2s,
+        const Hypers&, const Scalars&, unsigned, i64 n, Stream<S> gram4_sums,
         Stream<const S> gram4s) {
         using C = ComputeType<S>;
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C gram4_value2 = load(gram4_value2s + i, ahead);
+            C gram4_sum = load(gram4_sums + i, ahead);
             C gram4 = load(gram4s + i, ahead);
 
             // x = polar(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
-            gram4_value2 = -C(2.3681294933425376) * gram4 + gram4_value2;
+            gram4_sum = -C(2.3681294933425376) * gram4 + gram4_sum;
 
-            store(gram4_value2s + i, gram4_value2);
+            store(gram4_sums + i, gram4_sum);
         }
     }
 
@@ -51,7 +51,7 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh, n, streams[GRAM4_VALUE2], streams[GRAM4]);
+        return sweep<S>(hypers, scalars, fresh, n, streams[GRAM4_SUM], streams[GRAM4]);
     }
 };
 

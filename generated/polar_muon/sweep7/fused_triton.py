@@ -24,16 +24,16 @@ def sweep7_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep7_tile(gram4_value2s, gram4s, lanes, mask, scalars):
+def sweep7_tile(gram4_sums, gram4s, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
-    gram4_value2 = tl.load(gram4_value2s + lanes, mask).to(dtype)
+    gram4_sum = tl.load(gram4_sums + lanes, mask).to(dtype)
     gram4 = tl.load(gram4s + lanes, mask).to(dtype)
 
     # x = polar(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
-    gram4_value2 = neg(2.3681294933425376 * gram4) + gram4_value2
+    gram4_sum = neg(2.3681294933425376 * gram4) + gram4_sum
 
-    tl.store(gram4_value2s + lanes, gram4_value2.to(gram4_value2s.dtype.element_ty), mask)
+    tl.store(gram4_sums + lanes, gram4_sum.to(gram4_sums.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -42,7 +42,7 @@ def sweep7_step(
     block_tensor,
     scalars,
     tensors,
-    GRAM4_VALUE2_T: tl.constexpr,
+    GRAM4_SUM_T: tl.constexpr,
     GRAM4_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -54,11 +54,11 @@ def sweep7_step(
     scalars += tensor * SCALARS
     start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    gram4_value2s = tl.load(row + STREAMS * tensors)
+    gram4_sums = tl.load(row + STREAMS * tensors)
     gram4s = tl.load(row + (STREAMS + 1) * tensors)
-    if (count == BLOCK) & ((gram4_value2s | gram4s) & 15 == 0):
+    if (count == BLOCK) & ((gram4_sums | gram4s) & 15 == 0):
         sweep7_tile(
-            at(gram4_value2s, start, GRAM4_VALUE2_T, VECTOR),
+            at(gram4_sums, start, GRAM4_SUM_T, VECTOR),
             at(gram4s, start, GRAM4_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
@@ -68,7 +68,7 @@ def sweep7_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep7_tile(
-                at(gram4_value2s, start, GRAM4_VALUE2_T, 1),
+                at(gram4_sums, start, GRAM4_SUM_T, 1),
                 at(gram4s, start, GRAM4_T, 1),
                 lanes,
                 lanes < count,

@@ -12,7 +12,7 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep8",
-        states=(State("gram4_value2_product", written=False),),
+        states=(State("x_product5", written=False),),
         hypers=(),
         step=None,
         tensor_hypers=(),
@@ -24,23 +24,22 @@ _update = Elementwise(
 def sweep8(
     xs: Sequence[Tensor],
     x_befores: Sequence[Tensor],
-    gram4_value2_products: Sequence[Tensor],
+    x_product5s: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of PolarMuon.
 
     .. math::
         \begin{aligned}
-            &x_t \leftarrow 3.285753657755655 x_{\text{before},t} + \text{gram4 value2 product}
+            &x_t \leftarrow 3.285753657755655 x_{\text{before},t} + x_{\text{product5}}
         \end{aligned}
 
     Args:
         xs (sequence of Tensor): :math:`x` each, updated in place.
         x_befores (sequence of Tensor): :math:`x_{\text{before}}` each, only read.
-        gram4_value2_products (sequence of Tensor): :math:`\text{gram4 value2 product}` each, only
-            read.
+        x_product5s (sequence of Tensor): :math:`x_{\text{product5}}` each, only read.
 
     Raises:
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(xs, x_befores, gram4_value2_products)
+    _update(xs, x_befores, x_product5s)

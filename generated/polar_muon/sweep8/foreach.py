@@ -11,12 +11,12 @@ from optgen.runtime.eager.slices import chunks
 def update(
     xs: list[Tensor],
     x_befores: list[Tensor],
-    gram4_value2_products: list[Tensor],
+    x_product5s: list[Tensor],
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(xs, x_befores, gram4_value2_products):
-        xs, x_befores, gram4_value2_products = chunk
+    for chunk in chunks(xs, x_befores, x_product5s):
+        xs, x_befores, x_product5s = chunk
         # x = polar(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
         updates = torch._foreach_mul(x_befores, 3.285753657755655)
-        torch._foreach_add_(updates, gram4_value2_products)
+        torch._foreach_add_(updates, x_product5s)
         torch._foreach_copy_(xs, updates)

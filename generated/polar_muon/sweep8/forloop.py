@@ -10,10 +10,10 @@ from optgen.runtime.eager.slices import slices
 def update(
     xs: list[Tensor],
     x_befores: list[Tensor],
-    gram4_value2_products: list[Tensor],
+    x_product5s: list[Tensor],
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for x, x_before, gram4_value2_product in slices(xs, x_befores, gram4_value2_products):
+    for x, x_before, x_product5 in slices(xs, x_befores, x_product5s):
         # x = polar(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
-        update = x_before.mul(3.285753657755655).add_(gram4_value2_product)
+        update = x_before.mul(3.285753657755655).add_(x_product5)
         x.copy_(update)

@@ -22,23 +22,23 @@ _update = Elementwise(
 
 
 def sweep9(
-    gram5_value2s: Sequence[Tensor],
+    gram5_sums: Sequence[Tensor],
     gram5s: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of PolarMuon.
 
     .. math::
         \begin{aligned}
-            &\text{gram5 value2}_t \leftarrow -1.7097828382687081 \text{gram5}_t + \text{gram5
-                value2}_{t-1}
+            &\text{gram5 sum}_t \leftarrow -1.7097828382687081 \text{gram5}_t + \text{gram5
+                sum}_{t-1}
         \end{aligned}
 
     Args:
-        gram5_value2s (sequence of Tensor): :math:`\text{gram5 value2}` each, updated in place.
+        gram5_sums (sequence of Tensor): :math:`\text{gram5 sum}` each, updated in place.
         gram5s (sequence of Tensor): :math:`\text{gram5}` each, only read.
 
     Raises:
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(gram5_value2s, gram5s)
+    _update(gram5_sums, gram5s)

@@ -9,11 +9,11 @@ from optgen.runtime.eager.slices import chunks
 
 
 def update(
-    gram5_value2s: list[Tensor],
+    gram5_sums: list[Tensor],
     gram5s: list[Tensor],
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(gram5_value2s, gram5s):
-        gram5_value2s, gram5s = chunk
+    for chunk in chunks(gram5_sums, gram5s):
+        gram5_sums, gram5s = chunk
         # x = polar(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
-        torch._foreach_add_(gram5_value2s, gram5s, alpha=-1.7097828382687081)
+        torch._foreach_add_(gram5_sums, gram5s, alpha=-1.7097828382687081)

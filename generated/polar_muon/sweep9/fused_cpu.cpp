@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of PolarMuon.
 struct Rule {
-    enum { GRAM5_VALUE2, GRAM5, STREAMS };
+    enum { GRAM5_SUM, GRAM5, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -31,19 +31,19 @@ struct Rule {
     // vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers&, const Scalars&, unsigned, i64 n, Stream<S> gram5_value2s,
+        const Hypers&, const Scalars&, unsigned, i64 n, Stream<S> gram5_sums,
         Stream<const S> gram5s) {
         using C = ComputeType<S>;
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C gram5_value2 = load(gram5_value2s + i, ahead);
+            C gram5_sum = load(gram5_sums + i, ahead);
             C gram5 = load(gram5s + i, ahead);
 
             // x = polar(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
-            gram5_value2 = -C(1.7097828382687081) * gram5 + gram5_value2;
+            gram5_sum = -C(1.7097828382687081) * gram5 + gram5_sum;
 
-            store(gram5_value2s + i, gram5_value2);
+            store(gram5_sums + i, gram5_sum);
         }
     }
 
@@ -51,7 +51,7 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh, n, streams[GRAM5_VALUE2], streams[GRAM5]);
+        return sweep<S>(hypers, scalars, fresh, n, streams[GRAM5_SUM], streams[GRAM5]);
     }
 };
 

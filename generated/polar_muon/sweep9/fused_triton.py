@@ -24,16 +24,16 @@ def sweep9_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep9_tile(gram5_value2s, gram5s, lanes, mask, scalars):
+def sweep9_tile(gram5_sums, gram5s, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
-    gram5_value2 = tl.load(gram5_value2s + lanes, mask).to(dtype)
+    gram5_sum = tl.load(gram5_sums + lanes, mask).to(dtype)
     gram5 = tl.load(gram5s + lanes, mask).to(dtype)
 
     # x = polar(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
-    gram5_value2 = neg(1.7097828382687081 * gram5) + gram5_value2
+    gram5_sum = neg(1.7097828382687081 * gram5) + gram5_sum
 
-    tl.store(gram5_value2s + lanes, gram5_value2.to(gram5_value2s.dtype.element_ty), mask)
+    tl.store(gram5_sums + lanes, gram5_sum.to(gram5_sums.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -42,7 +42,7 @@ def sweep9_step(
     block_tensor,
     scalars,
     tensors,
-    GRAM5_VALUE2_T: tl.constexpr,
+    GRAM5_SUM_T: tl.constexpr,
     GRAM5_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -54,11 +54,11 @@ def sweep9_step(
     scalars += tensor * SCALARS
     start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    gram5_value2s = tl.load(row + STREAMS * tensors)
+    gram5_sums = tl.load(row + STREAMS * tensors)
     gram5s = tl.load(row + (STREAMS + 1) * tensors)
-    if (count == BLOCK) & ((gram5_value2s | gram5s) & 15 == 0):
+    if (count == BLOCK) & ((gram5_sums | gram5s) & 15 == 0):
         sweep9_tile(
-            at(gram5_value2s, start, GRAM5_VALUE2_T, VECTOR),
+            at(gram5_sums, start, GRAM5_SUM_T, VECTOR),
             at(gram5s, start, GRAM5_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
@@ -68,7 +68,7 @@ def sweep9_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep9_tile(
-                at(gram5_value2s, start, GRAM5_VALUE2_T, 1),
+                at(gram5_sums, start, GRAM5_SUM_T, 1),
                 at(gram5s, start, GRAM5_T, 1),
                 lanes,
                 lanes < count,

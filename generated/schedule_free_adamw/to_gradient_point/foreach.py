@@ -15,9 +15,9 @@ def update(
     betas: tuple[float, float],
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    scaled_betas = 1 - betas[0]
+    lerp_weight = 1 - betas[0]
 
     for chunk in chunks(ps, zs):
         ps, zs = chunk
         # p = lerp(p, z, 1 - betas[0])
-        torch._foreach_lerp_(ps, zs, scaled_betas)
+        torch._foreach_lerp_(ps, zs, lerp_weight)

@@ -14,8 +14,8 @@ def update(
     betas: tuple[float, float],
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    scaled_betas = 1 - betas[0]
+    lerp_weight = 1 - betas[0]
 
     for p, z in slices(ps, zs):
         # p = lerp(p, z, 1 - betas[0])
-        p.lerp_(z, scaled_betas)
+        p.lerp_(z, lerp_weight)

@@ -21,13 +21,13 @@ struct Rule {
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double scaled_betas;
+        double lerp_weight;
     };
 
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes&) {
-        const double scaled_betas = 1 - 1 / hypers.betas[0];
-        return {scaled_betas};
+        const double lerp_weight = 1 - 1 / hypers.betas[0];
+        return {lerp_weight};
     }
 
     // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
@@ -36,7 +36,7 @@ struct Rule {
     NOINLINE static void sweep(
         const Hypers&, const Scalars& scalars, unsigned, i64 n, Stream<S> ps, Stream<const S> zs) {
         using C = ComputeType<S>;
-        const C scaled_betas = C(scalars.scaled_betas);
+        const C lerp_weight = C(scalars.lerp_weight);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -44,7 +44,7 @@ struct Rule {
             C z = load(zs + i, ahead);
 
             // p = lerp(p, z, 1 - 1 / betas[0])
-            p = lerp(p, z, scaled_betas);
+            p = lerp(p, z, lerp_weight);
 
             store(ps + i, p);
         }

@@ -25,9 +25,9 @@ def to_gradient_point_scalars(rows, hypers, scalars, tensors):
     hyper = hypers + tl.load(row + GROUP * tensors) * 2
     scalars += tl.program_id(0) * SCALARS
 
-    scaled_betas = 1 - tl.load(hyper)
+    lerp_weight = 1 - tl.load(hyper)
 
-    tl.store(scalars, scaled_betas)
+    tl.store(scalars, lerp_weight)
 
 
 @triton.jit
@@ -36,10 +36,10 @@ def to_gradient_point_tile(ps, zs, lanes, mask, scalars):
     dtype: tl.constexpr = scalars.dtype.element_ty
     p = tl.load(ps + lanes, mask).to(dtype)
     z = tl.load(zs + lanes, mask).to(dtype)
-    scaled_betas = tl.load(scalars)
+    lerp_weight = tl.load(scalars)
 
     # p = lerp(p, z, 1 - betas[0])
-    p = lerp(p, z, scaled_betas)
+    p = lerp(p, z, lerp_weight)
 
     tl.store(ps + lanes, p.to(ps.dtype.element_ty), mask)
 

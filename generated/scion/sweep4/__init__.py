@@ -12,7 +12,7 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep4",
-        states=(State("momentum_buffer_value"),),
+        states=(State("momentum_buffer_product"),),
         hypers=("momentum",),
         step=None,
         tensor_hypers=(),
@@ -24,7 +24,7 @@ _update = Elementwise(
 def sweep4(
     momentum_buffers: Sequence[Tensor],
     grads: Sequence[Tensor],
-    momentum_buffer_values: Sequence[Tensor],
+    momentum_buffer_products: Sequence[Tensor],
     *,
     momentum: float = 0.0,
 ) -> None:
@@ -34,7 +34,7 @@ def sweep4(
         \begin{aligned}
             &\text{momentum buffer}_t \leftarrow \operatorname{lerp}(\text{momentum buffer}_{t-1},
                 \text{grad}_t, \mu) \\
-            &\text{momentum buffer value}_t \leftarrow \text{momentum buffer}_t \text{momentum
+            &\text{momentum buffer product}_t \leftarrow \text{momentum buffer}_t \text{momentum
                 buffer}_t
         \end{aligned}
 
@@ -42,7 +42,7 @@ def sweep4(
         momentum_buffers (sequence of Tensor): :math:`\text{momentum buffer}` each, updated in
             place.
         grads (sequence of Tensor): :math:`\text{grad}` each, only read.
-        momentum_buffer_values (sequence of Tensor): :math:`\text{momentum buffer value}` each,
+        momentum_buffer_products (sequence of Tensor): :math:`\text{momentum buffer product}` each,
             updated in place.
         momentum (float): Momentum; :math:`\mu` in the rule. Default: 0.0.
 
@@ -50,4 +50,4 @@ def sweep4(
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(momentum_buffers, grads, momentum_buffer_values, momentum=momentum)
+    _update(momentum_buffers, grads, momentum_buffer_products, momentum=momentum)

@@ -11,15 +11,15 @@ from optgen.runtime.eager.slices import chunks
 def update(
     momentum_buffers: list[Tensor],
     grads: list[Tensor],
-    momentum_buffer_values: list[Tensor],
+    momentum_buffer_products: list[Tensor],
     *,
     momentum: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(momentum_buffers, grads, momentum_buffer_values):
-        momentum_buffers, grads, momentum_buffer_values = chunk
+    for chunk in chunks(momentum_buffers, grads, momentum_buffer_products):
+        momentum_buffers, grads, momentum_buffer_products = chunk
         # b = lerp(b, g, momentum)
         torch._foreach_lerp_(momentum_buffers, grads, momentum)
         # u = b / (rms(b) + 1e-8)
         updates = torch._foreach_mul(momentum_buffers, momentum_buffers)
-        torch._foreach_copy_(momentum_buffer_values, updates)
+        torch._foreach_copy_(momentum_buffer_products, updates)

@@ -10,16 +10,16 @@ from optgen.runtime.eager.slices import slices
 def update(
     momentum_buffers: list[Tensor],
     grads: list[Tensor],
-    momentum_buffer_values: list[Tensor],
+    momentum_buffer_products: list[Tensor],
     *,
     momentum: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for momentum_buffer, grad, momentum_buffer_value in slices(
-        momentum_buffers, grads, momentum_buffer_values
+    for momentum_buffer, grad, momentum_buffer_product in slices(
+        momentum_buffers, grads, momentum_buffer_products
     ):
         # b = lerp(b, g, momentum)
         momentum_buffer.lerp_(grad, momentum)
         # u = b / (rms(b) + 1e-8)
         update = momentum_buffer.mul(momentum_buffer)
-        momentum_buffer_value.copy_(update)
+        momentum_buffer_product.copy_(update)

@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of Scion.
 struct Rule {
-    enum { MOMENTUM_BUFFER, GRAD, MOMENTUM_BUFFER_VALUE, STREAMS };
+    enum { MOMENTUM_BUFFER, GRAD, MOMENTUM_BUFFER_PRODUCT, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -33,7 +33,7 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> momentum_buffers,
-        Stream<const S> grads, Stream<S> momentum_buffer_values) {
+        Stream<const S> grads, Stream<S> momentum_buffer_products) {
         using C = ComputeType<S>;
         const C momentum = C(hypers.momentum);
         const i64 ahead = prefetch_distance<S>(n);
@@ -44,20 +44,20 @@ struct Rule {
             for (i64 i = begin; strip < n && i < end; i += CACHE_LINE) {
                 prefetch(momentum_buffers + i);
                 prefetch(grads + i);
-                prefetch(momentum_buffer_values + i);
+                prefetch(momentum_buffer_products + i);
             }
             for (i64 i = begin; i < end; i += LANES<C>) {
                 C momentum_buffer = load(momentum_buffers + i, ahead);
                 C grad = load(grads + i, ahead);
-                C momentum_buffer_value = load(momentum_buffer_values + i, ahead);
+                C momentum_buffer_product = load(momentum_buffer_products + i, ahead);
 
                 // b = lerp(b, g, momentum)
                 momentum_buffer = lerp(momentum_buffer, grad, momentum);
                 // u = b / (rms(b) + 1e-8)
-                momentum_buffer_value = momentum_buffer * momentum_buffer;
+                momentum_buffer_product = momentum_buffer * momentum_buffer;
 
                 store(momentum_buffers + i, momentum_buffer);
-                store(momentum_buffer_values + i, momentum_buffer_value);
+                store(momentum_buffer_products + i, momentum_buffer_product);
             }
         }
     }
@@ -68,7 +68,7 @@ struct Rule {
         const Stream<S>* streams) {
         return sweep<S>(
             hypers, scalars, fresh, n, streams[MOMENTUM_BUFFER], streams[GRAD],
-            streams[MOMENTUM_BUFFER_VALUE]);
+            streams[MOMENTUM_BUFFER_PRODUCT]);
     }
 };
 

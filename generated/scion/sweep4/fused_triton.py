@@ -30,23 +30,23 @@ def sweep4_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep4_tile(momentum_buffers, grads, momentum_buffer_values, lanes, mask, scalars):
+def sweep4_tile(momentum_buffers, grads, momentum_buffer_products, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
-    momentum_buffer_value = tl.load(momentum_buffer_values + lanes, mask).to(dtype)
+    momentum_buffer_product = tl.load(momentum_buffer_products + lanes, mask).to(dtype)
     momentum = tl.load(scalars)
 
     # b = lerp(b, g, momentum)
     momentum_buffer = lerp(momentum_buffer, grad, momentum)
     # u = b / (rms(b) + 1e-8)
-    momentum_buffer_value = momentum_buffer * momentum_buffer
+    momentum_buffer_product = momentum_buffer * momentum_buffer
 
     tl.store(momentum_buffers + lanes, momentum_buffer.to(momentum_buffers.dtype.element_ty), mask)
     tl.store(
-        momentum_buffer_values + lanes,
-        momentum_buffer_value.to(momentum_buffer_values.dtype.element_ty),
+        momentum_buffer_products + lanes,
+        momentum_buffer_product.to(momentum_buffer_products.dtype.element_ty),
         mask,
     )
 
@@ -59,7 +59,7 @@ def sweep4_step(
     tensors,
     MOMENTUM_BUFFER_T: tl.constexpr,
     GRAD_T: tl.constexpr,
-    MOMENTUM_BUFFER_VALUE_T: tl.constexpr,
+    MOMENTUM_BUFFER_PRODUCT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -72,12 +72,12 @@ def sweep4_step(
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     momentum_buffers = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
-    momentum_buffer_values = tl.load(row + (STREAMS + 2) * tensors)
-    if (count == BLOCK) & ((momentum_buffers | grads | momentum_buffer_values) & 15 == 0):
+    momentum_buffer_products = tl.load(row + (STREAMS + 2) * tensors)
+    if (count == BLOCK) & ((momentum_buffers | grads | momentum_buffer_products) & 15 == 0):
         sweep4_tile(
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
-            at(momentum_buffer_values, start, MOMENTUM_BUFFER_VALUE_T, VECTOR),
+            at(momentum_buffer_products, start, MOMENTUM_BUFFER_PRODUCT_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -88,7 +88,7 @@ def sweep4_step(
             sweep4_tile(
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
                 at(grads, start, GRAD_T, 1),
-                at(momentum_buffer_values, start, MOMENTUM_BUFFER_VALUE_T, 1),
+                at(momentum_buffer_products, start, MOMENTUM_BUFFER_PRODUCT_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

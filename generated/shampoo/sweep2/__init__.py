@@ -23,7 +23,7 @@ _update = Elementwise(
 
 def sweep2(
     params: Sequence[Tensor],
-    root_left_products: Sequence[Tensor],
+    grad_products: Sequence[Tensor],
     *,
     lr: float = 0.0,
 ) -> None:
@@ -31,16 +31,16 @@ def sweep2(
 
     .. math::
         \begin{aligned}
-            &\text{param}_t \leftarrow \text{param}_{t-1} - \gamma \text{root left product}_t
+            &\text{param}_t \leftarrow \text{param}_{t-1} - \gamma \text{grad product}_t
         \end{aligned}
 
     Args:
         params (sequence of Tensor): :math:`\text{param}` each, updated in place.
-        root_left_products (sequence of Tensor): :math:`\text{root left product}` each, only read.
+        grad_products (sequence of Tensor): :math:`\text{grad product}` each, only read.
         lr (float): Learning rate; :math:`\gamma` in the rule. Default: 0.0.
 
     Raises:
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(params, root_left_products, lr=lr)
+    _update(params, grad_products, lr=lr)

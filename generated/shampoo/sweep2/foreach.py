@@ -10,13 +10,13 @@ from optgen.runtime.eager.slices import chunks
 
 def update(
     params: list[Tensor],
-    root_left_products: list[Tensor],
+    grad_products: list[Tensor],
     *,
     lr: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(params, root_left_products):
-        params, root_left_products = chunk
+    for chunk in chunks(params, grad_products):
+        params, grad_products = chunk
         # u = A @ g @ B
         # p = p - lr * u
-        torch._foreach_add_(params, root_left_products, alpha=-lr)
+        torch._foreach_add_(params, grad_products, alpha=-lr)

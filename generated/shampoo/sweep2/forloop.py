@@ -9,12 +9,12 @@ from optgen.runtime.eager.slices import slices
 
 def update(
     params: list[Tensor],
-    root_left_products: list[Tensor],
+    grad_products: list[Tensor],
     *,
     lr: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for param, root_left_product in slices(params, root_left_products):
+    for param, grad_product in slices(params, grad_products):
         # u = A @ g @ B
         # p = p - lr * u
-        param.add_(root_left_product, alpha=-lr)
+        param.add_(grad_product, alpha=-lr)

@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of Shampoo.
 struct Rule {
-    enum { PARAM, ROOT_LEFT_PRODUCT, STREAMS };
+    enum { PARAM, GRAD_PRODUCT, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -33,18 +33,18 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> params,
-        Stream<const S> root_left_products) {
+        Stream<const S> grad_products) {
         using C = ComputeType<S>;
         const C lr = C(hypers.lr);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load(params + i, ahead);
-            C root_left_product = load(root_left_products + i, ahead);
+            C grad_product = load(grad_products + i, ahead);
 
             // u = A @ g @ B
             // p = p - lr * u
-            param = param - lr * root_left_product;
+            param = param - lr * grad_product;
 
             store(params + i, param);
         }
@@ -54,7 +54,7 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh, n, streams[PARAM], streams[ROOT_LEFT_PRODUCT]);
+        return sweep<S>(hypers, scalars, fresh, n, streams[PARAM], streams[GRAD_PRODUCT]);
     }
 };
 

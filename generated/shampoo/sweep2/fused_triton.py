@@ -29,16 +29,16 @@ def sweep2_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep2_tile(params, root_left_products, lanes, mask, scalars):
+def sweep2_tile(params, grad_products, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     param = tl.load(params + lanes, mask).to(dtype)
-    root_left_product = tl.load(root_left_products + lanes, mask).to(dtype)
+    grad_product = tl.load(grad_products + lanes, mask).to(dtype)
     lr = tl.load(scalars)
 
     # u = A @ g @ B
     # p = p - lr * u
-    param = param - lr * root_left_product
+    param = param - lr * grad_product
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
@@ -50,7 +50,7 @@ def sweep2_step(
     scalars,
     tensors,
     PARAM_T: tl.constexpr,
-    ROOT_LEFT_PRODUCT_T: tl.constexpr,
+    GRAD_PRODUCT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -62,11 +62,11 @@ def sweep2_step(
     start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     params = tl.load(row + STREAMS * tensors)
-    root_left_products = tl.load(row + (STREAMS + 1) * tensors)
-    if (count == BLOCK) & ((params | root_left_products) & 15 == 0):
+    grad_products = tl.load(row + (STREAMS + 1) * tensors)
+    if (count == BLOCK) & ((params | grad_products) & 15 == 0):
         sweep2_tile(
             at(params, start, PARAM_T, VECTOR),
-            at(root_left_products, start, ROOT_LEFT_PRODUCT_T, VECTOR),
+            at(grad_products, start, GRAD_PRODUCT_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -76,7 +76,7 @@ def sweep2_step(
             lanes = first + tl.arange(0, TAIL)
             sweep2_tile(
                 at(params, start, PARAM_T, 1),
-                at(root_left_products, start, ROOT_LEFT_PRODUCT_T, 1),
+                at(grad_products, start, GRAD_PRODUCT_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

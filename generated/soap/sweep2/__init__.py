@@ -12,7 +12,7 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep2",
-        states=(State("basis_left_product2_value"),),
+        states=(State("exp_avg_product_quotient"),),
         hypers=("beta2", "one_minus_beta2", "eps"),
         step=None,
         tensor_hypers=(),
@@ -23,8 +23,8 @@ _update = Elementwise(
 
 def sweep2(
     exp_avg_sqs: Sequence[Tensor],
-    basis_left_product2s: Sequence[Tensor],
-    basis_left_product2_values: Sequence[Tensor],
+    exp_avg_products: Sequence[Tensor],
+    exp_avg_product_quotients: Sequence[Tensor],
     *,
     beta2: float = 0.0,
     one_minus_beta2: float = 0.0,
@@ -35,16 +35,15 @@ def sweep2(
     .. math::
         \begin{aligned}
             &\text{exp avg sq}_t \leftarrow \beta_2 \text{exp avg sq}_{t-1} + \text{one minus beta2}
-                \text{basis left product2 value}_{t-1} \text{basis left product2 value}_{t-1} \\
-            &\text{basis left product2 value}_t \leftarrow \frac{\text{basis left
-                product2}_t}{\sqrt{\text{exp avg sq}_t} + \epsilon}
+                \text{exp avg product quotient}_{t-1} \text{exp avg product quotient}_{t-1} \\
+            &\text{exp avg product quotient}_t \leftarrow \frac{\text{exp avg
+                product}_t}{\sqrt{\text{exp avg sq}_t} + \epsilon}
         \end{aligned}
 
     Args:
         exp_avg_sqs (sequence of Tensor): :math:`\text{exp avg sq}` each, updated in place.
-        basis_left_product2s (sequence of Tensor): :math:`\text{basis left product2}` each, only
-            read.
-        basis_left_product2_values (sequence of Tensor): :math:`\text{basis left product2 value}`
+        exp_avg_products (sequence of Tensor): :math:`\text{exp avg product}` each, only read.
+        exp_avg_product_quotients (sequence of Tensor): :math:`\text{exp avg product quotient}`
             each, updated in place.
         beta2 (float): Beta2; :math:`\beta_2` in the rule. Default: 0.0.
         one_minus_beta2 (float): One minus beta2; :math:`\text{one minus beta2}` in the rule.
@@ -58,8 +57,8 @@ def sweep2(
     """
     _update(
         exp_avg_sqs,
-        basis_left_product2s,
-        basis_left_product2_values,
+        exp_avg_products,
+        exp_avg_product_quotients,
         beta2=beta2,
         one_minus_beta2=one_minus_beta2,
         eps=eps,

@@ -11,24 +11,24 @@ from optgen.runtime.eager.slices import chunks
 
 def update(
     exp_avg_sqs: list[Tensor],
-    basis_left_product2s: list[Tensor],
-    basis_left_product2_values: list[Tensor],
+    exp_avg_products: list[Tensor],
+    exp_avg_product_quotients: list[Tensor],
     *,
     beta2: float,
     one_minus_beta2: float,
     eps: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(exp_avg_sqs, basis_left_product2s, basis_left_product2_values):
-        exp_avg_sqs, basis_left_product2s, basis_left_product2_values = chunk
+    for chunk in chunks(exp_avg_sqs, exp_avg_products, exp_avg_product_quotients):
+        exp_avg_sqs, exp_avg_products, exp_avg_product_quotients = chunk
         # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
         scale_(exp_avg_sqs, beta2)
         torch._foreach_addcmul_(
-            exp_avg_sqs, basis_left_product2_values, basis_left_product2_values, one_minus_beta2
+            exp_avg_sqs, exp_avg_product_quotients, exp_avg_product_quotients, one_minus_beta2
         )
         # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
         # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
         denoms = torch._foreach_sqrt(exp_avg_sqs)
         torch._foreach_add_(denoms, eps)
-        updates = torch._foreach_div(basis_left_product2s, denoms)
-        torch._foreach_copy_(basis_left_product2_values, updates)
+        updates = torch._foreach_div(exp_avg_products, denoms)
+        torch._foreach_copy_(exp_avg_product_quotients, updates)

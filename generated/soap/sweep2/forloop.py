@@ -9,23 +9,23 @@ from optgen.runtime.eager.slices import slices
 
 def update(
     exp_avg_sqs: list[Tensor],
-    basis_left_product2s: list[Tensor],
-    basis_left_product2_values: list[Tensor],
+    exp_avg_products: list[Tensor],
+    exp_avg_product_quotients: list[Tensor],
     *,
     beta2: float,
     one_minus_beta2: float,
     eps: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for exp_avg_sq, basis_left_product2, basis_left_product2_value in slices(
-        exp_avg_sqs, basis_left_product2s, basis_left_product2_values
+    for exp_avg_sq, exp_avg_product, exp_avg_product_quotient in slices(
+        exp_avg_sqs, exp_avg_products, exp_avg_product_quotients
     ):
         # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
         exp_avg_sq.mul_(beta2).addcmul_(
-            basis_left_product2_value, basis_left_product2_value, value=one_minus_beta2
+            exp_avg_product_quotient, exp_avg_product_quotient, value=one_minus_beta2
         )
         # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
         # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
         denom = exp_avg_sq.sqrt().add_(eps)
-        update = basis_left_product2.div(denom)
-        basis_left_product2_value.copy_(update)
+        update = exp_avg_product.div(denom)
+        exp_avg_product_quotient.copy_(update)

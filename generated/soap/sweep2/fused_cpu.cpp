@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of SOAP.
 struct Rule {
-    enum { EXP_AVG_SQ, BASIS_LEFT_PRODUCT2, BASIS_LEFT_PRODUCT2_VALUE, STREAMS };
+    enum { EXP_AVG_SQ, EXP_AVG_PRODUCT, EXP_AVG_PRODUCT_QUOTIENT, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -33,29 +33,29 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> exp_avg_sqs,
-        Stream<const S> basis_left_product2s, Stream<S> basis_left_product2_values) {
+        Stream<const S> exp_avg_products, Stream<S> exp_avg_product_quotients) {
         using C = ComputeType<S>;
         const C beta2 = C(hypers.beta2);
         const C one_minus_beta2 = C(hypers.one_minus_beta2);
         const C eps = C(hypers.eps);
         const i64 ahead = prefetch_distance<S>(n);
-        struct { DelayedStore<S> exp_avg_sq, basis_left_product2_value; } delayed;
+        struct { DelayedStore<S> exp_avg_sq, exp_avg_product_quotient; } delayed;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C exp_avg_sq = load(exp_avg_sqs + i, ahead);
-            C basis_left_product2 = load(basis_left_product2s + i, ahead);
-            C basis_left_product2_value = load(basis_left_product2_values + i, ahead);
+            C exp_avg_product = load(exp_avg_products + i, ahead);
+            C exp_avg_product_quotient = load(exp_avg_product_quotients + i, ahead);
 
             // v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
             exp_avg_sq = beta2 * exp_avg_sq
-                + one_minus_beta2 * basis_left_product2_value * basis_left_product2_value;
+                + one_minus_beta2 * exp_avg_product_quotient * exp_avg_product_quotient;
             // u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
             // p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            basis_left_product2_value = basis_left_product2 / (sqrt(exp_avg_sq) + eps);
+            exp_avg_product_quotient = exp_avg_product / (sqrt(exp_avg_sq) + eps);
 
             delayed.exp_avg_sq.store(exp_avg_sqs + i, exp_avg_sq);
 
-                delayed.basis_left_product2_value.store(basis_left_product2_values + i, basis_left_product2_value);
+                delayed.exp_avg_product_quotient.store(exp_avg_product_quotients + i, exp_avg_product_quotient);
         }
     }
 
@@ -64,8 +64,8 @@ struct Rule {
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
         const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh, n, streams[EXP_AVG_SQ], streams[BASIS_LEFT_PRODUCT2],
-            streams[BASIS_LEFT_PRODUCT2_VALUE]);
+            hypers, scalars, fresh, n, streams[EXP_AVG_SQ], streams[EXP_AVG_PRODUCT],
+            streams[EXP_AVG_PRODUCT_QUOTIENT]);
     }
 };
 

@@ -35,30 +35,28 @@ def sweep2_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep2_tile(
-    exp_avg_sqs, basis_left_product2s, basis_left_product2_values, lanes, mask, scalars
-):
+def sweep2_tile(exp_avg_sqs, exp_avg_products, exp_avg_product_quotients, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
-    basis_left_product2 = tl.load(basis_left_product2s + lanes, mask).to(dtype)
-    basis_left_product2_value = tl.load(basis_left_product2_values + lanes, mask).to(dtype)
+    exp_avg_product = tl.load(exp_avg_products + lanes, mask).to(dtype)
+    exp_avg_product_quotient = tl.load(exp_avg_product_quotients + lanes, mask).to(dtype)
     beta2 = tl.load(scalars)
     one_minus_beta2 = tl.load(scalars + 1)
     eps = tl.load(scalars + 2)
 
     # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
     exp_avg_sq = (
-        beta2 * exp_avg_sq + one_minus_beta2 * basis_left_product2_value * basis_left_product2_value
+        beta2 * exp_avg_sq + one_minus_beta2 * exp_avg_product_quotient * exp_avg_product_quotient
     )
     # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
     # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-    basis_left_product2_value = div(basis_left_product2, sqrt(exp_avg_sq) + eps)
+    exp_avg_product_quotient = div(exp_avg_product, sqrt(exp_avg_sq) + eps)
 
     tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
     tl.store(
-        basis_left_product2_values + lanes,
-        basis_left_product2_value.to(basis_left_product2_values.dtype.element_ty),
+        exp_avg_product_quotients + lanes,
+        exp_avg_product_quotient.to(exp_avg_product_quotients.dtype.element_ty),
         mask,
     )
 
@@ -70,8 +68,8 @@ def sweep2_step(
     scalars,
     tensors,
     EXP_AVG_SQ_T: tl.constexpr,
-    BASIS_LEFT_PRODUCT2_T: tl.constexpr,
-    BASIS_LEFT_PRODUCT2_VALUE_T: tl.constexpr,
+    EXP_AVG_PRODUCT_T: tl.constexpr,
+    EXP_AVG_PRODUCT_QUOTIENT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -83,15 +81,13 @@ def sweep2_step(
     start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     exp_avg_sqs = tl.load(row + STREAMS * tensors)
-    basis_left_product2s = tl.load(row + (STREAMS + 1) * tensors)
-    basis_left_product2_values = tl.load(row + (STREAMS + 2) * tensors)
-    if (count == BLOCK) & (
-        (exp_avg_sqs | basis_left_product2s | basis_left_product2_values) & 15 == 0
-    ):
+    exp_avg_products = tl.load(row + (STREAMS + 1) * tensors)
+    exp_avg_product_quotients = tl.load(row + (STREAMS + 2) * tensors)
+    if (count == BLOCK) & ((exp_avg_sqs | exp_avg_products | exp_avg_product_quotients) & 15 == 0):
         sweep2_tile(
             at(exp_avg_sqs, start, EXP_AVG_SQ_T, VECTOR),
-            at(basis_left_product2s, start, BASIS_LEFT_PRODUCT2_T, VECTOR),
-            at(basis_left_product2_values, start, BASIS_LEFT_PRODUCT2_VALUE_T, VECTOR),
+            at(exp_avg_products, start, EXP_AVG_PRODUCT_T, VECTOR),
+            at(exp_avg_product_quotients, start, EXP_AVG_PRODUCT_QUOTIENT_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -101,8 +97,8 @@ def sweep2_step(
             lanes = first + tl.arange(0, TAIL)
             sweep2_tile(
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
-                at(basis_left_product2s, start, BASIS_LEFT_PRODUCT2_T, 1),
-                at(basis_left_product2_values, start, BASIS_LEFT_PRODUCT2_VALUE_T, 1),
+                at(exp_avg_products, start, EXP_AVG_PRODUCT_T, 1),
+                at(exp_avg_product_quotients, start, EXP_AVG_PRODUCT_QUOTIENT_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep3",
         states=(),
-        hypers=("step_size", "decay2"),
+        hypers=("step_size", "decay_factor"),
         step=None,
         tensor_hypers=(),
     ),
@@ -23,29 +23,28 @@ _update = Elementwise(
 
 def sweep3(
     params: Sequence[Tensor],
-    basis_left_product3s: Sequence[Tensor],
+    exp_avg_product2s: Sequence[Tensor],
     *,
     step_size: float = 0.0,
-    decay2: float = 0.0,
+    decay_factor: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of SOAP.
 
     .. math::
         \begin{aligned}
-            &\text{param}_t \leftarrow \text{param}_{t-1} - \text{step size} \text{basis left
-                product3}_t \\
-            &\text{param}_t \leftarrow \text{decay2} \text{param}_t
+            &\text{param}_t \leftarrow \text{param}_{t-1} - \text{step size} \text{exp avg
+                product2}_t \\
+            &\text{param}_t \leftarrow \text{decay factor} \text{param}_t
         \end{aligned}
 
     Args:
         params (sequence of Tensor): :math:`\text{param}` each, updated in place.
-        basis_left_product3s (sequence of Tensor): :math:`\text{basis left product3}` each, only
-            read.
+        exp_avg_product2s (sequence of Tensor): :math:`\text{exp avg product2}` each, only read.
         step_size (float): Step size; :math:`\text{step size}` in the rule. Default: 0.0.
-        decay2 (float): Decay2; :math:`\text{decay2}` in the rule. Default: 0.0.
+        decay_factor (float): Decay factor; :math:`\text{decay factor}` in the rule. Default: 0.0.
 
     Raises:
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(params, basis_left_product3s, step_size=step_size, decay2=decay2)
+    _update(params, exp_avg_product2s, step_size=step_size, decay_factor=decay_factor)

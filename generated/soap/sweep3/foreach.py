@@ -11,16 +11,16 @@ from optgen.runtime.eager.slices import chunks
 
 def update(
     params: list[Tensor],
-    basis_left_product3s: list[Tensor],
+    exp_avg_product2s: list[Tensor],
     *,
     step_size: float,
-    decay2: float,
+    decay_factor: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(params, basis_left_product3s):
-        params, basis_left_product3s = chunk
+    for chunk in chunks(params, exp_avg_product2s):
+        params, exp_avg_product2s = chunk
         # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
         # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-        torch._foreach_add_(params, basis_left_product3s, alpha=-step_size)
+        torch._foreach_add_(params, exp_avg_product2s, alpha=-step_size)
         # p = p - lr * weight_decay * p
-        scale_(params, decay2)
+        scale_(params, decay_factor)

@@ -9,15 +9,15 @@ from optgen.runtime.eager.slices import slices
 
 def update(
     params: list[Tensor],
-    basis_left_product3s: list[Tensor],
+    exp_avg_product2s: list[Tensor],
     *,
     step_size: float,
-    decay2: float,
+    decay_factor: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for param, basis_left_product3 in slices(params, basis_left_product3s):
+    for param, exp_avg_product2 in slices(params, exp_avg_product2s):
         # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
         # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-        param.add_(basis_left_product3, alpha=-step_size)
+        param.add_(exp_avg_product2, alpha=-step_size)
         # p = p - lr * weight_decay * p
-        param.mul_(decay2)
+        param.mul_(decay_factor)

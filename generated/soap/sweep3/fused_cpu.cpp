@@ -7,13 +7,13 @@ namespace {
 
 // Elementwise part of a step of SOAP.
 struct Rule {
-    enum { PARAM, BASIS_LEFT_PRODUCT3, STREAMS };
+    enum { PARAM, EXP_AVG_PRODUCT2, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group: one row of the table.
     struct Hypers {
-        double step_size, decay2;
+        double step_size, decay_factor;
     };
 
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
@@ -33,21 +33,21 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> params,
-        Stream<const S> basis_left_product3s) {
+        Stream<const S> exp_avg_product2s) {
         using C = ComputeType<S>;
         const C step_size = C(hypers.step_size);
-        const C decay2 = C(hypers.decay2);
+        const C decay_factor = C(hypers.decay_factor);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load(params + i, ahead);
-            C basis_left_product3 = load(basis_left_product3s + i, ahead);
+            C exp_avg_product2 = load(exp_avg_product2s + i, ahead);
 
             // u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
             // p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            param = param - step_size * basis_left_product3;
+            param = param - step_size * exp_avg_product2;
             // p = p - lr * weight_decay * p
-            param = decay2 * param;
+            param = decay_factor * param;
 
             store(params + i, param);
         }
@@ -57,7 +57,7 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh, n, streams[PARAM], streams[BASIS_LEFT_PRODUCT3]);
+        return sweep<S>(hypers, scalars, fresh, n, streams[PARAM], streams[EXP_AVG_PRODUCT2]);
     }
 };
 

@@ -24,26 +24,26 @@ def sweep3_scalars(rows, hypers, scalars, tensors):
     hyper = hypers + tl.load(row + GROUP * tensors) * 2
     scalars += tl.program_id(0) * SCALARS
     step_size = tl.load(hyper)
-    decay2 = tl.load(hyper + 1)
+    decay_factor = tl.load(hyper + 1)
 
     tl.store(scalars, step_size)
-    tl.store(scalars + 1, decay2)
+    tl.store(scalars + 1, decay_factor)
 
 
 @triton.jit
-def sweep3_tile(params, basis_left_product3s, lanes, mask, scalars):
+def sweep3_tile(params, exp_avg_product2s, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     param = tl.load(params + lanes, mask).to(dtype)
-    basis_left_product3 = tl.load(basis_left_product3s + lanes, mask).to(dtype)
+    exp_avg_product2 = tl.load(exp_avg_product2s + lanes, mask).to(dtype)
     step_size = tl.load(scalars)
-    decay2 = tl.load(scalars + 1)
+    decay_factor = tl.load(scalars + 1)
 
     # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
     # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-    param = param - step_size * basis_left_product3
+    param = param - step_size * exp_avg_product2
     # p = p - lr * weight_decay * p
-    param = decay2 * param
+    param = decay_factor * param
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
@@ -55,7 +55,7 @@ def sweep3_step(
     scalars,
     tensors,
     PARAM_T: tl.constexpr,
-    BASIS_LEFT_PRODUCT3_T: tl.constexpr,
+    EXP_AVG_PRODUCT2_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -67,11 +67,11 @@ def sweep3_step(
     start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
     count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     params = tl.load(row + STREAMS * tensors)
-    basis_left_product3s = tl.load(row + (STREAMS + 1) * tensors)
-    if (count == BLOCK) & ((params | basis_left_product3s) & 15 == 0):
+    exp_avg_product2s = tl.load(row + (STREAMS + 1) * tensors)
+    if (count == BLOCK) & ((params | exp_avg_product2s) & 15 == 0):
         sweep3_tile(
             at(params, start, PARAM_T, VECTOR),
-            at(basis_left_product3s, start, BASIS_LEFT_PRODUCT3_T, VECTOR),
+            at(exp_avg_product2s, start, EXP_AVG_PRODUCT2_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -81,7 +81,7 @@ def sweep3_step(
             lanes = first + tl.arange(0, TAIL)
             sweep3_tile(
                 at(params, start, PARAM_T, 1),
-                at(basis_left_product3s, start, BASIS_LEFT_PRODUCT3_T, 1),
+                at(exp_avg_product2s, start, EXP_AVG_PRODUCT2_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

@@ -23,7 +23,7 @@ _update = Elementwise(
 
 def sweep4(
     gram_lefts: Sequence[Tensor],
-    grad_products: Sequence[Tensor],
+    grad_row_grams: Sequence[Tensor],
     *,
     one_minus_decay: float = 0.0,
 ) -> None:
@@ -32,12 +32,12 @@ def sweep4(
     .. math::
         \begin{aligned}
             &\text{gram left}_t \leftarrow \operatorname{lerp}(\text{gram left}_{t-1}, \text{grad
-                product}_t, \text{one minus decay})
+                row gram}_t, \text{one minus decay})
         \end{aligned}
 
     Args:
         gram_lefts (sequence of Tensor): :math:`\text{gram left}` each, updated in place.
-        grad_products (sequence of Tensor): :math:`\text{grad product}` each, only read.
+        grad_row_grams (sequence of Tensor): :math:`\text{grad row gram}` each, only read.
         one_minus_decay (float): One minus decay; :math:`\text{one minus decay}` in the rule.
             Default: 0.0.
 
@@ -45,4 +45,4 @@ def sweep4(
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(gram_lefts, grad_products, one_minus_decay=one_minus_decay)
+    _update(gram_lefts, grad_row_grams, one_minus_decay=one_minus_decay)

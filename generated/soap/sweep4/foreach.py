@@ -10,12 +10,12 @@ from optgen.runtime.eager.slices import chunks
 
 def update(
     gram_lefts: list[Tensor],
-    grad_products: list[Tensor],
+    grad_row_grams: list[Tensor],
     *,
     one_minus_decay: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(gram_lefts, grad_products):
-        gram_lefts, grad_products = chunk
+    for chunk in chunks(gram_lefts, grad_row_grams):
+        gram_lefts, grad_row_grams = chunk
         # L = lerp(L, g @ transpose(g), 1 - decay)
-        torch._foreach_lerp_(gram_lefts, grad_products, one_minus_decay)
+        torch._foreach_lerp_(gram_lefts, grad_row_grams, one_minus_decay)

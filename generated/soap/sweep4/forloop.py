@@ -9,11 +9,11 @@ from optgen.runtime.eager.slices import slices
 
 def update(
     gram_lefts: list[Tensor],
-    grad_products: list[Tensor],
+    grad_row_grams: list[Tensor],
     *,
     one_minus_decay: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for gram_left, grad_product in slices(gram_lefts, grad_products):
+    for gram_left, grad_row_gram in slices(gram_lefts, grad_row_grams):
         # L = lerp(L, g @ transpose(g), 1 - decay)
-        gram_left.lerp_(grad_product, one_minus_decay)
+        gram_left.lerp_(grad_row_gram, one_minus_decay)

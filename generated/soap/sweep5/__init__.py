@@ -23,7 +23,7 @@ _update = Elementwise(
 
 def sweep5(
     gram_rights: Sequence[Tensor],
-    grad_product2s: Sequence[Tensor],
+    grad_col_grams: Sequence[Tensor],
     *,
     one_minus_decay: float = 0.0,
 ) -> None:
@@ -32,12 +32,12 @@ def sweep5(
     .. math::
         \begin{aligned}
             &\text{gram right}_t \leftarrow \operatorname{lerp}(\text{gram right}_{t-1}, \text{grad
-                product2}_t, \text{one minus decay})
+                col gram}_t, \text{one minus decay})
         \end{aligned}
 
     Args:
         gram_rights (sequence of Tensor): :math:`\text{gram right}` each, updated in place.
-        grad_product2s (sequence of Tensor): :math:`\text{grad product2}` each, only read.
+        grad_col_grams (sequence of Tensor): :math:`\text{grad col gram}` each, only read.
         one_minus_decay (float): One minus decay; :math:`\text{one minus decay}` in the rule.
             Default: 0.0.
 
@@ -45,4 +45,4 @@ def sweep5(
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(gram_rights, grad_product2s, one_minus_decay=one_minus_decay)
+    _update(gram_rights, grad_col_grams, one_minus_decay=one_minus_decay)

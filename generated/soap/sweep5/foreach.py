@@ -10,12 +10,12 @@ from optgen.runtime.eager.slices import chunks
 
 def update(
     gram_rights: list[Tensor],
-    grad_product2s: list[Tensor],
+    grad_col_grams: list[Tensor],
     *,
     one_minus_decay: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for chunk in chunks(gram_rights, grad_product2s):
-        gram_rights, grad_product2s = chunk
+    for chunk in chunks(gram_rights, grad_col_grams):
+        gram_rights, grad_col_grams = chunk
         # R = lerp(R, transpose(g) @ g, 1 - decay)
-        torch._foreach_lerp_(gram_rights, grad_product2s, one_minus_decay)
+        torch._foreach_lerp_(gram_rights, grad_col_grams, one_minus_decay)

@@ -9,11 +9,11 @@ from optgen.runtime.eager.slices import slices
 
 def update(
     gram_rights: list[Tensor],
-    grad_product2s: list[Tensor],
+    grad_col_grams: list[Tensor],
     *,
     one_minus_decay: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
-    for gram_right, grad_product2 in slices(gram_rights, grad_product2s):
+    for gram_right, grad_col_gram in slices(gram_rights, grad_col_grams):
         # R = lerp(R, transpose(g) @ g, 1 - decay)
-        gram_right.lerp_(grad_product2, one_minus_decay)
+        gram_right.lerp_(grad_col_gram, one_minus_decay)

@@ -7,7 +7,7 @@ namespace {
 
 // Elementwise part of a step of SOAP.
 struct Rule {
-    enum { GRAM_RIGHT, GRAD_PRODUCT2, STREAMS };
+    enum { GRAM_RIGHT, GRAD_COL_GRAM, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -33,17 +33,17 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> gram_rights,
-        Stream<const S> grad_product2s) {
+        Stream<const S> grad_col_grams) {
         using C = ComputeType<S>;
         const C one_minus_decay = C(hypers.one_minus_decay);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C gram_right = load(gram_rights + i, ahead);
-            C grad_product2 = load(grad_product2s + i, ahead);
+            C grad_col_gram = load(grad_col_grams + i, ahead);
 
             // R = lerp(R, transpose(g) @ g, 1 - decay)
-            gram_right = lerp(gram_right, grad_product2, one_minus_decay);
+            gram_right = lerp(gram_right, grad_col_gram, one_minus_decay);
 
             store(gram_rights + i, gram_right);
         }
@@ -53,7 +53,7 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh, n, streams[GRAM_RIGHT], streams[GRAD_PRODUCT2]);
+        return sweep<S>(hypers, scalars, fresh, n, streams[GRAM_RIGHT], streams[GRAD_COL_GRAM]);
     }
 };
 

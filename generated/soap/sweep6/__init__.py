@@ -20,7 +20,7 @@ _update = Elementwise(
             "one_minus_beta2",
             "step_size",
             "eps",
-            "decay2",
+            "decay_factor",
         ),
         step=None,
         tensor_hypers=(),
@@ -41,7 +41,7 @@ def sweep6(
     one_minus_beta2: float = 0.0,
     step_size: float = 0.0,
     eps: float = 0.0,
-    decay2: float = 0.0,
+    decay_factor: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of SOAP.
 
@@ -53,7 +53,7 @@ def sweep6(
                 \text{grad}_t \text{grad}_t \\
             &\text{param}_t \leftarrow \text{param}_{t-1} - \frac{\text{step size} \text{exp
                 avg}_t}{\sqrt{\text{exp avg sq}_t} + \epsilon} \\
-            &\text{param}_t \leftarrow \text{decay2} \text{param}_t
+            &\text{param}_t \leftarrow \text{decay factor} \text{param}_t
         \end{aligned}
 
     Args:
@@ -70,7 +70,7 @@ def sweep6(
         step_size (float): Step size; :math:`\text{step size}` in the rule. Default: 0.0.
         eps (float): Added to the denominator for numerical stability; :math:`\epsilon` in the rule.
             Default: 0.0.
-        decay2 (float): Decay2; :math:`\text{decay2}` in the rule. Default: 0.0.
+        decay_factor (float): Decay factor; :math:`\text{decay factor}` in the rule. Default: 0.0.
 
     Raises:
         ValueError: An argument is outside its range; or the lists differ in their lengths or
@@ -87,5 +87,5 @@ def sweep6(
         one_minus_beta2=one_minus_beta2,
         step_size=step_size,
         eps=eps,
-        decay2=decay2,
+        decay_factor=decay_factor,
     )

@@ -21,7 +21,7 @@ def update(
     one_minus_beta2: float,
     step_size: float,
     eps: float,
-    decay2: float,
+    decay_factor: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     for chunk in chunks(exp_avgs, grads, exp_avg_sqs, params):
@@ -38,4 +38,4 @@ def update(
         torch._foreach_add_(denoms, eps)
         torch._foreach_addcdiv_(params, exp_avgs, denoms, -step_size)
         # p = p - lr * weight_decay * p
-        scale_(params, decay2)
+        scale_(params, decay_factor)

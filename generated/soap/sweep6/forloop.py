@@ -19,7 +19,7 @@ def update(
     one_minus_beta2: float,
     step_size: float,
     eps: float,
-    decay2: float,
+    decay_factor: float,
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     for exp_avg, grad, exp_avg_sq, param in slices(exp_avgs, grads, exp_avg_sqs, params):
@@ -32,4 +32,4 @@ def update(
         denom = exp_avg_sq.sqrt().add_(eps)
         param.addcdiv_(exp_avg, denom, value=-step_size)
         # p = p - lr * weight_decay * p
-        param.mul_(decay2)
+        param.mul_(decay_factor)

@@ -13,7 +13,7 @@ struct Rule {
 
     // Hyperparameters of a group: one row of the table.
     struct Hypers {
-        double beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, eps, decay2;
+        double beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, eps, decay_factor;
     };
 
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
@@ -41,7 +41,7 @@ struct Rule {
         const C one_minus_beta2 = C(hypers.one_minus_beta2);
         const C step_size = C(hypers.step_size);
         const C eps = C(hypers.eps);
-        const C decay2 = C(hypers.decay2);
+        const C decay_factor = C(hypers.decay_factor);
         const i64 ahead = prefetch_distance<S>(n);
         struct { DelayedStore<S> exp_avg, exp_avg_sq, param; } delayed;
 
@@ -59,7 +59,7 @@ struct Rule {
             // p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps);
             // p = p - lr * weight_decay * p
-            param = decay2 * param;
+            param = decay_factor * param;
 
             delayed.exp_avg.store(exp_avgs + i, exp_avg);
             delayed.exp_avg_sq.store(exp_avg_sqs + i, exp_avg_sq);

@@ -31,7 +31,7 @@ def sweep6_scalars(rows, hypers, scalars, tensors):
     one_minus_beta2 = tl.load(hyper + 3)
     step_size = tl.load(hyper + 4)
     eps = tl.load(hyper + 5)
-    decay2 = tl.load(hyper + 6)
+    decay_factor = tl.load(hyper + 6)
 
     tl.store(scalars, beta1)
     tl.store(scalars + 1, one_minus_beta1)
@@ -39,7 +39,7 @@ def sweep6_scalars(rows, hypers, scalars, tensors):
     tl.store(scalars + 3, one_minus_beta2)
     tl.store(scalars + 4, step_size)
     tl.store(scalars + 5, eps)
-    tl.store(scalars + 6, decay2)
+    tl.store(scalars + 6, decay_factor)
 
 
 @triton.jit
@@ -56,7 +56,7 @@ def sweep6_tile(exp_avgs, grads, exp_avg_sqs, params, lanes, mask, scalars):
     one_minus_beta2 = tl.load(scalars + 3)
     step_size = tl.load(scalars + 4)
     eps = tl.load(scalars + 5)
-    decay2 = tl.load(scalars + 6)
+    decay_factor = tl.load(scalars + 6)
 
     # m = beta1 * m + (1 - beta1) * g
     exp_avg = beta1 * exp_avg + one_minus_beta1 * grad
@@ -66,7 +66,7 @@ def sweep6_tile(exp_avgs, grads, exp_avg_sqs, params, lanes, mask, scalars):
     # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
     param = param - step_size * div(exp_avg, sqrt(exp_avg_sq) + eps)
     # p = p - lr * weight_decay * p
-    param = decay2 * param
+    param = decay_factor * param
 
     tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
     tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
