@@ -13,7 +13,7 @@ cached_dense_step = importlib.import_module("optgen.runtime.fused_cpu.cached_den
 
 @pytest.fixture(params=["read in C++", "gathered in Python"])
 def with_and_without_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Run the test twice: a step's tensors are found by the C++ reader, or by Python."""
+    """Run the test twice: the C++ reader finds a step's tensors, or Python does."""
     if request.param == "gathered in Python":
         monkeypatch.setattr(cached_dense_step, "reader", lambda: None)
     return str(request.param)

@@ -13,7 +13,7 @@ def give_gradients(params: list[Tensor]) -> None:
         param.grad = torch.ones_like(param)
 
 
-def stepped() -> tuple[Adam, list[Tensor]]:
+def optimizer_after_a_step() -> tuple[Adam, list[Tensor]]:
     """Return an optimizer that has taken a step, and its parameters."""
     params: list[Tensor] = [torch.nn.Parameter(torch.ones(3, 2)) for _ in range(3)]
     optimizer = Adam(params, foreach=False)

@@ -21,7 +21,7 @@ MESSAGE = r"cannot step a flat partition: .* DeepSpeed's stage 0; elementwise ru
 
 
 @optimizer(paper="https://arxiv.org/abs/1708.03888")
-def Normed(p, g, /, *, lr=hyper(1e-1, ge=0)):
+def ScaledByNorm(p, g, /, *, lr=hyper(1e-1, ge=0)):
     """A rule whose update has the norm of the parameter, times `lr`."""
     p = p - lr * g * norm(p) / norm(g)
 
@@ -31,30 +31,34 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 2))
 
 
-def groups(net: nn.Module) -> list[dict[str, Any]]:
-    """Return matrices and vectors in two groups, as for weight decay."""
+def matrix_and_vector_groups(net: nn.Module) -> list[dict[str, Any]]:
+    """Return a group of matrices and a group of vectors, as for weight decay."""
     params = list(net.parameters())
-    return [{"params": [p for p in params if (p.ndim > 1) is matrix]} for matrix in (True, False)]
+    return [
+        {"params": [p for p in params if p.ndim > 1]},
+        {"params": [p for p in params if p.ndim <= 1]},
+    ]
 
 
 def with_gradients(params: Sequence[Tensor]) -> list[Tensor]:
+    """Give gradients of ones to the parameters, and return the parameters."""
     for param in params:
         param.grad = torch.ones_like(param)
     return list(params)
 
 
-def flat(params: Sequence[Tensor], ranks: int = 1) -> nn.Parameter:
+def flat_partition(params: Sequence[Tensor], ranks: int = 1) -> nn.Parameter:
     """Return rank 0's partition of a group's parameters as ZeRO stores it: a flat vector."""
     whole = torch.cat([param.detach().flatten() for param in params])
     return nn.Parameter(whole[: -(-len(whole) // ranks)])
 
 
-def exchange(group: dict[str, Any], ranks: int = 1) -> None:
+def replace_by_flat_vector(group: dict[str, Any], ranks: int = 1) -> None:
     """Replace a group's parameters by one flat vector with a gradient."""
-    group["params"] = with_gradients([flat(group["params"], ranks)])
+    group["params"] = with_gradients([flat_partition(group["params"], ranks)])
 
 
-@pytest.mark.parametrize("cls", [Adafactor, optgen.load(Normed)])
+@pytest.mark.parametrize("cls", [Adafactor, optgen.load(ScaledByNorm)])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_one_vector_in_place_of_a_model_is_refused(
     cls: type[GeneratedOptimizer], ranks: int
@@ -65,7 +69,7 @@ def test_one_vector_in_place_of_a_model_is_refused(
         opt = cls(with_gradients(list(net.parameters())))
         for _ in range(steps):
             opt.step()
-        exchange(opt.param_groups[0], ranks)
+        replace_by_flat_vector(opt.param_groups[0], ranks)
         before = opt.param_groups[0]["params"][0].detach().clone()
 
         with pytest.raises(RuntimeError, match=MESSAGE) as caught:
@@ -78,7 +82,7 @@ def test_one_vector_in_place_of_a_model_is_refused(
 
 def test_muon_refuses_flat_partitions_too() -> None:
     opt = Muon(with_gradients([nn.Parameter(torch.ones(3, 4)), nn.Parameter(torch.ones(2, 3))]))
-    exchange(opt.param_groups[0])
+    replace_by_flat_vector(opt.param_groups[0])
 
     with pytest.raises(RuntimeError, match=MESSAGE):
         opt.step()
@@ -87,9 +91,9 @@ def test_muon_refuses_flat_partitions_too() -> None:
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_vector_in_the_only_visible_group_is_refused(index: int) -> None:
     """ZeRO stage 1 steps one group, of matrices or of vectors, and hides the others."""
-    opt = Adafactor(groups(model()))
+    opt = Adafactor(matrix_and_vector_groups(model()))
     for group in opt.param_groups:
-        exchange(group)
+        replace_by_flat_vector(group)
     opt.param_groups = [opt.param_groups[index]]
 
     with pytest.raises(RuntimeError, match=MESSAGE):
@@ -98,8 +102,8 @@ def test_a_vector_in_the_only_visible_group_is_refused(index: int) -> None:
 
 def test_a_vector_beside_empty_groups_is_refused() -> None:
     """ZeRO stage 3 steps one group while all others are empty."""
-    opt = Adafactor(groups(model()))
-    partitions = [flat(group["params"]) for group in opt.param_groups]
+    opt = Adafactor(matrix_and_vector_groups(model()))
+    partitions = [flat_partition(group["params"]) for group in opt.param_groups]
     for group in opt.param_groups:
         group["params"] = []
     opt.step()
@@ -112,62 +116,62 @@ def test_a_vector_beside_empty_groups_is_refused() -> None:
 def test_a_vector_for_each_parameter_is_refused() -> None:
     """Megatron replaces each parameter by a flat piece of it."""
     opt = Adafactor(model().parameters())
-    pieces = [flat([param], ranks=2) for param in opt.param_groups[0]["params"]]
+    pieces = [flat_partition([param], ranks=2) for param in opt.param_groups[0]["params"]]
     opt.param_groups[0]["params"] = with_gradients(pieces)
 
     with pytest.raises(RuntimeError, match=MESSAGE):
         opt.step()
 
 
-def test_a_checkpoint_loaded_after_the_exchange_does_not_hide_it() -> None:
+def test_loading_a_checkpoint_does_not_hide_an_exchange() -> None:
     opt = Adafactor(with_gradients(list(model().parameters())))
-    exchange(opt.param_groups[0])
+    replace_by_flat_vector(opt.param_groups[0])
     opt.load_state_dict(opt.state_dict())
 
     with pytest.raises(RuntimeError, match=MESSAGE):
         opt.step()
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda opt: pickle.loads(pickle.dumps(opt))])
-def test_a_copy_refuses_an_exchange_of_its_own_parameters(copied: Any) -> None:
+@pytest.mark.parametrize("make_copy", [copy.deepcopy, lambda opt: pickle.loads(pickle.dumps(opt))])
+def test_a_copy_refuses_an_exchange_of_its_own_parameters(make_copy: Any) -> None:
     opt = Adafactor(with_gradients(list(model().parameters())))
     opt.step()
-    other = copied(opt)
-    with_gradients(other.param_groups[0]["params"])
-    other.step()
-    exchange(other.param_groups[0])
+    clone = make_copy(opt)
+    with_gradients(clone.param_groups[0]["params"])
+    clone.step()
+    replace_by_flat_vector(clone.param_groups[0])
 
     with pytest.raises(RuntimeError, match=MESSAGE):
-        other.step()
+        clone.step()
 
 
 def test_elementwise_rules_take_flat_partitions() -> None:
-    net, whole = model(), flat(list(model().parameters()))
+    net, partition = model(), flat_partition(list(model().parameters()))
     ours = AdamW(with_gradients(list(net.parameters())))
-    ours.param_groups[0]["params"] = with_gradients([whole])
+    ours.param_groups[0]["params"] = with_gradients([partition])
     theirs = torch.optim.AdamW(with_gradients(list(net.parameters())))
 
     ours.step()
     theirs.step()
-    assert torch.allclose(whole, flat(list(net.parameters())), atol=1e-7)
+    assert torch.allclose(partition, flat_partition(list(net.parameters())), atol=1e-7)
 
 
 def test_vectors_of_the_model_are_accepted() -> None:
     """Biases in a group of their own, a single bias, and biases without gradients are accepted."""
     net = model()
-    opt = Adafactor(groups(net))
+    opt = Adafactor(matrix_and_vector_groups(net))
     with_gradients(opt.param_groups[1]["params"][1:2])
     opt.step()
     opt.param_groups = opt.param_groups[1:]
     opt.param_groups[0]["params"] = with_gradients(opt.param_groups[0]["params"][2:])
     opt.step()
-    Adafactor(with_gradients([flat(list(model().parameters()))])).step()
+    Adafactor(with_gradients([flat_partition(list(model().parameters()))])).step()
 
 
 def test_parameters_that_are_exchanged_one_for_one_are_accepted() -> None:
     """A layer that grows, new layers, and copies in another precision keep their dimensions."""
     net, other = model(), nn.Sequential(nn.Linear(5, 3), nn.LayerNorm(3))
-    opt = Adafactor(groups(net))
+    opt = Adafactor(matrix_and_vector_groups(net))
     opt.param_groups[0]["params"] = with_gradients([nn.Parameter(torch.ones(7, 4))])
     opt.param_groups[1]["params"] = with_gradients([nn.Parameter(torch.ones(5))] * 4)
     opt.step()
@@ -200,7 +204,7 @@ def test_vectors_that_join_a_group_are_accepted() -> None:
 
 
 def test_parameters_may_be_swapped() -> None:
-    """`model.to()` swaps DTensors, and with this setting all tensors without weak references."""
+    """`model.to()` swaps DTensors; with this setting, also tensors without weak references."""
     net = model()
     opt = Adafactor(net.parameters())
     torch.__future__.set_swap_module_params_on_conversion(True)
@@ -211,7 +215,7 @@ def test_parameters_may_be_swapped() -> None:
     with_gradients(list(net.parameters()))
     opt.step()
     assert net[0].weight.dtype == torch.float64
-    exchange(opt.param_groups[0])
+    replace_by_flat_vector(opt.param_groups[0])
     with pytest.raises(RuntimeError, match=MESSAGE):
         opt.step()
 

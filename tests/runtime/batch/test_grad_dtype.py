@@ -23,7 +23,7 @@ MIXED_IN_TORCH = ("Adagrad", "RMSprop", "Adadelta", "ASGD", "SGD")
 """Torch's classes that take gradients of another dtype, and create no state in that dtype."""
 
 pytestmark = pytest.mark.skipif(
-    not hasattr(Tensor, "grad_dtype"), reason="gradients have their parameters' dtype here"
+    not hasattr(Tensor, "grad_dtype"), reason="this torch has no Tensor.grad_dtype"
 )
 
 
@@ -33,19 +33,23 @@ def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
 
-def give_in_dtype(name: str, params: list[Tensor], dtype: torch.dtype | None, step: int) -> None:
+def give_gradients_in_dtype(
+    name: str, params: list[Tensor], dtype: torch.dtype | None, step: int
+) -> None:
     """Give gradients in a dtype, by default the parameter's; their values are exact in bfloat16."""
     give_gradients(name, params, step)
     for param in params:
         grad = param.grad
         assert grad is not None
         param.grad = None
-        param.grad_dtype = None  # any
+        param.grad_dtype = None  # allows any dtype
         param.grad = grad.bfloat16().to(dtype or param.dtype)
 
 
-def trained(name: str, lowering: str, dtypes: tuple[Any, Any], **options: Any) -> list[Tensor]:
-    """Return parameters and states after some steps.
+def tensors_after_training(
+    name: str, lowering: str, dtypes: tuple[Any, Any], **options: Any
+) -> list[Tensor]:
+    """Return parameters and states after four steps.
 
     `dtypes` are those of the parameters and of the gradients.
     """
@@ -54,7 +58,7 @@ def trained(name: str, lowering: str, dtypes: tuple[Any, Any], **options: Any) -
     optimizer = ours_and_torchs(name)[0](params, **options)
     for step in range(4):
         # The gradients' dtype may change from step to step.
-        give_in_dtype(name, params, grad_dtype if step != 2 else param_dtype, step)
+        give_gradients_in_dtype(name, params, grad_dtype if step != 2 else param_dtype, step)
         if step == 1:
             params[0].grad = params[0].grad.to(param_dtype)
         with use_lowering(lowering):
@@ -68,9 +72,9 @@ def trained(name: str, lowering: str, dtypes: tuple[Any, Any], **options: Any) -
 def test_a_narrow_gradient_steps_a_wide_parameter_as_a_wide_gradient_does(
     name: str, lowering: str
 ) -> None:
-    """An equal gradient in the parameter's dtype gives the same bits, in unfused lowerings."""
-    narrow = trained(name, lowering, (torch.float32, torch.bfloat16))
-    wide = trained(name, lowering, (torch.float32, torch.float32))
+    """In unfused lowerings even the bits are the same."""
+    narrow = tensors_after_training(name, lowering, (torch.float32, torch.bfloat16))
+    wide = tensors_after_training(name, lowering, (torch.float32, torch.float32))
 
     assert [value.dtype for value in narrow] == [value.dtype for value in wide]
     if lowering.startswith("fused"):  # a loop over other dtypes may add up in another order
@@ -85,10 +89,11 @@ def test_a_wide_gradient_of_a_narrow_parameter_is_not_rounded(name: str, lowerin
     """A stored value is rounded once a step; everything else is computed in float32."""
     params = parameters(name, torch.bfloat16)
     twins = [torch.nn.Parameter(param.detach().float()) for param in params]
-    for members, chosen in ((params, lowering), (twins, "forloop")):
-        optimizer = ours_and_torchs(name)[0](members, lr=0.1)
-        give_in_dtype(name, members, torch.float32, 0)
-        with use_lowering("fused_triton" if INTERPRETED else chosen):
+    twin_lowering = "fused_triton" if INTERPRETED else "forloop"
+    for tensors, each_lowering in ((params, lowering), (twins, twin_lowering)):
+        optimizer = ours_and_torchs(name)[0](tensors, lr=0.1)
+        give_gradients_in_dtype(name, tensors, torch.float32, 0)
+        with use_lowering(each_lowering):
             optimizer.step()
 
     assert all(param.dtype is torch.bfloat16 for param in params)
@@ -105,7 +110,7 @@ def test_gradients_that_torch_takes_give_torchs_step(name: str, param_dtype: tor
         params = parameters(name, param_dtype)
         optimizer = cls(params, lr=0.1, foreach=False)
         for step in range(3):
-            give_in_dtype(name, params, other, step)
+            give_gradients_in_dtype(name, params, other, step)
             optimizer.step()
         results.append([param.detach().float() for param in params])
 
@@ -118,14 +123,14 @@ def test_gradients_that_torch_takes_give_torchs_step(name: str, param_dtype: tor
 def test_a_captured_step_takes_narrow_gradients(name: str, lowering: str) -> None:
     options = {"capturable": True}
     with captured(forbid_reads=False):
-        narrow = trained(name, lowering, (torch.float32, torch.bfloat16), **options)
-        wide = trained(name, lowering, (torch.float32, torch.float32), **options)
+        narrow = tensors_after_training(name, lowering, (torch.float32, torch.bfloat16), **options)
+        wide = tensors_after_training(name, lowering, (torch.float32, torch.float32), **options)
     assert error(narrow, wide) < 1e-6
 
 
 @outside_interpreter
 def test_a_differentiable_step_keeps_the_gradients_dtype() -> None:
-    """The derivative by a bfloat16 gradient is bfloat16; all else equals a float32 step."""
+    """The derivative by a bfloat16 gradient is bfloat16; all else is as with float32 gradients."""
     results = []
     for dtype in (torch.bfloat16, torch.float32):
         start = torch.linspace(-1, 1, 5, requires_grad=True)

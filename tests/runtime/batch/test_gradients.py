@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from runtime.batch.batches import give_gradients, only_batch, stepped
+from runtime.batch.batches import give_gradients, only_batch, optimizer_after_a_step
 from runtime.training import error, gradients, parameters, train
 from torch import Tensor
 
@@ -14,7 +14,7 @@ from optgen.optim import Adam
 
 def test_a_sparse_gradient_raises_torchs_error_at_any_step() -> None:
     for after_a_step in (False, True):
-        optimizer, params = stepped()
+        optimizer, params = optimizer_after_a_step()
         if not after_a_step:
             optimizer = Adam(params, foreach=False)
         reference = torch.optim.Adam(params, foreach=False)

@@ -1,11 +1,11 @@
-"""Test that a batch is kept from step to step exactly as long as it is valid."""
+"""Test that a batch is used again in the next step exactly if it is still valid."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from runtime.batch.batches import give_gradients, only_batch, stepped
+from runtime.batch.batches import give_gradients, only_batch, optimizer_after_a_step
 from torch import Tensor
 
 from optgen import explain
@@ -16,7 +16,7 @@ from optgen.runtime.batch.make_batch import States, make_batch
 
 
 def test_new_gradients_and_hyperparameters_keep_a_batch() -> None:
-    optimizer, params = stepped()
+    optimizer, params = optimizer_after_a_step()
     before = only_batch(optimizer)
 
     give_gradients(params)
@@ -27,59 +27,61 @@ def test_new_gradients_and_hyperparameters_keep_a_batch() -> None:
     assert all(a is p.grad for a, p in zip(after.grads, params, strict=True))
 
 
-def no_gradient(optimizer: Adam, params: list[Tensor]) -> None:
+def remove_a_gradient(optimizer: Adam, params: list[Tensor]) -> None:
     params[1].grad = None
 
 
-def swapped_parameter(optimizer: Adam, params: list[Tensor]) -> None:
+def replace_a_parameter(optimizer: Adam, params: list[Tensor]) -> None:
     optimizer.param_groups[0]["params"][1] = other = torch.nn.Parameter(torch.ones(3, 2))
     other.grad = torch.ones(3, 2)
 
 
-def replaced_state(optimizer: Adam, params: list[Tensor]) -> None:
+def replace_a_state(optimizer: Adam, params: list[Tensor]) -> None:
     optimizer.state[params[1]]["exp_avg"] = torch.ones(3, 2)
 
 
-def replaced_step(optimizer: Adam, params: list[Tensor]) -> None:
+def replace_a_step(optimizer: Adam, params: list[Tensor]) -> None:
     optimizer.state[params[1]]["step"] = torch.tensor(1.0)
 
 
-def replaced_entry(optimizer: Adam, params: list[Tensor]) -> None:
+def replace_an_entry(optimizer: Adam, params: list[Tensor]) -> None:
     optimizer.state[params[1]] = dict(optimizer.state[params[1]])
 
 
-def deleted_state(optimizer: Adam, params: list[Tensor]) -> None:
+def delete_a_state(optimizer: Adam, params: list[Tensor]) -> None:
     del optimizer.state[params[1]]["exp_avg_sq"]
 
 
-def cleared_state(optimizer: Adam, params: list[Tensor]) -> None:
+def clear_the_states(optimizer: Adam, params: list[Tensor]) -> None:
     optimizer.state.clear()
 
 
-def loaded_state(optimizer: Adam, params: list[Tensor]) -> None:
+def reload_the_states(optimizer: Adam, params: list[Tensor]) -> None:
     optimizer.load_state_dict(optimizer.state_dict())
 
 
-def switched_flag(optimizer: Adam, params: list[Tensor]) -> None:
+def set_amsgrad(optimizer: Adam, params: list[Tensor]) -> None:
     optimizer.param_groups[0]["amsgrad"] = True
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        no_gradient,
-        swapped_parameter,
-        replaced_state,
-        replaced_step,
-        replaced_entry,
-        deleted_state,
-        cleared_state,
-        loaded_state,
-        switched_flag,
+        remove_a_gradient,
+        replace_a_parameter,
+        replace_a_state,
+        replace_a_step,
+        replace_an_entry,
+        delete_a_state,
+        clear_the_states,
+        reload_the_states,
+        set_amsgrad,
     ],
 )
-def test_a_batch_has_the_tensors_of_the_step(change: Callable[[Adam, list[Tensor]], None]) -> None:
-    optimizer, params = stepped()
+def test_a_batch_has_the_new_tensors_after_a_change(
+    change: Callable[[Adam, list[Tensor]], None],
+) -> None:
+    optimizer, params = optimizer_after_a_step()
     only_batch(optimizer)
 
     change(optimizer, params)
@@ -96,9 +98,9 @@ def test_a_batch_has_the_tensors_of_the_step(change: Callable[[Adam, list[Tensor
     assert [id(step) for step in after.steps] == [id(optimizer.state[p]["step"]) for p in members]
 
 
-def test_other_dtypes_make_a_new_batch() -> None:
-    """Facts that lowerings cache for some dtypes must not be used for others."""
-    optimizer, params = stepped()
+def test_a_change_of_dtype_makes_a_new_batch() -> None:
+    """Lowerings cache facts about a batch that hold only for its dtypes."""
+    optimizer, params = optimizer_after_a_step()
     before = only_batch(optimizer)
 
     optimizer.state[params[1]]["exp_avg"] = torch.ones(3, 2, dtype=torch.float64)
@@ -151,7 +153,7 @@ def test_states_on_another_device_take_the_for_loop(key: str) -> None:
 
 
 def test_a_state_that_is_none_is_created_again() -> None:
-    optimizer, params = stepped()
+    optimizer, params = optimizer_after_a_step()
     optimizer.state[params[0]]["exp_avg"] = None
 
     only_batch(optimizer)
@@ -177,7 +179,7 @@ def test_batches_with_different_states_have_different_types() -> None:
 
 
 def test_a_parameter_listed_twice_after_a_step_is_stepped_twice() -> None:
-    """No dtype changes and there is no state, so only a parameter's identity shows the change."""
+    """Dtypes stay the same and there is no state: only a parameter's identity shows the change."""
     params: list[Tensor] = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
     optimizer = SGD(params, lr=1.0)
     give_gradients(params)

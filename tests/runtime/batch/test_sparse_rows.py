@@ -1,4 +1,4 @@
-"""Test rules on touched rows: any elementwise spec may opt in, and every lowering takes it."""
+"""Test `gradient="rows"`: with sparse gradients, every lowering updates only the touched rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from optgen.runtime import GeneratedOptimizer
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
-SPEC = '''
+LAZY_SPEC = '''
 from optgen.spec import *
 
 @optimizer(gradient="rows")
@@ -30,7 +30,7 @@ def Lazy(
     *, lr=hyper(0.1), beta=hyper(0.9), decay=hyper(0, rows=False), shrink=hyper(0.1),
     heavy=flag(False), marked=flag(False)
 ):
-    """A rule with every feature that rules on touched rows may have."""
+    """A rule with every feature that the option `gradient="rows"` allows."""
     if decay:
         g = g + decay * p
     p = p - lr * shrink * p
@@ -55,12 +55,12 @@ SIZE = (6, 3)
 @functools.cache
 def lazy_rule() -> tuple[type[GeneratedOptimizer], Algorithm]:
     """Return the class and the algorithm of `Lazy`."""
-    spec = Spec("Lazy", SPEC, "<lazy>", 1)
+    spec = Spec("Lazy", LAZY_SPEC, "<lazy>", 1)
     (algorithm,) = read_spec(spec)
     return optgen.load(spec), algorithm
 
 
-def gradient(rows: list[int], seed: int, size: tuple[int, ...] = SIZE) -> Tensor:
+def sparse_gradient(rows: list[int], seed: int, size: tuple[int, ...] = SIZE) -> Tensor:
     """Return a sparse gradient with random values in these rows."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(len(rows), *size[1:], generator=generator, dtype=torch.float64)
@@ -68,28 +68,29 @@ def gradient(rows: list[int], seed: int, size: tuple[int, ...] = SIZE) -> Tensor
     return torch.sparse_coo_tensor(indices, values, size, check_invariants=True, is_coalesced=False)
 
 
-def expected(
+def expected_param(
     algorithm: Algorithm, options: dict[str, Any], rows_of_steps: list[list[int]]
 ) -> Tensor:
-    """Return the parameter after steps of the rule on the touched rows, by its definition."""
+    """Return the parameter after the evaluator has stepped the touched rows of each step."""
     hypers = {h.name: h.default for h in algorithm.hypers} | options
     param, state = torch.ones(SIZE, dtype=torch.float64), dict[str, Any]()
     for step, rows in enumerate(rows_of_steps):
-        grad, touched = gradient(rows, step).to_dense(), sorted(set(rows))
-        like = {key: v for key, v in state.items() if isinstance(v, Tensor) and v.shape == SIZE}
+        grad, touched = sparse_gradient(rows, step).to_dense(), sorted(set(rows))
         if options.get("heavy"):  # the buffer b changes in all rows
             param, state = evaluate(algorithm, hypers, param, grad, state, torch.float32)
             continue
-        touched_state = {**state, **{key: v[touched] for key, v in like.items()}}
-        updated, new = evaluate(
+        tables = {key: v for key, v in state.items() if isinstance(v, Tensor) and v.shape == SIZE}
+        touched_state = {**state, **{key: table[touched] for key, table in tables.items()}}
+        new_rows, new_state = evaluate(
             algorithm, hypers, param[touched], grad[touched], touched_state, torch.float32
         )
-        param[touched] = updated
-        for key, value in new.items():
-            if key in like or (isinstance(value, Tensor) and value.shape == updated.shape):
-                whole = like.get(key, torch.zeros(SIZE, dtype=torch.float64))
-                new[key] = whole.index_copy(0, torch.tensor(touched, dtype=torch.int64), value)
-        state = new
+        param[touched] = new_rows
+        for key, value in new_state.items():
+            if key in tables or (isinstance(value, Tensor) and value.shape == new_rows.shape):
+                table = tables.get(key, torch.zeros(SIZE, dtype=torch.float64))
+                index = torch.tensor(touched, dtype=torch.int64)
+                new_state[key] = table.index_copy(0, index, value)
+        state = new_state
     return param
 
 
@@ -104,15 +105,15 @@ def test_a_rule_changes_the_touched_rows_by_its_definition(
     optimizer = lazy_class([param], **options)
     with use_lowering(lowering):
         for step, rows in enumerate(rows_of_steps):
-            param.grad = gradient(rows, step)
+            param.grad = sparse_gradient(rows, step)
             optimizer.step()
 
-    assert error([param.detach()], [expected(algorithm, options, rows_of_steps)]) < 1e-12
+    assert error([param.detach()], [expected_param(algorithm, options, rows_of_steps)]) < 1e-12
     assert optimizer.state[param]["step"] == 5
     assert optimizer.state[param]["s"].item() == pytest.approx(0.9**5)
 
 
-NORMS = '''
+ROW_NORM_SPEC = '''
 from optgen.spec import *
 
 @optimizer(gradient="rows")
@@ -126,17 +127,17 @@ def Normed(p, g, /, m=state("m"), *, lr=hyper(0.1)):
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_norms_are_those_of_the_touched_rows(lowering: str) -> None:
-    spec = Spec("Normed", NORMS, "<normed>", 1)
+    spec = Spec("Normed", ROW_NORM_SPEC, "<normed>", 1)
     (algorithm,) = read_spec(spec)
     param = torch.nn.Parameter(torch.ones(SIZE, dtype=torch.float64))
     optimizer = optgen.load(spec)([param])
     rows_of_steps = [[0, 2, 2], [5, 0]]
     with use_lowering(lowering):
         for step, rows in enumerate(rows_of_steps):
-            param.grad = gradient(rows, step)
+            param.grad = sparse_gradient(rows, step)
             optimizer.step()
 
-    assert error([param.detach()], [expected(algorithm, {}, rows_of_steps)]) < 1e-12
+    assert error([param.detach()], [expected_param(algorithm, {}, rows_of_steps)]) < 1e-12
 
 
 LAYOUTS: dict[str, Callable[[], Tensor]] = {
@@ -152,24 +153,24 @@ def test_a_parameters_memory_may_have_any_order(lowering: str, layout: str) -> N
     lazy_class, algorithm = lazy_rule()
     param = torch.nn.Parameter(LAYOUTS[layout]().fill_(1))
     assert param.stride() == LAYOUTS[layout]().stride()
-    param.grad = gradient([4, 1, 4], 0)
+    param.grad = sparse_gradient([4, 1, 4], 0)
     with use_lowering(lowering):
         lazy_class([param]).step()
 
-    assert error([param.detach()], [expected(algorithm, {}, [[4, 1, 4]])]) < 1e-12
+    assert error([param.detach()], [expected_param(algorithm, {}, [[4, 1, 4]])]) < 1e-12
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_sparse_elements_count_as_rows(lowering: str) -> None:
-    """One gradient has an index for each dimension; the other, of a 0-dim parameter, has none."""
+    """A gradient's indices may name elements. The gradient of a 0-dim parameter has no index."""
     lazy_class, algorithm = lazy_rule()
     table, number = (torch.nn.Parameter(torch.ones(s, dtype=torch.float64)) for s in ((6, 3), ()))
-    dense = gradient([4, 1], 0).to_dense()
+    dense = sparse_gradient([4, 1], 0).to_dense()
     table.grad, number.grad = dense.to_sparse(), torch.tensor(2.0).double().to_sparse()
     with use_lowering(lowering):
         lazy_class([table, number]).step()
 
-    assert error([table.detach()], [expected(algorithm, {}, [[4, 1]])]) < 1e-12
+    assert error([table.detach()], [expected_param(algorithm, {}, [[4, 1]])]) < 1e-12
     assert number != 1
 
 
@@ -193,25 +194,25 @@ def test_complex_numbers_are_pairs_of_reals(lowering: str) -> None:
 
 def test_a_parameter_that_is_listed_twice_moves_twice() -> None:
     lazy_class, _ = lazy_rule()
-    finals = []
+    results = []
     for times in (1, 2):
         param = torch.nn.Parameter(torch.ones(SIZE, dtype=torch.float64))
-        param.grad = gradient([4, 1, 4], 0)
+        param.grad = sparse_gradient([4, 1, 4], 0)
         with (
             pytest.warns(UserWarning, match="duplicate parameters") if times > 1 else nullcontext()
         ):
             optimizer = lazy_class([param] * times)
         for _ in range(2 // times):
             optimizer.step()
-        finals.append(param.detach())
+        results.append([param.detach()])
 
-    assert error(*[[final] for final in finals]) < 1e-12
+    assert error(*results) < 1e-12
 
 
 def test_autograd_follows_a_step() -> None:
     lazy_class, _ = lazy_rule()
 
-    def stepped(param: Tensor, values: Tensor) -> Tensor:
+    def param_after_a_step(param: Tensor, values: Tensor) -> Tensor:
         param = param.clone()
         grad = torch.sparse_coo_tensor(torch.tensor([[2, 0, 2]]), values, (3, 2))
         optimizer = lazy_class([param.detach()], differentiable=True)
@@ -220,15 +221,15 @@ def test_autograd_follows_a_step() -> None:
         optimizer.step()
         return param
 
-    drawn = [torch.rand(size, dtype=torch.float64, requires_grad=True) for size in ((3, 2),) * 2]
+    inputs = tuple(torch.rand(3, 2, dtype=torch.float64, requires_grad=True) for _ in range(2))
     with torch.sparse.check_sparse_tensor_invariants():
-        assert torch.autograd.gradcheck(stepped, tuple(drawn))
+        assert torch.autograd.gradcheck(param_after_a_step, inputs)
 
 
-def test_the_option_that_forbids_sparse_gradients_is_named() -> None:
+def test_the_error_names_the_option_that_forbids_sparse_gradients() -> None:
     lazy_class, _ = lazy_rule()
     param = torch.nn.Parameter(torch.ones(SIZE, dtype=torch.float64))
-    param.grad = gradient([1], 0)
+    param.grad = sparse_gradient([1], 0)
     lazy_class([param], decay=0).step()
     with pytest.raises(RuntimeError, match="decay option is not compatible with sparse gradients"):
         lazy_class([param], decay=0.1).step()

@@ -18,20 +18,20 @@ class Size(int):
     """An int of a class that `torch.load(weights_only=True)` refuses."""
 
 
-FORM = "view must be a tuple of ints, at most one of them -1"
-HOSTILE: dict[str, tuple[Any, str]] = {
-    "a list": ([8, 27], FORM),
-    "a number": (216, FORM),
-    "a string": ("8x27", FORM),
-    "a dict": ({8: 27}, FORM),
-    "a tensor": (torch.tensor([8, 27]), FORM),
-    "floats": ((8.0, 27.0), FORM),
-    "a bool": ((8, True, 27), FORM),
-    "None inside": ((8, None), FORM),
-    "ints of a class": ((Size(8), 27), FORM),
-    "two sizes of -1": ((-1, 3, -1), FORM),
-    "below -1": ((-8, -27), FORM),
-    "False": (False, FORM),
+FORM_ERROR = "view must be a tuple of ints, at most one of them -1"
+INVALID_VIEWS: dict[str, tuple[Any, str]] = {
+    "a list": ([8, 27], FORM_ERROR),
+    "a number": (216, FORM_ERROR),
+    "a string": ("8x27", FORM_ERROR),
+    "a dict": ({8: 27}, FORM_ERROR),
+    "a tensor": (torch.tensor([8, 27]), FORM_ERROR),
+    "floats": ((8.0, 27.0), FORM_ERROR),
+    "a bool": ((8, True, 27), FORM_ERROR),
+    "None inside": ((8, None), FORM_ERROR),
+    "a subclass of int": ((Size(8), 27), FORM_ERROR),
+    "two sizes of -1": ((-1, 3, -1), FORM_ERROR),
+    "below -1": ((-8, -27), FORM_ERROR),
+    "False": (False, FORM_ERROR),
     "too many axes": ((1,) * 32 + (216,), "view has 33 axes, and may have 32"),
     "too few elements": ((8, 26), "216 elements are not 208"),
     "too many elements": ((8, 28), "216 elements are not 224"),
@@ -46,7 +46,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
 CLASSES = (AdamW, Adafactor)
 
 
-def stepped(cls: Any = Adafactor, **group: Any) -> Any:
+def optimizer_after_a_step(cls: Any = Adafactor, **group: Any) -> Any:
     """Return an optimizer after a step; only its second group has the options."""
     params = [[Parameter(torch.ones(3, 4))], [Parameter(torch.ones(8, 3, 3, 3))]]
     optimizer = cls([{"params": params[0]}, {"params": params[1], **group}])
@@ -62,9 +62,9 @@ def give_gradients(optimizer: Any) -> None:
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-@pytest.mark.parametrize(("view", "reason"), HOSTILE.values(), ids=HOSTILE)
-def test_an_added_group_is_refused(cls: Any, view: Any, reason: str) -> None:
-    optimizer = stepped(cls)
+@pytest.mark.parametrize(("view", "reason"), INVALID_VIEWS.values(), ids=INVALID_VIEWS)
+def test_a_view_of_an_added_group_is_refused(cls: Any, view: Any, reason: str) -> None:
+    optimizer = optimizer_after_a_step(cls)
     before = snapshot_of(optimizer)
     with pytest.raises(ValueError, match="group 2: ") as refused:
         optimizer.add_param_group({"params": [torch.ones(8, 3, 3, 3)], "view": view})
@@ -75,8 +75,8 @@ def test_an_added_group_is_refused(cls: Any, view: Any, reason: str) -> None:
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-@pytest.mark.parametrize(("view", "reason"), HOSTILE.values(), ids=HOSTILE)
-def test_a_group_of_the_constructor_is_refused(cls: Any, view: Any, reason: str) -> None:
+@pytest.mark.parametrize(("view", "reason"), INVALID_VIEWS.values(), ids=INVALID_VIEWS)
+def test_a_view_in_the_constructor_is_refused(cls: Any, view: Any, reason: str) -> None:
     groups = [{"params": [torch.ones(2)]}, {"params": [torch.ones(8, 3, 3, 3)], "view": view}]
     with pytest.raises(ValueError, match="group 1: ") as refused:
         cls(groups)
@@ -85,10 +85,10 @@ def test_a_group_of_the_constructor_is_refused(cls: Any, view: Any, reason: str)
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("group", [{}, {"view": (8, -1)}], ids=str)
-def test_a_view_that_is_set_later_is_refused(lowering: str, group: dict[str, Any]) -> None:
+def test_a_view_that_is_set_after_a_step_is_refused(lowering: str, group: dict[str, Any]) -> None:
     with use_lowering(lowering):
-        optimizer = stepped(**group)
-        for view, reason in HOSTILE.values():
+        optimizer = optimizer_after_a_step(**group)
+        for view, reason in INVALID_VIEWS.values():
             give_gradients(optimizer)
             optimizer.param_groups[1]["view"] = view
             before = snapshot_of(optimizer)
@@ -103,7 +103,7 @@ def test_a_view_that_is_set_later_is_refused(lowering: str, group: dict[str, Any
 
 
 def test_the_error_names_group_parameter_and_view() -> None:
-    optimizer = stepped(view=(8, -1))
+    optimizer = optimizer_after_a_step(view=(8, -1))
     optimizer.param_groups[1]["view"] = (3, 7, -1)
     with pytest.raises(ValueError, match="group 1") as refused:
         optimizer.step()
@@ -113,7 +113,7 @@ def test_the_error_names_group_parameter_and_view() -> None:
     )
 
 
-def test_a_first_step_refuses_a_view_that_was_set_since() -> None:
+def test_a_first_step_refuses_a_view_that_was_set_after_the_constructor() -> None:
     optimizer = Adafactor([torch.ones(8, 3).requires_grad_()])
     give_gradients(optimizer)
     optimizer.param_groups[0]["view"] = (5, -1)
@@ -139,7 +139,7 @@ def test_a_rules_requirements_hold_for_the_view() -> None:
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 def test_a_new_parameter_that_the_view_does_not_fit_is_refused(lowering: str) -> None:
     with use_lowering(lowering):
-        optimizer = stepped(view=(8, -1))
+        optimizer = optimizer_after_a_step(view=(8, -1))
         give_gradients(optimizer)
         optimizer.step()
         optimizer.param_groups[1]["params"][0] = param = torch.ones(5, 5).requires_grad_()
@@ -178,7 +178,7 @@ def test_a_view_set_after_sparse_steps_refuses_sparse_gradients() -> None:
 def test_a_tensor_of_another_shape_than_its_parameter_is_refused(
     key: str, shape: tuple[int, ...]
 ) -> None:
-    """An equal number of elements is not enough, even if the shape is that of the view."""
+    """The number of elements is equal, and one of the shapes is that of the view."""
     param = Parameter(torch.ones(4, 6))
     optimizer = Muon([{"params": [param], "view": (2, 12)}])
     for _ in range(2):

@@ -26,14 +26,14 @@ def test_contiguous_tensors_are_not_copied() -> None:
     batch = only_batch(Muon, params, (4, -1))
 
     assert not batch.view_copies
-    for column in ([p.grad for p in params], params):
-        seen = batch.params if column is params else batch.grads
-        assert [t.shape for t in seen] == [(4, 12), (4, 6)]
-        assert [t.data_ptr() for t in seen] == [t.data_ptr() for t in column]
+    grads = [param.grad for param in params]
+    for originals, views in ((grads, batch.grads), (params, batch.params)):
+        assert [view.shape for view in views] == [(4, 12), (4, 6)]
+        assert [v.data_ptr() for v in views] == [t.data_ptr() for t in originals]
     (momentum,) = batch.states
     assert [t.shape for t in momentum] == [(4, 12), (4, 6)]
     assert [values["momentum_buffer"].shape for values in batch.dicts] == [(4, 3, 2, 2), (4, 6)]
-    assert [t.shape for t in batch.seen] == [(4, 12), (4, 6)]
+    assert [t.shape for t in batch.seen_params] == [(4, 12), (4, 6)]
     assert batch.members == params
 
 
@@ -59,7 +59,7 @@ def test_an_elementwise_rule_sees_the_parameters_themselves() -> None:
 
     assert batch.params == [param]
     assert batch.as_is
-    assert not batch.viewed
+    assert not batch.meta_views
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "fused_cpu"])
@@ -75,4 +75,4 @@ def test_no_tensor_outlives_the_step(lowering: str) -> None:
         optimizer.step()
 
     for batch in optimizer._context.batches.values():
-        assert [batch.params, batch.viewed, batch.view_copies, batch.states] == [[], [], [], []]
+        assert [batch.params, batch.meta_views, batch.view_copies, batch.states] == [[], [], [], []]

@@ -1,4 +1,4 @@
-"""Test which folders other users could change."""
+"""Test that the cache trusts only folders that no other user could change."""
 
 import os
 import stat
@@ -30,15 +30,15 @@ def test_a_folder_must_belong_to_this_user_or_to_root(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("mode", [0o775, 0o777, 0o757])
 def test_a_folder_that_others_may_write_to_is_changeable(mode: int) -> None:
     """The sticky bit makes an ancestor safe, but not the folder itself."""
-    by = "group" if mode == 0o775 else "everybody"
-    assert by in why_changeable(folder_stat(mode))
-    assert by in why_changeable(folder_stat(mode), ancestor=True)
-    assert by in why_changeable(folder_stat(mode | stat.S_ISVTX))
+    writer = "group" if mode == 0o775 else "everybody"
+    assert writer in why_changeable(folder_stat(mode))
+    assert writer in why_changeable(folder_stat(mode), ancestor=True)
+    assert writer in why_changeable(folder_stat(mode | stat.S_ISVTX))
     assert not why_changeable(folder_stat(mode | stat.S_ISVTX), ancestor=True)
 
 
 def test_a_private_group_may_write_to_an_ancestor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a umask of 002, a user has a private group, and the folders let this group write."""
+    """On systems with a umask of 002, each user has a private group, which may write."""
     grp, pwd = pytest.importorskip("grp"), pytest.importorskip("pwd")
     members: list[str] = []
     user = types.SimpleNamespace(pw_name="ada", pw_gid=7)
@@ -107,11 +107,11 @@ def test_one_warning_names_the_folder_and_the_variable_to_set(
     with pytest.warns(
         UserWarning, match=rf"{tmp_path}/open may be.*set OPTGEN_CACHE_DIR"
     ) as warned:
-        used = [*folders.folders(), *folders.folders()]
+        used_folders = [*folders.folders(), *folders.folders()]
 
     assert len(warned) == 1
-    assert len(set(used)) == 1
-    assert stat.S_IMODE(used[0].stat().st_mode) == 0o700
+    assert len(set(used_folders)) == 1
+    assert stat.S_IMODE(used_folders[0].stat().st_mode) == 0o700
 
 
 def test_a_temporary_folder_that_others_may_replace_is_not_used(
@@ -127,11 +127,11 @@ def test_a_temporary_folder_that_others_may_replace_is_not_used(
 
 
 def test_folders_are_made_for_this_user_only(tmp_path: Path) -> None:
-    before = os.umask(0)
+    old_umask = os.umask(0)
     try:
         folders.make(tmp_path / "a" / "b")
     finally:
-        os.umask(before)
+        os.umask(old_umask)
 
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
     assert not why_untrusted(tmp_path / "a" / "b")

@@ -117,7 +117,7 @@ def test_autograd_goes_through_differentiable_steps(amsgrad: bool) -> None:
     assert torch.autograd.grad(loss_after_two_steps(lr), lr)[0] != 0
 
 
-def test_capturable_on_the_cpu_is_torchs_error() -> None:
+def test_capturable_raises_torchs_error_on_the_cpu() -> None:
     params = [torch.nn.Parameter(torch.ones(2))]
     params[0].grad = torch.ones(2)
 
@@ -128,21 +128,21 @@ def test_capturable_on_the_cpu_is_torchs_error() -> None:
 def test_equal_steps_share_a_bucket_and_a_parameter_that_joins_late_has_its_own() -> None:
     params = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
     optimizer = Adam(params, foreach=False)
-    for late in (None, params[2]):
-        for param in params[:2] if late is None else params:
+    for params_with_gradients in (params[:2], params):
+        for param in params_with_gradients:
             param.grad = torch.ones(2)
         optimizer.step()
     (batch,) = gather_batches(optimizer)
 
-    found = [
+    sizes = [
         len(columns[0]) for columns, _, _ in buckets(optimizer.rule, batch, equal_scalars=True)
     ]
 
-    assert found == [2, 1]
+    assert sizes == [2, 1]
     assert [float(optimizer.state[p]["step"]) for p in params] == [2, 2, 1]
 
 
-def test_mixed_dtypes_make_buckets() -> None:
+def test_the_tensors_of_a_bucket_have_one_dtype() -> None:
     dtypes = [torch.float32, torch.float64, torch.bfloat16, torch.float32]
     params = [torch.nn.Parameter(torch.ones(2, dtype=dtype)) for dtype in dtypes]
     optimizer = Adam(params, foreach=True)

@@ -50,18 +50,18 @@ def test_a_small_tensor_stays_whole() -> None:
 
 
 def test_sublists_hold_few_elements_or_one_tensor() -> None:
-    few = [torch.zeros(5) for _ in range(8)]
-    assert [len(sublist) for (sublist,) in sublists(few)] == [3, 3, 2]
+    small = [torch.zeros(5) for _ in range(8)]
+    assert [len(sublist) for (sublist,) in sublists(small)] == [3, 3, 2]
     large = [torch.zeros(40) for _ in range(3)]
     assert [len(sublist) for (sublist, _) in sublists(large, large)] == [1, 1, 1]
     assert [len(sublist) for (sublist,) in sublists([torch.zeros(0)] * 2)] == [2]
 
 
-def test_a_sublist_comes_at_once_or_in_blocks() -> None:
-    few = [torch.zeros(5), torch.zeros(5)]
-    ((first, second),) = list_blocks(few, few)
-    assert first == few
-    assert second == few
+def test_a_sublist_is_yielded_whole_or_in_blocks() -> None:
+    small = [torch.zeros(5), torch.zeros(5)]
+    ((first, second),) = list_blocks(small, small)
+    assert first == small
+    assert second == small
     sizes = [
         [len(part) for part in chunk]
         for chunk, _ in list_blocks([torch.zeros(40)], [torch.zeros(40)])
