@@ -2,9 +2,9 @@
 
     python examples/demo.py [--epochs 20] [--plot demo.png] [--only SGD AdamW ...]
 
-Prints and draws loss, accuracy and time per step beside those of torch.optim. The Triton lowering
-runs in Triton's interpreter. The interpreter is slow, and must be enabled before kernels are
-defined. So the Triton lowering takes only a few steps, in a separate process.
+The script prints and draws loss, accuracy and time per step beside those of torch.optim. The Triton
+lowering runs in Triton's interpreter. The interpreter is slow, and must be enabled before kernels
+are defined. So the Triton lowering takes only a few steps, in a separate process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ BATCH = 128
 
 @dataclass(frozen=True)
 class Digits:
-    """1,797 images of 8 × 8 pixels; every fifth is for testing."""
+    """1,797 images of 8 × 8 pixels, and their labels; every fifth image is for testing."""
 
     train: torch.Tensor
     train_labels: torch.Tensor
@@ -65,11 +65,11 @@ class Digits:
         images, labels = load_digits(return_X_y=True)
         x = torch.from_numpy(images).float() / 16
         y = torch.from_numpy(labels).long()
-        held_out = torch.arange(len(y)) % 5 == 0
-        return cls(x[~held_out], y[~held_out], x[held_out], y[held_out])
+        is_test = torch.arange(len(y)) % 5 == 0
+        return cls(x[~is_test], y[~is_test], x[is_test], y[is_test])
 
     def batches(self, epochs: int) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
-        """Yield the batches of each epoch, in the same order for every run."""
+        """Yield the list of batches of each epoch; it is the same for every run."""
         generator = torch.Generator().manual_seed(0)
         for _ in range(epochs):
             order = torch.randperm(len(self.train), generator=generator)
@@ -89,22 +89,29 @@ def network() -> torch.nn.Module:
 
 
 class Run:
-    """One training with a network of its own; `how` is a lowering, "torch" or "torch fused"."""
+    """One training run with its own network.
 
-    def __init__(self, name: str, how: str) -> None:
+    Attributes:
+        name: the class of the optimizer.
+        variant: a lowering of optgen, "torch" or "torch fused".
+        losses: the loss over all training images after each epoch.
+        times: the seconds of each optimizer step.
+    """
+
+    def __init__(self, name: str, variant: str) -> None:
         self.name = name
-        self.how = how
+        self.variant = variant
         self.losses: list[float] = []
         self.times: list[float] = []
         self.model = network()
-        is_torch = how.startswith("torch")
-        options = OPTIMIZERS[name] | ({"fused": True} if how == "torch fused" else {})
+        is_torch = variant.startswith("torch")
+        options = OPTIMIZERS[name] | ({"fused": True} if variant == "torch fused" else {})
         cls = getattr(torch.optim if is_torch else optgen.optim, name)
         self.optimizer = cls(self.model.parameters(), **options)
-        self.lowering = contextlib.nullcontext if is_torch else lambda: optgen.use_lowering(how)
+        self.lowering = contextlib.nullcontext if is_torch else lambda: optgen.use_lowering(variant)
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
-        """Take a step; time only the optimizer's part."""
+        """Train on one batch; time only the optimizer's step."""
         self.optimizer.zero_grad()
         functional.cross_entropy(self.model(images), labels).backward()
         with self.lowering():
@@ -120,32 +127,32 @@ class Run:
     @torch.no_grad()
     def accuracy(self, digits: Digits) -> float:
         """Return the fraction of test images that are recognised."""
-        right = self.model(digits.test).argmax(1) == digits.test_labels
-        return right.float().mean().item()
+        is_correct = self.model(digits.test).argmax(1) == digits.test_labels
+        return is_correct.float().mean().item()
 
     @property
     def ms(self) -> float:
-        """Milliseconds per optimizer step, median."""
+        """Return the median time of an optimizer step, in milliseconds."""
         return statistics.median(self.times) * 1e3
 
 
 def possible_runs(digits: Digits, name: str) -> list[Run]:
-    """Return a run for each way that this machine can step an optimizer, after a trial step."""
+    """Return a run for each variant of an optimizer that can take a trial step on this machine."""
     fused = ["torch fused"] if name in FUSED_IN_TORCH else []
     runs = []
-    for how in ("torch", *fused, *LOWERINGS):
+    for variant in ("torch", *fused, *LOWERINGS):
         try:
-            Run(name, how).step(digits.train[:BATCH], digits.train_labels[:BATCH])
-            runs.append(Run(name, how))
+            Run(name, variant).step(digits.train[:BATCH], digits.train_labels[:BATCH])
+            runs.append(Run(name, variant))
         except RuntimeError as error:  # for example, this machine has no compiler
-            print(f"{name:<10} {how:<13} not here: {error}", flush=True)
+            print(f"{name:<10} {variant:<13} not here: {error}", flush=True)
     return runs
 
 
 def train_all(digits: Digits, epochs: int) -> list[Run]:
-    """Train every optimizer; its runs take turns, so that their times are comparable."""
+    """Train every optimizer. Its runs alternate by epochs, so that their times are comparable."""
     print(f"{'optimizer':<10} {'lowering':<13} {'loss':>9} {'accuracy':>9} {'ms/step':>8}  speed")
-    done: list[Run] = []
+    all_runs: list[Run] = []
     for name in OPTIMIZERS:
         runs = possible_runs(digits, name)
         for batches in digits.batches(epochs):
@@ -155,17 +162,17 @@ def train_all(digits: Digits, epochs: int) -> list[Run]:
                 run.losses.append(run.loss(digits))
         for run in runs:
             print(
-                f"{name:<10} {run.how:<13} {run.losses[-1]:9.5f} {run.accuracy(digits):9.1%} "
+                f"{name:<10} {run.variant:<13} {run.losses[-1]:9.5f} {run.accuracy(digits):9.1%} "
                 f"{run.ms:8.3f}  {runs[0].ms / run.ms:.1f}x",
                 flush=True,
             )
-        done += runs
-    return done
+        all_runs += runs
+    return all_runs
 
 
-def few_steps(digits: Digits, name: str, how: str) -> float:
-    """Return the loss after the first steps of a training."""
-    run = Run(name, how)
+def loss_after_few_steps(digits: Digits, name: str, variant: str) -> float:
+    """Return the loss after the first `INTERPRETED_STEPS` steps."""
+    run = Run(name, variant)
     for images, labels in next(digits.batches(1))[:INTERPRETED_STEPS]:
         run.step(images, labels)
     return run.loss(digits)
@@ -174,7 +181,7 @@ def few_steps(digits: Digits, name: str, how: str) -> float:
 def train_interpreted(digits: Digits) -> None:
     """Take a few steps with interpreted Triton kernels in a separate process, and print the losses.
 
-    Print the losses of torch's optimizers after as many steps beside them.
+    Beside them stand the losses of torch's optimizers after the same number of steps.
     """
     print(f"\nTriton, interpreted: loss after {INTERPRETED_STEPS} steps")
     command = [sys.executable, __file__, "--interpreted", "--only", *OPTIMIZERS]
@@ -183,21 +190,22 @@ def train_interpreted(digits: Digits) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             name, loss = json.loads(line)
-            torch_loss = few_steps(digits, name, "torch")
+            torch_loss = loss_after_few_steps(digits, name, "torch")
             print(f"{name:<10} fused_triton  {loss:9.5f}   torch {torch_loss:9.5f}", flush=True)
     if process.returncode:
         raise SystemExit(f"the interpreter's process ended with {process.returncode}")
 
 
-def interpret() -> None:
+def print_interpreted_losses() -> None:
     """Print the loss of each optimizer as a line of JSON. Runs in the interpreter's process."""
     digits = Digits.load()
     for name in OPTIMIZERS:
-        print(json.dumps([name, few_steps(digits, name, "fused_triton")]), flush=True)
+        loss = loss_after_few_steps(digits, name, "fused_triton")
+        print(json.dumps([name, loss]), flush=True)
 
 
 def draw(runs: list[Run], path: Path) -> None:
-    """Draw the losses of each optimizer, ours over torch's, and below them the times per step."""
+    """Draw the losses of each optimizer, ours on top of torch's, and below them the step times."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -222,12 +230,12 @@ def draw(runs: list[Run], path: Path) -> None:
 def draw_losses(runs: list[Run], panels: Any) -> None:
     """Draw the losses of one optimizer in each panel."""
     for panel, name in zip(panels.flat, OPTIMIZERS, strict=False):
-        curves = {run.how: run.losses for run in runs if run.name == name}
+        curves = {run.variant: run.losses for run in runs if run.name == name}
         epochs = range(1, len(curves["torch"]) + 1)
         panel.plot(epochs, curves.pop("torch"), color="0.75", linewidth=6, label="torch")
         curves.pop("torch fused", None)
-        for (how, losses), style in zip(curves.items(), ("-", "--", ":"), strict=False):
-            panel.plot(epochs, losses, style, label=how)
+        for (variant, losses), style in zip(curves.items(), ("-", "--", ":"), strict=False):
+            panel.plot(epochs, losses, style, label=variant)
         panel.set(title=name, yscale="log")
         panel.xaxis.get_major_locator().set_params(integer=True)
     for unused in panels.flat[len(OPTIMIZERS) :]:
@@ -236,12 +244,12 @@ def draw_losses(runs: list[Run], panels: Any) -> None:
 
 def draw_times(runs: list[Run], panel: Any) -> None:
     """Draw the times per step as bars, grouped by optimizer."""
-    ways = list(dict.fromkeys(run.how for run in runs))
-    width = 0.8 / len(ways)
-    for j, how in enumerate(ways):
-        bars = {run.name: run.ms for run in runs if run.how == how}
+    variants = list(dict.fromkeys(run.variant for run in runs))
+    width = 0.8 / len(variants)
+    for j, variant in enumerate(variants):
+        bars = {run.name: run.ms for run in runs if run.variant == variant}
         positions = [i + j * width for i, name in enumerate(OPTIMIZERS) if name in bars]
-        panel.bar(positions, list(bars.values()), width, label=how)
+        panel.bar(positions, list(bars.values()), width, label=variant)
     panel.set_xticks([i + 0.4 - width / 2 for i in range(len(OPTIMIZERS))], list(OPTIMIZERS))
     panel.set(ylabel="ms per step (median)")
     panel.grid(axis="y", alpha=0.4)
@@ -258,7 +266,7 @@ def main() -> None:
     for name in OPTIMIZERS.keys() - set(arguments.only):
         del OPTIMIZERS[name]
     if arguments.interpreted:
-        interpret()
+        print_interpreted_losses()
         return
     digits = Digits.load()
     runs = train_all(digits, arguments.epochs)

@@ -2,7 +2,7 @@
 
     python examples/schedulers.py [--plot schedulers.png]
 
-It makes the picture in docs/schedulers.md: 100 steps from a rate of 1.
+The script makes the picture in docs/schedulers.md: 100 steps from a rate of 1.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ GALLERY: dict[str, Callable[[Any], Any]] = {
     "SequentialLR of a chain": _late_chain,
 }
 METRICS = [1 / (1 + step) if step < 30 else 1 / 30 for step in range(STEPS)]
-"""A metric for ReduceLROnPlateau: it falls for 30 steps, and then stays."""
+"""A metric for ReduceLROnPlateau in each step: it falls for 30 steps, and is then constant."""
 
 
 def rates(name: str) -> list[float]:
-    """Return the rates that a schedule of the gallery sets in each step."""
+    """Return the rate in each step of a schedule in the gallery."""
     return lr.preview(GALLERY[name], STEPS, metrics=METRICS if "Plateau" in name else None)
 
 
 def draw(path: str) -> None:
-    """Draw the gallery into a file."""
+    """Draw all schedules of the gallery into a file."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -16,42 +16,43 @@ import torch
 
 from examples.track3.baselines import BASELINES
 from examples.track3.drawing import draw, table
-from examples.track3.measured import Measured
 from examples.track3.results import RESULTS
+from examples.track3.saved_runs import SavedRuns
 from examples.track3.training import Run, Setup, train
 
 HERE = Path(__file__).parent
+TUNING_SEED = -1  # a seed that no curve has
 
 
-def trained(
-    measured: Measured, name: str, seed: int, lr: float | None = None, scaled: bool = False
+def train_and_report(
+    saved: SavedRuns, name: str, seed: int, lr: float | None = None, scaled: bool = False
 ) -> Run:
-    """Train once, and print the progress."""
-    result = RESULTS[name] if lr is None else BASELINES[name].at(lr, scaled)
+    """Train a result or a baseline once, and print the progress."""
+    result = RESULTS[name] if lr is None else BASELINES[name].as_result(lr, scaled)
     start = "scaled weights" if result.scaled else "zeros"
     label = f"{name} from {start}, seed {seed}" + ("" if lr is None else f", lr {lr:g}")
 
     def report(step: int, loss: float) -> None:
-        print(f"\r{label}: step {step} of {measured.setup.steps}, {loss:.4f}", end="", flush=True)
+        print(f"\r{label}: step {step} of {saved.setup.steps}, {loss:.4f}", end="", flush=True)
 
-    run = train(name, result, seed, measured.setup, lr, report)
-    end = "" if math.isfinite(run.last(measured.setup)) else ", diverged"
-    print(f"{end}, {run.seconds:.0f} s", flush=True)
+    run = train(name, result, seed, saved.setup, lr, report)
+    diverged = "" if math.isfinite(run.last_loss(saved.setup)) else ", diverged"
+    print(f"{diverged}, {run.seconds:.0f} s", flush=True)
     return run
 
 
-def tune(measured: Measured, name: str) -> None:
-    """Try a baseline's rates with both kinds of initial weights, and a seed of its own."""
+def tune(saved: SavedRuns, name: str) -> None:
+    """Try a baseline's rates with both kinds of initial weights, where the file has no such run."""
     rates = BASELINES[name].rates
-    known = {(run.lr, run.scaled) for run in measured.tuning if run.name == name}
+    finished = {(run.lr, run.scaled) for run in saved.tuning if run.name == name}
     for lr, scaled in itertools.product(rates, (False, True)):
-        if (lr, scaled) not in known:
-            measured.tuning.append(trained(measured, name, -1, lr, scaled))
-            measured.save()
-    best = measured.best(name)
+        if (lr, scaled) not in finished:
+            saved.tuning.append(train_and_report(saved, name, TUNING_SEED, lr, scaled))
+            saved.save()
+    best = saved.best_tuning_run(name)
     print(f"{name}: lr {best.lr:g} is the best of {rates}, scaled weights: {best.scaled}")
     if best.lr in (min(rates), max(rates)):
-        print(f"this is the first or the last of them: try more rates in {HERE / 'baselines.py'}")
+        print(f"this is the lowest or the highest: add rates in {HERE / 'baselines.py'}")
 
 
 def main() -> None:
@@ -59,28 +60,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.track3", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("names", nargs="*", metavar="result", help=", ".join(RESULTS))
-    parser.add_argument("--seeds", type=int, default=2, help="how many trainings of each result")
+    parser.add_argument("--seeds", type=int, default=2, help="how many runs of each result")
     parser.add_argument("--steps", type=int, default=Setup.steps)
     parser.add_argument("--tune", action="store_true", help="only search the baselines' rates")
     parser.add_argument("--out", type=Path, default=HERE / "measured.json")
     parser.add_argument("--plot", type=Path, default=HERE / "curves.png")
     arguments = parser.parse_args()
     for name in set(arguments.names) - set(RESULTS):
-        parser.error(f"there is no result {name!r}, but {', '.join(RESULTS)}")
+        parser.error(f"there is no result {name!r}; the results are {', '.join(RESULTS)}")
     torch.set_num_threads(1)
-    measured = Measured.load(arguments.out, Setup(arguments.steps))
+    saved = SavedRuns.load(arguments.out, Setup(arguments.steps))
     for name in BASELINES:
-        tune(measured, name)
+        tune(saved, name)
     for name in () if arguments.tune else (*BASELINES, *arguments.names):
-        done = {run.seed for run in measured.of(name)}
-        for seed in sorted(set(range(arguments.seeds)) - done):
-            best = measured.best(name) if name in BASELINES else None
+        finished_seeds = {run.seed for run in saved.runs_of(name)}
+        for seed in sorted(set(range(arguments.seeds)) - finished_seeds):
+            best = saved.best_tuning_run(name) if name in BASELINES else None
             tuned = (best.lr, best.scaled) if best else ()
-            measured.runs.append(trained(measured, name, seed, *tuned))
-            measured.save()
-    if measured.runs:
-        print(f"\n{table(measured)}")
-        draw(measured, arguments.plot)
+            saved.runs.append(train_and_report(saved, name, seed, *tuned))
+            saved.save()
+    if saved.runs:
+        print(f"\n{table(saved)}")
+        draw(saved, arguments.plot)
 
 
 if __name__ == "__main__":

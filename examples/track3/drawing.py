@@ -7,8 +7,8 @@ import statistics
 from pathlib import Path
 
 from examples.track3.baselines import BASELINES
-from examples.track3.measured import Measured
 from examples.track3.results import RESULTS
+from examples.track3.saved_runs import SavedRuns
 
 
 def title(name: str) -> str:
@@ -18,28 +18,28 @@ def title(name: str) -> str:
     return f"{RESULTS[name].title} (#{RESULTS[name].number})"
 
 
-def spread(values: list[float]) -> float:
-    """Return the standard deviation: 0 of one value, infinity if a run diverged."""
+def standard_deviation(values: list[float]) -> float:
+    """Return the standard deviation: 0 for one value, infinity if a run diverged."""
     if not all(map(math.isfinite, values)):
         return math.inf
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def table(measured: Measured) -> str:
+def table(saved: SavedRuns) -> str:
     """Return the last losses as a Markdown table, lowest first."""
     rows = []
-    for name in dict.fromkeys(run.name for run in measured.runs):
-        runs = measured.of(name)
-        last = [run.last(measured.setup) for run in runs]
-        mean = statistics.mean(last)
+    for name in dict.fromkeys(run.name for run in saved.runs):
+        runs = saved.runs_of(name)
+        losses = [run.last_loss(saved.setup) for run in runs]
+        mean = statistics.mean(losses)
         rate = f"{runs[0].lr:g}" if runs[0].lr else "as logged"
-        cells = (f"{mean:.3f} ± {spread(last):.3f}", f"{len(runs)}", rate)
+        cells = (f"{mean:.3f} ± {standard_deviation(losses):.3f}", f"{len(runs)}", rate)
         rows.append((mean, f"| {title(name)} | {' | '.join(cells)} |"))
     head = "| optimizer | last validation loss | seeds | learning rate |"
     return "\n".join([head, "|---|---|---|---|", *(row for _, row in sorted(rows))])
 
 
-def draw(measured: Measured, path: Path) -> None:
+def draw(saved: SavedRuns, path: Path) -> None:
     """Draw the mean of each result's losses over its seeds, with their standard deviation."""
     try:
         import matplotlib
@@ -50,14 +50,14 @@ def draw(measured: Measured, path: Path) -> None:
     from matplotlib import pyplot
 
     figure, panel = pyplot.subplots(figsize=(9, 6), layout="constrained")
-    for name in dict.fromkeys(run.name for run in measured.runs):
-        runs = [r for r in measured.of(name) if r.steps[-1:] == [measured.setup.steps]]
+    for name in dict.fromkeys(run.name for run in saved.runs):
+        runs = [r for r in saved.runs_of(name) if r.steps[-1:] == [saved.setup.steps]]
         if not runs:
             continue
         means, bars = [], []
         for losses in zip(*(run.losses for run in runs), strict=True):
             means.append(statistics.mean(losses))
-            bars.append(spread(list(losses)))
+            bars.append(standard_deviation(list(losses)))
         style = "--" if name in BASELINES else "-"
         label = f"{title(name)}: {means[-1]:.3f}"
         panel.errorbar(runs[0].steps, means, bars, linestyle=style, capsize=2, label=label)

@@ -1,6 +1,6 @@
-"""A small transformer of bytes: four blocks, 230 thousand weights.
+"""A small transformer that predicts bytes: four blocks, 230 thousand weights.
 
-Its layers and the names of parameters are those of track 3's model.
+The kinds of layers and the names of parameters are those of track 3's model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch.nn import functional
 from examples.track3.text import SYMBOLS
 
 SCALES = {"attn.proj.weight": 1.25, "mlp.fc.weight": 1.5, "mlp.proj.weight": 3.0}
-"""Factors of initial weights in the results on spheres, where a matrix of zeros would stay zero."""
+"""Factors of initial weights in the results on spheres. There a matrix of zeros would stay zero."""
 
 
 class Norm(nn.Module):
@@ -36,13 +36,13 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (part(x).unflatten(2, (self.heads, -1)) for part in (self.q, self.k, self.v))
-        q, k = (rotated(functional.rms_norm(y, y.shape[-1:])) for y in (q, k))
+        q, k = (apply_rotary_embedding(functional.rms_norm(y, y.shape[-1:])) for y in (q, k))
         q, k, v = (y.transpose(1, 2) for y in (q, k, v))
         y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.proj(y.transpose(1, 2).flatten(2))
 
 
-def rotated(x: Tensor) -> Tensor:
+def apply_rotary_embedding(x: Tensor) -> Tensor:
     """Rotate each pair of a head's numbers by an angle that grows with the position (RoPE)."""
     first, second = x.chunk(2, dim=-1)
     rates = (1 / 128) ** torch.linspace(0, 1, first.size(-1))
@@ -63,7 +63,7 @@ class Perceptron(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a perceptron. Each takes the normalized input, and is added to the input."""
+    """Attention and a perceptron: each takes a normalized input, and is added to the input."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -97,8 +97,8 @@ class Transformer(nn.Module):
         return functional.cross_entropy(self(bytes).flatten(0, 1), following.flatten())
 
     @torch.no_grad()
-    def start(self, scaled: bool) -> None:
-        """Set the initial weights, as the scripts do: projections are zero, or scaled by SCALES."""
+    def set_initial_weights(self, scaled: bool) -> None:
+        """Set the weights as the scripts do: projections to zeros, or to weights with SCALES."""
         for name, param in self.named_parameters():
             if name.endswith("bias"):
                 param.zero_()

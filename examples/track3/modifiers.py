@@ -1,4 +1,4 @@
-"""Modifiers that only track 3's results have. `optgen.modifiers` has the others."""
+"""The modifiers of track 3's results that `optgen.modifiers` does not have."""
 
 from optgen.spec import hyper, maximum, modifier, norm, state, sum, where
 
@@ -25,17 +25,17 @@ def outer_nesterov(
 
 @modifier(stage="trust_ratio")
 def radial_brake(p, u, /, *, outward=hyper(0.5, ge=0)):
-    """Keep only a share of the update's component that increases the norm of the weights."""
-    along = sum(u * p) / maximum(sum(p * p), 1e-12)
-    u = u - where(along > 0, (1 - outward) * along, 0) * p
+    """If the radial component of the update increases the norm, keep its share `outward` only."""
+    radial = sum(u * p) / maximum(sum(p * p), 1e-12)
+    u = u - where(radial > 0, (1 - outward) * radial, 0) * p
 
 
 @modifier(stage="project")
-def meant_radius(p, u, /):
+def radial_step_norm(p, u, /):
     """Give the new weights the norm that the update's radial component alone would give them."""
-    before = maximum(norm(p), 1e-8)
-    meant = maximum(before + sum(u * p) / before, 1e-8)
-    u = (p + u) * (meant / maximum(norm(p + u), 1e-8)) - p
+    old_norm = maximum(norm(p), 1e-8)
+    new_norm = maximum(old_norm + sum(u * p) / old_norm, 1e-8)
+    u = (p + u) * (new_norm / maximum(norm(p + u), 1e-8)) - p
 
 
 @modifier(stage="decay")

@@ -1,4 +1,4 @@
-"""Text for a small model: the documentation of Python's language, which ships with Python."""
+"""Text for a small model: the documentation of the Python language, which ships with Python."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydoc_data.topics import topics
 import torch
 from torch import Tensor
 
-SYMBOLS = 256
+SYMBOLS = 256  # the values of a byte
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,10 @@ class Text:
 
     @classmethod
     def load(cls, held_out: int = 10) -> Text:
-        """Return the text. Every `held_out`-th topic, by the order of names, is for validation."""
+        """Return the text. In the order of names, every `held_out`-th topic is for validation."""
         parts: tuple[list[str], list[str]] = ([], [])
-        for index, topic in enumerate(dict.fromkeys(topics[name] for name in sorted(topics))):
+        distinct_topics = dict.fromkeys(topics[name] for name in sorted(topics))
+        for index, topic in enumerate(distinct_topics):
             parts[index % held_out == 0].append(topic)
         train, validation = (
             torch.frombuffer(bytearray("\n".join(part).encode()), dtype=torch.uint8).long()

@@ -18,7 +18,7 @@ from examples.track3.text import Text
 
 @dataclass(frozen=True)
 class Setup:
-    """The size of a training."""
+    """The size of a training run."""
 
     steps: int = 200
     batch: int = 16  # pieces of text
@@ -28,7 +28,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Run:
-    """A training that took place.
+    """The record of a training run.
 
     Attributes:
         name: the name of the result or of the baseline.
@@ -36,8 +36,8 @@ class Run:
         lr: the learning rate of a baseline.
         scaled: whether the projections began at scaled weights instead of zeros.
         steps: the number of steps before each validation.
-        losses: the mean loss of each validation. A training that diverged has fewer.
-        seconds: how long it took.
+        losses: the mean loss of each validation. A run that diverged has fewer validations.
+        seconds: the duration of the run.
     """
 
     name: str
@@ -48,19 +48,19 @@ class Run:
     losses: list[float]
     seconds: float
 
-    def last(self, setup: Setup) -> float:
-        """Return the last loss; it is infinite if the training diverged."""
+    def last_loss(self, setup: Setup) -> float:
+        """Return the loss after the last step; it is infinite if the run diverged."""
         return self.losses[-1] if self.steps[-1:] == [setup.steps] else math.inf
 
 
 @contextmanager
-def at_the_weights(optimizers: list[torch.optim.Optimizer]) -> Iterator[None]:
-    """Put optimizers that have an eval mode into it, so that the parameters are the weights."""
-    switched: list[Any] = [optimizer for optimizer in optimizers if hasattr(optimizer, "eval")]
-    for optimizer in switched:
+def eval_mode(optimizers: list[torch.optim.Optimizer]) -> Iterator[None]:
+    """Switch optimizers that have an eval mode to it, and afterwards back to train mode."""
+    with_modes: list[Any] = [optimizer for optimizer in optimizers if hasattr(optimizer, "eval")]
+    for optimizer in with_modes:
         optimizer.eval()
     yield
-    for optimizer in switched:
+    for optimizer in with_modes:
         optimizer.train()
 
 
@@ -72,17 +72,17 @@ def train(
     lr: float | None = None,
     report: Callable[[int, float], None] = lambda step, loss: None,
 ) -> Run:
-    """Train with a result, whose schedules are shortened to the steps of the setup."""
+    """Train with a result. Its schedules are shortened to the steps of the setup."""
     torch.manual_seed(seed)
     text, model = Text.load(), Transformer()
-    model.start(result.scaled)
+    model.set_initial_weights(result.scaled)
     optimizers = result.optimizers(model.named_parameters())
     batches = torch.Generator().manual_seed(seed)
     held_out = text.validation_pieces(128, setup.length)
-    begun, steps, losses = time.perf_counter(), [], []
+    start, steps, losses = time.perf_counter(), [], []
     for step in range(setup.steps + 1):
         if step % setup.every == 0 or step == setup.steps:
-            with torch.no_grad(), at_the_weights(optimizers):
+            with torch.no_grad(), eval_mode(optimizers):
                 loss = model.loss(*held_out).item()
             if not math.isfinite(loss):
                 break
@@ -95,5 +95,5 @@ def train(
             model.loss(*text.batch(setup.batch, setup.length, batches)).backward()
             for optimizer in optimizers:
                 optimizer.step()
-    seconds = round(time.perf_counter() - begun, 1)
+    seconds = round(time.perf_counter() - start, 1)
     return Run(name, seed, lr, result.scaled, steps, losses, seconds)

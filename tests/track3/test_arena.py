@@ -10,9 +10,9 @@ import torch
 
 from examples.track3.baselines import BASELINES
 from examples.track3.drawing import draw, table
-from examples.track3.measured import Measured
 from examples.track3.model import Transformer
 from examples.track3.results import RESULTS
+from examples.track3.saved_runs import SavedRuns
 from examples.track3.text import Text
 from examples.track3.training import Run, Setup, train
 
@@ -31,7 +31,7 @@ def test_every_parameter_has_a_group(name: str) -> None:
 def test_only_results_on_spheres_begin_without_zeros() -> None:
     model = Transformer(width=8, blocks=1, heads=2)
     for scaled in (False, True):
-        model.start(scaled)
+        model.set_initial_weights(scaled)
         zeros = {name for name, p in model.named_parameters() if p.ndim > 1 and not p.any()}
         blocks = {"blocks.0.attn.proj.weight", "blocks.0.mlp.proj.weight"}
         assert zeros == {"proj.weight"} | (set() if scaled else blocks)
@@ -57,13 +57,13 @@ def test_a_seed_determines_a_run(name: str) -> None:
 
 
 def test_a_training_that_diverges_has_an_infinite_loss() -> None:
-    run = train("tuned_sgd", BASELINES["tuned_sgd"].at(1e38, False), 0, SHORT, 1e38)
+    run = train("tuned_sgd", BASELINES["tuned_sgd"].as_result(1e38, False), 0, SHORT, 1e38)
 
-    assert run.last(SHORT) == math.inf
+    assert run.last_loss(SHORT) == math.inf
 
 
 def test_measurements_are_saved_and_plotted(tmp_path: Path) -> None:
-    measured = Measured.load(tmp_path / "measured.json", SHORT)
+    measured = SavedRuns.load(tmp_path / "measured.json", SHORT)
     tuning_runs = [
         Run("tuned_sgd", -1, lr, False, [0, 4], [5.5, loss], 1.0) for lr, loss in ((1, 3), (2, 4))
     ]
@@ -74,11 +74,11 @@ def test_measurements_are_saved_and_plotted(tmp_path: Path) -> None:
         Run("muon_h", 1, None, True, [0, 4], [5.5, 2.5], 1.0),
     ]
     measured.save()
-    read = Measured.load(measured.path, SHORT)
+    read = SavedRuns.load(measured.path, SHORT)
     draw(read, tmp_path / "curves.png")
 
     assert read == measured
-    assert read.best("tuned_sgd").lr == 1
+    assert read.best_tuning_run("tuned_sgd").lr == 1
     assert table(read).splitlines()[2:] == [
         "| MuonH (#5) | 2.250 ± 0.354 | 2 | as logged |",
         "| SGD, tuned | 3.000 ± 0.000 | 1 | 1 |",
@@ -90,7 +90,7 @@ def test_measurements_are_saved_and_plotted(tmp_path: Path) -> None:
 
 
 def test_runs_of_another_setup_are_refused(tmp_path: Path) -> None:
-    Measured(tmp_path / "measured.json", SHORT).save()
+    SavedRuns(tmp_path / "measured.json", SHORT).save()
 
     with pytest.raises(SystemExit, match="name another file by --out"):
-        Measured.load(tmp_path / "measured.json", Setup(steps=5))
+        SavedRuns.load(tmp_path / "measured.json", Setup(steps=5))

@@ -10,9 +10,9 @@ from track3.test_results import lowerings
 
 import examples.track3.result
 from examples.track3.drawing import table
-from examples.track3.measured import Measured
 from examples.track3.result import Result
 from examples.track3.results import RESULTS
+from examples.track3.saved_runs import SavedRuns
 from examples.track3.training import Setup
 
 FOLDER = Path(examples.track3.result.__file__).parent
@@ -26,9 +26,9 @@ ROWS = [
 
 def parts(result: Result) -> list[str]:
     """Return the names of a result's optimizer and of its modifiers."""
-    if not isinstance(result.matrices, partial):
-        return [result.matrices().__name__]
-    optimizer, *modifiers = result.matrices.args
+    if not isinstance(result.matrix_factory, partial):
+        return [result.matrix_factory().__name__]
+    optimizer, *modifiers = result.matrix_factory.args
     name = optimizer.stem if isinstance(optimizer, Path) else optimizer.__name__
     return [name, *(modifier.name for modifier in modifiers)]
 
@@ -56,7 +56,7 @@ def test_the_table_has_a_difference_for_each_lowering_that_a_result_has() -> Non
 
 
 def test_the_losses_are_those_of_the_file() -> None:
-    measured = Measured.load(FOLDER / "measured.json", Setup())
+    measured = SavedRuns.load(FOLDER / "measured.json", Setup())
 
     assert f"\n{table(measured)}\n" in PAGE
     seconds = sorted(round(run.seconds) for run in (*measured.runs, *measured.tuning))

@@ -86,7 +86,7 @@ def test_the_options_of_every_step_are_those_of_the_log(name: str) -> None:
         (group,) = (g for g in groups if any(p is params[param] for p in g["params"]))
         _, options = script.of(param, MODEL[param])
         for logged in range(script.steps):
-            expected, found = options(logged), group | group["as_logged"].at(logged)
+            expected, found = options(logged), group | group["as_logged"].options_at(logged)
             for key, value in expected.items():
                 assert is_near(found.get(key, 0), value), (param, logged, key)
 

@@ -1,9 +1,8 @@
-"""Contra-Muon with SOAP whose wide matrices get columns of nearly one size, by Aurora.
+"""Aurora: Contra-Muon with SOAP, where the columns of a wide matrix get nearly equal norms.
 
-Aurora makes a wide matrix orthogonal three times. Before each time it scales the columns: those
-that became small last time are enlarged. Sizes are fourth roots of the sum of the fourth
-powers of the singular values. The training sets `momentum` and the share `contra`. Groups with
-`value` beside `soap` mix SOAP's direction with the momentum.
+Aurora makes a wide matrix orthogonal three times. Before each time it scales the columns, and
+enlarges those that became small the last time. The script changes `momentum` and the share
+`contra` during training. Groups with `value` beside `soap` mix SOAP's direction with the momentum.
 """
 
 from optgen.spec import (
@@ -30,41 +29,41 @@ from optgen.spec import (
 )
 
 
-def size(x):
-    """Return the fourth root of the sum of the fourth powers of the singular values."""
+def schatten_norm(x):
+    """Return the Schatten 4-norm, (Σ σ⁴)^¼ over the singular values σ."""
     return sqrt(norm(x @ transpose(x)))
 
 
-def resized(x, length):
-    """Return a matrix scaled to a size."""
-    return x * (length / maximum(size(x), 1e-10))
+def rescale(x, new_norm):
+    """Return a matrix scaled to a Schatten norm."""
+    return x * (new_norm / maximum(schatten_norm(x), 1e-10))
 
 
-def polar(x):
-    """Return the next iterate of Newton-Schulz."""
+def newton_schulz(x):
+    """Return the matrix after one Newton-Schulz iteration."""
     y = x @ transpose(x)
     return 2 * x + (0.5 * y @ y - 1.5 * y) @ x
 
 
-def four(x):
-    """Return the fourth iterate of Newton-Schulz from a matrix."""
-    return polar(polar(polar(polar(x))))
+def four_iterations(x):
+    """Return the matrix after four Newton-Schulz iterations."""
+    return newton_schulz(newton_schulz(newton_schulz(newton_schulz(x))))
 
 
-def orthogonal(x):
-    return four(four(four(x / maximum(size(x), 1e-7))))
+def polar_factor(x):
+    return four_iterations(four_iterations(four_iterations(x / maximum(schatten_norm(x), 1e-7))))
 
 
-def scaled(d, o, share):
-    """Return new scales of the columns, from the orthogonal matrix that the old scales gave."""
+def next_column_scales(d, o, share):
+    """Return new scales of the columns. The old scales `d` gave the orthogonal matrix `o`."""
     return d * (share / maximum(col_sum(o**2), 1e-14)) ** 0.25
 
 
-def gram(old, x, beta):
+def mean_gram(old, x, beta):
     return lerp(old, x @ transpose(x), 1 - beta)
 
 
-def order(gram, basis):
+def sorting_permutation(gram, basis):
     """Return the permutation that sorts a basis by the covariance along each direction."""
     return descending(diag(transpose(basis) @ gram @ basis))
 
@@ -90,7 +89,7 @@ def Aurora(
     value=flag(False),
     contra=hyper(0.2, ge=0),
 ):
-    """Muon of wide matrices with even columns, less a share of the momentum, in SOAP's basis."""
+    """Contra-Muon in SOAP's basis; columns of wide matrices get nearly equal norms."""
     require(ndim(p) == 2, "Aurora takes matrices, not the shape {shape}")
 
     m = lerp(m, g, 1 - momentum)
@@ -104,25 +103,25 @@ def Aurora(
             y = lerp(u, U @ (x / root) @ transpose(W), 0.95)
         else:
             y = U @ (x / root) @ transpose(W)
-        u = y * maximum(size(u), 1e-8) / maximum(size(y), 1e-8)
+        u = y * maximum(schatten_norm(u), 1e-8) / maximum(schatten_norm(y), 1e-8)
 
     if rows(p) < cols(p):
         d = 1 / maximum(col_norm(u), 1e-7)
-        o = orthogonal(d * u)
-        d = scaled(d, o, rows(p) / cols(p))
-        o = orthogonal(d * u)
-        d = scaled(d, o, rows(p) / cols(p))
-        o = orthogonal(d * u)
+        o = polar_factor(d * u)
+        d = next_column_scales(d, o, rows(p) / cols(p))
+        o = polar_factor(d * u)
+        d = next_column_scales(d, o, rows(p) / cols(p))
+        o = polar_factor(d * u)
     else:
-        o = orthogonal(u)
-    o = resized(o - contra * resized(u, 1), size(o))
+        o = polar_factor(u)
+    o = rescale(o - contra * rescale(u, 1), schatten_norm(o))
     p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * o
 
     if soap:
-        L, R = gram(L, g, shampoo_beta), gram(R, transpose(g), shampoo_beta)
+        L, R = mean_gram(L, g, shampoo_beta), mean_gram(R, transpose(g), shampoo_beta)
         if t == 1:
             U, W = eigenvectors(L), eigenvectors(R)
         elif (t - 1) % precondition_frequency == 0:
-            S, T = order(L, U), order(R, W)
+            S, T = sorting_permutation(L, U), sorting_permutation(R, W)
             v = S @ v @ transpose(T)
             U, W = qr(L @ U @ transpose(S)), qr(R @ W @ transpose(T))

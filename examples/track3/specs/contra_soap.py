@@ -1,6 +1,6 @@
-"""Contra-Muon on a momentum that SOAP preconditions.
+"""Contra-Muon, with a momentum that SOAP preconditions in groups with `soap`.
 
-For groups with `soap`, the momentum is divided in SOAP's basis by the root of its second moment.
+In SOAP's basis the momentum is divided by the root of its second moment.
 """
 
 from optgen.spec import (
@@ -27,20 +27,29 @@ from optgen.spec import (
 )
 
 
-def unit(x):
+def unit_vector(x):
     return x / maximum(norm(x), 1e-10)
 
 
-def turned(x, v):
-    """Return the next direction of a power iteration, closer to the first singular vector."""
-    return unit(transpose(x) @ unit(x @ v))
+def power_iteration(x, v):
+    """Return the vector after one power iteration."""
+    return unit_vector(transpose(x) @ unit_vector(x @ v))
 
 
-def gram(old, x, beta):
+def leading_direction(x, v):
+    """Return an estimate of the first right singular vector, by five power iterations from v."""
+    v1 = power_iteration(x, v)
+    v2 = power_iteration(x, v1)
+    v3 = power_iteration(x, v2)
+    v4 = power_iteration(x, v3)
+    return power_iteration(x, v4)
+
+
+def mean_gram(old, x, beta):
     return lerp(old, x @ transpose(x), 1 - beta)
 
 
-def order(gram, basis):
+def sorting_permutation(gram, basis):
     """Return the permutation that sorts a basis by the covariance along each direction."""
     return descending(diag(transpose(basis) @ gram @ basis))
 
@@ -81,9 +90,10 @@ def ContraSOAP(
         u = y * norm(u) / maximum(norm(y), 1e-8)
 
     o = orthogonalize(u / (norm(u) + 1e-7), ns_coefficients, 12, 1)
-    v5 = turned(u, turned(u, turned(u, turned(u, turned(u, unit(transpose(0 * c + 1)))))))
-    less = o - contra * u / maximum(norm(u @ v5), 1e-10)
-    o = sqrt(maximum(1, rows(p) / cols(p))) * less * norm(o) / maximum(norm(less), 1e-10)
+    ones = transpose(0 * c + 1)
+    w = leading_direction(u, unit_vector(ones))
+    d = o - contra * u / maximum(norm(u @ w), 1e-10)
+    o = sqrt(maximum(1, rows(p) / cols(p))) * d * norm(o) / maximum(norm(d), 1e-10)
     if rows(p) >= cols(p):
         r = lerp(r, row_mean(o**2), 1 - beta2)
         u = o / sqrt(maximum(r, 1e-10))
@@ -93,10 +103,10 @@ def ContraSOAP(
     p = p - lr * u * norm(o) / maximum(norm(u), 1e-10)
 
     if soap:
-        L, R = gram(L, g, shampoo_beta), gram(R, transpose(g), shampoo_beta)
+        L, R = mean_gram(L, g, shampoo_beta), mean_gram(R, transpose(g), shampoo_beta)
         if t == 1:
             U, W = eigenvectors(L), eigenvectors(R)
         elif (t - 1) % precondition_frequency == 0:
-            S, T = order(L, U), order(R, W)
+            S, T = sorting_permutation(L, U), sorting_permutation(R, W)
             v = S @ v @ transpose(T)
             U, W = qr(L @ U @ transpose(S)), qr(R @ W @ transpose(T))

@@ -1,6 +1,6 @@
-"""KL-SOAP: each covariance is that of the gradient after the other covariance has whitened it.
+"""KL-SOAP: before each covariance is computed, the other covariance whitens the gradient.
 
-The momentum is kept in the rotated basis. The first step only finds the bases.
+The momentum is stored in the rotated basis. The first step only finds the bases.
 """
 
 from optgen.spec import (
@@ -25,12 +25,12 @@ from optgen.spec import (
 )
 
 
-def basis(x):
-    """Return the eigenvectors by descending eigenvalues."""
+def descending_eigenvectors(x):
+    """Return the eigenvectors, ordered by descending eigenvalues."""
     return eigenvectors(x) @ transpose(descending(eigenvalues(x)))
 
 
-def whitening(x):
+def inverse_sqrt(x):
     return minimum(1 / sqrt(maximum(x, 1e-30)), 4000)
 
 
@@ -62,7 +62,7 @@ def KLSOAP(
 
     if t == 1:
         L, R = g @ transpose(g) / cols(p), transpose(g) @ g / rows(p)
-        U, W = basis(L), basis(R)
+        U, W = descending_eigenvectors(L), descending_eigenvectors(R)
     else:
         x = transpose(U) @ g @ W
         m = lerp(m, x, 1 - beta1)
@@ -73,10 +73,10 @@ def KLSOAP(
         L = lerp(L, y @ transpose(y) / cols(p), 1 - shampoo_beta)
         R = lerp(R, transpose(z) @ z / rows(p), 1 - shampoo_beta)
         left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
-        a = whitening(lerp(1 / a**2, left, 1 - shampoo_beta))
-        b = whitening(lerp(1 / b**2, right, 1 - shampoo_beta))
+        a = inverse_sqrt(lerp(1 / a**2, left, 1 - shampoo_beta))
+        b = inverse_sqrt(lerp(1 / b**2, right, 1 - shampoo_beta))
         if (t - 1) % precondition_frequency == 0:
-            turned = U @ m @ transpose(W)
+            momentum = U @ m @ transpose(W)
             U, W = qr(L @ U), qr(R @ W)
-            m = transpose(U) @ turned @ W
+            m = transpose(U) @ momentum @ W
         p = p - lr * u

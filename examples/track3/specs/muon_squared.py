@@ -31,7 +31,7 @@ def MuonSquared(
     weight_decay=hyper(0.0, ge=0),
     ns_coefficients=hyper((2.0, -1.5, 0.5)),
 ):
-    """Muon of a momentum that the root mean squares of its elements scale."""
+    """Muon of a momentum whose elements are divided by roots of their second moments."""
     require(ndim(p) == 2, "MuonSquared takes matrices, not the shape {shape}")
 
     m = lerp(m, g, 1 - momentum)

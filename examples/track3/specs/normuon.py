@@ -1,4 +1,4 @@
-"""NorMuon as in track 3: Muon with a second moment for each row, or column of a wide matrix."""
+"""NorMuon as in track 3: Muon with a second moment per row, or per column of a wide matrix."""
 
 from optgen.spec import (
     col_mean,
@@ -33,7 +33,7 @@ def NorMuon(
     weight_decay=hyper(0.0, ge=0),
     ns_coefficients=hyper((2.0, -1.5, 0.5)),
 ):
-    """Muon whose rows or columns get equal sizes, without changing the norm (Li et al., 2025)."""
+    """Muon whose rows or columns get equal norms; the matrix keeps its norm (Li et al., 2025)."""
     require(ndim(p) == 2, "NorMuon takes matrices, not the shape {shape}")
 
     m = lerp(m, g, 1 - momentum)

@@ -1,7 +1,7 @@
 """Distributed Shampoo, grafted on Adam, as in Meta's package.
 
 The inverse fourth roots of both covariances, computed in every fifth step, give a direction, and
-Adam gives its length. Until the first roots, Adam gives both.
+Adam gives its length. Until the first roots are computed, Adam also gives the direction.
 """
 
 from optgen.spec import (

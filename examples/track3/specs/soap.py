@@ -19,8 +19,8 @@ from optgen.spec import (
 )
 
 
-def basis(x):
-    """Return the eigenvectors by descending eigenvalues."""
+def descending_eigenvectors(x):
+    """Return the eigenvectors, ordered by descending eigenvalues."""
     return eigenvectors(x) @ transpose(descending(eigenvalues(x)))
 
 
@@ -47,7 +47,7 @@ def SOAP(
     beta1, beta2 = betas
 
     if t == 1:
-        U, W = basis(g @ transpose(g)), basis(transpose(g) @ g)
+        U, W = descending_eigenvectors(g @ transpose(g)), descending_eigenvectors(transpose(g) @ g)
     m = lerp(m, g, 1 - beta1)
     L = lerp(L, g @ transpose(g), 1 - beta2)
     R = lerp(R, transpose(g) @ g, 1 - beta2)

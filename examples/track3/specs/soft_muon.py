@@ -1,8 +1,8 @@
 """Contra-Muon that gradually becomes Soft-Muon, with SOAP.
 
-Sizes are fourth roots of the sum of the fourth powers of the singular values. A mean of all
-Newton-Schulz iterates gradually replaces the orthogonal matrix: the training sets the shares
-`contra` and `soft`. Groups with `value` beside `soap` mix SOAP's direction with the momentum.
+A weighted sum of all Newton-Schulz iterates gradually replaces the orthogonal matrix: the script
+changes the shares `contra` and `soft` during training. Groups with `value` beside `soap` mix SOAP's
+direction with the momentum.
 """
 
 from optgen.spec import (
@@ -29,39 +29,39 @@ from optgen.spec import (
 )
 
 
-def size(x):
-    """Return the fourth root of the sum of the fourth powers of the singular values."""
+def schatten_norm(x):
+    """Return the Schatten 4-norm, (Σ σ⁴)^¼ over the singular values σ."""
     return sqrt(norm(x @ transpose(x)))
 
 
-def resized(x, length):
-    """Return a matrix scaled to a size."""
-    return x * (length / maximum(size(x), 1e-10))
+def rescale(x, new_norm):
+    """Return a matrix scaled to a Schatten norm."""
+    return x * (new_norm / maximum(schatten_norm(x), 1e-10))
 
 
-def polar(x):
-    """Return the next iterate of Newton-Schulz."""
+def newton_schulz(x):
+    """Return the matrix after one Newton-Schulz iteration."""
     y = x @ transpose(x)
     return 2 * x + (0.5 * y @ y - 1.5 * y) @ x
 
 
-def four(x):
-    """Return the fourth iterate of Newton-Schulz from a matrix."""
-    return polar(polar(polar(polar(x))))
+def four_iterations(x):
+    """Return the matrix after four Newton-Schulz iterations."""
+    return newton_schulz(newton_schulz(newton_schulz(newton_schulz(x))))
 
 
-def sum_of_four(x, a, b, c, d):
-    """Return the sum of a matrix and the next three iterates, weighted by a, b, c and d."""
-    y = polar(x)
-    z = polar(y)
-    return a * x + b * y + c * z + d * polar(z)
+def weighted_sum(x, a, b, c, d):
+    """Return the sum of an iterate and the next three, weighted by a, b, c and d."""
+    y = newton_schulz(x)
+    z = newton_schulz(y)
+    return a * x + b * y + c * z + d * newton_schulz(z)
 
 
-def gram(old, x, beta):
+def mean_gram(old, x, beta):
     return lerp(old, x @ transpose(x), 1 - beta)
 
 
-def order(gram, basis):
+def sorting_permutation(gram, basis):
     """Return the permutation that sorts a basis by the covariance along each direction."""
     return descending(diag(transpose(basis) @ gram @ basis))
 
@@ -91,7 +91,7 @@ def SoftMuon(
     contra=hyper(0.2, ge=0),
     soft=hyper(0.0, ge=0, le=1),
 ):
-    """Muon less a share of the momentum, mixed with softer directions, in SOAP's basis."""
+    """Contra-Muon in SOAP's basis, mixed with a sum of all Newton-Schulz iterates."""
     require(ndim(p) == 2, "SoftMuon takes matrices, not the shape {shape}")
 
     m = lerp(m, g, 1 - momentum)
@@ -105,30 +105,31 @@ def SoftMuon(
             y = lerp(u, U @ (x / root) @ transpose(W), 0.95)
         else:
             y = U @ (x / root) @ transpose(W)
-        u = y * maximum(size(u), 1e-8) / maximum(size(y), 1e-8)
+        u = y * maximum(schatten_norm(u), 1e-8) / maximum(schatten_norm(y), 1e-8)
 
-    x = u / maximum(size(u), 1e-7)
-    x4 = four(x)
-    x8 = four(x4)
-    o = four(x8)
-    s = sum_of_four(x, 0.1091613623, 0.07085664498, 0.05210528973, 0.05457295795)
-    s = s + sum_of_four(x4, 0.05011334061, 0.03334622198, 0.05022104481, 0.1053727358)
-    s = s + sum_of_four(x8, 0.1187323776, 0.1185061091, 0.1185059576, 0.1185059576)
-    mixed = lerp(resized(o - contra * resized(u, 1), size(o)), resized(s, size(o)), soft)
-    o = sqrt(maximum(1, rows(p) / cols(p))) * resized(mixed, size(o))
+    x = u / maximum(schatten_norm(u), 1e-7)
+    x4 = four_iterations(x)
+    x8 = four_iterations(x4)
+    o = four_iterations(x8)
+    s = weighted_sum(x, 0.1091613623, 0.07085664498, 0.05210528973, 0.05457295795)
+    s = s + weighted_sum(x4, 0.05011334061, 0.03334622198, 0.05022104481, 0.1053727358)
+    s = s + weighted_sum(x8, 0.1187323776, 0.1185061091, 0.1185059576, 0.1185059576)
+    contra_o = rescale(o - contra * rescale(u, 1), schatten_norm(o))
+    mixed = lerp(contra_o, rescale(s, schatten_norm(o)), soft)
+    o = sqrt(maximum(1, rows(p) / cols(p))) * rescale(mixed, schatten_norm(o))
     if rows(p) >= cols(p):
         r = lerp(r, row_mean(o**2), 1 - beta2)
         u = o / sqrt(maximum(r, 1e-10))
     else:
         c = lerp(c, col_mean(o**2), 1 - beta2)
         u = o / sqrt(maximum(c, 1e-10))
-    p = p - lr * resized(u, size(o))
+    p = p - lr * rescale(u, schatten_norm(o))
 
     if soap:
-        L, R = gram(L, g, shampoo_beta), gram(R, transpose(g), shampoo_beta)
+        L, R = mean_gram(L, g, shampoo_beta), mean_gram(R, transpose(g), shampoo_beta)
         if t == 1:
             U, W = eigenvectors(L), eigenvectors(R)
         elif (t - 1) % precondition_frequency == 0:
-            S, T = order(L, U), order(R, W)
+            S, T = sorting_permutation(L, U), sorting_permutation(R, W)
             v = S @ v @ transpose(T)
             U, W = qr(L @ U @ transpose(S)), qr(R @ W @ transpose(T))

@@ -1,7 +1,8 @@
-"""Contra-Muon with SOAP, which acts on some matrices through a gate.
+"""Contra-Muon with SOAP, which is gated for some matrices.
 
-Groups with `gated` beside `soap` take SOAP's direction only as far as it agrees with the momentum
-and the gradient. The training sets the bounds of the gate, `trust`.
+Groups with `gated` beside `soap` mix the momentum with SOAP's direction: the more SOAP's direction
+agrees with the momentum and the gradient, the larger is its share. The script changes the bounds of
+this share, `trust`, during training.
 """
 
 from optgen.spec import (
@@ -31,24 +32,33 @@ from optgen.spec import (
 )
 
 
-def unit(x):
+def unit_vector(x):
     return x / maximum(norm(x), 1e-10)
 
 
-def turned(x, v):
-    """Return the next direction of a power iteration, closer to the first singular vector."""
-    return unit(transpose(x) @ unit(x @ v))
+def power_iteration(x, v):
+    """Return the vector after one power iteration."""
+    return unit_vector(transpose(x) @ unit_vector(x @ v))
+
+
+def leading_direction(x, v):
+    """Return an estimate of the first right singular vector, by five power iterations from v."""
+    v1 = power_iteration(x, v)
+    v2 = power_iteration(x, v1)
+    v3 = power_iteration(x, v2)
+    v4 = power_iteration(x, v3)
+    return power_iteration(x, v4)
 
 
 def cosine(x, y):
     return sum(x * y) / maximum(norm(x) * norm(y), 1e-8)
 
 
-def gram(old, x, beta):
+def mean_gram(old, x, beta):
     return lerp(old, x @ transpose(x), 1 - beta)
 
 
-def order(gram, basis):
+def sorting_permutation(gram, basis):
     """Return the permutation that sorts a basis by the covariance along each direction."""
     return descending(diag(transpose(basis) @ gram @ basis))
 
@@ -79,7 +89,7 @@ def TrustLight(
     gated=flag(False),
     trust=hyper((0.45, 0.85), ge=0, le=1),
 ):
-    """Contra-Muon, in some groups with SOAP's direction, which a gate may mix with the momentum."""
+    """Contra-Muon, in some groups with SOAP's direction, or a gated mix of it and the momentum."""
     require(ndim(p) == 2, "TrustLight takes matrices, not the shape {shape}")
 
     m = lerp(m, g, 1 - momentum)
@@ -93,16 +103,17 @@ def TrustLight(
         y = U @ (x / root) @ transpose(W)
         y = y * norm(u) / maximum(norm(y), 1e-8)
         if gated:
-            agreed = clamp((cosine(y, u) - 0.2) / 0.8, 0, 1)
+            agreement = clamp((cosine(y, u) - 0.2) / 0.8, 0, 1)
             gain = clamp(cosine(y, g) / maximum(cosine(u, g), 1e-8), 0, 1)
-            y = lerp(u, y, clamp(agreed * gain, trust[0], trust[1]))
+            y = lerp(u, y, clamp(agreement * gain, trust[0], trust[1]))
             y = y * maximum(norm(u), 1e-8) / maximum(norm(y), 1e-8)
         u = y
 
     o = orthogonalize(u / (norm(u) + 1e-7), ns_coefficients, 12, 1)
-    v5 = turned(u, turned(u, turned(u, turned(u, turned(u, unit(transpose(0 * c + 1)))))))
-    less = o - contra * u / maximum(norm(u @ v5), 1e-10)
-    o = sqrt(maximum(1, rows(p) / cols(p))) * less * norm(o) / maximum(norm(less), 1e-10)
+    ones = transpose(0 * c + 1)
+    w = leading_direction(u, unit_vector(ones))
+    d = o - contra * u / maximum(norm(u @ w), 1e-10)
+    o = sqrt(maximum(1, rows(p) / cols(p))) * d * norm(o) / maximum(norm(d), 1e-10)
     if rows(p) >= cols(p):
         r = lerp(r, row_mean(o**2), 1 - beta2)
         u = o / sqrt(maximum(r, 1e-10))
@@ -112,10 +123,10 @@ def TrustLight(
     p = p - lr * u * norm(o) / maximum(norm(u), 1e-10)
 
     if soap:
-        L, R = gram(L, g, shampoo_beta), gram(R, transpose(g), shampoo_beta)
+        L, R = mean_gram(L, g, shampoo_beta), mean_gram(R, transpose(g), shampoo_beta)
         if t == 1:
             U, W = eigenvectors(L), eigenvectors(R)
         elif (t - 1) % precondition_frequency == 0:
-            S, T = order(L, U), order(R, W)
+            S, T = sorting_permutation(L, U), sorting_permutation(R, W)
             v = S @ v @ transpose(T)
             U, W = qr(L @ U @ transpose(S)), qr(R @ W @ transpose(T))

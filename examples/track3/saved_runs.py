@@ -11,13 +11,13 @@ from examples.track3.training import Run, Setup
 
 
 @dataclass
-class Measured:
+class SavedRuns:
     """The runs of one setup.
 
     Attributes:
-        path: the file.
+        path: the JSON file.
         setup: the setup of all runs.
-        tuning: the runs of the search for learning rates, with one seed.
+        tuning: the runs of the search for the baselines' learning rates, all with one seed.
         runs: all other runs.
     """
 
@@ -27,8 +27,8 @@ class Measured:
     runs: list[Run] = field(default_factory=list)
 
     @classmethod
-    def load(cls, path: Path, setup: Setup) -> Measured:
-        """Read a file, or begin one.
+    def load(cls, path: Path, setup: Setup) -> SavedRuns:
+        """Return the runs of a file, or no runs if there is no file.
 
         Raises:
             SystemExit: the file has runs of another setup.
@@ -38,7 +38,7 @@ class Measured:
         known = json.loads(path.read_text(encoding="utf-8"))
         if known["setup"] != dataclasses.asdict(setup):
             raise SystemExit(
-                f"{path} has runs of {known['setup']}, and these would be of "
+                f"{path} has runs of {known['setup']}, but the new runs would be of "
                 f"{dataclasses.asdict(setup)}: name another file by --out"
             )
         tuning, runs = ([Run(**run) for run in known[part]] for part in ("tuning", "runs"))
@@ -53,11 +53,11 @@ class Measured:
         body = ",\n".join(f'  "{part}": {text}' for part, text in parts.items())
         self.path.write_text(f"{{\n{body}\n}}\n", encoding="utf-8")
 
-    def of(self, name: str) -> list[Run]:
+    def runs_of(self, name: str) -> list[Run]:
         """Return the runs of a result or of a baseline."""
         return [run for run in self.runs if run.name == name]
 
-    def best(self, name: str) -> Run:
-        """Return the run with the least last loss in the search for a baseline."""
-        tried = [run for run in self.tuning if run.name == name]
-        return min(tried, key=lambda run: run.last(self.setup))
+    def best_tuning_run(self, name: str) -> Run:
+        """Return the tuning run of a baseline that has the lowest last loss."""
+        tuning = [run for run in self.tuning if run.name == name]
+        return min(tuning, key=lambda run: run.last_loss(self.setup))
