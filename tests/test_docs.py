@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from optgen import __version__, emit
 from optgen.cli.app import app
-from optgen.ir.ops import CALLABLE
+from optgen.ir.ops import CALLABLE_OPS
 from optgen.lowerings.forloop import FORLOOP
 from optgen.optim._published import PUBLISHED
 from optgen.runtime.fused_cpu.toolchain import compiler
@@ -109,7 +109,7 @@ def test_the_language_page_is_complete() -> None:
     """The page has every op and every option of a declaration."""
     options = (*signature._STATE_OPTIONS, *signature._HYPER_OPTIONS, "keywords", "group", "base")
 
-    assert [w for w in CALLABLE if f"`{w}(" not in LANGUAGE] == []
+    assert [w for w in CALLABLE_OPS if f"`{w}(" not in LANGUAGE] == []
     assert [o for o in options if f"{o}=" not in LANGUAGE] == []
 
 

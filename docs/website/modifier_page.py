@@ -108,7 +108,7 @@ def _states(base: str, algorithm: Algorithm, doc: Docstring) -> str:
     """Return the states that the modifier adds, and their bytes."""
     (plain, *_) = read_spec(SPECS / f"{'adam' if base == 'adamw' else base}.py")
     known = {state.key for state in plain.states}
-    added = [state for state in algorithm.kept_states() if state.key not in known]
+    added = [state for state in algorithm.checkpoint_states() if state.key not in known]
     if not added:
         return "It adds no state."
     texts = {item.name: item.text for item in doc.items("State")}

@@ -124,7 +124,7 @@ def kept_states(
         options: values of hyperparameters; other hyperparameters have their defaults.
     """
     values = {hyper.name: hyper.default for hyper in algorithm.hypers} | dict(options)
-    for state in algorithm.kept_states():
+    for state in algorithm.checkpoint_states():
         if state.of_group:
             continue
         name = (state.when or "").removeprefix("not ")

@@ -142,7 +142,7 @@ def _only_matrices(algorithm: Algorithm) -> bool:
     return any(
         state.shape in ("row", "col") or not isinstance(state.shape, str)
         for state in kept_by_vectors
-    ) or any(r.of_param for r in algorithm.requires)
+    ) or any(r.is_about_param for r in algorithm.requires)
 
 
 def _row(
@@ -173,7 +173,7 @@ def _cell(algorithm: Algorithm, shape: Shape | None, precision: Precision) -> st
 def _optional(algorithm: Algorithm) -> str:
     """Return the states that exist only with arguments other than the defaults."""
     usual = {s.key for shape in (TALL, WIDE, VECTOR) for s in kept_states(algorithm, shape, {})}
-    optional = [s for s in algorithm.kept_states() if s.key not in usual and not s.of_group]
+    optional = [s for s in algorithm.checkpoint_states() if s.key not in usual and not s.of_group]
     return ", ".join(f"`{s.key}` ({_condition(s)})" for s in optional)
 
 

@@ -35,7 +35,7 @@ def _modifier_row(name: str) -> tuple[str, ...]:
 
 def _row(algorithm: Algorithm) -> tuple[str, ...]:
     states = textwrap.shorten(
-        ", ".join(_state(s) for s in algorithm.kept_states()) or "-", 100, placeholder=" …"
+        ", ".join(_state(s) for s in algorithm.checkpoint_states()) or "-", 100, placeholder=" …"
     )
     if algorithm.base:
         states = f"as {algorithm.base}"

@@ -8,12 +8,12 @@ from typing import Literal
 
 from optgen.ir.nodes import NOWHERE, Call, Expr, Place, Program, Ref, expressions, walk
 from optgen.ir.ops import (
-    BY_ROW,
     LINEAR_ALGEBRA,
     MATRIX_OPS,
     PROPERTIES,
     RANDOM_OPS,
     REDUCTIONS,
+    ROW_WISE_OPS,
     STORAGE_OPS,
     WIDE_OPS,
 )
@@ -32,8 +32,8 @@ MATRIX_SHAPES = (
     *(("rows", RANK), ("cols", RANK), (RANK, "rows"), (RANK, "cols")),
 )
 """Shapes of states that are matrices: squares first, then thin ones."""
-NARROW = ("bfloat16", "float16")
-"""Dtypes of 16 bits that a state can declare (see compute_dtype.py)."""
+NARROW_DTYPES = ("bfloat16", "float16")
+"""Dtypes of 16 bits that a state can declare."""
 QUANTIZED = "8bit"
 """The dtype of a quantized state: codes of 8 bits, and a float32 scale for each block of them."""
 QUANTIZED_BLOCKS = (64, 128, 256, 512)
@@ -42,9 +42,9 @@ QUANTIZED_MAPS = ("dynamic", "linear")
 
 @dataclass(frozen=True)
 class Bounds:
-    """Range of numbers that a hyperparameter accepts. A bound of None does not limit it.
+    """Range of numbers that a hyperparameter accepts. A bound of None does not limit the range.
 
-    If `whole`, it accepts only whole numbers.
+    If `whole`, the range has only whole numbers.
     """
 
     ge: float | None = None
@@ -54,7 +54,7 @@ class Bounds:
     whole: bool = False
 
     def admits(self, value: float) -> bool:
-        """Tell whether a number lies in the range. NaN does only if all fields are the defaults."""
+        """Tell whether a number lies in the range. NaN lies only in the range without limits."""
         return (
             (self.ge is None or value >= self.ge)
             and (self.gt is None or value > self.gt)
@@ -69,8 +69,8 @@ class Hyper:
     """A hyperparameter: a constructor argument and a key of the param group.
 
     * `fixed`: a key of the group, but no constructor argument.
-    * `error`: the message for a value out of bounds, with `{}` for the value. For a tuple,
-      `{index}` or `{number}` stand for the place in the tuple, counted from 0 or from 1.
+    * `error`: the message for a value out of bounds, with `{}` for the value. For a tuple, its
+      position in the tuple is `{index}`, counted from 0, or `{number}`, counted from 1.
     * `optional`: may be None. In a tuple, a number may be None if its default is None.
     * `tensor`: whether a one-element tensor is accepted: "never", "always", "capturable" (with
       foreach only if capturable), or "number" (always, but nothing is computed in its dtype).
@@ -96,7 +96,7 @@ class Hyper:
 
     @property
     def size(self) -> int:
-        """The number of its values: the length of a tuple, else 1."""
+        """The number of values: the length of a tuple, else 1."""
         return len(self.default) if isinstance(self.default, tuple) else 1
 
     def may_be_none(self, index: int = 0) -> bool:
@@ -165,7 +165,7 @@ class Require:
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
     @property
-    def of_param(self) -> bool:
+    def is_about_param(self) -> bool:
         """Tell whether the condition is about the parameter."""
         return any(isinstance(e, Call) and e.op in PROPERTIES for e in walk(self.condition))
 
@@ -177,7 +177,8 @@ class Algorithm:
     * `param`, `grad`, `step`: the rule's names for the parameter, its gradient and the number of
       steps taken (None: the rule counts no steps).
     * `counter`: the type of the step count in a checkpoint, a 0-dim tensor or an int.
-    * `base`: the algorithm whose rule this is, with other defaults; None for a rule of its own.
+    * `base`: the name of the algorithm whose rule this one uses with other defaults; None for a
+      rule of its own.
     * `keywords`, `group`: the order of arguments and of group keys, if not the spec's own.
       Arguments after "*" in `keywords` are keyword-only.
     * `gradient`: "dense"; "rows", if sparse gradients work too; or "sparse_only".
@@ -185,11 +186,12 @@ class Algorithm:
     * `scalar_device`: the device of the step count and of scalar states in a group that is neither
       fused nor capturable: "cpu", or "param" for the parameter's device.
     * `lists`: the lists that a function (`@elementwise`) takes, in the author's order; () for an
-      optimizer. One tensor of each is updated as a parameter is: `param` is the first list that
-      the rule writes, `grad` the first that it only reads, and all others are `states`.
+      optimizer. The first list that the rule writes has the role of the parameter (`param`), the
+      first that it only reads that of the gradient (`grad`), and all others are `states`.
     * `programs`: the functions that an optimizer's `train()` and `eval()` run; () if it has no
       such methods.
     * `zero_grad`: whether a step leaves the gradients at zero.
+    * `is_sweep`: whether it is a function that `outline_sweeps` made of a rule's statements.
     """
 
     name: str
@@ -213,22 +215,23 @@ class Algorithm:
     lists: tuple[str, ...] = ()
     programs: tuple[ModeProgram, ...] = ()
     zero_grad: bool = False
+    is_sweep: bool = False
     source: str = field(default="", compare=False, repr=False)
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
     @property
     def elementwise(self) -> bool:
-        """Tell whether the update of an element needs no other element, and no shape.
+        """Tell whether the update of an element depends on no other element, and on no shape.
 
         A rule with a state of the group is not elementwise, because its parameters step together.
         """
-        not_by_element = (*self.factor_states(), *self.matrix_states(), *self.group_states())
-        return not self._whole_tensor_ops() and not not_by_element
+        other_states = (*self.factor_states(), *self.matrix_states(), *self.group_states())
+        return not self._whole_tensor_ops() and not other_states
 
     @property
     def by_row(self) -> bool:
         """Tell whether each row of a parameter is updated without reading other rows."""
-        return self._whole_tensor_ops() <= BY_ROW and not any(self.group_states())
+        return self._whole_tensor_ops() <= ROW_WISE_OPS and not any(self.group_states())
 
     def _whole_tensor_ops(self) -> set[str]:
         """Return the ops in the rule that depend on more of a parameter than one element.
@@ -244,12 +247,12 @@ class Algorithm:
         return any(state.dtype == QUANTIZED for state in self.states)
 
     @property
-    def rounds(self) -> bool:
+    def has_storage_ops(self) -> bool:
         """Tell whether the rule rounds values to the parameter's dtype."""
         return not self._ops().isdisjoint(STORAGE_OPS)
 
     @property
-    def draws(self) -> bool:
+    def has_random_ops(self) -> bool:
         """Tell whether the rule draws a random number for each position in the parameter."""
         return not self._ops().isdisjoint(RANDOM_OPS)
 
@@ -281,17 +284,17 @@ class Algorithm:
 
     @property
     def is_function(self) -> bool:
-        """Tell whether it is a function over lists, which has no class and no state of its own."""
+        """Tell whether this is a function over lists, which has no class and no own state."""
         return bool(self.lists)
 
     @property
     def stem(self) -> str:
-        """The name of its kernels: the function's own name, or the module's for an optimizer."""
+        """The name of the kernels: a function's own name, or the module of an optimizer."""
         return self.name if self.is_function else self.module
 
     @property
     def folder(self) -> str:
-        """The folder of its generated files: the module's, or for a function one inside it."""
+        """The folder of the generated files: the module's, or for a function a folder inside it."""
         return f"{self.module}/{self.name}" if self.is_function else self.module
 
     @property
@@ -312,8 +315,8 @@ class Algorithm:
         """Return the hyperparameter with a name, or None."""
         return next((h for h in self.hypers if h.name == name), None)
 
-    def existence(self, symbol: str) -> Expr | None:
-        """Return the condition under which a state exists; None if it always does."""
+    def existence_condition(self, symbol: str) -> Expr | None:
+        """Return the condition under which a state exists; None if it exists always."""
         state = self.state(symbol)
         if state is None or state.when is None:
             return None
@@ -325,8 +328,8 @@ class Algorithm:
             holds = Ref(name) if hyper.type == "flag" else Call("truth", (Ref(name),))
         return holds if name == state.when else Call("not", (holds,))
 
-    def kept_states(self) -> Iterator[State]:
-        """Yield the states that a checkpoint has: all but the extra inputs."""
+    def checkpoint_states(self) -> Iterator[State]:
+        """Yield the states that a checkpoint holds: all but the extra inputs."""
         return (s for s in self.states if not s.given)
 
     def extra_inputs(self) -> Iterator[State]:

@@ -52,10 +52,10 @@ class Kind:
         return self.axes is Axes.NONE and self.stage < Stage.DEVICE
 
     def join(self, other: Kind) -> Kind:
-        """Return the kind of a value computed from both, element by element.
+        """Return the kind of a value computed, element by element, from a value of each kind.
 
         Raises:
-            AxesError: their shapes do not fit.
+            AxesError: the shapes do not fit.
         """
         if self is other or self == other:
             return self
@@ -86,7 +86,7 @@ _KINDS_OF_OPS = {
 """The kinds of the ops whose kind does not depend on their operands."""
 _KEPT_BY_PREFIX = {"row": Axes.MATRIX | HEIGHT, "col": Axes.MATRIX | WIDTH}
 _KEPT_AXES = {name: _KEPT_BY_PREFIX.get(name.partition("_")[0], 0) for name in REDUCTIONS}
-"""Mask of the axes that each reduction keeps."""
+"""For each reduction, the mask of the axes that it keeps."""
 
 
 def declared_kinds(algorithm: Algorithm) -> dict[str, Kind]:

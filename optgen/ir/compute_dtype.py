@@ -8,8 +8,8 @@ from optgen.ir.algorithm import Algorithm
 def widens(algorithm: Algorithm) -> bool:
     """Tell whether every lowering computes in float32 or wider, whatever the tensors' dtypes.
 
-    They do if the rule rounds values to the parameter's dtype or draws random numbers, or if a
-    state of several numbers declares a dtype.
+    The lowerings do so if the rule rounds values to the parameter's dtype or draws random numbers,
+    or if a state that is not "scalar" declares a dtype.
     """
     declares = any(state.dtype and state.shape != "scalar" for state in algorithm.states)
-    return declares or algorithm.rounds or algorithm.draws
+    return declares or algorithm.has_storage_ops or algorithm.has_random_ops

@@ -1,4 +1,4 @@
-"""Recognize statements that copy a value, and values that are written as a sum of one term."""
+"""Recognize statements that copy a value, also where the copy is a linear form of one term."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from optgen.ir.nodes import Assign, Const, Expr, Linear, Ref, Term
 
 def is_self_copy(stmt: Assign) -> bool:
     """Tell whether a statement only copies a name to its next version."""
-    source = copied(stmt)
+    source = copy_source(stmt)
     return source is not None and source.name == stmt.target.name
 
 
-def copied(stmt: Assign) -> Ref | None:
+def copy_source(stmt: Assign) -> Ref | None:
     """Return the source of a statement that is a plain copy, else None."""
     source = only_factor(stmt.value)
     return source if isinstance(source, Ref) else None

@@ -1,8 +1,8 @@
 """Evaluate a rule on float64 tensors, one parameter at a time: the reference for all lowerings.
 
 Every lowering is tested against this module, so it is simple and never optimized. It runs the
-statements in the author's order and takes the branch whose condition holds. Parameters whose rule
-reduces over several of them are evaluated together, each up to the next such reduction.
+statements in the author's order and takes the branch whose condition holds. If a rule reduces over
+several parameters, they are evaluated together: each waits at the reduction for the others.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from optgen.ir.random_numbers import positions
 from optgen.ir.rank import RANK
 from optgen.ir.state_values import (
     Values,
+    as_scalar_tensor,
     dtype_of,
     exists,
     initial_value,
-    number,
     shape_of,
     stored_value,
 )
@@ -41,7 +41,7 @@ def evaluate(
     storage: torch.dtype | None = None,
     index: int = 0,
 ) -> tuple[Tensor, dict[str, Any]]:
-    """Take one step of one parameter, the only one of its group. Nothing is changed in place.
+    """Take one step of a parameter that is alone in its group. Nothing is changed in place.
 
     Args:
         algorithm: the rule.
@@ -59,8 +59,8 @@ def evaluate(
         The new parameter (float64), and the new states by key, with "step" if the rule has a step
         count.
     """
-    only = Member(hypers, param, grad, state, scalar_dtype, storage, index)
-    (result,) = evaluate_together(algorithm, [only])
+    member = Member(hypers, param, grad, state, scalar_dtype, storage, index)
+    (result,) = evaluate_together(algorithm, [member])
     return result
 
 
@@ -68,8 +68,8 @@ def evaluate(
 class Member:
     """One parameter of a step, with the arguments of `evaluate`.
 
-    `index` is its number in the optimizer, and `group` the number of its group. Members of a group
-    have equal states of the group.
+    `index` is its number in the optimizer, and `group` the number of its group. Members of one
+    group have equal group states.
     """
 
     hypers: Mapping[str, Any]
@@ -89,7 +89,7 @@ def evaluate_together(
     steps = [_step_of(algorithm, member) for member in members]
     results: dict[int, tuple[Tensor, dict[str, Any]]] = {}
     # All three dicts have the indices of members as keys.
-    waiting: dict[int, tuple[str, Tensor]] = {}  # the reductions that steps have asked for
+    waiting: dict[int, tuple[str, Tensor]] = {}  # the reductions at which steps wait
     answers: dict[int, Tensor | None] = dict.fromkeys(range(len(steps)))
     while answers:
         for index, answer in answers.items():
@@ -97,24 +97,25 @@ def evaluate_together(
                 waiting[index] = steps[index].send(answer)
             except StopIteration as end:
                 results[index] = end.value
-        answers = _reduced_together(waiting, members)
-        waiting = {index: asked for index, asked in waiting.items() if index not in answers}
+        answers = _results_of_reductions(waiting, members)
+        waiting = {index: call for index, call in waiting.items() if index not in answers}
     return [results[index] for index in range(len(steps))]
 
 
-def _reduced_together(
+def _results_of_reductions(
     waiting: Mapping[int, tuple[str, Tensor]], members: Sequence[Member]
 ) -> dict[int, Tensor | None]:
-    """Return the results of the reductions over a group, by the index of the member.
+    """Return the results of the reductions over groups, by the index of the member.
 
-    If no such reduction waits, return the results of the reductions over all groups.
+    If no step waits at a reduction over a group, return those of the reductions over all groups.
     """
     in_groups = [index for index, (op, _) in waiting.items() if op.startswith("group_")]
-    together: dict[int, list[int]] = {}
+    indices_by_group: dict[int, list[int]] = {}
     for index in in_groups or waiting:
-        together.setdefault(members[index].group if in_groups else 0, []).append(index)
+        group = members[index].group if in_groups else 0
+        indices_by_group.setdefault(group, []).append(index)
     answers: dict[int, Tensor | None] = {}
-    for indices in together.values():
+    for indices in indices_by_group.values():
         op, _ = waiting[indices[0]]
         result = OPS[op].meaning(*(waiting[index][1] for index in indices))
         answers |= dict.fromkeys(indices, result)
@@ -136,7 +137,7 @@ def _step_of(
         algorithm.param: param.detach().double(),
         algorithm.grad: grad.detach().double(),
     }
-    values |= {name: number(value) for name, value in hypers.items()}
+    values |= {name: as_scalar_tensor(value) for name, value in hypers.items()}
     existing = [s for s in algorithm.states if exists(s, {**hypers, **properties})]
     for s in existing:
         old = state.get(s.key)
@@ -147,7 +148,7 @@ def _step_of(
     fresh = {s.symbol for s in existing if state.get(s.key) is None}
     step = float(state.get("step", 0.0)) + 1.0
     if algorithm.step:
-        values[algorithm.step] = number(step)
+        values[algorithm.step] = as_scalar_tensor(step)
     yield from _Step(algorithm, values, fresh, properties, scalar_dtype).run(algorithm.rule)
     new_state = {s.key: stored_value(s, values[s.symbol], storage) for s in existing}
     new_param = values[algorithm.param]
@@ -158,10 +159,10 @@ def _step_of(
 def evaluate_function(
     algorithm: Algorithm, hypers: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Apply a function over lists to one tensor of each list; return the written ones by name."""
-    others = {s.key: tensors[s.symbol].double() for s in algorithm.states}
+    """Apply a function to one tensor of each of its lists; return the written tensors by name."""
+    other_lists = {s.key: tensors[s.symbol].double() for s in algorithm.states}
     inputs = (tensors[algorithm.param], tensors[algorithm.grad])
-    param, state = evaluate(algorithm, hypers, *inputs, others)
+    param, state = evaluate(algorithm, hypers, *inputs, other_lists)
     written = {s.symbol: state[s.key] for s in algorithm.states if s.written}
     return {algorithm.param: param, **written}
 
@@ -195,7 +196,7 @@ class _Step:
     values: Values
     fresh: set[str]
     properties: Mapping[str, bool | float]
-    dtype: torch.dtype
+    scalar_dtype: torch.dtype
 
     def __post_init__(self) -> None:
         self.kinds: dict[str, Kind] = declared_kinds(self.algorithm)
@@ -207,54 +208,54 @@ class _Step:
                     self.values[target.name] = yield op, self.value(operand)
                     self.kinds[target.name] = self.kind(value)
                 case Assign(target, value):
-                    self.values[target.name] = self.assigned(stmt)
+                    self.values[target.name] = self.assigned_value(stmt)
                     self.kinds[target.name] = self.kind(value)
                 case If(condition, then, orelse):
                     yield from self.run(then if bool(self.value(condition)) else orelse)
 
-    def assigned(self, stmt: Assign) -> Any:
+    def assigned_value(self, stmt: Assign) -> Any:
         """Return the assigned value. A scalar state is computed and rounded in its own dtype."""
         state = self.algorithm.state(stmt.target.name)
         if state is None or state.shape != "scalar":
             return self.value(stmt.value)
-        return self.value(stmt.value, rounded=state).to(dtype_of(state, self.dtype))
+        return self.value(stmt.value, target=state).to(dtype_of(state, self.scalar_dtype))
 
-    def value(self, expr: Expr, rounded: State | None = None) -> Any:
+    def value(self, expr: Expr, target: State | None = None) -> Any:
         """Return the value of an expression.
 
-        `rounded` is the scalar state being assigned. Operations that read it use its dtype.
+        `target` is the scalar state being assigned. Operations that read it use its dtype.
         """
         match expr:
             case Const(value):
-                return number(value)
+                return as_scalar_tensor(value)
             case Ref(name):
                 return _as_dtype(torch.float64, self.values[name])
             case Call("fresh", (Ref(name),)):
                 return torch.tensor(name in self.fresh)
             case Call(op, _) if op in self.properties:
-                return number(self.properties[op])
+                return as_scalar_tensor(self.properties[op])
             case Call(op, args) if op in RANDOM_OPS:
                 elements = positions(self.values[self.algorithm.param])
                 return OPS[op].meaning(elements, *map(self.value, args))
             case Call("item", (values_of, Const(int() as index))):
                 return self.value(values_of)[index]
             case Call("truth" | "is_none" as op, (a,)):
-                value = self.value(a, rounded)
-                if op == "is_none" or value is None:
-                    return torch.tensor((value is None) is (op == "is_none"))
-                return value != 0
+                value = self.value(a, target)
+                if op == "truth" and value is not None:
+                    return value != 0
+                return torch.tensor(op == "is_none" and value is None)
             case Call("and" | "or" as op, (a, b)):
-                left = self.value(a, rounded)
-                decided = left.ndim == 0 and bool(left) is (op == "or")
-                right = self.neutral(op, b) if decided else self.value(b, rounded)
+                left = self.value(a, target)
+                left_decides = left.ndim == 0 and bool(left) is (op == "or")
+                right = self.neutral_operand(op, b) if left_decides else self.value(b, target)
                 return OPS[op].meaning(left, right)
             case Call("==" | "!=" as op, (a, b)) if _is_choice(self.values, a, b):
                 return torch.tensor(OPS[op].meaning(*(self.value(e) for e in (a, b))))
             case Call(op, args):
-                operands = [self.value(a, rounded) for a in args]
-                if rounded is not None and any(r.name == rounded.symbol for r in refs(expr)):
+                operands = [self.value(a, target) for a in args]
+                if target is not None and any(r.name == target.symbol for r in refs(expr)):
                     # torch computes with a 0-dim tensor, and with results of it, in its dtype.
-                    dtype = dtype_of(rounded, self.dtype)
+                    dtype = dtype_of(target, self.scalar_dtype)
                     result = OPS[op].meaning(*(_as_dtype(dtype, o) for o in operands))
                     return _as_dtype(torch.float64, result)
                 return OPS[op].meaning(*operands)
@@ -263,7 +264,7 @@ class _Step:
                     "a linear form belongs to a plan, but the evaluator runs algorithms"
                 )
 
-    def neutral(self, op: str, expr: Expr) -> Tensor:
+    def neutral_operand(self, op: str, expr: Expr) -> Tensor:
         """Return the neutral operand of and/or, in the shape of the operand that is skipped."""
         param: Tensor = self.values[self.algorithm.param]
         shape = shape_of(self.kind(expr).axes, param, self.values.get(RANK))
@@ -281,7 +282,7 @@ def _as_dtype(dtype: torch.dtype, value: Any) -> Any:
 
 
 def _is_choice(values: Values, *operands: Expr) -> bool:
-    """Tell whether an operand of a comparison is a string or None, not a number."""
+    """Tell whether one of the operands is a string or None, not a number."""
     return any(
         isinstance(e, Const | Ref)
         and isinstance(e.value if isinstance(e, Const) else values[e.name], str | None)

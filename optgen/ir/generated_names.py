@@ -1,4 +1,4 @@
-"""Define the names in generated code: those derived from a variable, and those it reserves."""
+"""Define names in generated code: those derived from a variable's name, and reserved names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RUNTIME_NAMES: dict[str, tuple[str, ...]] = {
         *("singular_vectors", "trace", "transpose"),
     ),
     "eager.working_copies": (
-        *("equal_lists", "working_copy", "working_number", "working_value", "write_back"),
+        *("equal_sublists", "working_copy", "working_number", "working_value", "write_back"),
         *("empty_like", "write_number"),
     ),
     "eager.sweep_functions": ("sweep_function",),
@@ -50,7 +50,7 @@ RUNTIME_NAMES: dict[str, tuple[str, ...]] = {
     "eager.random_numbers": ("gaussian", "random", "random16"),
     "eager.wide_reductions": ("all_max", "all_sum", "group_max", "group_sum"),
     "eager.tensor_lists": ("TensorList",),
-    "eager.storage": (
+    "eager.rounding": (
         *("in_wider_dtype", "rounded", "rounded_at_random", "rounded_down", "rounded_up", "wider"),
     ),
     "sharded.driver": ("Update",),
@@ -87,9 +87,9 @@ def upper_case_name(name: str) -> str:
 
 
 def escaped(name: str, reserved: Collection[str]) -> str:
-    """Return the name; append an underscore if it is reserved, or reserved plus underscores.
+    """Return the name, with an underscore appended if it is reserved.
 
-    So names that differ stay different: `sum` becomes `sum_`, and `sum_` becomes `sum__`.
+    `sum` becomes `sum_`, and `sum_` becomes `sum__`: so names that differ stay different.
     """
     return f"{name}_" if name.rstrip("_") in reserved else name
 
@@ -124,7 +124,7 @@ def is_free(name: str, others: Iterable[str]) -> bool:
 
 
 def free_name(wanted: str, others: Iterable[str]) -> str:
-    """Return the wanted name if it is free; else append the first number that makes it free."""
+    """Return the wanted name if it is free; else the wanted name with the first number that is."""
     taken = set(others)
     numbered = (f"{wanted}{n if n > 1 else ''}" for n in count(1))
     return next(name for name in numbered if is_free(name, taken))

@@ -14,8 +14,8 @@ from torch import linalg
 def orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
     """Return x with its singular values driven towards 1, by steps of Newton-Schulz.
 
-    A step is an odd polynomial of degree 5. `coefficients` has three numbers for each step in turn.
-    The last three numbers hold for all later steps.
+    A step is an odd polynomial of degree 5. `coefficients` has three numbers for each step in turn,
+    and all later steps use the last three.
     """
     tall = x.shape[-2] > x.shape[-1]
     y = x.mT if tall else x
@@ -82,7 +82,7 @@ def inverse_root(x: Any, n: Any, eps: Any) -> Any:
 
 
 def _eigh(x: Any) -> Any:
-    """Return eigenvalues and eigenvectors.
+    """Return the eigenvalues and eigenvectors of a symmetric matrix.
 
     They are NaN for a matrix with elements that are not finite, where LAPACK would raise an error.
     """

@@ -1,4 +1,4 @@
-"""Define the axes of values, and which axes an op of linear algebra takes and gives.
+"""Define the axes of values, and the axes of operands and results in linear algebra.
 
 Each of the last two axes of a value has the size `rows`, `cols`, `rank` or 1. Sizes are symbols
 here: two shapes fit if they fit for every parameter. The rank is a hyperparameter; its value for a
@@ -45,7 +45,7 @@ class Axes(IntEnum):
 
 
 SIZES = ("rows", "cols", "rank")
-"""Sizes of an axis other than 1, as errors write them."""
+"""Sizes of an axis, except 1, as errors write them."""
 
 _HEIGHTS = {_HEIGHT_ROWS: "rows", _HEIGHT_COLS: "cols", _HEIGHT_RANK: "rank", 0: "1"}
 _WIDTHS = {_WIDTH_COLS: "cols", _WIDTH_ROWS: "rows", _WIDTH_RANK: "rank", 0: "1"}
@@ -67,7 +67,7 @@ _BY_ROW = {square: Axes(square & (1 | HEIGHT)) for square in SQUARES}
 
 
 class AxesError(Exception):
-    """Values whose shapes do not fit; `hint` says how to make them fit."""
+    """Error for values whose shapes do not fit; `hint` says how to make them fit."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -158,7 +158,7 @@ def _axes_of_singular_vectors(matrix: Axes) -> Axes:
 
 
 def _axes_of_permutation(by_row: Axes) -> Axes:
-    """Return the axes of the square matrix that permutes values, one per row of this matrix."""
+    """Return the axes of the square matrix that permutes these values, one for each of its rows."""
     for square, values in _BY_ROW.items():
         if by_row is values:
             return square

@@ -1,6 +1,6 @@
 """Define the ops of the language: for each its arity, category, meaning on tensors, and LaTeX.
 
-A meaning uses tensor methods only. So it holds for 0-dim tensors (scalars) and for tensors of any
+A meaning is computed by torch. So it holds for 0-dim tensors (scalars) and for tensors of any
 shape, with torch's NaN, signed zero and infinity. Each lowering prints ops in its own way; a test
 requires an entry for every pair of op and lowering.
 """
@@ -133,7 +133,7 @@ _TABLE = (
     ),
     OpInfo("clamp", 3, "function", _clamp, r"\operatorname{{clamp}}({0}, {1}, {2})"),
     OpInfo("lerp", 3, "function", _lerp, r"\operatorname{{lerp}}({0}, {1}, {2})"),
-    # The last operand is the machine epsilon of the parameter's dtype; the reader adds it.
+    # The last operand is the machine epsilon of the parameter's dtype; the spec reader adds it.
     OpInfo("rounded", 2, "storage", rounded, r"\operatorname{{rd}}({0})"),
     OpInfo("rounded_down", 2, "storage", rounded_down, r"\operatorname{{rd}}_{{\downarrow}}({0})"),
     OpInfo("rounded_up", 2, "storage", rounded_up, r"\operatorname{{rd}}_{{\uparrow}}({0})"),
@@ -145,7 +145,7 @@ _TABLE = (
         r"\operatorname{{rd}}_{{\updownarrow}}({0}; {1})",
     ),
     # The operands are the seed, the stream, the step count, and the number of the call in the rule.
-    # The reader adds the last two. A meaning takes the positions of the elements first.
+    # The spec reader adds the last two. The first argument of a meaning is the elements' positions.
     OpInfo("random", 4, "random", random, r"U^{{({3})}}_{{{0}, {1}, {2}}}"),
     OpInfo("random16", 4, "random", random16, r"\tilde{{U}}^{{({3})}}_{{{0}, {1}, {2}}}"),
     # A lookup computes no new number: it returns or tests a value that is known already.
@@ -179,8 +179,9 @@ _TABLE = (
     OpInfo("norm", 1, "reduction", lambda x: (x * x).sum().sqrt(), r"\left\|{0}\right\|_2"),
     OpInfo("rms", 1, "reduction", lambda x: (x * x).mean().sqrt(), r"\operatorname{{rms}}({0})"),
     OpInfo("max_abs", 1, "reduction", _max_abs, r"\left\|{0}\right\|_\infty"),
-    # A wide reduction takes one number of each parameter: of a param group, or of all groups. Its
-    # meaning takes all these numbers. A wide reduction is always the whole value of a statement.
+    # A wide reduction takes one number per parameter of a param group, or of all groups. Its
+    # meaning takes the numbers of all these parameters. A wide reduction
+    # is always the whole value of a statement.
     OpInfo("group_sum", 1, "wide reduction", _sum_of_sorted, _wide_latex("sum", "group")),
     OpInfo("group_max", 1, "wide reduction", _largest, _wide_latex("max", "group")),
     OpInfo("all_sum", 1, "wide reduction", _sum_of_sorted, _wide_latex("sum", "all")),
@@ -193,7 +194,7 @@ _TABLE = (
         linear_algebra.orthogonalize,
         r"\operatorname{{NewtonSchulz}}_{{{2}}}({0};\, {1}, {3})",
     ),
-    # Linear algebra works on whole matrices too. A rule with these ops is never cut into sweeps.
+    # An op of linear algebra takes whole matrices too. A rule that has one is not cut into sweeps.
     OpInfo("@", 2, "linear algebra", lambda a, b: a @ b, r"{0} \, {1}"),
     OpInfo("transpose", 1, "linear algebra", lambda x: x.mT, r"{0}^{{\top}}"),
     OpInfo("identity", 1, "linear algebra", linear_algebra.identity, "I_{{{0}}}"),
@@ -228,7 +229,7 @@ _TABLE = (
         linear_algebra.inverse_root,
         r"({0} + {2} I)^{{-1 / {1}}}",
     ),
-    # The second operand is the rank of the parameter's matrices; the reader computes it.
+    # The second operand is the rank of the parameter's matrices; the spec reader computes it.
     OpInfo(
         "singular_vectors",
         2,
@@ -249,25 +250,25 @@ FACTS: tuple[str, ...] = ("factored", "tall")
 """Shape predicates: `when=` may name them, and plans are specialized for their values."""
 REDUCTIONS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "reduction")
 AXIS_REDUCTIONS: tuple[str, ...] = tuple(op for op in REDUCTIONS if op.startswith(("row_", "col_")))
-"""Reductions to a number for each row or column."""
+"""Reductions to one number per row or per column."""
 
 MAXIMA: frozenset[str] = frozenset(("max_abs", "row_max_abs", "col_max_abs"))
-"""Reductions that take the largest magnitude. All others add up."""
+"""Reductions that take the largest magnitude. All other reductions add up."""
 WIDE_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "wide reduction")
-"""Reductions of one number of each parameter: over a param group, or over all groups."""
+"""Reductions of one number per parameter: over a param group, or over all groups."""
 
 RANDOM_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "random")
-"""Functions of the position of an element in the parameter."""
+"""Ops that draw a random number for each position in the parameter."""
 
 MATRIX_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "matrix")
 LINEAR_ALGEBRA: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "linear algebra")
-DRAWS: tuple[str, ...] = (*RANDOM_OPS, "gaussian")
-"""Functions of a seed, a stream, the step count and the number of the call in the rule."""
+DRAWING_OPS: tuple[str, ...] = (*RANDOM_OPS, "gaussian")
+"""Ops that draw random numbers: from a seed, a stream, the step count and the call's number."""
 
 STORAGE_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "storage")
 """Functions of elements whose meaning depends on the dtype that the parameter is stored in."""
 
-BY_ROW: frozenset[str] = frozenset(
+ROW_WISE_OPS: frozenset[str] = frozenset(
     ("row_sum", "row_mean", "row_norm", "row_rms", "row_max_abs", "cols", "machine_eps")
 )
 """Ops whose result for a row depends on that row only."""
@@ -282,7 +283,7 @@ SHADOWABLE_FUNCTIONS: frozenset[str] = frozenset(
 Generated code calls them only if the spec does.
 """
 
-CALLABLE: tuple[str, ...] = (
+CALLABLE_OPS: tuple[str, ...] = (
     *FUNCTIONS,
     *STORAGE_OPS,
     *RANDOM_OPS,
@@ -295,14 +296,14 @@ CALLABLE: tuple[str, ...] = (
 """Functions that a spec may call."""
 
 CONDITION_OPERANDS = {"where": 1, "and": 2, "or": 2, "not": 1}
-"""Number of operands that are conditions, by op. They are its first operands."""
+"""For each op with conditions as its first operands, the number of these operands."""
 
-BY_ELEMENT: tuple[str, ...] = tuple(
+ELEMENTWISE_OPS: tuple[str, ...] = tuple(
     op
     for op in OPS
     if op not in (*PROPERTIES, *REDUCTIONS, *WIDE_OPS, *MATRIX_OPS, *LINEAR_ALGEBRA, *RANDOM_OPS)
 )
-"""Ops that every lowering prints inside a sweep: they work element by element."""
+"""Ops that work element by element. Every lowering prints them inside a sweep."""
 
 PRECEDENCE = {
     "or": 1,

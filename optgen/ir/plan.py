@@ -1,11 +1,11 @@
 """Define a plan: the scalar program and the phases that update one bucket of tensors.
 
-`scalars` computes every number that a sweep needs, once per parameter and in float64, from the
-step count, the hyperparameters and the scalar states. A `Sweep` is one pass over memory. In its
-body, tensor values are `Linear` forms and other ops on such forms. The coefficients of a form are
-numbers, named scalars or their negations. An elementwise rule is one sweep. A reduction ends a
-phase: a sweep accumulates the sum, and a `Finish` computes what the next sweep reads. A matrix op
-ends a phase too, as a `MatrixCall`.
+The scalar program computes every number that a sweep needs, once per parameter and in float64. It
+reads the step count, the hyperparameters and the scalar states. A `Sweep` is one pass over memory.
+In its body, tensor values are `Linear` forms and other ops on such forms. The coefficients of a
+form are numbers, named scalars or their negations. An elementwise rule is one sweep. A reduction
+ends a phase: a sweep accumulates the sum, and a `Finish` computes the values that the next sweep
+reads. A matrix op ends a phase too, as a `MatrixCall`.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Finish:
     """The program between two sweeps, which computes numbers, rows and columns.
 
     It reads reductions, scalars, properties of the parameter, and row and column states. It
-    assigns row and column states, which it also stores, and what later phases read. A reduction
-    of row or column values (`mean(row_var)`) is a statement of its own.
+    assigns row and column states, which it also stores, and names that later phases read. A
+    reduction of row or column values (`mean(row_var)`) is a statement of its own.
     """
 
     body: Program
@@ -91,15 +91,15 @@ class HostCall:
 
 @dataclass(frozen=True)
 class MatrixCall(HostCall):
-    """A matrix op between two sweeps; `args[0]` is a local that the sweep before has stored."""
+    """A matrix op between two sweeps; `args[0]` is a local stream that the first sweep stores."""
 
 
 @dataclass(frozen=True)
 class WideCall(HostCall):
     """A reduction over parameters between two finishes; `args[0]` is one number per parameter.
 
-    If there is a `condition`, which is about hyperparameters, the host calls the op only where it
-    holds. Only Triton's plans have such calls. Elsewhere a `Finish` has the reduction.
+    A `condition` is about hyperparameters; the host calls the op only if it holds. Only Triton's
+    plans have such calls. In other plans the reduction is a statement of a `Finish`.
     """
 
     condition: Expr | None = None
@@ -127,7 +127,7 @@ class Plan:
 
     @property
     def is_cut(self) -> bool:
-        """Tell whether it has several phases, because of a reduction or a matrix op."""
+        """Tell whether the plan has several phases, because of a reduction or a matrix op."""
         return len(self.phases) > 1
 
     @property
@@ -192,7 +192,7 @@ def is_reduction(value: Expr) -> bool:
 
 
 def is_maximum(value: Expr) -> bool:
-    """Tell whether a value is a reduction to the largest magnitude, and not to a sum."""
+    """Tell whether a value is a reduction to the largest magnitude, not to a sum."""
     return isinstance(value, Call) and value.op in MAXIMA
 
 
@@ -260,7 +260,7 @@ def streams_of_sweep(
     call_inputs: tuple[str, ...] = (),
     call_results: tuple[str, ...] = (),
 ) -> tuple[Stream, ...]:
-    """Return the streams that one of several sweeps touches, in the usual order.
+    """Return the streams that one of several sweeps touches, in the order of `streams_of`.
 
     A sweep over random numbers alone gets the parameter, whose size it needs.
 

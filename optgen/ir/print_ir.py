@@ -10,15 +10,16 @@ from optgen.ir.ops import ATOM, PRECEDENCE
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep
 
 
-def to_text(what: Algorithm | Plan) -> str:
+def to_text(ir: Algorithm | Plan) -> str:
     """Return the text of an algorithm or plan: one statement a line, versions as `name.version`."""
-    if isinstance(what, Algorithm):
-        return "\n".join([_header(what), *_statements(what.rule, "  ")]) + "\n"
-    lines = [f"plan {what.algorithm.name}", "scalars", *_statements(what.scalars, "  ")]
-    number = 0
-    for phase in what.phases:
-        number += isinstance(phase, Sweep)
-        lines += _phase(phase, number)
+    if isinstance(ir, Algorithm):
+        return "\n".join([_header(ir), *_statements(ir.rule, "  ")]) + "\n"
+    lines = [f"plan {ir.algorithm.name}", "scalars", *_statements(ir.scalars, "  ")]
+    sweeps = 0
+    for phase in ir.phases:
+        if isinstance(phase, Sweep):
+            sweeps += 1
+        lines += _phase(phase, sweeps)
     return "\n".join(lines) + "\n"
 
 
@@ -74,12 +75,12 @@ def _text(expr: Expr) -> tuple[str, int]:
         case Call("item", (values, Const(index))):
             return f"{expr_text(values)}[{index}]", ATOM
         case Call("neg" | "not" as op, (a,)):
-            sign = "-" if op == "neg" else "not "
-            return sign + _inside(a, PRECEDENCE[op]), PRECEDENCE[op]
+            operator = "-" if op == "neg" else "not "
+            return operator + _operand_text(a, PRECEDENCE[op]), PRECEDENCE[op]
         case Call(op, (a, b)) if op in PRECEDENCE:
             level = PRECEDENCE[op]
             left, right = (level + 1, level) if op == "**" else (level, level + 1)
-            return f"{_inside(a, left)} {op} {_inside(b, right)}", level
+            return f"{_operand_text(a, left)} {op} {_operand_text(b, right)}", level
         case Call(op, args):
             return f"{op}({', '.join(expr_text(a) for a in args)})", ATOM
 
@@ -88,14 +89,14 @@ def _is_negative(value: object) -> bool:
     return isinstance(value, int | float) and value < 0
 
 
-def _inside(expr: Expr, level: int) -> str:
+def _operand_text(expr: Expr, level: int) -> str:
     """Return the text of an operand, in parentheses if its precedence is below a level."""
     text, precedence = _text(expr)
     return text if precedence >= level else f"({text})"
 
 
 def _term(term: Term) -> str:
-    parts = [_inside(term.coefficient, PRECEDENCE["*"] + 1)]
-    parts += [_inside(f, PRECEDENCE["*"] + 1) for f in term.factors]
+    parts = [_operand_text(term.coefficient, PRECEDENCE["*"] + 1)]
+    parts += [_operand_text(f, PRECEDENCE["*"] + 1) for f in term.factors]
     text = " * ".join(parts)
-    return text + "".join(f" / {_inside(d, ATOM)}" for d in term.divisors)
+    return text + "".join(f" / {_operand_text(d, ATOM)}" for d in term.divisors)

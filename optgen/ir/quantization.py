@@ -14,8 +14,8 @@ A value gets the nearest code: c is rounded to an integer, ties to even (of c + 
 There is one exception: if no value of a block has its sign bit set, c is at least 1 for values that
 are not 0. So a mean of squares, by which a rule divides, does not become 0.
 
-A block whose largest magnitude is below 2**-100 becomes zeros. If the magnitude is 2**126 or more,
-infinite or NaN, the whole block becomes NaN.
+A block whose scale is below 2**-100 becomes zeros. If the scale is 2**126 or more, infinite or NaN,
+the whole block becomes NaN.
 """
 
 from __future__ import annotations
@@ -39,27 +39,29 @@ def quantized(values: Tensor, block: int, code_map: str, min_elements: int = 0) 
     scales = blocks.abs().amax(dim=1, keepdim=True)
     shares = blocks.abs() / scales
     not_zero = ~blocks.signbit().any(dim=1, keepdim=True) & (blocks > 0)
-    held = torch.copysign(nearest_shares(shares, code_map, not_zero) * scales, blocks)
-    held = torch.where(scales < SMALLEST_SCALE, 0.0, held)
-    held = torch.where(scales < TOO_LARGE_SCALE, held, torch.nan)
-    return held.flatten()[: len(flat)].view(values.shape).to(torch.float32)
+    rounded = torch.copysign(nearest_shares(shares, code_map, not_zero) * scales, blocks)
+    rounded = torch.where(scales < SMALLEST_SCALE, 0.0, rounded)
+    rounded = torch.where(scales < TOO_LARGE_SCALE, rounded, torch.nan)
+    return rounded.flatten()[: len(flat)].view(values.shape).to(torch.float32)
 
 
 def nearest_shares(shares: Tensor, code_map: str, not_zero: Tensor) -> Tensor:
     """Return the nearest shares that codes stand for. Where `not_zero`, code 0 is left out."""
     if code_map == "linear":
         return torch.maximum((shares * 127).round(), not_zero) / 127
-    codes_plus_1 = torch.maximum((128 * _exp(_log(shares) / 4)).round(), 1.0 + not_zero)
-    return torch.where(codes_plus_1 > 1, _exp(4 * _log(codes_plus_1 / 128)), 0.0)
+    fourth_roots = _piecewise_exp2(_piecewise_log2(shares) / 4)
+    codes_plus_1 = torch.maximum((128 * fourth_roots).round(), 1.0 + not_zero)
+    nearest = _piecewise_exp2(4 * _piecewise_log2(codes_plus_1 / 128))
+    return torch.where(codes_plus_1 > 1, nearest, 0.0)
 
 
-def _log(x: Tensor) -> Tensor:
+def _piecewise_log2(x: Tensor) -> Tensor:
     """Return log2 of positive numbers, with straight lines between powers of 2; of 0, -1022."""
     mantissa, exponent = torch.frexp(x)  # a mantissa is at least 1/2
     return torch.where(x > 0, exponent + (2 * mantissa - 1) - 1, -1022.0)
 
 
-def _exp(y: Tensor) -> Tensor:
-    """Return the inverse of `_log`."""
+def _piecewise_exp2(y: Tensor) -> Tensor:
+    """Return the inverse of `_piecewise_log2`."""
     whole = y.floor()
     return torch.ldexp(1 + (y - whole), whole)

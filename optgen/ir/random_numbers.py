@@ -1,4 +1,4 @@
-"""Compute random numbers from counters, as the evaluator does: Threefry-2x32 with 13 rounds.
+"""Compute random numbers from counters, for the evaluator: Threefry-2x32 with 13 rounds.
 
 Threefry is a keyed bijection of 64 bits: Salmon, Moraes, Dror and Shaw, "Parallel random numbers:
 as easy as 1, 2, 3" (SC 2011), section 4.2. The authors know no statistical flaw of 13 rounds or
@@ -6,7 +6,7 @@ more (threefry.h of their library Random123). A number depends only on its seed,
 call and position. So the numbers are the same in any order of computation, and nothing is stored
 between steps.
 
-Numbers of 16 bits come from a cheaper bijection of 32 bits, which a block of Threefry keys.
+Numbers of 16 bits come from a cheaper bijection of 32 bits, whose key is a block of Threefry.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY = 0x1BD11BDA
 _MULTIPLIERS = (0xED5AD4BB, 0xAC4C1B51, 0x31848BAB)
 _SHIFTS = (17, 11, 15, 14)
-_FAR = 0x9E3779B9  # what 2**32 counters add to a key
+_KEY_INCREMENT = 0x9E3779B9  # added to a key once for each 2**32 counters
 
 
 def threefry(key: tuple[int, int], low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,8 +49,7 @@ def threefry(key: tuple[int, int], low: Tensor, high: Tensor) -> tuple[Tensor, T
 def random(elements: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor) -> Tensor:
     """Return numbers in [0, 1), multiples of 2**-24, for elements at these positions (int64).
 
-    Two elements share a block. An even position takes the first word of it, the next position the
-    second.
+    Two elements share a block: an even position takes its first word, the next position the second.
     """
     first, second = _block(elements >> 1, seed, stream, step, call)
     return (torch.where(elements & 1 == 0, first, second) >> 8).double() / 2**24
@@ -59,22 +58,23 @@ def random(elements: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: T
 def random16(elements: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor) -> Tensor:
     """Return numbers in [0, 1), multiples of 2**-16, for elements at these positions (int64).
 
-    An even position has the lower half of a word, and the next position the upper half. The first
-    block of the stream keys all words.
+    An even position takes the lower half of a word, the next position the upper half. The first
+    block of the stream is the key of all words.
     """
-    first = torch.zeros((), dtype=torch.int64, device=elements.device)
-    word = permuted(elements >> 1, _block(first, seed, stream, step, call))
+    first_block = torch.zeros((), dtype=torch.int64, device=elements.device)
+    word = permuted(elements >> 1, _block(first_block, seed, stream, step, call))
     return torch.where(elements & 1 == 0, word & 0xFFFF, word >> 16).double() / 2**16
 
 
 def permuted(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
     """Return a word of 32 bits for each counter, as int64.
 
-    This is the permutation triple32 of Chris Wellons's hash-prospector, with a key: the first word
-    is added to the counter and combined (xor) with the second product, the second with the first.
-    A counter of more than 32 bits changes the first word by its upper half.
+    This is the permutation triple32 of Chris Wellons's hash-prospector, with a key. The first word
+    of the key is added to the counter, and combined by xor after the first product. The second word
+    is combined before the first product. The upper half of a counter that has more than 32 bits
+    changes the first word.
     """
-    first = (key[0] + (counters >> 32) * _FAR) & _WORD
+    first = (key[0] + (counters >> 32) * _KEY_INCREMENT) & _WORD
     x = (counters + first) & _WORD
     x = (x ^ x >> _SHIFTS[0] ^ key[1]) * _MULTIPLIERS[0] & _WORD
     x = (x ^ x >> _SHIFTS[1] ^ first) * _MULTIPLIERS[1] & _WORD
@@ -95,9 +95,9 @@ def gaussian(x: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor
 def _block(
     blocks: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the two words of each numbered block.
+    """Return the two words of each block, given the blocks' numbers.
 
-    The key has the seed, the call and the step. The counter has the block and the stream.
+    The key consists of the seed, the call and the step, the counter of the block and the stream.
     """
     key = _as_int(seed) | _as_int(call) << 24, _as_int(step) & _WORD
     high = blocks >> 32 | _as_int(stream) << 8

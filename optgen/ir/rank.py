@@ -5,7 +5,7 @@ from __future__ import annotations
 from optgen.ir.nodes import Call, Expr, Ref
 
 RANK = "rank"
-"""The name of the hyperparameter, and of this size in the shapes of states."""
+"""The name of the hyperparameter, and of a size in the shapes of states."""
 
 
 def effective_rank(param: str) -> Expr:

@@ -1,4 +1,4 @@
-"""Compute values of states for the evaluator: before the first step, and as they are stored."""
+"""Compute values of states for the evaluator: initial values, and values as they are stored."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from optgen.ir.rank import RANK
 Values = dict[str, Any]
 
 
-def number(value: Any) -> Any:
+def as_scalar_tensor(value: Any) -> Any:
     """Convert numbers and bools, also those in a tuple, to 0-dim tensors; keep None and strings."""
     if isinstance(value, tuple | list):
-        return tuple(number(v) for v in value)
+        return tuple(as_scalar_tensor(v) for v in value)
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -32,8 +32,8 @@ def exists(state: State, known: Mapping[str, Any]) -> bool:
     """Tell whether a state exists, given the values of hyperparameters and shape predicates."""
     if state.when is None:
         return True
-    truth = bool(known[state.when.removeprefix("not ")])
-    return truth is not state.when.startswith("not ")
+    holds = bool(known[state.when.removeprefix("not ")])
+    return not holds if state.when.startswith("not ") else holds
 
 
 def initial_value(
@@ -43,7 +43,7 @@ def initial_value(
     if state.init == "index":
         return torch.tensor(float(index), dtype=dtype_of(state, scalar_dtype))
     name = algorithm.param if state.init == "p" else state.init
-    start: Tensor = values[name] if isinstance(name, str) else number(name)
+    start: Tensor = values[name] if isinstance(name, str) else as_scalar_tensor(name)
     if state.shape == "scalar":
         return start.to(dtype_of(state, scalar_dtype))
     axes = declared_kinds(algorithm)[state.symbol].axes

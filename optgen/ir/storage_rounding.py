@@ -26,19 +26,19 @@ _FORMATS = {
 
 def rounded(x: Any, eps: Any) -> Any:
     """Return the nearest numbers that the format holds, ties to even."""
-    narrow = _FORMATS.get(eps.item())
-    return getattr(x, narrow.cast)().to(x.dtype) if narrow else x.clone()
+    narrow_format = _FORMATS.get(eps.item())
+    return getattr(x, narrow_format.cast)().to(x.dtype) if narrow_format else x.clone()
 
 
 def rounded_down(x: Any, eps: Any) -> Any:
     """Return the largest numbers that the format holds and that are not above x."""
-    narrow = _FORMATS.get(eps.item())
-    if narrow is None:
+    narrow_format = _FORMATS.get(eps.item())
+    if narrow_format is None:
         return x.clone()
-    exponent = x.abs().clamp(narrow.tiny, narrow.largest).frexp().exponent - 1
+    exponent = x.abs().clamp(narrow_format.tiny, narrow_format.largest).frexp().exponent - 1
     spacing = x.new_tensor(2.0).pow(exponent) * eps
-    down = ((x / spacing).floor() * spacing).clamp(max=narrow.largest)
-    down = down.where(down >= -narrow.largest, -math.inf)
+    down = ((x / spacing).floor() * spacing).clamp(max=narrow_format.largest)
+    down = down.where(down >= -narrow_format.largest, -math.inf)
     return down.where(x.isfinite(), x)
 
 

@@ -1,6 +1,6 @@
 """Verify the invariants of algorithms and plans that later passes rely on.
 
-Tests call this after every pass, and `passes/plan.py` calls it for a rule that is cut into phases.
+Tests run these checks after every pass, and `passes/plan.py` for a rule that is cut into phases.
 A printer turns all versions of a name into one mutable variable. So a read is correct only if its
 version is the last one written on every path that leads to the read.
 """
@@ -41,7 +41,7 @@ __all__ = ["StaleReadError", "VerifyError", "verify_algorithm", "verify_plan", "
 
 
 def verify_algorithm(algorithm: Algorithm) -> None:
-    """Check an algorithm whose names have versions, as `to_ssa` returns it.
+    """Check an algorithm in SSA form, as `to_ssa` returns it.
 
     Raises:
         VerifyError: an invariant is broken; the message shows the expression.
@@ -89,12 +89,12 @@ _INPUT = frozenset((0,))  # the version of a declared name before the rule
 
 
 def _only(ref: Ref) -> frozenset[int]:
-    """Return the versions that a variable holds after the write of `ref`: only that of `ref`."""
+    """Return the versions that a variable holds after a write of `ref`: its version alone."""
     return frozenset((ref.version,))
 
 
 class _Phases:
-    """Walk over the phases of a plan, with the version of each tensor that is in memory."""
+    """Walk over the phases of a plan, and note which versions of each tensor are in memory."""
 
     def __init__(self, plan: Plan, forms: _Forms | None) -> None:
         declared = declared_kinds(plan.algorithm)
@@ -136,7 +136,7 @@ class _Phases:
 
 @dataclass
 class _Forms:
-    """Check that tensor values are linear forms, including all their operands."""
+    """Check that tensor values are linear forms, and that these have valid operands."""
 
     kinds: Mapping[Ref, Kind]
     hoisted: bool
@@ -239,8 +239,8 @@ def _check_ops(expr: Expr) -> None:
 def _check_streams(plan: Plan, sweep: Sweep) -> None:
     """Check that a sweep touches its streams in the usual order, and stores what it assigns.
 
-    In a plan of several sweeps, a sweep may touch fewer streams, and leave stores to a later sweep.
-    Locals come last.
+    In a plan of several phases, a sweep may touch fewer streams, and may leave stores to a later
+    sweep. Local streams come last.
     """
     algorithm, is_cut = plan.algorithm, plan.is_cut
     names = [s.name for s in sweep.streams if s.role != "local"]

@@ -1,4 +1,4 @@
-"""Check, on every path of a program, that each read sees the version it names."""
+"""Check, on every path of a program, that each read finds the version that it names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from optgen.ir.binding_times import Kind, kind_of
-from optgen.ir.copies import copied, is_self_copy
+from optgen.ir.copies import copy_source, is_self_copy
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns, children
 from optgen.ir.ops import PROPERTIES
 from optgen.ir.print_ir import expr_text
@@ -30,7 +30,8 @@ class StaleReadError(VerifyError):
 class _Past:
     """The programs that ran before a statement.
 
-    `rerun` runs them again with more known conditions. `conditions` are those of their branches.
+    `rerun` runs them again on a path with more known conditions, and returns the versions after
+    them. `conditions` are the conditions of their branches.
     """
 
     rerun: Callable[[Path], Versions]
@@ -41,9 +42,9 @@ class _Past:
 class Paths:
     """Walk over every path of a program, with the current version of each name.
 
-    With `copies`, both arms of a branch end in the same version of a name, if need be by a copy.
-    A plan leaves these copies out. So without `copies`, a version that nothing writes (that is not
-    in `written`) stands for the version before it.
+    With `copies`, both arms of a branch end in the same version of a name; one arm may copy it. A
+    plan leaves such copies out. So without `copies`, a version that is not in `written`, because
+    only a copy would write it, stands for the version before it.
     """
 
     kinds: Mapping[Ref, Kind]
@@ -80,7 +81,7 @@ class Paths:
                     differs = other.target == stmt.target and other.value != stmt.value
                     if differs and not _exclude_each_other(path, other_path):
                         fail("assigned two values on one path", stmt.target)
-                now[stmt.target.name] = _held_after(stmt, now)
+                now[stmt.target.name] = _versions_after(stmt, now)
                 done.append((stmt, path))
             else:
                 stmt = _positive(stmt)
@@ -116,9 +117,9 @@ class Paths:
         self.read(stmt.condition, before, path)
         if kind_of(stmt.condition, self.kinds.__getitem__).is_tensor:
             fail("an if on a tensor", stmt.condition)
-        taken = path.get(stmt.condition)
-        if taken is not None:  # an outer branch on the same condition: the other arm is dead
-            live, dead = (stmt.then, stmt.orelse) if taken else (stmt.orelse, stmt.then)
+        known = path.get(stmt.condition)
+        if known is not None:  # an outer branch has the same condition, so one arm is dead
+            live, dead = (stmt.then, stmt.orelse) if known else (stmt.orelse, stmt.then)
             return _after_taken_arm(before, self.run(live, before, path, done, past), dead)
         then = self.run(stmt.then, starts[True], {**path, stmt.condition: True}, done, past)
         orelse = self.run(stmt.orelse, starts[False], {**path, stmt.condition: False}, done, past)
@@ -143,7 +144,7 @@ class Paths:
         return after
 
     def read(self, expr: Expr, now: Versions, path: Path) -> None:
-        """Check that each name an expression reads has that version here, except in properties."""
+        """Check each name that an expression reads. `fresh` and properties read no value."""
         match expr:
             case Ref():
                 self.read_ref(expr, now, path)
@@ -154,7 +155,7 @@ class Paths:
                     self.read(child, now, path)
 
     def read_ref(self, ref: Ref, now: Versions, path: Path) -> None:
-        """Check that a name is defined and has the version that is read."""
+        """Check that a name is defined, and that its variable holds the version that is read."""
         if ref not in self.kinds:
             fail("a name without a kind", ref)
         if ref.name not in now:
@@ -177,7 +178,7 @@ class SweepPaths(Paths):
     inputs: Versions = field(default_factory=dict)
 
     def read_ref(self, ref: Ref, now: Versions, path: Path) -> None:
-        """Check one name. A scalar must have the version that the scalar program leaves."""
+        """Check one name. The variable of a scalar holds what the scalar program leaves in it."""
         if ref in self.kinds and self.kinds[ref].is_scalar:
             self.scalar_paths.read_ref(ref, self._scalars_on(path), path)
         else:
@@ -207,10 +208,10 @@ def _positive(stmt: If) -> If:
     return stmt
 
 
-def _held_after(stmt: Assign, now: Versions) -> frozenset[int]:
+def _versions_after(stmt: Assign, now: Versions) -> frozenset[int]:
     """Return the versions that the target's variable holds after an assignment."""
     written = frozenset((stmt.target.version,))
-    source = copied(stmt) if is_self_copy(stmt) else None
+    source = copy_source(stmt) if is_self_copy(stmt) else None
     held = now.get(stmt.target.name, frozenset())
     return held | written if source is not None and source.version in held else written
 
@@ -218,8 +219,8 @@ def _held_after(stmt: Assign, now: Versions) -> frozenset[int]:
 def _after_taken_arm(before: Versions, taken: Versions, dead: Program) -> Versions:
     """Return the versions after a branch of which one arm is dead on this path.
 
-    Statements after the branch read a variable by the version of the arm that assigns it. So a
-    variable that only the dead arm assigns also holds the last version of that arm.
+    If only the dead arm assigns a variable, statements after the branch read the last version of
+    the dead arm. So the variable also holds that version.
     """
     joined = {a.target.name: frozenset((a.target.version,)) for a in assigns(dead)}
     return {

@@ -22,7 +22,7 @@ from optgen.lowerings.python.function import (
     unpacking_target,
     widened,
 )
-from optgen.lowerings.python.phase_printer import phases
+from optgen.lowerings.python.phase_printer import phase_body
 from optgen.lowerings.python.phase_syntax import SHARDED, TENSOR_LISTS
 from optgen.lowerings.python.random_calls import (
     defaults_before_draws,
@@ -86,7 +86,7 @@ def _sharded_update(plan: Plan) -> Iterator[Function]:
     because both depend on the whole parameter.
     """
     arguments, plan = keywords(plan), fresh_as_keywords(plan)
-    body = phases(plan, SHARDED) if plan.is_cut else _loop(plan, ", collectives")
+    body = phase_body(plan, SHARDED) if plan.is_cut else _loop(plan, ", collectives")
     scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param), body.reads)
     if plan.is_cut:
         about, returns = "Yield the reductions that all ranks complete together.", "Update"
@@ -114,7 +114,7 @@ def _loop(plan: Plan, draw_arguments: str = "") -> Body:
     `draw_arguments` are further arguments of calls that draw, as text that begins with a comma.
     """
     if plan.is_cut:
-        return phases(plan, TENSOR_LISTS)
+        return phase_body(plan, TENSOR_LISTS)
     plan, draws = name_random(plan)
     (sweep,) = plan.sweeps
     names = [plural(name) for name in (*(s.name for s in sweep.streams), *draws)]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.copies import copied
+from optgen.ir.copies import copy_source
 from optgen.ir.nodes import Assign, Program, Ref, assigns, expressions, refs, rename_program
 from optgen.ir.whole_matrices import is_wide
 from optgen.passes.dependency_depth import kinds_of
@@ -17,10 +17,10 @@ from optgen.passes.split_scalars import Splitter
 
 
 def drop_redundant_stores(algorithm: Algorithm) -> Algorithm:
-    """Return an SSA rule without the assignments to any state, or to p, that never changes."""
+    """Return an SSA rule without assignments to states, or to p, if these never change."""
     stored = {algorithm.param, *(s.symbol for s in algorithm.states)}
     written = {a.target.name for a in assigns(algorithm.rule)}
-    unchanged = stored & written - _changed(algorithm, stored)
+    unchanged = stored & written - _changed_names(algorithm, stored)
     if not unchanged:
         return algorithm
     rule = filter_assigns(algorithm.rule, lambda a: a.target.name not in unchanged)
@@ -30,12 +30,12 @@ def drop_redundant_stores(algorithm: Algorithm) -> Algorithm:
     )
 
 
-def _changed(algorithm: Algorithm, stored: Collection[str]) -> set[str]:
-    """Return the stored names to which a statement gives a new value that is read or is final."""
+def _changed_names(algorithm: Algorithm, stored: Collection[str]) -> set[str]:
+    """Return the stored names that get a new value that is read later, or is their last."""
     last = {a.target.name: a.target for a in assigns(algorithm.rule) if a.target.name in stored}
-    rule = _live(algorithm.rule, last.values())
+    rule = _without_dead_values(algorithm.rule, last.values())
     programs = Splitter(replace(algorithm, rule=rule), kinds_of(algorithm)).split(rule)
-    needed = {*_read(rule, *programs), *last.values()}
+    needed = {*_refs_read(rule, *programs), *last.values()}
     copies = _copies(algorithm.rule, stored)
     return {
         a.target.name
@@ -45,21 +45,21 @@ def _changed(algorithm: Algorithm, stored: Collection[str]) -> set[str]:
     }
 
 
-def _live(program: Program, last: Collection[Ref]) -> Program:
+def _without_dead_values(program: Program, last: Collection[Ref]) -> Program:
     """Return a program without values that neither it nor the next step reads."""
     while True:
-        needed = {*_read(program), *last}
-        fewer = filter_assigns(program, partial(_is_needed, needed))
-        if fewer == program:
+        needed = {*_refs_read(program), *last}
+        shorter = filter_assigns(program, partial(_is_needed, needed))
+        if shorter == program:
             return program
-        program = fewer
+        program = shorter
 
 
 def _is_needed(needed: Collection[Ref], stmt: Assign) -> bool:
     return stmt.target in needed or is_wide(stmt.value)
 
 
-def _read(*programs: Program) -> set[Ref]:
+def _refs_read(*programs: Program) -> set[Ref]:
     """Return the names that the expressions of programs read."""
     return {ref for program in programs for expr in expressions(program) for ref in refs(expr)}
 
@@ -67,13 +67,13 @@ def _read(*programs: Program) -> set[Ref]:
 def _copies(program: Program, stored: Collection[str]) -> dict[Ref, Ref]:
     """Map each local variable whose only assignment copies another name to that name."""
     times = Counter(a.target for a in assigns(program))
-    pairs = ((a.target, copied(a)) for a in assigns(program) if times[a.target] == 1)
-    return {to: source for to, source in pairs if source and to.name not in stored}
+    pairs = ((a.target, copy_source(a)) for a in assigns(program) if times[a.target] == 1)
+    return {target: source for target, source in pairs if source and target.name not in stored}
 
 
 def _origin(stmt: Assign, copies: Mapping[Ref, Ref]) -> str:
     """Return the name whose value a statement copies, or "" if the statement is no copy."""
-    source = copied(stmt)
+    source = copy_source(stmt)
     while source and source in copies:
         source = copies[source]
     return source.name if source else ""

@@ -16,7 +16,7 @@ from functools import lru_cache
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.binding_times import Kind
 from optgen.ir.by_identity import ByIdentity
-from optgen.ir.copies import copied, only_factor
+from optgen.ir.copies import copy_source, only_factor
 from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import (
     Assign,
@@ -46,11 +46,11 @@ from optgen.passes.use_ieee_operators import use_ieee_operators
 EMPTY_LIKE = "empty_like"
 """The op that creates the list into which a function writes."""
 MOST_FUNCTIONS = 16
-"""The most functions that a rule may have: each is compiled by itself, in half a second."""
+"""Largest number of functions of a rule. Each is compiled by itself, in half a second."""
 
 
 @dataclass(frozen=True)
-class Outlined:
+class OutlinedRule:
     """Plans of a rule that calls functions, and these functions.
 
     A call is a statement whose target and op have the name of the function. `why_none` says in a
@@ -62,17 +62,19 @@ class Outlined:
     why_none: str = ""
 
 
-def outline_sweeps(algorithm: Algorithm) -> Outlined:
+def outline_sweeps(algorithm: Algorithm) -> OutlinedRule:
     """Return a rule on whole matrices with its elementwise parts as functions.
 
     The result is empty if the rule is cut into sweeps itself, reduces over several parameters, or
     would have more than `MOST_FUNCTIONS` functions.
     """
     if algorithm.is_function or algorithm.base or not why_uncut(algorithm):
-        return Outlined()
+        return OutlinedRule()
     if algorithm.is_wide:
-        return Outlined(why_none="the rule has whole matrices and reduces over several parameters")
-    return _outlined(ByIdentity(algorithm))
+        return OutlinedRule(
+            why_none="the rule has whole matrices and reduces over several parameters"
+        )
+    return _outline(ByIdentity(algorithm))
 
 
 def with_sweeps(algorithm: Algorithm) -> tuple[Algorithm, ...]:
@@ -81,27 +83,27 @@ def with_sweeps(algorithm: Algorithm) -> tuple[Algorithm, ...]:
 
 
 @lru_cache(maxsize=4)  # several lowerings use the result of one rule
-def _outlined(this: ByIdentity) -> Outlined:
+def _outline(this: ByIdentity) -> OutlinedRule:
     functions: list[Algorithm] = []
     outlined = []
     for plan in plans(this.algorithm):
         ready = draw_first(truths_to_bool(use_ieee_operators(hoist_scalars(plan))))
         outlined.append(_Outliner(ready, functions).plan())
     if not functions:
-        return Outlined(why_none="the rule has no elementwise parts")
+        return OutlinedRule(why_none="the rule has no elementwise parts")
     if len(functions) > MOST_FUNCTIONS:
         needed = f"the rule needs {len(functions)} sweeps between matrix words"
-        return Outlined(why_none=f"{needed}, more than {MOST_FUNCTIONS}")
-    return Outlined(tuple(outlined), tuple(functions))
+        return OutlinedRule(why_none=f"{needed}, more than {MOST_FUNCTIONS}")
+    return OutlinedRule(tuple(outlined), tuple(functions))
 
 
 @dataclass
 class _Outliner:
     """Outliner of one plan.
 
-    `functions` has those of earlier plans, which this plan may call, and gains new ones. `shared`
-    has the variables whose tensors may have a second name. A function overwrites the tensors of the
-    variables in `in_place`.
+    `functions` has the functions of earlier plans, which this plan may call, and gains new ones.
+    `shared` has the variables whose tensors may have a second name. A function overwrites the
+    tensors of the variables in `in_place`.
     """
 
     whole_plan: Plan
@@ -173,31 +175,33 @@ class _Outliner:
         names |= {program.function.name for program in self.whole_plan.algorithm.programs}
         name = free_name(f"sweep{len(self.functions) + 1}", self.used_names | names)
         builder = SweepBuilder(self.whole_plan.algorithm, self.in_place, self.kinds)
-        built = builder.build(group, targets & (read | self.stored), dead, name)
-        if built is None or (self.in_place.isdisjoint(targets) and _is_one_op(group)):
+        sweep_function = builder.build(group, targets & (read | self.stored), dead, name)
+        if sweep_function is None or (self.in_place.isdisjoint(targets) and _is_one_op(group)):
             yield from map(_as_new_tensor, group)
         else:
-            yield from self._call_statements(group, built)
+            yield from self._call_statements(group, sweep_function)
 
-    def _call_statements(self, group: Sequence[Assign], built: SweepFunction) -> Iterator[Assign]:
+    def _call_statements(
+        self, group: Sequence[Assign], sweep_function: SweepFunction
+    ) -> Iterator[Assign]:
         """Yield the call of a function, between the statements that create and name its lists."""
         quote = tuple(dict.fromkeys(line for stmt in group for line in stmt.quote))
         kind = self.kinds[group[0].target]
-        for name, like in built.new.items():
+        for name, like in sweep_function.created.items():
             self._declare(name, kind)
             yield Assign(Ref(name), Call(EMPTY_LIKE, (Ref(like),)), quote)
-        for name, dead in built.reused.items():
+        for name, dead in sweep_function.reused.items():
             yield Assign(Ref(name), Ref(dead), quote)
-        called = self._shared_function(built.function)
-        self.used_names.add(called.name)
+        function = self._shared_function(sweep_function.function)
+        self.used_names.add(function.name)
         scalars = {r.name: r for s in group for r in refs(s.value) if self.kinds[r].is_scalar}
-        numbers = (scalars[hyper.name] for hyper in called.hypers)
-        lists = (Ref(name) for name in built.arguments)
-        for name in built.arguments:
+        numbers = (scalars[hyper.name] for hyper in function.hypers)
+        lists = (Ref(name) for name in sweep_function.arguments)
+        for name in sweep_function.arguments:
             self._declare(name, kind)
-        self.kinds[Ref(called.name)] = kind
-        yield Assign(Ref(called.name), Call(called.name, (*lists, *numbers)), quote)
-        for name, after in built.renamed.items():
+        self.kinds[Ref(function.name)] = kind
+        yield Assign(Ref(function.name), Call(function.name, (*lists, *numbers)), quote)
+        for name, after in sweep_function.renamed.items():
             yield Assign(Ref(name), Ref(after), quote)
             self._declare(name, kind)
 
@@ -233,13 +237,13 @@ def _as_new_tensor(stmt: Assign) -> Assign:
 
     Otherwise a sweep that later overwrites one of the two names would change the other.
     """
-    source = copied(stmt)
+    source = copy_source(stmt)
     return stmt if source is None else replace(stmt, value=Call("copy", (source,)))
 
 
 def _is_one_op(group: Sequence[Assign]) -> bool:
     """Tell whether torch computes a group in one call, as a function would."""
-    if len(group) > 1 or copied(group[0]) is not None:
+    if len(group) > 1 or copy_source(group[0]) is not None:
         return False
     value = as_plain_arithmetic(group[0].value)
     return not any(isinstance(child, Call) for child in children(value))

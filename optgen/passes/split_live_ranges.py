@@ -35,28 +35,28 @@ from optgen.passes.rewrite import replace_reads
 from optgen.passes.ssa import under_condition
 
 
-def split_live_ranges(algorithm: Algorithm, tensors: bool = False) -> Algorithm:
+def split_live_ranges(algorithm: Algorithm, split_tensors: bool = False) -> Algorithm:
     """Return an SSA rule with split live ranges.
 
     A name that a matrix op assigns is split too, because a later sweep may need every version; its
-    last version keeps the name. With `tensors`, the parameter, all tensor states and the operands
-    of matrix ops are split in the same way.
+    last version keeps the name. With `split_tensors`, the parameter, all tensor states and the
+    operands of matrix ops are split in the same way.
     """
-    algorithm = _with_old_states(algorithm)
+    algorithm = _with_copies_of_old_states(algorithm)
     to_split = {state.symbol for state in algorithm.finish_states()} | _reduced_scalars(algorithm)
     matrix_ops = [a for a in assigns(algorithm.rule) if is_matrix_op(a.value)]
     to_split |= {a.target.name for a in matrix_ops}
-    if tensors:
+    if split_tensors:
         to_split |= {algorithm.param, *(state.symbol for state in algorithm.tensor_states())}
         to_split |= {ref.name for a in matrix_ops for ref in refs(a.value)}
-    versions = [*_later_values(algorithm), *_all_but_last(algorithm, to_split)]
+    versions = [*_later_small_values(algorithm), *_all_but_last(algorithm, to_split)]
     names = _new_names(algorithm, [ref.name for ref in versions])
     renamed = {ref: replace(ref, name=name) for ref, name in zip(versions, names, strict=True)}
     rule = rename_program(algorithm.rule, lambda ref: renamed.get(ref, ref))
     return replace(algorithm, rule=rule)
 
 
-def _with_old_states(algorithm: Algorithm) -> Algorithm:
+def _with_copies_of_old_states(algorithm: Algorithm) -> Algorithm:
     """Copy each state of a `Finish` if tensor values are computed from its old value.
 
     A later sweep may recompute these values after the state has got its new value.
@@ -75,7 +75,7 @@ def _with_old_states(algorithm: Algorithm) -> Algorithm:
         return replace_reads(expr, copies) if has_all_axes else rebuild(expr, change)
 
     copy_statements = (
-        under_condition(algorithm.existence(old.name), Assign(new, Call("copy", (old,))))
+        under_condition(algorithm.existence_condition(old.name), Assign(new, Call("copy", (old,))))
         for old, new in copies.items()
     )
     return replace(algorithm, rule=(*copy_statements, *map_expressions(algorithm.rule, change)))
@@ -101,7 +101,7 @@ def _tensor_values(program: Program, kinds: Mapping[Ref, Kind]) -> Iterator[Expr
         yield from inside(expr)
 
 
-def _later_values(algorithm: Algorithm) -> list[Ref]:
+def _later_small_values(algorithm: Algorithm) -> list[Ref]:
     """Return every version but the first of each local that holds a small value."""
     declared, kinds = declared_kinds(algorithm), kinds_of(algorithm)
     written = dict.fromkeys(a.target for a in assigns(algorithm.rule))

@@ -27,8 +27,8 @@ def to_ssa(algorithm: Algorithm, separate: bool = False) -> Algorithm:
     current = dict.fromkeys(declared_kinds(algorithm), 0)
     # A copy between versions of these states may become a real statement, since `split_live_ranges`
     # renames versions. It must not read a state that does not exist.
-    split = algorithm.states if separate else algorithm.factor_states()
-    conditions = {state.symbol: algorithm.existence(state.symbol) for state in split}
+    states = algorithm.states if separate else algorithm.factor_states()
+    conditions = {state.symbol: algorithm.existence_condition(state.symbol) for state in states}
     return replace(
         algorithm, rule=_versioned(algorithm.rule, current, _Versions(separate, conditions))
     )
@@ -50,8 +50,8 @@ class _Versions(Counter[str]):
     def copy_to(self, joined: Ref, last: Ref) -> Program:
         """Return the statements that copy an arm's last version to the version of the join.
 
-        There are none if the state does not exist in this arm. If that is unknown, the copy runs
-        under the condition that the state exists.
+        Return no statement if the state does not exist in this arm. If that is unknown, the copy
+        runs under the condition that the state exists.
         """
         condition = self.exists_if.get(joined.name)
         if condition is not None and _negated(condition) in self.path:
@@ -86,7 +86,7 @@ def _versioned(program: Program, current: dict[str, int], versions: _Versions) -
             name = stmt.target.name
             versions[name] += 1
             current[name] = versions[name]
-            out.append(replace(stmt, target=_at(stmt.target, current), value=value))
+            out.append(replace(stmt, target=_with_version(stmt.target, current), value=value))
         else:
             out.append(_versioned_if(stmt, current, versions))
     return tuple(out)
@@ -96,13 +96,13 @@ def _with_versions(expr: Expr, current: dict[str, int]) -> Expr:
     """Return an expression with versions, except in `fresh` and in properties of a parameter."""
     match expr:
         case Ref():
-            return _at(expr, current)
+            return _with_version(expr, current)
         case Call(word, _) if word == "fresh" or word in PROPERTIES:
             return expr
     return rebuild(expr, lambda child: _with_versions(child, current))
 
 
-def _at(ref: Ref, current: dict[str, int]) -> Ref:
+def _with_version(ref: Ref, current: dict[str, int]) -> Ref:
     return replace(ref, version=current[ref.name])
 
 

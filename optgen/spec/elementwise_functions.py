@@ -11,7 +11,7 @@ from optgen.spec.reserved_names import is_snake_case, why_taken_verbatim
 from optgen.spec.scope import Scope
 from optgen.spec.source import Source
 
-NEED_WHOLE_TENSOR = frozenset((*REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA, *PROPERTIES))
+WHOLE_TENSOR_OPS = frozenset((*REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA, *PROPERTIES))
 """Ops that functions over lists and programs cannot call: both work element by element."""
 
 
@@ -89,7 +89,7 @@ def _check_calls(source: Source, node: ast.FunctionDef) -> None:
             source.error(product, *_whole_tensor_error("@"))
     for call in (n for n in inside if isinstance(n, ast.Call)):
         name = call.func.id if isinstance(call.func, ast.Name) else ""
-        if name in NEED_WHOLE_TENSOR:
+        if name in WHOLE_TENSOR_OPS:
             source.error(call, *_whole_tensor_error(name))
         if name == "fresh":
             hint = "declare a flag instead: first=flag(False)"
@@ -123,5 +123,5 @@ def check_elementwise(source: Source, algorithm: Algorithm) -> None:
     required = (require.condition for require in algorithm.requires)
     for expr in (*required, *expressions(algorithm.rule)):
         for node in walk(expr):
-            if isinstance(node, Call) and node.op in NEED_WHOLE_TENSOR:
+            if isinstance(node, Call) and node.op in WHOLE_TENSOR_OPS:
                 source.error_at(node.place, *_whole_tensor_error(node.op))

@@ -91,7 +91,7 @@ def check_inputs(source: Source, algorithm: Algorithm, node: ast.FunctionDef) ->
             gradients, or a `require` asks for an input.
     """
     arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-    keys = (state.key for state in algorithm.kept_states())
+    keys = (state.key for state in algorithm.checkpoint_states())
     others = {name.upper() for name in (*(a.arg for a in arguments), *keys)}
     for state in algorithm.states:
         generated = (state.key, f"given_{state.given}") if state.given else ()

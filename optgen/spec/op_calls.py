@@ -10,8 +10,8 @@ from typing import NoReturn
 from optgen.ir.matrix_axes import SHAPES, height, width
 from optgen.ir.nodes import Assign, Call, Expr, Ref, walk
 from optgen.ir.ops import (
-    CALLABLE,
-    DRAWS,
+    CALLABLE_OPS,
+    DRAWING_OPS,
     LINEAR_ALGEBRA,
     MATRIX_OPS,
     PROPERTIES,
@@ -61,7 +61,7 @@ class OpCalls(Expressions):
             return self.inline(node, name)
         if name == "given":
             return self._given(node)
-        if name not in CALLABLE:
+        if name not in CALLABLE_OPS:
             self._refuse_function(node, name)
         if is_wide_call(node):
             return read_wide_reduction(self, node, name)
@@ -82,12 +82,12 @@ class OpCalls(Expressions):
 
     def _refuse_function(self, node: ast.Call, name: str) -> NoReturn:
         """Raise the error for an unknown function, with a suggestion."""
-        functions = f"functions: {', '.join(CALLABLE)}"
+        functions = f"functions: {', '.join(CALLABLE_OPS)}"
         if name in UNSUPPORTED:
             hint = UNSUPPORTED[name] or functions
             self.source.error(node, f"the language has no `{name}`", hint)
         same_cell = f"if `{name}` is a helper of yours, put it into the same cell as the rule"
-        close = [op for op in CALLABLE if self._could_be(node, op)]
+        close = [op for op in CALLABLE_OPS if self._could_be(node, op)]
         hint = did_you_mean(
             name, [*close, *self.scope.helpers], same_cell if self.source.is_excerpt else functions
         )
@@ -160,7 +160,7 @@ class OpCalls(Expressions):
         if op == "singular_vectors":
             rank = read_rank(self.source, self.scope.algorithm, values[1], arguments[1])
             values = (values[0], rank)
-        if op in DRAWS:
+        if op in DRAWING_OPS:
             values = (values[0], *keys_of_draw(self, node, op, values[1:]))
         return Call(op, values, self.source.place(node))
 

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard, get_args
 from optgen.ir.algorithm import QUANTIZED, Algorithm, Hyper, Mode, ModeProgram, State
 from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Assign, Call, Ref, expressions, walk
-from optgen.spec.elementwise_functions import NEED_WHOLE_TENSOR, list_roles
+from optgen.spec.elementwise_functions import WHOLE_TENSOR_OPS, list_roles
 from optgen.spec.errors import did_you_mean
 from optgen.spec.read_algorithm import read_rule
 from optgen.spec.reserved_names import is_snake_case
@@ -214,7 +214,7 @@ class _Reader:
             message = f"`{name}` is handed to a step, but a program runs between steps"
             self.source.error(argument, message, "a program reads the parameter and states")
         if state is None and name != optimizer.param:
-            states = (s.symbol for s in optimizer.kept_states() if s.shape == "like")
+            states = (s.symbol for s in optimizer.checkpoint_states() if s.shape == "like")
             known = [optimizer.param, *states]
             hint = did_you_mean(name, known, f"it has {', '.join(known)}")
             self.source.error(argument, f"`{optimizer.name}` has no state `{name}`", hint)
@@ -253,7 +253,7 @@ class _Reader:
                     self.source.error(node, *_whole_parameter_error("@"))
                 if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                     continue
-                if node.func.id in NEED_WHOLE_TENSOR:
+                if node.func.id in WHOLE_TENSOR_OPS:
                     self.source.error(node, *_whole_parameter_error(node.func.id))
                 if node.func.id == "fresh":
                     message = "`fresh` asks about a step, but a program runs between steps"
@@ -270,7 +270,7 @@ class _Reader:
                 self.source.error(argument, f"`{argument.arg}` is never used", "leave it out")
         for expr in expressions(function.rule):
             for node in walk(expr):
-                if isinstance(node, Call) and node.op in NEED_WHOLE_TENSOR:
+                if isinstance(node, Call) and node.op in WHOLE_TENSOR_OPS:
                     self.source.error_at(node.place, *_whole_parameter_error(node.op))
 
 

@@ -18,7 +18,7 @@ from optgen.ir.nodes import (
     rebuild,
     walk,
 )
-from optgen.ir.ops import DRAWS
+from optgen.ir.ops import DRAWING_OPS
 from optgen.ir.random_numbers import SEEDS
 
 if TYPE_CHECKING:
@@ -78,13 +78,13 @@ def number_calls(rule: Program) -> Program:
         node.args[-1]
         for expr in expressions(rule)
         for node in walk(expr)
-        if isinstance(node, Call) and node.op in DRAWS
+        if isinstance(node, Call) and node.op in DRAWING_OPS
     )
     numbers = {old: Const(new) for new, old in enumerate(dict.fromkeys(old_numbers))}
 
     def numbered(expr: Expr) -> Expr:
         inner = rebuild(expr, numbered)
-        if isinstance(inner, Call) and inner.op in DRAWS:
+        if isinstance(inner, Call) and inner.op in DRAWING_OPS:
             return replace(inner, args=(*inner.args[:-1], numbers[inner.args[-1]]))
         return inner
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Place
-from optgen.ir.ops import CALLABLE
+from optgen.ir.ops import CALLABLE_OPS
 from optgen.spec.errors import SpecError, did_you_mean, located_errors
 from optgen.spec.files import module_name, read_file
 from optgen.spec.inert_spec import Spec
@@ -20,7 +20,7 @@ from optgen.spec.reserved_names import DECLARATIONS, SHADOWABLE, why_taken, why_
 from optgen.spec.source import Source
 from optgen.spec.unsupported_ops import UNSUPPORTED
 
-_LANGUAGE = ("Spec", *DECLARATIONS, *CALLABLE)
+_LANGUAGE = ("Spec", *DECLARATIONS, *CALLABLE_OPS)
 
 
 def read_spec(spec: Path | str | Spec) -> tuple[Algorithm, ...]:

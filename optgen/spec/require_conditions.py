@@ -55,7 +55,7 @@ def read_require(reader: Statements, call: ast.Call) -> Require:
             require = Require(reader.condition(condition), message, source.place(call))
             _check_condition(reader, condition, require)
             _check_message(reader, call.args[1], require)
-            if require.of_param and _only_factored(require.condition):
+            if require.is_about_param and _only_factored(require.condition):
                 reader.scope.known_true |= {"factored"}
             return require
     source.error(call, "`require` takes a condition and a message", 'require(lr > 0, "…")')
@@ -65,9 +65,9 @@ def _check_condition(reader: Statements, node: ast.expr, require: Require) -> No
     """Check that a condition is about hyperparameters, or about the parameter, but not both."""
     error = reader.source.error
     hypers = {h.name for h in reader.scope.algorithm.hypers}
-    known = {reader.scope.algorithm.param} if require.of_param else hypers
+    known = {reader.scope.algorithm.param} if require.is_about_param else hypers
     if any(r.name not in known for r in refs(require.condition)):
-        if require.of_param:
+        if require.is_about_param:
             hint = "write one `require` about hyperparameters, and another about the parameter"
             error(node, "this `require` is about more than the parameter", hint)
         hint = "use hyperparameters, or ndim(p), numel(p) and factored(p)"
@@ -84,7 +84,7 @@ def _check_message(reader: Statements, node: ast.expr, require: Require) -> None
     hypers = reader.scope.algorithm.hypers
     known = [h.name for h in hypers]
     otherwise = f"hyperparameters: {', '.join(known)}"
-    if require.of_param:
+    if require.is_about_param:
         known, otherwise = ["shape"], "{shape} is the parameter's"
     items = [f"{h.name}[{i}]" for h in hypers if h.type == "tuple" for i in range(h.size)]
     for name in message_fields(require.message, node, reader.source):
@@ -115,7 +115,7 @@ def check_defaults(requires: Iterable[Require], hypers: Iterable[Hyper], text: s
     """
     values = {h.name: h.default for h in hypers}
     for require in requires:
-        if require.of_param:
+        if require.is_about_param:
             continue
         try:
             holds = _value(require.condition, values)

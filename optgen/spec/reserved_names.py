@@ -9,7 +9,7 @@ import string
 from collections.abc import Iterator
 
 from optgen.ir.generated_names import RESERVED_IN_PYTHON, derived_names
-from optgen.ir.ops import BY_ELEMENT, FACTS, OPS, SHADOWABLE_FUNCTIONS, WIDE_OPS
+from optgen.ir.ops import ELEMENTWISE_OPS, FACTS, OPS, SHADOWABLE_FUNCTIONS, WIDE_OPS
 from optgen.spec.source import Source
 
 ADDED_ARGUMENTS = ("maximize", "foreach", "fused", "capturable", "differentiable")
@@ -21,7 +21,7 @@ GROUP_OPTIONS = ("view",)
 TORCH_GROUP_KEYS = ("params", "param_names", "initial_lr")
 """Keys that torch and its schedulers keep in param groups, besides an optimizer's options."""
 
-SHADOWABLE = frozenset(OPS).difference(BY_ELEMENT, FACTS, WIDE_OPS) | SHADOWABLE_FUNCTIONS
+SHADOWABLE = frozenset(OPS).difference(ELEMENTWISE_OPS, FACTS, WIDE_OPS) | SHADOWABLE_FUNCTIONS
 """Ops whose names a spec may use for its own values if it does not call the op: `norm`, `sin`."""
 
 GENERATED_MODULES = ("forloop", "foreach", "fused_cpu", "fused_triton")

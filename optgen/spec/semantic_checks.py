@@ -32,7 +32,7 @@ def check_references(source: Source, algorithm: Algorithm) -> None:
     """
     types: dict[str, str] = {h.name: h.type for h in algorithm.hypers if not h.given}
     types |= dict.fromkeys(FACTS, "fact")
-    for state in algorithm.kept_states():
+    for state in algorithm.checkpoint_states():
         name = (state.when or "").removeprefix("not ")
         if state.when is not None and types.get(name) not in _CONDITION_TYPES:
             _unknown_hyper(source, state, "when", name, types)

@@ -6,7 +6,15 @@ import ast
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from optgen.ir.algorithm import MATRIX_SHAPES, NARROW, QUANTIZED, Bounds, Hyper, HyperType, State
+from optgen.ir.algorithm import (
+    MATRIX_SHAPES,
+    NARROW_DTYPES,
+    QUANTIZED,
+    Bounds,
+    Hyper,
+    HyperType,
+    State,
+)
 from optgen.spec.constant_arithmetic import is_real
 from optgen.spec.extra_inputs import extra_inputs, is_given
 from optgen.spec.literals import BOOLEAN, NUMBER, TEXT, Option, literal, one_of, options
@@ -23,7 +31,7 @@ from optgen.spec.source import Source
 _STATE_OPTIONS = {
     "init": Option(lambda v: isinstance(v, str) or is_real(v), "a number or a name"),
     "shape": one_of("like", "row", "col", "scalar", "group", *MATRIX_SHAPES),
-    "dtype": one_of(None, "float32", *NARROW, QUANTIZED, "float64", "torch"),
+    "dtype": one_of(None, "float32", *NARROW_DTYPES, QUANTIZED, "float64", "torch"),
     **QUANTIZED_OPTIONS,
     "when": TEXT,
     "role": one_of("second_moment"),
@@ -164,7 +172,7 @@ class Signature:
         if chosen in ("float64", "torch") and not is_scalar:
             hint = 'add shape="scalar"; any other state has its parameter\'s dtype, or "float32"'
             self.source.error(node, f'dtype="{chosen}" is for a state of one number', hint)
-        if chosen in NARROW and is_scalar:
+        if chosen in NARROW_DTYPES and is_scalar:
             hint = 'leave it out: one number is "float64" or "float32"'
             self.source.error(node, f'dtype="{chosen}" is for a state of many numbers', hint)
         if is_scalar:

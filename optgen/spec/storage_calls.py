@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from optgen.ir.binding_times import Axes
 from optgen.ir.nodes import Call, Expr, Ref
-from optgen.ir.ops import DRAWS, OPS, STORAGE_OPS
+from optgen.ir.ops import DRAWING_OPS, OPS, STORAGE_OPS
 from optgen.spec.type_check import SHAPE_NAMES
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def written_arity(name: str) -> int:
     """Return the number of arguments that an author writes; the reader adds the others."""
-    return OPS[name].arity - (name in STORAGE_OPS) - 2 * (name in DRAWS)
+    return OPS[name].arity - (name in STORAGE_OPS) - 2 * (name in DRAWING_OPS)
 
 
 def read_storage_call(reader: Expressions, node: ast.Call, name: str) -> Expr:

@@ -1,4 +1,4 @@
-"""Test every elementwise op in every lowering against its meaning in ops.py.
+"""Test every elementwise op in every lowering against its definition in ops.py.
 
 Several ops share a spec, which has a state for each use of an op. A use is on tensors, on a tensor
 and a scalar, or in the scalar program. `p` and `g` run through all pairs of special values.
@@ -23,7 +23,7 @@ import optgen
 from optgen import use_lowering
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
-from optgen.ir.ops import BY_ELEMENT
+from optgen.ir.ops import ELEMENTWISE_OPS
 from optgen.passes.maximize import add_maximize
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
@@ -99,11 +99,11 @@ SCALARS = ((0.75, 2.0), (-1.5, 0.5), (2.0, 0.75), (0.0, 1.0))
 UNSIGNED_ZERO = {"%", "maximum", "minimum", "clamp", "lerp"}
 """Ops for which torch's own implementations do not agree on the sign of a zero."""
 WITHOUT_EXTREMES = {"%", "lerp"}
-"""Ops that are not tested on EXTREME: there torch's own implementations differ in every digit."""
+"""Ops that are not tested on EXTREME, where torch's own implementations differ in every digit."""
 INFINITE_OR_NAN = {"lerp"}
 """Ops that lowerings may compute in another form.
 
-Where the expected result is infinite or NaN, a lowering's may be either.
+If the expected result is infinite or NaN, a lowering may return either.
 """
 MAX_STATES = 14
 """The C++ lowering takes up to 16 streams. Two of them are the parameter and the gradient."""
@@ -114,16 +114,16 @@ def statements(state: str, use: str) -> list[str]:
     value, _, rest = use.partition(" if ")
     if not rest:
         return [f"    {state} = {use}"]
-    condition, other = rest.split(" else ")
+    condition, else_value = rest.split(" else ")
     return [
         f"    if {condition}:",
         f"        {state} = {value}",
         "    else:",
-        f"        {state} = {other}",
+        f"        {state} = {else_value}",
     ]
 
 
-def states_of(op: str) -> dict[str, str]:
+def uses_by_state(op: str) -> dict[str, str]:
     """Return the text of every use of an op, by the name of the state that stores it.
 
     The state's name is its key too, and replaces SELF.
@@ -142,10 +142,10 @@ def hypers_read_by(ops: Iterable[str]) -> list[str]:
 def spec(ops: Iterable[str]) -> str:
     """Return the text of a spec with all uses of these ops.
 
-    A rule must read its states and its gradient, and the uses may read neither. So the last line
-    reads all of them, in a condition that never holds: `state < state`.
+    A rule must read its states and its gradient, which the uses may not do. So the last line reads
+    all of them, in a condition that never holds: `state < state`.
     """
-    uses = {state: use for op in ops for state, use in states_of(op).items()}
+    uses = {state: use for op in ops for state, use in uses_by_state(op).items()}
     states = [f'    {state}=state("{state}"),' for state in uses]
     hypers = [f"    {name}={HYPERS[name]}," for name in hypers_read_by(ops)]
     rule = itertools.chain.from_iterable(starmap(statements, uses.items()))
@@ -166,37 +166,37 @@ def op_lists() -> Iterator[list[str]]:
     yield ops
 
 
-SPEC_OPS = {op: tuple(ops) for ops in op_lists() for op in ops}
+OPS_IN_SPEC_OF = {op: tuple(ops) for ops in op_lists() for op in ops}
 
 
 @functools.cache
-def loaded(ops: tuple[str, ...]) -> tuple[type[torch.optim.Optimizer], Algorithm]:
+def class_and_algorithm(ops: tuple[str, ...]) -> tuple[type[torch.optim.Optimizer], Algorithm]:
     """Return the generated class and the algorithm of ops that share a spec."""
     source = Spec("Uses", spec(ops), f"<{' '.join(ops)}>", 1)
     (algorithm,) = read_spec(source)
     return optgen.load(source), add_maximize(algorithm)
 
 
-def pairs(op: str) -> tuple[Tensor, Tensor]:
+def special_pairs(op: str) -> tuple[Tensor, Tensor]:
     """Return all pairs of special values, as a tensor of first values and one of second values."""
     numbers = SPECIAL if op in WITHOUT_EXTREMES else SPECIAL + EXTREME
     p, g = zip(*itertools.product(numbers, numbers), strict=True)
     return torch.tensor(p, dtype=torch.float64), torch.tensor(g, dtype=torch.float64)
 
 
-def test_every_elementwise_op_is_used() -> None:
-    assert set(USES) == set(BY_ELEMENT)
+def test_uses_list_every_elementwise_op() -> None:
+    assert set(USES) == set(ELEMENTWISE_OPS)
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("op", USES)
 def test_an_op_means_what_ops_py_says(op: str, lowering: str) -> None:
-    cls, algorithm = loaded(SPEC_OPS[op])
+    cls, algorithm = class_and_algorithm(OPS_IN_SPEC_OF[op])
     for c, d in SCALARS:
         values = {"c": c, "d": d, "pair": (0.5, 0.25), "maybe": None}
-        hypers: dict[str, Any] = {name: values[name] for name in hypers_read_by(SPEC_OPS[op])}
-        p, g = pairs(op)
+        hypers: dict[str, Any] = {name: values[name] for name in hypers_read_by(OPS_IN_SPEC_OF[op])}
+        p, g = special_pairs(op)
         param = torch.nn.Parameter(p.clone())
         optimizer = cls([param], **hypers)
         state: dict[str, Any] = {}
@@ -208,13 +208,13 @@ def test_an_op_means_what_ops_py_says(op: str, lowering: str) -> None:
             param.grad = grad
             with use_lowering(lowering):
                 optimizer.step()
-            for key, use in states_of(op).items():
+            for key, use in uses_by_state(op).items():
                 assert_same(op, use, optimizer.state[param][key], state[key])
             torch.testing.assert_close(param.detach(), expected, equal_nan=True)
 
 
 def assert_same(op: str, use: str, found: Tensor, expected: Tensor) -> None:
-    """Check that results agree up to rounding, and in NaN, infinities and signs of zeros."""
+    """Check that results agree up to rounding, and in NaN, infinities and the signs of zeros."""
     if op in INFINITE_OR_NAN:
         finite = expected.isfinite()
         assert torch.equal(found.isfinite(), finite), use
@@ -225,7 +225,7 @@ def assert_same(op: str, use: str, found: Tensor, expected: Tensor) -> None:
     assert not wrong.any(), (use, found[wrong], expected[wrong])
 
 
-NAMED = '''from optgen.spec import *
+FUNCTION_NAMES = '''from optgen.spec import *
 
 @optimizer(paper="https://example.org")
 def Named(p, g, t, /, m=state("floor"), n=state("tanh"), *, lr=hyper(0.5), sin=hyper(2.0)):
@@ -239,8 +239,8 @@ def Named(p, g, t, /, m=state("floor"), n=state("tanh"), *, lr=hyper(0.5), sin=h
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_keys_and_other_names_may_be_those_of_functions(lowering: str) -> None:
-    source = Spec("Named", NAMED, "<named>", 1)
+def test_keys_and_variables_may_have_names_of_functions(lowering: str) -> None:
+    source = Spec("Named", FUNCTION_NAMES, "<named>", 1)
     (algorithm,) = read_spec(source)
     cls = optgen.load(source)
     with pytest.raises(ValueError, match=r"sin is 2\.5"):

@@ -11,7 +11,7 @@ from spec_files import TORCH_SPECS, spec_file
 
 from optgen import emit
 from optgen.ir.nodes import Assign, Call, Const, If, Linear, Ref, Stmt, Term, assigns
-from optgen.ir.ops import BY_ELEMENT, OPS
+from optgen.ir.ops import ELEMENTWISE_OPS, OPS
 from optgen.lowerings.fused_cpu import FUSED_CPU
 from optgen.lowerings.fused_cpu.expression_printer import RESERVED, ExpressionPrinter, variable
 from optgen.lowerings.fused_cpu.line_layout import declarations, wrapped_list, wrapped_statement
@@ -192,7 +192,7 @@ def test_members_that_headers_read_from_a_rule_are_reserved_names() -> None:
 
 def test_every_elementwise_op_is_printed() -> None:
     a, b, c = Ref("a"), Ref("b"), Ref("c")
-    for name in BY_ELEMENT:
+    for name in ELEMENTWISE_OPS:
         if name == "fresh":
             continue  # a condition of the sweep, not an expression
         for tensors in (False, True):

@@ -1,4 +1,4 @@
-"""Test every op as Triton prints it, on tensors and on scalars, against the op's meaning."""
+"""Test every op as Triton prints it, on tensors and on scalars, against the op's definition."""
 
 import importlib.util
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from interpreter import inside_interpreter, outside_interpreter, run_inside
 from torch import Tensor
 
 from optgen.ir.nodes import Call, Const, Expr, Ref
-from optgen.ir.ops import BY_ELEMENT, OPS
+from optgen.ir.ops import ELEMENTWISE_OPS, OPS
 from optgen.lowerings.fused_triton.expression_printer import (
     CALLS,
     RESERVED,
@@ -27,7 +27,9 @@ pytest.importorskip("triton")
 
 X, Y, Z = (Ref(name) for name in "xyz")
 # Roundings have tests of their own: their second operand is the machine epsilon of a dtype.
-PRINTED_OPS = [OPS[name] for name in BY_ELEMENT if OPS[name].category not in ("lookup", "storage")]
+PRINTED_OPS = [
+    OPS[name] for name in ELEMENTWISE_OPS if OPS[name].category not in ("lookup", "storage")
+]
 SPECIAL = [0.0, -0.0, 1.0, -1.5, 2.25, torch.inf, -torch.inf, torch.nan]
 
 KERNEL = """
@@ -49,7 +51,7 @@ def {name}(xs, ys, zs, outs, SIZE: tl.constexpr):
 """
 
 
-ALL_WORDS = """
+KERNEL_OF_ALL_WORDS = """
 @triton.jit
 def everything(xs, ys, zs, outs, SIZE: tl.constexpr):
     lanes = tl.arange(0, SIZE)
@@ -60,18 +62,18 @@ def everything(xs, ys, zs, outs, SIZE: tl.constexpr):
 """
 
 
-def not_provided(expr: Expr) -> None:
+def read_nothing(expr: Expr) -> None:
     """Return None, because no code around the expression provides its value."""
 
 
-TENSORS, SCALARS = (
-    ExpressionPrinter(not_provided, tensors=True),
-    ExpressionPrinter(not_provided, tensors=False),
+TENSOR_PRINTER, SCALAR_PRINTER = (
+    ExpressionPrinter(read_nothing, tensors=True),
+    ExpressionPrinter(read_nothing, tensors=False),
 )
 
 
 def call_of(word: str) -> Expr:
-    """Return a call of the op with as many arguments as it takes; logic gets comparisons."""
+    """Return a call of the op on names; the arguments of logic are comparisons."""
     if word == "where":
         return Call("where", (Call("<", (X, Y)), Y, Z))
     if OPS[word].category == "logic":
@@ -81,7 +83,7 @@ def call_of(word: str) -> Expr:
 
 
 def meaning(expr: Expr, values: dict[str, Tensor]) -> Any:
-    """Return the value of an expression, by the meanings of its ops."""
+    """Return the value of an expression, by the definitions of its ops."""
     match expr:
         case Const(value):
             return value
@@ -93,7 +95,7 @@ def meaning(expr: Expr, values: dict[str, Tensor]) -> Any:
 
 
 def argument_values(word: str, dtype: torch.dtype) -> list[Tensor]:
-    """Return all triples of special values; bases of powers are positive, bounds in order."""
+    """Return all triples of special values. Bases of powers are positive, bounds are in order."""
     grid = torch.cartesian_prod(*[torch.tensor(SPECIAL, dtype=dtype)] * 3).T.contiguous()
     x, y, z = (row.clone() for row in grid)
     if word == "**":
@@ -114,10 +116,16 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
         "from optgen.runtime.fused_triton.device_functions import *\n"
     ]
     for i, word in enumerate(PRINTED_OPS):
-        parts.append(KERNEL.format(name=f"tensor{i}", text=TENSORS(call_of(word.name))))
-        parts.append(SCALAR_KERNEL.format(name=f"scalar{i}", text=SCALARS(call_of(word.name))))
-    stores = [f"    tl.store(outs + lanes, {TENSORS(call_of(word.name))})" for word in PRINTED_OPS]
-    parts.append(ALL_WORDS + "\n".join([*stores, "    tl.store(outs + lanes, ipow(x, n))"]))
+        parts.append(KERNEL.format(name=f"tensor{i}", text=TENSOR_PRINTER(call_of(word.name))))
+        parts.append(
+            SCALAR_KERNEL.format(name=f"scalar{i}", text=SCALAR_PRINTER(call_of(word.name)))
+        )
+    stores = [
+        f"    tl.store(outs + lanes, {TENSOR_PRINTER(call_of(word.name))})" for word in PRINTED_OPS
+    ]
+    parts.append(
+        KERNEL_OF_ALL_WORDS + "\n".join([*stores, "    tl.store(outs + lanes, ipow(x, n))"])
+    )
     path = Path(tmp_path_factory.mktemp("kernels")) / "printed_words.py"
     path.write_text("\n".join(parts))
     spec = importlib.util.spec_from_file_location("printed_words", path)
@@ -136,7 +144,7 @@ def test_fused_triton_in_its_interpreter() -> None:
 @inside_interpreter
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("position", range(len(PRINTED_OPS)), ids=[w.name for w in PRINTED_OPS])
-def test_an_op_on_tensors_means_what_ops_py_says(
+def test_an_op_on_tensors_computes_its_definition(
     position: int, dtype: torch.dtype, kernels: ModuleType
 ) -> None:
     kernel = getattr(kernels, f"tensor{position}")
@@ -145,7 +153,7 @@ def test_an_op_on_tensors_means_what_ops_py_says(
 
 @inside_interpreter
 @pytest.mark.parametrize("position", range(len(PRINTED_OPS)), ids=[w.name for w in PRINTED_OPS])
-def test_an_op_on_scalars_means_what_ops_py_says(position: int, kernels: ModuleType) -> None:
+def test_an_op_on_scalars_computes_its_definition(position: int, kernels: ModuleType) -> None:
     kernel = getattr(kernels, f"scalar{position}")
     check_op(
         PRINTED_OPS[position].name,
@@ -155,7 +163,7 @@ def test_an_op_on_scalars_means_what_ops_py_says(position: int, kernels: ModuleT
 
 
 PRECISE: dict[str, Callable[..., Any]] = {"tanh": np.tanh, "atan2": np.arctan2}
-"""Functions that Triton lacks, with NumPy's, which compute in extended precision here."""
+"""Functions that Triton lacks, and NumPy's, which compute the expected values in `longdouble`."""
 
 
 @inside_interpreter
@@ -168,17 +176,17 @@ def test_results_are_within_3_units_in_the_last_place(
 
     The interpreter's `exp` is NumPy's, so the error of a GPU's approximate `exp` is not tested.
     """
-    position = [each.name for each in PRINTED_OPS].index(word)
+    position = [op.name for op in PRINTED_OPS].index(word)
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(3, 2**15, generator=generator, dtype=torch.float64)
+    normal = torch.randn(3, 2**15, generator=generator, dtype=torch.float64)
     scale = torch.exp(6 * torch.rand(3, 2**15, generator=generator, dtype=torch.float64) - 4)
-    arguments = [*(drawn * scale).to(dtype)]
+    arguments = [*(normal * scale).to(dtype)]
     found = torch.empty_like(arguments[0])
     with patched_interpreter():
         getattr(kernels, f"tensor{position}")[(1,)](*arguments, found, SIZE=2**15)
 
-    wide = [x.numpy().astype(np.longdouble) for x in arguments[: OPS[word].arity]]
-    expected = PRECISE[word](*wide)
+    long_arguments = [x.numpy().astype(np.longdouble) for x in arguments[: OPS[word].arity]]
+    expected = PRECISE[word](*long_arguments)
     unit = np.spacing(np.abs(expected).astype(found.numpy().dtype))
     assert (np.abs(found.numpy() - expected) <= 3 * unit).all()
 
@@ -186,7 +194,9 @@ def test_results_are_within_3_units_in_the_last_place(
 @outside_interpreter
 @pytest.mark.parametrize("kind", ["fp32", "fp64"])
 @pytest.mark.parametrize("target", [("cuda", 80, 32), ("cuda", 90, 32), ("hip", "gfx942", 64)])
-def test_every_word_compiles(target: Any, kind: str, kernels: ModuleType, tmp_path: Path) -> None:
+def test_every_word_compiles_for_a_gpu(
+    target: Any, kind: str, kernels: ModuleType, tmp_path: Path
+) -> None:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -204,7 +214,7 @@ def test_every_word_compiles(target: Any, kind: str, kernels: ModuleType, tmp_pa
 
 
 def check_op(word: str, dtype: torch.dtype, launch: Callable[..., Any]) -> None:
-    """Compare a kernel of an op with the op's meaning."""
+    """Compare a kernel of an op with the op's definition."""
     arguments = argument_values(word, dtype)
     expected = meaning(call_of(word), dict(zip("xyz", arguments, strict=True))).to(dtype)
     found = torch.empty_like(expected)
@@ -214,10 +224,10 @@ def check_op(word: str, dtype: torch.dtype, launch: Callable[..., Any]) -> None:
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=0.0, equal_nan=True)
 
 
-def test_every_word_can_be_written() -> None:
+def test_every_word_can_be_printed() -> None:
     for word in PRINTED_OPS:
-        assert TENSORS(call_of(word.name))
-        assert SCALARS(call_of(word.name))
+        assert TENSOR_PRINTER(call_of(word.name))
+        assert SCALAR_PRINTER(call_of(word.name))
     assert set(CALLS) - {"copy"} <= set(OPS)
 
 
@@ -240,11 +250,11 @@ def test_every_word_can_be_written() -> None:
         (Call("**", (Const(-2), X)), "power(-2, x)"),
     ],
 )
-def test_scalars_keep_the_order_of_the_author(expr: Expr, text: str) -> None:
-    assert SCALARS(expr) == text.replace("FULL", "tl.full((), 2, tl.float64)")
+def test_scalar_expressions_keep_the_authors_order(expr: Expr, text: str) -> None:
+    assert SCALAR_PRINTER(expr) == text.replace("FULL", "tl.full((), 2, tl.float64)")
 
 
-def test_a_name_that_kernels_use_gets_an_underscore() -> None:
+def test_a_name_that_kernels_use_themselves_gets_an_underscore() -> None:
     assert "rows" in RESERVED
     assert variable("rows") == "rows_"
     assert variable("rows_") == "rows__"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from spec_texts import spec
 
-from optgen.ir.ops import CALLABLE
+from optgen.ir.ops import CALLABLE_OPS
 from optgen.spec import Spec, hyper, optimizer
 from optgen.spec.errors import SpecError, did_you_mean
 from optgen.spec.read_spec import read_spec
@@ -28,14 +28,14 @@ from optgen.spec.unsupported_ops import UNSUPPORTED
     ],
 )
 def test_the_error_for_a_misspelled_name_proposes_the_word(name: str, word: str) -> None:
-    assert did_you_mean(name, CALLABLE) == f"did you mean `{word}`?"
+    assert did_you_mean(name, CALLABLE_OPS) == f"did you mean `{word}`?"
 
 
 @pytest.mark.parametrize(
     "name", ["global_sum", "row_max", "normalize", "ab", "x", "total_norm", "sum_rows", "log_det"]
 )
 def test_the_error_for_a_name_unlike_every_word_proposes_none(name: str) -> None:
-    assert did_you_mean(name, CALLABLE, "otherwise") == "otherwise"
+    assert did_you_mean(name, CALLABLE_OPS, "otherwise") == "otherwise"
 
 
 def error_of(expression: str, file: str = "made.py") -> SpecError:
@@ -47,10 +47,10 @@ def error_of(expression: str, file: str = "made.py") -> SpecError:
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_an_unsupported_function_has_a_hint_of_its_own(name: str) -> None:
-    assert name not in CALLABLE
+    assert name not in CALLABLE_OPS
     error = error_of(f"{name}(g)")
     assert error.message == f"the language has no `{name}`"
-    assert error.hint == (UNSUPPORTED[name] or f"functions: {', '.join(CALLABLE)}")
+    assert error.hint == (UNSUPPORTED[name] or f"functions: {', '.join(CALLABLE_OPS)}")
 
 
 @pytest.mark.parametrize(

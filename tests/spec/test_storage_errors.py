@@ -51,5 +51,5 @@ def test_error(case: str, golden: Golden) -> None:
 
 def test_a_variable_may_have_the_name_of_a_word_that_is_not_called() -> None:
     rule = read(spec("random = lr * g", "rounded = random + p", "p = rounded - 2 * random"))
-    assert not rule.draws
+    assert not rule.has_random_ops
     assert not widens(rule)

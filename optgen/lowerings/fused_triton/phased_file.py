@@ -18,7 +18,7 @@ from optgen.lowerings.fused_triton.prologue import Prologue
 from optgen.lowerings.fused_triton.split_finishes import partial_sums, split_finishes
 from optgen.lowerings.fused_triton.sweep_kernels import Kernels, used_streams
 from optgen.lowerings.fused_triton.workspace_slots import (
-    SMALL,
+    SMALL_VALUE_AXES,
     Slots,
     allocate_slots,
     is_by_matrix,
@@ -46,7 +46,7 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
     facts = [fact if holds else f"not_{fact}" for fact, holds in plan.facts.items()]
     sums = {key: max(len(k[key]) for k in sweeps) for key in ("sums", "row_sums", "column_sums")}
     sums["parts"] = sum(k.get("parts", 0) for k in kernels)
-    values = {f"{axes.name.lower()}_values": slots.counts[axes] for axes in SMALL}
+    values = {f"{axes.name.lower()}_values": slots.counts[axes] for axes in SMALL_VALUE_AXES}
     prologue_lines = prologue.lines()
     return {
         "prefix": "_".join([plan.algorithm.module, *facts]),
@@ -62,7 +62,9 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
         "prologue_hypers": uses("hyper", "\n".join(prologue_lines)),
         "prologue_shapes": uses("shape", "\n".join(prologue_lines)),
         "kernels": kernels,
-        "workspace": values | sums | {"draws": plan.algorithm.draws, "locals": tuple(local_names)},
+        "workspace": values
+        | sums
+        | {"draws": plan.algorithm.has_random_ops, "locals": tuple(local_names)},
     }
 
 
@@ -91,8 +93,9 @@ def _passed_values(plan: Plan) -> Iterator[Ref]:
         sums = partial_sums(plan, phase) if isinstance(phase, Finish) else ()
         partial = {a.target for a in sums}
         for ref in names_computed_by(phase):
-            after = i + 1 + (isinstance(phase, Sweep) or ref in partial)
-            if any(ref in names_read_by(p) for p in plan.phases[after:]):
+            is_sum = isinstance(phase, Sweep) or ref in partial
+            first_reader = i + 2 if is_sum else i + 1
+            if any(ref in names_read_by(p) for p in plan.phases[first_reader:]):
                 yield ref
 
 

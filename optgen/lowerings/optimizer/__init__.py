@@ -24,7 +24,7 @@ from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.passes.plan import plans
 from optgen.passes.scatter_add import is_scatter_add
 from optgen.passes.skip_count import skip_count
-from optgen.passes.specialize_shape import facts_asked
+from optgen.passes.specialize_shape import facts_read
 
 
 def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Mapping[str, Any]:
@@ -84,7 +84,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
     planned = plans(algorithm)
     fresh_keys = {s.key for plan in planned for s in plan.fresh_states()}
     fresh = tuple(s.key for s in algorithm.states if s.key in fresh_keys)
-    facts = facts_asked(algorithm)
+    facts = facts_read(algorithm)
     tensors = tuple(h.name for h in algorithm.hypers if h.tensor in ("always", "capturable"))
     entries = {
         "name": literal(algorithm.stem),
@@ -100,7 +100,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "tensor_hypers": "" if tensors == ("lr",) else literal(tensors),
         "elementwise": "" if algorithm.elementwise else "False",
         "widens": "True" if widens(algorithm) else "",
-        "draws": "True" if algorithm.draws else "",
+        "draws": "True" if algorithm.has_random_ops else "",
         "why_uncut": _unless("", why_uncut(algorithm)),
         "by_matrix": "True" if why_uncut(algorithm) and is_by_matrix(algorithm) else "",
         "codes_readers": _names(codes_readers(algorithm)),

@@ -45,7 +45,7 @@ def checks(algorithm: Algorithm, base: Algorithm | None) -> list[Check]:
         text = f"Invalid {RANK} value, which must be whole: {{}}"
         all_checks.append(Check(f"{RANK} % 1", message(text, {"": RANK})))
     for require in _requires(algorithm, base):
-        if not require.of_param:
+        if not require.is_about_param:
             condition = _python(_negated(require.condition))
             all_checks.append(Check(condition, message(require.message, {})))
     return all_checks
@@ -59,7 +59,7 @@ def param_checks(algorithm: Algorithm, base: Algorithm | None) -> list[Check]:
             message(require.message, {"shape": "param.shape"}),
         )
         for require in _requires(algorithm, base)
-        if require.of_param
+        if require.is_about_param
     ]
 
 

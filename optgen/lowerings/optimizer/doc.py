@@ -188,7 +188,7 @@ def _states(algorithm: Algorithm) -> Iterator[str]:
     if algorithm.step:
         type_, shape = ("int", "") if algorithm.counter == "int" else ("Tensor", ", 0-dimensional")
         yield from _item(f"step ({type_}): Number of steps that the parameter has taken{shape}.")
-    for state in algorithm.kept_states():
+    for state in algorithm.checkpoint_states():
         yield from _item(f"{state.key} (Tensor): {_state(state, symbols)}.")
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from optgen.ir.ops import CALLABLE, STORAGE_OPS
+from optgen.ir.ops import CALLABLE_OPS, STORAGE_OPS
 from optgen.spec.composition.moments import reads, rest_after
 from optgen.spec.composition.parts import STAGES, WRAPPING, Part, declared_key
 from optgen.spec.composition.renaming import all_names, own_names, renamed, unused
@@ -120,7 +120,7 @@ def _waiting(parts: Sequence[Part], taken: set[str]) -> dict[str, str]:
 def _with_names_of_optimizer(part: Part, inputs: Mapping[str, str], taken: set[str]) -> Part:
     """Return a modifier with the optimizer's names for its inputs, and free names of its own."""
     names = {name: inputs[name] for name in part.inputs}
-    clashes = sorted(own_names(part) & (taken | {*DECLARATIONS, *CALLABLE}))
+    clashes = sorted(own_names(part) & (taken | {*DECLARATIONS, *CALLABLE_OPS}))
     taken |= all_names(part)
     return renamed(part, names | {name: unused(f"{name}_{part.name}", taken) for name in clashes})
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 from dataclasses import replace
 
-from optgen.ir.ops import CALLABLE
+from optgen.ir.ops import CALLABLE_OPS
 from optgen.spec.composition.parts import Part
 from optgen.spec.reserved_names import DECLARATIONS
 
@@ -66,7 +66,7 @@ def own_names(part: Part) -> set[str]:
 
 def free_names(part: Part) -> dict[str, ast.Name]:
     """Return the names that a part reads and does not define, each with one of its nodes."""
-    defined = own_names(part) | {*DECLARATIONS, *CALLABLE}
+    defined = own_names(part) | {*DECLARATIONS, *CALLABLE_OPS}
     free: dict[str, ast.Name] = {}
     helpers = [node for node in part.definitions if isinstance(node, ast.FunctionDef)]
     for function in (part.node, *helpers, *part.programs):

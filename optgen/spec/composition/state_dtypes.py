@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping, Sequence
 
-from optgen.ir.algorithm import NARROW, QUANTIZED
+from optgen.ir.algorithm import NARROW_DTYPES, QUANTIZED
 from optgen.spec.composition.names import CompositionError
 from optgen.spec.composition.parts import Part, declared_key
 from optgen.spec.errors import did_you_mean
 
-_DTYPES = (None, "float32", *NARROW)
+_DTYPES = (None, "float32", *NARROW_DTYPES)
 
 
 def with_state_dtypes(

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from textwrap import indent
 
-from optgen.ir.ops import CALLABLE
+from optgen.ir.ops import CALLABLE_OPS
 from optgen.spec.composition.names import NamedParts
 from optgen.spec.composition.parts import Part, declared_key
 from optgen.spec.composition.write_rule import write_rule
@@ -24,7 +24,7 @@ def write_spec(name: str, named: NamedParts) -> str:
 def _import(written: str) -> str:
     """Return the line that imports what a text uses of the language."""
     used = {n.id for n in ast.walk(ast.parse(written)) if isinstance(n, ast.Name)}
-    return f"from optgen.spec import {', '.join(sorted(used & {*DECLARATIONS, *CALLABLE}))}"
+    return f"from optgen.spec import {', '.join(sorted(used & {*DECLARATIONS, *CALLABLE_OPS}))}"
 
 
 def _optimizer(name: str, named: NamedParts) -> str:
