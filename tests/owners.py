@@ -114,11 +114,11 @@ def _answer(requests: list[Any]) -> list[list[Tensor]]:
         (axis,) = first.sharded_axes
         pieces = zip(*(each.shards for each in requests), strict=True)
         whole = [torch.cat(each, axis.dim) for each in pieces]
-        return [[whole[index] for index in each.owned] for each in requests]
+        return [[whole[index] for index in each.owned_indices] for each in requests]
     if isinstance(first, Scatter):
         results: dict[int, Tensor] = {}
         for each in requests:
-            results |= dict(zip(each.gathered.owned, each.results, strict=True))
+            results |= dict(zip(each.gathered.owned_indices, each.results, strict=True))
         axes = [each.gathered.sharded_axes for each in requests]
         return [[own_shard(results[i], own) for i in sorted(results)] for own in axes]
     if first.groups:

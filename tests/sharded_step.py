@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.runtime.sharded.all_reduce import Partial
+from optgen.runtime.sharded.all_reduce import PartialReduction
 from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.matrix_requests import Gather, Scatter
 from optgen.runtime.tensors.sharding import ShardedAxis
@@ -97,7 +97,7 @@ def _answers(requests: list[Any]) -> list[Any]:
     return [None] * len(requests)
 
 
-def _complete(partials: list[Partial]) -> None:
+def _complete(partials: list[PartialReduction]) -> None:
     if partials[0].groups:
         stacked = torch.stack([partial.tensor for partial in partials])
         combined = stacked.amax(0) if partials[0].largest else stacked.sum(0)

@@ -76,10 +76,12 @@ class Gradients:
             for groups, gradients in ordered
         }
         if any(powers):  # a key that is not (): some gradients are sharded
-            from optgen.runtime.sharded.all_reduce import Partial, batched_all_reduce
+            from optgen.runtime.sharded.all_reduce import PartialReduction, batched_all_reduce
 
             batched_all_reduce(
-                Partial(power, groups, largest) for groups, power in powers.items() if groups
+                PartialReduction(power, groups, largest)
+                for groups, power in powers.items()
+                if groups
             )
         if not powers:
             return torch.zeros(())

@@ -51,18 +51,18 @@ class Elementwise:
     ) -> Callable[[], None]:
         """Check lists that are not empty, and choose lowerings; return the call that updates."""
         batch = self._make_batch(lists, hypers)
-        chosen = [(self._choose(part, may_fuse), part) for part in batch.parts or (batch,)]
-        return partial(self._update_all, chosen)
+        pairs = [(self._choose(part, may_fuse), part) for part in batch.parts or (batch,)]
+        return partial(self._update_all, pairs)
 
-    def _update_all(self, chosen: Sequence[tuple[str, Batch]]) -> None:
-        """Update batches through their lowerings, with gradients disabled."""
-        enabled = torch.is_grad_enabled()
+    def _update_all(self, pairs: Sequence[tuple[str, Batch]]) -> None:
+        """Update batches through their lowerings, with autograd disabled."""
+        was_enabled = torch.is_grad_enabled()
         set_grad_enabled(False)
         try:
-            for lowering, batch in chosen:
+            for lowering, batch in pairs:
                 self._update(lowering, batch)
         finally:
-            set_grad_enabled(enabled)
+            set_grad_enabled(was_enabled)
 
     def hyper_annotations(self) -> dict[str, Any]:
         """Return the annotations of the generated function."""

@@ -1,4 +1,4 @@
-"""The base of every optimizer here: a torch Optimizer that does not import torch._dynamo."""
+"""The base of optgen's optimizers: a torch Optimizer that does not import torch._dynamo."""
 
 import functools
 import warnings
@@ -20,7 +20,7 @@ from optgen.runtime.torch_private import (
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_UNORDERED = (
+_UNORDERED_WARNING = (
     "optimizer parameters need to be organized in ordered collections, but the ordering of tensors "
     "in sets will change between runs. Please use a list instead. This will be an error in a "
     "future release."
@@ -29,7 +29,7 @@ _UNORDERED = (
 
 
 def with_step_hooks(step: F) -> F:
-    """Decorate a step: run hooks and the profiler around it as torch does, if there are any.
+    """Decorate a step: run hooks and the profiler around it as torch does, if any are set.
 
     The attribute `hooked` keeps torch from wrapping the step again. `_wrapped_by_lr_sched` keeps
     schedulers from replacing the step; they need `_opt_called` only. If a subclass overrides the
@@ -58,7 +58,7 @@ class LightOptimizer(Optimizer):
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         if isinstance(params, set) and not WARNS_OF_SETS:
-            warnings.warn(_UNORDERED, FutureWarning, stacklevel=2)
+            warnings.warn(_UNORDERED_WARNING, FutureWarning, stacklevel=2)
         super().__init__(params, defaults)
 
     @outside_dynamo
@@ -72,8 +72,8 @@ class LightOptimizer(Optimizer):
             self._optimizer_state_dict_post_hooks = hooks
         packed = self._portable_state_dict(packed)
         for hook in hooks.values():
-            replaced = hook(self, packed)
-            packed = packed if replaced is None else replaced
+            replacement = hook(self, packed)
+            packed = packed if replacement is None else replacement
         return packed
 
     @outside_dynamo

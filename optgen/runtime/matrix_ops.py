@@ -16,7 +16,7 @@ def orthogonalize(
         coefficients: a, b, c of the odd polynomial a x + b x^3 + c x^5; or three numbers for each
             iteration in turn. Later iterations use the last three numbers.
         steps: the number of iterations.
-        eps: the least norm that a matrix is divided by.
+        eps: a lower bound of the norm by which a matrix is divided.
 
     Returns:
         A bfloat16 tensor of the same shape for each tensor; torch's Muon computes in bfloat16 too.
@@ -40,12 +40,12 @@ def _newton_schulz(
     """Run the iterations on matrices in the last two axes, transposed if they are tall."""
     shape = batch.shape
     x = batch.flatten(0, -3)
-    tall = x.size(-2) > x.size(-1)
-    x = x.mT if tall else x
+    is_tall = x.size(-2) > x.size(-1)
+    x = x.mT if is_tall else x
     x = x / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp(min=eps)
     for step in range(int(steps)):
         first = min(3 * step, len(coefficients) - 3)
         a, b, c = coefficients[first : first + 3]
         gram = torch.bmm(x, x.mT)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return (x.mT if tall else x).reshape(shape)
+    return (x.mT if is_tall else x).reshape(shape)

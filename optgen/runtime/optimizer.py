@@ -81,7 +81,7 @@ class GeneratedOptimizer(LightOptimizer):
             closure: Reevaluates the model and returns the loss.
         """
         check_graph_capture(self)
-        enabled = torch.is_grad_enabled()
+        was_enabled = torch.is_grad_enabled()
         set_grad_enabled(self.defaults.get("differentiable", False))
         try:
             loss = None
@@ -97,7 +97,7 @@ class GeneratedOptimizer(LightOptimizer):
             else:
                 dispatch.step(self)
         finally:
-            set_grad_enabled(enabled)
+            set_grad_enabled(was_enabled)
         return loss
 
     @outside_dynamo
@@ -127,7 +127,7 @@ class GeneratedOptimizer(LightOptimizer):
         """
         self._create_state(lambda param: param.requires_grad)
 
-    def _create_state(self, chosen: Callable[[Tensor], bool], ahead: bool = True) -> None:
+    def _create_state(self, is_chosen: Callable[[Tensor], bool], ahead: bool = True) -> None:
         """Create the missing states of the chosen parameters.
 
         With `ahead`, the fresh states are left to the first step.
@@ -135,7 +135,7 @@ class GeneratedOptimizer(LightOptimizer):
         check_views(self)
         with torch.set_grad_enabled(bool(self.defaults.get("differentiable"))):
             for group in self.param_groups:
-                params = filter(chosen, group["params"])
+                params = filter(is_chosen, group["params"])
                 create_missing(
                     self.rule, self.state, group, params, self.defaults, ahead, self.param_groups
                 )
@@ -156,7 +156,7 @@ class GeneratedOptimizer(LightOptimizer):
             super().load_state_dict(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        # In a copy, placeholders could not be told from states of training.
+        # A copy could not tell placeholders from states that training has made.
         remove_placeholders(self._context.placeholders, self.state)
         self._context.placeholders = []
         packed: dict[str, Any] = super().__getstate__()
@@ -166,13 +166,13 @@ class GeneratedOptimizer(LightOptimizer):
         previous = self.__dict__.get("param_groups", [])
         if previous:  # a load, not a copy
             check_views(self, state["param_groups"])
-        given_params = [self._context.original_params.get(id(group)) for group in previous]
+        old_originals = [self._context.original_params.get(id(group)) for group in previous]
         super().__setstate__(state)
         # torch's method adds a default for `differentiable`, which may be an optional key here.
         self.defaults = self.rule.drop_unset(self.defaults)
         self._reset_context()
         if not self.rule.elementwise:
-            originals = flat_partitions.originals_after_load(given_params, self.param_groups)
+            originals = flat_partitions.originals_after_load(old_originals, self.param_groups)
             self._context.original_params = originals
         optional = [VIEW, *dict(self.rule.optional)]
         checkpoint.backfill(self, previous, dict(self.rule.backfill), optional)

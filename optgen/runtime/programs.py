@@ -24,7 +24,7 @@ COPY = "copy of "
 
 
 class Program(NamedTuple):
-    """A generated function, and the lists that it takes of an optimizer."""
+    """A generated function, and the lists of an optimizer's tensors that it takes."""
 
     name: str  # of the function, and of its package beside the optimizer's lowerings
     keys: tuple[str, ...]  # for each list, the key of its state; "param" for the parameters
@@ -120,5 +120,5 @@ class ModeOptimizer(GeneratedOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for group in state.get("param_groups", ()):
-            group.setdefault(MODE, True)  # saved by a rule without programs, which only trains
+            group.setdefault(MODE, True)  # a state of a rule without programs is for training
         super().__setstate__(state)

@@ -86,8 +86,8 @@ class State:
         holds = FACTS.get(name)
         if holds is None:
             return [True] * len(params)
-        wanted = name == self.when
-        return [holds(param) is wanted for param in params]
+        must_hold = name == self.when  # else `when` is "not name"
+        return [holds(param) is must_hold for param in params]
 
     @property
     def is_ranked(self) -> bool:
@@ -125,7 +125,7 @@ class Rule:
     scalar_device: str = "cpu"  # of scalar states; "param": always on the parameter's device
     tensor_hypers: tuple[str, ...] = ("lr",)  # the for-loop computes in the dtype of such a tensor
     elementwise: bool = True  # false: a flat partition of parameters would change the result
-    widens: bool = False  # eager code computes in float32 or wider: the rule rounds or draws
+    widens: bool = False  # it computes in float32 or wider: it rounds, draws or declares a dtype
     draws: bool = False  # it draws random numbers, which depend on the positions of elements
     why_uncut: str = ""  # why it is not cut into sweeps; it then has no fused step
     by_matrix: bool = False  # each matrix of a parameter steps by itself; only if `why_uncut`
@@ -142,7 +142,7 @@ class Rule:
     optional: tuple[tuple[str, object], ...] = ()  # keys torch's groups lack, and their defaults
     fixed: tuple[tuple[str, object], ...] = ()  # group values that no checkpoint may change
     choices: tuple[tuple[str, tuple[str | None, ...]], ...] = ()  # keys, and their valid values
-    upper_bounds: tuple[tuple[str, float], ...] = ()  # keys, and what their values must be below
+    upper_bounds: tuple[tuple[str, float], ...] = ()  # keys, and exclusive bounds of their values
 
     def __post_init__(self) -> None:
         keys = [state.key for state in self.states]
@@ -234,7 +234,7 @@ def truth(value: object) -> bool:
 
 
 def number(value: Any) -> Any:
-    """Convert a hyperparameter to a Python number or a tuple of them; keep None and strings."""
+    """Convert a hyperparameter to a Python number or a tuple of numbers; keep None and strings."""
     if isinstance(value, (tuple, list)):
         return tuple(map(number, value))
     return value.item() if hasattr(value, "item") else value  # of a tensor or a NumPy scalar

@@ -17,6 +17,7 @@ import optgen.optim
 from optgen.runtime.eager import elements_at_once
 
 Cost = tuple[int, float]
+"""`_foreach_` calls, and 4-byte words read and written for each element of a parameter."""
 
 TRAFFIC: dict[str, list[tuple[dict[str, Any], Cost, Cost]]] = {
     "Adadelta": [
@@ -63,7 +64,7 @@ TRAFFIC: dict[str, list[tuple[dict[str, Any], Cost, Cost]]] = {
         ({"centered": True, "momentum": 0.9, "weight_decay": 0.1}, (10, 27), (10, 27)),
     ],
     "Rprop": [
-        # Calls for single tensors are not counted: 11 for each tensor in torch, and 5 in ours.
+        # Calls for single tensors are not counted: 11 for each tensor in torch, and 5 in optgen.
         ({}, (5, 31 if HAS_2_15 else 34), (7, 24.417)),
         ({"maximize": True}, (7, 35 if HAS_2_15 else 38), (8, 26.417)),
     ],
@@ -80,26 +81,23 @@ TRAFFIC: dict[str, list[tuple[dict[str, Any], Cost, Cost]]] = {
         ),
     ],
 }
-"""`_foreach_` calls, and words read and written for each element of a parameter.
-
-The first pair is torch's foreach (for Muon its only loop), the second is ours.
-"""
+"""Options of each class, with the cost of torch's foreach (for Muon, its only loop) and of ours."""
 DENSE = [name for name in NAMES if name not in (*SPARSE, *CLOSURE)]
 SHAPES: list[tuple[int, ...]] = [(100,), (300,), (200,)]
 MATRIX_SHAPES: list[tuple[int, ...]] = [(64, 48), (20, 30), (10, 20)]
 
 
-def traffic(optimizer: Optimizer) -> Cost:
+def cost_of_ninth_step(optimizer: Optimizer) -> Cost:
     """Return calls and traffic of the ninth step, in which RAdam is rectified."""
     params = optimizer.param_groups[0]["params"]
     for _ in range(8):
         for param in params:
             param.grad = torch.ones_like(param)
         optimizer.step()
-    with Traffic() as seen:
+    with Traffic() as traffic:
         optimizer.step()
     elements = sum(param.numel() for param in params)
-    return seen.calls, round((seen.read + seen.written) / elements, 3)
+    return traffic.calls, round((traffic.read + traffic.written) / elements, 3)
 
 
 def params(name: str) -> list[torch.Tensor]:
@@ -109,40 +107,40 @@ def params(name: str) -> list[torch.Tensor]:
 
 def configurations() -> Iterator[Any]:
     for name in DENSE:
-        for options, theirs, ours in TRAFFIC[name]:
+        for options, torch_cost, optgen_cost in TRAFFIC[name]:
             label = "-".join([name, *(f"{key}={value}" for key, value in options.items())])
-            yield pytest.param(name, options, theirs, ours, id=label)
+            yield pytest.param(name, options, torch_cost, optgen_cost, id=label)
 
 
-@pytest.mark.parametrize(("name", "options", "theirs", "ours"), list(configurations()))
+@pytest.mark.parametrize(("name", "options", "torch_cost", "optgen_cost"), list(configurations()))
 def test_calls_and_traffic_are_as_listed(
-    name: str, options: dict[str, Any], theirs: Cost, ours: Cost
+    name: str, options: dict[str, Any], torch_cost: Cost, optgen_cost: Cost
 ) -> None:
     foreach = {"foreach": True} if has(name, "foreach") else {}
-    reference = traffic(getattr(torch.optim, name)(params(name), **foreach, **options))
-    found = traffic(getattr(optgen.optim, name)(params(name), foreach=True, **options))
+    reference = cost_of_ninth_step(getattr(torch.optim, name)(params(name), **foreach, **options))
+    found = cost_of_ninth_step(getattr(optgen.optim, name)(params(name), foreach=True, **options))
 
-    assert reference == theirs
-    assert found == ours
-    assert found[1] <= theirs[1]
+    assert reference == torch_cost
+    assert found == optgen_cost
+    assert found[1] <= torch_cost[1]
 
 
 def sparse_traffic(module: Any) -> float:
-    """Return the words that SparseAdam moves for each touched element, without fused C++."""
+    """Return the 4-byte words that SparseAdam moves for each touched element, without fused C++."""
     table = torch.nn.Parameter(torch.ones(1000, 8))
     optimizer = module.SparseAdam([table], **({} if module is torch.optim else {"fused": False}))
     rows = torch.tensor([[1, 5, 9, 5, 700, 3]])
-    seen = Traffic()
+    traffic = Traffic()
     for step in range(3):
         values = torch.ones(6, 8)
         table.grad = torch.sparse_coo_tensor(rows, values, (1000, 8), check_invariants=True)
-        with seen if step == 2 else contextlib.nullcontext():
+        with traffic if step == 2 else contextlib.nullcontext():
             optimizer.step()
-    return (seen.read + seen.written) / (5 * 8)
+    return (traffic.read + traffic.written) / (5 * 8)
 
 
 def lbfgs_traffic(module: Any, options: dict[str, Any]) -> float:
-    """Return the words that 10 iterations move for each element of an ill-conditioned parabola."""
+    """Return the words that 10 iterations on an ill-conditioned parabola move for each element."""
     param = torch.nn.Parameter(torch.linspace(-1, 1, 1000))
     weights = torch.linspace(1, 100, 1000)
     optimizer = module.LBFGS([param], max_iter=10, **options)
@@ -152,31 +150,33 @@ def lbfgs_traffic(module: Any, options: dict[str, Any]) -> float:
         return (param.grad * param.detach()).sum() / 2
 
     optimizer.step(closure)
-    with Traffic() as seen:
+    with Traffic() as traffic:
         optimizer.step(closure)
-    return (seen.read + seen.written) / 1000
+    return (traffic.read + traffic.written) / 1000
 
 
-def test_sparse_adam_moves_less_than_torchs() -> None:
+def test_sparse_adam_moves_less_memory_than_torchs() -> None:
     assert sparse_traffic(optgen.optim) < sparse_traffic(torch.optim)
 
 
 @pytest.mark.parametrize(
     "options", [{}, {"line_search_fn": "strong_wolfe"}, {"history_size": 3}], ids=str
 )
-def test_lbfgs_moves_less_than_torchs(options: dict[str, Any]) -> None:
+def test_lbfgs_moves_less_memory_than_torchs(options: dict[str, Any]) -> None:
     assert lbfgs_traffic(optgen.optim, options) < 0.85 * lbfgs_traffic(torch.optim, options)
 
 
-def test_most_classes_move_less_than_torchs() -> None:
-    """TRAFFIC shows it for dense classes, and the tests above for the others."""
-    fewer = [name for name in DENSE if all(ours[1] < t[1] for _, t, ours in TRAFFIC[name])]
+def test_most_classes_move_less_memory_than_torchs() -> None:
+    """TRAFFIC lists the dense classes. The tests above compare the others."""
+    fewer = [
+        name for name in DENSE if all(ours[1] < torchs[1] for _, torchs, ours in TRAFFIC[name])
+    ]
 
     assert len([*fewer, *SPARSE, *CLOSURE]) > len(NAMES) / 2
     assert sorted(set(DENSE) - set(fewer)) == ["Adamax", "Muon", "RMSprop", "SGD"]
 
 
-LIMIT = 64 * 2**20
+LIMIT_BYTES = 64 * 2**20
 ALL_OPTIONS: dict[str, dict[str, Any]] = {
     "Adadelta": {"weight_decay": 0.1, "maximize": True},
     "Adafactor": {"weight_decay": 0.1, "maximize": True},
@@ -193,7 +193,7 @@ ALL_OPTIONS: dict[str, dict[str, Any]] = {
 }
 """Every option that may need another temporary."""
 # The memory of a matrix op is not limited.
-LIMITED = [name for name in DENSE if name not in MATRICES]
+NAMES_WITH_LIMIT = [name for name in DENSE if name not in MATRICES]
 
 
 def extra_bytes(optimizer: Optimizer) -> int:
@@ -205,34 +205,36 @@ def extra_bytes(optimizer: Optimizer) -> int:
 
 
 SIZES = [2**23 + 8, 2**22 - 8, 2**21, *[2**20] * 5, *[1000] * 50]
-"""80 MB in tensors of every size: one is sliced, and many are taken in chunks."""
+"""Elements of each tensor, 80 MB in all: the largest is sliced, the small ones share a chunk."""
 
 
-def large() -> list[torch.Tensor]:
+def large_parameters() -> list[torch.Tensor]:
     """Return parameters of 80 MB, one of each of SIZES."""
     return [torch.nn.Parameter(torch.ones(size)) for size in SIZES]
 
 
-def size_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Process CPU tensors in blocks of the size that a device gets."""
+def use_device_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process CPU tensors in blocks as large as those of other devices."""
 
-    def block_elements(_tensor: torch.Tensor, itemsize: int, alive: int) -> int:
-        return elements_at_once.device_elements(itemsize, alive)
+    def block_elements(_tensor: torch.Tensor, itemsize: int, live_lists: int) -> int:
+        return elements_at_once.device_elements(itemsize, live_lists)
 
     monkeypatch.setattr(elements_at_once, "block_elements", block_elements)
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("device", ["CPU", "GPU"])
-@pytest.mark.parametrize("name", LIMITED)
+@pytest.mark.parametrize("name", NAMES_WITH_LIMIT)
 def test_extra_memory_is_limited(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit holds for the slices of a CPU, and for the larger ones of a GPU."""
+    """The limit holds for the slices of a CPU, and for the larger slices of a GPU."""
     if device == "GPU":
-        size_on_a_device(monkeypatch)
+        use_device_blocks(monkeypatch)
 
-    needed = extra_bytes(getattr(optgen.optim, name)(large(), foreach=True, **ALL_OPTIONS[name]))
+    needed = extra_bytes(
+        getattr(optgen.optim, name)(large_parameters(), foreach=True, **ALL_OPTIONS[name])
+    )
 
-    assert 0 < needed <= LIMIT
+    assert 0 < needed <= LIMIT_BYTES
 
 
 @pytest.mark.parametrize("device", ["CPU", "GPU"])
@@ -241,26 +243,26 @@ def test_extra_memory_is_limited_for_factored_parameters(
     rows: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if device == "GPU":
-        size_on_a_device(monkeypatch)
+        use_device_blocks(monkeypatch)
     matrices = [torch.nn.Parameter(torch.ones(rows, size // rows)) for size in SIZES]
 
     needed = extra_bytes(optgen.optim.Adafactor(matrices, foreach=True, **ALL_OPTIONS["Adafactor"]))
 
-    assert 0 < needed <= LIMIT
+    assert 0 < needed <= LIMIT_BYTES
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", LIMITED)
+@pytest.mark.parametrize("name", NAMES_WITH_LIMIT)
 def test_extra_memory_is_limited_whatever_the_strides(name: str) -> None:
     transposed = [torch.nn.Parameter(torch.ones(2**10, 2**14).T)]
 
     needed = extra_bytes(getattr(optgen.optim, name)(transposed, foreach=True, **ALL_OPTIONS[name]))
 
-    assert 0 < needed <= LIMIT
+    assert 0 < needed <= LIMIT_BYTES
 
 
-def test_the_limit_is_not_met_by_whole_lists() -> None:
-    """Torch's foreach takes whole lists and exceeds the limit, so the tests above can fail."""
-    reference = torch.optim.Adam(large(), foreach=True, **ALL_OPTIONS["Adam"])
+def test_torchs_foreach_exceeds_the_limit() -> None:
+    """Torch's foreach has temporaries for whole lists. So the tests above can fail."""
+    reference = torch.optim.Adam(large_parameters(), foreach=True, **ALL_OPTIONS["Adam"])
 
-    assert extra_bytes(reference) > LIMIT
+    assert extra_bytes(reference) > LIMIT_BYTES

@@ -56,10 +56,10 @@ _PASSES = (
 def lower(algorithm: Algorithm) -> Mapping[str, Any]:
     """Return the variables of the file's template."""
     algorithm = load_device_scalars(algorithm)
-    planned = [reduce(lambda p, change: change(p), _PASSES, p) for p in plans(algorithm)]
-    if len(planned) == 1 and is_flat_sweep(planned[0]):
-        return {"template": "fused_triton_elementwise.py.jinja"} | _flat_context(planned[0])
-    contexts = [plan_context(plan, addresses_of(algorithm)) for plan in planned]
+    all_plans = [reduce(lambda p, change: change(p), _PASSES, p) for p in plans(algorithm)]
+    if len(all_plans) == 1 and is_flat_sweep(all_plans[0]):
+        return {"template": "fused_triton_elementwise.py.jinja"} | _flat_context(all_plans[0])
+    contexts = [plan_context(plan, addresses_of(algorithm)) for plan in all_plans]
     return {
         "template": "fused_triton_phases.py.jinja",
         "algorithm": algorithm,
@@ -75,6 +75,8 @@ def _flat_context(plan: Plan) -> dict[str, Any]:
     (sweep,) = plan.sweeps
     packed = PackedScalars(plan, (sweep.body,), sweep.streams)
     prologue = Prologue(plan, packed, len(sweep.streams))
+    prologue_lines = prologue.lines()
+    prologue_text = "\n".join(prologue_lines)
     return {
         "algorithm": plan.algorithm,
         "streams": [_stream(s) for s in sweep.streams],
@@ -83,15 +85,18 @@ def _flat_context(plan: Plan) -> dict[str, Any]:
         "plan": {
             "scalar_types": prologue.scalar_types(),
             "width": prologue.width,
-            "prologue": (lines := prologue.lines()),
-            "prologue_rows": uses("row", "\n".join(lines)),
-            "prologue_hypers": uses("hyper", "\n".join(lines)),
+            "prologue": prologue_lines,
+            "prologue_rows": uses("row", prologue_text),
+            "prologue_hypers": uses("hyper", prologue_text),
             "prologue_shapes": False,
             "scaled": not plan.algorithm.is_function,  # whether a gradient scaler may be used
         },
-        "loads": [*print_loads(sweep.streams, coded=True), *print_numbers(packed, sweep.body)],
+        "loads": [
+            *print_loads(sweep.streams, may_hold_codes=True),
+            *print_numbers(packed, sweep.body),
+        ],
         "body": print_sweep(sweep.body, packed),
-        "stores": print_stores(sweep.streams, coded=True),
+        "stores": print_stores(sweep.streams, may_hold_codes=True),
     }
 
 
@@ -105,6 +110,6 @@ FUSED_TRITON = Lowering(
 
 
 def _stream(stream: Stream) -> dict[str, str]:
-    """Return a stream's names in the kernel: list of pointers, dtype, scales and their block."""
+    """Return a stream's names in the kernel: its pointers, dtype and scales; and its block size."""
     names = {"list": variable(plural(stream.name)), "type": f"{stream.name.upper()}_T"}
     return names | codes_context(stream)

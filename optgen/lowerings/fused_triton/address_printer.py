@@ -18,10 +18,10 @@ _COUNTS: tuple[Line, ...] = (
 _PARTS = ("parts", "parts = partials + tl.load(shape + GROUP_PARTIALS * tensors)")
 
 
-def needed(candidates: Sequence[Line], text: Iterable[str]) -> list[str]:
+def needed_lines(candidates: Sequence[Line], text: Iterable[str]) -> list[str]:
     """Return the candidate lines that the text needs, in order.
 
-    A line is needed if the text, or a needed line after it, uses a name that it assigns.
+    A line is needed if the text, or a later needed line, uses a name that the line assigns.
     """
     used = "\n".join(text)
     lines: list[str] = []
@@ -49,50 +49,50 @@ def uses(pattern: str, text: str) -> bool:
 def tile_addresses(counts: Mapping[Axes, int]) -> list[Line]:
     """Return the address and mask lines that a tile may need for its small values."""
     return [
-        _let("in_rows", "lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)"),
-        _let("row_lanes", "first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)"),
-        _let("in_columns", "lines_inside(matrices_left, columns_left, DEPTH, WIDTH)"),
-        _let("column_lanes", "first_column + lines(width.to(tl.int32), DEPTH, WIDTH)"),
-        _let("in_batch", "tl.arange(0, DEPTH) < matrices_left"),
-        _let("across", "tl.cdiv(width, WIDTH)"),
-        _let("down", "tl.cdiv(height, HEIGHT)"),
-        _let("all_rows", "depth * height"),
-        _let("all_columns", "depth * width"),
+        _assignment("in_rows", "lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)"),
+        _assignment("row_lanes", "first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)"),
+        _assignment("in_columns", "lines_inside(matrices_left, columns_left, DEPTH, WIDTH)"),
+        _assignment("column_lanes", "first_column + lines(width.to(tl.int32), DEPTH, WIDTH)"),
+        _assignment("in_batch", "tl.arange(0, DEPTH) < matrices_left"),
+        _assignment("across", "tl.cdiv(width, WIDTH)"),
+        _assignment("down", "tl.cdiv(height, HEIGHT)"),
+        _assignment("all_rows", "depth * height"),
+        _assignment("all_columns", "depth * width"),
         ("values", "values += tl.load(shape + VALUES * tensors)"),
-        _let("row_values", "values + row_lanes"),
-        _let("column_values", f"{_columns_start(counts)} + column_lanes"),
-        _let("matrix_values", f"{_matrices_start(counts)} + matrix + tl.arange(0, DEPTH)"),
+        _assignment("row_values", "values + row_lanes"),
+        _assignment("column_values", f"{_columns_start(counts)} + column_lanes"),
+        _assignment("matrix_values", f"{_matrices_start(counts)} + matrix + tl.arange(0, DEPTH)"),
     ]
 
 
 def finish_addresses(counts: Mapping[Axes, int], states: Sequence[Mapping[str, Any]]) -> list[Line]:
     """Return the address and mask lines that a program for some matrices may need."""
     return [
-        _let("row", "rows + tensor"),
-        _let("shape", "shapes + tensor"),
+        _assignment("row", "rows + tensor"),
+        _assignment("shape", "shapes + tensor"),
         ("scalars", "scalars += tensor * SCALARS"),
         ("(?:depth|height|width)", "depth, height, width = extents(shape, tensors)"),
         _PARTS,
         ("partials", "partials += tl.load(shape + PARTIALS * tensors)"),
         *_COUNTS,
-        _let("matrix", "group * DEPTH"),
-        _let("matrices_left", "depth - matrix"),
-        _let("all_rows", "depth * height"),
-        _let("all_columns", "depth * width"),
-        _let("matrices", "tl.arange(0, DEPTH)[:, None]"),
-        _let("in_batch", "matrices < matrices_left"),
+        _assignment("matrix", "group * DEPTH"),
+        _assignment("matrices_left", "depth - matrix"),
+        _assignment("all_rows", "depth * height"),
+        _assignment("all_columns", "depth * width"),
+        _assignment("matrices", "tl.arange(0, DEPTH)[:, None]"),
+        _assignment("in_batch", "matrices < matrices_left"),
         ("values", "values += tl.load(shape + VALUES * tensors)"),
-        _let("row_values", "values + matrix * height"),
-        _let("column_values", f"{_columns_start(counts)} + matrix * width"),
-        _let("matrix_values", f"{_matrices_start(counts)} + matrix"),
-        *(line for state in states for line in _state(state)),
+        _assignment("row_values", "values + matrix * height"),
+        _assignment("column_values", f"{_columns_start(counts)} + matrix * width"),
+        _assignment("matrix_values", f"{_matrices_start(counts)} + matrix"),
+        *(line for state in states for line in _state_lines(state)),
     ]
 
 
 def flat_addresses(reads_partials: bool) -> list[Line]:
     """Return the address lines that a program for a whole tensor may need.
 
-    `reads_partials` tells whether the program reads partial sums of the phase before.
+    `reads_partials` tells whether the program reads partial sums of the previous phase.
     """
     partials_lines = [
         _PARTS,
@@ -100,8 +100,8 @@ def flat_addresses(reads_partials: bool) -> list[Line]:
         *_COUNTS,
     ]
     return [
-        _let("row", "rows + tl.program_id(0)"),
-        _let("shape", "shapes + tl.program_id(0)"),
+        _assignment("row", "rows + tl.program_id(0)"),
+        _assignment("shape", "shapes + tl.program_id(0)"),
         ("scalars", "scalars += tl.program_id(0) * SCALARS"),
         *(partials_lines if reads_partials else []),
     ]
@@ -112,23 +112,26 @@ def tile_stores(
     row_sums: Sequence[str],
     column_sums: Sequence[str],
     counts: Mapping[Axes, int],
-    firsts: Mapping[Axes, int],
+    first_slots: Mapping[Axes, int],
 ) -> list[str]:
     """Return the lines that store a tile's sums.
 
     Every tile stores its sums over all elements in `partials`, in one slot for each sum and block.
-    A tile of whole matrices stores complete row and column sums where later kernels read them, from
-    the slots `firsts` on. Any other tile stores partial row sums and then partial column sums,
-    behind the sums over all elements. `counts` holds the numbers of all slots by axes.
+    A tile of whole matrices stores complete row and column sums where later kernels read them,
+    beginning at the slots `first_slots`. Any other tile stores partial row sums and then partial
+    column sums, after the sums over all elements. `counts` holds the number of slots by axes.
     """
-    rows = enumerate(row_sums, firsts[Axes.ROW])
-    columns = enumerate(column_sums, firsts[Axes.COLUMN])
-    complete = [
-        *(_store(times("values", n, "all_rows"), "row", s) for n, s in rows),
-        *(_store(times(_columns_start(counts), n, "all_columns"), "column", s) for n, s in columns),
+    rows = enumerate(row_sums, first_slots[Axes.ROW])
+    columns = enumerate(column_sums, first_slots[Axes.COLUMN])
+    complete_stores = [
+        *(_store(plus_multiple("values", n, "all_rows"), "row", s) for n, s in rows),
+        *(
+            _store(plus_multiple(_columns_start(counts), n, "all_columns"), "column", s)
+            for n, s in columns
+        ),
     ]
-    column_parts = times("partials", len(row_sums), "across * all_rows")
-    parts = [
+    column_parts = plus_multiple("partials", len(row_sums), "across * all_rows")
+    partial_stores = [
         *(
             _store(f"partials + {_factor('tile_column', n, 'across')} * all_rows", "row", s)
             for n, s in enumerate(row_sums)
@@ -139,43 +142,46 @@ def tile_stores(
         ),
     ]
     lines = [
-        f"tl.store({times('partials', n, 'blocks')} + block, {name})" for n, name in enumerate(sums)
+        f"tl.store({plus_multiple('partials', n, 'blocks')} + block, {name})"
+        for n, name in enumerate(sums)
     ]
-    if complete:
-        skip_sums = [f"partials = {times('partials', len(sums), 'blocks')}"] if sums else []
-        lines += ["if DEPTH > 1:", *_indented(complete)]
-        lines += ["else:", *_indented([*skip_sums, *parts])]
+    if complete_stores:
+        skip_sums = [f"partials = {plus_multiple('partials', len(sums), 'blocks')}"] if sums else []
+        lines += ["if DEPTH > 1:", *_indented(complete_stores)]
+        lines += ["else:", *_indented([*skip_sums, *partial_stores])]
     return lines
 
 
-def _let(name: str, value: str) -> Line:
+def _assignment(name: str, value: str) -> Line:
     return name, f"{name} = {value}"
 
 
-def _state(state: Mapping[str, Any]) -> Iterator[Line]:
+def _state_lines(state: Mapping[str, Any]) -> Iterator[Line]:
     """Yield the lines for a row or column state: whether it exists, and its address."""
     size = "height" if state["shape"] == "row" else "width"  # numbers of one matrix
     address = f"tl.load(row + {state['address']} * tensors)"
-    yield _let(exists(state["list"]), f"{address} != 0")
-    yield _let(state["list"], f"{address}.to(tl.pointer_type({state['type']})) + matrix * {size}")
+    yield _assignment(exists(state["list"]), f"{address} != 0")
+    yield _assignment(
+        state["list"], f"{address}.to(tl.pointer_type({state['type']})) + matrix * {size}"
+    )
 
 
 def exists(state: str) -> str:
-    """Return the variable that tells whether the state of this list exists."""
+    """Return the variable that tells whether the state of this pointer variable exists."""
     return f"{state}_exist"
 
 
 def _columns_start(counts: Mapping[Axes, int]) -> str:
-    """Return the address of the first column value, behind all row values."""
-    return times("values", counts[Axes.ROW], "all_rows")
+    """Return the address of the first column value, after all row values."""
+    return plus_multiple("values", counts[Axes.ROW], "all_rows")
 
 
 def _matrices_start(counts: Mapping[Axes, int]) -> str:
-    """Return the address of the first matrix value, behind all column values."""
-    return times(_columns_start(counts), counts[Axes.COLUMN], "all_columns")
+    """Return the address of the first matrix value, after all column values."""
+    return plus_multiple(_columns_start(counts), counts[Axes.COLUMN], "all_columns")
 
 
-def times(base: str, number: int, size: str) -> str:
+def plus_multiple(base: str, number: int, size: str) -> str:
     """Return the text of `base + number * size`."""
     if not number:
         return base
@@ -184,7 +190,7 @@ def times(base: str, number: int, size: str) -> str:
 
 def _factor(base: str, number: int, size: str) -> str:
     """Return the text of `base + number * size` as a factor, in parentheses if it is a sum."""
-    return f"({times(base, number, size)})" if number else base
+    return f"({plus_multiple(base, number, size)})" if number else base
 
 
 def _store(address: str, axis: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Print expressions in Triton: scalars in float64, tensors in the compute dtype."""
+"""Print expressions in Triton: numbers in float64, tensor elements in the compute dtype."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from optgen.ir.generated_names import escaped, upper_case_name
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, walk
 from optgen.ir.ops import CONDITION_OPERANDS, RANDOM_OPS
 from optgen.lowerings.python.literals import exact_literal
-from optgen.passes.scalar_arithmetic import is_number, unsigned
+from optgen.passes.scalar_arithmetic import is_number, split_sign
 
 _INFIX = {
     "+": (5, "+"),
@@ -23,8 +23,8 @@ _INFIX = {
     "==": (4, "=="),
     "!=": (4, "!="),
 }
-_PREFIX = 7
-_ATOM = 9
+_LOGIC, _COMPARISON, _SUM, _PRODUCT, _PREFIX, _ATOM = 3, 4, 5, 6, 7, 9
+"""Precedences of texts, on the scale of `_INFIX`."""
 
 CALLS: Mapping[str, str] = {
     "%": "mod({0}, {1})",
@@ -66,8 +66,8 @@ _FUNCTIONS = (
     "whole_elements whole_power"
 )
 _ARGUMENTS = (
-    "arrived block_tensor firsts found_inf hypers loss_scale mask owners partials parts rows "
-    "scalars shapes tensors values"
+    "arrivals block_tensor first_programs found_inf hypers loss_scale mask partials parts rows "
+    "scalars shapes tensor_indices tensors values"
 )
 _VARIABLES = (
     "across all_columns all_rows block blocks bucket column_count column_lanes column_values "
@@ -98,7 +98,7 @@ def constant(name: str) -> str:
 class ExpressionPrinter:
     """Printer of expressions.
 
-    With `tensors`, it prints elements in the compute dtype, and without it scalars in float64.
+    With `tensors` it prints elements in the compute dtype, else numbers in float64.
     `read` returns the text of an expression that the surrounding code provides, or None.
     `read_condition` returns the name of a condition that the scalar program has evaluated, or None.
     """
@@ -107,16 +107,17 @@ class ExpressionPrinter:
     tensors: bool
     read_condition: Callable[[Expr], str | None] = lambda expr: None
 
-    def __call__(self, expr: Expr, within: int = 0) -> str:
-        """Return an expression's text, in parentheses if its precedence is below `within`."""
+    def __call__(self, expr: Expr, min_precedence: int = 0) -> str:
+        """Return an expression's text, in parentheses if its precedence is too low."""
         text, precedence = self._bare(expr)
-        return f"({text})" if precedence < within else text
+        return f"({text})" if precedence < min_precedence else text
 
     def _bare(self, expr: Expr) -> tuple[str, int]:
         """Return an expression's text without parentheses, and its precedence."""
         provided = self.read(expr)
         if provided is not None:
-            return provided, _ATOM if provided.isidentifier() or provided.endswith(")") else 4
+            is_atom = provided.isidentifier() or provided.endswith(")")
+            return provided, _ATOM if is_atom else _COMPARISON
         match expr:
             case Const(value):
                 text = exact_literal(value)
@@ -133,7 +134,7 @@ class ExpressionPrinter:
                 return f"div({self.argument(a)}, {self.argument(b)})", _ATOM
             case Call(word, (a, b)) if word in _INFIX:
                 precedence, sign = _INFIX[word]
-                if precedence == 4:  # comparisons do not chain
+                if precedence == _COMPARISON:  # comparisons do not chain
                     left, right = self._comparison_operand(a), self._comparison_operand(b)
                     return f"{left} {sign} {right}", precedence
                 return f"{self(a, precedence)} {sign} {self(b, precedence + 1)}", precedence
@@ -144,11 +145,12 @@ class ExpressionPrinter:
                 conditions = CONDITION_OPERANDS.get(word, 0)
                 texts = (self.condition(a) for a in args[:conditions])
                 text = CALLS[word].format(*texts, *(self.argument(a) for a in args[conditions:]))
-                return text, _ATOM if text.endswith(")") and text[0] != "(" else 3
+                is_atom = text.endswith(")") and not text.startswith("(")
+                return text, _ATOM if is_atom else _LOGIC
         raise TypeError(f"cannot print in Triton: {expr!r}")
 
     def condition(self, expr: Expr) -> str:
-        """Return a condition's text, by its name if it has one."""
+        """Return a condition's text: its name if it has one, compared with 0."""
         name = self.read_condition(expr)
         if name is None and isinstance(expr, Ref) and not self.read(expr):
             name = self(expr)
@@ -160,7 +162,7 @@ class ExpressionPrinter:
         A fraction is printed as a tensor, because Triton would round a literal there to float32.
         """
         is_fraction = isinstance(expr, Const) and isinstance(expr.value, float)
-        return self.argument(expr) if is_fraction else self(expr, 5)
+        return self.argument(expr) if is_fraction else self(expr, _SUM)
 
     def argument(self, expr: Expr) -> str:
         """Return the text of a function's argument.
@@ -175,9 +177,9 @@ class ExpressionPrinter:
         """Return the text of a power, and its precedence."""
         match b:
             case Const(int() as n) if 1 <= abs(n) <= 8:
-                factor = self.argument(a) if n < 0 and not _reads_name(a) else self(a, 7)
+                factor = self.argument(a) if n < 0 and not _reads_name(a) else self(a, _PREFIX)
                 product = " * ".join([factor] * abs(n))
-                return (product, 6) if n > 0 else (f"div(1.0, {product})", _ATOM)
+                return (product, _PRODUCT) if n > 0 else (f"div(1.0, {product})", _ATOM)
             case Const(int() as n) if 1 <= abs(n) < 1024:  # more exact than a logarithm
                 text = f"whole_power({self.argument(a)}, {abs(n)})"
                 return (text if n > 0 else f"div(1.0, {text})", _ATOM)
@@ -198,19 +200,20 @@ class ExpressionPrinter:
             minus, rest = self._term(term)
             text += f" - {rest}" if minus else f" + {rest}"
         if len(terms) > 1:
-            return text, 5
-        return text, _ATOM if text.isidentifier() else 6
+            return text, _SUM
+        return text, _ATOM if text.isidentifier() else _PRODUCT
 
     def _term(self, term: Term) -> tuple[bool, str]:
         """Return whether a term is negative, and its unsigned text."""
-        minus, coefficient = unsigned(term.coefficient)
-        product = " * ".join(self(f, 6 if i == 0 else 7) for i, f in enumerate(term.factors))
-        scale = [] if is_number(coefficient, 1) else [self(coefficient, 6)]
+        minus, coefficient = split_sign(term.coefficient)
+        precedences = [_PRODUCT, *[_PREFIX] * len(term.factors)]
+        product = " * ".join(map(self, term.factors, precedences))
+        scale = [] if is_number(coefficient, 1) else [self(coefficient, _PRODUCT)]
         if term.divisors:
             divisor = (
                 self(term.divisors[0])
                 if len(term.divisors) == 1
-                else " * ".join(self(d, 7) for d in term.divisors)
+                else " * ".join(self(d, _PREFIX) for d in term.divisors)
             )
             if len(term.factors) == 1:
                 product = self(term.factors[0])

@@ -11,8 +11,8 @@ from optgen.ir.plan import Finish, Phase, Sweep
 from optgen.lowerings.fused_triton.address_printer import (
     finish_addresses,
     flat_addresses,
-    needed,
-    times,
+    needed_lines,
+    plus_multiple,
     uses,
 )
 from optgen.lowerings.fused_triton.expression_printer import variable
@@ -22,7 +22,7 @@ from optgen.lowerings.fused_triton.split_finishes import partial_sums
 from optgen.lowerings.fused_triton.sweep_kernels import Context, Kernels, reduction_context
 from optgen.lowerings.fused_triton.sweep_printer import offset, print_numbers
 from optgen.lowerings.fused_triton.workspace_slots import (
-    LINES,
+    LINE_AXES,
     is_by_matrix,
     names_computed_by,
     names_read_by,
@@ -33,7 +33,7 @@ _ARGUMENTS = ("rows", "shapes", "scalars", "values", "partials")
 
 @dataclass(frozen=True)
 class FinishKernel:
-    """Kernel of one `Finish`; `before` is the phase before it."""
+    """Kernel of one `Finish`; `before` is the previous phase."""
 
     kernels: Kernels
     finish: Finish
@@ -42,20 +42,20 @@ class FinishKernel:
     def context(self) -> Context:
         """Return the template's variables."""
         plan, packed, slots = self.kernels.plan, self.kernels.packed, self.kernels.slots
-        names = self._names()
+        names = self._known_numbers()
         text = [
-            *self._combined_sums(),
+            *self._lines_that_combine_sums(),
             *print_numbers(packed, self.finish.body, known=names),
             *load_properties(expressions(self.finish.body)),
             *FinishPrinter(plan, self.finish, packed, slots).lines(),
             *self._partial_stores(),
             *self._number_stores(names),
         ]
-        factors, scalars = self._states(), self._stored_scalars()
-        states = [*factors, *scalars]
+        factor_states = self._factor_states()
+        states = [*factor_states, *self._stored_scalars()]
         flat = flat_addresses(reads_partials=bool(self._sums_before()))
-        addresses = finish_addresses(slots.counts, factors) if self._by_matrix else flat
-        lines = [*needed(addresses, text), *text]
+        addresses = finish_addresses(slots.counts, factor_states) if self._by_matrix else flat
+        lines = [*needed_lines(addresses, text), *text]
         body = "\n".join(lines)
         types = [s["type"] for s in states]
         always = {"shapes"} if self._by_matrix else set()
@@ -69,22 +69,22 @@ class FinishKernel:
             "types": [*types, *flags],
             "flag_values": flags,
             "parts": len(partial_sums(plan, self.finish)),
-            "combines": self._partial_lines(),
+            "combines": self._partial_row_and_column_sums(),
         }
 
-    def _partial_lines(self) -> Context | None:
-        """Return how many partial row and column sums the sweep before stores, and the first slots.
+    def _partial_row_and_column_sums(self) -> Context | None:
+        """Count the partial row and column sums of the previous sweep, and return their slots.
 
-        Return None if it stores none.
+        Return None if the previous phase stores no such sums.
         """
         if not isinstance(self.before, Sweep):
             return None
         numbers, rows, columns = (
-            self.kernels.reduced(self.before, axes) for axes in (Axes.NONE, *LINES)
+            self.kernels.reductions(self.before, axes) for axes in (Axes.NONE, *LINE_AXES)
         )
         if not rows and not columns:
             return None
-        firsts = self.kernels.first_slots(self.before)
+        first_slots = self.kernels.first_slots(self.before)
         return {
             "sums": len(numbers),
             "rows": len(rows),
@@ -92,46 +92,47 @@ class FinishKernel:
             "row_maxima": sum(row["largest"] for row in rows),
             "column_maxima": sum(column["largest"] for column in columns),
             "row_values": self.kernels.slots.counts[Axes.ROW],
-            "first_row": firsts[Axes.ROW],
-            "first_column": firsts[Axes.COLUMN],
+            "first_row": first_slots[Axes.ROW],
+            "first_column": first_slots[Axes.COLUMN],
         }
 
     @property
     def _by_matrix(self) -> bool:
-        """Tell whether the kernel has one program per few matrices, not one per tensor.
+        """Tell whether the kernel has one program for every few matrices, not one per tensor.
 
-        Such programs also combine the partial row and column sums of the sweep before.
+        Such programs also combine the partial row and column sums of the previous sweep.
         """
-        return is_by_matrix(self.kernels.plan, self.finish) or self._partial_lines() is not None
+        combines_lines = self._partial_row_and_column_sums() is not None
+        return combines_lines or is_by_matrix(self.kernels.plan, self.finish)
 
     def _sums_before(self) -> list[Context]:
-        """Return the sums of which the phase before has stored partial sums."""
+        """Return the sums whose partial sums the previous phase has stored."""
         match self.before:
             case Sweep() as sweep:
-                return self.kernels.reduced(sweep, Axes.NONE)
+                return self.kernels.reductions(sweep, Axes.NONE)
             case Finish() as finish:
                 return [reduction_context(a) for a in partial_sums(self.kernels.plan, finish)]
         return []
 
-    def _combined_sums(self) -> list[str]:
-        """Return the lines that combine the partial sums of the phase before."""
+    def _lines_that_combine_sums(self) -> list[str]:
+        """Return the lines that combine the partial sums of the previous phase."""
         base, count, first = "partials", "blocks", 0
         if isinstance(self.before, Finish):
             base, count, first = "parts", "groups", self._first_part(self.before)
         return [
             f"{s['name']} = {'pick_largest' if s['largest'] else 'add_up'}"
-            f"({times(base, n, count)}, {count})"
+            f"({plus_multiple(base, n, count)}, {count})"
             for n, s in enumerate(self._sums_before(), first)
         ]
 
     def _first_part(self, finish: Finish) -> int:
-        """Return how many partial sums earlier finishes store. Those of this finish come next."""
+        """Return the index of a finish's first partial sum, after those of earlier finishes."""
         plan = self.kernels.plan
         position = next(n for n, phase in enumerate(plan.phases) if phase is finish)
         earlier = (p for p in plan.phases[:position] if isinstance(p, Finish))
         return sum(len(partial_sums(plan, p)) for p in earlier)
 
-    def _names(self) -> list[str]:
+    def _known_numbers(self) -> list[str]:
         """Return the numbers that this kernel knows: combined from partial sums, or computed."""
         partial = {a.target for a in partial_sums(self.kernels.plan, self.finish)}
         computed = [r for r in names_computed_by(self.finish) if self._is_number(r)]
@@ -142,10 +143,10 @@ class FinishKernel:
         return self.kernels.plan.kinds[ref].axes is Axes.NONE
 
     def _partial_stores(self) -> list[str]:
-        """Return the lines that store this program's partials of sums over all matrices."""
+        """Return the lines that store this program's partial sums, of sums over all matrices."""
         partial = partial_sums(self.kernels.plan, self.finish)
         return [
-            f"tl.store({times('parts', n, 'groups')} + group, {variable(a.target.name)})"
+            f"tl.store({plus_multiple('parts', n, 'groups')} + group, {variable(a.target.name)})"
             for n, a in enumerate(partial, self._first_part(self.finish))
         ]
 
@@ -175,7 +176,7 @@ class FinishKernel:
             if s.symbol in computed
         ]
 
-    def _states(self) -> list[Context]:
+    def _factor_states(self) -> list[Context]:
         """Return the row and column states that the kernel reads or stores."""
         used = {r.name for r in (*names_computed_by(self.finish), *names_read_by(self.finish))}
         return [

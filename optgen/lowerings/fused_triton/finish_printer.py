@@ -28,7 +28,7 @@ from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter, 
 from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.fused_triton.properties import read_property
 from optgen.lowerings.fused_triton.split_finishes import with_conditions
-from optgen.lowerings.fused_triton.workspace_slots import LINES, Slots
+from optgen.lowerings.fused_triton.workspace_slots import LINE_AXES, Slots
 from optgen.lowerings.python.literals import comment
 from optgen.passes.rewrite import filter_assigns
 
@@ -62,11 +62,13 @@ class FinishPrinter:
 
     def read_by_later_loops(self) -> Iterator[Ref]:
         """Yield the rows and columns that a later loop of the same kernel reads."""
-        for axis in LINES:
+        for axis in LINE_AXES:
             for stage in range(self._last_stage + 1):
-                read = self._read(self._statements_on(axis, stage))
+                read = self._small_values_read(self._statements_on(axis, stage))
                 yield from (
-                    r for r in read if self._stages.get(r, stage) < stage and self._axes(r) in LINES
+                    r
+                    for r in read
+                    if self._stages.get(r, stage) < stage and self._axes(r) in LINE_AXES
                 )
 
     def lines(self) -> list[str]:
@@ -75,7 +77,7 @@ class FinishPrinter:
         for stage in range(self._last_stage + 1):
             if stage:
                 lines.append("tl.debug_barrier()  # the next loop reads stores of other threads")
-            for axis in LINES:
+            for axis in LINE_AXES:
                 lines += self._loop(axis, stage)
             lines += self._outside_loops(stage)
         return lines
@@ -88,9 +90,9 @@ class FinishPrinter:
         return self._plan.kinds[ref].axes
 
     def _loop_axes(self, stmt: Assign) -> Axes:
-        """Return the axes of the loop that a statement is in: for a reduction, its operand's."""
+        """Return the axes of a statement's loop. A reduction is in the loop of its operand."""
         if is_reduction(stmt.value):
-            return self._plan.kind(_argument(stmt.value)).axes
+            return self._plan.kind(_operand(stmt.value)).axes
         return self._axes(stmt.target)
 
     def _find_stage(self, stmt: Assign, conditions: tuple[Expr, ...]) -> None:
@@ -99,17 +101,18 @@ class FinishPrinter:
         A state is not written before the last read of its old value. A reduction is complete at the
         end of its loop.
         """
-        axes, read = self._loop_axes(stmt), [r for e in (stmt.value, *conditions) for r in reads(e)]
-        stage = 0 if axes in LINES else -1
+        in_loop = self._loop_axes(stmt) in LINE_AXES
+        read = [r for e in (stmt.value, *conditions) for r in reads(e)]
+        stage = 0 if in_loop else -1
+        for ref in (ref for ref in read if ref in self._stages):
+            is_after_loops = in_loop and self._axes(ref) not in LINE_AXES
+            stage = max(stage, self._stages[ref] + 1 if is_after_loops else self._stages[ref])
+        last_read = self._last_read.get(Ref(stmt.target.name), -1) if stmt.target.version else -1
+        stage = max(stage, last_read, self._stages.get(stmt.target, -1))
+        self._stages[stmt.target] = stage
+        stage_after_read = stage + 1 if is_reduction(stmt.value) else stage
         for ref in read:
-            if ref in self._stages:
-                later = axes in LINES and self._axes(ref) not in LINES
-                stage = max(stage, self._stages[ref] + later)
-        least = self._last_read.get(Ref(stmt.target.name), -1) if stmt.target.version else -1
-        self._stages[stmt.target] = max(stage, least, self._stages.get(stmt.target, -1))
-        for ref in read:
-            last = self._stages[stmt.target] + is_reduction(stmt.value)
-            self._last_read[ref] = max(last, self._last_read.get(ref, -1))
+            self._last_read[ref] = max(stage_after_read, self._last_read.get(ref, -1))
 
     def _statements_on(self, axis: Axes, stage: int) -> Program:
         """Return a stage's statements on rows, or on columns."""
@@ -121,7 +124,7 @@ class FinishPrinter:
         """Print a stage's statements on numbers of the tensor, or of the program's matrices."""
         body = filter_assigns(
             self._body,
-            lambda a: self._loop_axes(a) not in LINES and self._stages[a.target] == stage,
+            lambda a: self._loop_axes(a) not in LINE_AXES and self._stages[a.target] == stage,
         )
         targets = dict.fromkeys(a.target for a in assigns(body))
         return [*self._zeros(body, stage), *self._statements(body), *self._matrix_stores(targets)]
@@ -131,12 +134,12 @@ class FinishPrinter:
         return [
             f"{variable(ref.name)} = tl.load({self._slots.address(ref, Axes.MATRIX)} + matrices, "
             "in_batch, 0.0).to(tl.float64)"
-            for ref in self._read(self._body)
+            for ref in self._small_values_read(self._body)
             if self._axes(ref) is Axes.MATRIX
         ]
 
     def _matrix_stores(self, computed: Iterable[Ref]) -> list[str]:
-        """Store those computed numbers of matrices that a later kernel reads."""
+        """Store the computed numbers of matrices that a later kernel reads."""
         return [
             f"tl.store({self._slots.address(ref, Axes.MATRIX)} + matrices, {variable(ref.name)}, "
             "in_batch)"
@@ -155,7 +158,11 @@ class FinishPrinter:
         inner = [
             f"lanes = first + lines({size}, DEPTH, {tile})",
             f"mask = lines_inside(matrices_left, {size} - first, DEPTH, {tile})",
-            *(self._load(ref, axis) for ref in self._read(body) if self._is_loaded(ref, stage)),
+            *(
+                self._load(ref, axis)
+                for ref in self._small_values_read(body)
+                if self._is_loaded(ref, stage)
+            ),
             *self._zeros(plain, stage),
             *self._statements(plain),
             *self._stores(plain, axis),
@@ -166,11 +173,11 @@ class FinishPrinter:
             *(f"{variable(ref.name)} = {zeros}" for ref in sums),
             f"for first in range(0, {size}, {tile}):",
             *(_INDENT + line for line in inner),
-            *(self._reduced(ref, value) for ref, value in sums.items()),
+            *(self._reduce(ref, value) for ref, value in sums.items()),
             *self._matrix_stores(sums),
         ]
 
-    def _read(self, body: Program) -> list[Ref]:
+    def _small_values_read(self, body: Program) -> list[Ref]:
         """Return the small values that a body reads and does not compute, in order.
 
         A state that some path does not assign keeps its value, so it counts as read.
@@ -183,7 +190,7 @@ class FinishPrinter:
         return [r for r in unknown if self._axes(r) is not Axes.NONE]
 
     def _is_loaded(self, ref: Ref, stage: int) -> bool:
-        return self._axes(ref) in LINES and self._stages.get(ref, -1) < stage
+        return self._axes(ref) in LINE_AXES and self._stages.get(ref, -1) < stage
 
     def _load(self, ref: Ref, axis: Axes) -> str:
         is_old_state = ref.name in self._states and ref not in self._stages
@@ -236,7 +243,7 @@ class FinishPrinter:
                 lines += [head, *(_INDENT + line for line in inner)]
         return lines
 
-    def _reduced(self, target: Ref, value: Expr) -> str:
+    def _reduce(self, target: Ref, value: Expr) -> str:
         """Reduce a loop's accumulator to a number per matrix, or to this program's partial sum."""
         name = variable(target.name)
         if not self._axes(target):
@@ -251,11 +258,11 @@ class FinishPrinter:
         if not is_reduction(stmt.value):
             return f"{name} = {self._printer.argument(stmt.value)}"
         word = "largest" if is_maximum(stmt.value) else "total"
-        return f"{name} = {word}({self._printer(_argument(stmt.value))}, in_batch)"
+        return f"{name} = {word}({self._printer(_operand(stmt.value))}, in_batch)"
 
     def _accumulate(self, target: Ref, value: Expr) -> str:
         """Add one tile of a loop to a reduction's accumulator, element by element."""
-        name, operand = variable(target.name), self._printer(_argument(value))
+        name, operand = variable(target.name), self._printer(_operand(value))
         if is_maximum(value):
             return f"{name} = maximum({name}, tl.abs(masked({operand}, mask)))"
         return f"{name} += masked({operand}, mask)"
@@ -267,6 +274,6 @@ def _type(value: Expr) -> str:
     return "int1" if word and word.category in ("comparison", "logic") else "float64"
 
 
-def _argument(value: Expr) -> Expr:
+def _operand(value: Expr) -> Expr:
     assert isinstance(value, Call)
     return value.args[0]

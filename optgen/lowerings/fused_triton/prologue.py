@@ -32,9 +32,9 @@ _INDENT = "    "
 class Prologue:
     """Printer of a plan's scalar program, which stores the packed scalars for the phases."""
 
-    def __init__(self, plan: Plan, packed: PackedScalars, streams: int) -> None:
+    def __init__(self, plan: Plan, packed: PackedScalars, stream_count: int) -> None:
         self._plan = replace(plan, scalars=reuse_item_names(plan.scalars))
-        self._packed, self._streams = packed, streams
+        self._packed, self._stream_count = packed, stream_count
         self._states = [s.symbol for s in plan.algorithm.scalar_states()]
         self._printer = ExpressionPrinter(self._read, tensors=False)
         self._offsets: dict[str, int] = {}
@@ -66,7 +66,7 @@ class Prologue:
             if name in self._read_names()
         ]
         for number, name in enumerate(self._step_and_states()):
-            address = f"tl.load({self._table(self._streams + number)})"
+            address = f"tl.load({self._table_entry(self._stream_count + number)})"
             pointer_type = f"tl.pointer_type({name.upper()}_T)"
             advance = " + 1" if name == "step" else ""
             pointers = variable(plural(name))
@@ -75,7 +75,7 @@ class Prologue:
                 f"{variable(name)} = tl.load({pointers}).to(tl.float64){advance}",
             ]
         for number, state in enumerate(self._plan.fresh_states()):
-            flag = self._table(self._streams + len(self._step_and_states()) + number)
+            flag = self._table_entry(self._stream_count + len(self._step_and_states()) + number)
             lines += [f"fresh_{state.symbol} = tl.load({flag})", f"tl.store({flag}, 0)"]
         return lines
 
@@ -90,55 +90,56 @@ class Prologue:
         offset = self._offsets[name] + index
         return f"hyper + {offset}" if offset else "hyper"
 
-    def _table(self, stream: int) -> str:
-        """Return the address of a tensor's entry for a stream in the bucket's table."""
-        return f"row + (STREAMS + {stream}) * tensors"
+    def _table_entry(self, row: int) -> str:
+        """Return the address of a tensor's entry in a row of the bucket's table."""
+        return f"row + (STREAMS + {row}) * tensors"
 
-    def _block(self, program: Program, surviving: set[str]) -> tuple[list[str], set[str]]:
+    def _block(self, program: Program, known_after: set[str]) -> tuple[list[str], set[str]]:
         """Return a block's lines, and the packed scalars stored in its arms.
 
-        A scalar that is unknown after a branch is stored inside the branch. `surviving` holds the
+        A scalar that is unknown after a branch is stored inside the branch. `known_after` holds the
         variables that are known after the block, whether or not the block assigns them.
         """
         lines: list[str] = []
         stored: set[str] = set()
-        surviving_here = surviving | _defined(program)
+        known_after_branch = known_after | _defined(program)
         for stmt in program:
             if isinstance(stmt, Assign):
                 printed = f"{variable(stmt.target.name)} = {self._value(stmt)}"
-                repeated = {f"# {printed}", *lines[-3:]}  # comments that would repeat a line
+                # Leave out comments that equal the statement, or a line just above it.
+                repeated = {f"# {printed}", *lines[-3:]}
                 lines += [line for line in map(comment, stmt.quote) if line not in repeated]
                 lines.append(printed)
                 continue
-            then, stored_in_arm = self._arm(stmt.then, surviving_here)
+            then, stored_in_arm = self._arm(stmt.then, known_after_branch)
             lines += [f"if {self._printer.condition(stmt.condition)}:", *then]
             stored |= stored_in_arm
             if stmt.orelse:
-                orelse, stored_in_arm = self._arm(stmt.orelse, surviving_here)
+                orelse, stored_in_arm = self._arm(stmt.orelse, known_after_branch)
                 lines += ["else:", *orelse]
                 stored |= stored_in_arm
         return lines, stored
 
-    def _arm(self, program: Program, surviving: set[str]) -> tuple[list[str], set[str]]:
+    def _arm(self, program: Program, known_after: set[str]) -> tuple[list[str], set[str]]:
         """Return an arm's lines, which end with stores, and the packed scalars stored in it."""
-        lines, stored = self._block(program, surviving)
+        lines, stored = self._block(program, known_after)
         defined = _defined(program)
         only_here = [
             name
             for name in self._packed.entries
-            if self._is_known_only_in_arm(name, defined, surviving)
+            if self._is_known_only_in_arm(name, defined, known_after)
         ]
         lines += [self._store(name) for name in only_here]
         return [_INDENT + line for line in lines or ["pass"]], stored | set(only_here)
 
-    def _is_known_only_in_arm(self, name: str, defined: set[str], surviving: set[str]) -> bool:
+    def _is_known_only_in_arm(self, name: str, defined: set[str], known_after: set[str]) -> bool:
         """Tell whether a packed scalar or condition is known in an arm but not after it."""
         computed = {variable(a.target.name) for a in assigns(self._plan.scalars)}
         read = computed & {variable(ref.name) for ref in refs(self._packed.entries[name])}
-        return read <= defined | surviving and not read <= surviving
+        return read <= defined | known_after and not read <= known_after
 
     def _value(self, stmt: Assign) -> str:
-        """Return a right-hand side as text. For a scalar state, it rounds to the state's dtype."""
+        """Return a right-hand side as text. An update of a scalar state rounds to its dtype."""
         name = stmt.target.name
         if name not in self._states:
             return self._number(stmt.value, self._printer)
@@ -146,7 +147,7 @@ class Prologue:
         return self._number(round_state(stmt.value, name), printer)
 
     def _number(self, value: Expr, printer: ExpressionPrinter) -> str:
-        """Return a value's text; if it is a literal, it is cast to float64."""
+        """Return a value's text. A literal is cast to float64."""
         rounded = isinstance(value, Call) and value.op == ROUNDED
         return printer(value) if rounded else printer.argument(value)
 
@@ -181,6 +182,7 @@ class Prologue:
         return None
 
     def _state_stores(self) -> list[str]:
+        """Return the lines that store the step and the changed scalar states."""
         unchanged = set(self._states) - {a.target.name for a in assigns(self._plan.scalars)}
         return [
             f"tl.store({variable(plural(n))}, {variable(n)}.to({n.upper()}_T))"

@@ -72,19 +72,19 @@ def _split_at_wide(finish: Finish, used_names: set[str]) -> Iterator[Phase]:
 
 
 def _arms_around(program: Program, wanted: Assign) -> Arms:
-    """Return the branches that lead to a statement of a program."""
+    """Return the arms that enclose a statement of a program, the outermost first."""
     for stmt in program:
         if isinstance(stmt, Assign):
             continue
-        for arm, taken in ((stmt.then, True), (stmt.orelse, False)):
+        for arm, holds in ((stmt.then, True), (stmt.orelse, False)):
             if any(each is wanted for each in assigns(arm)):
-                return ((stmt.condition, taken), *_arms_around(arm, wanted))
+                return ((stmt.condition, holds), *_arms_around(arm, wanted))
     return ()
 
 
 def _all_hold(arms: Arms) -> Expr | None:
-    """Return the condition under which these arms are taken; None if there are none."""
-    conditions = [expr if taken else Call("not", (expr,)) for expr, taken in arms]
+    """Return the condition under which all these arms run; None if there are no arms."""
+    conditions = [expr if holds else Call("not", (expr,)) for expr, holds in arms]
     return reduce(lambda a, b: Call("and", (a, b)), conditions) if conditions else None
 
 
@@ -115,7 +115,7 @@ def _split_at_sums(plan: Plan, finish: Finish) -> Iterator[Finish]:
 def dependents(body: Program, sums: Collection[Ref]) -> set[Ref]:
     """Return the values that depend on these sums.
 
-    An assignment to a state is included if one of these values needs the state's old value.
+    The result includes the new value of a state if a dependent value needs the old one.
     """
     dependent: set[Ref] = set()
     needed: set[Ref] = set()

@@ -1,4 +1,4 @@
-"""Print the body of a sweep: loads, one statement per line below the spec's line, stores."""
+"""Print the body of a sweep: loads, statements below the spec's lines, stores."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ REDUCTIONS = {
 """Triton calls that reduce a tile's valid elements, in float64."""
 
 
-def print_loads(streams: Sequence[Stream], coded: bool = False) -> list[str]:
+def print_loads(streams: Sequence[Stream], may_hold_codes: bool = False) -> list[str]:
     """Return the lines that load a tile's streams.
 
-    With `coded`, streams may hold codes of 8 bits: a tile is whole blocks of a flat tensor.
+    With `may_hold_codes`, a stream may hold codes of 8 bits. A tile then has whole blocks of a flat
+    tensor.
     """
     lines: list[str] = []
     for stream in streams:
         name, pointers = variable(stream.name), variable(plural(stream.name))
         value = f"tl.load({pointers} + lanes, mask)"
-        if coded and (codes := code_format(stream)):
+        if may_hold_codes and (codes := code_format(stream)):
             value = f"load_coded({pointers}, {scales(stream)}, lanes, mask, {codes})"
         lines += _if_present(stream, f"{name} = {value}.to(dtype)")
     return lines
@@ -44,9 +45,9 @@ def scales(stream: Stream) -> str:
     return f"{stream.name}_scales"
 
 
-def codes_context(stream: Stream, coded: bool = True) -> dict[str, str]:
-    """Return a quantized stream's names in the kernel: scales and block size; else ""."""
-    codes = code_format(stream) if coded else ""
+def codes_context(stream: Stream, may_hold_codes: bool = True) -> dict[str, str]:
+    """Return the name of a stream's scales and its block size; "" for both if it has no codes."""
+    codes = code_format(stream) if may_hold_codes else ""
     return {"scales": scales(stream) if codes else "", "block": codes.partition(",")[0]}
 
 
@@ -80,10 +81,10 @@ def offset(pointer: str, number: int) -> str:
     return f"{pointer} + {number}" if number else pointer
 
 
-def print_stores(streams: Sequence[Stream], coded: bool = False) -> list[str]:
-    """Return the lines that store a sweep's changed streams, each in its own dtype.
+def print_stores(streams: Sequence[Stream], may_hold_codes: bool = False) -> list[str]:
+    """Return the lines that store the streams that a sweep changes, each in its own dtype.
 
-    `coded` has the same meaning as in `print_loads`.
+    `may_hold_codes` has the same meaning as in `print_loads`.
     """
     lines: list[str] = []
     for stream in streams:
@@ -92,14 +93,14 @@ def print_stores(streams: Sequence[Stream], coded: bool = False) -> list[str]:
             pointers = variable(plural(stream.name))
             value = f"{name}.to({pointers}.dtype.element_ty)"
             line = f"tl.store({pointers} + lanes, {value}, mask)"
-            if coded and (codes := code_format(stream)):
+            if may_hold_codes and (codes := code_format(stream)):
                 line = f"store_coded({pointers}, {scales(stream)}, {name}, lanes, mask, {codes})"
             lines += _if_present(stream, line)
     return lines
 
 
 def presence(stream: Stream) -> str:
-    """Return the constexpr condition on which a stream exists; "" if it always exists."""
+    """Return the constexpr condition under which a stream exists; "" if it always exists."""
     when = stream.when
     if when is None:
         return ""

@@ -15,9 +15,9 @@ from optgen.ir.binding_times import Axes
 from optgen.ir.nodes import Assign, Expr, Ref, assigns, expressions
 from optgen.ir.plan import Finish, HostCall, Phase, Plan, Sweep, WideCall, is_maximum, reads
 
-LINES = (Axes.ROW, Axes.COLUMN)
+LINE_AXES = (Axes.ROW, Axes.COLUMN)
 """Axes of values with one number per line of a matrix: per row or per column."""
-SMALL = (*LINES, Axes.MATRIX)
+SMALL_VALUE_AXES = (*LINE_AXES, Axes.MATRIX)
 """Axes of small values."""
 _BASE = {Axes.ROW: "row_values", Axes.COLUMN: "column_values", Axes.MATRIX: "matrix_values"}
 _STRIDE = {Axes.ROW: "all_rows", Axes.COLUMN: "all_columns", Axes.MATRIX: "depth"}
@@ -41,19 +41,19 @@ class Slots:
         return f"{_BASE[axes]} + {times}{_STRIDE[axes]}" if number else _BASE[axes]
 
     def first(self, sums: Iterable[Ref], axes: Axes) -> int:
-        """Return the first slot of a sweep's sums, whose slots are adjacent."""
+        """Return the first of the adjacent slots of a sweep's sums."""
         return min((self.slots[axes][ref] for ref in sums), default=0)
 
 
 def allocate_slots(plan: Plan, passed_values: Iterable[Ref]) -> Slots:
     """Allocate slots for the sums of sweeps, and for the values that are passed to other loops."""
-    slots: dict[Axes, dict[Ref, int]] = {axes: {} for axes in SMALL}
-    for axes in LINES:
+    slots: dict[Axes, dict[Ref, int]] = {axes: {} for axes in SMALL_VALUE_AXES}
+    for axes in LINE_AXES:
         slots[axes] = _slots_of_sums(plan, axes)
-    counts = {axes: max(slots[axes].values(), default=-1) + 1 for axes in SMALL}
+    counts = {axes: max(slots[axes].values(), default=-1) + 1 for axes in SMALL_VALUE_AXES}
     for ref in passed_values:
         axes = plan.kinds[ref].axes
-        if axes in SMALL and ref not in slots[axes]:
+        if axes in SMALL_VALUE_AXES and ref not in slots[axes]:
             slots[axes][ref] = counts[axes]
             counts[axes] += 1
     return Slots(slots, counts)
@@ -62,8 +62,8 @@ def allocate_slots(plan: Plan, passed_values: Iterable[Ref]) -> Slots:
 def _slots_of_sums(plan: Plan, axes: Axes) -> dict[Ref, int]:
     """Allocate adjacent slots for each sweep's sums, where no live value is stored.
 
-    A sweep reads the sums of earlier sweeps while its own tiles store theirs, so the slots that it
-    reads are live too.
+    While some tiles of a sweep store its sums, other tiles still read sums of earlier sweeps. So
+    the slots that the sweep reads are live too.
     """
     slots: dict[Ref, int] = {}
     for position, phase in enumerate(plan.phases):
@@ -90,7 +90,7 @@ def names_read_by(phase: Phase) -> Iterator[Ref]:
 
 
 def names_computed_by(phase: Phase) -> dict[Ref, None]:
-    """Return the results of a phase in order, as keys: of a sweep, only its reductions."""
+    """Return the results of a phase in order, as keys; only reductions count for a sweep."""
     match phase:
         case WideCall(target):
             return {target: None}
@@ -104,4 +104,4 @@ def names_computed_by(phase: Phase) -> dict[Ref, None]:
 def is_by_matrix(plan: Plan, *phases: Phase) -> bool:
     """Tell whether a phase reads or computes a row, a column or a number per matrix."""
     names = (ref for phase in phases for ref in (*names_computed_by(phase), *names_read_by(phase)))
-    return any(plan.kinds[ref].axes in SMALL for ref in names)
+    return any(plan.kinds[ref].axes in SMALL_VALUE_AXES for ref in names)

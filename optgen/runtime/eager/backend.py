@@ -1,4 +1,4 @@
-"""Update batches through the for-loop and foreach lowerings: plain torch operations by bucket."""
+"""Update batches through the for-loop and foreach lowerings: by torch operations, per bucket."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -8,7 +8,7 @@ from optgen.runtime.batch.grad_scaler import is_skipped, unscale
 from optgen.runtime.eager import sharded_step, wide_updates
 from optgen.runtime.eager.buckets import buckets
 from optgen.runtime.eager.call import Call
-from optgen.runtime.eager.common_dtype import lists_of_function
+from optgen.runtime.eager.common_dtype import function_lists_in_one_dtype
 from optgen.runtime.eager.generated_functions import load
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.rule import number
@@ -33,12 +33,12 @@ class EagerBackend:
     ) -> Callable[[], None]:
         """Check batches; return a function that updates them.
 
-        All sharded batches are updated together, after the others.
+        The sharded batches are updated together, after all other batches.
         """
-        whole = [batch for batch in batches if batch.dispatch_key.sharding is None]
-        calls = [Call.of(optimizer, batch, self._lowering) for batch in whole]
-        shards = [batch for batch in batches if batch.dispatch_key.sharding is not None]
-        update_shards = sharded_step.prepare(optimizer, shards, consensus) if consensus else None
+        unsharded = [batch for batch in batches if batch.dispatch_key.sharding is None]
+        calls = [Call.of(optimizer, batch, self._lowering) for batch in unsharded]
+        sharded = [batch for batch in batches if batch.dispatch_key.sharding is not None]
+        update_sharded = sharded_step.prepare(optimizer, sharded, consensus) if consensus else None
 
         def update() -> None:
             if is_skipped(optimizer):
@@ -46,8 +46,8 @@ class EagerBackend:
             for call in calls:
                 unscale(optimizer, call.batch)
                 call.update(optimizer.rule)
-            if update_shards:
-                update_shards()
+            if update_sharded:
+                update_sharded()
 
         return update
 
@@ -69,9 +69,9 @@ class EagerBackend:
         update = load(function.lowerings, self._lowering, "update")
         hypers = {key: number(batch.group[key]) for key in rule.hypers}
         for columns, _, _ in buckets(rule, batch, equal_scalars=True):
-            lists = lists_of_function(rule, columns)
+            lists = function_lists_in_one_dtype(rule, columns)
             update(*lists.columns, **hypers)
-            lists.put_back()
+            lists.write_back()
 
 
 def backend(lowering: str) -> EagerBackend:

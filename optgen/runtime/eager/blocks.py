@@ -1,7 +1,7 @@
 """Split tensors into blocks for rules with reductions, so that temporaries stay small.
 
-A sweep may read the result of a reduction over the whole tensor, so every sweep must finish with a
-tensor before the next sweep begins. A list is therefore split into sublists of whole tensors. A
+A sweep may read the result of a reduction over the whole tensor, so a sweep must finish a tensor
+before the next sweep begins on it. A list is therefore split into sublists of whole tensors. A
 tensor too large for a sublist of its own is split into blocks, anew in every sweep. Row and column
 values are split along with the tensor that they belong to.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from optgen.runtime.eager import elements_at_once
 
-ALIVE = 8  # how many lists of temporaries may exist at once
+MAX_LIVE_LISTS = 8  # how many lists of temporaries may exist at once
 Box = tuple[slice, ...]
 
 
@@ -33,7 +33,7 @@ def sublists(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tuple[A
 def needs_blocks(param: Tensor) -> bool:
     """Tell whether a tensor is split into several blocks.
 
-    Temporaries of one block then no longer exist when the next block, or the next sweep, begins.
+    The temporaries of a block are then freed before the next block, or the next sweep, begins.
     """
     return param.numel() > _limit(param)
 
@@ -41,9 +41,9 @@ def needs_blocks(param: Tensor) -> bool:
 def blocks(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
     """Yield the blocks of a tensor, each with the matching blocks of the other tensors.
 
-    An axis of size 1 is not split: a block comes with the row values of its rows, and with any
-    single number. A reduction to a single number is float64 and would promote the block to float64.
-    So a float64 tensor is converted to float32, unless `param` is float64 too.
+    An axis of size 1 is not split: a block comes with the row values of its rows, and with all
+    single numbers. A reduction to a single number is float64 and would promote the block to
+    float64. So a float64 tensor among `others` becomes float32, unless `param` is float64 too.
 
     Args:
         param: A tensor of any shape.
@@ -60,14 +60,14 @@ def blocks(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
 
 def one_block(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
     """Yield a tensor of any size as a single block: a matrix op takes whole tensors."""
-    yield (param, *(_as_computed(tensor, param) for tensor in others))
+    yield (param, *(_in_compute_dtype(tensor, param) for tensor in others))
 
 
 def one_list_block(
     params: list[Tensor], *lists: Sequence[Tensor]
 ) -> Iterator[tuple[list[Any], ...]]:
     """Yield a sublist as a single block, whatever its size."""
-    yield (params, *([_as_computed(x, params[0]) for x in column] for column in lists))
+    yield (params, *([_in_compute_dtype(x, params[0]) for x in column] for column in lists))
 
 
 def list_blocks(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tuple[list[Any], ...]]:
@@ -87,25 +87,25 @@ def list_blocks(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tupl
 def list_chunks(
     params: list[Tensor], *lists: Sequence[Tensor], sums: Sequence[Sequence[Tensor]] = ()
 ) -> Iterator[tuple[list[Any], ...]]:
-    """Split whole lists into sublists, and yield the blocks of each sublist.
+    """Split lists into sublists, and yield the blocks of each sublist.
 
     Args:
         params, lists: As `list_blocks` takes them.
         sums: Reduction results that the caller adds to in place. They come last in each tuple, and
             keep their dtype.
     """
+    split_count = 1 + len(lists)  # the sums after these lists are not split
     for sublist in sublists(params, *lists, *sums):
-        count = 1 + len(lists)
-        for row in list_blocks(*sublist[:count]):
-            yield (*row, *sublist[count:])
+        for row in list_blocks(*sublist[:split_count]):
+            yield (*row, *sublist[split_count:])
 
 
 def _limit(tensor: Tensor) -> int:
     """Return how many elements a block may have; a temporary has at least four bytes an element."""
-    return elements_at_once.block_elements(tensor, max(4, tensor.itemsize), ALIVE)
+    return elements_at_once.block_elements(tensor, max(4, tensor.itemsize), MAX_LIVE_LISTS)
 
 
-def _as_computed(tensor: Tensor | None, param: Tensor) -> Tensor | None:
+def _in_compute_dtype(tensor: Tensor | None, param: Tensor) -> Tensor | None:
     """Return a float64 tensor in float32, unless the parameter is float64; others unchanged."""
     if tensor is None or tensor.dtype != torch.float64 or param.dtype == torch.float64:
         return tensor
@@ -127,6 +127,6 @@ def _boxes(shape: Sequence[int], limit: int) -> Iterator[Box]:
 
 
 def _inside(box: Box, tensor: Tensor) -> Box:
-    """Return a box for a tensor that may have size 1 along some axes: these are taken whole."""
+    """Return the box of a tensor in `box`; an axis of size 1 is taken whole."""
     sizes = zip(box, tensor.shape, strict=True)
     return tuple(part if size > 1 else slice(None) for part, size in sizes)

@@ -25,8 +25,8 @@ class Call(NamedTuple):
     batch: Batch
     function: Function
     hypers: dict[str, Any]
-    functional: bool  # calls the functional form
-    takes_grads: bool  # gradients are dense, or the function can add sparse gradients
+    functional: bool  # whether `function` is the functional form
+    takes_grads: bool  # the function takes the gradients as they are, dense or sparse
     split: Split  # divides the lists of a bucket among several calls
 
     @classmethod
@@ -50,7 +50,7 @@ class Call(NamedTuple):
         return cls(batch, function, hypers, functional, takes_grads, split)
 
     def update(self, rule: Rule) -> None:
-        """Update the batch, bucket by bucket; with sparse gradients, only the rows they touch."""
+        """Update the batch, bucket by bucket; or only rows, if it cannot take sparse gradients."""
         touched = None if self.takes_grads else gather_rows(rule, self.batch)
         batch = touched.rows if touched else self.batch
         for lists, fresh, _ in buckets(rule, batch, equal_scalars=not self.functional):
@@ -62,7 +62,7 @@ class Call(NamedTuple):
 
 def _split(rule: Rule, batch: Batch, functional: bool, lowering: str) -> Split:
     """Return the function that divides the lists of a bucket among several calls."""
-    split = _in_chunks if functional and lowering == "foreach" and rule.elementwise else _whole
+    split = _in_chunks if functional and lowering == "foreach" and rule.elementwise else _undivided
     if not common_dtype.has_several_dtypes(rule, batch):
         return split
 
@@ -77,5 +77,5 @@ def _in_chunks(rule: Rule, lists: list[list[Any]]) -> Iterable[list[list[Any]]]:
     return chunks(lists)
 
 
-def _whole(rule: Rule, lists: list[list[Any]]) -> Iterable[list[list[Any]]]:
+def _undivided(rule: Rule, lists: list[list[Any]]) -> Iterable[list[list[Any]]]:
     return (lists,)

@@ -1,4 +1,4 @@
-"""Convert the tensors of one update to one dtype: torch's operations rarely take several.
+"""Convert the tensors of one update to one dtype: torch's operations rarely take several dtypes.
 
 A gradient may have another dtype than its parameter (`grad_dtype`), and a state may have the dtype
 that its parameter had before. The update computes in a dtype that holds all of them, for example
@@ -25,7 +25,7 @@ _dtype = attrgetter("dtype")
 
 
 def has_several_dtypes(rule: Rule, batch: Batch) -> bool:
-    """Tell whether parameters, gradients, and states created in their dtype differ in dtype.
+    """Tell whether parameters, gradients, and states made in their dtype are of several dtypes.
 
     If the rule widens, its generated code converts dtypes, but not codes of 8 bits.
     """
@@ -46,13 +46,13 @@ def _states_in_param_dtype(rule: Rule, states: list[list[Any]]) -> Iterator[list
             yield [value for value in column if value is not None]
 
 
-class OneDtype(NamedTuple):
+class ListsInOneDtype(NamedTuple):
     """The lists of a bucket in one dtype, and the copies that must be written back."""
 
     columns: list[list[Any]]
     to_write: list[tuple[list[Tensor], list[Tensor]]]  # a list of the bucket, and its copies
 
-    def put_back(self) -> None:
+    def write_back(self) -> None:
         """Write the updated copies back to the original tensors."""
         for tensors, copies in self.to_write:
             if isinstance(tensors[0], QuantizedTensor):
@@ -62,14 +62,16 @@ class OneDtype(NamedTuple):
                 torch._foreach_copy_(tensors, copies)
 
 
-def in_one_dtype(rule: Rule, columns: list[list[Any]], seen: Tensor | None = None) -> OneDtype:
+def in_one_dtype(
+    rule: Rule, columns: list[list[Any]], seen_param: Tensor | None = None
+) -> ListsInOneDtype:
     """Return the lists of a bucket; a list of another dtype than the common one is converted.
 
-    For shards, `seen` is a whole parameter in the shape that the rule sees.
+    For shards, `seen_param` is a whole parameter in the shape that the rule sees.
     """
     if rule.widens:
-        return _unquantized(columns) if rule.quantized_states else OneDtype(columns, [])
-    param = columns[0][0] if seen is None else seen
+        return _dequantized(columns) if rule.quantized_states else ListsInOneDtype(columns, [])
+    param = columns[0][0] if seen_param is None else seen_param
     states = [state for state in rule.states if state.suits(param)]
     in_param_dtype = [state.shape != "scalar" and state.dtype is None for state in states]
     # The list of step counts, if there is one, keeps its dtype.
@@ -84,7 +86,7 @@ def _converted(
     convertible: Sequence[bool],
     written: Sequence[bool],
     deciding: Sequence[bool],
-) -> OneDtype:
+) -> ListsInOneDtype:
     """Return lists in one dtype, the narrowest that holds the numbers of the deciding lists.
 
     Args:
@@ -101,17 +103,17 @@ def _converted(
             converted[index] = [tensor.to(common) for tensor in column]
             if written[index]:
                 to_write.append((column, converted[index]))
-    return OneDtype(converted, to_write)
+    return ListsInOneDtype(converted, to_write)
 
 
-def _unquantized(columns: list[list[Any]]) -> OneDtype:
-    """Return the lists of a bucket, with the numbers of quantized states."""
+def _dequantized(columns: list[list[Any]]) -> ListsInOneDtype:
+    """Return the lists of a bucket; quantized states are replaced by their numbers."""
     converted, to_write = list(columns), []
     for index, column in enumerate(columns):
         if column and isinstance(column[0], QuantizedTensor):
             converted[index] = [tensor.dequantize() for tensor in column]
             to_write.append((column, converted[index]))
-    return OneDtype(converted, to_write)
+    return ListsInOneDtype(converted, to_write)
 
 
 def chunks_in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[list[Any]]]:
@@ -121,10 +123,10 @@ def chunks_in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[l
         lists = [part[0].tensors if part else [] for part in chunk]
         converted = in_one_dtype(rule, lists)
         yield converted.columns
-        converted.put_back()
+        converted.write_back()
 
 
-def lists_of_function(rule: Rule, columns: list[list[Tensor]]) -> OneDtype:
+def function_lists_in_one_dtype(rule: Rule, columns: list[list[Tensor]]) -> ListsInOneDtype:
     """Return the lists of a function in one dtype.
 
     The lists that the function writes decide the dtype. Wider lists that the function only reads

@@ -1,4 +1,4 @@
-"""Raise errors about graph capture, and about differentiating through a step: mostly torch's."""
+"""Raise errors, mostly torch's, about graph capture and about differentiating through a step."""
 
 import torch
 
@@ -21,10 +21,10 @@ def check_functional(rule: Rule, batch: Batch) -> None:
         for tensors in zip(batch.params, *columns, strict=True):
             device_types = {tensor.device.type for tensor in tensors}
             if len(device_types) > 1 or not device_types.issubset(devices):
-                named = ", ".join(["params", *reversed(scalars)])
+                names = ", ".join(["params", *reversed(scalars)])
                 comma = "," if len(scalars) > 1 else ""
                 raise AssertionError(
-                    f"If capturable=True, {named}{comma} and state_steps must be on supported "
+                    f"If capturable=True, {names}{comma} and state_steps must be on supported "
                     f"devices: {devices}."
                 )
     states = [

@@ -8,22 +8,22 @@ once per operation.
 from torch import Tensor
 
 CPU_ELEMENTS = 2**18
-"""Elements processed at once on the CPU: 1 MiB of float32; with its states it fits into L2."""
+"""Elements processed at once on the CPU: 1 MiB of float32, which with its states fits into L2."""
 DEVICE_BYTES = 15 * 2**20
 """Bytes of each list of temporaries on other devices, if four exist: together, below 64 MiB."""
 
 
-def block_elements(tensor: Tensor, itemsize: int, alive: int) -> int:
+def block_elements(tensor: Tensor, itemsize: int, live_lists: int) -> int:
     """Return how many elements are processed at once on the device of a tensor.
 
     Args:
         tensor: Any tensor on the device.
         itemsize: Bytes of an element of the widest temporary.
-        alive: How many lists of temporaries exist at once.
+        live_lists: How many lists of temporaries exist at once.
     """
-    return CPU_ELEMENTS if tensor.is_cpu else device_elements(itemsize, alive)
+    return CPU_ELEMENTS if tensor.is_cpu else device_elements(itemsize, live_lists)
 
 
-def device_elements(itemsize: int, alive: int) -> int:
+def device_elements(itemsize: int, live_lists: int) -> int:
     """Return how many elements are processed at once on a device, where memory is the limit."""
-    return 4 * DEVICE_BYTES // (alive * itemsize)
+    return 4 * DEVICE_BYTES // (live_lists * itemsize)

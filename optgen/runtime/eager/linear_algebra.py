@@ -1,8 +1,8 @@
 """Linear algebra on whole matrices, for a tensor or for a list of tensors of one shape.
 
 A list is one batch for torch: many small decompositions one by one would take much longer. A matrix
-that has no decomposition, because an element is not finite, gives NaN instead of an error. So a
-step treats such numbers as elementwise operations do.
+that has no decomposition, because an element is not finite, gives NaN instead of an error. So NaN
+spreads through a step as in elementwise operations.
 """
 
 from collections.abc import Callable, Sequence

@@ -74,28 +74,28 @@ def _layout(
         return Layout((), (), True, written)
     shape = tuple(state.shape_for(owned, rank))
     if state.shape in ("row", "col"):
-        reduced = owned.dim() - (1 if state.shape == "row" else 2)
-        kept = tuple(axis for axis in axes if axis.dim != reduced)
-        return Layout(shape, kept, True, written)
+        reduced_dim = owned.dim() - (1 if state.shape == "row" else 2)
+        remaining_axes = tuple(axis for axis in axes if axis.dim != reduced_dim)
+        return Layout(shape, remaining_axes, True, written)
     if state.shape != "like":
         axes = matrix_axes(sharded_matrix_axis(state))
     return Layout(shape, axes, written=written)
 
 
 def layouts_of_shards(
-    rule: Rule, group: Mapping[str, Any], seen: Tensor, local: Tensor, sharding: Sharding
+    rule: Rule, group: Mapping[str, Any], seen_param: Tensor, local: Tensor, sharding: Sharding
 ) -> list[Layout]:
     """Return the layouts of parameters, gradients and states that are DTensors.
 
     Args:
         rule: the rule.
         group: the parameters' group.
-        seen: a whole parameter in the shape that the rule sees.
+        seen_param: a whole parameter in the shape that the rule sees.
         local: this rank's shard of this parameter, in the same view.
         sharding: how the parameter is sharded.
     """
-    dims = seen.dim()
-    shape = (*local.shape[:-2], *seen.shape[-2:]) if rule.by_matrix else seen.shape
+    dims = seen_param.dim()
+    shape = (*local.shape[:-2], *seen_param.shape[-2:]) if rule.by_matrix else seen_param.shape
 
     def matrix_axes(axis: int) -> Axes:
         placements = matrix_placements(sharding.placements, dims, axis)

@@ -2,9 +2,10 @@
 
 Shards of a parameter, its gradient and its states travel to the rank that owns the parameter in
 this step. The owner calls the generated function for whole parameters, and shards of the results
-travel back. Rows, columns and numbers are small, so every rank gets all of them: the ranks add them
-up, and each contributes only the elements that it knows. The gather of the parameters is the
-*leader*: it decides which rank owns which parameter, also for gradients and states.
+travel back. Rows, columns and numbers are small, so every rank gets all of them: they are summed
+over the ranks, and each rank contributes only the elements that it knows. The gather of the
+parameters is the *leader*: it decides which rank owns which parameter, also for gradients and
+states.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from torch import Tensor
 from optgen.runtime.eager.common_dtype import in_one_dtype
 from optgen.runtime.eager.owner_layouts import Layout
 from optgen.runtime.eager.scalars import advance
-from optgen.runtime.eager.working_copies import equal_count
+from optgen.runtime.eager.working_copies import sublist_length
 from optgen.runtime.rule import Rule
-from optgen.runtime.sharded.all_reduce import Partial
+from optgen.runtime.sharded.all_reduce import PartialReduction
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.sharded.matrix_requests import Gather, Scatter
 from optgen.runtime.tensors.sharding import own_shard
@@ -40,14 +41,14 @@ class OwnerStep:
     """A step of sharded parameters of one shape.
 
     * `function`, `keywords`: the generated function for whole parameters, and its keywords.
-    * `seen`: a whole parameter in the shape that the rule sees.
+    * `seen_param`: a whole parameter in the shape that the rule sees.
     * `layouts`: of the lists of parameters, gradients and states; step counts have none.
     """
 
     rule: Rule
     function: Callable[..., Any]
     keywords: Mapping[str, Any]
-    seen: Tensor
+    seen_param: Tensor
     layouts: Sequence[Layout]
 
     def updates(self, columns: Columns) -> Iterator[Update]:
@@ -66,7 +67,7 @@ class OwnerStep:
 
     def update(self, columns: Columns) -> Update:
         """Update parameters, each on its owner; every rank advances all step counts."""
-        lists = in_one_dtype(self.rule, list(columns), self.seen)
+        lists = in_one_dtype(self.rule, list(columns), self.seen_param)
         tensors = lists.columns[: len(self.layouts)]
         counts = [column for column in lists.columns[len(self.layouts) :] if column]
         params = _Matrices(tensors[0], self.layouts[0])
@@ -80,17 +81,18 @@ class OwnerStep:
                 exchanges.append(_Matrices(column, layout, params.gather))
         answers = yield [each.gather_request() for each in exchanges]
         whole = [each.whole(answer) for each, answer in zip(exchanges, answers, strict=True)]
-        if params.gather.owned:
+        if params.gather.owned_indices:
             yield from self._call([*whole, *counts], params.gather)
         elif self.rule.wide:
             stand_ins = map(_stand_in, tensors, self.layouts)
             yield from self._call([*stand_ins, *counts], params.gather)
         elif counts:
             advance(*counts)
-        answers = yield [each.scatter_request(w) for each, w in zip(exchanges, whole, strict=True)]
+        pairs = zip(exchanges, whole, strict=True)
+        answers = yield [each.scatter_request(results) for each, results in pairs]
         for exchange, answer in zip(exchanges, answers, strict=True):
             exchange.write(answer)
-        lists.put_back()
+        lists.write_back()
 
     def _call(self, columns: Columns, leader: Gather) -> Update:
         """Call the function; complete its reductions over several parameters."""
@@ -103,22 +105,22 @@ class OwnerStep:
         pairs = [(column[0], x) for column, x in zip(columns, self.layouts, strict=False) if column]
         if self.rule.wide:  # the function must not divide its lists: it would ask more than once
             widest = max((tensor for tensor, _ in pairs), key=lambda tensor: tensor.itemsize)
-            return equal_count(widest, max(prod(layout.shape) for _, layout in pairs))
-        held = sum(tensor.itemsize * prod(layout.shape) for tensor, layout in pairs)
+            return sublist_length(widest, max(prod(layout.shape) for _, layout in pairs))
+        param_bytes = sum(tensor.itemsize * prod(layout.shape) for tensor, layout in pairs)
         ranks = prod(axis.shard_count for axis in self.layouts[0].axes)
-        return max(ranks, ranks * HELD_BYTES // max(1, held))
+        return max(ranks, ranks * HELD_BYTES // max(1, param_bytes))
 
 
 class _Exchange(Protocol):
     """The transfer of one list to the owners of its tensors, and of the results back."""
 
-    def gather_request(self) -> Gather | Partial:
+    def gather_request(self) -> Gather | PartialReduction:
         """Return the request for the whole tensors."""
 
     def whole(self, answer: list[Tensor]) -> list[Tensor]:
         """Return the whole tensors that this rank owns."""
 
-    def scatter_request(self, results: list[Tensor]) -> Scatter | Partial:
+    def scatter_request(self, results: list[Tensor]) -> Scatter | PartialReduction:
         """Return the request for this rank's shards of the updated tensors."""
 
     def write(self, answer: list[Tensor]) -> None:
@@ -128,13 +130,13 @@ class _Exchange(Protocol):
 class _NoTensors:
     """A list without tensors: no parameter of the bucket has the state."""
 
-    def gather_request(self) -> Partial:
-        return Partial(torch.empty(0), ())
+    def gather_request(self) -> PartialReduction:
+        return PartialReduction(torch.empty(0), ())
 
     def whole(self, answer: list[Tensor]) -> list[Tensor]:
         return []
 
-    def scatter_request(self, results: list[Tensor]) -> Partial:
+    def scatter_request(self, results: list[Tensor]) -> PartialReduction:
         return self.gather_request()
 
     def write(self, answer: list[Tensor]) -> None:
@@ -154,7 +156,7 @@ class _Matrices:
     def whole(self, answer: list[Tensor]) -> list[Tensor]:
         return answer
 
-    def scatter_request(self, results: list[Tensor]) -> Scatter | Partial:
+    def scatter_request(self, results: list[Tensor]) -> Scatter | PartialReduction:
         return Scatter(results, self.gather) if self.written else _NoTensors().gather_request()
 
     def write(self, answer: list[Tensor]) -> None:
@@ -169,26 +171,28 @@ class _Replicated:
         self.shards, self.layout, self.leader = shards, layout, leader
         self.stacked = torch.empty(0)
 
-    def gather_request(self) -> Partial:
+    def gather_request(self) -> PartialReduction:
         if not self.layout.axes:  # this rank has all
             return _NoTensors().gather_request()
         self.stacked = self._unknown()
         for whole, shard in zip(self.stacked, self.shards, strict=True):
             own_shard(whole, self.layout.axes).copy_(shard)
-        return Partial(self.stacked, tuple(axis.group for axis in self.layout.axes))
+        return PartialReduction(self.stacked, tuple(axis.group for axis in self.layout.axes))
 
     def whole(self, answer: list[Tensor]) -> list[Tensor]:
         whole = self.stacked if self.layout.axes else self.shards
         dtype = self.shards[0].dtype
-        return [whole[index].to(dtype, copy=True) for index in self.leader.owned]
+        return [whole[index].to(dtype, copy=True) for index in self.leader.owned_indices]
 
-    def scatter_request(self, results: list[Tensor]) -> Partial:
+    def scatter_request(self, results: list[Tensor]) -> PartialReduction:
         if not self.layout.written:
             return _NoTensors().gather_request()
         self.stacked = self._unknown()
-        for index, result in zip(self.leader.owned, results, strict=True):
+        for index, result in zip(self.leader.owned_indices, results, strict=True):
             self.stacked[index].copy_(result.reshape(self.layout.shape))
-        return Partial(self.stacked, tuple(axis.group for axis in self.leader.sharded_axes))
+        return PartialReduction(
+            self.stacked, tuple(axis.group for axis in self.leader.sharded_axes)
+        )
 
     def write(self, answer: list[Tensor]) -> None:
         if self.layout.written:
@@ -208,18 +212,19 @@ def _one_after_the_other(updates: Iterator[Update]) -> Update:
 
 
 def _stand_in(column: list[Tensor], layout: Layout) -> list[Tensor]:
-    """Return a list of one tensor of one element, to call a function that must be called.
+    """Return a list of one tensor of one element, as an argument on a rank that owns no parameter.
 
-    A rank that owns no parameter must ask for the same reductions as the others. Its numbers are
-    not added, and it drops its results.
+    That rank must call the function too, so that it asks for the same reductions as the others. Its
+    numbers are not added, and it drops its results.
     """
     return [column[0].new_zeros([1] * len(layout.shape))] if column else []
 
 
 def _completed(requests: Update, leader: Gather) -> Update:
-    """Yield the requests of owners for reductions over several parameters, with all numbers.
+    """Yield an owner's requests for reductions over several parameters, with all numbers.
 
-    An owner knows only the numbers of its own parameters. So the ranks first complete the numbers.
+    An owner knows only the numbers of its own parameters. So before each request, the ranks
+    complete the numbers.
     """
     groups = tuple(axis.group for axis in leader.sharded_axes)
     answer: Any = None
@@ -230,8 +235,8 @@ def _completed(requests: Update, leader: Gather) -> Update:
             return
         count, device = len(leader.shards), leader.shards[0].device
         numbers = torch.full((count,), _UNKNOWN, dtype=torch.float64, device=device)
-        if owned := leader.owned:
+        if owned := leader.owned_indices:
             numbers[owned] = request.numbers.to(device)
-        yield [Partial(numbers, groups)]
+        yield [PartialReduction(numbers, groups)]
         result = yield replace(request, numbers=numbers, answer=lambda result: result)
         answer = request.answer(result)

@@ -2,8 +2,8 @@
 
 The generator is Threefry-2x32 with 13 rounds (Salmon et al., "Parallel random numbers: as easy as
 1, 2, 3", SC 2011), as in optgen.ir.random_numbers. Numbers of 16 bits come from a permutation of 32
-bits. Here both compute with int32, whose sums and products wrap around. They read no tensor's value
-on the host, so a graph can capture them.
+bits. Here the generator and the permutation compute with int32, whose sums and products wrap
+around. They read no tensor's value on the host, so a graph can capture them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY = 0x1BD11BDA
 _MULTIPLIERS = (0xED5AD4BB - 2**32, 0xAC4C1B51 - 2**32, 0x31848BAB)  # as numbers of int32
 _SHIFTS = (17, 11, 15, 14)
-_FAR = 0x9E3779B9 - 2**32  # added to the key once for every 2**32 counters
+_KEY_STEP = 0x9E3779B9 - 2**32  # added to the key once for every 2**32 counters
 
 
 def random(
@@ -55,7 +55,7 @@ def random(
         even, odd = _words(key, whole_stream, positions >> 1)
         return torch.where(positions & 1 == 0, even, odd) >> 8 & 0xFFFFFF
 
-    return [_drawn(first, collectives, numbers).mul_(2.0**-24)] * len(params)
+    return [_draw(first, collectives, numbers).mul_(2.0**-24)] * len(params)
 
 
 def random16(
@@ -66,16 +66,16 @@ def random16(
     call: int,
     collectives: Collectives | None = None,
 ) -> list[Tensor]:
-    """Return numbers as `random` does, of 16 bits instead of 24. Two elements share a word."""
+    """Return numbers as `random` does, but of 16 bits instead of 24. Two elements share a word."""
     first = params[0]
     origin = torch.zeros((), dtype=torch.int64, device=first.device)
     key = _words(_key(first, seed, step, call), _whole(stream), origin)
 
     def numbers(positions: Tensor) -> Tensor:
-        word = _permuted(positions >> 1, key)
+        word = _permute(positions >> 1, key)
         return torch.where(positions & 1 == 0, word, word >> 16) & 0xFFFF
 
-    return [_drawn(first, collectives, numbers).mul_(2.0**-16)] * len(params)
+    return [_draw(first, collectives, numbers).mul_(2.0**-16)] * len(params)
 
 
 def gaussian(x: Value, seed: Number, stream: Number, step: Number, call: int) -> Value:
@@ -96,7 +96,7 @@ def gaussian(x: Value, seed: Number, stream: Number, step: Number, call: int) ->
     return TensorList([drawn] * len(x.tensors)) if isinstance(x, TensorList) else drawn
 
 
-def _drawn(
+def _draw(
     like: Tensor, collectives: Collectives | None, numbers: Callable[[Tensor], Tensor]
 ) -> Tensor:
     """Return the numbers that belong to the positions of a parameter's elements, as floats."""
@@ -177,20 +177,20 @@ def _threefry(key: tuple[Tensor, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor,
             y += words[(group + 1) % 3] + group
         distance = _ROTATIONS[rounds % 8]
         x += y
-        y = (y << distance).bitwise_or_(_shifted(y, 32 - distance)).bitwise_xor_(x)
+        y = (y << distance).bitwise_or_(_shift_right(y, 32 - distance)).bitwise_xor_(x)
     return x, y
 
 
-def _permuted(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
-    """Return a word for each counter, which has 64 bits."""
-    first = (counters >> 32).to(torch.int32).mul_(_FAR).add_(key[0])
+def _permute(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
+    """Permute 64-bit counters under a key, to a word of 32 bits each."""
+    first = (counters >> 32).to(torch.int32).mul_(_KEY_STEP).add_(key[0])
     x = counters.to(torch.int32) + first
-    x = x.bitwise_xor_(_shifted(x, _SHIFTS[0])).bitwise_xor_(key[1]).mul_(_MULTIPLIERS[0])
-    x = x.bitwise_xor_(_shifted(x, _SHIFTS[1])).bitwise_xor_(first).mul_(_MULTIPLIERS[1])
-    x = x.bitwise_xor_(_shifted(x, _SHIFTS[2])).mul_(_MULTIPLIERS[2])
-    return x.bitwise_xor_(_shifted(x, _SHIFTS[3]))
+    x = x.bitwise_xor_(_shift_right(x, _SHIFTS[0])).bitwise_xor_(key[1]).mul_(_MULTIPLIERS[0])
+    x = x.bitwise_xor_(_shift_right(x, _SHIFTS[1])).bitwise_xor_(first).mul_(_MULTIPLIERS[1])
+    x = x.bitwise_xor_(_shift_right(x, _SHIFTS[2])).mul_(_MULTIPLIERS[2])
+    return x.bitwise_xor_(_shift_right(x, _SHIFTS[3]))
 
 
-def _shifted(x: Tensor, distance: int) -> Tensor:
-    """Shift words to the right; the shift of int32 copies the sign."""
+def _shift_right(x: Tensor, distance: int) -> Tensor:
+    """Shift words to the right and fill with zeros; `>>` of int32 would copy the sign bit."""
     return (x >> distance).bitwise_and_((1 << (32 - distance)) - 1)

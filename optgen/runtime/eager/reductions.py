@@ -16,7 +16,7 @@ Value = TypeVar("Value", Tensor, TensorList)
 
 
 def zero_sum(like: Tensor, *count: int) -> Tensor:
-    """Return a float64 zero that sums of blocks are added to; with `count`, that many zeros."""
+    """Return a float64 zero, to which sums of blocks are added; with `count`, that many zeros."""
     return torch.zeros([*count, *[1] * like.dim()], dtype=torch.float64, device=like.device)
 
 

@@ -17,7 +17,7 @@ from optgen.runtime.rule import truth
 
 Scalar = float | Tensor
 S = TypeVar("S", bound=Scalar)
-_NUMBER = (int, float)
+_NUMBER_TYPES = (int, float)
 
 
 def advance(steps: list[Tensor]) -> float:
@@ -134,28 +134,28 @@ def atan2(y: Scalar, x: Tensor) -> Tensor: ...
 def atan2(y: Scalar, x: Scalar) -> Scalar: ...
 def atan2(y: Scalar, x: Scalar) -> Scalar:
     """Return the angle of the point (x, y)."""
-    if not (isinstance(y, _NUMBER) and isinstance(x, _NUMBER)):
+    if not (isinstance(y, _NUMBER_TYPES) and isinstance(x, _NUMBER_TYPES)):
         return torch.atan2(*_tensors(y, x))
     return math.atan2(y, x)
 
 
 def floor(x: S) -> S:
     """Return the largest whole number that is not above x, as a float."""
-    return _each(x, torch.floor, lambda number: _whole(number, math.floor))
+    return _each(x, torch.floor, lambda number: _round_keeping_sign(number, math.floor))
 
 
 def ceil(x: S) -> S:
     """Return the smallest whole number that is not below x, as a float."""
-    return _each(x, torch.ceil, lambda number: _whole(number, math.ceil))
+    return _each(x, torch.ceil, lambda number: _round_keeping_sign(number, math.ceil))
 
 
 def round(x: S) -> S:
     """Return the nearest whole number as a float, ties to even."""
-    return _each(x, torch.round, lambda number: _whole(number, builtins.round))
+    return _each(x, torch.round, lambda number: _round_keeping_sign(number, builtins.round))
 
 
 def sign(x: S) -> S:
-    """Return -1, 0 or 1; 0 for NaN, as torch does."""
+    """Return -1, 0 or 1; 0 for NaN, as torch returns."""
     return _each(x, torch.sign, lambda number: float((number > 0) - (number < 0)))
 
 
@@ -169,7 +169,7 @@ def maximum(a: Scalar, b: Tensor) -> Tensor: ...
 def maximum(a: Scalar, b: Scalar) -> Scalar: ...
 def maximum(a: Scalar, b: Scalar) -> Scalar:
     """Return the larger of two numbers; NaN if either is NaN."""
-    if not (isinstance(a, _NUMBER) and isinstance(b, _NUMBER)):
+    if not (isinstance(a, _NUMBER_TYPES) and isinstance(b, _NUMBER_TYPES)):
         return torch.maximum(*_tensors(a, b))
     return a if a >= b or math.isnan(a) else b
 
@@ -184,7 +184,7 @@ def minimum(a: Scalar, b: Tensor) -> Tensor: ...
 def minimum(a: Scalar, b: Scalar) -> Scalar: ...
 def minimum(a: Scalar, b: Scalar) -> Scalar:
     """Return the smaller of two numbers; NaN if either is NaN."""
-    if not (isinstance(a, _NUMBER) and isinstance(b, _NUMBER)):
+    if not (isinstance(a, _NUMBER_TYPES) and isinstance(b, _NUMBER_TYPES)):
         return torch.minimum(*_tensors(a, b))
     return a if a <= b or math.isnan(a) else b
 
@@ -196,16 +196,16 @@ def where(condition: Tensor, a: Scalar, b: Scalar) -> Tensor: ...
 def where(condition: bool | Tensor, a: Scalar, b: Scalar) -> Scalar:
     """Choose one of two values; element by element if the condition is a tensor."""
     if isinstance(condition, bool):
-        return _spread(a, b) if condition else _spread(b, a)
-    if isinstance(a, _NUMBER) and isinstance(b, _NUMBER):  # torch would return float32
+        return _broadcast_chosen(a, b) if condition else _broadcast_chosen(b, a)
+    if isinstance(a, _NUMBER_TYPES) and isinstance(b, _NUMBER_TYPES):  # torch would return float32
         a = torch.full_like(condition, a, dtype=torch.float64)
     return torch.where(condition, a, b)
 
 
-def _spread(chosen: Scalar, other: Scalar) -> Scalar:
+def _broadcast_chosen(chosen: Scalar, other: Scalar) -> Scalar:
     """Return the chosen value as torch's `where` would; a float if both are floats."""
     if isinstance(chosen, TensorList) or isinstance(other, TensorList):
-        return cast(Scalar, each_of(_spread, chosen, other))
+        return cast(Scalar, each_of(_broadcast_chosen, chosen, other))
     if not isinstance(other, Tensor):
         return chosen.clone() if isinstance(chosen, Tensor) else chosen
     if not isinstance(chosen, Tensor):
@@ -251,7 +251,7 @@ def lerp(a: Tensor, b: Scalar, weight: Scalar) -> Tensor: ...
 def lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar: ...
 def lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar:
     """Interpolate: return the value a fraction `weight` of the way from a to b."""
-    if isinstance(weight, _NUMBER) and _are_alike(a, b):
+    if isinstance(weight, _NUMBER_TYPES) and _are_alike(a, b):
         return torch.lerp(cast(Tensor, a), cast(Tensor, b), weight)
     return a + weight * (b - a)
 
@@ -272,7 +272,7 @@ def divide(a: Tensor, b: Scalar) -> Tensor: ...
 def divide(a: Scalar, b: Scalar) -> Scalar: ...
 def divide(a: Scalar, b: Scalar) -> Scalar:
     """Return a / b; infinity or NaN if b is zero."""
-    return _computed(lambda: a / b, torch.div, a, b)
+    return _compute(lambda: a / b, torch.div, a, b)
 
 
 @overload
@@ -283,7 +283,7 @@ def power(a: Tensor, b: Scalar) -> Tensor: ...
 def power(a: Scalar, b: Scalar) -> Scalar: ...
 def power(a: Scalar, b: Scalar) -> Scalar:
     """Return a**b; infinity where a float overflows, NaN where the root is not real."""
-    return _computed(lambda: a**b, torch.pow, a, b)
+    return _compute(lambda: a**b, torch.pow, a, b)
 
 
 @overload
@@ -294,10 +294,10 @@ def remainder(a: Tensor, b: Scalar) -> Tensor: ...
 def remainder(a: Scalar, b: Scalar) -> Scalar: ...
 def remainder(a: Scalar, b: Scalar) -> Scalar:
     """Return a % b, with the sign of b; NaN if b is zero."""
-    return _computed(lambda: a % b, torch.remainder, a, b)
+    return _compute(lambda: a % b, torch.remainder, a, b)
 
 
-def _computed(
+def _compute(
     by_python: Callable[[], Any], by_torch: Callable[..., Tensor], a: Scalar, b: Scalar
 ) -> Scalar:
     """Compute with Python; with torch if Python raises or returns a complex number."""
@@ -311,7 +311,7 @@ def _computed(
 
 
 def _each(x: S, on_tensor: Callable[[Tensor], Tensor], on_float: Callable[[float], float]) -> S:
-    return cast(S, on_float(x) if isinstance(x, _NUMBER) else on_tensor(x))
+    return cast(S, on_float(x) if isinstance(x, _NUMBER_TYPES) else on_tensor(x))
 
 
 def _float_sqrt(x: float) -> float:
@@ -331,12 +331,12 @@ def _float_log(x: float) -> float:
     return math.nan if x < 0 else math.log(x)
 
 
-def _whole(x: float, rounding: Callable[[float], int]) -> float:
+def _round_keeping_sign(x: float, rounding: Callable[[float], int]) -> float:
     """Return a rounded number with the sign of x, so that -0.25 rounds to -0.0."""
     return math.copysign(rounding(x), x) if math.isfinite(x) else x
 
 
 def _tensors(a: Scalar, b: Scalar) -> tuple[Tensor, Tensor]:
-    if isinstance(a, _NUMBER):
+    if isinstance(a, _NUMBER_TYPES):
         return torch.full_like(cast(Tensor, b), a), cast(Tensor, b)
-    return a, torch.full_like(a, b) if isinstance(b, _NUMBER) else b
+    return a, torch.full_like(a, b) if isinstance(b, _NUMBER_TYPES) else b

@@ -10,22 +10,22 @@ from optgen.runtime.eager.split_into_views import split_into_views
 
 
 def slices(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-    """Zip the lists; large CPU tensors come as views of slices. An empty list yields None."""
+    """Zip the lists, and split large CPU tensors into views; an empty list yields None."""
     for row in zip_longest(params, *lists):
-        large = row[0].is_cpu and row[0].numel() > elements_at_once.CPU_ELEMENTS
-        yield from split_into_views(row, elements_at_once.CPU_ELEMENTS) if large else (row,)
+        is_large = row[0].is_cpu and row[0].numel() > elements_at_once.CPU_ELEMENTS
+        yield from split_into_views(row, elements_at_once.CPU_ELEMENTS) if is_large else (row,)
 
 
 def chunks(
-    params: list[Tensor], *lists: list[Tensor], alive: int = 4
+    params: list[Tensor], *lists: list[Tensor], live_lists: int = 4
 ) -> Iterator[tuple[list[Tensor], ...]]:
     """Split the lists into chunks of no more elements than a slice; an empty list stays empty.
 
     Args:
         params, lists: Lists of equal length, or empty; the tensors of one list have one dtype.
-        alive: How many lists of temporaries exist at once.
+        live_lists: How many lists of temporaries exist at once.
     """
-    limit = _limit((params, *lists), alive)
+    limit = _limit((params, *lists), live_lists)
     rows: list[tuple[Tensor, ...]] = []
     room = limit
     for whole in zip_longest(params, *lists):
@@ -39,10 +39,10 @@ def chunks(
     yield _transposed(rows)
 
 
-def _limit(columns: tuple[list[Tensor], ...], alive: int) -> int:
-    """Return how many elements a slice may hold; temporaries may have the widest dtype of all."""
+def _limit(columns: tuple[list[Tensor], ...], live_lists: int) -> int:
+    """Return how many elements a slice may hold; temporaries may have the lists' widest dtype."""
     widest = max(column[0].itemsize for column in columns if column)
-    return elements_at_once.block_elements(columns[0][0], widest, alive)
+    return elements_at_once.block_elements(columns[0][0], widest, live_lists)
 
 
 def _transposed(rows: list[tuple[Tensor, ...]]) -> tuple[list[Tensor], ...]:

@@ -28,7 +28,7 @@ _WITH_0_DIM = {"add", "mul", "div"}  # torch has these for a list and one 0-dim 
 
 
 class TensorList:
-    """List of tensors, one per parameter; a torch function applied to it is applied to each."""
+    """List of tensors, one per parameter; torch functions of a list apply to each tensor."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors = list(tensors)

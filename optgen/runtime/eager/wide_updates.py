@@ -1,4 +1,4 @@
-"""Update batches of a rule that reduces over several parameters: updates wait for one another."""
+"""Update batches of a rule that reduces over several parameters; updates wait for one another."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from optgen.runtime.eager import sharded_step
 from optgen.runtime.eager.buckets import buckets
 from optgen.runtime.eager.call import Call
 from optgen.runtime.eager.common_dtype import in_one_dtype
-from optgen.runtime.eager.working_copies import equal_lists
+from optgen.runtime.eager.working_copies import equal_sublists
 from optgen.runtime.protocols import Optimized
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
@@ -34,12 +34,12 @@ def updates(
     call = Call.of(optimizer, batch, lowering)
     in_lists = lowering == "foreach" and not functional
     for columns, fresh, _ in buckets(rule, batch, equal_scalars=not functional):
-        for part in equal_lists(*columns) if in_lists else _singles(columns):
+        for part in equal_sublists(*columns) if in_lists else _one_by_one(columns):
             lists = in_one_dtype(rule, list(part))
             yield sharded_step.update_bucket(call.function, lists, {**call.hypers, **fresh})
 
 
-def _singles(columns: Columns) -> Iterable[list[list[Any]]]:
+def _one_by_one(columns: Columns) -> Iterable[list[list[Any]]]:
     """Yield the lists of each parameter of a bucket; an absent state has an empty list."""
     for index in range(len(columns[0])):
         yield [column[index : index + 1] for column in columns]

@@ -2,8 +2,8 @@
 
 Such a rule works on whole matrices. It computes in float64 for a float64 parameter, in float32 for
 any other, and writes the parameter and its states at its end. So an update in for-loop or foreach
-that fails changes nothing of the tensors that it was about to write. In the fused lowering, sweeps
-may have written some of them by then.
+that fails has written none of its tensors. In the fused lowering, sweeps may have written some of
+them by then.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from optgen.runtime.eager import elements_at_once
 from optgen.runtime.eager.tensor_lists import TensorList
 from optgen.runtime.torch_private import foreach_clone
 
-_ALIVE = 16  # how many lists of temporaries may exist at once
+_MAX_LIVE_LISTS = 16  # how many lists of temporaries may exist at once
 
 
 def working_copy(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> Tensor:
@@ -27,13 +27,13 @@ def working_copy(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> T
     dtype = _compute_dtype(like)
     if isinstance(value, Tensor):
         return value.to(dtype, copy=True)
-    same = all(tensor.dtype == dtype for tensor in value)
-    copies = foreach_clone(value) if same else [tensor.to(dtype) for tensor in value]
+    have_dtype = all(tensor.dtype == dtype for tensor in value)
+    copies = foreach_clone(value) if have_dtype else [tensor.to(dtype) for tensor in value]
     return cast(Tensor, TensorList(copies))
 
 
 def working_value(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> Tensor:
-    """Return a tensor or list in the dtype of the computation, which must not be changed."""
+    """Return a tensor or list in the dtype of the computation; the caller must not change it."""
     dtype = _compute_dtype(like)
     if isinstance(value, Tensor):
         return value.to(dtype)
@@ -85,18 +85,20 @@ def _compute_dtype(like: Tensor | list[Tensor]) -> torch.dtype:
     return torch.float64 if param.dtype == torch.float64 else torch.float32
 
 
-def equal_lists(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[list[Tensor], ...]]:
+def equal_sublists(
+    params: list[Tensor], *lists: list[Tensor]
+) -> Iterator[tuple[list[Tensor], ...]]:
     """Yield sublists of a bucket, whose tensors have one shape; an absent state has an empty list.
 
     A sublist has few elements in each list, or one tensor.
     """
     columns = (params, *lists)
-    count = equal_count(params[0], max(column[0].numel() for column in columns if column))
+    count = sublist_length(params[0], max(column[0].numel() for column in columns if column))
     for start in range(0, len(params), count):
         yield tuple(column[start : start + count] for column in columns)
 
 
-def equal_count(like: Tensor, elements: int) -> int:
-    """Return the length of a sublist; a parameter's largest tensor has this number of elements."""
-    limit = elements_at_once.block_elements(like, max(4, like.itemsize), _ALIVE)
+def sublist_length(like: Tensor, elements: int) -> int:
+    """Return the length of a sublist, if each parameter's largest tensor has so many elements."""
+    limit = elements_at_once.block_elements(like, max(4, like.itemsize), _MAX_LIVE_LISTS)
     return max(1, limit // max(1, elements))

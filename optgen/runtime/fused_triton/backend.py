@@ -3,8 +3,8 @@
 A step of a bucket takes one launch for the scalars, then one launch for each sweep and each finish.
 Tensors are sorted into buckets once. After that a step uploads the addresses and the
 hyperparameters if any has changed, and launches. A hyperparameter that is a tensor on the device is
-copied there. The device reads step counts and scalar states in place. Nothing here waits for the
-device.
+copied within the device. The kernels read step counts and scalar states in place. Nothing here
+waits for the device.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class FusedTritonBackend:
         # One plan for all batches; a plan for each batch if the rule reduces over parameters.
         self._plans: WeakKeyDictionary[Any, dict[Any, LaunchPlan]] = WeakKeyDictionary()
         # A graph reads its tables for as long as it is replayed.
-        self._captured: WeakKeyDictionary[Any, list[LaunchPlan]] = WeakKeyDictionary()
-        # The last plans of a function, each with the batch it was made for, without its tensors.
+        self._captured_plans: WeakKeyDictionary[Any, list[LaunchPlan]] = WeakKeyDictionary()
+        # The last plans of a function, each with its batch, which is empty between calls.
         self._function_plans: WeakKeyDictionary[Any, list[tuple[Batch, LaunchPlan]]] = (
             WeakKeyDictionary()
         )
-        self._calling = Lock()
+        self._call_lock = Lock()
 
     def obstacle(self, lowered: Lowered, batch: Batch) -> str:
         """Return a short reason why Triton cannot take this batch; "" if it can."""
@@ -84,8 +84,8 @@ class FusedTritonBackend:
             plans.append((self._plan(optimizer, dense), dense))
 
         def update() -> None:
-            for plan, planned in plans:
-                plan.update(optimizer, planned)
+            for plan, plan_batches in plans:
+                plan.update(optimizer, plan_batches)
             for each in touched_rows:
                 each.scatter_rows()
 
@@ -109,10 +109,10 @@ class FusedTritonBackend:
         """Update the lists of a function through a plan that fits; plans keep no tensor alive."""
         if capturing():
             plan = LaunchPlan(function, [batch], [])
-            self._captured.setdefault(function, []).append(plan)
+            self._captured_plans.setdefault(function, []).append(plan)
             plan.update(function, [batch])
             return
-        with self._calling:
+        with self._call_lock:
             kept = self._function_plans.setdefault(function, [])
             if not any(_update_if_it_fits(*each, function, batch) for each in kept):
                 plan = LaunchPlan(function, [batch], None)
@@ -121,11 +121,11 @@ class FusedTritonBackend:
                 self._function_plans[function] = [(batch, plan), *kept[: _MAX_KEPT_PLANS - 1]]
 
     def _plan(self, optimizer: Stepping, batches: list[Batch], key: Any = None) -> LaunchPlan:
-        """Return the plan under this key if it fits, else a new one; a capture gets its own."""
+        """Return the plan under this key if it fits, else a new one; a new one for a capture."""
         plan = self._plans.setdefault(optimizer, {}).get(key)
-        if _capturing(batches):
+        if _is_capturing(batches):
             plan = LaunchPlan(optimizer, batches, [])
-            self._captured.setdefault(optimizer, []).append(plan)
+            self._captured_plans.setdefault(optimizer, []).append(plan)
         elif plan is None or not plan.fits(batches):
             live = optimizer._context.batches.values()
             kept = {k: p for k, p in self._plans[optimizer].items() if p.is_for_any(live)}
@@ -147,19 +147,22 @@ def device_obstacle(device: torch.device) -> str:
     return f"there is no Triton lowering for {device.type} tensors"
 
 
-def _update_if_it_fits(planned: Batch, plan: LaunchPlan, function: Lowered, batch: Batch) -> bool:
-    """Update a batch through the plan of another batch if the plan fits; return whether it fits."""
-    planned.take_tensors(batch)
+def _update_if_it_fits(own: Batch, plan: LaunchPlan, function: Lowered, batch: Batch) -> bool:
+    """Update a batch through a plan if the plan fits; return whether it fits.
+
+    `own` is the plan's own batch, which takes the tensors of `batch`.
+    """
+    own.take_tensors(batch)
     try:
-        fits = len(planned.dispatch_keys) == len(batch.dispatch_keys) and plan.fits([planned])
+        fits = len(own.dispatch_keys) == len(batch.dispatch_keys) and plan.fits([own])
         if fits:
-            plan.update(function, [planned])
+            plan.update(function, [own])
         return fits
     finally:
-        planned.drop_tensors()
+        own.drop_tensors()
 
 
-def _capturing(batches: list[Batch]) -> bool:
+def _is_capturing(batches: list[Batch]) -> bool:
     on_cuda = any(batch.params[0].is_cuda for batch in batches)
     return on_cuda and torch.cuda.is_current_stream_capturing()
 

@@ -1,4 +1,4 @@
-"""Put the tensors of one device with equal dtypes into a bucket; each launch takes all of it."""
+"""Put the tensors of one device with equal dtypes into a bucket; a launch takes a whole bucket."""
 
 from __future__ import annotations
 
@@ -91,8 +91,9 @@ class Bucket:
         self.key, self.subsets, self.hypers = key, subsets, hypers
         self._states, self._read_only = list(states), read_only
         tensors = streams[: len(key.dtypes)]
-        like = [s for s, k in zip(tensors[2:], states.values(), strict=True) if k == "like"]
-        check_shapes([*tensors[:2], *like])
+        pairs = zip(tensors[2:], states.values(), strict=True)
+        like_params = [stream for stream, shape in pairs if shape == "like"]
+        check_shapes([*tensors[:2], *like_params])
         check_devices(tensors, key.device)
         self._row_major = spec is not None and spec.needs_row_major
         self._to_copy = tensors_to_copy(tensors, self._row_major)
@@ -192,7 +193,7 @@ class Bucket:
         sizes = [-(-shape.numel() // 16) * 16 for shape in shapes]
         flat = torch.empty(sum(sizes), dtype=self.key.dtypes[0], device=self.key.device)
         parts = zip(flat.split(sizes), shapes, strict=True)
-        self._keep(name, [part[: shape.numel()].view(shape) for part, shape in parts])
+        self._set_local(name, [part[: shape.numel()].view(shape) for part, shape in parts])
 
     def call(
         self, op: Callable[..., list[Tensor]], source: str, target: str, arguments: Arguments
@@ -202,14 +203,14 @@ class Bucket:
         for subset, group in zip(self.subsets, self._groups, strict=True):
             results += op(list(islice(operands, len(subset.indices))), *arguments(group))
         dtype = self._params[0].dtype
-        kept = (t if t.dtype.itemsize <= dtype.itemsize else t.to(dtype) for t in results)
-        self._keep(target, [tensor.contiguous() for tensor in kept])
+        narrowed = (t if t.dtype.itemsize <= dtype.itemsize else t.to(dtype) for t in results)
+        self._set_local(target, [tensor.contiguous() for tensor in narrowed])
 
     def local_type(self, name: str) -> Any:
         """Return the Triton type of the tensors stored under this name for one step."""
         return _triton_type(self._locals[name][0].dtype)
 
-    def _keep(self, name: str, tensors: list[Tensor]) -> None:
+    def _set_local(self, name: str, tensors: list[Tensor]) -> None:
         self._locals[name] = tensors
         self._table.point_extra(self._local_names.index(name), tensors)
 
@@ -223,7 +224,7 @@ class Bucket:
 
         `groups` holds the group of each subset.
         """
-        with self._table_filled_with(streams, groups), _on(self.key.device):
+        with self._table_filled_with(streams, groups), _launch_context(self.key.device):
             update(self)
 
     def wide_update(
@@ -234,16 +235,16 @@ class Bucket:
     ) -> Update:
         """Return an update of the tensors that waits where the rule reduces over parameters."""
         with self._table_filled_with(streams, groups):
-            with _on(self.key.device):
+            with _launch_context(self.key.device):
                 launches = update(self)
-            if launches is not None:  # None: it reduces nothing, and has launched everything
-                yield from self._resumed(launches)
+            if launches is not None:  # None: no reduction, so all kernels are launched
+                yield from self._with_current_device(launches)
 
-    def _resumed(self, launches: Update) -> Update:
-        """Pass requests on. The device is current only while kernels are launched."""
+    def _with_current_device(self, launches: Update) -> Update:
+        """Yield the requests of launches; make the device current only while kernels launch."""
         answer = None
         while True:
-            with _on(self.key.device):
+            with _launch_context(self.key.device):
                 try:
                     request = launches.send(answer)
                 except StopIteration:
@@ -283,6 +284,6 @@ def _triton_type(dtype: torch.dtype | None) -> Any:
     return getattr(language, str(dtype).removeprefix("torch."))
 
 
-def _on(device: torch.device) -> AbstractContextManager[Any]:
+def _launch_context(device: torch.device) -> AbstractContextManager[Any]:
     """Return the context of a launch: Triton uses the current device, or its interpreter on CPU."""
     return torch.cuda.device(device) if device.type == "cuda" else patched_interpreter()

@@ -1,7 +1,7 @@
 """Device functions that read and write streams of 8 bits, in the format of tensors/block_codes.py.
 
 A stream holds codes (int8) or, in small parameters, float32 numbers: its dtype is a constexpr. The
-lanes of a tile are whole blocks, so a program finds the scales of the blocks that it writes.
+lanes of a tile are whole blocks, so one program computes the scale of each block that it writes.
 """
 
 import triton
@@ -29,7 +29,7 @@ def scales_at(address, numel, start, BLOCK: tl.constexpr):
 
 @triton.jit
 def load_coded(stream, scales, lanes, mask, BLOCK: tl.constexpr, LINEAR: tl.constexpr):
-    """Return the numbers of some elements."""
+    """Return the numbers of a stream's elements at these lanes."""
     numbers = tl.load(stream + lanes, mask)
     if stream.dtype.element_ty == tl.int8:
         scale = tl.load(scales + lanes // BLOCK, mask)
@@ -51,7 +51,7 @@ def decoded(code, LINEAR: tl.constexpr):
 
 @triton.jit
 def store_coded(stream, scales, numbers, lanes, mask, BLOCK: tl.constexpr, LINEAR: tl.constexpr):
-    """Store the numbers of some elements; for a stream of codes, also the scales of its blocks."""
+    """Store the numbers of the elements at these lanes; in codes, with the scales of the blocks."""
     if stream.dtype.element_ty != tl.int8:
         tl.store(stream + lanes, numbers.to(stream.dtype.element_ty), mask)
     else:
@@ -70,13 +70,13 @@ def store_coded(stream, scales, numbers, lanes, mask, BLOCK: tl.constexpr, LINEA
         code = tl.where(in_range[:, None], code, 0).to(tl.int8)
         replacement = tl.where(scale < SMALLEST_SCALE, 0.0, float("nan"))
         tl.store(stream + lanes, tl.reshape(code, lanes.shape), mask)
-        first = tl.reshape(lanes, (blocks, BLOCK))
-        first = tl.min(first, axis=1)
+        first_lanes = tl.min(tl.reshape(lanes, (blocks, BLOCK)), axis=1)
+        scale_addresses = scales + first_lanes // BLOCK
         if mask is None:
-            tl.store(scales + first // BLOCK, tl.where(in_range, scale, replacement))
+            tl.store(scale_addresses, tl.where(in_range, scale, replacement))
         else:
-            begun = tl.max(tl.reshape(mask.to(tl.int32), (blocks, BLOCK)), axis=1) > 0
-            tl.store(scales + first // BLOCK, tl.where(in_range, scale, replacement), begun)
+            has_elements = tl.max(tl.reshape(mask.to(tl.int32), (blocks, BLOCK)), axis=1) > 0
+            tl.store(scale_addresses, tl.where(in_range, scale, replacement), has_elements)
 
 
 @triton.jit

@@ -40,7 +40,7 @@ def permuted(x, first, second):
 
 @triton.jit
 def block(blocks, seed, stream, step, CALL: tl.constexpr):
-    """Return the two words of each numbered block."""
+    """Return the two words of each block; `blocks` are the indices of the blocks."""
     k0 = word(seed) | (tl.full((), CALL, tl.uint32) << 24)
     k1 = word(step)
     k2 = k0 ^ k1 ^ 0x1BD11BDA
@@ -60,7 +60,7 @@ def word(number):
 
 @triton.jit
 def four_rounds(x, y, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr):
-    """Add, rotate and combine four times."""
+    """Run four rounds of Threefry with these rotation distances."""
     x, y = one_round(x, y, A)
     x, y = one_round(x, y, B)
     x, y = one_round(x, y, C)
@@ -69,6 +69,6 @@ def four_rounds(x, y, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.c
 
 @triton.jit
 def one_round(x, y, DISTANCE: tl.constexpr):
-    """Add, rotate and combine."""
+    """Run one round of Threefry: add, rotate and combine."""
     x += y
     return x, ((y << DISTANCE) | (y >> (32 - DISTANCE))) ^ x

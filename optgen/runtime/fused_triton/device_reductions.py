@@ -46,7 +46,7 @@ def total(x, mask):
 
 @triton.jit
 def magnitudes(x, mask):
-    """Return absolute values, with 0 outside the mask. They need no wider dtype to be compared."""
+    """Return absolute values, with 0 outside the mask; comparisons need no wider dtype."""
     floats = x if x.dtype.is_floating() else x.to(tl.float64)
     return tl.abs(floats) if mask is None else tl.where(mask, tl.abs(floats), 0.0)
 
@@ -185,12 +185,12 @@ def whole_elements(
 
 
 @triton.jit
-def is_last(arrived, group, shape, tensors, count):
-    """Tell whether this is the last of `count` programs: it can read what the others stored."""
+def is_last(arrivals, group, shape, tensors, count):
+    """Tell whether this program is the last of `count`, so that it can read what all stored."""
     # After the barrier, every thread has stored. The atomic addition orders these stores before
     # the reads of the last program.
     tl.debug_barrier()
-    counter = arrived + tl.load(shape + FIRST_GROUP * tensors) + group
+    counter = arrivals + tl.load(shape + FIRST_GROUP * tensors) + group
     last = tl.atomic_add(counter, 1, sem="acq_rel") == count - 1
     if last:
         tl.store(counter, 0)  # for the next launch
@@ -218,8 +218,8 @@ def combine(
     """Add up the tiles' partial sums of some rows, or columns, of a large matrix.
 
     The sums of rows become the matrix's row values from FIRST_ROW on. The sums of columns become
-    its column values from FIRST_COLUMN on. The last ROW_MAXIMA of ROW_SUMS and the last
-    COLUMN_MAXIMA of COLUMN_SUMS are no sums, but maxima over the tiles. Return the index of the
+    its column values from FIRST_COLUMN on. The last ROW_MAXIMA of the ROW_SUMS and the last
+    COLUMN_MAXIMA of the COLUMN_SUMS are maxima over the tiles instead. Return the index of the
     matrix, and how many programs work on it.
     """
     depth, height, width = extents(shape, tensors)

@@ -23,20 +23,20 @@ def rounded_to(x, eps):
 
 @triton.jit
 def rounded_down_to(x, eps):
-    """Return the largest number of the dtype that is not above x."""
+    """Return the largest number of the dtype with this machine epsilon that is not above x."""
     nearest = rounded_to(x, eps)
     return tl.where(nearest > x, previous(nearest, eps), nearest)
 
 
 @triton.jit
 def rounded_up_to(x, eps):
-    """Return the smallest number of the dtype that is not below x."""
+    """Return the smallest number of the dtype with this machine epsilon that is not below x."""
     return neg(rounded_down_to(neg(x), eps))
 
 
 @triton.jit
 def rounded_at_random_to(x, chance, eps):
-    """Return x rounded, by chance, to one of its two neighbours in the dtype.
+    """Return x rounded, by chance, to a neighbour in the dtype with this machine epsilon.
 
     For the neighbours near <= |x| <= far, |x| becomes far where
     `chance * (far - near) < |x| - near`, and near elsewhere. A finite number beyond the largest
@@ -51,8 +51,8 @@ def rounded_at_random_to(x, chance, eps):
 
 @triton.jit
 def previous(x, eps):
-    """Return the next number of the dtype below x; x is a number of it, but not -inf or 0.0."""
-    # The bits of a positive number decrease with it, those of a negative number increase.
+    """Return the next number of the dtype below x; x has this dtype, and is not -inf or 0.0."""
+    # The next smaller number has smaller bits, or greater bits if it is negative.
     below_16 = x.to(tl.float16).to(tl.int16, bitcast=True)
     below_16 = tl.where(below_16 < 0, below_16 + 1, below_16 - 1).to(tl.int16)
     below_16 = below_16.to(tl.float16, bitcast=True).to(x.dtype)

@@ -30,8 +30,8 @@ def options(
             "TILES": tuple(map(tuple, tiles)),
             "num_warps": warps,
         } | compile_options
-    wide = amd and vector == 8  # a wave of 64 lanes needs more elements for 16 bytes each
-    block = 512 if dtypes[0] == torch.float64 else 2048 if wide else 1024
+    # A wave of 64 lanes on AMD needs 2048 elements, if each lane loads 16 bytes of 16-bit elements.
+    block = 512 if dtypes[0] == torch.float64 else 2048 if amd and vector == 8 else 1024
     tail = TAIL_WITH_CODES if torch.int8 in dtypes else TAIL
     sizes = {"VECTOR": vector, "BLOCK": block, "TAIL": tail, "num_warps": 4}
     return sizes | compile_options

@@ -1,4 +1,4 @@
-"""Plan the launches of a step: sort its tensors into buckets, and tell if these still fit."""
+"""Plan the launches of a step: sort its tensors into buckets, and tell if the buckets still fit."""
 
 from __future__ import annotations
 
@@ -62,9 +62,11 @@ class LaunchPlan:
             [batches[subset.group].fresh[name][i] for subset in subsets for i in subset.indices]
             for name in rule.fresh
         ]
-        streamed = [state for state in rule.states if state.shape != "scalar"]
-        states = {state.key: str(state.shape) for state in streamed}
-        read_only = frozenset((1, *(i for i, state in enumerate(streamed, 2) if not state.written)))
+        with_streams = [state for state in rule.states if state.shape != "scalar"]
+        states = {state.key: str(state.shape) for state in with_streams}
+        # Stream 0 is the parameter, stream 1 the gradient; the states follow.
+        unwritten = (i for i, state in enumerate(with_streams, 2) if not state.written)
+        read_only = frozenset((1, *unwritten))
         streams = _streams(rule, subsets, batches)
         spec = self._specs.get(key.facts)
         arguments = (states, streams, fresh, hypers.values, self._staging, spec)
@@ -154,7 +156,7 @@ def _move_scalars(rule: Rule, batch: Batch) -> None:
     """Move step counts and scalar states to their parameters' devices."""
     for key, tensors in _scalars(rule, batch):
         if key == "step" and rule.step == "int":
-            # The state holds a Python int, which `gather.py` stores again after the step.
+            # The state holds a Python int; `gather.finish` stores the new count there.
             pairs = zip(tensors, batch.params, strict=True)
             tensors[:] = [step.to(param.device) for step, param in pairs]
         else:
@@ -166,5 +168,6 @@ def _scalars(rule: Rule, batch: Batch) -> Iterator[tuple[str, list[Any]]]:
     if rule.step is not None:
         yield "step", batch.steps
     for state, tensors in zip(rule.states, batch.states, strict=True):
-        if state.shape == "scalar" and not state.of_group:  # the group's copies are there already
+        # Copies of a group's state are on the parameters' devices already.
+        if state.shape == "scalar" and not state.of_group:
             yield state.key, tensors

@@ -2,7 +2,7 @@
 
 Kernels find all tensors through one int64 table [row, tensor]. Its rows are:
 
-* the element counts, each tensor's first block, and its group;
+* for each tensor, its element count, the index of its first block, and its group;
 * the addresses of the streams: parameter, gradient, then one per state that is not a scalar;
 * the addresses of the scalars: step, then scalar states;
 * for each state that the rule calls `fresh` on, a 1 while it is unused; a kernel that uses the
@@ -72,12 +72,12 @@ class Table:
         staging: StagingBuffers | None,
         extra: int = 0,
     ) -> None:
-        firsts = list(accumulate(block_counts, initial=0))
+        first_blocks = list(accumulate(block_counts, initial=0))
         self.tensors = len(numels)
-        self.blocks = firsts.pop()
+        self.blocks = first_blocks.pop()
         self._staging = staging
         zeros = array("q", [0] * self.tensors)
-        rows = [array("q", numels), array("q", firsts), array("q", groups)]
+        rows = [array("q", numels), array("q", first_blocks), array("q", groups)]
         rows += [*[zeros] * addresses, *(array("q", map(int, flags)) for flags in fresh)]
         self._uploaded = dict.fromkeys(range(HEADER, HEADER + addresses), zeros)
         self._first_extra = len(rows)
@@ -132,7 +132,7 @@ class Hypers:
                 numbers.append(-0.0)  # not 0.0: a later number 0.0 must differ, and be uploaded
             else:
                 numbers.append(float(value))
-        # As bytes, a NaN equals itself, and differs from NONE.
+        # Compared as bytes, a NaN equals itself, and differs from the NaN that is NONE.
         if numbers.tobytes() != self._uploaded.tobytes():
             upload(self.values, numbers, self._staging)
             self._uploaded = numbers

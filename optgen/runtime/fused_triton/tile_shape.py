@@ -29,7 +29,7 @@ class Shape(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Numbers of matrices, rows and columns of a block; a block of several matrices splits none."""
+    """Counts of matrices, rows and columns of a block; several matrices in a block are whole."""
 
     matrices: int
     rows: int
@@ -42,11 +42,11 @@ class Tile(NamedTuple):
             # No program sweeps an empty matrix, so none stores the sums of its rows and columns.
             # With one matrix per tile, the program that finishes the matrix stores them.
             return cls(1, ELEMENTS // WIDTH, WIDTH)
-        high, wide = (_power_of_two(size) for size in shape[1:])
-        columns = min(wide, max(WIDTH, ELEMENTS // high))
+        max_rows, max_columns = (_power_of_two(size) for size in shape[1:])
+        columns = min(max_columns, max(WIDTH, ELEMENTS // max_rows))
         while columns < ELEMENTS and ELEMENTS // columns * shape.columns >= 2**31:
             columns *= 2  # within a tile, kernels count in 32 bits
-        rows = min(high, ELEMENTS // columns)
+        rows = min(max_rows, ELEMENTS // columns)
         return cls(ELEMENTS // (rows * columns), rows, columns)
 
     def counts(self, shape: Shape) -> tuple[int, int, int]:
@@ -57,4 +57,5 @@ class Tile(NamedTuple):
 
 
 def _power_of_two(size: int) -> int:
+    """Return the least power of two that is not below a size, but at most ELEMENTS."""
     return min(1 << max(size - 1, 0).bit_length(), ELEMENTS)

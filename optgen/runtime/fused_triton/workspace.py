@@ -1,6 +1,6 @@
 """Allocate the device memory that phases share: numbers, row and column values, partial sums.
 
-A rule with reductions runs in phases. A bucket allocates the memory between them once. A second
+A rule with reductions runs in phases. A bucket allocates the memory that they share once. A second
 int64 table [row, tensor] holds each tensor's shape and its offsets in that memory;
 `device_reductions.py` numbers the rows of the table.
 """
@@ -58,8 +58,8 @@ class Programs(NamedTuple):
     """Programs of one launch."""
 
     total: int
-    firsts: Tensor  # the index of the first program of each tensor
-    owners: Tensor  # the index of the tensor of each program
+    first_programs: Tensor  # for each tensor, the index of its first program
+    tensor_indices: Tensor  # for each program, the index of its tensor
 
 
 class Workspace:
@@ -83,7 +83,7 @@ class Workspace:
         self.line_options = _finish_options(tiles) | {"num_warps": 16} | compile_options
         value_dtype = dtype if dtype == torch.float64 else torch.float32
         indices = range(len(params))
-        sizes = [(self._sweep_partials(i), spec.parts * self._group_count(i)) for i in indices]
+        sizes = [(self._sweep_partial_count(i), spec.parts * self._group_count(i)) for i in indices]
         partials = list(accumulate(map(sum, sizes), initial=0))
         values = list(accumulate(map(self._value_count, self._shapes), initial=0))
         self.scalars = torch.empty(len(params), spec.scalars, dtype=torch.float64, device=device)
@@ -92,7 +92,7 @@ class Workspace:
         (eps,) = struct.unpack("<q", struct.pack("<d", torch.finfo(dtype).eps))
         groups = list(map(self._group_count, indices))
         first_groups = list(accumulate(groups, initial=0))
-        self.arrived = torch.zeros(first_groups.pop(), dtype=torch.int32, device=device)
+        self.arrivals = torch.zeros(first_groups.pop(), dtype=torch.int32, device=device)
         rows = [  # in the order of the constants in device_reductions.py
             blocks,
             *zip(*self._shapes, strict=True),
@@ -110,9 +110,9 @@ class Workspace:
         self._programs: dict[tuple[int, int], Programs] = {}
 
     def programs(self, row_sums: int = 0, column_sums: int = 0) -> Programs:
-        """Return the programs that finish matrices, with so many sums of each row and column.
+        """Return the programs that finish matrices, for so many sums per row and per column.
 
-        Before a large matrix is finished, each program adds up partial sums of some of its lines.
+        Before a large matrix is finished, its programs add up the partial sums of its lines.
         """
         key = row_sums, column_sums
         if key not in self._programs:
@@ -129,7 +129,7 @@ class Workspace:
         """Tell whether several tiles may contribute to the sums of a matrix's rows and columns."""
         return bool(self._tiles) and self._tiles[index].matrices == 1
 
-    def _sweep_partials(self, index: int) -> int:
+    def _sweep_partial_count(self, index: int) -> int:
         """Return the number of partial sums of a tensor, in the sweep that has the most."""
         spec, shape = self._spec, self._shapes[index]
         lines = 0
@@ -156,12 +156,12 @@ class Workspace:
         """Return the programs of a launch, from their number for each tensor."""
         firsts = list(accumulate(counts, initial=0))
         total, device = firsts.pop(), self.scalars.device
-        owners = torch.empty(total, dtype=torch.int32, device=device)
-        starts = torch.empty(len(firsts), dtype=torch.int64, device=device)
-        upload(starts, array("q", firsts), self._staging)
+        tensor_indices = torch.empty(total, dtype=torch.int32, device=device)
+        first_programs = torch.empty(len(firsts), dtype=torch.int64, device=device)
+        upload(first_programs, array("q", firsts), self._staging)
         if total:
-            tensor_indices = array("i")
+            indices = array("i")
             for index, count in enumerate(counts):
-                tensor_indices.extend([index] * count)
-            upload(owners, tensor_indices, self._staging)
-        return Programs(total, starts, owners)
+                indices.extend([index] * count)
+            upload(tensor_indices, indices, self._staging)
+        return Programs(total, first_programs, tensor_indices)

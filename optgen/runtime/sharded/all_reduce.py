@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Partial:
+class PartialReduction:
     """A reduction of this rank's shard; each group's ranks must still combine their results."""
 
     tensor: Tensor  # completed in place
@@ -22,7 +22,7 @@ class Partial:
     largest: bool = False  # take the greatest of the ranks' values instead of their sum
 
 
-def batched_all_reduce(partials: Iterable[Partial]) -> None:
+def batched_all_reduce(partials: Iterable[PartialReduction]) -> None:
     """Complete partial reductions in place, by one all_reduce for each group and operation.
 
     Every rank of a group must call this with equally many tensors of equal shapes, in the same

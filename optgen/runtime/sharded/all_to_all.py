@@ -3,8 +3,8 @@
 A matrix op needs whole matrices, and its work grows faster than their size. So the ranks divide the
 matrices of a step among themselves: each matrix has one owner, which computes. Shards travel to the
 owner and back by all_to_all, once in each direction for every sharded axis. A rank sends and
-receives about as much as it holds; with all_gather, every rank would receive, and compute,
-everything.
+receives about as much as it holds. With all_gather, every rank would receive all matrices, and
+compute with all of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def gather(requests: Sequence[Gather]) -> list[list[Tensor]]:
 def scatter(requests: Sequence[Scatter]) -> list[list[Tensor]]:
     """Return, for each request of a step, this rank's shard of every matrix."""
     gathered = [request.gathered for request in requests]
-    held = [dict(zip(r.gathered.owned, r.results, strict=True)) for r in requests]
+    held = [dict(zip(r.gathered.owned_indices, r.results, strict=True)) for r in requests]
     for level in range(_depth(gathered)):
         for group, indices in _batches(gathered, level):
             _reshard(group, [(gathered[index], held[index]) for index in indices], level)
@@ -63,20 +63,20 @@ def _batches(requests: Sequence[Gather], level: int) -> Iterable[tuple[ProcessGr
     return [(group, indices) for (group, _), indices in batches.items()]
 
 
-def _unshard(group: ProcessGroup, moved: list[tuple[Gather, Held]], level: int) -> None:
+def _unshard(group: ProcessGroup, pairs: list[tuple[Gather, Held]], level: int) -> None:
     """Undo one sharding: send the pieces of each matrix to its owner's rank in the group."""
-    ranks = range(moved[0][0].sharded_axes[level].shard_count)
+    ranks = range(pairs[0][0].sharded_axes[level].shard_count)
     sent: list[list[Tensor]] = [[] for _ in ranks]
     shapes: list[list[Shape]] = [[] for _ in ranks]
-    for request, held in moved:
+    for request, held in pairs:
         axis, outer = request.sharded_axes[level], request.shapes[level - 1]
         for index, piece in held.items():
             sent[request.owners[index][level]].append(piece)
         stay_here = [index for index in held if request.owners[index][level] == axis.rank]
         for rank, size in enumerate(axis.sizes(outer[axis.dim])):
             shapes[rank] += [resized(outer, axis.dim, size)] * len(stay_here)
-    received = [iter(tensors) for tensors in _exchange(group, sent, shapes, moved[0][0].shards[0])]
-    for request, held in moved:
+    received = [iter(tensors) for tensors in _exchange(group, sent, shapes, pairs[0][0].shards[0])]
+    for request, held in pairs:
         axis = request.sharded_axes[level]
         stay_here = [index for index in held if request.owners[index][level] == axis.rank]
         pieces = {index: [next(tensors) for tensors in received] for index in stay_here}
@@ -84,12 +84,12 @@ def _unshard(group: ProcessGroup, moved: list[tuple[Gather, Held]], level: int) 
         held.update((index, torch.cat(each, axis.dim)) for index, each in pieces.items())
 
 
-def _reshard(group: ProcessGroup, moved: list[tuple[Gather, Held]], level: int) -> None:
+def _reshard(group: ProcessGroup, pairs: list[tuple[Gather, Held]], level: int) -> None:
     """Redo one sharding: split this rank's data, and send each rank of the group its pieces."""
-    ranks = range(moved[0][0].sharded_axes[level].shard_count)
+    ranks = range(pairs[0][0].sharded_axes[level].shard_count)
     sent: list[list[Tensor]] = [[] for _ in ranks]
     shapes: list[list[Shape]] = [[] for _ in ranks]
-    for request, held in moved:
+    for request, held in pairs:
         axis, outer = request.sharded_axes[level], request.shapes[level]
         sizes = axis.sizes(outer[axis.dim])
         for matrix in held.values():
@@ -97,8 +97,8 @@ def _reshard(group: ProcessGroup, moved: list[tuple[Gather, Held]], level: int) 
                 sent[rank].append(piece)
         for rank in ranks:
             shapes[rank] += [request.shapes[level + 1]] * len(_held_by(request, level, rank))
-    received = [iter(tensors) for tensors in _exchange(group, sent, shapes, moved[0][0].shards[0])]
-    for request, held in moved:
+    received = [iter(tensors) for tensors in _exchange(group, sent, shapes, pairs[0][0].shards[0])]
+    for request, held in pairs:
         senders = {index: rank for rank in ranks for index in _held_by(request, level, rank)}
         arrived = {index: next(received[rank]) for index, rank in senders.items()}
         held.clear()
@@ -106,7 +106,7 @@ def _reshard(group: ProcessGroup, moved: list[tuple[Gather, Held]], level: int) 
 
 
 def _held_by(request: Gather, level: int, rank: int) -> list[int]:
-    """Return the indices of the matrices that a rank of the group holds before this sharding."""
+    """Return the indices of the matrices that a rank of the group holds before `_reshard`."""
     coordinates = (rank, *(axis.rank for axis in request.sharded_axes[level + 1 :]))
     return [index for index, owner in enumerate(request.owners) if owner[level:] == coordinates]
 
@@ -120,9 +120,9 @@ def _exchange(
     """
     flat = [tensor.reshape(-1) for tensors in sent for tensor in tensors]
     outgoing = torch.cat([like.new_empty(0), *flat])
-    counts = [[prod(shape) for shape in listed] for listed in shapes]
+    counts = [[prod(shape) for shape in rank_shapes] for rank_shapes in shapes]
     incoming = outgoing.new_empty(sum(map(sum, counts)))
     sizes = [sum(tensor.numel() for tensor in tensors) for tensors in sent]
     distributed.all_to_all_single(incoming, outgoing, list(map(sum, counts)), sizes, group=group)
-    parts = iter(incoming.split([count for listed in counts for count in listed]))
-    return [tuple(next(parts).view(shape) for shape in listed) for listed in shapes]
+    parts = iter(incoming.split([count for rank_counts in counts for count in rank_counts]))
+    return [tuple(next(parts).view(shape) for shape in rank_shapes) for rank_shapes in shapes]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from optgen.runtime.sharded.matrix_requests import Gather, Shape
+    from optgen.runtime.sharded.matrix_requests import Coordinates, Gather
 
 
 def choose_owners(requests: Iterable[Gather]) -> None:
@@ -29,15 +29,15 @@ def choose_owners(requests: Iterable[Gather]) -> None:
             request.owners.append(_coordinates(owner, counts))
 
 
-def _owners_like(request: Gather, leader: Gather) -> list[Shape]:
-    """Return the owners of another request, whose sharded axes may have another order."""
+def _owners_like(request: Gather, leader: Gather) -> list[Coordinates]:
+    """Return the leader's owners for a request whose sharded axes may have another order."""
     positions = {axis.group: position for position, axis in enumerate(leader.sharded_axes)}
     order = [positions[axis.group] for axis in request.sharded_axes]
     return [tuple(owner[position] for position in order) for owner in leader.owners]
 
 
-def _coordinates(index: int, counts: Sequence[int]) -> Shape:
-    """Convert a flat rank to its rank in the group of each axis."""
+def _coordinates(index: int, counts: Sequence[int]) -> Coordinates:
+    """Convert the index of a rank among all shards to its rank in the group of each axis."""
     ranks = []
     for count in reversed(counts):
         index, rank = divmod(index, count)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from optgen.runtime.sharded.all_reduce import Partial
+from optgen.runtime.sharded.all_reduce import PartialReduction
 from optgen.runtime.sharded.matrix_requests import Gather, Scatter
 from optgen.runtime.tensors.sharding import ShardedAxis
 
@@ -19,7 +19,7 @@ AXES = ("batch", "rows", "cols")
 
 
 def index_in_axes(dim: int, dimensions: int) -> int:
-    """Return the index in AXES of dimension `dim` of a parameter with so many dimensions."""
+    """Return the index in AXES of dimension `dim` of a parameter that has `dimensions` of them."""
     return max(0, dim - dimensions + len(AXES))
 
 
@@ -35,13 +35,13 @@ class Collectives:
         self.whole, self.sharded_axes = whole, sharded_axes
         self._gathered: Gather | None = None
 
-    def sum(self, partial: Tensor, *axes: str) -> Partial:
+    def sum(self, partial: Tensor, *axes: str) -> PartialReduction:
         """Ask for the sum of all ranks' partial sums over these axes; without axes, over all."""
-        return Partial(partial, self.groups(*axes))
+        return PartialReduction(partial, self.groups(*axes))
 
-    def max(self, partial: Tensor, *axes: str) -> Partial:
+    def max(self, partial: Tensor, *axes: str) -> PartialReduction:
         """Ask for the largest of all ranks' maxima over these axes; without axes, over all."""
-        return Partial(partial, self.groups(*axes), largest=True)
+        return PartialReduction(partial, self.groups(*axes), largest=True)
 
     def groups(self, *axes: str) -> tuple[ProcessGroup, ...]:
         """Return the groups of ranks over which these axes are sharded; without axes, over all."""

@@ -84,12 +84,12 @@ class Consensus:
             digest = float(self._digests[group])
             numbers = [failed, differ, overflowed, digest, -digest]
             # float64 holds a digest of 32 bits exactly.
-            vector = torch.tensor(numbers, dtype=torch.float64)
+            maxima = torch.tensor(numbers, dtype=torch.float64)
             on_cpu = "cpu:" in distributed.get_backend_config(group)
-            sent = vector if on_cpu else vector.to(device)
-            distributed.all_reduce(sent, distributed.ReduceOp.MAX, group=group)
+            maxima = maxima if on_cpu else maxima.to(device)
+            distributed.all_reduce(maxima, distributed.ReduceOp.MAX, group=group)
             # The greatest of the negated digests is the least digest, negated.
-            any_failed, any_differ, overflowed, greatest, minus_least = sent.tolist()
+            any_failed, any_differ, overflowed, greatest, minus_least = maxima.tolist()
             failed, differ = bool(any_failed), bool(any_differ) or greatest != -minus_least
         return failed, differ, overflowed
 

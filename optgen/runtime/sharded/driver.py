@@ -2,8 +2,8 @@
 
 An update over shards is a generator. Where it needs data of the other ranks, it yields a request
 and resumes with the answer. All updates of a step are resumed together. So one collective answers
-the requests of all of them, whatever the number of tensors. Without other ranks, updates wait for
-one another if their rule reduces over several parameters.
+the requests of all updates, whatever the number of tensors. Updates of a rule that reduces over
+several parameters wait for one another in a single process too.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -12,12 +12,14 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from optgen.runtime.sharded.all_reduce import Partial, batched_all_reduce
+from optgen.runtime.sharded.all_reduce import PartialReduction, batched_all_reduce
 from optgen.runtime.sharded.all_to_all import gather, scatter
 from optgen.runtime.sharded.matrix_requests import Gather, Scatter
 from optgen.runtime.sharded.wide_reductions import WideReduction, reduce_wide
 
-Request: TypeAlias = Sequence[Partial | Gather | Scatter] | Gather | Scatter | WideReduction
+Request: TypeAlias = (
+    Sequence[PartialReduction | Gather | Scatter] | Gather | Scatter | WideReduction
+)
 Update: TypeAlias = Generator[Request, Any, None]
 """The update of one bucket.
 
@@ -76,12 +78,16 @@ def _answer(requests: list[Any]) -> list[Any]:
     """Answer all requests of a round, in their order."""
     lists = [request if isinstance(request, list) else [request] for request in requests]
     flat = [each for listed in lists for each in listed]
-    batched_all_reduce(each for each in flat if isinstance(each, Partial))
+    batched_all_reduce(each for each in flat if isinstance(each, PartialReduction))
     gathered = iter(gather([each for each in flat if isinstance(each, Gather)]))
     scattered = iter(scatter([each for each in flat if isinstance(each, Scatter)]))
-    answers: dict[type, Iterator[list[Tensor]]] = {Gather: gathered, Scatter: scattered}
-    answered = [[next(answers.get(type(each), repeat([]))) for each in listed] for listed in lists]
+    answers: dict[type, Iterator[list[Tensor]]] = {
+        Gather: gathered,
+        Scatter: scattered,
+        PartialReduction: repeat([]),  # its tensor is completed in place
+    }
+    answer_lists = [[next(answers[type(each)]) for each in listed] for listed in lists]
     return [
-        answer if isinstance(request, list) else answer[0]
-        for request, answer in zip(requests, answered, strict=True)
+        answer_list if isinstance(request, list) else answer_list[0]
+        for request, answer_list in zip(requests, answer_lists, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Requests of a step: matrices that travel to their owners, and results that travel back."""
+"""Requests of a step: to send matrices to their owners, and shards of the results back."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from optgen.runtime.tensors.sharding import ShardedAxis
 
 Shape = tuple[int, ...]
+Coordinates = tuple[int, ...]  # of a rank: its rank in the group of each sharded axis
 
 
 class Gather:
@@ -36,10 +37,10 @@ class Gather:
         for axis in sharded_axes:
             shape = resized(shape, axis.dim, axis.sizes(shape[axis.dim])[axis.rank])
             self.shapes.append(shape)
-        self.owners: list[Shape] = []  # of each matrix: the owner's rank in each axis's group
+        self.owners: list[Coordinates] = []  # one for each matrix
 
     @property
-    def owned(self) -> list[int]:
+    def owned_indices(self) -> list[int]:
         """The indices of the matrices that this rank owns."""
         here = tuple(axis.rank for axis in self.sharded_axes)
         return [index for index, owner in enumerate(self.owners) if owner == here]
@@ -50,7 +51,7 @@ class Scatter:
 
     def __init__(self, results: Sequence[Tensor], gathered: Gather) -> None:
         self.gathered = gathered
-        # Results travel in the dtype of the shards: a rank that owns no matrix knows no other.
+        # Results travel in the shards' dtype, the only one that a rank without matrices knows.
         self.results = [matrix.to(gathered.shards[0].dtype) for matrix in results]
 
 

@@ -1,4 +1,4 @@
-"""Redistribute the gradients of a step as their parameters are placed, before all its checks.
+"""Give gradients the placements of their parameters, before all checks of a step.
 
 A redistribution is a collective: a rank that begins it waits for the other ranks. A check can fail
 on one rank alone. So the redistributions come first, and a rank that fails later has taken part in

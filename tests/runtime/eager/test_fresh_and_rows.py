@@ -1,6 +1,7 @@
 """Test features that few rules have: a different first step, and sparse gradients by rows."""
 
 import copy
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ OPTIONS = {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}
 
 
 @pytest.fixture(autouse=True, params=["forloop", "foreach", "fused_cpu"])
-def lowering(request: pytest.FixtureRequest) -> "object":
+def lowering(request: pytest.FixtureRequest) -> Iterator[None]:
     with use_lowering(request.param):
         yield
 
@@ -25,14 +26,14 @@ def embedding(sparse: bool) -> torch.nn.Embedding:
     return torch.nn.Embedding(10, 4, sparse=sparse, dtype=torch.float64)
 
 
-def look_up(model: torch.nn.Embedding, step: int) -> None:
-    """Give the model a gradient that names one row twice."""
+def give_sparse_gradient(model: torch.nn.Embedding, step: int) -> None:
+    """Give the embedding a gradient that names row 3 at least twice."""
     model.zero_grad()
     rows = torch.tensor([step % 10, 3, 3, (step * 7) % 10])
     model(rows).pow(2).sum().backward()
 
 
-def test_without_momentum_there_is_no_state() -> None:
+def test_sgd_without_momentum_has_no_state() -> None:
     params = parameters()
     optimizer = SGD(params, lr=0.1)
 
@@ -65,7 +66,7 @@ def test_a_state_made_by_init_state_is_fresh_in_the_first_step() -> None:
     assert error(ours, theirs) < 1e-12
 
 
-def test_a_step_that_does_not_happen_leaves_a_state_fresh() -> None:
+def test_a_skipped_step_leaves_a_state_fresh() -> None:
     ours, theirs = parameters(), parameters()
     optimizer = SGD(ours, fused=True, **OPTIONS)
     optimizer.found_inf = torch.ones(())
@@ -98,7 +99,7 @@ def test_a_failing_step_leaves_a_state_fresh() -> None:
 
 
 class TestSparse:
-    """Sparse gradients change the rows they touch, with any options."""
+    """Sparse gradients change only the rows that they name."""
 
     @pytest.fixture(autouse=True)
     def lowering(self) -> None:
@@ -115,36 +116,36 @@ class TestSparse:
         reference = torch.optim.SGD(theirs.parameters(), lr=0.1, maximize=maximize)
         for step in range(5):
             for model, each in ((ours, optimizer), (theirs, reference)):
-                look_up(model, step)
+                give_sparse_gradient(model, step)
                 assert model.weight.grad is not None
                 assert model.weight.grad.is_sparse
                 each.step()
 
         assert error([ours.weight], [theirs.weight]) < 1e-12
 
-    def test_momentum_is_torchs_and_dense(self) -> None:
+    def test_momentum_of_sparse_gradients_equals_torchs_and_is_dense(self) -> None:
         ours, theirs = embedding(sparse=True), embedding(sparse=True)
         optimizer = SGD(ours.parameters(), foreach=False, **OPTIONS)
         reference = torch.optim.SGD(theirs.parameters(), **OPTIONS)
         for step in range(5):
             for model, each in ((ours, optimizer), (theirs, reference)):
-                look_up(model, step)
+                give_sparse_gradient(model, step)
                 each.step()
 
         assert error([ours.weight], [theirs.weight]) < 1e-12
         assert not optimizer.state[ours.weight]["momentum_buffer"].is_sparse
 
-    def test_a_sparse_buffer_of_torchs_is_taken_over(self) -> None:
+    def test_a_sparse_buffer_in_torchs_checkpoint_is_loaded(self) -> None:
         theirs = embedding(sparse=True)
         reference = torch.optim.SGD(theirs.parameters(), **OPTIONS)
-        look_up(theirs, 0)
+        give_sparse_gradient(theirs, 0)
         reference.step()
         ours = copy.deepcopy(theirs)
         optimizer = SGD(ours.parameters(), foreach=False, **OPTIONS)
         optimizer.load_state_dict(reference.state_dict())
         for step in range(1, 4):
             for model, each in ((ours, optimizer), (theirs, reference)):
-                look_up(model, step)
+                give_sparse_gradient(model, step)
                 each.step()
 
         assert error([ours.weight], [theirs.weight]) < 1e-12
@@ -153,7 +154,7 @@ class TestSparse:
         model = embedding(sparse=True)
         dense: Tensor = torch.nn.Parameter(torch.ones(3))
         optimizer = SGD([model.weight, dense], foreach=True)
-        look_up(model, 0)
+        give_sparse_gradient(model, 0)
         dense.grad = torch.ones(3)
 
         assert optgen.explain(optimizer).splitlines() == [

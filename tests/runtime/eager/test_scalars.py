@@ -13,7 +13,7 @@ UNARY = ["sqrt", "exp", "log", "sign", "tanh", "sin", "cos", "floor", "ceil", "r
 BINARY = ["maximum", "minimum", "atan2"]
 
 
-def same(a: float, b: float) -> bool:
+def agree(a: float, b: float) -> bool:
     if math.isnan(a) or math.isnan(b):
         return math.isnan(a) and math.isnan(b)
     return math.isclose(a, b, rel_tol=1e-14) and math.copysign(1, a) == math.copysign(1, b)
@@ -27,7 +27,7 @@ def test_floats_behave_as_torch_behaves_on_tensors(word, x):
 
     assert isinstance(on_float, float)
     assert isinstance(on_tensor, torch.Tensor)
-    assert same(on_float, on_tensor.item())
+    assert agree(on_float, on_tensor.item())
 
 
 @pytest.mark.parametrize("b", FLOATS)
@@ -39,9 +39,9 @@ def test_two_floats_behave_as_two_tensors_or_one_of_each(word, a, b):
 
     expected = getattr(torch, word)(x, y).item()
 
-    assert same(function(a, b), expected)
-    assert same(function(x, b).item(), expected)
-    assert same(function(a, y).item(), expected)
+    assert agree(function(a, b), expected)
+    assert agree(function(x, b).item(), expected)
+    assert agree(function(a, y).item(), expected)
 
 
 def test_where_takes_a_bool_or_a_tensor():
@@ -75,7 +75,7 @@ def test_store_returns_the_rounded_value():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_a_choice_between_two_numbers_is_as_wide_as_the_elements(dtype):
+def test_where_of_two_numbers_has_the_dtype_of_the_elements(dtype):
     x = torch.tensor([-1.0, 2.0], dtype=dtype)
     number = scalars.in_type_of(x, 0.1)
     tensor = scalars.in_type_of(x, torch.tensor(0.1, dtype=torch.float64))
@@ -95,7 +95,7 @@ def test_autograd_takes_a_bound_as_torchs_clamp_does():
     assert x.grad.tolist() == [0, at_a_bound, 1, at_a_bound, 0]
 
 
-def test_a_captured_step_stays_a_tensor():
+def test_a_captured_step_count_stays_a_tensor():
     step, product = torch.tensor(1.0), torch.tensor(1.0)
 
     count = scalars.advance_one(step, capturable=True)

@@ -32,10 +32,10 @@ def test_a_large_tensor_is_cut_into_views_that_cover_it():
 
 
 def test_an_empty_list_yields_none():
-    rows = list(slices.slices(tensors((25,), (2,)), [], tensors((25,), (2,))))
+    pieces = list(slices.slices(tensors((25,), (2,)), [], tensors((25,), (2,))))
 
-    assert len(rows) == 4
-    assert all(row[1] is None for row in rows)
+    assert len(pieces) == 4
+    assert all(middle is None for _, middle, _ in pieces)
 
 
 def test_parameters_that_require_grad_can_be_changed_through_slices():
@@ -62,11 +62,11 @@ def test_a_tensor_that_is_not_contiguous_is_cut_into_blocks(param, sizes):
     state = torch.zeros(param.shape)
 
     results = []
-    for piece, same, nothing in slices.slices([param], [state], []):
-        piece.add_(1)
-        same.sub_(1)
+    for param_piece, state_piece, nothing in slices.slices([param], [state], []):
+        param_piece.add_(1)
+        state_piece.sub_(1)
         assert nothing is None
-        results.append(piece.numel())
+        results.append(param_piece.numel())
 
     assert results == sizes
     assert (param == 1).all()
@@ -74,9 +74,9 @@ def test_a_tensor_that_is_not_contiguous_is_cut_into_blocks(param, sizes):
 
 
 def test_sparse_tensors_stay_whole():
-    (row,) = slices.slices(tensors((6, 5)), [torch.zeros(6, 5).to_sparse()])
+    ((piece, _),) = slices.slices(tensors((6, 5)), [torch.zeros(6, 5).to_sparse()])
 
-    assert row[0].shape == (6, 5)
+    assert piece.shape == (6, 5)
 
 
 def test_chunks_have_at_most_as_many_elements_as_a_slice():
@@ -94,7 +94,7 @@ def test_on_a_device_a_slice_is_limited_in_bytes(dtype, elements):
     states = [torch.zeros(50, dtype=dtype, device="meta")]
 
     assert max(p.numel() for (p,), _ in chunks(params, states)) == elements
-    assert max(p.numel() for (p,), _ in chunks(params, states, alive=20)) == elements // 5
+    assert max(p.numel() for (p,), _ in chunks(params, states, live_lists=20)) == elements // 5
 
 
 def test_chunks_keep_lists_parallel_and_empty_lists_empty():
@@ -109,6 +109,6 @@ def test_chunks_keep_lists_parallel_and_empty_lists_empty():
     assert all((t == 1).all() for t in params + states)
 
 
-def test_tensors_without_elements_are_passed_on():
+def test_tensors_without_elements_are_not_left_out():
     assert [len(batch) for (batch,) in chunks(tensors((0,), (3,), (0,)))] == [3]
     assert len(list(slices.slices(tensors((0,), (3,))))) == 2

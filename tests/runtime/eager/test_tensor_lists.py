@@ -68,7 +68,7 @@ def test_a_clone_has_memory_of_its_own() -> None:
     assert (copies.tensors[0] > 0).all()
 
 
-def test_numbers_are_read_and_written_as_a_vector() -> None:
+def test_scalar_states_are_read_and_written_as_a_vector() -> None:
     counts = TensorList([torch.tensor(1.0), torch.tensor(4.0)])
 
     numbers = scalars.advance_one(counts, capturable=True)

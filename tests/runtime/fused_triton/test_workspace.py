@@ -76,7 +76,7 @@ def test_every_tensor_has_its_part_of_the_memory() -> None:
     assert (groups, count) == ([0, 1], [1, 2])
     assert kinds == [0, 0]
     assert shares == [partials[1], work.partials.numel()]
-    assert work.arrived.tolist() == [0, 0, 0]
+    assert work.arrivals.tolist() == [0, 0, 0]
     assert work.scalars.shape == (2, 5)
 
 
@@ -92,7 +92,7 @@ def test_blocks_of_whole_matrices_leave_no_partial_rows() -> None:
     spec = WorkspaceSpec(1, True, row_values=1, sums=1, row_sums=1, column_sums=1)
     work = workspace(spec, [(300, 3, 3), (128, 3, 4)])
     assert work.partials.numel() == 3 + 1
-    assert work.programs(1, 1).owners.tolist() == [0, 0, 0, 1]
+    assert work.programs(1, 1).tensor_indices.tolist() == [0, 0, 0, 1]
 
 
 def test_parts_of_the_sums_of_a_finish_have_room() -> None:
@@ -106,15 +106,15 @@ def test_each_chunk_of_lines_of_a_large_matrix_has_a_program() -> None:
     work = workspace(WorkspaceSpec(1, True), [(2, 300, 200), (1, 1)])
     programs = work.programs(1, 2)
     count = -(-300 // CHUNK) + 2 * -(-200 // CHUNK)  # of programs for one matrix
-    assert programs.firsts.tolist() == [0, 2 * count]
-    assert programs.owners.tolist() == [0] * 2 * count + [1]
+    assert programs.first_programs.tolist() == [0, 2 * count]
+    assert programs.tensor_indices.tolist() == [0] * 2 * count + [1]
     assert programs.total == 2 * count + 1
     assert work.programs(1, 2) is programs
-    assert work.programs().owners.tolist() == [0, 0, 1]
+    assert work.programs().tensor_indices.tolist() == [0, 0, 1]
 
 
 def test_a_plan_without_matrices_finishes_tensor_by_tensor() -> None:
     work = workspace(WorkspaceSpec(2, sums=3), [(5,), (0,), (7, 3)])
     assert work.partials.numel() == 9
     assert work.values.numel() == 0
-    assert work.programs().owners.tolist() == [0, 1, 2]
+    assert work.programs().tensor_indices.tolist() == [0, 1, 2]

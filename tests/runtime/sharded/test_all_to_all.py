@@ -124,7 +124,7 @@ def test_owners_get_whole_matrices_and_ranks_get_shards_back(calls: list[_Member
         }
         found = dict(zip(requests, gather(list(requests.values())), strict=True))
         for key, tensors in found.items():
-            owned = [whole[key][index] for index in requests[key].owned]
+            owned = [whole[key][index] for index in requests[key].owned_indices]
             assert all(map(torch.equal, tensors, owned))
         scatters = [Scatter([-2 * t for t in found[key]], requests[key]) for key in requests]
         for (name, shape), parts in zip(requests, scatter(scatters), strict=True):
@@ -151,11 +151,11 @@ def test_a_request_takes_the_owners_of_its_leader(calls: list[_Member], follower
         leader = Gather([_shard(t, first) for t in params], (7, 5), first)
         request = Gather([_shard(t, other) for t in states], (5, 5), other, leader)
         whole, found = gather([leader, request])
-        assert all(map(torch.equal, whole, [params[index] for index in leader.owned]))
-        assert all(map(torch.equal, found, [states[index] for index in leader.owned]))
+        assert all(map(torch.equal, whole, [params[index] for index in leader.owned_indices]))
+        assert all(map(torch.equal, found, [states[index] for index in leader.owned_indices]))
         (parts,) = scatter([Scatter([-t for t in found], request)])
         assert all(map(torch.equal, parts, [-_shard(t, other) for t in states]))
-        return leader.owned, request.owned
+        return leader.owned_indices, request.owned_indices
 
     owned = _on_grid(on_rank)
 
@@ -171,7 +171,7 @@ def test_matrices_are_assigned_to_ranks_by_size(calls: list[_Member]) -> None:
             for shape, count in (((9, 9), 2), ((3, 3), 4))
         ]
         gather(requests)
-        return [request.owned for request in requests]
+        return [request.owned_indices for request in requests]
 
     owned = _on_grid(on_rank)[: GRID[1]]
 

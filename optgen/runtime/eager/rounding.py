@@ -1,9 +1,9 @@
 """Round to the dtype that a parameter is stored in, and compute in a wider dtype.
 
 Some rules must compute more precisely than they store (`optgen/ir/compute_dtype.py`). An example is
-a rule that rounds its results itself: they must have more digits than the dtype, or nothing is left
-to round. The generated code of such a rule takes its tensors through `in_wider_dtype`: 16-bit
-tensors are computed with in float32, and rounded once when they are written back.
+a rule that rounds its results itself: the results must have more digits than the stored dtype, or
+nothing is left to round. The generated code of such a rule takes its tensors through
+`in_wider_dtype`: it computes in float32 for 16-bit tensors, and rounds once when it writes back.
 """
 
 import math
@@ -22,7 +22,7 @@ _DTYPES = {
     torch.finfo(dtype).eps: dtype
     for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 }
-_CODES = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by itemsize
 
 
 def rounded(x: T, eps: float) -> T:
@@ -58,7 +58,7 @@ def rounded_up(x: T, eps: float) -> T:
 
 
 def rounded_at_random(x: T, chance: T | Tensor | float, eps: float) -> T:
-    """Return x rounded, by chance, to one of its two neighbours in the dtype.
+    """Return x rounded, by chance, to a neighbour in the dtype with this machine epsilon.
 
     For the neighbours near <= |x| <= far, |x| becomes far where
     `chance * (far - near) < |x| - near`, and near elsewhere. A finite number beyond the largest
@@ -69,9 +69,9 @@ def rounded_at_random(x: T, chance: T | Tensor | float, eps: float) -> T:
         pairs = zip(x.tensors, chances, strict=False)
         return TensorList([rounded_at_random(tensor, each, eps) for tensor, each in pairs])
     with torch.no_grad():
-        size = x.abs()
-        near, far = rounded_down(size, eps), rounded_up(size, eps)
-        is_far = chance * (far - near) < size - near
+        magnitude = x.abs()
+        near, far = rounded_down(magnitude, eps), rounded_up(magnitude, eps)
+        is_far = chance * (far - near) < magnitude - near
         result = torch.where(is_far & (far != math.inf), far, near).copysign(x)
     return result + (x - x.detach()).nan_to_num(0.0) if x.requires_grad else result
 
@@ -114,9 +114,9 @@ def _narrow(x: Tensor, eps: float) -> Tensor | None:
 
 def _previous(x: Tensor) -> Tensor:
     """Return the next smaller numbers in the dtype of x; for -inf, 0.0 and NaN, any number."""
-    code = x.view(_CODES[x.itemsize])
-    # The bits of a positive number decrease with it, those of a negative number increase.
-    return torch.where(code < 0, code + 1, code - 1).view(x.dtype)
+    bits = x.view(_INTEGERS[x.itemsize])
+    # The next smaller number has smaller bits, or greater bits if it is negative.
+    return torch.where(bits < 0, bits + 1, bits - 1).view(x.dtype)
 
 
 def _common_dtype(row: Sequence[Any], least: torch.dtype) -> torch.dtype:
