@@ -26,7 +26,7 @@ class Rprop(GeneratedOptimizer):
         \end{aligned}
 
     Args:
-        params: Parameters to optimize, or dicts that define groups; both may have names.
+        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
         lr (float or Tensor): Size of the first step of every element, at least 0. Default: 1e-2.
         etas (tuple[float, float]): Factors of the step size if the gradient's sign changes, and if
             not; :math:`(\eta^-, \eta^+)` in the rule. Default: (0.5, 1.2).

@@ -190,10 +190,11 @@ class _Outliner:
         for name, like in sweep_function.created.items():
             self._declare(name, kind)
             yield Assign(Ref(name), Call(EMPTY_LIKE, (Ref(like),)), quote)
-        for name, dead in sweep_function.reused.items():
-            yield Assign(Ref(name), Ref(dead), quote)
         function = self._shared_function(sweep_function.function)
         self.used_names.add(function.name)
+        for name, dead in sweep_function.reused.items():
+            note = f"{function.name} reads {dead} by the name {name}, and then overwrites it"
+            yield Assign(Ref(name), Ref(dead), (note,))
         scalars = {r.name: r for s in group for r in refs(s.value) if self.kinds[r].is_scalar}
         numbers = (scalars[hyper.name] for hyper in function.hypers)
         lists = (Ref(name) for name in sweep_function.arguments)

@@ -16,14 +16,14 @@ from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
 class SweepFunction:
     """Function, and how the rule calls it.
 
-    * `new`: maps each variable that the caller must create to a variable of the same shape.
+    * `created`: maps each variable that the caller must create to a variable of the same shape.
     * `reused`: maps each variable to the dead variable whose memory it takes.
     * `arguments`: the caller's variables in the order of the function's lists.
     * `renamed`: maps each variable to the name under which the call returns its new value.
     """
 
     function: Algorithm
-    new: Mapping[str, str]
+    created: Mapping[str, str]
     reused: Mapping[str, str]
     arguments: tuple[str, ...]
     renamed: Mapping[str, str]
@@ -56,19 +56,21 @@ class SweepBuilder:
         """
         assigned = dict.fromkeys(stmt.target.name for stmt in group)
         read = self._read_before_assigned(group)
-        kept = [n for n in assigned if n in outputs]
-        reused = self._reused(group, kept, [n for n in read if n in dead and n not in assigned])
+        kept_outputs = [n for n in assigned if n in outputs]
+        reused = self._reused(
+            group, kept_outputs, [n for n in read if n in dead and n not in assigned]
+        )
         inputs = [n for n in read if n not in reused.values()]
-        updated = [n for n in kept if n in self.in_place]
+        updated = [n for n in kept_outputs if n in self.in_place]
         if not set(inputs) - set(updated):
             reused, inputs = {}, read
         only_read = [n for n in inputs if n not in updated]
-        if not only_read or not kept:
+        if not only_read or not kept_outputs:
             return None
         used_names = {ref.name for ref in self.kinds}
         before = {n: free_name(f"{n}_before", used_names) for n in only_read if n in assigned}
-        after = {n: free_name(f"{n}_after", used_names) for n in before if n in kept}
-        written = [*updated, *(n for n in kept if n not in updated)]
+        after = {n: free_name(f"{n}_after", used_names) for n in before if n in kept_outputs}
+        written = [*updated, *(n for n in kept_outputs if n not in updated)]
         numbers = dict.fromkeys(
             r.name for s in group for r in refs(s.value) if self.kinds[r].is_scalar
         )
@@ -78,7 +80,11 @@ class SweepBuilder:
         variables = {n: after.get(n, n) for n in written} | {before.get(n, n): n for n in only_read}
         return SweepFunction(
             function,
-            {after.get(n, n): only_read[0] for n in kept if n not in updated and n not in reused},
+            {
+                after.get(n, n): only_read[0]
+                for n in kept_outputs
+                if n not in updated and n not in reused
+            },
             reused,
             tuple(variables[n] for n in function.lists),
             after,
@@ -95,11 +101,11 @@ class SweepBuilder:
         return list(read)
 
     def _reused(
-        self, group: Sequence[Assign], kept: Sequence[str], dead: Sequence[str]
+        self, group: Sequence[Assign], kept_outputs: Sequence[str], dead: Sequence[str]
     ) -> dict[str, str]:
         """Map each new variable to a dead one that is not read after the new one is assigned."""
         reused: dict[str, str] = {}
-        for name in kept:
+        for name in kept_outputs:
             first = next(i for i, stmt in enumerate(group) if stmt.target.name == name)
             later = {r.name for stmt in group[first + 1 :] for r in refs(stmt.value)}
             is_new = name not in self.in_place and name not in self._read_before_assigned(group)
@@ -131,6 +137,7 @@ class SweepBuilder:
             grad=grad,
             step=None,
             lists=(param, grad, *others),
+            is_sweep=True,
         )
 
 
@@ -140,14 +147,14 @@ def _with_inputs(group: Sequence[Assign], inputs: Mapping[str, str]) -> Program:
     `inputs` maps a variable to the name of its old value, which is read until the group assigns
     the variable.
     """
-    assigned: set[str] = set()
+    names_of_old = dict(inputs)
+
+    def current(ref: Ref) -> Ref:
+        return Ref(names_of_old.get(ref.name, ref.name))
+
     out = []
     for stmt in group:
-
-        def current(ref: Ref, assigned: frozenset[str] = frozenset(assigned)) -> Ref:
-            return Ref(ref.name if ref.name in assigned else inputs.get(ref.name, ref.name))
-
         value: Expr = rename_refs(as_plain_arithmetic(stmt.value), current)
-        assigned.add(stmt.target.name)
+        names_of_old.pop(stmt.target.name, None)
         out.append(Assign(Ref(stmt.target.name), value, stmt.quote, stmt.place))
     return tuple(out)

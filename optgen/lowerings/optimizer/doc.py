@@ -10,7 +10,7 @@ from optgen.ir.nodes import assigns
 from optgen.ir.rank import RANK
 from optgen.lowerings.optimizer.arguments import Argument
 from optgen.lowerings.optimizer.hyperparameter_roles import role
-from optgen.lowerings.python.literals import literal, shown
+from optgen.lowerings.python.literals import literal, as_shown
 from optgen.passes.drop_unused_hypers import drop_unused_hypers
 from optgen.passes.latex import to_latex
 from optgen.passes.latex_symbols import Symbols
@@ -54,7 +54,7 @@ _FACTS = {
 
 def docstring(algorithm: Algorithm, arguments: Iterable[Argument]) -> list[str]:
     """Return the lines of a class docstring; all but the first are indented for the class."""
-    params = "params: Parameters to optimize, or dicts that define groups; both may have names."
+    params = "params: Parameters, or pairs (name, parameter), or dicts that define groups of them."
     lines = list(_head(algorithm))
     lines += ["", "    Args:", *_item(params), *_arguments(algorithm, arguments)]
     lines += ["", "    Raises:", *_raises(algorithm)]
@@ -123,7 +123,7 @@ def _arguments(algorithm: Algorithm, arguments: Iterable[Argument]) -> Iterator[
         about = (
             _COMMON_ARGUMENTS[argument.name]
             if hyper is None
-            else _about(algorithm, hyper, symbols, hyper in read)
+            else _describe(algorithm, hyper, symbols, hyper in read)
         )
         yield from _item(
             f"{argument.name} ({_type(argument)}): {about} Default: {argument.default}."
@@ -138,7 +138,7 @@ def _type(argument: Argument) -> str:
     return argument.annotation.replace(" | ", " or ")
 
 
-def _about(algorithm: Algorithm, hyper: Hyper, symbols: Symbols, is_read: bool) -> str:
+def _describe(algorithm: Algorithm, hyper: Hyper, symbols: Symbols, is_read: bool) -> str:
     name = _DESCRIPTIONS.get(hyper.name, hyper.name.replace("_", " ").capitalize())
     words = hyper.about or role(algorithm, hyper) or name
     if hyper.type == "flag":
@@ -180,7 +180,7 @@ def _raises(algorithm: Algorithm) -> Iterator[str]:
 
 
 def _messages(algorithm: Algorithm) -> Iterator[str]:
-    return (shown(r.message, {"shape": "…"}) for r in algorithm.requires)
+    return (as_shown(r.message, {"shape": "…"}) for r in algorithm.requires)
 
 
 def _states(algorithm: Algorithm) -> Iterator[str]:
@@ -195,9 +195,9 @@ def _states(algorithm: Algorithm) -> Iterator[str]:
 def _inputs(algorithm: Algorithm) -> Iterator[str]:
     symbols = Symbols(algorithm)
     for state in algorithm.extra_inputs():
-        per = "a tensor or None" if state.when else "a tensor"
+        value = "a tensor or None" if state.when else "a tensor"
         yield from _item(
-            f"{state.given} (sequence of Tensor): :math:`{symbols.at(state.symbol)}`, {per} for "
+            f"{state.given} (sequence of Tensor): :math:`{symbols.at(state.symbol)}`, {value} for "
             "each parameter, in the order of the groups."
         )
 
@@ -214,7 +214,8 @@ def _state(state: State, symbols: Symbols) -> str:
         negated = state.when.startswith("not ")
         name = state.when.removeprefix("not ")
         usual = (f"with `{name}` only", f"without `{name}` only")
-        parts.append(_FACTS.get(name, usual)[negated])
+        if_true, if_false = _FACTS.get(name, usual)
+        parts.append(if_false if negated else if_true)
     return ", ".join(parts)
 
 
