@@ -164,10 +164,14 @@ def weyl_sequence(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def chi_square(cells: Tensor, count: int) -> float:
-    """Return the chi-square of the cells' counts, in standard deviations from its mean."""
+    """Return the chi-square statistic of how often each of `count` cells occurs.
+
+    The unit is the standard deviation of the statistic, and 0 is its mean.
+    """
     expected = len(cells) / count
-    sum_ = ((torch.bincount(cells, minlength=count) - expected) ** 2 / expected).sum().item()
-    return (sum_ - (count - 1)) / (2 * (count - 1)) ** 0.5
+    statistic = ((torch.bincount(cells, minlength=count) - expected) ** 2 / expected).sum().item()
+    degrees_of_freedom = count - 1
+    return (statistic - degrees_of_freedom) / (2 * degrees_of_freedom) ** 0.5
 
 
 def deviations(words: Tensor) -> dict[str, float]:

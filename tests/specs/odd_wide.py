@@ -34,7 +34,7 @@ def OddWide(
 ):
     """Wide sums that only some parameters read, sums of sums, and states of the group."""
     k = k + 1
-    unread = norm(p, over="group")
+    param_norm = norm(p, over="group")
     first = norm(g, over="group")
     if factored(p):
         g = 1.5 * g * mean(g)
@@ -47,7 +47,7 @@ def OddWide(
         u = m
     if factored(p):
         r = 0.9 * r + row_mean(u**2)
-        u = u / (sqrt(r) + 1) / (1 + unread)
+        u = u / (sqrt(r) + 1) / (1 + param_norm)
     size = 0.5 * size + sum(u * p, over="all")
     big = max_abs(u, over="all")
     p = p - lr * u / (1 + big) / t - 0.01 * size * g * first / second

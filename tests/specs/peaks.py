@@ -34,8 +34,8 @@ def Peaks(
             c = maximum(c, col_max_abs(g - p * r))
         else:
             c = c + col_sum(g) / rows(p)
-        of_matrix = row_max_abs(c) + col_max_abs(r - mean(r))
-        u = g * r / (1 + c + of_matrix)
+        peak = row_max_abs(c) + col_max_abs(r - mean(r))
+        u = g * r / (1 + c + peak)
         u = u / (1 + row_max_abs(u * c) * col_max_abs(u) + row_max_abs(r * c))
         level = mean(row_max_abs(g)) + max_abs(row_mean(g)) + rms(col_max_abs(p))
     else:
