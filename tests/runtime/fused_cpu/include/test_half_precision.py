@@ -1,4 +1,4 @@
-"""Test 16-bit floats in C++: every bit pattern is read, and every number rounded, as by torch."""
+"""Test 16-bit floats in C++: they are widened, and floats are rounded to them, as by torch."""
 
 import ctypes
 import platform
@@ -14,8 +14,8 @@ import optgen.optim
 from optgen.runtime.fused_cpu.toolchain import compiler
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 
-# Convert numbers one by one, as tiles do, and several at once, as sweeps do. A vector's elements
-# are not in memory order: small whole numbers tell where each one is.
+# Convert floats one by one, as tiles do, and in vectors, as sweeps do. The elements of a vector are
+# not in memory order: `lane` loads small whole numbers to find the place of each element.
 DRIVER = """
 #include "optgen/runtime/fused_cpu/include/half_precision.h"
 using namespace optgen;
@@ -68,37 +68,39 @@ extern "C" void tile_store(int type, const float* from, void* to, i64 n) {
 """
 
 X86 = platform.machine().lower() in ("x86_64", "amd64")
-MACHINES = ["", "-mno-avx512bf16", "-mno-avx512f", "-mno-avx512f -mno-f16c", "-mno-avx"]
+INSTRUCTION_SETS = ["", "-mno-avx512bf16", "-mno-avx512f", "-mno-avx512f -mno-f16c", "-mno-avx"]
 HALVES = [torch.bfloat16, torch.float16]
 LOOPS = ["sweep", "tile"]
 
 
 @cache
-def driver(machine: str, folder: Path) -> ctypes.CDLL:
+def compiled_driver(instructions: str, folder: Path) -> ctypes.CDLL:
     command = compiler.find()
     assert command is not None
     source, library = folder / "driver.cpp", folder / "driver.so"
     source.write_text(inline_includes(DRIVER))
-    flags = [*compiler.FLAG_SETS[0], *machine.split()]
+    flags = [*compiler.FLAG_SETS[0], *instructions.split()]
     subprocess.run([*command, *flags, str(source), "-o", str(library)], check=True)
     return ctypes.CDLL(str(library))
 
 
-@pytest.fixture(scope="module", params=MACHINES if X86 else [""], ids=lambda flags: flags or "own")
-def machine(
+@pytest.fixture(
+    scope="module", params=INSTRUCTION_SETS if X86 else [""], ids=lambda flags: flags or "own"
+)
+def library(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> ctypes.CDLL:
-    """Return the conversions, compiled with all or some of the CPU's instructions."""
-    return driver(request.param, tmp_path_factory.mktemp("driver"))
+    """Return the driver, compiled with all or some of the CPU's vector instructions."""
+    return compiled_driver(request.param, tmp_path_factory.mktemp("driver"))
 
 
-def loaded(library: ctypes.CDLL, loop: str, x: Tensor) -> Tensor:
+def load_in_cpp(library: ctypes.CDLL, loop: str, x: Tensor) -> Tensor:
     wide = torch.empty(x.shape)
     _call(library, f"{loop}_load", x.dtype, x, wide)
     return wide
 
 
-def stored(library: ctypes.CDLL, loop: str, x: Tensor, dtype: torch.dtype) -> Tensor:
+def store_in_cpp(library: ctypes.CDLL, loop: str, x: Tensor, dtype: torch.dtype) -> Tensor:
     narrow = torch.empty(x.shape, dtype=dtype)
     _call(library, f"{loop}_store", dtype, x, narrow)
     return narrow
@@ -124,48 +126,51 @@ def bit_patterns(dtype: torch.dtype) -> Tensor:
 
 def numbers(dtype: torch.dtype) -> Tensor:
     """Return every number of the dtype, the midpoints and their neighbours, and random numbers."""
-    below = bit_patterns(dtype).float()
-    above = (bit_patterns(dtype).view(torch.int16) + 1).view(dtype).float()
-    half = ((below.double() + above.double()) / 2).float()
-    bits = half.view(torch.int32)
-    beside = [(bits + k).view(torch.float32) for k in (-1, 0, 1)]
+    exact = bit_patterns(dtype).float()
+    following = (bit_patterns(dtype).view(torch.int16) + 1).view(dtype).float()
+    midpoints = ((exact.double() + following.double()) / 2).float()
+    bits = midpoints.view(torch.int32)
+    near_midpoints = [(bits + k).view(torch.float32) for k in (-1, 0, 1)]
     generator = torch.Generator().manual_seed(0)
     random = torch.randint(-(2**31), 2**31, (2**18,), generator=generator, dtype=torch.int64)
-    payloads = torch.arange(0x7F800000 - 64, 0x7F800000 + 192, dtype=torch.int64)
-    largest = torch.full((64,), 0x7FFFFFFF, dtype=torch.int64)
-    others = torch.cat([random, payloads, largest]).to(torch.int32).view(torch.float32)
-    return torch.cat([below, *beside, others, -others])
+    infinity, last_nan = 0x7F800000, 0x7FFFFFFF  # as bits of a float32
+    near_infinity = torch.arange(infinity - 64, infinity + 192, dtype=torch.int64)
+    nans = torch.full((64,), last_nan, dtype=torch.int64)
+    others = torch.cat([random, near_infinity, nans]).to(torch.int32).view(torch.float32)
+    return torch.cat([exact, *near_midpoints, others, -others])
 
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_every_bit_pattern_is_read(machine: ctypes.CDLL, dtype: torch.dtype, loop: str) -> None:
-    assert_same(loaded(machine, loop, bit_patterns(dtype)), bit_patterns(dtype).float())
+def test_every_bit_pattern_is_widened_exactly(
+    library: ctypes.CDLL, dtype: torch.dtype, loop: str
+) -> None:
+    assert_same(load_in_cpp(library, loop, bit_patterns(dtype)), bit_patterns(dtype).float())
 
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_numbers_are_rounded_as_torch_does(
-    machine: ctypes.CDLL, dtype: torch.dtype, loop: str
+    library: ctypes.CDLL, dtype: torch.dtype, loop: str
 ) -> None:
     ordered = numbers(dtype)
     shuffled = ordered[torch.randperm(len(ordered), generator=torch.Generator().manual_seed(0))]
     for x in (ordered, shuffled):
-        assert_same(stored(machine, loop, x, dtype), x.to(dtype))
+        assert_same(store_in_cpp(library, loop, x, dtype), x.to(dtype))
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_an_element_does_not_depend_on_its_neighbours(
-    machine: ctypes.CDLL, dtype: torch.dtype
+    library: ctypes.CDLL, dtype: torch.dtype
 ) -> None:
-    """Neighbours do not change even the bits of NaN; a denormal neighbour takes a slower path."""
+    """Even the bits of NaN are the same. A denormal neighbour sends a vector on a slower path."""
     x = numbers(dtype)
     shift = 37
-    moved = stored(machine, "sweep", x.roll(shift), dtype).view(torch.int16).roll(-shift)
-    assert torch.equal(stored(machine, "sweep", x, dtype).view(torch.int16), moved)
-    alone = stored(machine, "tile", x, dtype).view(torch.int16)
+    moved = store_in_cpp(library, "sweep", x.roll(shift), dtype).view(torch.int16).roll(-shift)
+    assert torch.equal(store_in_cpp(library, "sweep", x, dtype).view(torch.int16), moved)
+    one_by_one = store_in_cpp(library, "tile", x, dtype).view(torch.int16)
     nan = x.isnan()
-    assert torch.equal(alone[~nan], moved[~nan])
+    assert torch.equal(one_by_one[~nan], moved[~nan])
 
 
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32, torch.float64], ids=str)
@@ -179,18 +184,19 @@ def test_an_element_does_not_depend_on_its_position(
     starts = torch.tensor([0, *sizes]).cumsum(0).tolist()
     values = torch.randn(starts[-1], generator=generator, dtype=torch.float64).to(dtype)
     grads = torch.randn(starts[-1], generator=generator, dtype=torch.float64).to(dtype)
-    grads[::5], values[::7] = grads[::5] * torch.finfo(dtype).tiny / 3, 0
+    grads[::5] *= torch.finfo(dtype).tiny / 3  # denormal
+    values[::7] = 0
     whole = values.clone().requires_grad_()
     parts = list(values.clone().split(sizes))
     for part in parts:
         part.requires_grad_()
-    optimizer = getattr(optgen.optim, name)
-    joined, split = optimizer([whole], **options), optimizer(parts, **options)
+    cls = getattr(optgen.optim, name)
+    whole_optimizer, parts_optimizer = cls([whole], **options), cls(parts, **options)
     for _ in range(3):
         whole.grad = grads.clone()
         for part, grad in zip(parts, grads.clone().split(sizes), strict=True):
             part.grad = grad
         with optgen.use_lowering("fused_cpu"):
-            joined.step()
-            split.step()
+            whole_optimizer.step()
+            parts_optimizer.step()
     assert torch.equal(torch.cat([p.detach() for p in parts]), whole.detach())

@@ -1,4 +1,4 @@
-"""Compare 16-bit random numbers in vectors with their definition, also at very large positions."""
+"""Test that vectors of 16-bit random numbers equal their definition, also at large positions."""
 
 import ctypes
 import platform
@@ -21,10 +21,10 @@ extern "C" void draw(i64 first, i64 n, float* to) {
 """
 COUNT = 1000
 X86 = platform.machine().lower() in ("x86_64", "amd64")
-MACHINES = ["", "-mno-avx512f", "-mno-avx"] if X86 else [""]
+INSTRUCTION_SETS = ["", "-mno-avx512f", "-mno-avx"] if X86 else [""]
 
 
-@pytest.fixture(scope="module", params=MACHINES)
+@pytest.fixture(scope="module", params=INSTRUCTION_SETS)
 def library(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> ctypes.CDLL:
@@ -33,11 +33,11 @@ def library(
     if command is None:
         pytest.skip("no compiler")
     folder: Path = tmp_path_factory.mktemp("random_numbers")
-    source, built = folder / "draw.cpp", folder / "draw.so"
+    source, library_path = folder / "draw.cpp", folder / "draw.so"
     source.write_text(inline_includes(DRIVER))
     flags = [*compiler.FLAG_SETS[0], *request.param.split()]
-    subprocess.run([*command, *flags, str(source), "-o", str(built)], check=True)
-    return ctypes.CDLL(str(built))
+    subprocess.run([*command, *flags, str(source), "-o", str(library_path)], check=True)
+    return ctypes.CDLL(str(library_path))
 
 
 @pytest.mark.parametrize("first", [0, 1, 62, 2**33 - 512, 2**33 - 511, 2**34 - 512, 2**40])
