@@ -13,7 +13,7 @@ from distributed import models, pair
 from distributed.cases import difference, shard
 from distributed.test_checkpoints import _Engine
 from distributed.test_reductions import counted
-from lowerings.test_phases import in_full_precision
+from lowerings.test_phases import orthogonalize_in_own_dtype
 from spec_files import spec_file
 from torch import distributed, nn
 
@@ -92,7 +92,7 @@ class _Run:
 
 
 def _trained(rank: int, case: str, lowering: str) -> float:
-    with mock.patch.object(matrix_ops, "orthogonalize", in_full_precision):
+    with mock.patch.object(matrix_ops, "orthogonalize", orthogonalize_in_own_dtype):
         run = _Run(case)
         for _ in range(4):
             run.step(lowering)

@@ -1,4 +1,4 @@
-"""Test anchors, states that a rule only reads: no lowering writes them."""
+"""Test anchors: states that a rule only reads. No lowering writes them."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from optgen.spec.read_spec import read_spec
 
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
 FORMS = LOWERINGS if INTERPRETED else (*LOWERINGS, "functional")
-ROWS = '@optimizer(gradient="rows")'
-COPY = 'm=state("m"), x0=state("x0", init="p")'
-LR = "lr=hyper(0.1, ge=0), decay=hyper(0.3)"
+SPARSE_ROWS = '@optimizer(gradient="rows")'
+STATES = 'm=state("m"), x0=state("x0", init="p")'
+HYPERS = "lr=hyper(0.1, ge=0), decay=hyper(0.3)"
 PULL = "p = p - lr * m - decay * (p - x0)"
 RULES = {
-    "a copy": spec("m = 0.9 * m + g", PULL, states=COPY, hypers=LR, decorator=ROWS),
+    "a copy": spec("m = 0.9 * m + g", PULL, states=STATES, hypers=HYPERS, decorator=SPARSE_ROWS),
     "under a flag": spec(
         "if near:",
         "    p = p - decay * (p - x0)",
         "p = p - lr * g",
         states='x0=state("x0", init="p", when="near")',
-        hypers=f"{LR}, near=flag(True)",
+        hypers=f"{HYPERS}, near=flag(True)",
     ),
     "a number": spec(
         "p = p - first * g - lr * (p - start)",
         states='first=state("first", init="lr", shape="scalar"), start=state("x0", init="decay")',
-        hypers=LR,
+        hypers=HYPERS,
     ),
     "rows and columns": spec(
         "if factored(p):",
@@ -49,22 +49,22 @@ RULES = {
         "p = p - lr * g",
         states='r=state("r", init="lr", shape="row", when="factored"), '
         'c=state("c", init="decay", shape="col", when="factored")',
-        hypers=LR,
+        hypers=HYPERS,
     ),
     "the distance": spec(
         "m = 0.9 * m + g",
         "p = p - lr * m * (1 + norm(p - x0)) - decay * (p - x0)",
-        states=COPY,
-        hypers=LR,
+        states=STATES,
+        hypers=HYPERS,
     ),
     "times one": spec(
         "x0 = 1 * x0",
         "p = p - lr * g * (1 + norm(p - x0))",
         states='x0=state("x0", init="p")',
-        hypers=LR,
+        hypers=HYPERS,
     ).replace(", decay=hyper(0.3)", ""),
 }
-UNCHANGED_VALUES = (
+ASSIGNMENTS_WITHOUT_EFFECT = (
     "a = a + 0",
     "a = 3 * a - 2 * a",
     "a = -(-a)",
@@ -76,11 +76,11 @@ UNCHANGED_VALUES = (
 @outside_interpreter
 def test_fused_triton_in_its_interpreter() -> None:
     pytest.importorskip("triton")
-    run_inside(__file__, "rule or bits")
+    run_inside(__file__, "oracle or bits")
 
 
 @functools.cache
-def loaded(text: str) -> Any:
+def optimizer_class(text: str) -> Any:
     return optgen.load(Spec("Made", text, "made.py", 1))
 
 
@@ -89,19 +89,21 @@ def random_tensors(seed: int, dtype: torch.dtype = torch.float64) -> list[Tensor
     return [torch.randn(s, generator=generator, dtype=dtype) for s in ((5, 7), (9,), ())]
 
 
-def stepped(text: str, form: str, steps: int = 3, dtype: torch.dtype = torch.float64) -> Any:
-    """Return parameters after some steps, and their optimizer."""
+def params_after_steps(
+    text: str, form: str, steps: int = 3, dtype: torch.dtype = torch.float64
+) -> Any:
+    """Return the parameters after some steps, and their optimizer."""
     params = [torch.nn.Parameter(value) for value in random_tensors(0, dtype)]
-    optimizer = loaded(text)(params, differentiable=form == "functional")
+    optimizer = optimizer_class(text)(params, differentiable=form == "functional")
     for param in params if form == "functional" else ():
         param.requires_grad_(False)  # a leaf that requires grad cannot be changed in place
     take_steps(optimizer, params, form, range(1, steps + 1))
     return params, optimizer
 
 
-def take_steps(optimizer: Any, params: list[Any], form: str, steps: Any) -> None:
-    """Take one step for each number; it is the seed of the step's gradients."""
-    for seed in steps:
+def take_steps(optimizer: Any, params: list[Any], form: str, seeds: Any) -> None:
+    """Take one step for each seed, which the step's gradients are drawn from."""
+    for seed in seeds:
         for param, grad in zip(params, random_tensors(seed, params[0].dtype), strict=True):
             param.grad = grad
         with use_lowering("forloop" if form == "functional" else form):
@@ -110,8 +112,8 @@ def take_steps(optimizer: Any, params: list[Any], form: str, steps: Any) -> None
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", RULES)
-def test_steps_are_those_of_the_rule(name: str, form: str) -> None:
-    params, optimizer = stepped(RULES[name], form)
+def test_steps_agree_with_the_oracle(name: str, form: str) -> None:
+    params, optimizer = params_after_steps(RULES[name], form)
     algorithm = add_maximize(read_spec(Spec("Made", RULES[name], "made.py", 1))[0])
     hypers = {h.name: h.default for h in algorithm.hypers}
     for index, value in enumerate(random_tensors(0)):
@@ -132,7 +134,7 @@ def test_steps_are_those_of_the_rule(name: str, form: str) -> None:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", ["a copy", "the distance", "times one"])
 def test_a_copy_keeps_its_bits(name: str, lowering: str, dtype: torch.dtype) -> None:
-    params, optimizer = stepped(RULES[name], lowering, dtype=dtype)
+    params, optimizer = params_after_steps(RULES[name], lowering, dtype=dtype)
     for param, value in zip(params, random_tensors(0, dtype), strict=True):
         assert torch.equal(optimizer.state[param]["x0"], value)
         assert param.numel() == 0 or not torch.equal(param, value)
@@ -148,8 +150,8 @@ def test_no_sweep_stores_an_anchor(name: str) -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_nothing_is_written_to_an_anchor(lowering: str) -> None:
-    params, optimizer = stepped(RULES["a copy"], lowering, 1)
+def test_steps_write_nothing_to_an_anchor(lowering: str) -> None:
+    params, optimizer = params_after_steps(RULES["a copy"], lowering, 1)
     anchors = [optimizer.state[p]["x0"] for p in params]
     versions = [x._version for x in anchors]
     take_steps(optimizer, params, lowering, (2, 3))
@@ -157,8 +159,8 @@ def test_nothing_is_written_to_an_anchor(lowering: str) -> None:
 
 
 @outside_interpreter
-@pytest.mark.parametrize("assignment", UNCHANGED_VALUES)
-def test_a_value_that_does_not_change_is_no_assignment(assignment: str) -> None:
+@pytest.mark.parametrize("assignment", ASSIGNMENTS_WITHOUT_EFFECT)
+def test_an_assignment_without_effect_does_not_change_the_step(assignment: str) -> None:
     lines = [
         *assignment.split("\n    "),
         "p = p - lr * g * norm(p - a)",
@@ -166,22 +168,22 @@ def test_a_value_that_does_not_change_is_no_assignment(assignment: str) -> None:
         "    p = 0.9 * p",
     ]
     hypers = "lr=hyper(0.1), sure=flag(True)"
-    text_with_assignment = spec(*lines, states='a=state("x0", init="p")', hypers=hypers)
+    assigning_text = spec(*lines, states='a=state("x0", init="p")', hypers=hypers)
     plain_text = spec(*lines[-3:], states='a=state("x0", init="p")', hypers=hypers)
     for lowering in ("forloop", "foreach"):
         (found, _), (expected, _) = (
-            stepped(text, lowering) for text in (text_with_assignment, plain_text)
+            params_after_steps(text, lowering) for text in (assigning_text, plain_text)
         )
         assert all(map(torch.equal, found, expected))
 
 
 @outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_sparse_gradients_leave_an_anchor_alone(lowering: str) -> None:
+def test_a_sparse_gradient_does_not_change_an_anchor(lowering: str) -> None:
     weights = torch.randn(6, 20, dtype=torch.float64)
     sparse, dense = (torch.nn.Parameter(weights.clone()) for _ in range(2))
-    ours = loaded(RULES["a copy"])([sparse])
-    rule = loaded(RULES["a copy"])([dense])
+    sparse_optimizer = optimizer_class(RULES["a copy"])([sparse])
+    dense_optimizer = optimizer_class(RULES["a copy"])([dense])
     for seed in (1, 2):
         grad = torch.randn(
             2, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
@@ -191,37 +193,40 @@ def test_sparse_gradients_leave_an_anchor_alone(lowering: str) -> None:
         )
         dense.grad = sparse.grad.to_dense()
         with use_lowering(lowering):
-            ours.step()
-        rule.step()
+            sparse_optimizer.step()
+        dense_optimizer.step()
     touched = [1, 4]
     torch.testing.assert_close(sparse[touched], dense[touched], rtol=1e-12, atol=1e-12)
     assert torch.equal(sparse[[0, 2, 3, 5]], weights[[0, 2, 3, 5]])
-    assert torch.equal(ours.state[sparse]["x0"], weights)
+    assert torch.equal(sparse_optimizer.state[sparse]["x0"], weights)
 
 
 @outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_complex_parameters_step_as_pairs_of_reals(lowering: str) -> None:
+def test_a_complex_parameter_steps_as_pairs_of_real_numbers(lowering: str) -> None:
     start = torch.randn(4, 3, dtype=torch.complex128)
-    whole = torch.nn.Parameter(start.clone())
-    pairs = torch.nn.Parameter(torch.view_as_real(start).clone())
+    complex_param = torch.nn.Parameter(start.clone())
+    real_param = torch.nn.Parameter(torch.view_as_real(start).clone())
     complex_grad = torch.randn(4, 3, dtype=torch.complex128)
-    for param, grad in ((whole, complex_grad), (pairs, torch.view_as_real(complex_grad))):
-        optimizer = loaded(RULES["a copy"])([param])
+    for param, grad in (
+        (complex_param, complex_grad),
+        (real_param, torch.view_as_real(complex_grad)),
+    ):
+        optimizer = optimizer_class(RULES["a copy"])([param])
         for _ in range(3):
             param.grad = grad.clone()
             with use_lowering(lowering):
                 optimizer.step()
-    torch.testing.assert_close(torch.view_as_real(whole.detach()), pairs.detach())
+    torch.testing.assert_close(torch.view_as_real(complex_param.detach()), real_param.detach())
 
 
 @outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_checkpoint_has_the_anchors(lowering: str) -> None:
-    expected, _ = stepped(RULES["the distance"], lowering, 4)
-    params, optimizer = stepped(RULES["the distance"], lowering, 2)
+def test_a_checkpoint_stores_anchors(lowering: str) -> None:
+    expected, _ = params_after_steps(RULES["the distance"], lowering, 4)
+    params, optimizer = params_after_steps(RULES["the distance"], lowering, 2)
     copies = [torch.nn.Parameter(p.detach().clone()) for p in params]
-    resumed = loaded(RULES["the distance"])(copies)
+    resumed = optimizer_class(RULES["the distance"])(copies)
     resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     take_steps(resumed, copies, lowering, (3, 4))
     for param, value in zip(copies, expected, strict=True):
@@ -230,15 +235,15 @@ def test_a_checkpoint_has_the_anchors(lowering: str) -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("axis", [0, 1])
-def test_shards_take_the_step_of_the_whole(axis: int) -> None:
+def test_shards_take_the_step_of_the_whole_parameter(axis: int) -> None:
     (algorithm,) = read_spec(Spec("Made", RULES["the distance"], "made.py", 1))
     module: dict[str, Any] = {}
     exec(compile(emit.render(algorithm, FOREACH, None), "foreach.py", "exec"), module)
     whole = [[random_tensors(seed)[0]] for seed in (0, 1)]
-    shared = [[tensor.clone() for tensor in column] for column in whole]
+    sharded = [[tensor.clone() for tensor in column] for column in whole]
     columns = [
         [*lists, [torch.zeros(5, 7).double()], [random_tensors(2)[0]], [torch.zeros(())]]
-        for lists in (whole, shared)
+        for lists in (whole, sharded)
     ]
     hypers = {"lr": 0.1, "decay": 0.3, "maximize": False}
     module["update"](*columns[0], **hypers)
@@ -251,25 +256,27 @@ def test_shards_take_the_step_of_the_whole(axis: int) -> None:
 
 @outside_interpreter
 def test_a_state_that_begins_as_a_number_must_be_written() -> None:
-    text = spec(PULL.replace("m", "g"), states='x0=state("x0", init=1)', hypers=LR)
+    text = spec(PULL.replace("m", "g"), states='x0=state("x0", init=1)', hypers=HYPERS)
     with pytest.raises(SpecError, match="state `x0` is never written") as caught:
         read_spec(Spec("Made", text, "made.py", 1))
     assert 'init="p"' in caught.value.hint
 
 
 @outside_interpreter
-def test_the_letter_of_an_anchor_has_no_time() -> None:
-    doc = loaded(RULES["a copy"]).__doc__
+def test_the_symbol_of_an_anchor_has_no_time_index() -> None:
+    doc = optimizer_class(RULES["a copy"]).__doc__
     assert r"(\theta_{t-1} - x_0)" in doc
     assert ":math:`x_0`, like the parameter, a copy of it before its first step" in doc
 
 
 @outside_interpreter
 @pytest.mark.parametrize("form", FORMS)
-def test_a_parameter_that_does_not_change_stays_as_it_was(form: str) -> None:
-    """Assigning the parameter its own value changes nothing, also in a rule with several sweeps."""
+def test_a_parameter_assigned_to_itself_keeps_its_bits(form: str) -> None:
+    """The rule also has several sweeps."""
     body = ("p = 1 * p", "m = m + lr * g * norm(g)")
-    params, optimizer = stepped(spec(*body, states='m=state("m")', hypers="lr=hyper(0.1)"), form)
+    params, optimizer = params_after_steps(
+        spec(*body, states='m=state("m")', hypers="lr=hyper(0.1)"), form
+    )
     for param, value in zip(params, random_tensors(0), strict=True):
         assert torch.equal(param, value)
         assert optimizer.state[param]["m"].any()
@@ -281,10 +288,10 @@ def test_a_parameter_that_does_not_change_stays_as_it_was(form: str) -> None:
 def test_the_copy_of_narrow_rows_is_not_written_to_an_anchor(
     lowering: str, dtype: torch.dtype
 ) -> None:
-    """A lowering may update copies of rows; it does not write the copy of an anchor back."""
+    """A lowering may update copies of rows. It does not write an anchor's copy back."""
     weights = torch.randn(6, 3, dtype=dtype)
     param = torch.nn.Parameter(weights.clone())
-    optimizer = loaded(RULES["a copy"])([param])
+    optimizer = optimizer_class(RULES["a copy"])([param])
     for _ in range(2):
         values = torch.ones(2, 3, dtype=dtype)
         param.grad = torch.sparse_coo_tensor(

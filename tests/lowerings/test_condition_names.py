@@ -31,5 +31,7 @@ WEIGHT_DECAY = Call("truth", (Ref("weight_decay"),))
         (Ref("step"), False),
     ],
 )
-def test_options_left_off_and_fresh_states_are_rare(condition: Expr, expected: bool) -> None:
+def test_flags_that_are_off_by_default_and_fresh_states_are_rare(
+    condition: Expr, expected: bool
+) -> None:
     assert is_rare(condition, HYPERS) is expected

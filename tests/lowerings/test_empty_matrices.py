@@ -42,27 +42,29 @@ def Reduced(
 '''
 SPEC = Spec("Reduced", TEXT, "<reduced>", 1)
 SHAPES = ((3, 0), (0, 4), (0, 0), (2, 3, 0), (2, 0, 4), (0, 3, 4))
-FULL_SHAPE = (60, 50)
-"""Shape of a full matrix, which leaves values in the memory that the lowerings reuse."""
+NONEMPTY_SHAPE = (60, 50)
+"""Shape of a matrix whose step leaves values in the memory that the lowerings reuse."""
 
 
-def assert_agreement(lowering: str) -> None:
+def assert_agreement_with_evaluator(lowering: str) -> None:
     """Compare two steps of empty matrices with the evaluator."""
     (algorithm,) = read_spec(SPEC)
     with use_lowering(lowering):
-        train([torch.nn.Parameter(torch.ones(FULL_SHAPE))])
+        optimizer_after_two_steps([torch.nn.Parameter(torch.ones(NONEMPTY_SHAPE))])
         params = [torch.nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
-        optimizer = train([torch.nn.Parameter(torch.ones(FULL_SHAPE)), *params])
+        optimizer = optimizer_after_two_steps(
+            [torch.nn.Parameter(torch.ones(NONEMPTY_SHAPE)), *params]
+        )
     for param in params:
-        value, states = param.detach().double(), {}
+        empty, states = param.detach().double(), {}
         for _ in range(2):
-            value, states = evaluate(algorithm, {"lr": 0.5}, value, value, states)
-        for key, value_of_state in optimizer.state[param].items():
+            _, states = evaluate(algorithm, {"lr": 0.5}, empty, empty, states)
+        for key, value in optimizer.state[param].items():
             expected = torch.as_tensor(states[key], dtype=torch.float64)
-            torch.testing.assert_close(value_of_state.double(), expected, equal_nan=True, msg=key)
+            torch.testing.assert_close(value.double(), expected, equal_nan=True, msg=key)
 
 
-def train(params: list[torch.nn.Parameter]) -> Any:
+def optimizer_after_two_steps(params: list[torch.nn.Parameter]) -> Any:
     """Return an optimizer after two steps."""
     optimizer = optgen.load(SPEC)(params)
     for _ in range(2):
@@ -75,7 +77,7 @@ def train(params: list[torch.nn.Parameter]) -> Any:
 @outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 def test_cpu_lowerings_agree_with_the_rule(lowering: str) -> None:
-    assert_agreement(lowering)
+    assert_agreement_with_evaluator(lowering)
 
 
 @outside_interpreter
@@ -86,4 +88,4 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 @inside_interpreter
 def test_triton_agrees_with_the_rule() -> None:
-    assert_agreement("fused_triton")
+    assert_agreement_with_evaluator("fused_triton")

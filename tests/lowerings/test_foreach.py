@@ -1,4 +1,4 @@
-"""Test the text of foreach. test_foreach_costs.py tests its calls, traffic and memory."""
+"""Test the code that foreach prints. test_foreach_costs.py tests its calls, traffic and memory."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from optgen.lowerings.foreach import FOREACH
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_text(name: str, golden: Any) -> None:
+def test_update_is_printed_as_recorded(name: str, golden: Any) -> None:
     golden.check(function_body(RULES[name], FOREACH, "update"))

@@ -1,4 +1,4 @@
-"""Test the for-loop's text, and that its in-place and functional forms compute the same."""
+"""Test the for-loop's printed code: its in-place and functional forms compute the same."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from optgen.spec import Spec
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_text(name: str, golden: Any) -> None:
+def test_update_is_printed_as_recorded(name: str, golden: Any) -> None:
     golden.check(function_body(RULES[name], FORLOOP, "update"))
 
 
 @pytest.mark.parametrize("name", ["branches", "only the taken side", "scalar state", "swap"])
-def test_functional_text(name: str, golden: Any) -> None:
+def test_functional_update_is_printed_as_recorded(name: str, golden: Any) -> None:
     golden.check(function_body(RULES[name], FORLOOP, "update_functional"))
 
 
-def trained(name: str, options: dict[str, Any]) -> list[torch.Tensor]:
+def values_after_training(name: str, options: dict[str, Any]) -> list[torch.Tensor]:
     """Return the parameter and its states after seven steps."""
     torch.manual_seed(0)
     cls = optgen.load(Spec("Small", spec(RULES[name]), "<small>", 1))
@@ -41,15 +41,18 @@ def trained(name: str, options: dict[str, Any]) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("name", RULES)
 def test_in_place_and_functional_forms_agree(name: str) -> None:
-    inplace, functional = trained(name, {}), trained(name, {"differentiable": True})
+    in_place, functional = (
+        values_after_training(name, {}),
+        values_after_training(name, {"differentiable": True}),
+    )
 
-    for a, b in zip(inplace, functional, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+    for value, expected in zip(functional, in_place, strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_the_functional_form_writes_at_its_end_only(name: str) -> None:
-    """Autograd and graph capture need what the function reads to stay unchanged until its end."""
+def test_the_functional_form_writes_only_at_its_end(name: str) -> None:
+    """Autograd and graph capture need unchanged inputs until the function's end."""
     lines = function_body(RULES[name], FORLOOP, "update_functional").splitlines()
     writes = [number for number, line in enumerate(lines) if ".copy_(" in line]
     ending = [line for line in lines[writes[0] :] if line.strip()]

@@ -49,13 +49,13 @@ def cache() -> str:
     return str(Path(__file__).parents[2] / "build" / "triton")
 
 
-def tested_cases(name: str, target: str) -> Iterator[Case]:
+def cases_to_compile(name: str, target: str) -> Iterator[Case]:
     """Yield the cases of a class that these tests compile.
 
     Most cases have both flags and a gradient scaler, or neither, because each adds its own lines
-    to a kernel. Targets other than sm_90 have few dtypes, because a kernel's text is the same for all
-    targets. Classes with many kernels have few cases. `python benchmarks/triton_aot.py` compiles
-    all cases.
+    to a kernel. Targets other than sm_90 have few dtypes, because a kernel's text is the same for
+    all targets. Classes with many kernels have few cases. `python benchmarks/triton_aot.py`
+    compiles all cases.
     """
     cls = classes()[name]
     for case in cases(cls, target):
@@ -92,7 +92,7 @@ def check_figures(found: dict[str, Figures], case: Case) -> None:
 def test_kernels_need_no_more_registers_and_memory_than_recorded(
     name: str, target: str, cache: str
 ) -> None:
-    for case in tested_cases(name, target):
+    for case in cases_to_compile(name, target):
         found = kernels(classes()[name], case, cache)
         check_figures(found, case)
         for kernel, figures in found.items():

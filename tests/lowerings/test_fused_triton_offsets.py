@@ -1,4 +1,4 @@
-"""Test tensors past 2**31 elements in the interpreter, which computes only their last block."""
+"""Test tensors of more than 2**31 elements; the interpreter computes only their last block."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from triton import language as tl
 from benchmarks.classes import CLASSES
 from optgen.generated.adafactor import fused_triton as adafactor
 
-FAR = 2**31
+ELEMENTS_BEFORE = 2**31
 BLOCK = 1024
 ELEMENTWISE = [name for name in CLASSES if name not in ("Adafactor", "Muon")]
 
@@ -33,31 +33,31 @@ def test_fused_triton_in_its_interpreter() -> None:
 @inside_interpreter
 @pytest.mark.parametrize("numel", [BLOCK, BLOCK - 24])
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_a_far_block_steps_as_it_does_alone(
+def test_a_block_after_2_to_the_31_elements_steps_as_it_does_alone(
     name: str, numel: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The block steps as it does alone, though the table puts 2**31 elements before it."""
-    original = Table.point
+    """The table puts 2**31 elements before the block."""
+    original_point = Table.point
 
-    def point_far(table: Table, streams: Sequence[Sequence[Tensor]]) -> None:
-        original(table, streams)
-        table.rows[0] += FAR
-        table.rows[1] -= FAR // BLOCK
+    def point_past_elements_before(table: Table, streams: Sequence[Sequence[Tensor]]) -> None:
+        original_point(table, streams)
+        table.memory[0] += ELEMENTS_BEFORE
+        table.memory[1] -= ELEMENTS_BEFORE // BLOCK
         for row, stream in enumerate(streams, HEADER):
             if stream and stream[0].numel() == numel:
-                table.rows[row] -= FAR * stream[0].element_size()
+                table.memory[row] -= ELEMENTS_BEFORE * stream[0].element_size()
 
-    finals = []
-    for point in (original, point_far):
+    final_params = []
+    for point in (original_point, point_past_elements_before):
         monkeypatch.setattr(Table, "point", point)
         generator = torch.Generator().manual_seed(0)
         param = torch.randn(numel, generator=generator, requires_grad=True)
         param.grad = torch.randn(numel, generator=generator)
         with use_lowering("fused_triton"):
             getattr(optgen.optim, name)([param]).step()
-        finals.append(param.detach())
-    assert torch.equal(*finals)
-    assert not torch.equal(finals[0], torch.randn(numel, generator=generator.manual_seed(0)))
+        final_params.append(param.detach())
+    assert torch.equal(*final_params)
+    assert not torch.equal(final_params[0], torch.randn(numel, generator=generator.manual_seed(0)))
 
 
 def table(*rows: int) -> Tensor:
@@ -66,24 +66,24 @@ def table(*rows: int) -> Tensor:
 
 
 @inside_interpreter
-def test_a_far_tile_of_a_matrix_steps_as_the_rule() -> None:
-    """The tile is the last 16 rows of 128 elements, after 2**31 elements."""
-    before = FAR // 128
-    height = before + 16
+def test_a_tile_after_2_to_the_31_elements_steps_as_the_rule() -> None:
+    """The tile is the last 16 rows of a matrix with 128 columns."""
+    rows_before = ELEMENTS_BEFORE // 128
+    height = rows_before + 16
     param, grad = torch.randn(16, 128), torch.randn(16, 128)
     row, column = torch.rand(16), torch.rand(128)
-    values = torch.empty(3 * height + 2 * 128)  # hardly a page is touched
-    values[height + before : 2 * height] = row
+    values = torch.empty(3 * height + 2 * 128)  # few of its pages are touched
+    values[height + rows_before : 2 * height] = row
     values[3 * height + 128 :] = column
     scalars = torch.zeros(adafactor.SCALARS.value, dtype=torch.float64)
     scalars[10] = 0.5  # the factor of the update
-    addresses = [tensor.data_ptr() - FAR * 4 for tensor in (param, grad)]
+    addresses = [tensor.data_ptr() - ELEMENTS_BEFORE * 4 for tensor in (param, grad)]
     expected = param - 0.5 * grad / (row[:, None] * column).sqrt()
     step: Any = adafactor.adafactor_factored_step3
     step[(1,)](
-        table(FAR + 2048, -before // 16, 0, *addresses, 0, 0, 0, 0),
+        table(ELEMENTS_BEFORE + 2048, -rows_before // 16, 0, *addresses, 0, 0, 0, 0),
         torch.zeros(1, dtype=torch.int32),
-        table(before // 16 + 1, 1, height, 128, 2, 0, 0, 0, 0, 1, 0),
+        table(rows_before // 16 + 1, 1, height, 128, 2, 0, 0, 0, 0, 1, 0),
         scalars,
         values,
         None,

@@ -1,7 +1,6 @@
 """Test every op as Triton prints it, on tensors, numbers and constants of every dtype.
 
-The plain interpreter's results are compared with the op's meaning, and all kernels compile for
-devices.
+Results in the interpreter are compared with the op's definition. Some ops also compile for GPUs.
 """
 
 import importlib.util
@@ -24,13 +23,14 @@ from optgen.runtime.fused_triton.launch_options import compiler_options
 
 pytest.importorskip("triton")
 
-TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
-TOLERANCES = dict(zip(TYPES, (4e-6, 1e-13, 2**-8, 2**-10), strict=True))
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+TOLERANCES = dict(zip(DTYPES, (4e-6, 1e-13, 2**-8, 2**-10), strict=True))
 CONSTANTS = {"x": 2, "y": 1.5, "z": 3}
 EXPONENTS = (-9, -3, -1.5, -1, -0.5, 0, 1 / 3, 0.5, 1, 1.5, 2, 3, 9)
 X = Ref("x")
 VALUES = [0.0, 0.25, 1.0, 1.5, 2.0, 3.75, -0.0, -0.5, -1.0, -2.25, torch.inf, -torch.inf, torch.nan]
-PROGRAMS = 3  # of a launch; an operand that is a number is its value at the program's index
+PROGRAMS = 3
+"""Programs of a launch. A number operand is the value at the program's index."""
 
 HEADER = """import triton
 import triton.language as tl
@@ -40,40 +40,40 @@ KERNEL = """
 @triton.jit
 def {name}(xs, ys, zs, outs, SIZE: tl.constexpr, dtype: tl.constexpr):
     lanes = tl.arange(0, SIZE)
-    first = tl.program_id(0)
+    program = tl.program_id(0)
     x = tl.load(xs + {x}).to(dtype)
     y = tl.load(ys + {y}).to(dtype)
     z = tl.load(zs + {z}).to(dtype)
     result = tl.zeros((SIZE,), dtype) + ({text})
-    tl.store(outs + first * SIZE + lanes, result.to(outs.dtype.element_ty))
+    tl.store(outs + program * SIZE + lanes, result.to(outs.dtype.element_ty))
 """
 
 
-def not_provided(expr: Expr) -> None:
+def read_nothing(expr: Expr) -> None:
     """Return None, because no code around the expression provides its value."""
 
 
-def replaced(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
+def rewrite(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """Return the expression with every part changed, the innermost first."""
-    return change(rebuild(expr, lambda part: replaced(part, change)))
+    return change(rebuild(expr, lambda part: rewrite(part, change)))
 
 
 def with_constants(expr: Expr, kinds: dict[str, str]) -> Expr:
     """Return the expression with constants for the names whose kind is "constant"."""
 
     def constant(part: Expr) -> Expr:
-        known = isinstance(part, Ref) and kinds[part.name] == "constant"
-        return Const(CONSTANTS[part.name]) if known else part  # type: ignore[union-attr]
+        is_constant = isinstance(part, Ref) and kinds[part.name] == "constant"
+        return Const(CONSTANTS[part.name]) if is_constant else part  # type: ignore[union-attr]
 
-    return replaced(expr, constant)
+    return rewrite(expr, constant)
 
 
 def cases(word: str) -> list[tuple[Expr, dict[str, str]]]:
     """Return an op's expressions, with the kind of each of their names."""
     found = []
     names = "xyz"[: max(2, len(call_of(word).args))] if word != "neg" else "x"  # type: ignore
-    for chosen in product(("tensor", "number", "constant"), repeat=len(names)):
-        kinds = dict.fromkeys("xyz", "tensor") | dict(zip(names, chosen, strict=True))
+    for operand_kinds in product(("tensor", "number", "constant"), repeat=len(names)):
+        kinds = dict.fromkeys("xyz", "tensor") | dict(zip(names, operand_kinds, strict=True))
         found.append((with_constants(call_of(word), kinds), kinds))
     if word == "**":
         for n, base in product(EXPONENTS, ("tensor", "number", "constant")):
@@ -88,8 +88,8 @@ CASES = {word.name: cases(word.name) for word in PRINTED_OPS}
 
 def kernel(name: str, expr: Expr, kinds: dict[str, str]) -> str:
     """Return the text of a kernel that computes an expression."""
-    offsets = {each: "first" if kind == "number" else "lanes" for each, kind in kinds.items()}
-    text = ExpressionPrinter(not_provided, tensors=True)(expr)
+    offsets = {x: "program" if kind == "number" else "lanes" for x, kind in kinds.items()}
+    text = ExpressionPrinter(read_nothing, tensors=True)(expr)
     return KERNEL.format(name=name, text=text, **offsets)
 
 
@@ -116,7 +116,7 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 
 def operand_values(word: str, dtype: torch.dtype) -> list[Tensor]:
-    """Return values, some of them special; for `%` and `clamp` only where these are defined."""
+    """Return values, some of them special; for `%` and `clamp` only valid ones."""
     generator = torch.Generator().manual_seed(0)
     x, y, z = torch.tensor(VALUES, dtype=dtype)[torch.randint(13, (3, 64), generator=generator)]
     if word == "%":
@@ -128,29 +128,29 @@ def operand_values(word: str, dtype: torch.dtype) -> list[Tensor]:
 
 
 @inside_interpreter
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     "position", range(len(PRINTED_OPS)), ids=[word.name for word in PRINTED_OPS]
 )
-def test_an_op_on_any_operands_means_what_ops_py_says(
+def test_an_op_on_any_operands_computes_its_definition(
     position: int, dtype: torch.dtype, kernels: ModuleType
 ) -> None:
     import triton.language as tl
 
     word = PRINTED_OPS[position].name
-    computed = torch.promote_types(dtype, torch.float32)
+    compute_dtype = torch.promote_types(dtype, torch.float32)
     operands = operand_values(word, dtype)
     for i, (expr, kinds) in enumerate(CASES[word]):
         found = torch.empty(PROGRAMS, 64, dtype=dtype)
         launch = getattr(kernels, f"word{position}_{i}")[(PROGRAMS,)]
         with patched_interpreter():
-            launch(*operands, found, SIZE=64, dtype=getattr(tl, str(computed).split(".")[1]))
+            launch(*operands, found, SIZE=64, dtype=getattr(tl, str(compute_dtype).split(".")[1]))
         expected = torch.stack(
-            [expected_values(expr, kinds, operands, first) for first in range(PROGRAMS)]
+            [expected_values(expr, kinds, operands, program) for program in range(PROGRAMS)]
         )
         torch.testing.assert_close(
             found,
-            expected.to(computed).to(dtype),
+            expected.to(compute_dtype).to(dtype),
             rtol=TOLERANCES[dtype],
             atol=0.0,
             equal_nan=True,
@@ -159,13 +159,13 @@ def test_an_op_on_any_operands_means_what_ops_py_says(
 
 
 def expected_values(
-    expr: Expr, kinds: dict[str, str], operands: list[Tensor], first: int
+    expr: Expr, kinds: dict[str, str], operands: list[Tensor], program: int
 ) -> Tensor:
     """Return an expression's values in float64; comparisons give 1 or 0."""
     values = {name: column.double() for name, column in zip("xyz", operands, strict=True)}
     for name, kind in kinds.items():
         if kind == "number":
-            values[name] = values[name][first].expand(64)
+            values[name] = values[name][program].expand(64)
     constants = {}
 
     def constant_to_name(part: Expr) -> Expr:
@@ -175,7 +175,7 @@ def expected_values(
         constants[name] = torch.tensor(float(part.value), dtype=torch.float64)  # type: ignore
         return Ref(name)
 
-    found = meaning(replaced(expr, constant_to_name), values | constants)
+    found = meaning(rewrite(expr, constant_to_name), values | constants)
     assert isinstance(found, Tensor)
     return found.double().expand(64)
 
@@ -185,7 +185,9 @@ def expected_values(
     ("capability", "kind"), [(80, "fp32"), (80, "fp16"), (90, "fp64"), (90, "bf16")]
 )
 @pytest.mark.parametrize("word", ["**", "lerp", "clamp", "%"])
-def test_every_case_compiles(word: str, capability: int, kind: str, tmp_path: Path) -> None:
+def test_every_case_compiles_for_a_gpu(
+    word: str, capability: int, kind: str, tmp_path: Path
+) -> None:
     import triton
     from triton import language as tl
     from triton.backends.compiler import GPUTarget
@@ -193,7 +195,7 @@ def test_every_case_compiles(word: str, capability: int, kind: str, tmp_path: Pa
 
     lines = [kernel("everything", *CASES[word][0]).rpartition("    result")[0]]
     for expr, _ in CASES[word]:
-        text = ExpressionPrinter(not_provided, tensors=True)(expr)
+        text = ExpressionPrinter(read_nothing, tensors=True)(expr)
         lines.append(f"    result = tl.zeros((SIZE,), dtype) + ({text})")
         lines.append("    tl.store(outs + lanes, result.to(outs.dtype.element_ty))")
     path = tmp_path / "compiled_operands.py"
@@ -205,9 +207,9 @@ def test_every_case_compiles(word: str, capability: int, kind: str, tmp_path: Pa
     spec.loader.exec_module(module)
     signature = dict.fromkeys(("xs", "ys", "zs", "outs"), f"*{kind}")
     signature |= {"SIZE": "constexpr", "dtype": "constexpr"}
-    computed = tl.float64 if kind == "fp64" else tl.float32
+    compute_dtype = tl.float64 if kind == "fp64" else tl.float32
     source = ASTSource(
-        fn=module.everything, signature=signature, constexprs={"SIZE": 256, "dtype": computed}
+        fn=module.everything, signature=signature, constexprs={"SIZE": 256, "dtype": compute_dtype}
     )
     with triton.knobs.cache.scope():
         triton.knobs.cache.dir = str(tmp_path)

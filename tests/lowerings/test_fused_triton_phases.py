@@ -17,7 +17,7 @@ SHAPES = ((7,), (1025,), (), (0,), (5, 3), (3, 2, 3, 3), (40, 1), (1, 300), (2, 
 RULES = [
     ("Adafactor", {}),
     ("Adafactor", {"eps": (0.1, 1e-3), "weight_decay": 0.1, "d": 2.0, "maximize": True}),
-    ("LAMB", {"weight_decay": 0.1, "eps": 0.0}),  # 0 / 0 where a block has no elements
+    ("LAMB", {"weight_decay": 0.1, "eps": 0.0}),  # 0 / 0 in a block without elements
     ("LARS", {"nesterov": True, "momentum": 0.9, "weight_decay": 0.1}),
     ("CAME", {"weight_decay": 0.1}),
     ("Ragged", {}),
@@ -44,12 +44,16 @@ def parameters(dtype: torch.dtype, shapes: Any = SHAPES) -> list[Tensor]:
 
 def give_gradients(params: list[Tensor], step: int) -> None:
     for i, param in enumerate(params):
-        absent = (i + step) % 4 == 3
-        param.grad = None if absent else draw(param.shape, 100 * step + i + 50, param.dtype)
+        has_no_gradient = (i + step) % 4 == 3
+        param.grad = (
+            None if has_no_gradient else draw(param.shape, 100 * step + i + 50, param.dtype)
+        )
 
 
-def train(optimizer: Any, oracle: Oracle, params: list[Tensor], steps: int) -> float:
-    """Take steps, and the oracle's steps; return the largest error."""
+def largest_error_of_steps(
+    optimizer: Any, oracle: Oracle, params: list[Tensor], steps: int
+) -> float:
+    """Return the largest error after steps of an optimizer and of the oracle."""
     with use_lowering("fused_triton"):
         for step in range(steps):
             give_gradients(params, step)
@@ -61,11 +65,13 @@ def train(optimizer: Any, oracle: Oracle, params: list[Tensor], steps: int) -> f
 @inside_interpreter
 @pytest.mark.parametrize(("name", "settings"), RULES)
 def test_kernels_agree_with_the_oracle(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
-    matrices = name == "CAME"
-    params = parameters(torch.float64, ((5, 3), (17, 140), (1, 1)) if matrices else SHAPES)
+    takes_matrices_only = name == "CAME"
+    params = parameters(
+        torch.float64, ((5, 3), (17, 140), (1, 1)) if takes_matrices_only else SHAPES
+    )
     groups = [{"params": params[::2]}, {"params": params[1::2], "lr": 0.02}]
     optimizer = class_of(name, tmp_path)(groups, **settings)
-    assert train(optimizer, Oracle(name, params), params, steps=2) < 1e-14
+    assert largest_error_of_steps(optimizer, Oracle(name, params), params, steps=2) < 1e-14
 
 
 @inside_interpreter
@@ -73,17 +79,17 @@ def test_kernels_agree_with_the_oracle(name: str, settings: dict[str, Any], tmp_
 def test_kernels_compute_float32_parameters_in_float32(name: str, tmp_path: Path) -> None:
     params = parameters(torch.float32, SHAPES[:-1])
     optimizer = class_of(name, tmp_path)(params)
-    assert train(optimizer, Oracle(name, params), params, steps=2) < 5e-7
+    assert largest_error_of_steps(optimizer, Oracle(name, params), params, steps=2) < 5e-7
 
 
 @inside_interpreter
-def test_any_memory_layout_agrees_with_the_rule(tmp_path: Path) -> None:
-    """Tensors may have memory that is not in the order of their indices, or not aligned."""
+def test_any_memory_layout_agrees_with_the_oracle(tmp_path: Path) -> None:
+    """The tensors are transposed, strided, not aligned, and channels-last."""
     tensors = [draw((20, 6), 0).t(), draw((9, 14), 1)[:, ::2], draw((31,), 2)[1:].view(5, 6)]
     tensors.append(draw((2, 4, 5, 6), 3).to(memory_format=torch.channels_last))
     params = [tensor.detach().requires_grad_() for tensor in tensors]
     optimizer = class_of("Adafactor", tmp_path)(params)
-    assert train(optimizer, Oracle("Adafactor", params), params, steps=2) < 1e-14
+    assert largest_error_of_steps(optimizer, Oracle("Adafactor", params), params, steps=2) < 1e-14
 
 
 @inside_interpreter
@@ -111,7 +117,7 @@ def test_an_infinity_skips_every_phase(tmp_path: Path) -> None:
     with use_lowering("fused_triton"):
         optimizer.step()
     optimizer.found_inf = torch.tensor(0.0)
-    assert train(optimizer, oracle, params, steps=1) < 1e-14
+    assert largest_error_of_steps(optimizer, oracle, params, steps=1) < 1e-14
 
 
 @inside_interpreter

@@ -11,8 +11,8 @@ M, V = 'm=state("exp_avg")', 'v=state("exp_avg_sq")'
 SQUARES = "Decay rate of the running average of squared gradients"
 GRADIENTS = "Decay rate of the running average of gradients"
 EPS = "Added to the denominator for numerical stability"
-SHARE = "Fraction of the last update that is kept in the next one"
-LARGEST = "Divide by the largest second moment so far, not by the present one"
+MOMENTUM = "Fraction of the last update that is kept in the next one"
+AMSGRAD = "Divide by the largest second moment so far, not by the present one"
 ADEMAMIX = spec(
     "beta1, beta2, beta3 = betas",
     "m = beta1 * m + (1 - beta1) * g",
@@ -67,7 +67,7 @@ def test_a_decay_rate_is_recognized(statement: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("divided", "expected"),
+    ("body", "expected"),
     [
         (["p = p - lr * g / (sqrt(v) + eps)"], EPS),
         (["p = p - lr * g / sqrt(v + eps)"], EPS),
@@ -81,15 +81,15 @@ def test_a_decay_rate_is_recognized(statement: str, expected: str) -> None:
         (["p = p - eps * g / sqrt(v)"], ""),
     ],
 )
-def test_an_eps_is_recognized(divided: list[str], expected: str) -> None:
-    assert role_of("eps", "v = v + g**2 * lr", *divided) == expected
+def test_an_eps_is_recognized(body: list[str], expected: str) -> None:
+    assert role_of("eps", "v = v + g**2 * lr", *body) == expected
 
 
 @pytest.mark.parametrize(
     ("statement", "expected"),
     [
-        ("m = momentum * m + g", SHARE),
-        ("m = g * lr + m * momentum", SHARE),
+        ("m = momentum * m + g", MOMENTUM),
+        ("m = g * lr + m * momentum", MOMENTUM),
         ("m = momentum * m + (1 - momentum) * g", GRADIENTS),
         ("m = m + momentum * g", ""),
     ],
@@ -99,14 +99,14 @@ def test_a_momentum_is_recognized(statement: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "expected"),
-    [("v = lerp(v, g**2, 0.1)", ""), ("v = lerp(v, g**2, 1 - beta)", LARGEST)],
+    ("second_moment", "expected"),
+    [("v = lerp(v, g**2, 0.1)", ""), ("v = lerp(v, g**2, 1 - beta)", AMSGRAD)],
 )
-def test_an_amsgrad_flag_is_recognized(state: str, expected: str) -> None:
+def test_an_amsgrad_flag_is_recognized(second_moment: str, expected: str) -> None:
     """The flag creates the state of the largest second moment."""
     algorithm = read(
         spec(
-            state,
+            second_moment,
             "if amsgrad:",
             "    w = maximum(w, v)",
             "    p = p - lr * g / (sqrt(w) + beta)",

@@ -16,7 +16,7 @@ from optgen.spec.read_spec import read_spec
 ROUNDS = 12
 
 
-def test_more_than_32_steps_and_values_are_computed() -> None:
+def test_cpp_computes_more_than_32_steps_and_values() -> None:
     """Each round reduces rows of the previous round's result."""
     rounds = [
         line
@@ -43,7 +43,7 @@ def test_more_than_32_steps_and_values_are_computed() -> None:
 
 
 def test_a_generated_name_gets_the_first_number_that_is_free() -> None:
-    """The rule has the names that optgen gives to summands and to a scalar's copy, up to 119."""
+    """The rule uses the names that optgen gives to summands and to a scalar's copy, up to 119."""
     numbers = ("", *range(2, 120))
     body = [
         "total = 0.0 * lr",
@@ -55,14 +55,14 @@ def test_a_generated_name_gets_the_first_number_that_is_free() -> None:
         "eta = 2 * eta + lr",
     ]
     eta = "eta=state('eta', init=1.0, shape='scalar')"
-    head = f"@optimizer()\ndef Taken(p, g, /, {eta}, *, lr=hyper(0.1)):"
+    head = f"@optimizer()\ndef Numbered(p, g, /, {eta}, *, lr=hyper(0.1)):"
     text = "\n    ".join([f'from optgen.spec import *\n\n{head}\n    """Made up."""', *body, ""])
-    (algorithm,) = read_spec(Spec("Taken", text.rstrip(" "), "taken.py", 1))
+    (algorithm,) = read_spec(Spec("Numbered", text.rstrip(" "), "numbered.py", 1))
 
-    written = emit.render(algorithm, FUSED_CPU, None)
+    cpp = emit.render(algorithm, FUSED_CPU, None)
 
-    assert "s_value120 = " in written
-    assert "eta_before120 = " in written
+    assert "s_value120 = " in cpp
+    assert "eta_before120 = " in cpp
 
 
 def test_more_than_a_thousand_lines_that_nothing_reads_are_dropped() -> None:

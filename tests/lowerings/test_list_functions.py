@@ -35,11 +35,11 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 
 @pytest.fixture(scope="module")
-def generated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Function]:
+def generated_functions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Function]:
     return functions(tmp_path_factory.mktemp("lists"))
 
 
-def columns(
+def random_lists(
     names: tuple[str, ...], dtype: torch.dtype, sizes: Any = SIZES
 ) -> dict[str, list[Tensor]]:
     """Return a list of tensors for each name, with one tensor of each size."""
@@ -53,7 +53,7 @@ def check_calls(
     function: Function, algorithm: Any, options: dict[str, Any], dtype: torch.dtype, times: int = 3
 ) -> None:
     """Compare several calls with the evaluator; each starts from the last call's values."""
-    lists = columns(algorithm.lists, dtype)
+    lists = random_lists(algorithm.lists, dtype)
     for _ in range(times):
         rows = zip(*lists.values(), strict=True)
         expected = [
@@ -64,14 +64,14 @@ def check_calls(
         function(*lists.values(), **options)
         for name, column in lists.items():
             for i, tensor in enumerate(column):
-                wanted = expected[i].get(name, before[name][i].double())
+                expected_value = expected[i].get(name, before[name][i].double())
                 inputs = [old[i].double() for old in before.values()]
                 # The bound is relative to the inputs, because terms may cancel each other.
-                total = torch.cat([t.flatten() for t in (wanted, *inputs)]).abs().sum()
-                scale = (total / max(1, wanted.numel())).item()
+                total = torch.cat([t.flatten() for t in (expected_value, *inputs)]).abs().sum()
+                scale = (total / max(1, expected_value.numel())).item()
                 assert tensor.dtype is dtype
                 torch.testing.assert_close(
-                    tensor.double(), wanted, rtol=BOUNDS[dtype], atol=BOUNDS[dtype] * scale
+                    tensor.double(), expected_value, rtol=BOUNDS[dtype], atol=BOUNDS[dtype] * scale
                 )
 
 
@@ -82,7 +82,7 @@ def check_calls(
     [(ema, {"decay": 0.9}), (ema, {"decay": 0.1}), (swa, {"count": 3})],
     ids=["ema", "ema with a small decay", "swa"],
 )
-def test_averages_are_those_of_the_rule(
+def test_averages_agree_with_the_rule(
     function: Function, options: Any, lowering: str, dtype: torch.dtype
 ) -> None:
     with use_lowering(lowering):
@@ -92,18 +92,20 @@ def test_averages_are_those_of_the_rule(
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_functions_of_any_number_of_lists_agree_with_the_rule(
-    name: str, options: dict[str, Any], lowering: str, generated: dict[str, Function]
+    name: str, options: dict[str, Any], lowering: str, generated_functions: dict[str, Function]
 ) -> None:
     algorithm = ALGORITHMS[name]
     for dtype in (torch.float64, torch.float32):
         with use_lowering(lowering):
-            check_calls(generated[name], algorithm, settings_of(algorithm, options), dtype)
+            check_calls(
+                generated_functions[name], algorithm, settings_of(algorithm, options), dtype
+            )
 
 
 @outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_large_tensor_is_averaged(lowering: str) -> None:
-    lists = columns(("a", "b"), torch.float32, [(2**18 + 3,), (7, 2**17)])
+    lists = random_lists(("a", "b"), torch.float32, [(2**18 + 3,), (7, 2**17)])
     expected = [a.lerp(b, 0.25) for a, b in zip(*lists.values(), strict=True)]
     with use_lowering(lowering):
         ema(*lists.values(), decay=0.75)
@@ -113,46 +115,46 @@ def test_a_large_tensor_is_averaged(lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", [name for name in LOWERINGS if name != "foreach"])
 def test_a_list_that_is_only_read_is_not_written(
-    lowering: str, generated: dict[str, Function]
+    lowering: str, generated_functions: dict[str, Function]
 ) -> None:
-    """Not even equal values are written: all elements of these lists share one memory cell."""
+    """Not even equal values are written: the elements of `low` and `high` share a memory cell."""
     area = [torch.zeros(6, 5, dtype=torch.float16)]
     low, high = [torch.tensor(1.0).expand(6, 5)], [torch.tensor(3.0).half().expand(6, 5)]
     versions = (low[0]._version, high[0]._version, area[0]._version)
     with use_lowering(lowering):
-        generated["trapezoid"](low, high, area, width=0.5)
+        generated_functions["trapezoid"](low, high, area, width=0.5)
 
     assert torch.equal(area[0], torch.ones(6, 5).half())
     bits = torch.tensor([0x7D01, 0x3C00, 0x7E05], dtype=torch.int16)  # NaN of unusual bits
     unusual = [bits.clone().view(torch.float16)]
     with use_lowering(lowering):
-        generated["trapezoid"]([torch.ones(3)], unusual, [torch.ones(3)])
+        generated_functions["trapezoid"]([torch.ones(3)], unusual, [torch.ones(3)])
     assert torch.equal(unusual[0].view(torch.int16), bits)
     assert (low[0]._version, high[0]._version) == versions[:2]
     assert area[0]._version > versions[2]
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_the_versions_of_written_tensors_rise(
-    lowering: str, generated: dict[str, Function]
+def test_a_call_increments_the_versions_of_written_tensors(
+    lowering: str, generated_functions: dict[str, Function]
 ) -> None:
     slow, fast, momentum = ([torch.ones(3)] for _ in range(3))
     for _ in range(2):  # the second call may use the tables of the first
         before = [column[0]._version for column in (slow, fast, momentum)]
         with use_lowering(lowering):
-            generated["look_ahead"](slow, fast, momentum)
+            generated_functions["look_ahead"](slow, fast, momentum)
         after = [column[0]._version for column in (slow, fast, momentum)]
         assert [b > a for a, b in zip(before, after, strict=True)] == [True, False, True]
 
 
 @inside_interpreter
-def test_a_table_is_cached_between_calls() -> None:
+def test_up_to_four_tables_are_cached_without_their_tensors() -> None:
     from optgen.generated.averaging import ema as module
 
     plans = backend("fused_triton")._function_plans
     plans.clear()
     for _ in range(3):
-        lists = columns(("a", "b"), torch.float32).values()
+        lists = random_lists(("a", "b"), torch.float32).values()
         with use_lowering("fused_triton"):
             ema(*lists)
     assert len(plans[module._update]) == 1
@@ -164,10 +166,12 @@ def test_a_table_is_cached_between_calls() -> None:
 
 
 @outside_interpreter
-def test_numbers_are_checked_as_by_an_optimizer(generated: dict[str, Function]) -> None:
+def test_a_function_checks_numbers_as_an_optimizer_does(
+    generated_functions: dict[str, Function],
+) -> None:
     with pytest.raises(ValueError, match=r"Invalid decay value: 1\.5"):
         ema([torch.ones(2)], [torch.ones(2)], decay=1.5)
     with pytest.raises(ValueError, match="Tensor count must be 1-element"):
         swa([torch.ones(2)], [torch.ones(2)], count=torch.ones(2))
     with pytest.raises(ValueError, match="Invalid width value: 0"):
-        generated["trapezoid"]([torch.ones(2)], [torch.ones(2)], [torch.ones(2)], width=0)
+        generated_functions["trapezoid"]([torch.ones(2)], [torch.ones(2)], [torch.ones(2)], width=0)

@@ -31,14 +31,14 @@ def Hybrid(
         p = p - lr * m / (sqrt(v) + 1e-8)
 '''
 STATES = {
-    "a state of its own": 'v=state("exp_avg_sq", when="not factored"),',
-    "the same states": 'v=state("exp_avg_sq"),',
+    "v for vectors only": 'v=state("exp_avg_sq", when="not factored"),',
+    "v for all parameters": 'v=state("exp_avg_sq"),',
 }
 SHAPES = ((4, 3), (3,), (3, 5), (), (2, 3, 4), (4, 3), (7,))
 
 
 def assert_agreement(states: str, lowering: str) -> None:
-    """Compare three steps; the matrix op itself computes in bfloat16."""
+    """Compare three steps with the oracle, up to the error of the matrix op in bfloat16."""
     text = HYBRID.replace("{states}", STATES[states])
     spec = Spec("Hybrid", text, "hybrid.py", 1)
     (algorithm,) = read_spec(spec)
@@ -60,8 +60,8 @@ def assert_agreement(states: str, lowering: str) -> None:
             optimizer.step()
         for param, (old, new) in zip(params, expected, strict=True):
             bound = 0.02 if param.ndim > 1 else 1e-5
-            found, expected_change = param.detach().double() - old, new - old
-            assert (found - expected_change).norm() < bound * expected_change.norm()
+            change, expected_change = param.detach().double() - old, new - old
+            assert (change - expected_change).norm() < bound * expected_change.norm()
 
 
 @outside_interpreter
@@ -78,4 +78,4 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 @inside_interpreter
 def test_triton_agrees_with_the_rule() -> None:
-    assert_agreement("a state of its own", "fused_triton")
+    assert_agreement("v for vectors only", "fused_triton")

@@ -1,4 +1,4 @@
-"""Test rules with any names and any choices: every lowering agrees with the rule."""
+"""Test rules with choices, and with names that printed code uses itself, in every lowering."""
 
 from __future__ import annotations
 

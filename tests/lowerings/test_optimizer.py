@@ -1,4 +1,4 @@
-"""Test generated classes of specs that torch has no class for: constructor, checks, docstring."""
+"""Test generated classes of specs that torch lacks: constructor, checks, docstring."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from optgen.spec.inert_spec import Spec
 from optgen.spec.read_spec import read_spec
 
 ROOT = Path(__file__).parent.parent.parent
-COUNT = itertools.count()
+MODULE_NUMBERS = itertools.count()
 SPEC = '''from optgen.spec import *
 
 @optimizer(paper="https://example.org/paper")
@@ -75,32 +75,32 @@ def Bold(
 '''
 
 
-def text_of(source: str, name: str) -> str:
+def class_file(source: str, name: str) -> str:
     """Return the file of a spec's class, formatted."""
     (algorithm,) = read_spec(Spec(name, source, "spec.py", 1))
     base = read_base(algorithm, ROOT / "specs")
     return emit.render(algorithm, OPTIMIZER, emit.require_ruff(), base)
 
 
-def built_class(folder: Path, source: str = SPEC, name: str = "Example") -> Any:
+def load_class(folder: Path, source: str = SPEC, name: str = "Example") -> Any:
     """Return the class of a spec, imported from a folder of its own."""
     path = folder / "__init__.py"
-    path.write_text(text_of(source, name))
-    found = importlib.util.spec_from_file_location(f"made_{next(COUNT)}", path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules[found.name] = module
-    found.loader.exec_module(module)
+    path.write_text(class_file(source, name))
+    module_spec = importlib.util.spec_from_file_location(f"made_{next(MODULE_NUMBERS)}", path)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module_spec.name] = module
+    module_spec.loader.exec_module(module)
     return getattr(module, name)
 
 
 @pytest.fixture
 def example(tmp_path: Path) -> Any:
-    return built_class(tmp_path)
+    return load_class(tmp_path)
 
 
-def refusal(cls: Any, **kwargs: Any) -> str:
+def refusal_message(cls: Any, **kwargs: Any) -> str:
     """Return the message of the ValueError that a constructor raises."""
     with pytest.raises(ValueError) as caught:
         cls([Parameter(torch.ones(2))], **kwargs)
@@ -108,11 +108,12 @@ def refusal(cls: Any, **kwargs: Any) -> str:
 
 
 def test_the_constructor_takes_the_specs_hyperparameters_in_order(example: Any) -> None:
-    """The spec's hyperparameters come in its order, then those that optgen adds, keyword-only."""
+    """The arguments that optgen adds follow, keyword-only."""
     positional, keyword_only = [], []
     for argument in list(inspect.signature(example).parameters.values())[1:]:
-        kind = positional if argument.kind is argument.POSITIONAL_OR_KEYWORD else keyword_only
-        kind.append((argument.name, argument.default, argument.annotation))
+        is_positional = argument.kind is argument.POSITIONAL_OR_KEYWORD
+        arguments = positional if is_positional else keyword_only
+        arguments.append((argument.name, argument.default, argument.annotation))
 
     assert positional == [
         ("lr", 1e-3, float | torch.Tensor),
@@ -134,7 +135,7 @@ def test_the_constructor_takes_the_specs_hyperparameters_in_order(example: Any) 
 
 
 def test_a_group_has_every_hyperparameter(example: Any) -> None:
-    """The group has every hyperparameter, also fixed ones; those that optgen adds are last."""
+    """A group also has fixed hyperparameters. Options that optgen adds are last."""
     group = example([Parameter(torch.ones(2))], 0.5, norm=None).param_groups[0]
 
     assert " ".join(group) == (
@@ -144,7 +145,7 @@ def test_a_group_has_every_hyperparameter(example: Any) -> None:
     assert (group["lr"], group["norm"], group["on"]) == (0.5, None, True)
 
 
-def test_the_class_has_its_rule(example: Any) -> None:
+def test_the_class_has_the_properties_of_its_rule(example: Any) -> None:
     rule = example.rule
 
     assert issubclass(example, GeneratedOptimizer)
@@ -184,7 +185,7 @@ def test_the_class_has_its_rule(example: Any) -> None:
     ],
 )
 def test_invalid_arguments_are_refused(example: Any, kwargs: dict[str, Any], message: str) -> None:
-    assert refusal(example, **kwargs) == message
+    assert refusal_message(example, **kwargs) == message
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ def test_invalid_arguments_are_refused(example: Any, kwargs: dict[str, Any], mes
     [
         {"lr": torch.tensor([0.5])},
         {"scale": 1},
-        {"scale": torch.tensor(0.5)},  # tensor="never" makes no check
+        {"scale": torch.tensor(0.5)},  # without `tensor=`, no check asks for a tensor
         {"rates": [0.5, 0.25, 0]},
         {"shift": -1e9},
         {"limit": 9.5},
@@ -201,7 +202,7 @@ def test_invalid_arguments_are_refused(example: Any, kwargs: dict[str, Any], mes
         {"norm": "second", "careful": False},
     ],
 )
-def test_valid_arguments_are_taken(example: Any, kwargs: dict[str, Any]) -> None:
+def test_valid_arguments_are_accepted(example: Any, kwargs: dict[str, Any]) -> None:
     group = example([Parameter(torch.ones(2))], **kwargs).param_groups[0]
 
     assert {key: group[key] for key in kwargs} == kwargs
@@ -209,9 +210,9 @@ def test_valid_arguments_are_taken(example: Any, kwargs: dict[str, Any]) -> None
 
 def test_the_message_of_a_requirement_has_the_values(tmp_path: Path) -> None:
     source = SPEC.replace("scale=hyper(0.25, gt=0, le=1)", "scale=hyper(0.25)")
-    cls = built_class(tmp_path, source)
+    cls = load_class(tmp_path, source)
 
-    assert refusal(cls, scale=-2, careful=False) == "careful=False with scale -2"
+    assert refusal_message(cls, scale=-2, careful=False) == "careful=False with scale -2"
 
 
 def test_the_docstring_describes_arguments_states_and_errors(example: Any) -> None:
@@ -242,7 +243,7 @@ def test_the_docstring_describes_arguments_states_and_errors(example: Any) -> No
 
 def test_the_text_passes_the_linter_and_the_formatter() -> None:
     """The project's own linter and formatter find nothing, and no line is too long."""
-    text = text_of(SPEC, "Example")
+    text = class_file(SPEC, "Example")
     settings = ["--config", str(ROOT / "pyproject.toml"), "--stdin-filename", "made.py", "-"]
 
     assert max(map(len, text.splitlines())) <= 100
@@ -259,10 +260,10 @@ def test_the_text_passes_the_linter_and_the_formatter() -> None:
 
 
 def test_a_derived_class_checks_its_own_range_and_calls_its_base(tmp_path: Path) -> None:
-    """The base's constructor does the rest; a narrower range is checked first."""
+    """The class checks its narrower range first; the base's constructor does the rest."""
     from optgen.optim import Adam
 
-    cls = built_class(tmp_path, DERIVED, "Bold")
+    cls = load_class(tmp_path, DERIVED, "Bold")
     group = cls([Parameter(torch.ones(2))]).param_groups[0]
 
     assert cls.__mro__[1] is Adam
@@ -271,15 +272,15 @@ def test_a_derived_class_checks_its_own_range_and_calls_its_base(tmp_path: Path)
     assert (group["lr"], group["amsgrad"], group["eps"]) == (0.1, True, 1e-8)
     assert list(group) == list(Adam([Parameter(torch.ones(2))]).param_groups[0])
     assert "amsgrad" not in inspect.signature(cls).parameters
-    assert refusal(cls, lr=2.0) == "Invalid learning rate: 2.0"
-    assert refusal(cls, eps=-1) == "Invalid epsilon value: -1"
+    assert refusal_message(cls, lr=2.0) == "Invalid learning rate: 2.0"
+    assert refusal_message(cls, eps=-1) == "Invalid epsilon value: -1"
     assert "if not 0.0 <= eps" not in (tmp_path / "__init__.py").read_text()
 
 
 def test_the_option_keywords_orders_the_arguments_it_lists(tmp_path: Path) -> None:
-    """The arguments that optgen adds, and that are not listed, follow keyword-only."""
+    """Arguments that optgen adds follow, keyword-only, if they are not listed."""
     names = ("scale", "lr", "foreach", "*", "fused", "shift", "limit", "rates", "beta", "careful")
-    cls = built_class(tmp_path, SPEC.replace('/paper"', f'/paper", keywords={(*names, "norm")}'))
+    cls = load_class(tmp_path, SPEC.replace('/paper"', f'/paper", keywords={(*names, "norm")}'))
     arguments = list(inspect.signature(cls).parameters.values())[1:]
     positional = [a.name for a in arguments if a.kind is a.POSITIONAL_OR_KEYWORD]
 

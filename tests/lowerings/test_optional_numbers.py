@@ -22,7 +22,7 @@ def test_the_constructor_checks_every_number_of_the_tuple() -> None:
         cls([Parameter(torch.ones(2))], limits=(None, float("nan")))
 
 
-def test_a_step_refuses_none_for_the_other_number() -> None:
+def test_a_step_refuses_none_for_a_number_that_is_not_optional() -> None:
     param = Parameter(torch.ones(2))
     optimizer: Any = optgen.load(name_clash_rules.Limits)([param])
     optimizer.param_groups[0]["limits"] = (1.0, None)

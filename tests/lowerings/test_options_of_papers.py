@@ -1,4 +1,4 @@
-"""Test options of published optimizers, each against the same steps written by hand."""
+"""Test options of published optimizers, each against a step written by hand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ListStep = Callable[[list[Tensor], list[Tensor], State], list[Tensor]]
 
 
 def parameters() -> list[Tensor]:
-    """Return parameters of several shapes; one of them is zero."""
+    """Return parameters of several shapes; one of them is all zeros."""
     params = random_tensors(100)
     return [*params[:-1], torch.zeros_like(params[-1])]
 
@@ -73,46 +73,48 @@ def lars_without_decay(p: Tensor, g: Tensor, state: State) -> Tensor:
 
 
 def adapted_lars(p: Tensor, g: Tensor, state: State) -> Tensor:
-    return p - 0.1 * trust(p, g, 0.0) * g
+    return p - 0.1 * lars_trust_ratio(p, g, 0.0) * g
 
 
 def clipped_lars(p: Tensor, g: Tensor, state: State) -> Tensor:
-    return p - 1e-4 * min(trust(p, g, 0.2) / 1e-4, 1) * (g + 0.2 * p)
+    return p - 1e-4 * min(lars_trust_ratio(p, g, 0.2) / 1e-4, 1) * (g + 0.2 * p)
 
 
-def trust(p: Tensor, g: Tensor, decay: float) -> float:
+def lars_trust_ratio(p: Tensor, g: Tensor, decay: float) -> float:
     """Return the trust ratio of LARS."""
     if 0 in (p.norm(), g.norm()):
         return 1.0
     return (1e-3 * p.norm() / (g.norm() + decay * p.norm() + 1e-8)).item()
 
 
-ADAPT = {"lr": 0.1, "weight_decay": 0.0, "always_adapt": True}
-ALONE: dict[str, tuple[str, Callable[[Tensor, Tensor, State], Tensor], dict[str, Any]]] = {
+ALWAYS_ADAPT = {"lr": 0.1, "weight_decay": 0.0, "always_adapt": True}
+CASES_OF_ONE_PARAMETER: dict[
+    str, tuple[str, Callable[[Tensor, Tensor, State], Tensor], dict[str, Any]]
+] = {
     "lamb, no decay": ("lamb", lamb_without_decay, {"lr": 0.1, "weight_decay": 0.0}),
-    "lamb, always": ("lamb", adapted_lamb, ADAPT),
+    "lamb, always": ("lamb", adapted_lamb, ALWAYS_ADAPT),
     "lamb, clipped": ("lamb", clipped_lamb, {"lr": 0.1, "weight_decay": 0.2, "trust_clip": True}),
     "lars, no decay": (
         "lars",
         lars_without_decay,
         {"lr": 0.1, "momentum": 0.9, "dampening": 0.2},
     ),
-    "lars, always": ("lars", adapted_lars, ADAPT),
+    "lars, always": ("lars", adapted_lars, ALWAYS_ADAPT),
     "lars, clipped": ("lars", clipped_lars, {"lr": 1e-4, "weight_decay": 0.2, "trust_clip": True}),
 }
-"""Options of rules that step each parameter alone."""
+"""Rules that step each parameter by itself, each with options and the step by hand."""
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("name", CASES_OF_ONE_PARAMETER)
 def test_a_step_with_an_option_equals_the_step_by_hand(name: str, lowering: Any) -> None:
-    spec, step_of, options = ALONE[name]
+    spec, step_of, options = CASES_OF_ONE_PARAMETER[name]
 
     def steps(params: list[Tensor], grads: list[Tensor], state: State) -> list[Tensor]:
         states = state.setdefault("states", [{} for _ in params])
-        return [step_of(*each) for each in zip(params, grads, states, strict=True)]
+        return list(map(step_of, params, grads, states))
 
-    follow(spec, steps, options, lowering)
+    assert_steps_equal(spec, steps, options, lowering)
 
 
 def prodigy(beta3: float, decay: float, bias: bool, safe: bool) -> ListStep:
@@ -162,29 +164,32 @@ def dadapt(decay: float, bias: bool) -> ListStep:
     return step
 
 
-D = {"lr": 0.5, "d0": 1e-3}
-COUPLED = {**D, "weight_decay": 0.1, "decouple": False}
-BIAS = {"use_bias_correction": True}
-ROOT = math.sqrt(0.999)
-TOGETHER: dict[str, tuple[ListStep, dict[str, Any]]] = {
-    "prodigy, default": (prodigy(ROOT, 0.0, False, False), D),
+D0 = {"lr": 0.5, "d0": 1e-3}
+COUPLED = {**D0, "weight_decay": 0.1, "decouple": False}
+BIAS_CORRECTION = {"use_bias_correction": True}
+ROOT_OF_BETA2 = math.sqrt(0.999)
+CASES_WITH_SHARED_NUMBERS: dict[str, tuple[ListStep, dict[str, Any]]] = {
+    "prodigy, default": (prodigy(ROOT_OF_BETA2, 0.0, False, False), D0),
     "prodigy, coupled": (prodigy(0.9, 0.1, False, False), COUPLED | {"beta3": 0.9}),
-    "prodigy, safe": (prodigy(ROOT, 0.0, True, True), D | BIAS | {"safeguard_warmup": True}),
-    "dadapt_adam, default": (dadapt(0.0, False), D),
-    "dadapt_adam, coupled": (dadapt(0.1, True), COUPLED | BIAS),
+    "prodigy, safe": (
+        prodigy(ROOT_OF_BETA2, 0.0, True, True),
+        D0 | BIAS_CORRECTION | {"safeguard_warmup": True},
+    ),
+    "dadapt_adam, default": (dadapt(0.0, False), D0),
+    "dadapt_adam, coupled": (dadapt(0.1, True), COUPLED | BIAS_CORRECTION),
 }
-"""Options of rules that share numbers between parameters."""
+"""Rules that share numbers between parameters, each with options and the step by hand."""
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("name", TOGETHER)
+@pytest.mark.parametrize("name", CASES_WITH_SHARED_NUMBERS)
 def test_a_step_with_shared_numbers_equals_the_step_by_hand(name: str, lowering: Any) -> None:
-    steps, options = TOGETHER[name]
-    follow(name.partition(",")[0], steps, options, lowering)
+    steps, options = CASES_WITH_SHARED_NUMBERS[name]
+    assert_steps_equal(name.partition(",")[0], steps, options, lowering)
 
 
-def follow(spec: str, steps: ListStep, options: dict[str, Any], lowering: Any) -> None:
-    """Take steps of a spec and by hand, and compare the parameters."""
+def assert_steps_equal(spec: str, steps: ListStep, options: dict[str, Any], lowering: Any) -> None:
+    """Compare the parameters after steps of a spec with those after steps by hand."""
     expected, state = parameters(), dict[str, Any]()
     params = [p.clone() for p in expected]
     optimizer = optimizer_class(spec)(params, **options)
@@ -195,8 +200,8 @@ def follow(spec: str, steps: ListStep, options: dict[str, Any], lowering: Any) -
             param.grad = grad.clone()
         with use_lowering(lowering):
             optimizer.step()
-    for param, wanted in zip(params, expected, strict=True):
-        torch.testing.assert_close(param, wanted, rtol=1e-11, atol=1e-13)
+    for param, expected_param in zip(params, expected, strict=True):
+        torch.testing.assert_close(param, expected_param, rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.sampled(2)
@@ -204,7 +209,7 @@ def follow(spec: str, steps: ListStep, options: dict[str, Any], lowering: Any) -
 def test_covariances_decay_by_the_second_beta_by_default(cls: Any) -> None:
     """The authors' default is shampoo_beta=-1, which stands for the second beta."""
 
-    def trained(**options: Any) -> Tensor:
+    def param_after_training(**options: Any) -> Tensor:
         param = random_tensors(100)[1][:3, :3].clone()
         optimizer = cls([param], **options)
         for step in range(15):
@@ -212,16 +217,16 @@ def test_covariances_decay_by_the_second_beta_by_default(cls: Any) -> None:
             optimizer.step()
         return param
 
-    by_default = trained(betas=(0.9, 0.7))
-    assert torch.equal(by_default, trained(betas=(0.9, 0.7), shampoo_beta=0.7))
-    assert not torch.equal(by_default, trained(betas=(0.9, 0.7), shampoo_beta=0.9))
+    by_default = param_after_training(betas=(0.9, 0.7))
+    assert torch.equal(by_default, param_after_training(betas=(0.9, 0.7), shampoo_beta=0.7))
+    assert not torch.equal(by_default, param_after_training(betas=(0.9, 0.7), shampoo_beta=0.9))
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", [*LOWERINGS, "capturable", "differentiable"])
 @pytest.mark.parametrize("cls", [AdafactorHF, CAME])
 def test_a_zero_gradient_in_float32_moves_nothing(cls: Any, form: Any) -> None:
-    """In float32, the product of a row's and a column's moment could be 0, and the step NaN."""
+    """In float32, the product of the moments of a row and a column could be 0, and the step NaN."""
     param = torch.ones(3, 4)
     optimizer = cls([param], **({} if form in LOWERINGS else {form: True}))
     for _ in range(3):
@@ -241,7 +246,7 @@ COUNTS: tuple[tuple[Any, str], ...] = (
 
 
 @pytest.mark.parametrize(("cls", "name"), COUNTS)
-def test_counts_are_whole_numbers(cls: Any, name: str) -> None:
+def test_counts_must_be_whole_numbers(cls: Any, name: str) -> None:
     cls([torch.ones(3, 3)], **{name: 2})
     with pytest.raises(ValueError, match=r"2\.5"):
         cls([torch.ones(3, 3)], **{name: 2.5})

@@ -14,11 +14,11 @@ from lowerings.test_whole_matrices import (
     NS,
     RULES,
     SQUARES,
-    forced,
     largest_difference,
     rule,
+    step_with,
 )
-from lowerings.test_whole_matrices import exact as exact
+from lowerings.test_whole_matrices import exact_orthogonalize as exact_orthogonalize
 from spec_files import spec_file
 from spec_texts import LR, spec
 from torch import Tensor
@@ -38,7 +38,7 @@ from optgen.spec.read_spec import read_spec
 BETAS = f"{LR}, beta=hyper(0.9, ge=0, lt=1), eps=hyper(1e-3), nesterov=flag(True)"
 MOMENTS = 'm=state("exp_avg"), v=state("exp_avg_sq")'
 
-MORE: dict[str, tuple[str, str, tuple[str, ...]]] = {
+RULES_WITH_SWEEPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     # name: states, hyperparameters, body
     "adam between products": (
         f"{MOMENTS}, {SQUARES}",
@@ -177,29 +177,35 @@ def spec_of(case: str) -> Spec:
     if case in RULES:
         text = rule(case).source
     else:
-        states, hypers, body = MORE[case]
+        states, hypers, body = RULES_WITH_SWEEPS[case]
         text = spec(*body, states=states, hypers=hypers)
     return Spec("Random", text, "<drawn>", 1)  # as the fuzzer names a rule
 
 
 CASES = (
-    *("roots", "every other step", "swapped and copied", "values of others", "equal products"),
-    *("permuted", "a permutation is stored before use", "flags and answers", "newton schulz"),
-    *MORE,
+    *(
+        "roots",
+        "every other step",
+        "swapped and copied",
+        "values of other states",
+        "equal products",
+    ),
+    *("permuted", "a permutation is stored before use", "flags and facts", "newton schulz"),
+    *RULES_WITH_SWEEPS,
 )
 IN_FLOAT32 = ("roots", "adam between products")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def kernels() -> Iterator[None]:
-    """Compile the sweeps of all rules together."""
+    """Compile the sweeps of all cases together, and use these kernels in every test."""
     rules = [built.load(spec_of(case).source) for case in CASES]
-    for each in rules:
-        each.types = dtype_variants.bits_of_dtypes([torch.float64])
+    for loaded_rule in rules:
+        loaded_rule.types = dtype_variants.bits_of_dtypes([torch.float64])
     for case in IN_FLOAT32:
         rules[CASES.index(case)].types = built.TYPES
     built.compile_together(rules)
-    assert not [each.refused_by_cpp for each in rules if each.refused_by_cpp]
+    assert not [r.refused_by_cpp for r in rules if r.refused_by_cpp]
     with built.batch_kernels(rules):
         yield
 
@@ -207,106 +213,109 @@ def kernels() -> Iterator[None]:
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", CASES)
 def test_float64_agrees_with_the_oracle(case: str) -> None:
-    assert largest_difference(spec_of(case), forced("fused_cpu"), torch.float64) < 1e-11
+    assert largest_difference(spec_of(case), step_with("fused_cpu"), torch.float64) < 1e-11
 
 
-@pytest.mark.parametrize("case", MORE)
+@pytest.mark.parametrize("case", RULES_WITH_SWEEPS)
 def test_the_other_arm_agrees_with_the_oracle(case: str) -> None:
     flags = {"nesterov": "under a flag" in case}
-    assert largest_difference(spec_of(case), forced("fused_cpu"), torch.float64, **flags) < 1e-11
+    assert largest_difference(spec_of(case), step_with("fused_cpu"), torch.float64, **flags) < 1e-11
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 0.15)])
 @pytest.mark.parametrize("case", IN_FLOAT32)
 def test_other_dtypes_are_near_the_oracle(case: str, dtype: torch.dtype, bound: float) -> None:
-    assert largest_difference(spec_of(case), forced("fused_cpu"), dtype) < bound
+    assert largest_difference(spec_of(case), step_with("fused_cpu"), dtype) < bound
 
 
-def test_sixteen_bits_are_rounded_once() -> None:
+def test_values_round_to_sixteen_bits_only_when_stored() -> None:
     """All statements compute in float32; only the stored values are rounded to 16 bits."""
-    found, wanted = (
-        _param_after_four_steps(lowering, torch.bfloat16) for lowering in ("fused_cpu", "foreach")
+    found, expected = (
+        param_after_four_steps(lowering, torch.bfloat16) for lowering in ("fused_cpu", "foreach")
     )
-    assert torch.equal(found, wanted)
+    assert torch.equal(found, expected)
 
 
 def test_maximize_agrees_with_foreach() -> None:
-    found, wanted = (
-        _param_after_four_steps(name, torch.float64, maximize=True)
+    found, expected = (
+        param_after_four_steps(name, torch.float64, maximize=True)
         for name in ("fused_cpu", "foreach")
     )
-    assert torch.allclose(found, wanted, rtol=1e-13)
+    assert torch.allclose(found, expected, rtol=1e-13)
 
 
-def _param_after_four_steps(lowering: str, dtype: torch.dtype, **flags: bool) -> Tensor:
-    """Return the parameter after four steps."""
-    param = _random((5, 4), 1).to(dtype).requires_grad_()
+def param_after_four_steps(lowering: str, dtype: torch.dtype, **flags: bool) -> Tensor:
+    """Return the parameter of "adam between products" after four steps."""
+    param = random_tensor((5, 4), 1).to(dtype).requires_grad_()
     optimizer = optgen.load(spec_of("adam between products"))([param], **flags)
     for number in range(4):
-        param.grad = _random((5, 4), 2 + number).to(dtype)
-        forced(lowering)(optimizer)
+        param.grad = random_tensor((5, 4), 2 + number).to(dtype)
+        step_with(lowering)(optimizer)
     return param.detach()
 
 
-def _random(shape: tuple[int, ...], seed: int) -> Tensor:
+def random_tensor(shape: tuple[int, ...], seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_gradients_stay_as_they_are() -> None:
-    params = [_random((4, 3), 1).requires_grad_()]
-    grad = params[0].grad = _random((4, 3), 2)
+def test_a_step_does_not_change_gradients() -> None:
+    params = [random_tensor((4, 3), 1).requires_grad_()]
+    grad = params[0].grad = random_tensor((4, 3), 2)
     optimizer = optgen.load(spec_of("words in branches in branches"))(params, maximize=True)
-    forced("fused_cpu")(optimizer)
+    step_with("fused_cpu")(optimizer)
     assert params[0].grad is grad
-    assert torch.equal(grad, _random((4, 3), 2))
+    assert torch.equal(grad, random_tensor((4, 3), 2))
 
 
 @pytest.mark.parametrize("case", ["adam between products", "old values of what a sweep writes"])
 def test_any_memory_layout_agrees_with_foreach(case: str) -> None:
     """One parameter is transposed, the other has gaps and a gradient that repeats one number."""
-    finals = []
+    final_params = []
     for lowering in ("fused_cpu", "foreach"):
-        params = [_random((4, 3), 1).mT.contiguous().mT.requires_grad_(), _random((6, 4), 3)]
+        params = [
+            random_tensor((4, 3), 1).mT.contiguous().mT.requires_grad_(),
+            random_tensor((6, 4), 3),
+        ]
         params[1] = params[1][::2].requires_grad_()
         optimizer = optgen.load(spec_of(case))(params)
         for number in range(3):
-            params[0].grad = _random((4, 3), number)
-            params[1].grad = _random((1, 1), number).expand(3, 4)
-            forced(lowering)(optimizer)
-        finals.append(torch.cat([param.detach().flatten() for param in params]))
-    assert torch.allclose(finals[0], finals[1], rtol=1e-12, atol=1e-14)
+            params[0].grad = random_tensor((4, 3), number)
+            params[1].grad = random_tensor((1, 1), number).expand(3, 4)
+            step_with(lowering)(optimizer)
+        final_params.append(torch.cat([param.detach().flatten() for param in params]))
+    assert torch.allclose(final_params[0], final_params[1], rtol=1e-12, atol=1e-14)
 
 
-def test_empty_parameters_are_stepped() -> None:
+def test_empty_parameters_take_a_step() -> None:
     params = [torch.zeros(0, 3).requires_grad_(), torch.zeros(2, 0, 4).requires_grad_()]
     for param in params:
         param.grad = torch.zeros_like(param)
     optimizer = optgen.load(spec_of("adam between products"))(params)
-    forced("fused_cpu")(optimizer)
+    step_with("fused_cpu")(optimizer)
     assert optimizer.state[params[0]]["left"].shape == (0, 0)
     assert not optimizer.state[params[1]]["right"].any()
 
 
 def test_fused_cpp_is_the_default_on_the_cpu() -> None:
-    params = [_random((4, 3), 1).requires_grad_()]
-    params[0].grad = _random((4, 3), 2)
+    params = [random_tensor((4, 3), 1).requires_grad_()]
+    params[0].grad = random_tensor((4, 3), 2)
     optimizer = optgen.load(spec_of("adam between products"))(params)
     optimizer.step()
-    wanted = "group 0: fused C++: CPU tensors, float64; torch computes the matrices"
-    assert optgen.explain(optimizer) == wanted
+    expected = "group 0: fused C++: CPU tensors, float64; torch computes the matrices"
+    assert optgen.explain(optimizer) == expected
 
 
 def test_a_copy_steps_as_its_original() -> None:
-    params = [_random((4, 3), 1).requires_grad_()]
+    params = [random_tensor((4, 3), 1).requires_grad_()]
     optimizer = optgen.load(spec_of("adam between products"))(params)
-    finals = []
-    for each in (optimizer, copy.deepcopy(optimizer)):
-        (param,) = each.param_groups[0]["params"]
+    final_params = []
+    for stepped in (optimizer, copy.deepcopy(optimizer)):
+        (param,) = stepped.param_groups[0]["params"]
         for number in range(3):
-            param.grad = _random((4, 3), number)
-            forced("fused_cpu")(each)
-        finals.append(param.detach())
-    assert torch.equal(*finals)
+            param.grad = random_tensor((4, 3), number)
+            step_with("fused_cpu")(stepped)
+        final_params.append(param.detach())
+    assert torch.equal(*final_params)
 
 
 def test_equal_sweeps_share_a_function() -> None:
@@ -315,64 +324,66 @@ def test_equal_sweeps_share_a_function() -> None:
     body = ("m = m + g", "p = p - lr * m", "if factored(p):", "    L = L + p @ transpose(g)")
     (algorithm,) = read_spec(Spec("Made", spec(*body, states=states), "made.py", 1))
     outlined = outline_sweeps(algorithm)
-    calls = [_called_sweeps(plan) for plan in outlined.plans]
+    calls = [called_sweeps(plan) for plan in outlined.plans]
     assert len(outlined.plans) == 2
     assert len(outlined.functions) < sum(map(len, calls))
 
 
-def _called_sweeps(plan: Plan) -> list[str]:
-    return [s.target.name for s in assigns(plan.sweeps[0].body) if s.target.name[:5] == "sweep"]
+def called_sweeps(plan: Plan) -> list[str]:
+    return [
+        s.target.name for s in assigns(plan.sweeps[0].body) if s.target.name.startswith("sweep")
+    ]
 
 
-def test_state_that_is_read_and_written_goes_through_memory_once() -> None:
+def test_a_state_that_is_read_and_written_goes_through_memory_once() -> None:
     """The second moment and the quotient that reads it are one sweep, which waits for a product."""
     (algorithm,) = read_spec(spec_file("soap"))
     factored = outline_sweeps(algorithm).plans[0]
     (call,) = (
         stmt.value
         for stmt in assigns(factored.sweeps[0].body)
-        if stmt.target.name.startswith("sweep") and "exp_avg_sq" in _names_read(stmt)
+        if stmt.target.name.startswith("sweep") and "exp_avg_sq" in names_read(stmt)
     )
     assert isinstance(call, Call)
     assert len(call.args) == 6  # three lists and three numbers
 
 
-def _names_read(stmt: Assign) -> set[str]:
+def names_read(stmt: Assign) -> set[str]:
     return {ref.name for ref in refs(stmt.value)}
 
 
-def with_parts(parts: int) -> Spec:
-    """Return a rule with one sweep more than parts."""
-    body = [f"m = {n}.5 * m + g * 2 - p @ transpose(m) @ g" for n in range(parts)]
+def rule_with_products(products: int) -> Spec:
+    """Return a rule with one sweep more than it has statements with products of matrices."""
+    body = [f"m = {n}.5 * m + g * 2 - p @ transpose(m) @ g" for n in range(products)]
     text = spec(MATRIX, *body, "p = p - lr * m @ transpose(m) @ m", states='m=state("m")')
     return Spec("Made", text, "made.py", 1)
 
 
-@pytest.mark.parametrize(("parts", "sweeps"), [(3, 4), (MOST_FUNCTIONS, 0)])
-def test_a_rule_with_very_many_parts_stays_unfused(parts: int, sweeps: int) -> None:
-    (algorithm,) = read_spec(with_parts(parts))
+@pytest.mark.parametrize(("products", "sweeps"), [(3, 4), (MOST_FUNCTIONS, 0)])
+def test_a_rule_with_too_many_sweeps_is_not_outlined(products: int, sweeps: int) -> None:
+    (algorithm,) = read_spec(rule_with_products(products))
     assert len(outline_sweeps(algorithm).functions) == sweeps
 
 
 def test_the_reason_of_an_unfused_step_names_the_limit() -> None:
-    """The words of linear algebra are no reason: rules with fewer sweeps have them too."""
-    params = [_random((3, 4), 1).requires_grad_()]
-    params[0].grad = _random((3, 4), 2)
+    """Words of linear algebra are not the reason, because rules with fewer sweeps have them too."""
+    params = [random_tensor((3, 4), 1).requires_grad_()]
+    params[0].grad = random_tensor((3, 4), 2)
     reason = "the rule needs 17 sweeps between matrix words, more than 16"
-    cls = optgen.load(with_parts(MOST_FUNCTIONS))
+    cls = optgen.load(rule_with_products(MOST_FUNCTIONS))
     assert str(optgen.explain(cls(params))).endswith(reason)
     with pytest.raises(RuntimeError, match=reason):
         cls(params, fused=True).step()
 
 
-def test_a_rule_that_waits_for_other_parameters_has_no_sweeps() -> None:
+def test_a_rule_that_reduces_over_parameters_has_no_outlined_sweeps() -> None:
     body = ("n = norm(g, over='all')", "p = p - lr * g @ transpose(g) @ g / (1 + n)")
     (algorithm,) = read_spec(Spec("Made", spec(MATRIX, *body), "made.py", 1))
     assert not outline_sweeps(algorithm).functions
 
 
 @pytest.mark.parametrize("case", ["adam between products", "orthogonalized under a flag"])
-def test_the_text(case: str, golden: Golden) -> None:
+def test_code_is_printed_as_recorded(case: str, golden: Golden) -> None:
     (algorithm,) = read_spec(spec_of(case))
     ruff = emit.find_ruff()
     golden.check(emit.render(algorithm, OUTLINED, ruff), "outlined")

@@ -1,8 +1,8 @@
-"""Test rules with reductions and matrix ops in the for-loop and foreach, called with one bucket."""
+"""Test the for-loop's and foreach's functions for rules with reductions and matrix ops."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from inspect import signature
 from typing import Any
@@ -23,7 +23,7 @@ from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
 from optgen.lowerings.lowering import Lowering
 from optgen.passes.plan import plans
-from optgen.passes.specialize_shape import facts_asked
+from optgen.passes.specialize_shape import facts_read
 from optgen.runtime.eager import elements_at_once
 
 FORMS = {
@@ -34,8 +34,8 @@ FORMS = {
 }
 SHAPES = ((), (6,), (5, 7), (7, 5), (3, 2, 4), (2, 3, 2, 1), (2, 0))
 MOMENTUM = {"momentum": 0.9}
-"""Without it, LARS has no state."""
-CHANGES: tuple[dict[str, Any], ...] = (
+"""Without momentum, LARS has no state."""
+SETTINGS: tuple[dict[str, Any], ...] = (
     MOMENTUM,
     {**MOMENTUM, "weight_decay": 0.3, "maximize": True},
 )
@@ -46,7 +46,7 @@ CHANGES: tuple[dict[str, Any], ...] = (
     [("CAME", FOREACH), ("LAMB", FORLOOP), ("LARS", FOREACH)],
     ids=["CAME-foreach", "LAMB-forloop", "LARS-foreach"],
 )
-def test_text(name: str, lowering: Lowering, golden: Golden) -> None:
+def test_code_is_printed_as_recorded(name: str, lowering: Lowering, golden: Golden) -> None:
     golden.check(emit.render(WITH_PHASES[name], lowering, emit.find_ruff()))
 
 
@@ -60,39 +60,46 @@ def test_a_bucket_takes_the_steps_of_its_rule(
     if in_blocks:
         monkeypatch.setattr(elements_at_once, "CPU_ELEMENTS", 4)
     algorithm = WITH_PHASES[name]
-    module = imported(name, FORMS[form][0])
+    module = functions_of(name, FORMS[form][0])
+    for shape in shapes_for(algorithm, form):
+        for settings in SETTINGS[1:] if in_blocks else SETTINGS:
+            assert_steps_of_the_rule(algorithm, module, FORMS[form][1], shape, settings)
+
+
+def shapes_for(algorithm: Algorithm, form: str) -> Iterable[tuple[int, ...]]:
+    """Return shapes of parameters that a form of a rule takes.
+
+    Shards need an axis. A rule with one phase has no form for shards.
+    """
     shapes = ((5, 7), (7, 5)) if algorithm.requires else SHAPES
-    # the functional form has no empty tensors
-    shapes = shapes[:-1] if form == "functional" else shapes
-    # a 0-dim tensor has no shards
-    for shape in shapes[1:] if form == "sharded" and not algorithm.requires else shapes:
-        if form == "sharded" and not is_cut(algorithm, shape):
-            continue  # shards are stepped as whole tensors are
-        for change in CHANGES[in_blocks:]:
-            assert_steps_of_the_rule(algorithm, module, FORMS[form][1], shape, change)
+    if form == "functional":
+        return (shape for shape in shapes if 0 not in shape)
+    if form == "sharded":
+        return (shape for shape in shapes if shape and is_cut(algorithm, shape))
+    return shapes
 
 
 def is_cut(algorithm: Algorithm, shape: tuple[int, ...]) -> bool:
     """Tell whether the rule has several phases for parameters of this shape."""
-    known = properties_of(torch.zeros(shape))
-    return any(p.is_cut for p in plans(algorithm) if p.facts.items() <= known.items())
+    properties = properties_of(torch.zeros(shape))
+    return any(p.is_cut for p in plans(algorithm) if p.facts.items() <= properties.items())
 
 
 @cache
-def imported(name: str, lowering: Lowering) -> dict[str, Any]:
-    """Return the names of a generated file; its `orthogonalize` computes in its operand's dtype."""
+def functions_of(name: str, lowering: Lowering) -> dict[str, Any]:
+    """Return the functions of a generated file, with an `orthogonalize` in its operand's dtype."""
     module: dict[str, Any] = {}
     text = emit.render(WITH_PHASES[name], lowering, None)
     exec(compile(text, lowering.filename, "exec"), module)
     if "orthogonalize" in module:
-        module["orthogonalize"] = in_full_precision
+        module["orthogonalize"] = orthogonalize_in_own_dtype
     return module
 
 
-def in_full_precision(
+def orthogonalize_in_own_dtype(
     tensors: list[Tensor], coefficients: Any, steps: float, eps: float
 ) -> list[Tensor]:
-    """Return `orthogonalize` of matrices, computed in their dtype instead of bfloat16."""
+    """Return the orthogonalized matrices, computed in their dtype instead of bfloat16."""
     number = torch.tensor(eps, dtype=torch.float64)
     meaning: Callable[..., Tensor] = OPS["orthogonalize"].meaning
     return [meaning(x, coefficients, steps, number) for x in tensors]
@@ -103,34 +110,45 @@ def assert_steps_of_the_rule(
     module: dict[str, Any],
     name: str,
     shape: tuple[int, ...],
-    change: dict[str, Any],
+    settings: dict[str, Any],
 ) -> None:
-    """Compare three steps of a bucket of three parameters of one shape with the rule."""
+    """Compare three steps of a bucket with the rule. Its three parameters have one shape."""
     generator = torch.Generator().manual_seed(len(shape))
 
     def random() -> list[Tensor]:
         return [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(3)]
 
-    hypers = {h.name: change.get(h.name, h.default) for h in algorithm.hypers}
+    hypers = {h.name: settings.get(h.name, h.default) for h in algorithm.hypers}
     params = random()
-    existing = [s for s in algorithm.states if exists(s, {**hypers, **properties_of(params[0])})]
-    starts = {s.key: hypers.get(s.init, s.init) for s in existing}
-    states = {s.key: [initial(s.shape, p) + starts[s.key] for p in params] for s in existing}
+    existing_states = [
+        s for s in algorithm.states if exists(s, {**hypers, **properties_of(params[0])})
+    ]
+    starts = {s.key: hypers.get(s.init, s.init) for s in existing_states}
+    states = {
+        s.key: [zeros_of_shape(s.shape, p) + starts[s.key] for p in params] for s in existing_states
+    }
     steps = [torch.zeros(()) for _ in params] if algorithm.step else []
     expected: list[tuple[Tensor, dict[str, Any]]] = [(p.clone(), {}) for p in params]
-    maximize = change.get("maximize", False)
+    maximize = settings.get("maximize", False)
     update = update_for(algorithm, module, name, params[0])
     extra = {"capturable": False} if "functional" in name else {}
     lists = [*states.values(), *([steps] if steps else [])]
-    accepted = signature(update).parameters
-    fresh_flags = [name for name in accepted if name.startswith("fresh_")]
-    accepted_hypers = {name: value for name, value in hypers.items() if name in accepted}
+    parameters_of_update = signature(update).parameters
+    fresh_flags = [name for name in parameters_of_update if name.startswith("fresh_")]
+    hypers_of_update = {
+        name: value for name, value in hypers.items() if name in parameters_of_update
+    }
     for step in range(3):
         grads = random()
         fresh = dict.fromkeys(fresh_flags, step == 0)
-        options = {**accepted_hypers, "maximize": maximize, **extra, **fresh}
+        options = {**hypers_of_update, "maximize": maximize, **extra, **fresh}
         if name == "update_sharded":
-            shapes = ["like", "like", *(s.shape for s in existing), *["scalar"] * bool(steps)]
+            shapes = [
+                "like",
+                "like",
+                *(s.shape for s in existing_states),
+                *["scalar"] * bool(steps),
+            ]
             axis = (step + len(hypers)) % len(shape)
             step_on_shards(update, axis, shapes, [params, grads, *lists], **options)
         else:
@@ -147,8 +165,8 @@ def assert_steps_of_the_rule(
 
 def update_for(algorithm: Algorithm, module: dict[str, Any], name: str, param: Tensor) -> Any:
     """Return the function of a generated file for parameters of this shape."""
-    known = properties_of(param)
-    facts = (fact if known[fact] else f"not_{fact}" for fact in facts_asked(algorithm))
+    properties = properties_of(param)
+    facts = (fact if properties[fact] else f"not_{fact}" for fact in facts_read(algorithm))
     return module["_".join((name, *facts))]
 
 
@@ -156,7 +174,7 @@ def assert_near(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-11, equal_nan=True)
 
 
-def initial(shape: str, param: Tensor) -> Tensor:
+def zeros_of_shape(shape: str, param: Tensor) -> Tensor:
     """Return zeros of a state's shape."""
     assert shape in ("like", "row", "col", "scalar")
     if shape == "scalar":

@@ -13,7 +13,7 @@ import pytest
 import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
 from lowerings.oracle_steps import SHAPE, random_tensors, steps_beside_the_oracle
-from lowerings.test_phases import in_full_precision
+from lowerings.test_phases import orthogonalize_in_own_dtype
 from parity.cases import LOWERINGS
 from spec_files import spec_file
 from torch import Tensor
@@ -26,7 +26,7 @@ from optgen.spec import Spec
 
 FORMS = LOWERINGS if INTERPRETED else (*LOWERINGS, "differentiable", "capturable")
 STOCHASTIC = spec_file("stochastic_adamw")
-NARROW = (torch.bfloat16, torch.float16)
+NARROW_DTYPES = (torch.bfloat16, torch.float16)
 
 NOISE = '''from optgen.spec import *
 
@@ -54,7 +54,7 @@ def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
 
-def noise(op: str) -> Spec:
+def noise_spec(op: str) -> Spec:
     """Return the spec of `Noise` with this random op."""
     return Spec("Noise", NOISE.replace("random(", f"{op}("), "noise.py", 1)
 
@@ -63,8 +63,8 @@ def noise(op: str) -> Spec:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("op", RANDOM_OPS)
-def test_numbers_are_those_of_the_rule(op: str, dtype: torch.dtype, form: str) -> None:
-    spec = noise(op)
+def test_random_numbers_equal_those_of_the_oracle(op: str, dtype: torch.dtype, form: str) -> None:
+    spec = noise_spec(op)
     for seed in (7, 2**24 + 3):
         for step in steps_beside_the_oracle(spec, form, dtype, count=3, seed=seed):
             for key in "ab":
@@ -99,8 +99,8 @@ def test_a_rule_that_draws_may_reduce(dtype: torch.dtype, form: str) -> None:
         for key in ("m", "largest"):
             found, expected = step.state[key].double(), step.expected_state[key]
             torch.testing.assert_close(found, expected, rtol=2 * eps, atol=1e-6)
-        same = (step.param.double() == step.expected_param).double().mean()
-        assert same > (0.998 if dtype == torch.bfloat16 else 0.0)
+        equal_fraction = (step.param.double() == step.expected_param).double().mean()
+        assert equal_fraction > (0.998 if dtype == torch.bfloat16 else 0.0)
         torch.testing.assert_close(
             step.param.double(), step.expected_param, rtol=2 * eps, atol=1e-6
         )
@@ -153,10 +153,10 @@ def Whole(
     c = u - (q - p)
     p = rounded_at_random(q + lr * a, random16(seed, 5))
 '''
-BESIDE_MATRICES = {"Axes": AXES, "Word": WORD, "Whole": WHOLE}
+RULES_WITH_MATRICES = {"Axes": AXES, "Word": WORD, "Whole": WHOLE}
 RULES_AND_DTYPES = [
     (name, dtype)
-    for name in BESIDE_MATRICES
+    for name in RULES_WITH_MATRICES
     # Fused kernels round the operand of a matrix op to the parameter's dtype.
     for dtype in (torch.float64, torch.float32 if name == "Word" else torch.bfloat16)
 ]
@@ -169,16 +169,16 @@ def test_a_rule_that_draws_may_have_rows_and_matrices(
     name: str, dtype: torch.dtype, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if (name, form) in (("Whole", "fused_triton"), ("Word", "capturable")):
-        pytest.skip("no Triton kernel has whole matrices; the exact op reads a number of a tensor")
-    monkeypatch.setattr("optgen.runtime.matrix_ops.orthogonalize", in_full_precision)
-    spec, eps = Spec(name, BESIDE_MATRICES[name], f"{name}.py", 1), torch.finfo(dtype).eps
+        pytest.skip("no Triton kernel has whole matrices; the exact op reads a tensor on the host")
+    monkeypatch.setattr("optgen.runtime.matrix_ops.orthogonalize", orthogonalize_in_own_dtype)
+    spec, eps = Spec(name, RULES_WITH_MATRICES[name], f"{name}.py", 1), torch.finfo(dtype).eps
     for step in steps_beside_the_oracle(spec, form, dtype, count=3, shape=(21, 34)):
         assert torch.equal(step.state["a"].float(), step.expected_state["a"].float())
         for key in step.state.keys() - {"a", "step", "stream"}:
             found, expected = step.state[key].double(), step.expected_state[key]
             torch.testing.assert_close(found, expected, rtol=4 * eps, atol=4 * eps)
-        same = (step.param.double() == step.expected_param).double().mean()
-        assert same > (0.99 if dtype == torch.bfloat16 else 0.0)
+        equal_fraction = (step.param.double() == step.expected_param).double().mean()
+        assert equal_fraction > (0.99 if dtype == torch.bfloat16 else 0.0)
         torch.testing.assert_close(
             step.param.double(), step.expected_param, rtol=2 * eps, atol=1e-6
         )
@@ -189,7 +189,7 @@ def test_a_rule_that_draws_may_have_rows_and_matrices(
 @pytest.mark.parametrize(
     "size", [(5000, 3), (3, 5000), (300, 2100), (70, 9000), (2, 70, 60), (40, 9, 7)], ids=str
 )
-def test_numbers_beside_rows_and_columns_are_those_of_the_for_loop(
+def test_fused_cpu_draws_the_numbers_of_the_for_loop_beside_rows_and_columns(
     size: tuple[int, ...], dtype: torch.dtype
 ) -> None:
     results = []
@@ -205,7 +205,7 @@ def test_numbers_beside_rows_and_columns_are_those_of_the_for_loop(
     torch.testing.assert_close(results[0][1], results[1][1])
 
 
-UNUSUAL = {
+STATEMENTS_THAT_ONCE_FAILED = {
     "a sum of random numbers alone": ("p = p - lr * g * mean(random(seed, 2))",),
     "a sweep over random numbers before another": (
         *("x = random(seed, t)", "low = a <= m", "a = 0.5 * a", "e = mean(x)", "m = 0.5 * m"),
@@ -223,13 +223,13 @@ UNUSUAL = {
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("case", UNUSUAL)
+@pytest.mark.parametrize("case", STATEMENTS_THAT_ONCE_FAILED)
 def test_statements_that_once_failed_agree_with_the_oracle(
     case: str, dtype: torch.dtype, form: str
 ) -> None:
-    body = "\n    ".join(UNUSUAL[case])
-    used = [f'{name}=state("{name}")' for name in "am" if re.search(rf"\b{name}\b", body)]
-    inputs = ", ".join(["p, g, t, /", *used, "*, lr=hyper(0.1)", "seed=hyper(3)"])
+    body = "\n    ".join(STATEMENTS_THAT_ONCE_FAILED[case])
+    states = [f'{name}=state("{name}")' for name in "am" if re.search(rf"\b{name}\b", body)]
+    inputs = ", ".join(["p, g, t, /", *states, "*, lr=hyper(0.1)", "seed=hyper(3)"])
     if "seed" not in body:
         inputs = inputs.replace("t, /", "/").removesuffix(", seed=hyper(3)")
     text = (
@@ -256,11 +256,11 @@ def Three(p, g, t, /, m=state("m"), *, lr=hyper(0.1)):
 @outside_interpreter
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", [(17,), (100,), (333, 1001), (1500, 2000)])
-@pytest.mark.parametrize("reduced", ["", " * norm(g)"])
+@pytest.mark.parametrize("factor", ["", " * norm(g)"])
 def test_strips_draw_the_numbers_of_the_whole_tensor(
-    reduced: str, size: tuple[int, ...], dtype: torch.dtype
+    factor: str, size: tuple[int, ...], dtype: torch.dtype
 ) -> None:
-    text = THREE_STREAMS.replace("lr * g", f"lr * g{reduced}")
+    text = THREE_STREAMS.replace("lr * g", f"lr * g{factor}")
     averages = []
     for lowering in ("forloop", "fused_cpu"):
         param = torch.zeros(size, dtype=dtype, requires_grad=True)
@@ -273,11 +273,12 @@ def test_strips_draw_the_numbers_of_the_whole_tensor(
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("dtype", NARROW_DTYPES)
 def test_stochastic_adamw_steps_as_its_rule(dtype: torch.dtype, form: str) -> None:
     for step in steps_beside_the_oracle(STOCHASTIC, form, dtype, lr=1e-3, seed=3):
-        same = (step.param.double() == step.expected_param).double().mean()
-        assert same > 0.999  # float32 arithmetic moves a few values across a boundary of rounding
+        equal_fraction = (step.param.double() == step.expected_param).double().mean()
+        # Float32 arithmetic moves a few values across a boundary of rounding.
+        assert equal_fraction > 0.999
         assert step.param.dtype == dtype
 
 
@@ -302,10 +303,10 @@ def plain_stochastic_adamw(param: Tensor, grads: list[Tensor], lr: float, seed: 
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_stochastic_adamw_is_the_published_algorithm(lowering: str) -> None:
+def test_stochastic_adamw_equals_the_published_algorithm(lowering: str) -> None:
     start, *grads = random_tensors(5 if INTERPRETED else 16, torch.bfloat16)
     start = start + start.sign()
-    param = trained(start, grads, lowering, lr=1e-3, weight_decay=0.01, seed=5)
+    param = param_after_training(start, grads, lowering, lr=1e-3, weight_decay=0.01, seed=5)
 
     plain = plain_stochastic_adamw(start, grads, 1e-3, 5)
 
@@ -321,16 +322,18 @@ def test_stochastic_rounding_is_unbiased(lowering: str) -> None:
     """
     steps = 4 if INTERPRETED else 20
     start, grad = torch.ones(20_000).bfloat16(), torch.ones(20_000).bfloat16()
-    param = trained(start, [grad] * steps, lowering, lr=1e-4, weight_decay=0.0, seed=1)
+    param = param_after_training(start, [grad] * steps, lowering, lr=1e-4, weight_decay=0.0, seed=1)
 
     # Each step moves by 1e-4, a fortieth of the distance to the number below.
     exact, spacing = 1 - steps * 1e-4, 2**-8
-    spread = ((1 - exact) * spacing) ** 0.5  # of one parameter
+    standard_deviation = ((1 - exact) * spacing) ** 0.5  # of one parameter
     assert len(param.unique()) > 1
-    assert abs(param.double().mean().item() - exact) < 4 * spread / 20_000**0.5
+    assert abs(param.double().mean().item() - exact) < 4 * standard_deviation / 20_000**0.5
 
 
-def trained(start: Tensor, grads: list[Tensor], lowering: str, **hypers: Any) -> Tensor:
+def param_after_training(
+    start: Tensor, grads: list[Tensor], lowering: str, **hypers: Any
+) -> Tensor:
     """Return StochasticAdamW's parameter after one step for each gradient."""
     param = torch.nn.Parameter(start.clone())
     optimizer = optgen.load(STOCHASTIC)([param], **hypers)
@@ -342,7 +345,7 @@ def trained(start: Tensor, grads: list[Tensor], lowering: str, **hypers: Any) ->
 
 
 @contextmanager
-def threads(count: int) -> Iterator[None]:
+def torch_threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -355,9 +358,9 @@ def threads(count: int) -> Iterator[None]:
 def test_bits_are_the_same_for_any_number_of_threads() -> None:
     found = []
     for count in (1, 2, 3):
-        with threads(count):
+        with torch_threads(count):
             start, grad = random_tensors(2, torch.bfloat16, shape=(700, 1001))
-            found.append(trained(start, [grad, grad], "fused_cpu"))
+            found.append(param_after_training(start, [grad, grad], "fused_cpu"))
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
 
@@ -366,17 +369,17 @@ def test_bits_are_the_same_for_any_number_of_threads() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("op", RANDOM_OPS)
 def test_numbers_do_not_depend_on_the_order_of_memory(op: str, dtype: torch.dtype) -> None:
-    """An element's number depends on its index in the tensor, not on its place in memory."""
-    spec = noise(op)
+    """An element's random number depends on its index in the tensor, not on its address."""
+    spec = noise_spec(op)
     grad = torch.zeros(6, 70, dtype=dtype)
     for lowering in LOWERINGS:
         expected = None
-        for make in (
+        for change_layout in (
             Tensor.contiguous,
             lambda x: x.t().contiguous().t(),
             lambda x: x.repeat_interleave(2, 1)[:, ::2],
         ):
-            param = torch.nn.Parameter(make(torch.ones(6, 70, dtype=dtype)))
+            param = torch.nn.Parameter(change_layout(torch.ones(6, 70, dtype=dtype)))
             optimizer = optgen.load(spec)([param])
             param.grad = grad
             with use_lowering(lowering):
@@ -385,7 +388,7 @@ def test_numbers_do_not_depend_on_the_order_of_memory(op: str, dtype: torch.dtyp
             torch.testing.assert_close(param.detach(), expected, rtol=0, atol=0)
 
 
-def copied(optimizer: torch.optim.Optimizer, params: list[Any], method: str) -> Any:
+def continued_optimizer(optimizer: torch.optim.Optimizer, params: list[Any], method: str) -> Any:
     """Return an optimizer that continues from a checkpoint, or from a copy."""
     if method == "deepcopy":
         return copy.deepcopy(optimizer)
@@ -412,15 +415,15 @@ def test_a_resumed_run_has_the_same_bits(lowering: str, method: str) -> None:
 
     for grad in grads[:4]:
         step(optimizer, grad)
-    others = [torch.nn.Parameter(param.detach().clone()) for param in params]
-    resumed = copied(optimizer, others, method)
+    copies = [torch.nn.Parameter(param.detach().clone()) for param in params]
+    resumed = continued_optimizer(optimizer, copies, method)
     for grad in grads[4:]:
         step(optimizer, grad)
         step(resumed, grad)
 
-    again = resumed.param_groups[0]["params"]
-    assert all(torch.equal(a, b) for a, b in zip(params, again, strict=True))
-    assert not torch.equal(params[0], params[1])  # equal but for their streams
+    resumed_params = resumed.param_groups[0]["params"]
+    assert all(torch.equal(a, b) for a, b in zip(params, resumed_params, strict=True))
+    assert not torch.equal(params[0], params[1])  # only their streams differ
 
 
 @outside_interpreter
@@ -428,8 +431,8 @@ def test_a_parameter_keeps_its_stream() -> None:
     """A stream is the parameter's index among all groups, with or without a gradient."""
     params = [torch.nn.Parameter(torch.ones(SHAPE).bfloat16()) for _ in range(4)]
     optimizer = optgen.load(STOCHASTIC)([{"params": params[:2]}, {"params": params[2:3]}])
-    for round_ in ((1, 2), (0, 1, 2)):
-        for index in round_:
+    for indices_with_gradient in ((1, 2), (0, 1, 2)):
+        for index in indices_with_gradient:
             params[index].grad = torch.ones_like(params[index])
         optimizer.step()
         optimizer.zero_grad()
@@ -449,18 +452,18 @@ def test_state_that_init_state_creates_has_the_same_streams() -> None:
 
 
 @outside_interpreter
-def test_an_infinite_seed_is_seed_0() -> None:
+def test_an_infinite_seed_draws_as_seed_0() -> None:
     found = []
     for seed in (0, torch.inf):
         for lowering in LOWERINGS:
             start, grad = random_tensors(2, torch.bfloat16)
-            found.append(trained(start, [grad], lowering, seed=seed))
+            found.append(param_after_training(start, [grad], lowering, seed=seed))
     for index, param in enumerate(found[: len(LOWERINGS)]):
         assert torch.equal(param, found[index + len(LOWERINGS)])
 
 
 ENDS = (0, 2**-133, 3 * 2**-133, 2**-126, 2**-125, 1, 3 * 2**125, 2**128 - 2**120, torch.inf)
-"""Among the numbers of bfloat16: subnormal ones, the least normal one, the largest one."""
+"""Numbers of bfloat16, among them subnormal ones, the least normal one and the largest one."""
 ROUNDING_ALONE = '''from optgen.spec import *
 
 @optimizer()
@@ -472,11 +475,11 @@ def Step(p, g, t, /, k=state("stream", shape="scalar", init="index"), *, lr=hype
 
 @pytest.mark.parametrize("text", ["lr * g", "lr * g / (1 + 0 * abs(g))"])
 def test_numbers_at_the_ends_of_the_range_round_alike(text: str) -> None:
-    """With and without a division, after which a loop stores a value later."""
+    """A loop with a division stores its values later than a loop without."""
     ends = torch.tensor(ENDS, dtype=torch.float64).bfloat16()
     start = torch.cat([ends, -ends, torch.tensor([torch.nan]).bfloat16()]).repeat(50)
     grad = torch.where(start.isfinite(), start / 700, 1)
-    grad[::3] *= -1  # the largest one grows
+    grad[::3] *= -1  # so some of the largest numbers grow
     spec = Spec("Step", ROUNDING_ALONE.replace("lr * g", text), "step.py", 1)
     found = []
     for lowering in LOWERINGS:

@@ -1,4 +1,4 @@
-"""Test that scalar state rounds where torch's for-loop rounds it, in every lowering, to the bit.
+"""Test that every lowering rounds scalar state where torch's for-loop does, to the last bit.
 
 Scalar state is float64, unless the spec says otherwise.
 """
@@ -24,11 +24,11 @@ LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_
 RULES = {
     "products and the count": "s = 0.5 * (s * mu + nu) + t * 0.1",
     "operands without the state": "s = s + (0.1 * mu + nu * nu) / (mu + 0.3)",
-    "deep": "s = ((s * mu - nu) * 0.7 + mu) * (1.1 - s * nu)",
-    "twice": "s = s * s * mu + (s - nu) * (s + nu) * 0.1",
+    "nested products": "s = ((s * mu - nu) * 0.7 + mu) * (1.1 - s * nu)",
+    "the state in several factors": "s = s * s * mu + (s - nu) * (s + nu) * 0.1",
     "functions": "s = sqrt(abs(s) * mu + nu) + maximum(nu * 0.3, s * 0.9) - minimum(s, mu)",
     "a choice": "s = where(s * mu > nu, s * 0.7, s + mu * 0.1)",
-    "a name between": "x = s * mu; s = x * 0.3 + nu * s",
+    "a local name": "x = s * mu; s = x * 0.3 + nu * s",
     "no old value": "s = mu * 0.1 + t * nu",
     "a branch": "if s * mu > nu: s = s * 0.7\nelse: s = (s + mu) * 1.1",
 }
@@ -40,8 +40,12 @@ def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__, "bits")
 
 
-STATE_DTYPES = {"": torch.float64, "float64": torch.float64, "float32": torch.float32}
-STATE_DTYPES["torch"] = torch.float32
+STATE_DTYPES = {
+    "": torch.float64,
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "torch": torch.float32,
+}
 
 
 @functools.cache
@@ -66,7 +70,7 @@ def Small(
 
 
 @functools.cache
-def values_of_the_rule(rule: str, dtype: str) -> list[float]:
+def oracle_values(rule: str, dtype: str) -> list[float]:
     """Return the oracle's state after each step."""
     (algorithm,) = read_spec(spec(rule, dtype))
     hypers = {hyper.name: hyper.default for hyper in algorithm.hypers}
@@ -81,7 +85,7 @@ def values_of_the_rule(rule: str, dtype: str) -> list[float]:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("dtype", ["", "float32"])
-def test_every_lowering_keeps_the_same_bits(dtype: str, name: str, lowering: str) -> None:
+def test_every_lowering_has_the_bits_of_the_oracle(dtype: str, name: str, lowering: str) -> None:
     param = torch.ones(1, dtype=torch.float64, requires_grad=True)
     optimizer: Any = optgen.load(spec(RULES[name], dtype))([param])
     values = []
@@ -91,28 +95,30 @@ def test_every_lowering_keeps_the_same_bits(dtype: str, name: str, lowering: str
             optimizer.step()
         values.append(float(optimizer.state[param]["s"]))
 
-    assert values == values_of_the_rule(RULES[name], dtype)
+    assert values == oracle_values(RULES[name], dtype)
 
 
-def test_rounding_differs_from_computing_in_double() -> None:
-    """If the two were equal, the test above could not fail."""
+def test_rounding_differs_from_computing_in_float64() -> None:
+    """If both gave equal values, the test above could not fail."""
     s, values = 1.0, []
     for step in range(1, STEPS + 1):
         s = 0.5 * (s * 0.7312345678901 + 0.2198765432109) + step * 0.1
         values.append(float(torch.tensor(s, dtype=torch.float32)))
 
-    assert values != values_of_the_rule(RULES["products and the count"], "float32")
+    assert values != oracle_values(RULES["products and the count"], "float32")
 
 
-def trained(dtype: str, param_dtype: torch.dtype, steps: int = 3, **options: Any) -> Any:
-    """Return (parameter, optimizer) after some steps."""
+def param_and_optimizer_after_steps(
+    dtype: str, param_dtype: torch.dtype, steps: int = 3, **options: Any
+) -> Any:
+    """Return a parameter and its optimizer after some steps."""
     parameter = torch.nn.Parameter(torch.ones(3, dtype=param_dtype))
-    optimizer: Any = optgen.load(spec(RULES["deep"], dtype))([parameter], **options)
-    train(optimizer, parameter, steps)
+    optimizer: Any = optgen.load(spec(RULES["nested products"], dtype))([parameter], **options)
+    take_steps(optimizer, parameter, steps)
     return parameter, optimizer
 
 
-def train(optimizer: Any, param: torch.nn.Parameter, steps: int) -> None:
+def take_steps(optimizer: Any, param: torch.nn.Parameter, steps: int) -> None:
     for _ in range(steps):
         param.grad = torch.full_like(param, 0.01)
         optimizer.step()
@@ -120,22 +126,22 @@ def train(optimizer: Any, param: torch.nn.Parameter, steps: int) -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("options", [{}, {"fused": True}, {"foreach": True}], ids=str)
-@pytest.mark.parametrize("param", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("param_dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("dtype", STATE_DTYPES)
 def test_a_scalar_state_has_its_declared_dtype(
-    dtype: str, param: torch.dtype, options: dict[str, Any]
+    dtype: str, param_dtype: torch.dtype, options: dict[str, Any]
 ) -> None:
-    parameter, optimizer = trained(dtype, param, **options)
+    parameter, optimizer = param_and_optimizer_after_steps(dtype, param_dtype, **options)
     assert optimizer.state[parameter]["s"].dtype is STATE_DTYPES[dtype]
     assert optimizer.state[parameter]["step"].dtype is torch.float32
-    assert repr(parameter) == repr(trained(dtype, param)[0])
+    assert repr(parameter) == repr(param_and_optimizer_after_steps(dtype, param_dtype)[0])
 
 
 @outside_interpreter
-def test_torch_as_dtype_is_the_default_dtype() -> None:
+def test_dtype_torch_means_torchs_default_dtype() -> None:
     torch.set_default_dtype(torch.float64)
     try:
-        parameter, optimizer = trained("torch", torch.float32)
+        parameter, optimizer = param_and_optimizer_after_steps("torch", torch.float32)
         assert optimizer.state[parameter]["s"].dtype is torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
@@ -143,43 +149,43 @@ def test_torch_as_dtype_is_the_default_dtype() -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("dtype", ["", "float32"])
-def test_a_checkpoint_keeps_the_digits(dtype: str) -> None:
+def test_loading_a_checkpoint_keeps_the_dtype_of_scalar_state(dtype: str) -> None:
     """Torch would load a state of a bfloat16 parameter as bfloat16."""
-    expected, _ = trained(dtype, torch.bfloat16, 5)
-    parameter, optimizer = trained(dtype, torch.bfloat16)
+    expected, _ = param_and_optimizer_after_steps(dtype, torch.bfloat16, 5)
+    parameter, optimizer = param_and_optimizer_after_steps(dtype, torch.bfloat16)
     copied_param = torch.nn.Parameter(parameter.detach().clone())
     resumed: Any = type(optimizer)([copied_param])
     resumed.load_state_dict(optimizer.state_dict())
     assert resumed.state[copied_param]["s"].dtype is STATE_DTYPES[dtype]
-    train(resumed, copied_param, 2)
+    take_steps(resumed, copied_param, 2)
     assert torch.equal(copied_param, expected)
 
 
 @outside_interpreter
 @pytest.mark.parametrize("old", [torch.float32, float], ids=str)
-def test_an_old_checkpoint_becomes_a_double(old: Any) -> None:
-    parameter, optimizer = trained("", torch.float32)
+def test_scalar_state_of_an_old_checkpoint_becomes_float64(old: Any) -> None:
+    parameter, optimizer = param_and_optimizer_after_steps("", torch.float32)
     saved = optimizer.state_dict()
     value = saved["state"][0]["s"]
     saved["state"][0]["s"] = value.item() if old is float else value.to(old)
     optimizer.load_state_dict(saved)
     assert optimizer.state[parameter]["s"].dtype is torch.float64
-    train(optimizer, parameter, 1)
+    take_steps(optimizer, parameter, 1)
 
 
 @outside_interpreter
-def test_a_state_of_elements_has_no_dtype_of_its_own() -> None:
+def test_a_state_of_elements_may_not_be_declared_float64() -> None:
     text = spec("s = s * mu", "float64").source.replace('shape="scalar", ', "")
     with pytest.raises(SpecError, match='dtype="float64" is for a state of one number'):
         read_spec(Spec("Small", text, "<small>", 1))
 
 
 @outside_interpreter
-def test_a_captured_step_reads_doubles() -> None:
-    """The step computes as a graph would capture it: with tensors only, in float64."""
+def test_the_functional_form_computes_scalar_state_in_float64() -> None:
+    """The functional form, which a graph can capture, computes with tensors only."""
     param = torch.nn.Parameter(torch.ones(3, dtype=torch.float64), requires_grad=False)
-    expected = trained("", torch.float64)[0].detach()
-    optimizer: Any = optgen.load(spec(RULES["deep"]))([param], differentiable=True)
-    train(optimizer, param, 3)
+    expected = param_and_optimizer_after_steps("", torch.float64)[0].detach()
+    optimizer: Any = optgen.load(spec(RULES["nested products"]))([param], differentiable=True)
+    take_steps(optimizer, param, 3)
     assert optimizer.state[param]["s"].dtype is torch.float64
     torch.testing.assert_close(param.detach(), expected, rtol=1e-15, atol=0)

@@ -1,4 +1,4 @@
-"""Test rules that round to their parameter's dtype, through every lowering."""
+"""Test rules that round to their parameter's dtype, in every lowering."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from optgen import use_lowering
 from optgen.spec import Spec
 
 FORMS = LOWERINGS if INTERPRETED else (*LOWERINGS, "differentiable", "capturable")
-NARROW = (torch.bfloat16, torch.float16)
-DTYPES = (*NARROW, torch.float32, torch.float64)
+NARROW_DTYPES = (torch.bfloat16, torch.float16)
+DTYPES = (*NARROW_DTYPES, torch.float32, torch.float64)
 KAHAN = spec_file("kahan_adamw")
 
 ROUNDINGS = '''from optgen.spec import *
@@ -33,7 +33,7 @@ def Roundings(p, g, /, a=state("a"), b=state("b"), c=state("c"), *, lr=hyper(0.0
     c = rounded_up(x)
     p = where(a < b or c < a, g, x)  # the condition never holds
 '''
-STEP = '''from optgen.spec import *
+ONE_ROUNDING = '''from optgen.spec import *
 
 @optimizer()
 def Step(p, g, /, *, lr=hyper(0.5)):
@@ -78,8 +78,7 @@ def test_kahan_adamw_steps_as_its_rule(dtype: torch.dtype, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_parameters_dtype_decides_and_not_the_gradients(form: str) -> None:
-    """The parameter's dtype decides, whatever the lowering computes in."""
+def test_values_round_to_the_dtype_of_the_parameter_not_of_the_gradient(form: str) -> None:
     steps = steps_beside_the_oracle(KAHAN, form, torch.bfloat16, grad_dtype=torch.float32)
     for step in steps:
         assert step.param.dtype == torch.bfloat16
@@ -92,37 +91,37 @@ def plain_kahan_adamw(param: Tensor, grads: list[Tensor], lr: float, decay: floa
     Written as optimi has it, with float32 arithmetic between loads and stores.
     """
     dtype = param.dtype
-    m, v, kept = (torch.zeros_like(param) for _ in range(3))
+    m, v, compensation = (torch.zeros_like(param) for _ in range(3))
     for count, grad in enumerate(grads, 1):
         g, w = grad.float(), param.float()
         mean = m.float() * 0.9 + g * 0.1
         square = v.float() * 0.999 + g * g * 0.001
         root = (square / (1 - 0.999**count)).sqrt() + 1e-8
-        moved = kept.float() - lr * (mean / (1 - 0.9**count) / root) - lr * decay * w
-        param = (w + moved).to(dtype)
-        lost = moved + (w - param.float())
-        m, v, kept = mean.to(dtype), square.to(dtype), lost.to(dtype)
+        change = compensation.float() - lr * (mean / (1 - 0.9**count) / root) - lr * decay * w
+        param = (w + change).to(dtype)
+        lost = change + (w - param.float())
+        m, v, compensation = mean.to(dtype), square.to(dtype), lost.to(dtype)
     return param
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("dtype", NARROW)
-def test_kahan_adamw_is_the_published_algorithm(dtype: torch.dtype, lowering: str) -> None:
+@pytest.mark.parametrize("dtype", NARROW_DTYPES)
+def test_kahan_adamw_equals_the_published_algorithm(dtype: torch.dtype, lowering: str) -> None:
     start, *grads = random_tensors(21, dtype)
-    param = trained(KAHAN, start, grads, lowering, lr=1e-4, weight_decay=0.01)
+    param = param_after_training(KAHAN, start, grads, lowering, lr=1e-4, weight_decay=0.01)
 
     plain = plain_kahan_adamw(start, grads, 1e-4, 0.01)
 
-    same = (param == plain).double().mean()
-    assert same > 0.98
+    equal_fraction = (param == plain).double().mean()
+    assert equal_fraction > 0.98
     torch.testing.assert_close(param, plain, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_kahan_adamw_adds_up_what_bfloat16_loses(lowering: str) -> None:
-    """Each step is a twentieth of the distance to the next number: plain bfloat16 never moves."""
+    """Each step is a twentieth of the distance to the next number, so torch's AdamW never moves."""
     start, grad = torch.ones(70).bfloat16(), torch.ones(70).bfloat16()
-    param = trained(KAHAN, start, [grad] * 120, lowering, lr=2e-4, weight_decay=0.0)
+    param = param_after_training(KAHAN, start, [grad] * 120, lowering, lr=2e-4, weight_decay=0.0)
 
     plain = torch.optim.AdamW(
         [unchanged := start.clone().requires_grad_()], lr=2e-4, weight_decay=0.0
@@ -135,7 +134,7 @@ def test_kahan_adamw_adds_up_what_bfloat16_loses(lowering: str) -> None:
     assert bool(((param.double() - (1 - 120 * 2e-4)).abs() <= 2**-8).all())
 
 
-def trained(
+def param_after_training(
     source: Any, start: Tensor, grads: list[Tensor], lowering: str, **hypers: Any
 ) -> Tensor:
     """Return the parameter after one step for each gradient."""
@@ -150,7 +149,7 @@ def trained(
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_three_roundings_are_those_of_the_rule(dtype: torch.dtype, form: str) -> None:
+def test_the_three_roundings_equal_those_of_the_oracle(dtype: torch.dtype, form: str) -> None:
     """The states hold numbers of the dtype on both sides of a value, and the nearer of the two."""
     spec = Spec("Roundings", ROUNDINGS, "roundings.py", 1)
     for step in steps_beside_the_oracle(spec, form, dtype, count=2):
@@ -158,7 +157,7 @@ def test_the_three_roundings_are_those_of_the_rule(dtype: torch.dtype, form: str
         assert bool(((nearest == down) | (nearest == up)).all())
         for key in "abc":
             found, expected_value = step.state[key].double(), step.expected_state[key]
-            if dtype in NARROW:
+            if dtype in NARROW_DTYPES:
                 assert (found == expected_value).double().mean() > 0.999
             eps = torch.finfo(dtype).eps
             atol = 8 * min(eps, torch.finfo(torch.float32).eps)  # p and lr * g may cancel
@@ -166,8 +165,8 @@ def test_the_three_roundings_are_those_of_the_rule(dtype: torch.dtype, form: str
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", NARROW)
-def test_numbers_out_of_range_are_rounded_as_in_the_rule(dtype: torch.dtype, form: str) -> None:
+@pytest.mark.parametrize("dtype", NARROW_DTYPES)
+def test_numbers_out_of_range_round_as_in_the_oracle(dtype: torch.dtype, form: str) -> None:
     spec = Spec("Beyond", BEYOND, "beyond.py", 1)
     large, small = {torch.bfloat16: (2e38, 1e-39), torch.float16: (1e5, 1e-7)}[dtype]
     (step,) = steps_beside_the_oracle(spec, form, dtype, count=1, large=large, small=small)
@@ -181,7 +180,7 @@ def test_numbers_out_of_range_are_rounded_as_in_the_rule(dtype: torch.dtype, for
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_nan_and_infinity_stay(lowering: str) -> None:
+def test_roundings_keep_nan_and_infinity(lowering: str) -> None:
     spec = Spec("Roundings", ROUNDINGS, "roundings.py", 1)
     start = torch.tensor([math.nan, math.inf, -math.inf, 1.0] * 9).bfloat16()
     param = torch.nn.Parameter(start.clone())
@@ -197,7 +196,7 @@ def test_nan_and_infinity_stay(lowering: str) -> None:
 @pytest.mark.parametrize("word", ["rounded", "rounded_down", "rounded_up"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_the_derivative_of_a_rounding_is_one(dtype: torch.dtype, word: str) -> None:
-    spec = Spec("Step", STEP.replace("{word}", word), "step.py", 1)
+    spec = Spec("Step", ONE_ROUNDING.replace("{word}", word), "step.py", 1)
     start, grad = torch.tensor([1.0, -2.5, math.inf, 0.0]).to(dtype), torch.ones(4).to(dtype)
     param, weights = start.clone(), torch.arange(4.0)
     optimizer = optgen.load(spec)([param], lr=0.3, differentiable=True)

@@ -52,21 +52,21 @@ def rule(case: str) -> Spec:
     return Spec("Made", spec(*body, states=states, hypers=LR), "made.py", 1)
 
 
-def assert_steps_of_the_oracle(case: str, lowering: Any) -> None:
+def assert_steps_equal_the_oracles(case: str, lowering: Any) -> None:
     """Compare four steps with the oracle: parameters, and the states that exist."""
-    tall_spec = rule(case)
-    (algorithm,) = read_spec(tall_spec)
+    source = rule(case)
+    (algorithm,) = read_spec(source)
     generator = torch.Generator().manual_seed(3)
 
-    def drawn(shape: Any) -> Tensor:
+    def random_tensor(shape: Any) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float32)
 
-    params = [drawn(shape) for shape in SHAPES]
+    params = [random_tensor(shape) for shape in SHAPES]
     expected: list[tuple[Tensor, dict[str, Any]]] = [(p.double(), {}) for p in params]
-    optimizer = optgen.load(tall_spec)(params)
+    optimizer = optgen.load(source)(params)
     for _ in range(4):
         for index, param in enumerate(params):
-            param.grad = drawn(param.shape)
+            param.grad = random_tensor(param.shape)
             value, state = expected[index]
             expected[index] = evaluate(algorithm, {"lr": 0.1}, value, param.grad, state)
         with use_lowering(lowering):
@@ -83,13 +83,13 @@ def assert_steps_of_the_oracle(case: str, lowering: Any) -> None:
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("case", RULES)
 def test_cpu_lowerings_equal_the_oracle(case: str, lowering: str) -> None:
-    assert_steps_of_the_oracle(case, lowering)
+    assert_steps_equal_the_oracles(case, lowering)
 
 
 @inside_interpreter
 @pytest.mark.parametrize("case", RULES)
 def test_kernels_equal_the_oracle(case: str) -> None:
-    assert_steps_of_the_oracle(case, "fused_triton")
+    assert_steps_equal_the_oracles(case, "fused_triton")
 
 
 @outside_interpreter
@@ -98,7 +98,7 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 
 @outside_interpreter
-def test_there_is_no_plan_for_tall_parameters_without_rows_and_columns() -> None:
+def test_no_plan_is_made_for_tall_parameters_that_are_not_factored() -> None:
     from optgen.passes.specialize_shape import fact_combinations
 
     (algorithm,) = read_spec(rule("the shorter side"))

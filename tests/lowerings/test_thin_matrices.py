@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import Golden
 from lowerings.capture import captured
-from lowerings.test_whole_matrices import forced, largest_difference
+from lowerings.test_whole_matrices import largest_difference, step_with
 from spec_texts import LR, spec
 
 from optgen import emit
@@ -51,7 +51,7 @@ RULES = {
         "S = lerp(S, V @ g @ Q, 0.5) / (1 + norm(S)) + mean(S) + sum(col_norm(S)) / 8",
         "p = p - lr * g * (mean(V) + rms(transpose(Q)) + mean(row_mean(Q)) + mean(col_sum(S)))",
     ),
-    "squares of the rank": (
+    "square matrices of the rank": (
         f"{U}, {S}",
         MATRIX,
         "U = 0.5 * U + g @ transpose(g) @ gaussian(U, 1, 2) / (1 + trace(S)**2)",
@@ -115,7 +115,7 @@ def rule(case: str, rank: int) -> Spec:
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("case", RULES)
 def test_float64_agrees_with_the_oracle(case: str, lowering: str, rank: int) -> None:
-    assert largest_difference(rule(case, rank), forced(lowering), torch.float64) < 1e-11
+    assert largest_difference(rule(case, rank), step_with(lowering), torch.float64) < 1e-11
 
 
 @pytest.mark.parametrize("case", RULES)
@@ -139,11 +139,11 @@ def test_a_captured_step_agrees_with_the_oracle(case: str) -> None:
 def test_other_dtypes_are_near_the_oracle(
     case: str, dtype: torch.dtype, bound: float, lowering: str
 ) -> None:
-    assert largest_difference(rule(case, 2), forced(lowering), dtype) < bound
+    assert largest_difference(rule(case, 2), step_with(lowering), dtype) < bound
 
 
 @pytest.mark.parametrize("case", ["power iteration", "where it is tall", "means"])
-def test_the_text(case: str, golden: Golden) -> None:
+def test_code_is_printed_as_recorded(case: str, golden: Golden) -> None:
     (algorithm,) = read_spec(rule(case, 2))
     golden.check(emit.render(algorithm, FORLOOP, emit.find_ruff()), "forloop")
     golden.check(emit.render(algorithm, FOREACH, emit.find_ruff()), "foreach")
@@ -151,7 +151,7 @@ def test_the_text(case: str, golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("case", RULES)
-def test_there_is_no_kernel_of_the_whole_rule(case: str) -> None:
+def test_no_kernel_is_printed_for_the_whole_rule(case: str) -> None:
     (algorithm,) = read_spec(rule(case, 2))
     files = {path for path in emit.render_all(algorithm, None) if "/" not in path}
     assert files - {"outlined.py"} == {"__init__.py", "forloop.py", "foreach.py"}

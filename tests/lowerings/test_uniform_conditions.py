@@ -15,28 +15,28 @@ from optgen.ir.evaluate import evaluate
 from optgen.passes.maximize import add_maximize
 from optgen.spec import Spec
 
-OPT = f"{LR}, opt=hyper(None, optional=True)"
+OPTIONAL = f"{LR}, opt=hyper(None, optional=True)"
 FLAG = f"{LR}, fa=flag(False)"
 TUPLE = f"{LR}, bs=hyper((None, 0.5), optional=True)"
 MODE = f'{LR}, mode=choice("a", "b", None)'
 STATE = 'm=state("exp_avg")'
-SCALED = ("if opt is not None:", "    p = p * opt")
+SCALE_BY_OPT = ("if opt is not None:", "    p = p * opt")
 OPTIONAL_VALUES: list[dict[str, Any]] = [{}, {"opt": 0.5}]
-PAIRS: list[dict[str, Any]] = [{}, {"bs": (0.3, 0.5)}, {"bs": (0.0, 0.5)}]
+TUPLE_VALUES: list[dict[str, Any]] = [{}, {"bs": (0.3, 0.5)}, {"bs": (0.0, 0.5)}]
 CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "None": (
         spec(
             "p = p - lr * where(opt is None, p, g)",
-            *SCALED,
-            hypers=OPT,
+            *SCALE_BY_OPT,
+            hypers=OPTIONAL,
         ),
         OPTIONAL_VALUES,
     ),
     "no None": (
         spec(
             "p = p - lr * where(opt is not None, p, g)",
-            *SCALED,
-            hypers=OPT,
+            *SCALE_BY_OPT,
+            hypers=OPTIONAL,
         ),
         OPTIONAL_VALUES,
     ),
@@ -44,8 +44,8 @@ CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
         spec(
             "x = opt is None",
             "p = p - lr * where(x, p, g)",
-            *SCALED,
-            hypers=OPT,
+            *SCALE_BY_OPT,
+            hypers=OPTIONAL,
         ),
         OPTIONAL_VALUES,
     ),
@@ -53,8 +53,8 @@ CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
         spec(
             "x = where(opt is None, lr, 1)",
             "p = p - x * g",
-            *SCALED,
-            hypers=OPT,
+            *SCALE_BY_OPT,
+            hypers=OPTIONAL,
         ),
         OPTIONAL_VALUES,
     ),
@@ -93,7 +93,7 @@ CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "two flags": (
         spec(
             "p = p - lr * where(not (fa or opt), p, g)",
-            hypers=f"{OPT}, fa=flag(False)",
+            hypers=f"{OPTIONAL}, fa=flag(False)",
         ),
         [{}, {"fa": True}, {"opt": 1.0}],
     ),
@@ -123,7 +123,7 @@ CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
             "    p = p - lr * a",
             hypers=TUPLE,
         ),
-        PAIRS,
+        TUPLE_VALUES,
     ),
     "an item that may be None": (
         spec(
@@ -133,7 +133,7 @@ CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
             "    p = p - bs[1] * lr * g",
             hypers=TUPLE,
         ),
-        PAIRS,
+        TUPLE_VALUES,
     ),
     "a number that may be None": (
         spec(
@@ -144,7 +144,7 @@ CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
             "    p = p - b * lr * g",
             hypers=TUPLE,
         ),
-        PAIRS,
+        TUPLE_VALUES,
     ),
     "an expression": (
         spec("if not (lr - 0.1):", "    p = p - 2 * g", "if t % 2:", "    p = p - lr * g"),
@@ -171,14 +171,9 @@ def assert_agreement(text: str, options: dict[str, Any], lowering: str) -> None:
     for step in range(1, 4):
         for i, (param, grad) in enumerate(zip(params, random_tensors(step), strict=True)):
             param.grad = grad
-            expected[i] = evaluate(
-                algorithm,
-                optimizer.param_groups[0],
-                *expected[i][:1],
-                grad,
-                expected[i][1],
-                torch.float64,
-            )
+            value, state = expected[i]
+            group = optimizer.param_groups[0]
+            expected[i] = evaluate(algorithm, group, value, grad, state, torch.float64)
         with use_lowering("forloop" if functional else lowering):
             optimizer.step()
     for param, (value, _) in zip(params, expected, strict=True):
@@ -190,8 +185,8 @@ def assert_agreement(text: str, options: dict[str, Any], lowering: str) -> None:
 @pytest.mark.parametrize("lowering", ["forloop", "functional", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("case", CASES)
 def test_cpu_lowerings_agree_with_the_rule(case: str, lowering: str) -> None:
-    text, settings = CASES[case]
-    for options in settings:
+    text, option_sets = CASES[case]
+    for options in option_sets:
         assert_agreement(text, options, lowering)
 
 
@@ -204,6 +199,6 @@ def test_fused_triton_in_its_interpreter() -> None:
 @inside_interpreter
 @pytest.mark.parametrize("case", CASES)
 def test_triton_agrees_with_the_rule(case: str) -> None:
-    text, settings = CASES[case]
-    for options in settings:
+    text, option_sets = CASES[case]
+    for options in option_sets:
         assert_agreement(text, options, "fused_triton")

@@ -37,9 +37,9 @@ def spec_with(*lines: str) -> Spec:
 
 
 def assert_agreement(rule: str, lowering: str) -> None:
-    """Compare three steps of two shapes; the matrix op itself computes in bfloat16."""
-    orthogonalized = "o = orthogonalize(m, k, 4, 1e-7)"
-    spec = spec_with(orthogonalized, "r = lerp(r, row_mean(g**2), 0.5)", rule)
+    """Compare three steps with the oracle, up to the error of the matrix op in bfloat16."""
+    call = "o = orthogonalize(m, k, 4, 1e-7)"
+    spec = spec_with(call, "r = lerp(r, row_mean(g**2), 0.5)", rule)
     (algorithm,) = read_spec(spec)
     hypers = {h.name: h.default for h in algorithm.hypers}
     generator = torch.Generator().manual_seed(3)
@@ -59,8 +59,8 @@ def assert_agreement(rule: str, lowering: str) -> None:
         with use_lowering(lowering):
             optimizer.step()
         for param, (old, new) in zip(params, expected, strict=True):
-            found, expected_change = param.detach().double() - old, new - old
-            assert (found - expected_change).norm() < 0.02 * expected_change.norm()
+            change, expected_change = param.detach().double() - old, new - old
+            assert (change - expected_change).norm() < 0.02 * expected_change.norm()
 
 
 @pytest.mark.sampled(2)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import Golden
 from lowerings.capture import captured
-from lowerings.test_phases import in_full_precision
+from lowerings.test_phases import orthogonalize_in_own_dtype
 from spec_texts import LR, spec
 from torch import Tensor
 
@@ -25,7 +25,7 @@ from optgen.spec.read_spec import read_spec
 
 MATRIX = 'require(ndim(p) >= 2, "no matrix: {shape}")'
 SQUARES = 'L=state("left", shape=("rows", "rows")), R=state("right", shape=("cols", "cols"))'
-OPTIONAL = 'm=state("exp_avg"), L=state("left", shape=("rows", "rows"), when="factored")'
+STATES_OF_FACTORED = 'm=state("exp_avg"), L=state("left", shape=("rows", "rows"), when="factored")'
 NS = f"{LR}, abc=hyper((1.5, -0.5, 0.0, 2.0, -1.5, 0.5))"
 GRAMS = ("L = L + g @ transpose(g)", "R = 0.5 * R + transpose(g) @ g")
 
@@ -51,7 +51,7 @@ RULES = {
         "m, p = p, p - lr * S @ m - lr * g",
         "S = S * 0.5 + p @ transpose(m)",
     ),
-    "values of others": (
+    "values of other states": (
         'm=state("exp_avg"), n=state("before"), U=state("square", shape=("rows", "rows")),'
         ' W=state("other", shape=("rows", "rows"))',
         MATRIX,
@@ -114,8 +114,8 @@ RULES = {
         "U = descending(row_mean(g))",
         "p = p - lr * U @ g",
     ),
-    "flags and answers": (
-        f"{OPTIONAL}",
+    "flags and facts": (
+        STATES_OF_FACTORED,
         "m = where(g > 0 and fast, m, g)",
         "if factored(p):",
         "    L = where(fast or L > 1, L, 0.5 * L) + g @ transpose(g) / trace(g @ transpose(g))",
@@ -144,7 +144,7 @@ RULES = {
         "    g = orthogonalize(g @ transpose(g) @ g, abc, 4, 1e-7)",
         "p = p - lr * orthogonalize(orthogonalize(g, abc, 1, 1e-7), abc, 3, 1e-7)",
     ),
-    "counted by a scalar": (
+    "a condition on a scalar state": (
         'L=state("left", shape=("rows", "rows")), s=state("mu", shape="scalar", init=1)',
         MATRIX,
         "s = s * 0.9",
@@ -164,9 +164,9 @@ def rule(case: str) -> Spec:
 
 
 @pytest.fixture(autouse=True)
-def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let orthogonalize compute in the dtype of its operand."""
-    monkeypatch.setattr("optgen.runtime.matrix_ops.orthogonalize", in_full_precision)
+def exact_orthogonalize(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `orthogonalize` compute in the dtype of its operand."""
+    monkeypatch.setattr("optgen.runtime.matrix_ops.orthogonalize", orthogonalize_in_own_dtype)
 
 
 def largest_difference(
@@ -177,19 +177,17 @@ def largest_difference(
     hypers = {h.name: h.default for h in algorithm.hypers} | flags
     generator = torch.Generator().manual_seed(7)
 
-    def drawn(shape: Sequence[int]) -> Tensor:
+    def random_tensor(shape: Sequence[int]) -> Tensor:
         return torch.randn(tuple(shape), generator=generator, dtype=torch.float64).to(dtype)
 
-    start = [drawn(shape) for shape in SHAPES]
+    start = [random_tensor(shape) for shape in SHAPES]
     differentiable = flags.pop("differentiable", False)
     params = [x.clone().requires_grad_(not differentiable) for x in start]
     optimizer = optgen.load(spec)(params, differentiable=differentiable, **flags)
     expected: list[tuple[Tensor, dict[str, Any]]] = [(x.double(), {}) for x in start]
     for _ in range(6):
         for index, param in enumerate(params):
-            param.grad = torch.randn(param.shape, generator=generator, dtype=torch.float64).to(
-                dtype
-            )
+            param.grad = random_tensor(param.shape)
             value, state = expected[index]
             expected[index] = evaluate(algorithm, hypers, value, param.grad, state, index=index)
         step(optimizer)
@@ -197,15 +195,17 @@ def largest_difference(
     for param, (value, state) in zip(params, expected, strict=True):
         found_state = optimizer.state[param]
         assert found_state.keys() == state.keys()
-        for found, wanted in [(param, value), *((found_state[k], state[k]) for k in state)]:
-            wanted = torch.as_tensor(wanted, dtype=torch.float64)
-            assert found.shape == wanted.shape
-            error = (found.detach().double() - wanted).abs().max() / wanted.abs().max().clamp(1e-6)
+        for found, expected_value in [(param, value), *((found_state[k], state[k]) for k in state)]:
+            expected_value = torch.as_tensor(expected_value, dtype=torch.float64)
+            assert found.shape == expected_value.shape
+            error = (
+                found.detach().double() - expected_value
+            ).abs().max() / expected_value.abs().max().clamp(1e-6)
             largest = max(largest, error.item())
     return largest
 
 
-def forced(lowering: str) -> Callable[[torch.optim.Optimizer], None]:
+def step_with(lowering: str) -> Callable[[torch.optim.Optimizer], None]:
     """Return a function that takes a step by this lowering."""
 
     def step(optimizer: torch.optim.Optimizer) -> None:
@@ -219,9 +219,9 @@ def forced(lowering: str) -> Callable[[torch.optim.Optimizer], None]:
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("case", RULES)
 def test_float64_agrees_with_the_oracle(case: str, lowering: str) -> None:
-    assert largest_difference(rule(case), forced(lowering), torch.float64) < 1e-11
+    assert largest_difference(rule(case), step_with(lowering), torch.float64) < 1e-11
     flags = {"fast": True} if "flags" in case else {"maximize": False}
-    assert largest_difference(rule(case), forced(lowering), torch.float64, **flags) < 1e-11
+    assert largest_difference(rule(case), step_with(lowering), torch.float64, **flags) < 1e-11
 
 
 @pytest.mark.parametrize("case", RULES)
@@ -246,7 +246,7 @@ def test_a_learning_rate_may_be_a_tensor(lowering: str) -> None:
     lr = torch.tensor(0.1, dtype=torch.float64)
     source = rule("roots").source.replace("ge=0)", 'ge=0, tensor="always")')
     assert (
-        largest_difference(Spec("Made", source, "", 1), forced(lowering), torch.float64, lr=lr)
+        largest_difference(Spec("Made", source, "", 1), step_with(lowering), torch.float64, lr=lr)
         < 1e-11
     )
 
@@ -257,11 +257,11 @@ def test_a_learning_rate_may_be_a_tensor(lowering: str) -> None:
 def test_other_dtypes_are_near_the_oracle(
     case: str, dtype: torch.dtype, bound: float, lowering: str
 ) -> None:
-    assert largest_difference(rule(case), forced(lowering), dtype) < bound
+    assert largest_difference(rule(case), step_with(lowering), dtype) < bound
 
 
 @pytest.mark.parametrize("case", ["roots", "every other step", "permuted"])
-def test_the_text(case: str, golden: Golden) -> None:
+def test_code_is_printed_as_recorded(case: str, golden: Golden) -> None:
     (algorithm,) = read_spec(rule(case))
     golden.check(emit.render(algorithm, FORLOOP, emit.find_ruff()), "forloop")
     golden.check(emit.render(algorithm, FOREACH, emit.find_ruff()), "foreach")
@@ -269,7 +269,7 @@ def test_the_text(case: str, golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("case", RULES)
-def test_there_is_no_kernel_of_the_whole_rule(case: str) -> None:
+def test_no_kernel_is_printed_for_the_whole_rule(case: str) -> None:
     (algorithm,) = read_spec(rule(case))
     assert why_uncut(algorithm)
     files = {path for path in emit.render_all(algorithm, None) if "/" not in path}

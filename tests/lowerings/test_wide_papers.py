@@ -36,7 +36,7 @@ def test_steps_equal_the_papers(case: Case, groups: int, lowering: str) -> None:
 
 
 def check_states(followed: Followed) -> None:
-    """Check the states of parameters and of groups against the values that the rule keeps."""
+    """Check the states of parameters and groups against the values of the step from the paper."""
     optimizer: Any = followed.optimizer
     assert isinstance(followed.reference, Together)
     values = followed.reference.state

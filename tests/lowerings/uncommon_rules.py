@@ -38,7 +38,7 @@ def Lion(
 
 
 @optimizer()
-def Averaged(
+def AveragedSGD(
     p,
     g,
     t,
@@ -78,7 +78,7 @@ def Averaged(
 
 
 @optimizer()
-def Clashing(
+def NameClashes(
     p,
     g,
     t,
@@ -90,7 +90,7 @@ def Clashing(
     tensors=hyper(0.5),
     scalars=hyper(2.0, gt=0),
 ):
-    """Names that kernels use themselves, literals beside tensors."""
+    """Names that kernels use themselves, and literals beside tensors."""
     c = c + 1
     if fresh(b):
         b = g
@@ -102,7 +102,7 @@ def Clashing(
 
 
 @optimizer()
-def Branching(p, g, t, /, v=state("v"), *, lr=hyper(1e-2, ge=0), every=hyper(2.0)):
+def Branches(p, g, t, /, v=state("v"), *, lr=hyper(1e-2, ge=0), every=hyper(2.0)):
     """Constants that depend on a branch, and a cube."""
     if t % every == 0:
         scale = 0.5

@@ -34,7 +34,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 class SymbolicRun:
-    """Runs a rule or a plan on symbols; `answers` decides the rule's conditions by name."""
+    """Runs a rule or a plan on symbols. `answers` has the answer of each condition by its name."""
 
     def __init__(self, algorithm: Algorithm, answers: dict[str, bool]) -> None:
         self.algorithm = algorithm
@@ -46,10 +46,10 @@ class SymbolicRun:
             is_nonnegative = Ref(name) in ranges and ranges[Ref(name)].low >= 0
             self.values[name] = sympy.Symbol(name, real=True, nonnegative=is_nonnegative or None)
         self.values["step"] = sympy.Symbol("step", positive=True, integer=True)
-        for h in algorithm.hypers:
-            fractions = tuple(fraction(h.name, i) for i in range(h.size))
-            single = fractions[0] if h.bounds.le == 1 else number(h.name)
-            self.values[h.name] = fractions if h.type == "tuple" else single
+        for hyper in algorithm.hypers:
+            fractions = tuple(fraction(hyper.name, i) for i in range(hyper.size))
+            symbol = fractions[0] if hyper.bounds.le == 1 else positive_symbol(hyper.name)
+            self.values[hyper.name] = fractions if hyper.type == "tuple" else symbol
 
     def run(self, program: Program) -> None:
         for stmt in program:
@@ -90,17 +90,17 @@ class SymbolicRun:
                 )
 
 
-def number(name: str) -> sympy.Symbol:
+def positive_symbol(name: str) -> sympy.Symbol:
     return sympy.Symbol(name, positive=True)
 
 
 def fraction(name: str, index: int) -> Any:
-    """Return a number as x / (1 + x): SymPy then knows that its powers are between 0 and 1."""
+    """Return x / (1 + x), whose powers SymPy knows to be between 0 and 1."""
     x = sympy.Symbol(f"{name}{index}", positive=True)
     return x / (1 + x)
 
 
-QUESTIONS = {  # the names that the conditions of each rule read
+CONDITION_NAMES = {  # read by the conditions of each rule
     "Adam": ("weight_decay", "decoupled_weight_decay", "amsgrad", "maximize"),
     "NAdam": ("weight_decay", "decoupled_weight_decay"),
     "RAdam": ("weight_decay", "decoupled_weight_decay", "rho"),
@@ -112,10 +112,10 @@ QUESTIONS = {  # the names that the conditions of each rule read
 }
 
 
-def paths(name: str) -> Iterator[dict[str, bool]]:
+def condition_answers(name: str) -> Iterator[dict[str, bool]]:
     """Yield every combination of answers to the conditions of a rule."""
-    for answers in itertools.product((False, True), repeat=len(QUESTIONS[name])):
-        yield {"maximize": False} | dict(zip(QUESTIONS[name], answers, strict=True))
+    for answers in itertools.product((False, True), repeat=len(CONDITION_NAMES[name])):
+        yield {"maximize": False} | dict(zip(CONDITION_NAMES[name], answers, strict=True))
 
 
 def is_zero(difference: Any) -> bool:
@@ -123,37 +123,37 @@ def is_zero(difference: Any) -> bool:
     return any(change(difference) == 0 for change in (sympy.expand, sympy.together, sympy.simplify))
 
 
-def run_plan(plan: Plan, symbolic: SymbolicRun) -> None:
-    symbolic.run(plan.scalars)
+def run_plan(plan: Plan, plan_run: SymbolicRun) -> None:
+    plan_run.run(plan.scalars)
     for sweep in plan.sweeps:
-        symbolic.run(sweep.body)
+        plan_run.run(sweep.body)
 
 
 def wrong_values(name: str, plan: Plan, answers: dict[str, bool]) -> list[str]:
     """Return the names of the parameter and states that a plan and its rule compute differently."""
     algorithm = rename(add_maximize(RULES[name]))
-    rule, planned = SymbolicRun(algorithm, answers), SymbolicRun(algorithm, answers)
-    rule.run(algorithm.rule)
-    run_plan(plan, planned)
+    rule_run, plan_run = SymbolicRun(algorithm, answers), SymbolicRun(algorithm, answers)
+    rule_run.run(algorithm.rule)
+    run_plan(plan, plan_run)
     stored = (algorithm.param, *(s.symbol for s in algorithm.states))
-    return [name for name in stored if not is_zero(rule.values[name] - planned.values[name])]
+    return [name for name in stored if not is_zero(rule_run.values[name] - plan_run.values[name])]
 
 
 @pytest.mark.parametrize("passes", PASSES)
-@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize("name", CONDITION_NAMES)
 def test_a_plan_computes_what_its_rule_computes(name: str, passes: str) -> None:
     plan = PASSES[passes](RULES[name])
-    for answers in paths(name):
+    for answers in condition_answers(name):
         assert wrong_values(name, plan, answers) == [], answers
 
 
-def test_a_wrong_plan_is_found() -> None:
-    """The wrong plan negates the value of `p = p - lr * g`, SGD's last statement on every path."""
+def test_the_proof_fails_for_a_wrong_plan() -> None:
+    """The wrong plan negates the value of SGD's last statement, `p = p - lr * g`."""
     plan = PASSES["plan"](RULES["SGD"])
     (sweep,) = plan.sweeps
     *others, last = sweep.body
     assert isinstance(last, Assign)
     negated = replace(last, value=Call("neg", (last.value,)))
     wrong = replace(plan, phases=(replace(sweep, body=(*others, negated)),))
-    for answers in paths("SGD"):
+    for answers in condition_answers("SGD"):
         assert wrong_values("SGD", wrong, answers) == [plan.algorithm.param]

@@ -1,10 +1,10 @@
-"""Test that rows, columns and numbers that are read after a matrix op are reduced after it."""
+"""Test that rows, columns and numbers read after a matrix op are also reduced after it."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from passes.test_cut_phases import MATRIX, assert_same, plan_for
+from passes.test_cut_phases import MATRIX, assert_plan_agrees, plan_for
 from spec_texts import read, spec
 
 from optgen.ir.binding_times import Axes, Stage
@@ -13,33 +13,45 @@ from optgen.ir.nodes import Ref, assigns, expressions
 from optgen.ir.plan import MatrixCall, Plan, reads
 from optgen.passes.plan import Order, plan
 
-WORD = "orthogonalize(m, k, 3, 1e-7)"
+MATRIX_OP = "orthogonalize(m, k, 3, 1e-7)"
 HYPERS = "lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0))"
 STATES = 'm=state("exp_avg"), r=state("rows", shape="row")'
 RULES = {
-    "numbers": (f"o = {WORD}", "p = p - lr * o * norm(p) * max_abs(g) * norm(m)"),
-    "a sum on both sides": ("m = m / norm(m)", f"o = {WORD}", "p = p - lr * o * norm(m) / norm(g)"),
+    "numbers": (f"o = {MATRIX_OP}", "p = p - lr * o * norm(p) * max_abs(g) * norm(m)"),
+    "a sum on both sides": (
+        "m = m / norm(m)",
+        f"o = {MATRIX_OP}",
+        "p = p - lr * o * norm(m) / norm(g)",
+    ),
     "a sum on both sides in one expression": (
         "p = p - lr * norm(g) * orthogonalize(g * norm(g), k, 3, 1e-7)",
     ),
-    "rows": (f"o = {WORD}", "r = lerp(r, row_mean(o**2), 0.5)", "p = p - lr * o / (r + rms(g))"),
-    "old rows": (f"o = {WORD}", "p = p - lr * o / (1 + r)", "r = lerp(r, row_mean(g**2), 0.5)"),
+    "rows": (
+        f"o = {MATRIX_OP}",
+        "r = lerp(r, row_mean(o**2), 0.5)",
+        "p = p - lr * o / (r + rms(g))",
+    ),
+    "old rows": (
+        f"o = {MATRIX_OP}",
+        "p = p - lr * o / (1 + r)",
+        "r = lerp(r, row_mean(g**2), 0.5)",
+    ),
     "a choice": (
         "if t > 1:",
         "    s = norm(p)",
         "else:",
         "    s = 0.5",
-        f"p = p - lr * s * {WORD}",
+        f"p = p - lr * s * {MATRIX_OP}",
     ),
-    "one word after another": (
+    "one op after another": (
         "n = norm(g)",
-        f"o = {WORD}",
+        f"o = {MATRIX_OP}",
         "q = orthogonalize(o * n + g, k, 3, 1e-7)",
         "p = p - lr * (o + q * max_abs(m))",
     ),
     "a state that is stored before": (
         "m = m / 2 + g / norm(g)",
-        f"o = {WORD}",
+        f"o = {MATRIX_OP}",
         "p = p - lr * (o + m)",
     ),
 }
@@ -66,12 +78,12 @@ def test_no_row_column_or_number_crosses_a_matrix_op(case: str, order: Order) ->
     body = (MATRIX, "m = m / 2 + g", *RULES[case])
     body += () if "r = " in " ".join(body) else ("r = lerp(r, row_mean(g), 0.25)",)
     algorithm = read(spec(*body, states=STATES, hypers=HYPERS))
-    chosen = plan_for(algorithm, (3, 4), order)
-    check_that_no_reduced_value_crosses(chosen)
+    plan_of_shape = plan_for(algorithm, (3, 4), order)
+    check_that_no_reduced_value_crosses(plan_of_shape)
     generator = torch.Generator().manual_seed(2)
     grads = [torch.randn(3, 4, generator=generator, dtype=torch.float64) for _ in range(4)]
     values = {h.name: h.default for h in algorithm.hypers}
-    assert_same(chosen, algorithm, values, grads[0], grads)
+    assert_plan_agrees(plan_of_shape, algorithm, values, grads[0], grads)
 
 
 READ_ON_BOTH_SIDES = {
@@ -98,7 +110,7 @@ def test_a_value_read_before_and_after_a_matrix_op_is_an_error(case: str) -> Non
     assert "recompute the value after it" in caught.value.hint
 
 
-def test_a_matrix_op_that_needs_rows_from_after_it_is_an_error() -> None:
+def test_a_matrix_op_that_needs_rows_computed_after_it_is_an_error() -> None:
     """The op reads the new rows, and a statement after it needs the old ones."""
     body = ("x = g", "g = r * g", "r = r / 2", "_j = mean(g)")
     last = ("x = orthogonalize(lerp(x, r, p), k, 3, 1e-7)", "p = g")

@@ -1,4 +1,4 @@
-"""Test where rules with reductions and matrix ops are cut, and that cutting keeps their meaning."""
+"""Test where rules with reductions and matrix ops are cut, and that their meaning stays."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHAPES = ((), (5,), (3, 4), (2, 3, 4), (2, 2, 3, 1), (1, 4), (4, 1))
 
 @pytest.mark.parametrize("order", ["late", "early"])
 @pytest.mark.parametrize("name", WITH_PHASES)
-def test_the_phases(name: str, order: Order, golden: Golden) -> None:
+def test_phases_are_as_recorded(name: str, order: Order, golden: Golden) -> None:
     texts = [to_text(hoist_scalars(p)) for p in plans(WITH_PHASES[name], order)]
     golden.check("\n".join(texts))
 
@@ -38,33 +38,39 @@ def test_cutting_keeps_the_meaning(name: str, shape: tuple[int, ...], order: Ord
     algorithm = WITH_PHASES[name]
     if algorithm.requires:  # all these rules take matrices only
         shape = shape if len(shape) == 2 else (3, 2)
-    chosen = plan_for(algorithm, shape, order)
+    plan_of_shape = plan_for(algorithm, shape, order)
     generator = torch.Generator().manual_seed(len(shape))
     grads = [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(4)]
     start = torch.randn(shape, generator=generator, dtype=torch.float64)
-    for changed in ({}, {"weight_decay": 0.3}, {"lr": 0.5}):
-        hypers = {h.name: changed.get(h.name, h.default) for h in algorithm.hypers}
-        assert_same(chosen, algorithm, hypers, start, grads)
+    for settings in ({}, {"weight_decay": 0.3}, {"lr": 0.5}):
+        hypers = {h.name: settings.get(h.name, h.default) for h in algorithm.hypers}
+        assert_plan_agrees(plan_of_shape, algorithm, hypers, start, grads)
 
 
 def plan_for(algorithm: Algorithm, shape: tuple[int, ...], order: Order) -> Plan:
     """Return the verified plan for parameters of a shape, with its scalars hoisted."""
-    found = [p for p in plans(algorithm, order) if p.facts.get("factored") is not (len(shape) < 2)]
-    (chosen,) = found
-    verify_plan(chosen, hoisted=False)
-    hoisted = hoist_scalars(fold_denominators(chosen))
+    candidates = [
+        p for p in plans(algorithm, order) if p.facts.get("factored") is not (len(shape) < 2)
+    ]
+    (plan_of_shape,) = candidates
+    verify_plan(plan_of_shape, hoisted=False)
+    hoisted = hoist_scalars(fold_denominators(plan_of_shape))
     verify_plan(hoisted)
     return hoisted
 
 
-def assert_same(
-    chosen: Plan, algorithm: Algorithm, hypers: dict[str, Any], start: torch.Tensor, grads: Any
+def assert_plan_agrees(
+    plan_of_shape: Plan,
+    algorithm: Algorithm,
+    hypers: dict[str, Any],
+    start: torch.Tensor,
+    grads: Any,
 ) -> None:
     """Check that plan and rule agree on parameter and states after every step."""
     found, expected, states = start, start, {}  # type: Any, Any, Any
     expected_states: Any = {}
     for grad in grads:
-        found, states = run_plan(chosen, hypers, found, grad, states)
+        found, states = run_plan(plan_of_shape, hypers, found, grad, states)
         expected, expected_states = evaluate(
             algorithm, hypers, expected, grad, expected_states, scalar_dtype=torch.float64
         )
@@ -132,33 +138,35 @@ def test_reductions_under_an_if_keep_their_meaning(case: str, order: Order) -> N
     generator = torch.Generator().manual_seed(1)
     grads = [torch.randn(5, generator=generator, dtype=torch.float64) for _ in range(5)]
     hypers = {h.name: h.default for h in algorithm.hypers}
-    assert_same(plan_for(algorithm, (5,), order), algorithm, hypers, grads[0], grads)
+    assert_plan_agrees(plan_for(algorithm, (5,), order), algorithm, hypers, grads[0], grads)
 
 
 MATRIX = 'require(ndim(p) == 2, "{shape}")'
-CALLS = {
+MATRIX_OP_RULES = {
     "a scaled gradient": ("u = 0.5 * g", "o = orthogonalize(u, k, 3, 1e-7)"),
     "the gradient itself": ("o = orthogonalize(g, k, 3, 1e-7)",),
     "the parameter itself": ("o = orthogonalize(p, k, 3, 1e-7) * rms(g)",),
     "an expression": ("o = 2 * orthogonalize(g - m * mean(g), k, 3, 1e-7)",),
-    "another matrix word": ("o = orthogonalize(orthogonalize(g, k, 2, 1e-7) + p, k, 3, 1e-7)",),
+    "the result of another matrix op": (
+        "o = orthogonalize(orthogonalize(g, k, 2, 1e-7) + p, k, 3, 1e-7)",
+    ),
 }
 
 
 @pytest.mark.parametrize("order", ["late", "early"])
-@pytest.mark.parametrize("case", CALLS)
+@pytest.mark.parametrize("case", MATRIX_OP_RULES)
 def test_a_matrix_op_takes_any_operand(case: str, order: Order) -> None:
-    """The op's operand is a local that the sweep before stores, however the author wrote it."""
-    body = (MATRIX, *CALLS[case], "m = m / 2 + o", "p = p - lr * m * rms(o)")
+    """The sweep before the op stores its operand as a local, however the author wrote it."""
+    body = (MATRIX, *MATRIX_OP_RULES[case], "m = m / 2 + o", "p = p - lr * m * rms(o)")
     hypers = "lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0))"
     algorithm = read(spec(*body, states='m=state("exp_avg")', hypers=hypers))
     generator = torch.Generator().manual_seed(2)
     grads = [torch.randn(3, 4, generator=generator, dtype=torch.float64) for _ in range(4)]
     values = {h.name: h.default for h in algorithm.hypers}
-    assert_same(plan_for(algorithm, (3, 4), order), algorithm, values, grads[0], grads)
+    assert_plan_agrees(plan_for(algorithm, (3, 4), order), algorithm, values, grads[0], grads)
 
 
-STATES = {
+ROW_STATE_RULES = {
     "a value of the old rows is read after the new ones are computed": (
         "u = g / sqrt(1 + r**2)",
         "r = r / 2 + row_mean(g**2)",
@@ -180,12 +188,12 @@ STATES = {
 
 
 @pytest.mark.parametrize("order", ["late", "early"])
-@pytest.mark.parametrize("case", STATES)
+@pytest.mark.parametrize("case", ROW_STATE_RULES)
 def test_row_states_keep_their_meaning(case: str, order: Order) -> None:
-    """The state is stored once; every sweep computes from the old rows where the rule does."""
-    body = (MATRIX, *STATES[case], "p = p - lr * g * r")
+    """The state is stored once, and every sweep that needs the old rows computes from them."""
+    body = (MATRIX, *ROW_STATE_RULES[case], "p = p - lr * g * r")
     algorithm = read(spec(*body, states='r=state("rows", shape="row")'))
     generator = torch.Generator().manual_seed(2)
     grads = [torch.randn(3, 4, generator=generator, dtype=torch.float64) for _ in range(4)]
     values = {h.name: h.default for h in algorithm.hypers}
-    assert_same(plan_for(algorithm, (3, 4), order), algorithm, values, grads[0], grads)
+    assert_plan_agrees(plan_for(algorithm, (3, 4), order), algorithm, values, grads[0], grads)

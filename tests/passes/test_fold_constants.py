@@ -1,4 +1,4 @@
-"""Test that arithmetic on numbers alone is folded in float64, and that other arithmetic stays."""
+"""Test that arithmetic on numbers alone is folded in float64, and that the rest stays."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def call(word: str, *args: Expr | float) -> Call:
         (Const(2**40), 2.0**40),
     ],
 )
-def test_numbers_are_computed(expr: Expr, expected: float) -> None:
+def test_arithmetic_on_numbers_alone_is_folded(expr: Expr, expected: float) -> None:
     folded = fold(expr)
     assert folded == Const(expected)
     assert isinstance(folded, Const)
@@ -48,7 +48,7 @@ def test_the_sign_of_a_zero_is_kept() -> None:
     assert repr(folded.value) == "-0.0"
 
 
-def test_two_signs_cancel_and_a_name_stays() -> None:
+def test_two_negations_cancel_and_a_product_with_a_name_stays() -> None:
     assert fold(call("neg", call("neg", LR))) == LR
     assert fold(call("*", LR, call("+", 1, 1))) == call("*", LR, 2)
     assert fold(call("*", 0, LR)) == call("*", 0, LR)  # lr may be infinite
@@ -60,8 +60,8 @@ def test_a_known_side_decides_a_condition() -> None:
     assert fold(call("or", flag, call("<", 2, 1))) == flag
 
 
-def test_a_reduction_takes_as_many_numbers_as_before() -> None:
-    """The folded condition must stay a tensor like g, so that the sum has as many terms."""
+def test_folding_keeps_the_number_of_terms_of_a_reduction() -> None:
+    """The folded condition must stay a tensor like g, so that the sum has a term per element."""
     (stmt,) = fold_constants(read(spec("p = p - lr * g * sum(where(1 > 2 and g != 0, 1, 2))"))).rule
     assert isinstance(stmt, Assign)
     (total,) = (e for e in walk(stmt.value) if isinstance(e, Call) and e.op == "sum")

@@ -1,4 +1,4 @@
-"""Test which branches get a second form without branches on numbers, for graph capture.
+"""Test which branches get a second form for graph capture, which has no branches on numbers.
 
 lowerings/test_capturable.py tests what the second form computes.
 """
@@ -26,7 +26,7 @@ def conditions(program: Program) -> Iterator[Expr]:
 
 
 def branches_with_two_forms(program: Program) -> Iterator[If]:
-    """Yield the branches with two forms; such a branch contains no other."""
+    """Yield the branches with two forms. None of them contains another."""
     for stmt in program:
         if isinstance(stmt, If) and stmt.condition == CAPTURABLE:
             yield stmt
@@ -36,11 +36,11 @@ def branches_with_two_forms(program: Program) -> Iterator[If]:
 
 @pytest.mark.parametrize("name", BRANCHES)
 def test_no_branch_on_a_number_is_left_in_the_second_form(name: str) -> None:
-    selected = if_convert(plan(read(BRANCHES[name])))
-    programs = (selected.scalars, selected.sweeps[0].body)
+    converted = if_convert(plan(read(BRANCHES[name])))
+    programs = (converted.scalars, converted.sweeps[0].body)
     branches = [b for p in programs for b in branches_with_two_forms(p)]
     read_in_conditions = [r for b in branches for c in conditions(b.then) for r in refs(c)]
-    assert {selected.kinds[r].stage for r in read_in_conditions} <= {Stage.STATIC}
+    assert {converted.kinds[r].stage for r in read_in_conditions} <= {Stage.STATIC}
     assert all(any(conditions(branch.orelse)) for branch in branches)
 
 
@@ -52,16 +52,16 @@ def test_a_branch_on_flags_stays_as_it_is() -> None:
 
 
 def test_a_condition_on_a_value_that_the_branch_changes_gets_a_name() -> None:
-    selected = if_convert(plan(read(BRANCHES["a choice that changes the state it asks for"])))
+    converted = if_convert(plan(read(BRANCHES["a branch that changes the state in its condition"])))
 
-    (branch,) = branches_with_two_forms(selected.scalars)
-    naming, *_, first, second = branch.then
-    assert isinstance(naming, Assign)
-    assert naming.target == Ref("condition1")
-    for choice in (first, second):
-        assert isinstance(choice, Assign)
-        assert isinstance(choice.value, Call)
-        assert choice.value.args[0] == naming.target
+    (branch,) = branches_with_two_forms(converted.scalars)
+    condition, *_, first, second = branch.then
+    assert isinstance(condition, Assign)
+    assert condition.target == Ref("condition1")
+    for selection in (first, second):
+        assert isinstance(selection, Assign)
+        assert isinstance(selection.value, Call)
+        assert selection.value.args[0] == condition.target
 
 
 def test_a_branch_on_a_hyperparameter_that_may_be_a_tensor_gets_a_second_form() -> None:

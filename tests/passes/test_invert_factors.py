@@ -1,4 +1,4 @@
-"""Test that a divisor of rows and columns that is never negative becomes inverse factors."""
+"""Test that a nonnegative divisor of rows and columns becomes factors of their inverses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spec_texts import spec
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.ir.nodes import Call, Linear, expressions, walk
-from optgen.ir.plan import Plan
+from optgen.ir.plan import Finish, Plan
 from optgen.passes.invert_factors import invert_factors
 from optgen.passes.plan import plan
 
@@ -26,7 +26,7 @@ def read(body: str) -> Algorithm:
     return read_text(spec(*lines, states=STATES, hypers=hypers))
 
 
-def count_divisions(planned: Plan) -> int:
+def count_roots_and_divisions(planned: Plan) -> int:
     """Return the number of roots and divisions in the sweeps."""
     nodes = [n for s in planned.sweeps for e in expressions(s.body) for n in walk(e)]
     roots = sum(isinstance(n, Call) and n.op == "sqrt" for n in nodes)
@@ -34,55 +34,55 @@ def count_divisions(planned: Plan) -> int:
     return roots + sum(len(term.divisors) for term in terms)
 
 
-INVERTED = {
+STATEMENTS_TO_INVERT = {
     "a root of a product": "p = p - lr * g / sqrt(r * c)",
     "a bound": "p = p - lr * g / sqrt(maximum(r * c, eps**2))",
-    "a bound from above": "p = p - lr * g / minimum(sqrt(r * c), 3)",
+    "an upper bound": "p = p - lr * g / minimum(sqrt(r * c), 3)",
     "a quotient": "p = p - lr * g / sqrt(r / c)",
     "a sum before": "p = p - lr * g / (sqrt(r * c) * sqrt(maximum(c, abs(r))))",
 }
-KEPT = {
+STATEMENTS_TO_KEEP = {
     "a sum": "p = p - lr * g / sqrt(r + c)",
     "elements": "p = p - lr * g / sqrt(g**2 * r * c)",
-    "what may be negative": "r = row_mean(g); p = p - lr * g / maximum(r, c)",
-    "bounded by what may be negative": "p = p - lr * g / minimum(r * c, eps - 1)",
+    "rows that may be negative": "r = row_mean(g); p = p - lr * g / maximum(r, c)",
+    "an upper bound that may be negative": "p = p - lr * g / minimum(r * c, eps - 1)",
     "only in a branch": "if t > 3:\n        r = 2 * r; p = p - lr * g / sqrt(r * c)",
 }
 
 
-@pytest.mark.parametrize("name", INVERTED)
+@pytest.mark.parametrize("name", STATEMENTS_TO_INVERT)
 def test_a_nonnegative_product_of_rows_and_columns_is_inverted(name: str) -> None:
-    algorithm = read(INVERTED[name])
+    algorithm = read(STATEMENTS_TO_INVERT[name])
     planned = plan(algorithm)
-    changed = invert_factors(planned)
+    inverted = invert_factors(planned)
 
-    assert count_divisions(planned) > count_divisions(changed) == 0
+    assert count_roots_and_divisions(planned) > count_roots_and_divisions(inverted) == 0
     hypers = {h.name: h.default for h in algorithm.hypers} | {"maximize": False}
     param, grad = torch.randn(2, 6, 5, dtype=torch.float64)
     expected, states = evaluate(algorithm, hypers, param, grad, {})
-    found, found_states = run_plan(changed, hypers, param, grad, {})
+    found, found_states = run_plan(inverted, hypers, param, grad, {})
     torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)
     torch.testing.assert_close(found_states["r"], states["r"], rtol=1e-15, atol=0)
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", STATEMENTS_TO_KEEP)
 def test_any_other_divisor_is_kept(name: str) -> None:
-    planned = plan(read(KEPT[name]))
+    planned = plan(read(STATEMENTS_TO_KEEP[name]))
 
-    assert count_divisions(planned) > 0
+    assert count_roots_and_divisions(planned) > 0
     assert invert_factors(planned) == planned
 
 
 def test_all_sweeps_share_one_inverse() -> None:
     algorithm = read("u = g / sqrt(r * c); p = p - lr * u / (1 + norm(u))")
-    finishes = [p for p in invert_factors(plan(algorithm)).phases if not hasattr(p, "streams")]
+    finishes = [p for p in invert_factors(plan(algorithm)).phases if isinstance(p, Finish)]
     names = [a.target.name for f in finishes for a in f.body if "rsqrt" in a.target.name]
 
     assert names == ["r_rsqrt", "c_rsqrt"]
 
 
 def test_rows_of_zeros_give_the_right_step() -> None:
-    """A row's inverse may be infinite; the maximum with the bound gives the right value."""
+    """The inverse of a zero row is infinite, and the inverted bound replaces it."""
     algorithm = read("p = p - lr * g / sqrt(maximum(r * c, eps**2))")
     hypers = {h.name: h.default for h in algorithm.hypers} | {"maximize": False}
     param, grad = torch.randn(2, 6, 5, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Test the LaTeX of rules: golden texts, brackets, letters, time indices; all is valid TeX."""
+"""Test the LaTeX of rules: golden texts, valid TeX, brackets, letters and time indices."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def algorithm_of(name: str) -> Algorithm:
     return algorithm if base is None else derive(algorithm, base)
 
 
-def lines(body: str, end: str = END) -> list[str]:
+def latex_lines(body: str, end: str = END) -> list[str]:
     """Return the LaTeX lines of a rule that starts with `body`, without those of `maximize`."""
     indented = "".join(f"    {line}\n" for line in body.splitlines())
     (algorithm,) = read_spec(Spec("Example", SPEC + indented + end, "example.py", 1))
@@ -82,9 +82,9 @@ def lines(body: str, end: str = END) -> list[str]:
     return [line.strip().removeprefix("&").removesuffix(r" \\") for line in after.splitlines()[1:]]
 
 
-def value(expression: str) -> str:
+def latex_of(expression: str) -> str:
     """Return the LaTeX of one expression."""
-    return lines(f"x = {expression}\ng = g * x")[0].partition(r"\leftarrow ")[2]
+    return latex_lines(f"x = {expression}\ng = g * x")[0].partition(r"\leftarrow ")[2]
 
 
 def assert_is_tex(text: str) -> None:
@@ -104,7 +104,7 @@ def parse(line: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_catalogue(name: str, golden: Golden) -> None:
+def test_latex_of_the_catalogue_is_as_recorded(name: str, golden: Golden) -> None:
     text = to_latex(algorithm_of(name))
 
     assert_is_tex(text)
@@ -118,7 +118,7 @@ def test_catalogue(name: str, golden: Golden) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(text=specs())
-def test_any_rule_is_tex(tmp_path: Path, text: str) -> None:
+def test_the_latex_of_any_rule_is_valid_tex(tmp_path: Path, text: str) -> None:
     path = tmp_path / "random.py"
     path.write_text(text)
 
@@ -166,9 +166,8 @@ def test_any_rule_is_tex(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_brackets_keep_the_meaning_and_none_is_unnecessary(expression: str, latex: str) -> None:
-
     names = "a, b, c = 0.25 * lr, 0.5 * lr, 0.75 * lr\n"
-    found = lines(f"{names}x = {expression}\ng = g * x * a * b * c")[3]
+    found = latex_lines(f"{names}x = {expression}\ng = g * x * a * b * c")[3]
 
     assert found == rf"x \leftarrow {latex}"
 
@@ -191,7 +190,7 @@ def test_brackets_keep_the_meaning_and_none_is_unnecessary(expression: str, late
     ],
 )
 def test_a_condition_is_written_in_logic(condition: str, latex: str) -> None:
-    assert lines(f"if {condition}:\n    g = 2 * g")[0] == rf"\textbf{{if }} {latex}:"
+    assert latex_lines(f"if {condition}:\n    g = 2 * g")[0] == rf"\textbf{{if }} {latex}:"
 
 
 @pytest.mark.parametrize(
@@ -221,28 +220,28 @@ def test_a_name_becomes_a_letter(name: str, latex: str) -> None:
     assert read_letter(name).at("t") == latex
 
 
-def test_a_letter_that_is_taken_leaves_the_other_name_spelled_out() -> None:
+def test_a_name_is_spelled_out_if_another_name_has_its_letter() -> None:
     """The author's mu has the letter, so the momentum, which papers call mu, is spelled out."""
-    found = lines("if momentum is not None:\n    g = mu * momentum * g")
+    found = latex_lines("if momentum is not None:\n    g = mu * momentum * g")
 
     assert any(r"\leftarrow \mu \text{momentum} g_t" in line for line in found)
 
 
 def test_the_parameter_is_p_if_the_author_has_a_theta() -> None:
-    found = lines("theta = 2 * p\ng = g + theta")
+    found = latex_lines("theta = 2 * p\ng = g + theta")
 
     assert found[:2] == [r"\theta_t \leftarrow 2 p_{t-1}", r"g_t \leftarrow g_t + \theta_t"]
 
 
 def test_unpacking_a_tuple_prints_no_line() -> None:
     """The items keep the author's names. An unnamed item is the tuple's letter with a number."""
-    assert value("betas[0] * betas[1]") == r"\beta_1 \beta_2"
-    assert lines("fast, _ = betas\ng = fast * g")[0] == r"g_t \leftarrow \text{fast} g_t"
+    assert latex_of("betas[0] * betas[1]") == r"\beta_1 \beta_2"
+    assert latex_lines("fast, _ = betas\ng = fast * g")[0] == r"g_t \leftarrow \text{fast} g_t"
 
 
 def test_a_state_has_the_index_of_the_last_step_until_it_is_written() -> None:
     """A state is read as the last step left it, until this step writes it."""
-    found = lines("m = m + g\nx = 2 * m\ny = 2 * lr\nz = y * t\np = p + x * z")
+    found = latex_lines("m = m + g\nx = 2 * m\ny = 2 * lr\nz = y * t\np = p + x * z")
 
     assert found[:5] == [
         r"m_t \leftarrow m_{t-1} + g_t",
@@ -253,8 +252,8 @@ def test_a_state_has_the_index_of_the_last_step_until_it_is_written() -> None:
     ]
 
 
-def test_what_one_arm_writes_keeps_its_old_value_in_the_other() -> None:
-    found = lines("if my_flag:\n    m = m + g\nx = 2 * m\ng = g * x")
+def test_a_name_that_one_arm_writes_keeps_its_old_value_in_the_other() -> None:
+    found = latex_lines("if my_flag:\n    m = m + g\nx = 2 * m\ng = g * x")
 
     assert found[:4] == [
         r"m_t \leftarrow m_{t-1}",
@@ -265,7 +264,7 @@ def test_what_one_arm_writes_keeps_its_old_value_in_the_other() -> None:
 
 
 def test_nested_branches_keep_the_old_value_by_one_line() -> None:
-    found = lines("if my_flag:\n    if t > 1:\n        m = m + g\ng = g * m")
+    found = latex_lines("if my_flag:\n    if t > 1:\n        m = m + g\ng = g * m")
 
     assert found[:5] == [
         r"m_t \leftarrow m_{t-1}",
@@ -277,7 +276,7 @@ def test_nested_branches_keep_the_old_value_by_one_line() -> None:
 
 
 def test_a_variable_that_depends_on_t_in_one_arm_has_a_time_index() -> None:
-    found = lines("if my_flag:\n    x = 1 / t\nelse:\n    x = 2\ng = x * g")
+    found = latex_lines("if my_flag:\n    x = 1 / t\nelse:\n    x = 2\ng = x * g")
 
     assert found[1:5] == [
         r"\quad x_t \leftarrow \frac{1}{t}",
@@ -287,10 +286,10 @@ def test_a_variable_that_depends_on_t_in_one_arm_has_a_time_index() -> None:
     ]
 
 
-def test_what_both_arms_write_has_no_old_value() -> None:
+def test_a_name_that_both_arms_write_prints_no_old_value() -> None:
     body = "if t > 2:\n    m = g\nelif t > 1:\n    m = m + g\nelse:\n    m = 2 * m\ng = m"
 
-    assert lines(body)[:7] == [
+    assert latex_lines(body)[:7] == [
         r"\textbf{if } t > 2:",
         r"\quad m_t \leftarrow g_t",
         r"\textbf{else if } t > 1:",
@@ -302,7 +301,7 @@ def test_what_both_arms_write_has_no_old_value() -> None:
 
 
 def test_an_empty_arm_negates_the_condition() -> None:
-    found = lines("if my_flag:\n    pass\nelse:\n    g = 2 * g")
+    found = latex_lines("if my_flag:\n    pass\nelse:\n    g = 2 * g")
 
     assert found[:2] == [r"\textbf{if } \neg \textit{my\_flag}:", r"\quad g_t \leftarrow 2 g_t"]
 
@@ -318,19 +317,19 @@ def test_an_empty_arm_negates_the_condition() -> None:
     ],
 )
 def test_fixed_flags_leave_one_arm(condition: str, factor: str) -> None:
-    found = lines(f"if {condition}:\n    g = 3 * g\nelse:\n    g = 2 * g")
+    found = latex_lines(f"if {condition}:\n    g = 3 * g\nelse:\n    g = 2 * g")
 
     assert found[0] == rf"g_t \leftarrow {factor} g_t"
 
 
 def test_a_fixed_flag_that_does_not_decide_leaves_the_branch() -> None:
-    found = lines("if on and my_flag:\n    g = 3 * g")
+    found = latex_lines("if on and my_flag:\n    g = 3 * g")
 
     assert found[0].startswith(r"\textbf{if }")
 
 
 def test_a_name_that_an_if_and_an_elif_write_keeps_its_old_value_elsewhere() -> None:
-    found = lines("if my_flag:\n    m = m + g\nelif lr > 1:\n    m = 2 * m\np = p - m")
+    found = latex_lines("if my_flag:\n    m = m + g\nelif lr > 1:\n    m = 2 * m\np = p - m")
 
     assert found[0] == r"m_t \leftarrow m_{t-1}"
     assert r"- m_t" in found[-1]
@@ -338,7 +337,7 @@ def test_a_name_that_an_if_and_an_elif_write_keeps_its_old_value_elsewhere() -> 
 
 def test_a_simultaneous_assignment_names_the_temporary_value() -> None:
     """The label `next` marks the new value of this step, not a value of the next step."""
-    found = lines("p, m = m, p")
+    found = latex_lines("p, m = m, p")
 
     assert found[:3] == [
         r"\theta^{\text{next}}_t \leftarrow m_{t-1}",

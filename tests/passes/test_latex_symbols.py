@@ -1,4 +1,4 @@
-"""Test letters of names that end in _t, beside names that do not."""
+"""Test the letters of names that end in `_t` beside names that do not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def lines(*body: str, states: str = "") -> list[str]:
     return [line.strip(" &\\") for line in text.splitlines()[4:-1]]
 
 
-def test_a_scheduled_hyperparameter_has_a_letter_with_the_time() -> None:
+def test_a_scheduled_hyperparameter_has_a_letter_with_a_time_index() -> None:
     found = lines(
         "alpha_t = minimum(alpha, alpha * t)",
         "beta3_t = minimum(beta3, t * beta3)",

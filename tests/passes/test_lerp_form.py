@@ -20,7 +20,7 @@ def value_of(planned: Plan, name: str) -> Linear:
 
 
 def names(term: Term) -> list[str]:
-    """Return the names of a term's factors, with "…" for a factor that is no name."""
+    """Return the names of a term's factors, with "…" for any other factor."""
     return [factor.name if isinstance(factor, Ref) else "…" for factor in term.factors]
 
 
@@ -34,9 +34,9 @@ def names(term: Term) -> list[str]:
     ],
 )
 def test_a_running_average_gets_the_lerp_form(rule: str) -> None:
-    kept, step = value_of(use_lerp_form(plan(read(rule))), "exp_avg").terms
+    old_value, step = value_of(use_lerp_form(plan(read(rule))), "exp_avg").terms
 
-    assert (kept.coefficient, names(kept)) == (Const(1), ["exp_avg"])
+    assert (old_value.coefficient, names(old_value)) == (Const(1), ["exp_avg"])
     (difference,) = step.factors
     assert isinstance(difference, Linear)
     assert [(t.coefficient, names(t)) for t in difference.terms] == [
@@ -54,7 +54,7 @@ def test_a_running_average_gets_the_lerp_form(rule: str) -> None:
         "m = beta * g + (1 - beta) * p; p = p - lr * m",
     ],
 )
-def test_any_other_sum_stays(rule: str) -> None:
+def test_any_other_sum_keeps_its_form(rule: str) -> None:
     before = plan(read(rule))
 
     assert value_of(use_lerp_form(before), "exp_avg") == value_of(before, "exp_avg")

@@ -23,7 +23,7 @@ def count_roots(planned: Plan) -> int:
     return sum(isinstance(node, Call) and node.op == "sqrt" for node in nodes)
 
 
-MERGED = {
+STATEMENTS_TO_MERGE = {
     "as Adadelta": "v = beta * v + (1 - beta) * g**2; p = p - lr * sqrt(v) / sqrt(v + eps) * g",
     "squares": "p = p - lr * sqrt(g * g) / sqrt(p**2)",
     "functions": "p = p - lr * sqrt(tanh(abs(g))) / sqrt(round(p**2))",
@@ -32,11 +32,11 @@ MERGED = {
         "if t > 3:\n    v = v + g**2\nelse:\n    v = 2 * v\np = p - lr * sqrt(v) / sqrt(eps + v)"
     ),
 }
-KEPT = {
+STATEMENTS_TO_KEEP = {
     "a first moment": "m = beta * m + (1 - beta) * g; p = p - lr * sqrt(m) / sqrt(m)",
     "a gradient": "p = p - lr * sqrt(g) / sqrt(abs(g))",
     "a difference": "v = v + g**2; p = p - lr * sqrt(v - g**2) / sqrt(v)",
-    "an angle, which may be that of -0.0": "p = p - lr * sqrt(atan2(abs(g), p)) / sqrt(p**2)",
+    "an angle, which may be -0.0": "p = p - lr * sqrt(atan2(abs(g), p)) / sqrt(p**2)",
     "a ceiling, which may be -0.0": "p = p - lr * sqrt(p**2) / sqrt(ceil(maximum(g, -0.5)))",
     "a rounded value, which may be -0.0": "p = p - lr * sqrt(p**2) / sqrt(round(maximum(g, -0.5)))",
     "a negation, which may be -0.0": "p = p - lr * sqrt(p**2) / sqrt(-minimum(g, 0))",
@@ -48,16 +48,16 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("name", MERGED)
+@pytest.mark.parametrize("name", STATEMENTS_TO_MERGE)
 def test_nonnegative_roots_are_merged(name: str) -> None:
-    planned = plan(read(MERGED[name]))
+    planned = plan(read(STATEMENTS_TO_MERGE[name]))
 
     assert (count_roots(planned), count_roots(merge_square_roots(planned))) == (2, 1)
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", STATEMENTS_TO_KEEP)
 def test_any_other_root_is_kept(name: str) -> None:
-    planned = plan(read(KEPT[name]))
+    planned = plan(read(STATEMENTS_TO_KEEP[name]))
 
     assert merge_square_roots(planned) == planned
 
@@ -79,11 +79,11 @@ def test_a_state_that_starts_below_zero_may_be_negative(start: str, never_negati
     text = spec("v = v + g**2", "p = p - lr * v", states=f'v=state("sum", init={start})')
     ranges = proven_ranges(read_text(text))
 
-    proven = Ref("v") in ranges and ranges[Ref("v")].low >= 0
-    assert proven is never_negative
+    is_proven = Ref("v") in ranges and ranges[Ref("v")].low >= 0
+    assert is_proven is never_negative
 
 
-def test_merging_keeps_the_meaning_of_adadelta() -> None:
+def test_merged_roots_keep_the_meaning_of_adadelta() -> None:
     hypers = {"lr": 1.0, "rho": 0.9, "eps": 1e-6, "weight_decay": 0.0, "maximize": False}
     algorithm = RULES["Adadelta"]
     generator = torch.Generator().manual_seed(0)

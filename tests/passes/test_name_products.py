@@ -17,7 +17,7 @@ MATRIX = 'require(ndim(p) >= 2, "no matrix: {shape}")'
 LAST = "p = p - lr * v"
 
 
-def rule_of(*body: str) -> Program:
+def sweep_body(*body: str) -> Program:
     """Return the statements of a rule's only sweep."""
     (algorithm,) = read_spec(
         Spec("Made", spec(MATRIX, *body, LAST, states=STATES, hypers=LR), "made.py", 1)
@@ -27,8 +27,8 @@ def rule_of(*body: str) -> Program:
 
 
 def op_counts(*body: str) -> Counter[str]:
-    """Return how often the plan of a rule has each op."""
-    nodes = (node for expr in expressions(rule_of(*body)) for node in walk(expr))
+    """Return how often the sweep of a rule has each op."""
+    nodes = (node for expr in expressions(sweep_body(*body)) for node in walk(expr))
     return Counter(node.op for node in nodes if isinstance(node, Call))
 
 
@@ -62,14 +62,14 @@ def test_products_of_changed_values_are_computed_again(body: tuple[str, ...]) ->
 
 
 def test_each_arm_computes_its_own_product() -> None:
-    """A step takes one of the arms, so neither needs a statement for the product."""
-    program = rule_of("if t > 1:", "    v = U @ g", "else:", "    v = g - U @ g", "U = U + 1")
+    """A step takes only one arm, so no statement before the branch computes the product."""
+    program = sweep_body("if t > 1:", "    v = U @ g", "else:", "    v = g - U @ g", "U = U + 1")
     (branch,) = (stmt for stmt in program if isinstance(stmt, If) and stmt.orelse)
     counts = [str(arm).count("op='@'") for arm in (branch.then, branch.orelse)]
     assert counts == [1, 1]
     assert not any("product" in stmt.target.name for stmt in assigns(program))
 
 
-def test_transposes_get_no_name() -> None:
+def test_a_transpose_gets_no_name() -> None:
     """A transpose copies nothing, so it may be computed twice."""
     assert op_counts("v = transpose(U) @ g + transpose(U) @ p", "U = U + 1")["transpose"] == 2

@@ -1,4 +1,4 @@
-"""Test plans of torch's rules, and of rules on which a pass could easily err."""
+"""Test plans of torch's rules, and of small rules that a pass could easily break."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SCALAR = 's=state("mu", shape="scalar", init=1)'
 
 @pytest.mark.parametrize("passes", ["hoisted", "folded and hoisted"])
 @pytest.mark.parametrize("name", RULES)
-def test_catalogue(name: str, passes: str, golden: Golden) -> None:
+def test_plans_of_the_catalogue_are_as_recorded(name: str, passes: str, golden: Golden) -> None:
     golden.check(to_text(PASSES[passes](RULES[name])))
 
 
-RULES_OF_INTEREST = {
+FRAGILE_RULES = {
     "like terms are added up": spec("p = p - lr * t * p - (g + g) * 0.5"),
     "nothing is left": spec("p = p + lr * (g - g)"),
     "a number is left": spec("p = maximum(g + (lr - g), p)"),
@@ -70,16 +70,16 @@ RULES_OF_INTEREST = {
         "if c is not None:", "    g = g * (lr + c)", "p = p - lr * g",
         hypers="lr=hyper(1), c=hyper(None, optional=True)",
     ),
-    "names that the generated code uses step aside": spec(
+    "names that the generated code uses are replaced": spec(
         "grad = g * g", "param = lr * grad", "p = p - param * (grad + 1)"
     ),
     "where on a number": spec("p = p - where(t > 3, lr * g, g)"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", RULES_OF_INTEREST)
-def test_rule(case: str, golden: Golden) -> None:
-    algorithm = read(RULES_OF_INTEREST[case])
+@pytest.mark.parametrize("case", FRAGILE_RULES)
+def test_a_plan_is_as_recorded_and_keeps_the_meaning(case: str, golden: Golden) -> None:
+    algorithm = read(FRAGILE_RULES[case])
     planned = hoist_scalars(plan(algorithm))
     verify_plan(planned)
     golden.check(to_text(planned))
@@ -88,19 +88,21 @@ def test_rule(case: str, golden: Golden) -> None:
     param, grad = torch.tensor([2.0, 3.0]).double(), torch.tensor([0.5, 0.25]).double()
     state: dict[str, object] = {}
     for _ in range(5):
-        expected, after = evaluate(algorithm, hypers, param, grad, state, torch.float64)
-        found, ours = run_plan(planned, hypers, param, grad, state)
+        expected, expected_state = evaluate(algorithm, hypers, param, grad, state, torch.float64)
+        found, found_state = run_plan(planned, hypers, param, grad, state)
         torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13, equal_nan=True)
-        for key in after:
-            torch.testing.assert_close(ours[key], after[key], rtol=1e-13, atol=1e-13)
-        param, state = expected, after
+        for key in expected_state:
+            torch.testing.assert_close(
+                found_state[key], expected_state[key], rtol=1e-13, atol=1e-13
+            )
+        param, state = expected, expected_state
 
 
-def test_two_hash_seeds_give_one_text() -> None:
+def test_plans_do_not_depend_on_the_hash_seed() -> None:
     code = (
         "from planning import PASSES, RULES\n"
         "from optgen.ir.print_ir import to_text\n"
-        "print(*(to_text(make(rule)) for make in PASSES.values() for rule in RULES.values()))"
+        "print(*(to_text(plan(rule)) for plan in PASSES.values() for rule in RULES.values()))"
     )
     texts = [
         subprocess.run(
@@ -127,7 +129,7 @@ def test_two_hash_seeds_give_one_text() -> None:
         ),
     ],
 )
-def test_a_rule_that_changes_nothing_is_refused(text: str, message: str) -> None:
+def test_a_rule_that_changes_no_tensor_is_refused(text: str, message: str) -> None:
     with pytest.raises(RuleError, match=rf"^{message}$") as refused:
         plans(read(text))
     assert refused.value.hint == "p = …, the update"

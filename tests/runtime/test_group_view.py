@@ -12,7 +12,7 @@ import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
 from lowerings.capture import captured
 from lowerings.phased_rules import RAGGED
-from lowerings.test_phases import in_full_precision
+from lowerings.test_phases import orthogonalize_in_own_dtype
 from spec_files import spec_file
 from torch import Tensor
 from torch.nn import Parameter
@@ -58,7 +58,7 @@ def rule(name: str) -> Any:
 @pytest.fixture
 def float64_matrix_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep matrix ops in float64."""
-    monkeypatch.setattr(matrix_ops, "orthogonalize", in_full_precision)
+    monkeypatch.setattr(matrix_ops, "orthogonalize", orthogonalize_in_own_dtype)
 
 
 Layout = Callable[[Tensor], Tensor]

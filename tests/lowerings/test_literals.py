@@ -1,4 +1,4 @@
-"""Test the literals in the text of a generated constructor."""
+"""Test the literals of numbers, flags and tuples in generated Python."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Test the launches of fused Triton without a GPU: a driver records them.
+"""Test the launches of fused Triton without a GPU.
 
-Buckets, arguments and options go through Triton's own wrapper and compiler, but no kernel runs.
+Triton's own wrapper and compiler take buckets, arguments and options. A driver records each launch
+and runs no kernel.
 """
 
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ Launches = list[Launch]
 
 @pytest.fixture
 def launches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launches]:
-    """Return every launch with its grid and its kernel, compiled and not run."""
+    """Return a list that gets every launch: its grid, and its kernel, compiled but not run."""
     with compiling_for("sm_90", str(tmp_path_factory.getbasetemp() / "triton")) as recorded:
         yield recorded
 
@@ -35,7 +36,7 @@ def parameters(*sizes: Any, dtype: torch.dtype = torch.float32) -> list[torch.Te
     return params
 
 
-def test_two_launches_whatever_the_number_of_tensors(launches: Launches) -> None:
+def test_a_step_makes_two_launches_for_any_number_of_tensors(launches: Launches) -> None:
     optimizer = optgen.optim.AdamW([{"params": parameters(5, 0, 2000)}, {"params": parameters(7)}])
     optimizer.step()
     assert [(name, grid) for name, grid, *_ in launches] == [
@@ -44,7 +45,7 @@ def test_two_launches_whatever_the_number_of_tensors(launches: Launches) -> None
     ]
 
 
-def test_two_launches_for_every_set_of_types(launches: Launches) -> None:
+def test_a_step_makes_two_launches_for_each_dtype(launches: Launches) -> None:
     mixed = parameters(5, 6), parameters(5, dtype=torch.float64)
     optgen.optim.SGD([p for params in mixed for p in params]).step()
     assert [name for name, *_ in launches] == ["sgd_scalars", "sgd_step"] * 2
@@ -52,7 +53,7 @@ def test_two_launches_for_every_set_of_types(launches: Launches) -> None:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", classes())
-def test_other_values_need_no_other_kernel(name: str, launches: Launches) -> None:
+def test_other_values_compile_no_other_kernel(name: str, launches: Launches) -> None:
     """Other numbers of tensors, other hyperparameters and further steps use the same kernels."""
     cls = classes()[name]
     for count in (1, 3, 16, 64):
@@ -63,7 +64,7 @@ def test_other_values_need_no_other_kernel(name: str, launches: Launches) -> Non
         optimizer = cls(params, lr=0.1 * count)
         for _ in range(2):
             optimizer.step()
-            changed = {
+            new_values = {
                 "lr": 1.0,
                 "weight_decay": 0.5,
                 "eps": 1.0,
@@ -71,18 +72,18 @@ def test_other_values_need_no_other_kernel(name: str, launches: Launches) -> Non
                 "maximize": True,
             }
             group = optimizer.param_groups[0]
-            group.update({k: v for k, v in changed.items() if isinstance(group.get(k), type(v))})
-    used = {(launch.name, id(launch.compiled)) for launch in launches}
-    assert len(used) == len({name for name, _ in used})
+            group.update({k: v for k, v in new_values.items() if isinstance(group.get(k), type(v))})
+    launched_kernels = {(launch.name, id(launch.compiled)) for launch in launches}
+    assert len(launched_kernels) == len({name for name, _ in launched_kernels})
 
 
-def test_an_optional_state_needs_another_kernel(launches: Launches) -> None:
+def test_an_optional_state_compiles_another_kernel(launches: Launches) -> None:
     optgen.optim.SGD(parameters(5)).step()
     optgen.optim.SGD(parameters(5), momentum=0.9).step()
     assert len({id(compiled) for name, *_, compiled in launches if name == "sgd_step"}) == 2
 
 
-def test_a_gradient_scaler_needs_another_kernel(launches: Launches) -> None:
+def test_a_gradient_scaler_compiles_another_kernel(launches: Launches) -> None:
     optimizer = optgen.optim.NAdam(parameters(5))
     optimizer.step()
     optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(0.0)
@@ -106,7 +107,7 @@ def test_the_launches_do_not_depend_on_the_number_of_tensors(launches: Launches)
 
 
 @pytest.mark.parametrize(("name", "count"), [("LAMB", 4), ("LARS", 4), ("Muon", 3)])
-def test_the_launches_of_a_step_are_as_listed(
+def test_a_step_makes_the_listed_number_of_launches(
     name: str, count: int, launches: Launches, tmp_path: Path
 ) -> None:
     class_of(name, tmp_path)(parameters((40, 20), (5, 3), (7, 9))).step()

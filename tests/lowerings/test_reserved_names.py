@@ -14,7 +14,7 @@ from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 from optgen.spec.errors import SpecError
 
 MACROS = ["vector", "inline", "apart", "VECTOR", "INLINE", "APART", "NAN", "EOF", "NULL"]
-OTHERS = ["main", "std", "u32", "i64", "errno", "printf", "y0", "system", "_x", "_Bool"]
+C_NAMES = ["main", "std", "u32", "i64", "errno", "printf", "y0", "system", "_x", "_Bool"]
 
 FUNCTION = '''from optgen.spec import *
 
@@ -52,17 +52,17 @@ def test_a_class_may_not_have_the_name_of_a_generated_module(name: str) -> None:
             read(text)
 
 
-def test_a_function_does_not_hide_what_it_calls() -> None:
+def test_a_function_may_not_hide_what_it_calls() -> None:
     for names in ({"other": "_update", "number": "b"}, {"other": "a", "number": "_update"}):
         with pytest.raises(SpecError, match="means something else in the generated code"):
             read(FUNCTION.format(name="made", **names))
 
 
 @pytest.mark.parametrize(
-    "names", [MACROS[:3], MACROS[3:], OTHERS], ids=["small", "macros", "others"]
+    "names", [MACROS[:3], MACROS[3:], C_NAMES], ids=["attributes", "macros", "C names"]
 )
-def test_names_that_mean_something_to_a_compiler_compile(names: list[str]) -> None:
-    """The names are hyperparameters, locals, and states, whose numbers have upper-case names."""
+def test_names_with_a_meaning_in_cpp_compile(names: list[str]) -> None:
+    """Names of hyperparameters, of locals, and of states, which C++ also writes in upper case."""
     hypers = "".join(f", {name}=hyper(0.5)" for name in names)
     states = ", ".join(f'{name}=state("key{i}")' for i, name in enumerate(names))
     for text in (
@@ -76,8 +76,8 @@ def test_names_that_mean_something_to_a_compiler_compile(names: list[str]) -> No
 
 
 def check_syntax(text: str) -> None:
-    found = compiler.find()
-    assert found
-    command = [*found, "-std=c++17", "-fsyntax-only", "-x", "c++", "-"]
+    compiler_command = compiler.find()
+    assert compiler_command
+    command = [*compiler_command, "-std=c++17", "-fsyntax-only", "-x", "c++", "-"]
     run = subprocess.run(command, input=inline_includes(text), capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

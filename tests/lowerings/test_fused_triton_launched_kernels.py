@@ -1,4 +1,4 @@
-"""Test how many kernels a step launches, for every algorithm, counted in the interpreter."""
+"""Test which kernels a step launches in the interpreter, for every class of torch and torchrec."""
 
 from typing import Any
 
@@ -19,14 +19,14 @@ SHAPES = [(5, 40), (300,), (), (3, 2, 3, 3), (20, 130), (8, 4, 1, 1), (7,), (40,
 ELEMENTWISE = ["scalars", "step"]
 """Kernels of an elementwise rule: the scalar program, then the sweep."""
 FACTORED = ["scalars", "step1", "finish1", "step2", "finish2", "step3"]
-"""Kernels of a factored step. The first sweep sums rows and columns, the second the update."""
+"""Kernels of a factored step. The first sweep sums over rows and columns, the second over all."""
 NOT_FACTORED = ["scalars", "step1", "finish1", "step2"]
 """Kernels of a step without factors, in which the first sweep makes all reductions."""
 LAUNCHES = {
     **dict.fromkeys(classes(), ELEMENTWISE),
     "Adafactor": [*FACTORED, *NOT_FACTORED],
     "RowWiseAdagrad": ["scalars", "step1", "finish1", "step2"],
-    "Muon": ["scalars", "step1", "step2"],  # between the two are the matrix op's products
+    "Muon": ["scalars", "step1", "step2"],  # the matrix op runs between the two sweeps
 }
 
 
@@ -41,15 +41,15 @@ def test_fused_triton_in_its_interpreter() -> None:
 def test_a_step_launches_the_listed_kernels(
     name: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many tensors of all shapes in two groups need as many launches as one tensor of each kind."""
-    launched: list[str] = []
-    original = InterpretedFunction.__getitem__
+    """The number of launches does not depend on the numbers of tensors and of groups."""
+    launched_kernels: list[str] = []
+    original_getitem = InterpretedFunction.__getitem__
 
-    def recorded(kernel: Any, grid: Any) -> Any:
-        launched.append(kernel.fn.__name__)
-        return original(kernel, grid)
+    def record_launch(kernel: Any, grid: Any) -> Any:
+        launched_kernels.append(kernel.fn.__name__)
+        return original_getitem(kernel, grid)
 
-    monkeypatch.setattr(InterpretedFunction, "__getitem__", recorded)
+    monkeypatch.setattr(InterpretedFunction, "__getitem__", record_launch)
     cls = classes()[name]
     params = accepted(cls, [torch.ones(size, requires_grad=True) for size in SHAPES * count])
     if cls.rule.gradient == "sparse_only":
@@ -60,6 +60,6 @@ def test_a_step_launches_the_listed_kernels(
     optimizer = cls([{"params": params[::2]}, {"params": params[1::2], "lr": 0.5}])
     with use_lowering("fused_triton"):
         for _ in range(2):
-            launched.clear()
+            launched_kernels.clear()
             optimizer.step()
-    assert [kernel.rsplit("_", 1)[-1] for kernel in launched] == LAUNCHES[name]
+    assert [kernel.rsplit("_", 1)[-1] for kernel in launched_kernels] == LAUNCHES[name]

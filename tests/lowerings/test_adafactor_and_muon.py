@@ -1,4 +1,4 @@
-"""Test the classes of Adafactor and Muon: checks, messages and states."""
+"""Test the classes of Adafactor and Muon: arguments, errors, states and docstrings."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ ERRORS = {info.optim_cls.__name__: info.optim_error_inputs_func for info in opti
 
 @pytest.mark.parametrize("name", ["Adafactor", "Muon"])
 def test_signature_and_group_are_torchs(name: str) -> None:
-    theirs = list(inspect.signature(getattr(torch.optim, name)).parameters.values())
-    ours = list(inspect.signature(CLASSES[name]).parameters.values())
+    torch_parameters = list(inspect.signature(getattr(torch.optim, name)).parameters.values())
+    our_parameters = list(inspect.signature(CLASSES[name]).parameters.values())
     group = getattr(torch.optim, name)([Parameter(torch.ones(2, 2))]).param_groups[0]
     our_group = CLASSES[name]([Parameter(torch.ones(2, 2))]).param_groups[0]
 
-    assert [(a.name, a.default, a.kind) for a in ours[: len(theirs)]] == [
-        (a.name, a.default, a.kind) for a in theirs
+    assert [(a.name, a.default, a.kind) for a in our_parameters[: len(torch_parameters)]] == [
+        (a.name, a.default, a.kind) for a in torch_parameters
     ]
-    assert all(a.kind is a.KEYWORD_ONLY for a in ours[len(theirs) :])
+    assert all(a.kind is a.KEYWORD_ONLY for a in our_parameters[len(torch_parameters) :])
     assert list(our_group)[: len(group)] == list(group)
     assert {key: our_group[key] for key in list(group)[1:]} == dict(list(group.items())[1:])
 
@@ -42,13 +42,13 @@ def test_torchs_error_inputs_give_torchs_errors(name: str) -> None:
         messages = []
         for cls in (getattr(torch.optim, name), CLASSES[name]):
             with pytest.raises(case.error_type) as caught:
-                _step(cls, case.optimizer_error_input)
+                construct_and_step(cls, case.optimizer_error_input)
             messages.append(str(caught.value))
         assert messages[0] == messages[1]
 
 
-def _step(cls: Any, error_input: Any) -> None:
-    """Construct an optimizer and take a step, because some errors come only in the step."""
+def construct_and_step(cls: Any, error_input: Any) -> None:
+    """Construct an optimizer and take a step, in which some errors are first raised."""
     optimizer = cls(error_input.params, **error_input.kwargs)
     for param in error_input.params:
         param.grad = torch.ones_like(param)
@@ -56,7 +56,7 @@ def _step(cls: Any, error_input: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong"),
+    ("name", "arguments"),
     [
         ("Adafactor", {"eps": (-1.0, 1e-3)}),
         ("Adafactor", {"eps": (1e-3, -1.0)}),
@@ -72,11 +72,11 @@ def _step(cls: Any, error_input: Any) -> None:
         ("Muon", {"weight_decay": -0.1}),
     ],
 )
-def test_invalid_arguments_give_torchs_messages(name: str, wrong: dict[str, Any]) -> None:
+def test_invalid_arguments_give_torchs_messages(name: str, arguments: dict[str, Any]) -> None:
     messages = []
     for cls in (getattr(torch.optim, name), CLASSES[name]):
         with pytest.raises(ValueError) as caught:
-            cls([Parameter(torch.ones(2, 2))], **wrong)
+            cls([Parameter(torch.ones(2, 2))], **arguments)
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
 
@@ -87,16 +87,16 @@ def test_muon_takes_matrices_only(shape: tuple[int, ...]) -> None:
 
     A refused group is not added.
     """
-    other = Parameter(torch.ones(shape))
+    param = Parameter(torch.ones(shape))
     with pytest.raises(ValueError) as theirs:
-        torch.optim.Muon([other])
+        torch.optim.Muon([param])
     with pytest.raises(ValueError) as ours:
-        CLASSES["Muon"]([Parameter(torch.ones(2, 2)), other])
+        CLASSES["Muon"]([Parameter(torch.ones(2, 2)), param])
     assert str(ours.value) == str(theirs.value)
 
     optimizer = CLASSES["Muon"]([Parameter(torch.ones(2, 2))])
     with pytest.raises(ValueError, match="Muon only supports 2D parameters"):
-        optimizer.add_param_group({"params": [other]})
+        optimizer.add_param_group({"params": [param]})
     assert len(optimizer.param_groups) == 1
 
 
@@ -109,7 +109,7 @@ def test_complex_parameters_are_refused(name: str) -> None:
             cls([param]).step()
 
 
-def test_the_classes_have_their_rules() -> None:
+def test_the_classes_have_the_properties_of_their_rules() -> None:
     adafactor, muon = CLASSES["Adafactor"].rule, CLASSES["Muon"].rule
     assert (adafactor.elementwise, muon.elementwise) == (False, False)
     assert (adafactor.facts, muon.facts) == (("factored",), ())
@@ -121,7 +121,7 @@ def test_the_classes_have_their_rules() -> None:
     assert (adafactor.step, muon.step) == ("tensor", None)
 
 
-def test_states_are_torchs() -> None:
+def test_adafactor_states_are_torchs() -> None:
     """States have torch's keys, shapes and dtypes, for parameters of any number of axes."""
     shapes, dtypes = [(), (3,), (2, 3), (2, 3, 4, 5), (4, 0)], (torch.float64, torch.bfloat16)
     params = [Parameter(torch.ones(s, dtype=d)) for s in shapes for d in dtypes]
@@ -144,35 +144,35 @@ def _with_one_param(optimizer: Any, param: torch.Tensor) -> Any:
     return optimizer
 
 
-def batches(optimizer: GeneratedOptimizer) -> list[Any]:
+def parts_of_batches(optimizer: GeneratedOptimizer) -> list[Any]:
     return [part for batch in gather_batches(optimizer) for part in batch.parts or (batch,)]
 
 
-def test_parameters_that_differ_in_a_fact_share_no_call() -> None:
+def test_parameters_that_differ_in_a_fact_share_no_batch() -> None:
     shapes = [(3,), (2, 3), (), (4, 2)]
     params = [Parameter(torch.ones(shape)) for shape in shapes]
     optimizer = CLASSES["Adafactor"](params)
     for param in params:
         param.grad = torch.ones_like(param)
-    for _ in range(2):  # the first round makes the states, the second finds them
-        found = {batch.dispatch_key.facts: batch for batch in batches(optimizer)}
-        flat, factored = found[(False,)], found[(True,)]
+    for _ in range(2):  # the first round creates the states, the second finds them
+        found = {batch.dispatch_key.facts: batch for batch in parts_of_batches(optimizer)}
+        not_factored, factored = found[(False,)], found[(True,)]
         assert [p.shape for p in factored.params] == [(2, 3), (4, 2)]
         assert [s.shape for s in factored.states[0]] == [(2, 1), (4, 1)]
         assert [s.shape for s in factored.states[1]] == [(1, 3), (1, 2)]
         assert factored.states[2] == []
-        assert flat.states[:2] == [[], []]
-        assert [s.shape for s in flat.states[2]] == [(3,), ()]
-        assert len(flat.steps) == len(factored.steps) == 2
+        assert not_factored.states[:2] == [[], []]
+        assert [s.shape for s in not_factored.states[2]] == [(3,), ()]
+        assert len(not_factored.steps) == len(factored.steps) == 2
 
 
-def test_parameters_that_agree_in_every_fact_are_one_batch() -> None:
+def test_parameters_that_agree_in_every_fact_share_a_batch() -> None:
     params = [Parameter(torch.ones(2, 3)) for _ in range(2)]
     optimizer = CLASSES["Adafactor"](params)
     for param in params:
         param.grad = torch.ones_like(param)
     for _ in range(2):
-        (batch,) = batches(optimizer)
+        (batch,) = parts_of_batches(optimizer)
         assert [len(column) for column in batch.states] == [2, 2, 0]
 
 
@@ -183,10 +183,10 @@ def test_a_state_of_another_shape_is_refused(key: str, value: Any) -> None:
     param = Parameter(torch.ones(2, 3))
     optimizer = CLASSES["Adafactor"]([param])
     param.grad = torch.ones_like(param)
-    batches(optimizer)
+    parts_of_batches(optimizer)
     optimizer.state[param][key] = value
     with pytest.raises(RuntimeError, match=f"{key} has the shape"):
-        batches(optimizer)
+        parts_of_batches(optimizer)
 
 
 def test_a_state_that_an_old_checkpoint_lacks_is_created() -> None:
@@ -194,9 +194,9 @@ def test_a_state_that_an_old_checkpoint_lacks_is_created() -> None:
     optimizer = CLASSES["Adafactor"](params)
     for param in params:
         param.grad = torch.ones_like(param)
-    batches(optimizer)
+    parts_of_batches(optimizer)
     optimizer.state[params[0]]["row_var"] = None
-    assert {len(batch.params) for batch in batches(optimizer)} == {1}
+    assert {len(batch.params) for batch in parts_of_batches(optimizer)} == {1}
     assert optimizer.state[params[0]]["row_var"].shape == (2, 1)
 
 
@@ -216,5 +216,5 @@ def test_the_docstring_describes_states_of_rows_and_columns() -> None:
 
 
 @pytest.mark.parametrize("name", ["Adafactor", "Muon"])
-def test_latex(name: str, golden: Golden) -> None:
+def test_latex_is_printed_as_recorded(name: str, golden: Golden) -> None:
     golden.check(to_latex(WITH_PHASES[name]))
