@@ -17,10 +17,10 @@ from optgen.lowerings.python.function import (
     bucket_function,
     function_name,
     indented,
+    loop_iterable,
     python_file,
     separated_blocks,
     unpacking_target,
-    widened,
 )
 from optgen.lowerings.python.phase_printer import phase_body
 from optgen.lowerings.python.phase_syntax import SHARDED, TENSOR_LISTS
@@ -122,9 +122,9 @@ def _loop(plan: Plan, draw_arguments: str = "") -> Body:
     program = select_instructions(plan, sweep)
     # A temporary that is overwritten exists twice for a moment, hence + 1.
     live_lists = len(set(new_tensors(program))) + 1
-    live_lists_argument = f", live_lists={live_lists}" if live_lists > _DEFAULT_LIVE_LISTS else ""
+    live_argument = f", live_lists={live_lists}" if live_lists > _DEFAULT_LIVE_LISTS else ""
     lines = [f"{unpacking_target(names)} = chunk", *foreach_lines(program)]
-    rows = widened(plan, f"chunks({lists}{live_lists_argument})", (s.stored for s in sweep.streams))
+    rows = loop_iterable(plan, f"chunks({lists}{live_argument})", (s.stored for s in sweep.streams))
     header = f"for chunk in {rows}:"
     reads = numbers_in_draws(draws).union(numbers_read(program))
     body = [*draw_for_lists(draws, draw_arguments), *indented(lines, header)]

@@ -24,12 +24,12 @@ from optgen.lowerings.python.function import (
     bucket_function,
     function_name,
     indented,
+    loop_iterable,
     python_file,
     separated_blocks,
     unpacking_target,
-    widened,
 )
-from optgen.lowerings.python.phase_printer import matrix_call, phases
+from optgen.lowerings.python.phase_printer import matrix_call, phase_body
 from optgen.lowerings.python.phase_syntax import ONE_TENSOR
 from optgen.lowerings.python.random_calls import (
     defaults_before_draws,
@@ -87,13 +87,13 @@ def _whole_loop(plan: Plan) -> Body:
 def _loop(plan: Plan) -> Body:
     """Return the in-place loop over the tensors of a bucket."""
     if plan.is_cut:
-        return phases(plan, ONE_TENSOR)
+        return phase_body(plan, ONE_TENSOR)
     plan, draws = name_random(plan)
     (sweep,) = plan.sweeps
     all_names = [*(s.name for s in sweep.streams), *draws]
     names, lists = unpacking_target(all_names), ", ".join(map(plural, all_names))
     program = select_instructions(plan, sweep)
-    rows = widened(plan, f"slices({lists})", (s.stored for s in sweep.streams))
+    rows = loop_iterable(plan, f"slices({lists})", (s.stored for s in sweep.streams))
     lines = indented(forloop_lines(program), f"for {names} in {rows}:")
     reads = numbers_in_draws(draws).union(numbers_read(program))
     return Body([*draw_for_lists(draws), *lines], reads, defaults_before_draws(plan, draws))

@@ -86,19 +86,16 @@ class _Hoister:
         """Return the value of a statement with a name for each small value in it."""
         target = stmt.target.name
 
-        def named(expr: Expr, name: str) -> Expr:
+        def with_name(expr: Expr, name: str) -> Expr:
             minus, bare = split_sign(expr)
             if isinstance(bare, Const | Ref):
                 return expr
             ref = self._name(bare, name, stmt, arms)
             return negate(ref) if minus else ref
 
-        def small(expr: Expr) -> bool:
-            return self._kind(expr).axes is not Axes.TENSOR
-
         def inner(expr: Expr) -> Expr:
-            if small(expr) and self._is_device_value(expr):
-                return named(expr, f"{target}_bound")
+            if self._is_small(expr) and self._is_device_value(expr):
+                return with_name(expr, f"{target}_bound")
             if isinstance(expr, Linear):
                 return replace(expr, terms=tuple(term(t, False) for t in expr.terms))
             return rebuild(expr, inner)
@@ -107,8 +104,8 @@ class _Hoister:
             coefficient = t.coefficient
             if self._is_device_value(coefficient):
                 is_step = outermost and target == "param"
-                coefficient = named(coefficient, "step_size" if is_step else f"{target}_scale")
-            factors, divisors = self._with_merged_lines(t, small, named)
+                coefficient = with_name(coefficient, "step_size" if is_step else f"{target}_scale")
+            factors, divisors = self._with_merged_lines(t, with_name)
             return Term(coefficient, tuple(map(inner, factors)), tuple(map(inner, divisors)))
 
         if isinstance(stmt.value, Linear):
@@ -116,22 +113,26 @@ class _Hoister:
         return rebuild(stmt.value, inner) if ends_phase(stmt.value) else inner(stmt.value)
 
     def _with_merged_lines(
-        self, term: Term, small: Callable[[Expr], bool], named: Callable[[Expr, str], Expr]
+        self, term: Term, with_name: Callable[[Expr, str], Expr]
     ) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
         """Return a term's factors and divisors, with its rows and its columns merged."""
         merged: dict[str, list[tuple[Expr, bool]]] = {}
         for expr, multiplies in _factors_and_divisors(term):
-            if small(expr):
+            if self._is_small(expr):
                 name = _FACTOR_NAMES[self._kind(expr).axes]
                 merged.setdefault(name, []).append((expr, multiplies))
         per_matrix = merged.pop("matrix_factor", [])
         if per_matrix:  # merged into the row or column factor, if there is one
             name = next((n for n in ("row_factor", "col_factor") if n in merged), "matrix_factor")
             merged[name] = [*merged.get(name, []), *per_matrix]
-        factors = [e for e in term.factors if not small(e)]
+        factors = [e for e in term.factors if not self._is_small(e)]
         for name in sorted(merged, reverse=True):
-            factors.append(named(_product(merged[name]), name))
-        return tuple(factors), tuple(e for e in term.divisors if not small(e))
+            factors.append(with_name(_product(merged[name]), name))
+        return tuple(factors), tuple(e for e in term.divisors if not self._is_small(e))
+
+    def _is_small(self, expr: Expr) -> bool:
+        """Tell whether a value has no element for each element of the parameter."""
+        return self._kind(expr).axes is not Axes.TENSOR
 
     def _is_device_value(self, expr: Expr) -> bool:
         """Tell whether a value depends on a reduction or on a row, column or tensor."""

@@ -142,7 +142,7 @@ def _cut(
     """Return the rule in SSA form, its kinds, its phases, and whether they store states early."""
     named = name_reductions(to_ssa(algorithm, separate))
     named = name_products(named) if order == "whole" else named
-    versioned = split_live_ranges(drop_redundant_stores(named), tensors=separate)
+    versioned = split_live_ranges(drop_redundant_stores(named), split_tensors=separate)
     kinds = kinds_of(versioned)
     if order == "whole":
         return versioned, kinds, as_one_phase(versioned), False
@@ -243,7 +243,7 @@ def _without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tupl
 
 
 def used_scalars(scalars: Program, programs: Iterable[Program], algorithm: Algorithm) -> Program:
-    """Return the scalar program without names that neither a scalar nor a phase reads."""
+    """Return the scalar program without names that neither it nor a phase reads."""
     stored = {s.symbol for s in algorithm.scalar_states()}
     read = {r for p in (scalars, *programs) for e in expressions(p) for r in refs(e)}
     shorter = filter_assigns(scalars, lambda a: a.target.name in stored or a.target in read)

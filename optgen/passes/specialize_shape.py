@@ -13,7 +13,7 @@ from optgen.ir.ops import FACTS
 Facts = Mapping[str, bool]
 
 
-def facts_asked(algorithm: Algorithm) -> tuple[str, ...]:
+def facts_read(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the shape predicates (`factored`) that the rule or its states read."""
     names = {s.when.removeprefix("not ") for s in algorithm.states if s.when}
     nodes = (node for expr in expressions(algorithm.rule) for node in walk(expr))
@@ -27,7 +27,7 @@ def fact_combinations(algorithm: Algorithm) -> Iterator[Facts]:
     A tall parameter has rows and columns, so it is factored, too. If the rule reads no facts, yield
     one empty mapping.
     """
-    facts = facts_asked(algorithm)
+    facts = facts_read(algorithm)
     for answers in product((True, False), repeat=len(facts)):
         combination = dict(zip(facts, answers, strict=True))
         if combination.get("factored", True) or not combination.get("tall"):
@@ -42,13 +42,15 @@ def specialize(algorithm: Algorithm, facts: Facts) -> Algorithm:
     return replace(
         algorithm,
         states=states,
-        rule=map_expressions(algorithm.rule, lambda expr: _answered(expr, facts)),
+        rule=map_expressions(algorithm.rule, lambda expr: _with_answers(expr, facts)),
     )
 
 
 def _exists(state: State, facts: Facts) -> bool:
-    fact = (state.when or "").removeprefix("not ")
-    return fact not in facts or facts[fact] is not (state.when or "").startswith("not ")
+    when = state.when or ""
+    fact = when.removeprefix("not ")
+    is_negated = when.startswith("not ")
+    return fact not in facts or facts[fact] != is_negated
 
 
 def _without_fact(state: State, facts: Facts) -> State:
@@ -56,9 +58,9 @@ def _without_fact(state: State, facts: Facts) -> State:
     return replace(state, when=None) if fact in facts else state
 
 
-def _answered(expr: Expr, facts: Facts) -> Expr:
+def _with_answers(expr: Expr, facts: Facts) -> Expr:
     """Return an expression with every fact replaced by True or False."""
     match expr:
         case Call(word, _) if word in facts:
             return Const(facts[word], expr.place)
-    return rebuild(expr, lambda child: _answered(child, facts))
+    return rebuild(expr, lambda child: _with_answers(child, facts))

@@ -34,7 +34,7 @@ from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
 from optgen.ir.whole_matrices import is_wide
 from optgen.lowerings.python.collectives import collective_points, collective_requests
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
-from optgen.lowerings.python.function import Body, indented, widened
+from optgen.lowerings.python.function import Body, indented, loop_iterable
 from optgen.lowerings.python.literals import comment
 from optgen.lowerings.python.phase_syntax import PhaseSyntax
 from optgen.lowerings.python.random_calls import (
@@ -59,8 +59,8 @@ def _tensor_names(plan: Plan) -> list[str]:
     return [plan.algorithm.param, plan.algorithm.grad, *states]
 
 
-def phases(plan: Plan, syntax: PhaseSyntax) -> Body:
-    """Print every phase of a bucket whose tensors have one shape."""
+def phase_body(plan: Plan, syntax: PhaseSyntax) -> Body:
+    """Return the lines of all phases, for a bucket whose tensors have one shape."""
     lists = ", ".join(map(plural, _tensor_names(plan)))
     has_matrix_calls = any(isinstance(phase, MatrixCall) for phase in plan.phases)
     plan = plan if has_matrix_calls or syntax.over_ranks else rematerialize_if_blocked(plan)
@@ -204,7 +204,7 @@ class _Printer:
         blocks = self.syntax.single_block if self.has_matrix_calls else self.syntax.blocks
         blocks_call = f"{blocks}({', '.join(arguments)})"
         if not shares_widened_tensors(self.plan):
-            blocks_call = widened(self.plan, blocks_call, (s.stored for s in loop_streams))
+            blocks_call = loop_iterable(self.plan, blocks_call, (s.stored for s in loop_streams))
         yield f"for {names} in {blocks_call}:"
         yield from (f"    {line}" for line in lines)
         live = live_tensors(instructions, [f"{name}_block" for name in streams])
