@@ -12,21 +12,21 @@ from torch.nn import Parameter
 import optgen.optim
 from optgen.runtime.fused_cpu.kernel import threads
 
-# Steps use several threads from 16 MB on. These counts let a thread begin inside a tensor.
-COUNTS = (1_900_003, 17, 900_001, 128, 1_600_063)
+# Steps use several threads from 16 MB on. With these sizes, a thread begins inside a tensor.
+SIZES = (1_900_003, 17, 900_001, 128, 1_600_063)
 
 
 @functools.cache
 def values(step: int, dtype: torch.dtype) -> list[Tensor]:
     generator = torch.Generator().manual_seed(step)
-    return [torch.randn(n, generator=generator).to(dtype) for n in COUNTS]
+    return [torch.randn(n, generator=generator).to(dtype) for n in SIZES]
 
 
 @pytest.fixture
-def restored_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
+def restore_threads() -> Iterator[None]:
+    old_count = torch.get_num_threads()
     yield
-    torch.set_num_threads(before)
+    torch.set_num_threads(old_count)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,8 +35,8 @@ def free_values() -> Iterator[None]:
     values.cache_clear()
 
 
-def stepped(name: str, dtype: torch.dtype, count: int) -> list[Tensor]:
-    """Return parameters and states after some steps with the given number of threads."""
+def tensors_after_steps(name: str, dtype: torch.dtype, count: int) -> list[Tensor]:
+    """Return parameters and states after two steps with `count` threads."""
     torch.set_num_threads(count)
     assert threads.current().parallel
     assert threads.current().count == count
@@ -51,12 +51,12 @@ def stepped(name: str, dtype: torch.dtype, count: int) -> list[Tensor]:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.usefixtures("restored_threads")
+@pytest.mark.usefixtures("restore_threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", PLAIN)
 def test_any_number_of_threads_gives_the_same_bits(name: str, dtype: torch.dtype) -> None:
-    alone = stepped(name, dtype, 1)
+    expected = tensors_after_steps(name, dtype, 1)
 
     for count in (2, 3):
-        found = stepped(name, dtype, count)
-        assert all(map(torch.equal, found, alone))
+        found = tensors_after_steps(name, dtype, count)
+        assert all(map(torch.equal, found, expected))

@@ -13,7 +13,7 @@ from optgen.runtime.fused_cpu import kernel_loader, uncached_step
 from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
 
 
-def test_a_step_like_the_last_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_like_the_last_fills_no_new_table(monkeypatch: pytest.MonkeyPatch) -> None:
     params = parameters()
     optimizer = Adam(params)
     for step in range(2):
@@ -46,19 +46,19 @@ def test_autograd_sees_that_parameters_change() -> None:
 
 def test_a_long_tensor_has_the_bits_of_its_parts() -> None:
     # A tensor of more than 2**21 elements has strips. Here, the last strip is shorter.
-    elements, part = (1 << 21) + 77, 1 << 20
-    first = torch.linspace(-1, 1, elements)
-    grad = first.flip(0) * 3
-    whole = [first.clone().requires_grad_()]
-    parts = [each.clone().requires_grad_() for each in first.split(part)]
-    for params, grads in (whole, [grad]), (parts, grad.split(part)):
+    size, part_size = (1 << 21) + 77, 1 << 20
+    start = torch.linspace(-1, 1, size)
+    grad = start.flip(0) * 3
+    whole = [start.clone().requires_grad_()]
+    parts = [part.clone().requires_grad_() for part in start.split(part_size)]
+    for params, grads in (whole, [grad]), (parts, grad.split(part_size)):
         optimizer = SGD(params, momentum=0.9, weight_decay=0.01, fused=True)
         for param, grad_of_part in zip(params, grads, strict=True):
             param.grad = grad_of_part.clone()
         for _ in range(2):
             optimizer.step()
 
-    assert torch.equal(whole[0], torch.cat([each.detach() for each in parts]))
+    assert torch.equal(whole[0], torch.cat([part.detach() for part in parts]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -96,8 +96,8 @@ def test_an_overflow_in_the_first_step_leaves_momentum_fresh() -> None:
     assert param.tolist() == [-1.0] * 3  # the first step is not dampened
 
 
-def test_infinities_stay_where_they_are() -> None:
-    """A term that a hyperparameter of 0 switches off must not be multiplied by 0."""
+def test_an_infinite_element_stays_infinite() -> None:
+    """A term that a hyperparameter of 0 switches off is not multiplied by 0: 0 * inf is NaN."""
     param = torch.nn.Parameter(torch.tensor([float("inf"), 1.0]))
     param.grad = torch.ones(2)
     optimizer = SGD([param], lr=0.5)
@@ -107,10 +107,10 @@ def test_infinities_stay_where_they_are() -> None:
 
 
 def run(script: str) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
     )
-    return done.stdout
+    return process.stdout
 
 
 THREADS = """
@@ -154,11 +154,11 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_forked_child_steps_alone() -> None:
-    """A forked child lacks its parent's OpenMP threads, and would wait for them for ever."""
+    """A forked child lacks its parent's OpenMP threads, so it must not wait for them."""
     run(FORK)
 
 
-def test_a_missing_state_that_the_options_demand_is_an_error() -> None:
+def test_a_missing_state_that_the_options_need_is_an_error() -> None:
     """Without this error, the kernel would read from a null address."""
     param = torch.nn.Parameter(torch.ones(3))
     batch = SimpleNamespace(
@@ -172,5 +172,5 @@ def test_a_missing_state_that_the_options_demand_is_an_error() -> None:
     kernel = kernel_loader.kernel_or_reason(SGD)
     assert not isinstance(kernel, str)
 
-    with pytest.raises(RuntimeError, match="sgd needs 'momentum_buffer'"):
+    with pytest.raises(RuntimeError, match="sgd needs the state 'momentum_buffer'"):
         fill_table(kernel, [batch], scaled=False)  # type: ignore[list-item]

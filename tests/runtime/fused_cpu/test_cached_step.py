@@ -1,4 +1,4 @@
-"""Test what ends a cached fused step, because another lowering may have to take the next step."""
+"""Test that changes after which another lowering may have to step end a cached fused step."""
 
 from typing import Any
 
@@ -14,23 +14,23 @@ from optgen.runtime.eager.backend import EagerBackend
 
 @pytest.fixture
 def unfused_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that gets the lowering of each unfused step."""
-    names: list[str] = []
+    """Return a list to which each unfused step appends its lowering."""
+    lowerings: list[str] = []
     prepare = EagerBackend.prepare
 
-    def watched(self: EagerBackend, *arguments: Any) -> object:
-        names.append(self._lowering)
+    def record_and_prepare(self: EagerBackend, *arguments: Any) -> object:
+        lowerings.append(self._lowering)
         return prepare(self, *arguments)
 
-    monkeypatch.setattr(EagerBackend, "prepare", watched)
-    return names
+    monkeypatch.setattr(EagerBackend, "prepare", record_and_prepare)
+    return lowerings
 
 
 @pytest.mark.parametrize(
     ("option", "lowering"),
     [({"foreach": True}, "foreach"), ({"foreach": False}, "forloop"), ({"fused": False}, None)],
 )
-def test_a_forced_lowering_is_forced_no_longer_than_its_context(
+def test_the_end_of_a_context_ends_its_forced_lowering(
     option: dict[str, bool], lowering: str | None, unfused_steps: list[str]
 ) -> None:
     params = parameters()

@@ -8,14 +8,14 @@ import pytest
 
 
 def run(script: str) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", script],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 # The tensors are so large that their memory is returned to the system as soon as it is free.
@@ -52,9 +52,10 @@ assert param.isfinite().all()
     "action",
     [
         "optimizer.state[param]['momentum_buffer'] = torch.zeros(n)",
-        # `kept` is a second owner. Without it, torch frees the tensor while param.grad still names
-        # it, and lets other threads run meanwhile: reading param.grad then crashes, also in torch.
-        "kept = param.grad; param.grad = None; kept = None",
+        # `owner` is a second owner of the gradient. Without it, torch frees the tensor while
+        # param.grad still refers to it, and lets other threads run meanwhile: reading param.grad
+        # then crashes, also in torch.
+        "owner = param.grad; param.grad = None; owner = None",
         "param.grad = torch.ones(n); optimizer.step()",
     ],
     ids=["a state", "a gradient", "a step"],
@@ -63,7 +64,7 @@ def test_another_thread_may_replace_tensors_during_a_step(action: str) -> None:
     run(DISTURBED.format(action=action))
 
 
-def test_tensors_that_a_long_kernel_owned_are_free_afterwards() -> None:
+def test_a_long_kernel_owns_no_tensor_after_the_step() -> None:
     run(
         """
 import torch, optgen.optim
@@ -80,16 +81,16 @@ before = list(map(owners, tensors))
 optimizer.step()
 assert before == list(map(owners, tensors)), before
 storage = param.grad.untyped_storage()
-owned = torch._C._storage_Use_Count(storage._cdata)
+owner_count = torch._C._storage_Use_Count(storage._cdata)
 del tensors
 param.grad = None
-assert torch._C._storage_Use_Count(storage._cdata) == owned - 1
+assert torch._C._storage_Use_Count(storage._cdata) == owner_count - 1
 """
     )
 
 
 # Each compiler waits until the other has been started too.
-WAITING = """#!/bin/sh
+WAITING_COMPILER = """#!/bin/sh
 touch {folder}/started.$$
 for try in $(seq 100); do
     [ $(ls {folder} | grep -c started) -ge 2 ] && exec g++ "$@"
@@ -103,7 +104,7 @@ def test_the_kernel_and_the_reader_are_built_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler = tmp_path / "waiting"
-    compiler.write_text(WAITING.format(folder=tmp_path))
+    compiler.write_text(WAITING_COMPILER.format(folder=tmp_path))
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "cache"))

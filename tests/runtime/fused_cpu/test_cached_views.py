@@ -1,4 +1,4 @@
-"""Test cached steps of groups with a view: they use the view, and notice when it changes."""
+"""Test cached steps of groups with a view: they use the view, and end when the view changes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from optgen.spec import Spec
 
 # `import` would return the package's function of the same name.
 cached_dense_step = importlib.import_module("optgen.runtime.fused_cpu.cached_dense_step")
-ROWS = '''
+ROW_NORM_SPEC = '''
 from optgen.spec import *
 
 @optimizer(paper="https://example.org")
-def Rows(p, g, /, m=state("mean"), *, lr=hyper(0.1)):
-    """A rule that scales each row to norm 1, so that the step depends on the view."""
+def RowNorm(p, g, /, m=state("mean"), *, lr=hyper(0.1)):
+    """A rule that scales each row of the update to norm 1, so the step depends on the view."""
     require(factored(p), "{shape}")
     m = 0.5 * m + g
     p = p - lr * m / row_norm(m)
@@ -32,27 +32,27 @@ def Rows(p, g, /, m=state("mean"), *, lr=hyper(0.1)):
 
 
 @cache
-def rows() -> Any:
-    """Return the class of the rule `Rows`."""
-    return optgen.load(Spec("Rows", ROWS, "<rows>", 1))
+def row_norm_class() -> Any:
+    """Return the class of the rule `RowNorm`."""
+    return optgen.load(Spec("RowNorm", ROW_NORM_SPEC, "<row_norm>", 1))
 
 
 @pytest.fixture
-def repeated(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Return a list that gets, for each step, whether the cached step took it."""
-    was_cached: list[bool] = []
+def was_repeated(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return a list to which `CachedDenseStep.run` appends whether it repeated the step."""
+    results: list[bool] = []
     run = cached_dense_step.CachedDenseStep.run
 
-    def watched(self: Any, optimizer: Any) -> bool:
-        was_cached.append(run(self, optimizer))
-        return was_cached[-1]
+    def run_and_record(self: Any, optimizer: Any) -> bool:
+        results.append(run(self, optimizer))
+        return results[-1]
 
-    monkeypatch.setattr(cached_dense_step.CachedDenseStep, "run", watched)
-    return was_cached
+    monkeypatch.setattr(cached_dense_step.CachedDenseStep, "run", run_and_record)
+    return results
 
 
 class Pair:
-    """Two optimizers that must agree: by cached steps, and by the for-loop."""
+    """Two optimizers that must agree: one takes fused steps, the reference takes the for-loop."""
 
     def __init__(self, cls: Any, *groups: dict[str, Any]) -> None:
         self.params = [
@@ -71,6 +71,7 @@ class Pair:
         )
 
     def step(self, times: int = 1) -> None:
+        """Take steps with both optimizers, and compare their parameters."""
         for number in range(times):
             for optimizer in (self.optimizer, self.reference):
                 for group in optimizer.param_groups:
@@ -89,13 +90,13 @@ class Pair:
             change(optimizer.param_groups[0])
 
 
-@pytest.mark.parametrize("cls", [Adafactor, None], ids=["Adafactor", "Rows"])
-def test_steps_with_views_are_repeated(cls: Any, repeated: list[bool]) -> None:
+@pytest.mark.parametrize("cls", [Adafactor, None], ids=["Adafactor", "RowNorm"])
+def test_steps_with_views_are_repeated(cls: Any, was_repeated: list[bool]) -> None:
     groups = [{"view": (2, -1, 3)}, {}, {"view": (3, 8)}, {"view": None}]
-    pair = Pair(cls or rows(), *groups)
+    pair = Pair(cls or row_norm_class(), *groups)
     pair.step(4)
-    assert repeated
-    assert all(repeated)
+    assert was_repeated
+    assert all(was_repeated)
 
 
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
@@ -109,34 +110,34 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_new_view_object_ends_the_cached_step(
-    change: Callable[[dict[str, Any]], object], repeated: list[bool]
+    change: Callable[[dict[str, Any]], object], was_repeated: list[bool]
 ) -> None:
-    pair = Pair(rows(), {"view": (2, -1, 3)}, {})
+    pair = Pair(row_norm_class(), {"view": (2, -1, 3)}, {})
     pair.step(3)
-    repeated.clear()
+    was_repeated.clear()
     pair.change(change)
     pair.step()
-    assert repeated[0] is False
-    repeated.clear()
+    assert was_repeated[0] is False
+    was_repeated.clear()
     pair.step(2)
-    assert repeated == [True, True]
+    assert was_repeated == [True, True]
 
 
 def test_a_view_that_takes_the_place_of_another_key_ends_the_cached_step(
-    repeated: list[bool],
+    was_repeated: list[bool],
 ) -> None:
     """The group keeps its number of keys, but the step changes."""
-    pair = Pair(rows(), {"name": "weights"})
+    pair = Pair(row_norm_class(), {"name": "weights"})
     pair.step(3)
 
     def swap(group: dict[str, Any]) -> None:
         del group["name"]
         group["view"] = (12, 2)
 
-    repeated.clear()
+    was_repeated.clear()
     pair.change(swap)
     pair.step()
-    assert repeated[0] is False
+    assert was_repeated[0] is False
 
 
 def transpose(param: Tensor) -> None:
@@ -149,21 +150,23 @@ def put_gaps_between_elements(param: Tensor) -> None:
 
 @pytest.mark.parametrize("change", [transpose, put_gaps_between_elements])
 def test_memory_that_is_not_contiguous_ends_the_cached_step(
-    change: Callable[[Tensor], None], repeated: list[bool]
+    change: Callable[[Tensor], None], was_repeated: list[bool]
 ) -> None:
-    pair = Pair(rows(), {"view": (2, -1, 3)})
+    pair = Pair(row_norm_class(), {"view": (2, -1, 3)})
     pair.step(3)
     change(pair.params[0][1])
-    repeated.clear()
+    was_repeated.clear()
     pair.step(2)
-    assert not any(repeated)
+    assert not any(was_repeated)
     pair.params[0][1].data = pair.params[0][1].data.contiguous()
     pair.step(3)
-    assert repeated[-1] is True
+    assert was_repeated[-1] is True
 
 
-def test_a_parameter_may_be_replaced_by_one_of_another_shape(repeated: list[bool]) -> None:
-    pair = Pair(rows(), {"view": (2, -1, 3)})
+def test_steps_are_repeated_after_a_parameter_is_replaced_by_one_of_another_shape(
+    was_repeated: list[bool],
+) -> None:
+    pair = Pair(row_norm_class(), {"view": (2, -1, 3)})
     pair.step(3)
     for params, optimizer in (
         (pair.params, pair.optimizer),
@@ -172,4 +175,4 @@ def test_a_parameter_may_be_replaced_by_one_of_another_shape(repeated: list[bool
         params[0][0] = Parameter(torch.linspace(-1, 1, 60, dtype=torch.float64))
         optimizer.param_groups[0]["params"][0] = params[0][0]
     pair.step(3)
-    assert repeated[-1] is True
+    assert was_repeated[-1] is True

@@ -1,4 +1,4 @@
-"""Test cached steps of wide rules: they equal gathered steps to the bit."""
+"""Test cached steps of wide rules: they have the bits of gathered steps."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ class Twins:
 
     def __init__(self, cls: Any, dtypes: tuple[torch.dtype, ...], **options: Any) -> None:
         self.optimizers = tuple(cls(groups(dtypes), **options) for _ in range(2))
-        self.cached = 0  # number of cached steps of the first optimizer
+        self.cached_steps = 0  # the number of cached steps of the first optimizer
 
     def step(self, seed: int, without: tuple[int, ...] = ()) -> None:
+        """Step both optimizers; the parameters with the indices `without` have no gradients."""
         for optimizer in self.optimizers:
             generator = torch.Generator().manual_seed(seed)
-            for index, param in enumerate(members(optimizer)):
+            for index, param in enumerate(all_params(optimizer)):
                 grad = torch.randn(param.shape, generator=generator, dtype=torch.float64)
                 param.grad = None if index in without else grad.to(param.dtype)
             optimizer.step()
@@ -43,14 +44,14 @@ class Twins:
 
     def check(self) -> None:
         """Check that parameters, their states and the states of groups are equal."""
-        ours, theirs = map(values, self.optimizers)
-        assert ours.keys() == theirs.keys()
-        for key, value in ours.items():
-            assert torch.equal(value, theirs[key]), key
+        cached, gathered = map(named_tensors, self.optimizers)
+        assert cached.keys() == gathered.keys()
+        for name, tensor in cached.items():
+            assert torch.equal(tensor, gathered[name]), name
 
 
 def groups(dtypes: tuple[torch.dtype, ...]) -> list[dict[str, Any]]:
-    """Return two groups of parameters of these dtypes in turn."""
+    """Return two groups of parameters, whose dtypes alternate."""
     generator = torch.Generator().manual_seed(0)
     params = [
         torch.randn(shape, generator=generator, dtype=torch.float64).to(dtypes[i % len(dtypes)])
@@ -59,16 +60,16 @@ def groups(dtypes: tuple[torch.dtype, ...]) -> list[dict[str, Any]]:
     return [{"params": params[:5]}, {"params": params[5:], "lr": 0.05}]
 
 
-def members(optimizer: Any) -> Iterator[Tensor]:
+def all_params(optimizer: Any) -> Iterator[Tensor]:
     return (param for group in optimizer.param_groups for param in group["params"])
 
 
-def values(optimizer: Any) -> dict[str, Tensor]:
+def named_tensors(optimizer: Any) -> dict[str, Tensor]:
     """Return parameters, their states and the states of groups, by name."""
     results = {}
     for index, group in enumerate(optimizer.param_groups):
         results |= {f"{k} of group {index}": v for k, v in group.items() if isinstance(v, Tensor)}
-    for index, param in enumerate(members(optimizer)):
+    for index, param in enumerate(all_params(optimizer)):
         results[f"parameter {index}"] = param
         results |= {f"{k} of {index}": v for k, v in optimizer.state[param].items()}
     return results
@@ -82,14 +83,14 @@ def twins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Twins]:
         pair = Twins(*arguments, **options)
         take_fast_path = dispatch._take_fast_path
 
-        def watched(optimizer: Any) -> bool:
+        def count_cached_steps(optimizer: Any) -> bool:
             if optimizer is pair.optimizers[1]:
                 return False
             is_cached = take_fast_path(optimizer)
-            pair.cached += is_cached
+            pair.cached_steps += is_cached
             return is_cached
 
-        monkeypatch.setattr(dispatch, "_take_fast_path", watched)
+        monkeypatch.setattr(dispatch, "_take_fast_path", count_cached_steps)
         return pair
 
     return make
@@ -98,7 +99,7 @@ def twins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Twins]:
 @pytest.mark.parametrize(
     "dtypes", [(torch.float64,), (torch.float32, torch.bfloat16, torch.float64)], ids=["64", "all"]
 )
-def test_every_kind_of_reduction_equals_gathered_steps(
+def test_cached_steps_of_every_kind_of_reduction_equal_gathered_steps(
     twins: Callable[..., Twins], odd_wide: Any, dtypes: tuple[torch.dtype, ...]
 ) -> None:
     """The second group clips and has no momentum; some steps lack some gradients."""
@@ -107,10 +108,10 @@ def test_every_kind_of_reduction_equals_gathered_steps(
     for seed, without in enumerate([(), (), (1, 6), (), (0, 1, 2, 3, 4), (), ()]):
         pair.step(seed, without)
         pair.check()
-    assert pair.cached >= 2
+    assert pair.cached_steps >= 2
 
 
-def test_changes_between_steps_are_seen(twins: Callable[..., Twins], odd_wide: Any) -> None:
+def test_cached_steps_see_changes_between_steps(twins: Callable[..., Twins], odd_wide: Any) -> None:
     pair = twins(odd_wide, (torch.float32,))
 
     def add_group(optimizer: Any) -> None:
@@ -129,13 +130,13 @@ def test_changes_between_steps_are_seen(twins: Callable[..., Twins], odd_wide: A
         load,
     ]
     for seed, change in enumerate(changes):
-        for each in range(2):
-            pair.step(2 * seed + each)
+        for repeat in range(2):
+            pair.step(2 * seed + repeat)
             pair.check()
         pair.change_both(change)
     pair.step(100)
     pair.check()
-    assert pair.cached >= len(changes)
+    assert pair.cached_steps >= len(changes)
 
 
 def test_infinite_gradients_give_the_norm_of_a_gathered_step(twins: Callable[..., Twins]) -> None:
@@ -146,7 +147,7 @@ def test_infinite_gradients_give_the_norm_of_a_gathered_step(twins: Callable[...
         pair.step(1)
 
         def step_with_value(optimizer: Any, value: float = value) -> None:
-            first = next(members(optimizer))
+            first = next(all_params(optimizer))
             assert first.grad is not None
             first.grad[0, 0] = value
             optimizer.step()
@@ -154,7 +155,7 @@ def test_infinite_gradients_give_the_norm_of_a_gathered_step(twins: Callable[...
         pair.change_both(step_with_value)
         totals = [o.param_groups[0]["grad_norm"].item() for o in pair.optimizers]
         assert str(totals[0]) == str(totals[1]) == str(value)
-    assert pair.cached >= 4
+    assert pair.cached_steps >= 4
 
 
 def test_a_gradient_scaler_works_as_in_gathered_steps(twins: Callable[..., Twins]) -> None:
@@ -163,7 +164,7 @@ def test_a_gradient_scaler_works_as_in_gathered_steps(twins: Callable[..., Twins
     scalers = [torch.amp.GradScaler("cpu", init_scale=8.0) for _ in pair.optimizers]
     for factor in (1.0, 1.0, torch.inf, 1.0):
         for optimizer, scaler in zip(pair.optimizers, scalers, strict=True):
-            params = list(members(optimizer))
+            params = list(all_params(optimizer))
             for param in params:
                 param.requires_grad_()
             optimizer.zero_grad()
@@ -176,7 +177,7 @@ def test_a_gradient_scaler_works_as_in_gathered_steps(twins: Callable[..., Twins
 def test_any_number_of_threads_gives_the_same_bits(odd_wide: Any) -> None:
     """One parameter is so large that several threads step it."""
     results = []
-    before = torch.get_num_threads()
+    old_count = torch.get_num_threads()
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
@@ -189,5 +190,5 @@ def test_any_number_of_threads_gives_the_same_bits(odd_wide: Any) -> None:
                 optimizer.step()
             results.append(params)
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(old_count)
     assert all(map(torch.equal, *results))

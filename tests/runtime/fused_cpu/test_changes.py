@@ -1,4 +1,4 @@
-"""Test that fused C++ steps see every change since the step before."""
+"""Test that a fused C++ step sees every change since the last step."""
 
 import itertools
 from typing import Any
@@ -86,19 +86,19 @@ def test_new_groups_and_parameters_are_seen() -> None:
 
 
 def test_the_first_gradients_of_a_group_are_seen() -> None:
-    trained = []
+    results = []
     for cls in (Adam, torch.optim.Adam):
         params = parameters()
         optimizer = cls([{"params": params[:2]}, {"params": params[2:], "lr": 0.1}])
         for step in range(6):
             give_gradients(params[: 2 if step < 3 else 5], step)
             optimizer.step()
-        trained.append(params)
+        results.append(params)
 
-    assert error(*trained) < TOLERANCE
+    assert error(*results) < TOLERANCE
 
 
-def test_a_changed_choice_of_lowering_is_seen() -> None:
+def test_a_cached_step_is_refused_after_a_group_chose_another_lowering() -> None:
     params = parameters()
     optimizer = Adam(params)
     for step in range(3):

@@ -1,4 +1,4 @@
-"""Test tensors that a kernel cannot update in place: they are copied, a chunk at a time."""
+"""Test tensors that a kernel cannot update in place: they are copied chunk by chunk."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,39 +17,39 @@ Copies = list[list[int]]
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
-    """Return a list that gets, for each chunk, the numbers of elements of its copied tensors.
+    """Return a list to which each chunk appends the sizes of its copied tensors, in elements.
 
     A chunk has at most ten elements, or one tensor.
     """
     sizes: Copies = []
 
-    def gathered(kernel: Any, batches: Any, scaled: bool, make_copies: bool = False) -> Any:
+    def record_and_fill(kernel: Any, batches: Any, scaled: bool, make_copies: bool = False) -> Any:
         if make_copies:
             sizes.append([param.numel() for batch in batches for param in batch.params])
         return fill_table(kernel, batches, scaled, make_copies)
 
     monkeypatch.setattr(chunks, "_COPIED_ELEMENTS", 10)
-    monkeypatch.setattr(uncached_step, "fill_table", gathered)
+    monkeypatch.setattr(uncached_step, "fill_table", record_and_fill)
     return sizes
 
 
-def transposed(like: Tensor) -> Tensor:
+def transposed_gradient(like: Tensor) -> Tensor:
     return torch.randn(*like.T.shape, dtype=like.dtype).T
 
 
-def negated(like: Tensor) -> Tensor:
+def negated_gradient(like: Tensor) -> Tensor:
     return torch._neg_view(torch.randn_like(like))
 
 
-@pytest.mark.parametrize("make", [transposed, negated])
+@pytest.mark.parametrize("make_gradient", [transposed_gradient, negated_gradient])
 @pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1, "amsgrad": True}])
 def test_a_few_tensors_are_copied_at_a_time(
-    options: dict[str, Any], make: Callable[[Tensor], Tensor], copies: Copies
+    options: dict[str, Any], make_gradient: Callable[[Tensor], Tensor], copies: Copies
 ) -> None:
-    """A tensor with its parameter's strides is not copied."""
+    """The third gradient has its parameter's strides, so it is not copied."""
     torch.manual_seed(0)
     starts = [torch.randn(2, n, dtype=torch.float64) for n in (2, 3, 2, 3, 30, 2)]
-    grads = [make(start) for start in starts]
+    grads = [make_gradient(start) for start in starts]
     grads[2] = torch.randn_like(starts[2])
     results = []
     for cls in (Adam, torch.optim.Adam):
@@ -92,9 +92,9 @@ def test_changes_of_a_copy_are_written_back(copies: Copies) -> None:
     """A rule with matrices copies parameters whose memory order is not that of their indices."""
     torch.manual_seed(0)
     starts = [torch.randn(2, 3, 2, n, dtype=torch.float64) for n in (1, 2, 3)]
-    plain = [Parameter(start.clone()) for start in starts]
-    moved = [Parameter(start.to(memory_format=torch.channels_last)) for start in starts]
-    for params in (plain, moved):
+    contiguous = [Parameter(start.clone()) for start in starts]
+    channels_last = [Parameter(start.to(memory_format=torch.channels_last)) for start in starts]
+    for params in (contiguous, channels_last):
         torch.manual_seed(1)
         optimizer = Adafactor(params)
         for _ in range(2):
@@ -102,8 +102,8 @@ def test_changes_of_a_copy_are_written_back(copies: Copies) -> None:
                 param.grad = torch.randn_like(param.detach().contiguous()).contiguous()
             optimizer.step()
 
-    for ours, theirs in zip(moved, plain, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-14, atol=1e-14)
+    for param, expected in zip(channels_last, contiguous, strict=True):
+        torch.testing.assert_close(param, expected, rtol=1e-14, atol=1e-14)
     assert copies == [[12], [24], [36]] * 2
 
 

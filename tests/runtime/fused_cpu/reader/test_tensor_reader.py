@@ -1,4 +1,4 @@
-"""Test the C++ reader: steps without it, and layouts of memory that it refuses."""
+"""Test the C++ reader of tensors: steps without it, and memory layouts that it refuses."""
 
 import ctypes
 import sys
@@ -20,64 +20,64 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 @pytest.fixture(autouse=True)
 def forget_reader() -> Iterator[None]:
-    """Forget whether there is a reader, so that the test finds out anew."""
+    """Clear the cached reader before and after the test."""
     reader.cache_clear()
     yield
     reader.cache_clear()
 
 
-def switch_off(patch: pytest.MonkeyPatch) -> None:
+def switch_reader_off(patch: pytest.MonkeyPatch) -> None:
     patch.setenv("OPTGEN_TENSOR_READER", "0")
 
 
-def another_torch(patch: pytest.MonkeyPatch) -> None:
+def change_torch_version(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch, "__version__", "2.130.0")
     patch.setattr(trial, "passes", lambda source: False)
 
 
-def another_python(patch: pytest.MonkeyPatch) -> None:
+def change_python(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sys, "implementation", SimpleNamespace(name="pypy"))
 
 
-def no_gil(patch: pytest.MonkeyPatch) -> None:
+def disable_gil(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
 
 
-def no_symbol(patch: pytest.MonkeyPatch) -> None:
+def hide_a_symbol(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(object_layout, "_GRAD", "no_such_symbol")
 
 
-def no_library(patch: pytest.MonkeyPatch) -> None:
+def hide_torchs_library(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch, "__file__", "/nowhere/torch/__init__.py")
 
 
-def another_layout(patch: pytest.MonkeyPatch) -> None:
+def change_the_layout_of_requests(patch: pytest.MonkeyPatch) -> None:
     fields = [*tensor_reader.Request._fields_, ("more", ctypes.c_int64)]
     larger = type("Request", (ctypes.Structure,), {"_fields_": fields})
     patch.setattr(tensor_reader, "Request", larger)
 
 
-def no_compiler(patch: pytest.MonkeyPatch) -> None:
+def remove_the_compiler(patch: pytest.MonkeyPatch) -> None:
     def fail(name: str, source: str) -> None:
         raise library_cache.NoCompilerError
 
     patch.setattr(library_cache, "library", fail)
 
 
-def unforeseen_error(patch: pytest.MonkeyPatch) -> None:
+def raise_an_unforeseen_error(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tensor_reader, "measure_layout", lambda: {}["unforeseen"])
 
 
 OBSTACLES: list[Patch] = [
-    switch_off,
-    another_torch,
-    another_python,
-    no_gil,
-    no_symbol,
-    no_library,
-    another_layout,
-    no_compiler,
-    unforeseen_error,
+    switch_reader_off,
+    change_torch_version,
+    change_python,
+    disable_gil,
+    hide_a_symbol,
+    hide_torchs_library,
+    change_the_layout_of_requests,
+    remove_the_compiler,
+    raise_an_unforeseen_error,
 ]
 
 
@@ -105,7 +105,7 @@ def test_nothing_is_measured_on_a_torch_that_fails_its_trial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Measuring an unknown layout could crash the process."""
-    another_torch(monkeypatch)
+    change_torch_version(monkeypatch)
     monkeypatch.setattr(tensor_reader, "measure_layout", lambda: pytest.fail("measure_layout"))
     assert reader() is None
 
@@ -113,11 +113,11 @@ def test_nothing_is_measured_on_a_torch_that_fails_its_trial(
 ReadWords = Callable[[int, int], list[int]]
 
 
-def other_type_word(read_words: ReadWords) -> ReadWords:
+def misread_type(read_words: ReadWords) -> ReadWords:
     return lambda address, count: [0] * count if count == 2 else read_words(address, count)
 
 
-def other_implementation(read_words: ReadWords) -> ReadWords:
+def misread_implementation(read_words: ReadWords) -> ReadWords:
     def read(address: int, count: int) -> list[int]:
         found = read_words(address, count)
         return found if count != 2 or found[1] in TYPES else [1, 2]
@@ -125,42 +125,40 @@ def other_implementation(read_words: ReadWords) -> ReadWords:
     return read
 
 
-def other_keys(read_words: ReadWords) -> ReadWords:
+def misread_keys(read_words: ReadWords) -> ReadWords:
     return lambda address, count: [1] * count if count > 2 else read_words(address, count)
 
 
-def other_gradient(read_words: ReadWords) -> ReadWords:
+def misread_gradient(read_words: ReadWords) -> ReadWords:
     return lambda address, count: [address] if count == 1 else read_words(address, count)
 
 
 TYPES = (id(torch.Tensor), id(torch.nn.Parameter))
-WRONG_READS = [
-    (other_type_word, "second word"),
-    (other_implementation, "found 0 places for the implementation of a tensor"),
-    (other_keys, "found 0 places for the keys of a tensor"),
-    (other_gradient, "undefined gradients have no common implementation"),
+MISREADS = [
+    (misread_type, "second word"),
+    (misread_implementation, "found 0 places for the implementation of a tensor"),
+    (misread_keys, "found 0 places for the keys of a tensor"),
+    (misread_gradient, "undefined gradients have no common implementation"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("wrong_read", "message"), WRONG_READS, ids=lambda x: getattr(x, "__name__", "")
-)
+@pytest.mark.parametrize(("misread", "message"), MISREADS, ids=lambda x: getattr(x, "__name__", ""))
 def test_an_unexpected_memory_layout_gives_no_reader(
-    wrong_read: Callable[[ReadWords], ReadWords], message: str, monkeypatch: pytest.MonkeyPatch
+    misread: Callable[[ReadWords], ReadWords], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_layout, "_words", wrong_read(object_layout._words))
+    monkeypatch.setattr(object_layout, "_words", misread(object_layout._words))
     with pytest.raises(UnknownLayoutError, match=message):
         measure_layout()
     assert reader() is None
 
 
 @pytest.mark.parametrize("name", ["grad", "address", "bump_version"])
-def test_an_exported_function_that_does_something_else_is_refused(
+def test_a_function_of_torch_that_does_something_else_is_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link, function_type = object_layout._link, ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-    # It returns the same address for every tensor, and changes no tensor.
-    other_function = function_type(lambda tensor: HELD)
+    # This function returns the same address for every tensor, and changes no tensor.
+    other_function = function_type(lambda tensor: REFERENCE_ADDRESS)
 
     def link_another(layout: object_layout.Layout) -> None:
         link(layout)
@@ -171,19 +169,19 @@ def test_an_exported_function_that_does_something_else_is_refused(
         measure_layout()
 
 
-_held = torch.zeros(3)
-_word = ctypes.c_uint64(_held._cdata)
-HELD = ctypes.addressof(_word)  # an at::Tensor: one word with its implementation's address
+_tensor = torch.zeros(3)
+_reference = ctypes.c_uint64(_tensor._cdata)  # as an at::Tensor: its implementation's address
+REFERENCE_ADDRESS = ctypes.addressof(_reference)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_there_is_a_reader_under_any_default_dtype(dtype: torch.dtype) -> None:
-    before = torch.get_default_dtype()
+    old_dtype = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         assert reader() is not None
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(old_dtype)
 
 
 def test_old_bytes_in_memory_do_not_change_the_layout() -> None:

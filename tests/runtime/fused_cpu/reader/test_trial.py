@@ -1,4 +1,4 @@
-"""Test the trial of the C++ reader, which decides whether it works with an unknown torch."""
+"""Test the trial of the C++ reader, which decides whether an unknown torch has a reader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from optgen.runtime.fused_cpu.reader.tensor_reader import reader
 
 @pytest.fixture(autouse=True)
 def unknown_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Pretend that this torch is unknown and untried; the trial's process sees the real version."""
+    """Pretend in this process that torch has an unknown version that no trial has run on."""
     monkeypatch.delenv("OPTGEN_TENSOR_READER", raising=False)
     monkeypatch.setattr(torch, "__version__", "2.130.0")
     monkeypatch.setattr(trial, "folders", lambda: iter([tmp_path]))
@@ -100,12 +100,12 @@ def test_the_trial_fails_without_a_reader(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_trial_sees_a_reader_that_reads_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trial compares with torch's step, so it notices that other gradients were read."""
+    """The trial compares results with those of torch's step, so it notices other gradients."""
     monkeypatch.setenv("OPTGEN_TENSOR_READER", "1")
-    give = trial._give_gradients
+    give_gradients = trial._give_gradients
 
     def give_others(tensors: list[torch.Tensor], copies: list[torch.Tensor], step: int) -> None:
-        give(tensors, copies, step)
+        give_gradients(tensors, copies, step)
         tensors[2].grad = torch.zeros_like(tensors[2])
 
     monkeypatch.setattr(trial, "_give_gradients", give_others)
