@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.context import CachedStep, Stepping
-from optgen.runtime.protocols import Lowered
+from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
+from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.rule import Rule
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
@@ -62,26 +62,28 @@ class Backend(Protocol):
 
     zeroes_gradients: bool
 
-    def obstacle(self, lowered: Lowered, batch: Batch) -> str:
+    def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
         """Return a short reason why this backend cannot take a batch; "" if it can."""
 
     def prepare(
-        self, optimizer: Stepping, batches: Sequence[Batch], consensus: Consensus | None
+        self, optimizer: OptimizerWithContext, batches: Sequence[Batch], consensus: Consensus | None
     ) -> PreparedUpdate:
         """Check batches, and raise before anything is written; return their update.
 
-        Record the collectives of the update in `consensus`, which is None if the step can have none.
+        Record the collectives of the update in `consensus`; it is None if the step can have none.
         """
 
     def wide_updates(
-        self, optimizer: Stepping, batch: Batch, consensus: Consensus | None
+        self, optimizer: OptimizerWithContext, batch: Batch, consensus: Consensus | None
     ) -> Iterable[Update]:
         """Check a batch of a rule that reduces over several parameters; return its updates.
 
         The caller unscales the gradients before it runs the first update.
         """
 
-    def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> CachedStep | None:
+    def begin(
+        self, optimizer: OptimizerWithContext, takes: Callable[[Batch], bool]
+    ) -> CachedStep | None:
         """Take a first step without gathering batches, if possible.
 
         Args:
@@ -92,13 +94,15 @@ class Backend(Protocol):
             The cached step; None if no step was taken.
         """
 
-    def cached_step(self, optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
+    def cached_step(
+        self, optimizer: OptimizerWithContext, batches: Sequence[Batch]
+    ) -> CachedStep | None:
         """Return a cached step for the next step, after this backend has updated all batches.
 
         Return None if the next step must gather its tensors.
         """
 
-    def call(self, function: Lowered, batch: Batch) -> CachedCall | None:
+    def call(self, function: HasLowerings, batch: Batch) -> CachedCall | None:
         """Run an elementwise function on a batch; return a cached call.
 
         Return None if the next call must gather its tensors.

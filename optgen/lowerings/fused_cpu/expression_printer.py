@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from optgen.ir.generated_names import escaped, upper_case_name
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
 from optgen.ir.ops import SHADOWABLE_FUNCTIONS
-from optgen.passes.scalar_arithmetic import is_number, unsigned
+from optgen.passes.scalar_arithmetic import is_number, split_sign
 
 _INFIX = {
     "==": (3, "=="),
@@ -69,18 +69,18 @@ _KEYWORDS = (
     "virtual void volatile wchar_t while xor xor_eq"
 )
 _GENERATED_NAMES = (
-    "add_to ahead applies ASKS_SIZES at AXES begin broadcast C CACHE_LINE CELLS cells CODES "
-    "cols COLUMN COLUMN_REDUCTIONS ComputeScalar ComputeType delayed DelayedRounded DelayedStore "
-    "draw DRAWS end EXACT_COLUMNS EXACT_MATRICES EXACT_ROWS EXPANDED first flag fresh HAS_AXES "
-    "HAS_STEP has_step Hypers hypers i i64 INLINE inputs lane_sum LANES LAST_PART load load_as "
-    "LOOP LoopInputs MATRIX MATRIX_REDUCTIONS mod n named NOINLINE NONE NUMBERS Numbers numbers "
-    "optgen Pass PASS_COUNTS PASSES pitch Pointer pow prefetch prefetch_distance prefetch_strip "
-    "program random_bits16 random_numbers random_numbers16 RandomKey RandomKey16 READ_ONLY rounded "
-    "rounded_at_random_to rounded_down_to rounded_to rounded_up_to ROW row ROW_REDUCTIONS rows "
-    "run run_axes run_numbers S Scalar Scalars scalars SCATTER_ADDS set Sizes sizes SPLIT Step "
-    "STEP_COUNT STEPS store store_as store_rounded STORED_NUMBERS Stream STREAMS streams strip SUM "
-    "sums sweep TENSOR truth unlikely update VALUES VECTOR_BYTES where WHOLE_COLUMNS "
-    "WHOLE_MATRICES WHOLE_ROWS"
+    "add_to ahead applies ASKS_SIZES at AXES begin broadcast C CACHE_LINE CELLS cells CODES cols "
+    "COLUMN COLUMN_REDUCTIONS ComputeScalar ComputeType delayed DelayedStore draw DRAWS end "
+    "EXACT_COLUMNS EXACT_MATRICES EXACT_ROWS EXPANDED first flag fresh HAS_AXES HAS_STEP has_step "
+    "Hypers hypers i i64 INLINE inputs lane_sum LANES LAST_PART load load_as LOOP LoopInputs "
+    "MATRIX MATRIX_REDUCTIONS mod n named NOINLINE NONE NUMBERS Numbers numbers optgen Pass "
+    "PASS_COUNTS PASSES pitch Pointer pow prefetch prefetch_distance prefetch_strip program "
+    "random_bits16 random_numbers random_numbers16 RandomKey RandomKey16 READ_ONLY rounded "
+    "rounded_at_random_to rounded_down_to rounded_to rounded_up_to RoundedStore ROW row "
+    "ROW_REDUCTIONS rows run run_axes run_numbers S Scalar Scalars scalars SCATTER_ADDS set Sizes "
+    "sizes SPLIT Step STEP_COUNT STEPS store store_as store_rounded STORED_NUMBERS Stream STREAMS "
+    "streams strip SUM sums sweep TENSOR truth unlikely update VALUES VECTOR_BYTES where "
+    "WHOLE_COLUMNS WHOLE_MATRICES WHOLE_ROWS"
 )
 RESERVED = frozenset(f"{_KEYWORDS} {_GENERATED_NAMES}".split()) | {
     word
@@ -215,7 +215,7 @@ class ExpressionPrinter:
 
     def _term(self, term: Term) -> tuple[bool, str]:
         """Return whether a term is negative, and its unsigned text."""
-        minus, coefficient = unsigned(term.coefficient)
+        minus, coefficient = split_sign(term.coefficient)
         factors = list(term.factors)
         if not is_number(coefficient, 1) or not factors:
             factors = [coefficient, *factors]

@@ -132,7 +132,7 @@ class LoopPrinter:
         stored = [array.name for array in self.loop.arrays if array.stored]
         rounded = [variable(name) for name in stored if name in self._rounded_names]
         others = [variable(name) for name in stored if name not in self._rounded_names]
-        first = f"DelayedRounded<S> {', '.join(rounded)}; " if rounded else ""
+        first = f"RoundedStore<S> {', '.join(rounded)}; " if rounded else ""
         if not others:
             return [f"struct {{ {first}}} delayed;"]
         before = f"struct {{ {first}DelayedStore<S> "

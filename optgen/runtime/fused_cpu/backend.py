@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.code_order import codes_obstacle
-from optgen.runtime.batch.context import CachedStep, Stepping
+from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
 from optgen.runtime.batch.grad_scaler import is_skipped
 from optgen.runtime.fused_cpu import cached_first_step, outlined_sweeps, sparse_gradients
 from optgen.runtime.fused_cpu.cached_call import CachedCall
@@ -27,7 +27,7 @@ from optgen.runtime.fused_cpu.uncached_step import (
     prepare_sparse,
     wide_update,
 )
-from optgen.runtime.protocols import Lowered
+from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
 
@@ -39,7 +39,7 @@ class FusedCpuBackend:
 
     zeroes_gradients = True
 
-    def obstacle(self, lowered: Lowered, batch: Batch) -> str:
+    def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
         """Return a short reason why no kernel can take this batch; "" if a kernel can."""
         if lowered.rule.why_uncut:
             return outlined_sweeps.obstacle(lowered, batch)
@@ -66,7 +66,7 @@ class FusedCpuBackend:
         return f"no kernel for {sorted(map(str, unknown))[0]}" if unknown else ""
 
     def prepare(
-        self, optimizer: Stepping, batches: Sequence[Batch], consensus: Consensus | None
+        self, optimizer: OptimizerWithContext, batches: Sequence[Batch], consensus: Consensus | None
     ) -> Callable[[], CachedStep | None]:
         """Check batches and fill their tables; return a function that updates them."""
         sharded = [batch for batch in batches if batch.dispatch_key.sharding]
@@ -92,12 +92,14 @@ class FusedCpuBackend:
         return update
 
     def wide_updates(
-        self, optimizer: Stepping, batch: Batch, consensus: Consensus | None
+        self, optimizer: OptimizerWithContext, batch: Batch, consensus: Consensus | None
     ) -> tuple[Update]:
         """Return the update of a batch, for a rule that reduces over several parameters."""
         return (wide_update(load_kernel(optimizer, suspends=True), optimizer, batch),)
 
-    def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> CachedStep | None:
+    def begin(
+        self, optimizer: OptimizerWithContext, takes: Callable[[Batch], bool]
+    ) -> CachedStep | None:
         """Take the first step of ordinary tensors if that is possible; return the cached step.
 
         `takes` tells whether this lowering would step a batch. Even if the step turns out to be
@@ -108,7 +110,9 @@ class FusedCpuBackend:
         batches = cached_first_step.batches(optimizer, takes)
         return cached_first_step.take(_kernel(optimizer), optimizer, batches) if batches else None
 
-    def cached_step(self, optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
+    def cached_step(
+        self, optimizer: OptimizerWithContext, batches: Sequence[Batch]
+    ) -> CachedStep | None:
         """Return the cached step that repeats an update of batches.
 
         Return None if the next step must gather its tensors.
@@ -127,14 +131,14 @@ class FusedCpuBackend:
             return None
         return CachedSparseStep.of(kernel, update, groups)
 
-    def call(self, function: Lowered, batch: Batch) -> CachedCall | None:
+    def call(self, function: HasLowerings, batch: Batch) -> CachedCall | None:
         """Run an elementwise function; return a cached call, or None if tensors were copied."""
         kernel = load_kernel(function)
         can_repeat = prepare_dense(kernel, function, [batch])()
         return CachedCall.of(kernel, len(batch.params)) if can_repeat else None
 
 
-def _kernel(optimizer: Lowered) -> Kernel:
+def _kernel(optimizer: HasLowerings) -> Kernel:
     """Return the kernel for whole parameters."""
     return load_kernel(optimizer, suspends=optimizer.rule.wide)
 

@@ -16,9 +16,9 @@ from threading import Lock
 from typing import Any
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.context import Stepping
+from optgen.runtime.batch.context import OptimizerWithContext
 from optgen.runtime.batch.dispatch_key import dtype_or_class
-from optgen.runtime.forced_lowering import forced
+from optgen.runtime.forced_lowering import current_forced_lowering
 from optgen.runtime.fused_cpu.group_cells import GroupCells
 from optgen.runtime.fused_cpu.group_values import GroupGetter, GroupValues, is_constant
 from optgen.runtime.fused_cpu.kernel import threads
@@ -27,7 +27,7 @@ from optgen.runtime.fused_cpu.kernel.table import ShardsStruct, Table
 from optgen.runtime.fused_cpu.reader.dtensor_specs import first_dtensor, specs_of
 from optgen.runtime.fused_cpu.reader.tensor_reader import Reader, reader
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
-from optgen.runtime.protocols import Group, Optimized
+from optgen.runtime.protocols import Group, OptimizerLike
 from optgen.runtime.state.create import CreatedState
 from optgen.runtime.tensors.group_view import seen_view
 
@@ -45,7 +45,9 @@ class CachedDenseStep:
     def __init__(
         self, kernel: Kernel, tensor_reader: Reader, groups: list[Group], updated: set[int]
     ):
-        self.forced = forced()  # the plan is valid for this choice of `use_lowering` only
+        self.forced_lowering = (
+            current_forced_lowering()
+        )  # the plan is valid for this choice of `use_lowering` only
         self._kernel, self._run_step = kernel, tensor_reader.run_step
         self._busy = Lock()  # held during a step: two threads would overwrite the attributes below
         self._getters = [GroupGetter.of(kernel, group) for group in groups]
@@ -79,7 +81,7 @@ class CachedDenseStep:
 
     @classmethod
     def of(
-        cls, kernel: Kernel, optimizer: Optimized, updated: set[int] | None
+        cls, kernel: Kernel, optimizer: OptimizerLike, updated: set[int] | None
     ) -> "CachedDenseStep | None":
         """Return the plan of a step; None if the step must gather its tensors.
 
@@ -115,7 +117,7 @@ class CachedDenseStep:
         )
         self._request.specs = self._expected.buffer_info()[0]
 
-    def begin(self, optimizer: Optimized, created: list[CreatedState]) -> bool:
+    def begin(self, optimizer: OptimizerLike, created: list[CreatedState]) -> bool:
         """Take the first step; `created` lists the new states that the rule calls `fresh` on."""
         if not self._store_order(optimizer.param_groups, optimizer.state):
             return False
@@ -129,7 +131,7 @@ class CachedDenseStep:
         finally:
             fresh[:] = array("B", bytes(len(fresh)))
 
-    def run(self, optimizer: Optimized) -> bool:
+    def run(self, optimizer: OptimizerLike) -> bool:
         """Take a step; or change nothing and return False if it must gather its tensors."""
         if not self._busy.acquire(blocking=False):
             return False  # another thread takes a step
@@ -138,7 +140,7 @@ class CachedDenseStep:
         finally:
             self._busy.release()
 
-    def _run(self, optimizer: Optimized) -> bool:
+    def _run(self, optimizer: OptimizerLike) -> bool:
         groups = optimizer.param_groups
         if len(groups) != len(self._values) or not self._read_groups(groups):
             return False
@@ -256,7 +258,7 @@ def _dtype_bits(group: Group) -> int:
     return sum(1 << code for dtype, code in DTYPE_CODES.items() if dtype in dtypes)
 
 
-def whole_groups(optimizer: Stepping, batches: Sequence[Batch]) -> set[int] | None:
+def whole_groups(optimizer: OptimizerWithContext, batches: Sequence[Batch]) -> set[int] | None:
     """Return the identities of the updated groups; None if only a part of some group was updated.
 
     Parts that differ only in their shape predicates count as a whole group: the kernel evaluates

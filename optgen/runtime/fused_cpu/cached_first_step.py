@@ -10,7 +10,7 @@ from itertools import chain, compress
 
 from optgen.runtime.batch import flat_partitions
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.context import Stepping
+from optgen.runtime.batch.context import OptimizerWithContext
 from optgen.runtime.batch.view_checks import check_views
 from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
@@ -19,7 +19,7 @@ from optgen.runtime.protocols import Group
 from optgen.runtime.state.create import create_missing
 
 
-def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
+def batches(optimizer: OptimizerWithContext, takes: Callable[[Batch], bool]) -> list[Batch]:
     """Return the groups' batches, without states; [] unless the kernel can take all of them.
 
     `takes` tells whether this lowering would step a batch. The `members` of a batch are all
@@ -48,7 +48,7 @@ def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
 
 
 def _all_are_taken(
-    optimizer: Stepping, batches: Sequence[Batch], takes: Callable[[Batch], bool]
+    optimizer: OptimizerWithContext, batches: Sequence[Batch], takes: Callable[[Batch], bool]
 ) -> bool:
     """Tell whether the C++ lowering takes all these batches."""
     context = optimizer._context
@@ -60,7 +60,7 @@ def _all_are_taken(
         context.batches = {}
 
 
-def _batch(optimizer: Stepping, group: Group, dtype_codes: list[int]) -> Batch:
+def _batch(optimizer: OptimizerWithContext, group: Group, dtype_codes: list[int]) -> Batch:
     """Return the batch of a group, without states.
 
     `dtype_codes` has an entry for each parameter of the group; 0 stands for no gradient.
@@ -73,7 +73,9 @@ def _batch(optimizer: Stepping, group: Group, dtype_codes: list[int]) -> Batch:
     return Batch(group=group, members=members, params=examples, grads=grads)
 
 
-def take(kernel: Kernel, optimizer: Stepping, batches: list[Batch]) -> CachedDenseStep | None:
+def take(
+    kernel: Kernel, optimizer: OptimizerWithContext, batches: list[Batch]
+) -> CachedDenseStep | None:
     """Take a first step; return the cached step, or None if the step must gather its tensors."""
     try:
         cached = CachedDenseStep.of(kernel, optimizer, {id(batch.group) for batch in batches})

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from optgen.runtime.forced_lowering import forced
+from optgen.runtime.forced_lowering import current_forced_lowering
 from optgen.runtime.fused_cpu.group_values import GroupGetter, is_constant
 from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
@@ -24,7 +24,7 @@ from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
 from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.fused_cpu.sparse_gradients import SparseGradientsStruct
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
-from optgen.runtime.protocols import Group, Optimized
+from optgen.runtime.protocols import Group, OptimizerLike
 from optgen.runtime.rule import truth
 from optgen.runtime.torch_private import is_contiguous, is_neg
 
@@ -37,7 +37,9 @@ class CachedSparseStep:
     zeroes_gradients = False
 
     def __init__(self, kernel: Kernel, update: Any, groups: list[Group]) -> None:
-        self.forced = forced()  # the plan is valid for this choice of `use_lowering` only
+        self.forced_lowering = (
+            current_forced_lowering()
+        )  # the plan is valid for this choice of `use_lowering` only
         self._kernel, self._update = kernel, update
         self._busy = Lock()  # held during a step: two threads would overwrite the attributes below
         self._getters = [GroupGetter.of(kernel, group) for group in groups]
@@ -67,7 +69,7 @@ class CachedSparseStep:
         hypers = chain.from_iterable(values.hypers for values in cached._values)
         return cached if all(map(is_constant, hypers)) else None
 
-    def run(self, optimizer: Optimized) -> bool:
+    def run(self, optimizer: OptimizerLike) -> bool:
         """Take a step; or change nothing and return False if it must gather its tensors."""
         groups = optimizer.param_groups
         if getattr(optimizer, "grad_scale", None) is not None or len(groups) != len(self._sizes):

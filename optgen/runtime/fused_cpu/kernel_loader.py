@@ -19,7 +19,7 @@ from optgen.runtime.fused_cpu.toolchain import (
 )
 from optgen.runtime.fused_cpu.toolchain.compiler_process import end_all
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
-from optgen.runtime.protocols import Lowered
+from optgen.runtime.protocols import HasLowerings
 
 # By module: the kernels, or the reasons why there are none. The keys of the inner dictionary are:
 # whether steps suspend, and the bits of the dtypes that the kernel was asked for.
@@ -27,7 +27,7 @@ _kernels: WeakKeyDictionary[ModuleType, dict[tuple[bool, int], Kernel | str]] = 
 _warned: set[str] = set()  # reasons for failed builds that the user was warned of
 
 
-def load_kernel(lowered: Lowered, dtype_bits: int = 0, suspends: bool = False) -> Kernel:
+def load_kernel(lowered: HasLowerings, dtype_bits: int = 0, suspends: bool = False) -> Kernel:
     """Return a kernel for these dtypes; raise a `RuntimeError` if there is none."""
     kernel = kernel_or_reason(lowered, dtype_bits, suspends)
     if isinstance(kernel, str):
@@ -35,7 +35,9 @@ def load_kernel(lowered: Lowered, dtype_bits: int = 0, suspends: bool = False) -
     return kernel
 
 
-def kernel_or_reason(lowered: Lowered, dtype_bits: int = 0, suspends: bool = False) -> Kernel | str:
+def kernel_or_reason(
+    lowered: HasLowerings, dtype_bits: int = 0, suspends: bool = False
+) -> Kernel | str:
     """Return a kernel that knows these dtypes, or the reason why there is none.
 
     A new kernel also knows all dtypes of the current step and of earlier kernels.
@@ -55,14 +57,16 @@ def kernel_or_reason(lowered: Lowered, dtype_bits: int = 0, suspends: bool = Fal
     return loaded[key]
 
 
-def _dtype_bits_of_step(lowered: Lowered) -> int:
+def _dtype_bits_of_step(lowered: HasLowerings) -> int:
     """Return the bits of the dtypes of the current step, so that one library serves all of it."""
     context = getattr(lowered, "_context", None)
     batches = [batch for batch in context.batches.values() if not batch.parts] if context else []
     return dtype_variants.bits_of_batches(lowered.rule, batches)
 
 
-def _load(lowered: Lowered, module: ModuleType, suspends: bool, dtype_bits: int) -> Kernel | str:
+def _load(
+    lowered: HasLowerings, module: ModuleType, suspends: bool, dtype_bits: int
+) -> Kernel | str:
     """Return a kernel, or the reason why there is none; warn once about a failed build."""
     if reason := why_too_many_states(lowered.rule, _source(module)):
         return reason
@@ -77,7 +81,7 @@ def _load(lowered: Lowered, module: ModuleType, suspends: bool, dtype_bits: int)
     return reason
 
 
-def _build(lowered: Lowered, module: ModuleType, suspends: bool, dtype_bits: int) -> Kernel:
+def _build(lowered: HasLowerings, module: ModuleType, suspends: bool, dtype_bits: int) -> Kernel:
     """Build the libraries of a kernel in two threads, and load the kernel."""
     kernel_class, define = _kernel_class(suspends)
     name, source = lowered.rule.name, define + inline_includes(_source(module))

@@ -11,10 +11,10 @@ import torch
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_cpu.kernel_loader import kernel_or_reason
 from optgen.runtime.fused_cpu.toolchain import dtype_variants
-from optgen.runtime.protocols import Lowered
+from optgen.runtime.protocols import HasLowerings
 
 
-def obstacle(lowered: Lowered, batch: Batch) -> str:
+def obstacle(lowered: HasLowerings, batch: Batch) -> str:
     """Return a short reason why the sweeps cannot take this batch; "" if they can."""
     if not lowered.rule.sweeps:
         return lowered.rule.why_no_sweeps
@@ -30,7 +30,9 @@ def obstacle(lowered: Lowered, batch: Batch) -> str:
     dtypes = [torch.float64] * has_doubles + [torch.float32] * has_singles
     dtype_bits = dtype_variants.bits_of_dtypes(dtypes)
     for name in lowered.rule.sweeps:
-        function = cast(Lowered, importlib.import_module(f"{lowered.lowerings}.{name}")._update)
+        function = cast(
+            HasLowerings, importlib.import_module(f"{lowered.lowerings}.{name}")._update
+        )
         kernel = kernel_or_reason(function, dtype_bits)
         if isinstance(kernel, str):
             return kernel

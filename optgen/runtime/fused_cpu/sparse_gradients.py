@@ -26,7 +26,7 @@ from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.toolchain import compiler, library_cache
-from optgen.runtime.protocols import Lowered
+from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.tensors.layout import is_row_major
 from optgen.runtime.tensors.real_views import real_local_views
 
@@ -71,7 +71,7 @@ def can_take(batch: Batch) -> bool:
 
 
 def prepare(
-    kernel: Kernel, update: Any, optimizer: Lowered, batches: Sequence[Batch]
+    kernel: Kernel, update: Any, optimizer: HasLowerings, batches: Sequence[Batch]
 ) -> Callable[[], None]:
     """Return a function that updates the rows that the gradients of batches touch.
 

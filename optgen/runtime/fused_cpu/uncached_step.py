@@ -17,20 +17,20 @@ from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.fused_cpu.kernel_loader import load_kernel
 from optgen.runtime.fused_cpu.toolchain import dtype_variants
-from optgen.runtime.protocols import Lowered
+from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.sharded.driver import Update
 
 PreparedCall = Callable[[], bool]
 """A function that updates its batches; it returns whether a cached step can take the next step."""
 
 
-def prepare_dense(kernel: Kernel, optimizer: Lowered, batches: list[Batch]) -> PreparedCall:
+def prepare_dense(kernel: Kernel, optimizer: HasLowerings, batches: list[Batch]) -> PreparedCall:
     """Prepare an update of batches with dense gradients and whole parameters."""
     return prepare_chunks(kernel, optimizer, batches, chunks(kernel, batches))
 
 
 def prepare_chunks(
-    kernel: Kernel, optimizer: Lowered, batches: list[Batch], step_chunks: Iterable[Chunk]
+    kernel: Kernel, optimizer: HasLowerings, batches: list[Batch], step_chunks: Iterable[Chunk]
 ) -> PreparedCall:
     """Prepare one kernel call per chunk; return a function that makes all of them."""
     calls = [_prepare_chunk(kernel, optimizer, chunk) for chunk in step_chunks]
@@ -44,7 +44,7 @@ def prepare_chunks(
     return update
 
 
-def _prepare_chunk(kernel: Kernel, optimizer: Lowered, chunk: Chunk) -> Callable[[], bool]:
+def _prepare_chunk(kernel: Kernel, optimizer: HasLowerings, chunk: Chunk) -> Callable[[], bool]:
     """Prepare one kernel call, which returns whether tensors were copied.
 
     Copies are made only when the call runs, so that few copies exist at once.
@@ -65,7 +65,7 @@ def _prepare_chunk(kernel: Kernel, optimizer: Lowered, chunk: Chunk) -> Callable
     return lambda: _run(chosen_kernel, optimizer, table, copied)
 
 
-def wide_update(kernel: Kernel, optimizer: Lowered, batch: Batch) -> Update:
+def wide_update(kernel: Kernel, optimizer: HasLowerings, batch: Batch) -> Update:
     """Check a batch; return its update, which waits where the rule reduces over parameters.
 
     The caller must unscale the gradients before it runs the update.
@@ -98,7 +98,7 @@ def _advance_versions(kernel: Kernel, batch: Batch) -> None:
         increment_version(batch.grads)
 
 
-def _run(kernel: Kernel, optimizer: Lowered, table: Table, copied: CopyPairs) -> bool:
+def _run(kernel: Kernel, optimizer: HasLowerings, table: Table, copied: CopyPairs) -> bool:
     """Update the tensors of a table and write copies back; return whether tensors were copied."""
     kernel.run(table, optimizer)
     for original, copy in copied:
@@ -106,14 +106,14 @@ def _run(kernel: Kernel, optimizer: Lowered, table: Table, copied: CopyPairs) ->
     return table.has_copies
 
 
-def _kernel_for(dtype_bits: int, kernel: Kernel, optimizer: Lowered) -> Kernel:
+def _kernel_for(dtype_bits: int, kernel: Kernel, optimizer: HasLowerings) -> Kernel:
     """Return the kernel, or a kernel for more dtypes if this kernel does not know all of these."""
     if not dtype_bits & ~kernel.dtype_bits:
         return kernel
     return load_kernel(optimizer, dtype_bits, kernel.suspends)
 
 
-def prepare_sparse(kernel: Kernel, optimizer: Lowered, batches: list[Batch]) -> PreparedCall:
+def prepare_sparse(kernel: Kernel, optimizer: HasLowerings, batches: list[Batch]) -> PreparedCall:
     """Prepare an update of batches, some of which have sparse gradients."""
     sparse = [batch for batch in batches if batch.dispatch_key.sparse_grad]
     update = sparse_gradients.kernel_function(kernel)

@@ -11,13 +11,13 @@ struct Accumulators {
     const TensorPlan& plan;
     const Pass& pass;
     C* const memory;
-    const u64 written; // values that the pass writes, a bit each
+    const u64 written_values; // by the pass, a bit each
     const i64 buffer_size = buffer_elements(plan);
-    i64 band = 0, chunk = 0, left = 0, right = 0; // of the block; its columns are [left, right)
+    i64 band = 0, chunk = 0, left = 0, right = 0; // the block's; its columns are [left, right)
     i64 rows_summed = 0; // rows whose column sums are not yet added to doubles
 
     // Returns how many numbers of the compute dtype a thread needs.
-    static i64 scratch(const RuleDescriptor<C>& rule, const TensorPlan& plan) {
+    static i64 scratch_elements(const RuleDescriptor<C>& rule, const TensorPlan& plan) {
         return (2 * rule.values + 2) * buffer_elements(plan)
             + rule.column_reductions * column_buffer_elements(plan);
     }
@@ -79,10 +79,10 @@ struct Accumulators {
         }
     }
 
-    // Tells whether a loop over elements accumulates this sum itself: no reduction follows the loop.
+    // Tells whether a loop over elements adds up this sum itself: no reduction follows the loop.
     bool is_summed_in_loop(const Step& step) const {
         if (step.kind != Step::SUM) return false;
-        return !step.reads || (plan.by_rows && rule.axes[__builtin_ctzll(step.reads)] == TENSOR);
+        return !step.reads || (plan.by_rows && rule.axes[only_value(step.reads)] == TENSOR);
     }
 
     // Gives loops that run row by row the addresses of their row and column sums, in `at`.
@@ -90,8 +90,8 @@ struct Accumulators {
         for (int k = 0; k < rule.step_count; ++k) {
             const Step& step = rule.steps[k];
             if (step.axes == NONE || !is_summed_in_loop(step)) continue;
-            if (!(written >> __builtin_ctzll(step.reads) & 1)) continue;
-            const int v = __builtin_ctzll(step.writes);
+            if (!(written_values >> only_value(step.reads) & 1)) continue;
+            const int v = only_value(step.writes);
             C* sums = buffer(v);
             if (step.axes == COLUMN && !plan.is_complete(COLUMN) && pass.steps >> k & 1)
                 sums = run_sums(step.number) + (tile.column - tile.matrix * plan.columns - left);
@@ -103,29 +103,29 @@ struct Accumulators {
 
     void add_rows(const Step& step, const Tile& tile, const Pointer* at) const {
         double* const to = row_sums(step.number) + tile.row;
-        const C* const sums = at[__builtin_ctzll(step.writes)];
+        const C* const sums = at[only_value(step.writes)];
         for (i64 r = 0; r < tile.rows; ++r) to[r] += double(sums[r]);
     }
 
     template <class Op>
     void reduce(const Step& step, const Tile& tile, Pointer* at) const {
-        const int from = __builtin_ctzll(step.reads);
+        const int from = only_value(step.reads);
         C* const x = at[from];
-        if (!x) return; // of a state that does not exist: no step needs the result
-        const bool of_matrix = step.axes == MATRIX && !plan.is_complete(MATRIX);
-        if (step.axes == NONE || of_matrix) {
-            double& sum = tensor.partials[step.number + (of_matrix ? rule.numbers : 0)];
+        if (!x) return; // x is a state that does not exist: no step needs the result
+        const bool is_per_matrix = step.axes == MATRIX && !plan.is_complete(MATRIX);
+        if (step.axes == NONE || is_per_matrix) {
+            double& sum = tensor.partials[step.number + (is_per_matrix ? rule.numbers : 0)];
             sum = Op::combine(sum, reduce_all<Op>(x, tile.count(rule.axes[from])));
         } else if constexpr (HAS_AXES) {
             if (!plan.is_complete(step.axes)) reduce_across_tiles<Op>(step, tile, x);
-            else reduce_in_tile<Op>(step, tile, x, at[__builtin_ctzll(step.writes)]);
+            else reduce_in_tile<Op>(step, tile, x, at[only_value(step.writes)]);
         }
     }
 
     template <class Op>
     void reduce_in_tile(const Step& step, const Tile& tile, const C* x, C* to) const {
         const i64 n = tile.count(step.axes);
-        const i64 per_result = tile.count(rule.axes[__builtin_ctzll(step.reads)]) / n;
+        const i64 per_result = tile.count(rule.axes[only_value(step.reads)]) / n;
         if (per_result == 1)
             for (i64 i = 0; i < n; ++i) to[i] = x[i]; // a copy, as the operand may change later
         else if (step.axes == COLUMN)

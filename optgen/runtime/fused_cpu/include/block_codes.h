@@ -15,7 +15,8 @@ struct BlockCodes {
     CodeMap map;
 };
 
-// Whether streams of a rule may have codes, which go through buffers. They are listed in CODES.
+// Whether streams of a rule may have codes. The rule then lists the streams' formats in CODES, and
+// streams with codes go through buffers.
 template <class R, class = void>
 constexpr bool HAS_CODES = false;
 template <class R>
@@ -45,7 +46,7 @@ INLINE float decoded_share(int code) {
     return bit_cast<float>((magnitude ? share : 0) | (u32(code) & 0x80000000));
 }
 
-// Returns the magnitude of the code for a share, whose sign does not matter.
+// Returns the magnitude of the code for a share; ignores the sign of the share.
 template <CodeMap MAP>
 INLINE int encoded_share(float share) {
     const int bits = bit_cast<int>(share) & 0x7fffffff, low = bit_cast<int>(ROUNDER);
@@ -56,16 +57,17 @@ INLINE int encoded_share(float share) {
 }
 
 template <CodeMap MAP, class C>
-INLINE void decode_block(const signed char* __restrict codes, float scale, i64 n, C* __restrict to) {
+INLINE void decode_block(
+    const signed char* __restrict codes, float scale, i64 n, C* __restrict to) {
     for (i64 i = 0; i < n; ++i) to[i] = C(decoded_share<MAP>(codes[i]) * scale);
 }
 
 template <CodeMap MAP, class C>
 INLINE void encode_signed(
-    const C* __restrict from, float inverse, i64 n, signed char* __restrict codes) {
+    const C* __restrict from, float inverse_scale, i64 n, signed char* __restrict codes) {
     for (i64 i = 0; i < n; ++i) {
         const float number = float(from[i]);
-        const int magnitude = encoded_share<MAP>(number * inverse);
+        const int magnitude = encoded_share<MAP>(number * inverse_scale);
         codes[i] = static_cast<signed char>(bit_cast<int>(number) < 0 ? -magnitude : magnitude);
     }
 }
@@ -73,10 +75,10 @@ INLINE void encode_signed(
 // Encodes a block without negative numbers: only 0 has code 0.
 template <CodeMap MAP, class C>
 INLINE void encode_unsigned(
-    const C* __restrict from, float inverse, i64 n, signed char* __restrict codes) {
+    const C* __restrict from, float inverse_scale, i64 n, signed char* __restrict codes) {
     for (i64 i = 0; i < n; ++i) {
         const float number = float(from[i]);
-        const int least = number > 0 ? 1 : 0, magnitude = encoded_share<MAP>(number * inverse);
+        const int magnitude = encoded_share<MAP>(number * inverse_scale), least = number > 0;
         codes[i] = static_cast<signed char>(magnitude < least ? least : magnitude);
     }
 }
@@ -109,8 +111,8 @@ NOINLINE void read_codes(const void* stream, i64 elements, i64 block, i64 first,
         decode_block<MAP>(codes + first + i, *scale, n - i < block ? n - i : block, to + i);
 }
 
-// Encodes n numbers as elements first, first + 1, ... of a stream: whole blocks, except for the last
-// block of the tensor.
+// Encodes n numbers as elements first, first + 1, ... of a stream: whole blocks, except for the
+// last block of the tensor.
 template <CodeMap MAP, class C>
 NOINLINE void write_codes(const C* from, void* stream, i64 elements, i64 block, i64 first, i64 n) {
     signed char* const codes = static_cast<signed char*>(stream);

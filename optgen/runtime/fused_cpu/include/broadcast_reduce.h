@@ -41,10 +41,10 @@ void repeat_interleave_by(const C* __restrict from, i64 count, C* __restrict to)
         for (int k = 0; k < N; ++k) to[N * i + k] = from[i];
 }
 
-// Repeats every number `times` times, W at a time: up to W - 1 times too often. The next number
-// overwrites the excess.
+// Repeats every number `times` times. It writes W copies at a time, up to W - 1 too many: the next
+// number overwrites the excess.
 template <int W, class C>
-void repeat_interleave_wide(const C* __restrict from, i64 count, i64 times, C* __restrict to) {
+void repeat_interleave_in_runs(const C* __restrict from, i64 count, i64 times, C* __restrict to) {
     for (i64 i = 0; i < count; ++i, to += times)
         for (i64 k = 0; k < times; k += W)
             for (int l = 0; l < W; ++l) to[k + l] = from[i];
@@ -56,8 +56,8 @@ NOINLINE void repeat_interleave(const C* from, i64 count, i64 times, C* to) {
     if (times == 3) return repeat_interleave_by<3>(from, count, to);
     if (times == 4) return repeat_interleave_by<4>(from, count, to);
     if (times == 5) return repeat_interleave_by<5>(from, count, to);
-    if (times <= 8) return repeat_interleave_wide<8>(from, count, times, to);
-    repeat_interleave_wide<16>(from, count, times, to);
+    if (times <= 8) return repeat_interleave_in_runs<8>(from, count, times, to);
+    repeat_interleave_in_runs<16>(from, count, times, to);
 }
 
 // Repeats the column values of every matrix once per row. The matrices are N by N.
@@ -75,10 +75,10 @@ void repeat_rows_narrow(
     const C* __restrict from, i64 matrices, i64 rows, i64 columns, C* __restrict to) {
     const C* const end = from + matrices * columns;
     for (i64 m = 0; m < matrices; ++m, from += columns) {
-        C all[W] = {};
-        if (end - from >= W) __builtin_memcpy(all, from, sizeof all);
-        else __builtin_memcpy(all, from, u64(end - from) * sizeof(C));
-        for (i64 r = 0; r < rows; ++r, to += columns) __builtin_memcpy(to, all, sizeof all);
+        C row[W] = {};
+        if (end - from >= W) __builtin_memcpy(row, from, sizeof row);
+        else __builtin_memcpy(row, from, u64(end - from) * sizeof(C));
+        for (i64 r = 0; r < rows; ++r, to += columns) __builtin_memcpy(to, row, sizeof row);
     }
 }
 
@@ -172,9 +172,9 @@ void reduce_few_columns(const C* x, i64 matrices, i64 rows, i64 columns, C* to) 
 template <class Op, class C>
 NOINLINE void reduce_columns(
     const C* x, i64 matrices, i64 rows, i64 columns, C* to, double* scratch) {
-    const bool few = rows <= 8;
-    if (few && columns <= 4) return reduce_few_columns<Op, 4>(x, matrices, rows, columns, to);
-    if (few && columns <= 8) return reduce_few_columns<Op, 8>(x, matrices, rows, columns, to);
+    const bool few_rows = rows <= 8;
+    if (few_rows && columns <= 4) return reduce_few_columns<Op, 4>(x, matrices, rows, columns, to);
+    if (few_rows && columns <= 8) return reduce_few_columns<Op, 8>(x, matrices, rows, columns, to);
     for (i64 m = 0; m < matrices; ++m, x += rows * columns, to += columns) {
         for (i64 c = 0; c < columns; ++c) scratch[c] = 0;
         accumulate_columns<Op>(x, rows, columns, scratch);

@@ -29,12 +29,13 @@ struct DelayedStore<double> {
     INLINE void store(double* to, double x) { *to = x; }
 };
 
-// Stores a value that the rule has rounded to the parameter's dtype. In a loop over bfloat16, all
-// streams have this dtype: the value is kept as codes, and no conversion takes time.
+// Delayed store of a value that the rule has rounded to the parameter's dtype. In a loop over
+// bfloat16, the parameter is bfloat16 too. So the value is kept as codes, and the store converts
+// nothing.
 template <class S>
-struct DelayedRounded : DelayedStore<S> {};
+struct RoundedStore : DelayedStore<S> {};
 template <>
-struct DelayedRounded<bfloat16> {
+struct RoundedStore<bfloat16> {
     bfloat16* address = nullptr;
     VectorBits codes;
 
@@ -46,7 +47,7 @@ struct DelayedRounded<bfloat16> {
     INLINE void write() const {
         if (address) __builtin_memcpy(address, &codes, sizeof codes);
     }
-    INLINE ~DelayedRounded() { write(); }
+    INLINE ~RoundedStore() { write(); }
 };
 
 template <class S>

@@ -41,7 +41,8 @@ inline u32 dtype_of(u64 dtypes, int stream) { return (dtypes >> (4 * stream)) & 
 
 // Returns the bytes of one element.
 inline i64 itemsize(u32 dtype) {
-    if (dtype == ABSENT || dtype == INT8) return dtype;
+    if (dtype == ABSENT) return 0;
+    if (dtype == INT8) return 1;
     return dtype == FLOAT64 ? 8 : dtype == FLOAT32 ? 4 : 2;
 }
 

@@ -91,7 +91,7 @@
 
 namespace optgen {
 
-// Elements of a buffer, for streams of several dtypes and for gradients that are unscaled.
+// Elements of a buffer, for streams of several dtypes and for gradients that must be unscaled.
 constexpr i64 BUFFER_ELEMENTS = 512;
 
 // Bit s is set if stream s is read-only. A rule may list its read-only streams in READ_ONLY. By
@@ -168,22 +168,22 @@ struct ElementwiseKernel : Program<R> {
     // Updates streams of the compute dtype C in place, and all others through buffers. This is for
     // dtypes that no loop converts in registers, and for gradients that must be unscaled.
     template <class C>
-    void through_buffers(i64 t, i64 first, i64 n) const {
+    void update_through_buffers(i64 t, i64 first, i64 n) const {
         C buffer[STREAMS][BUFFER_ELEMENTS];
         for (const i64 end = first + n; first < end; first += BUFFER_ELEMENTS) {
-            const i64 m = end - first < BUFFER_ELEMENTS ? end - first : BUFFER_ELEMENTS;
+            const i64 count = end - first < BUFFER_ELEMENTS ? end - first : BUFFER_ELEMENTS;
             Stream<C> streams[STREAMS];
             for (int s = 0; s < STREAMS; ++s) {
                 const u32 stored = dtype(s, t);
                 if (stored == ABSENT) streams[s] = nullptr;
                 else if (stored == DTYPE<C>) streams[s] = static_cast<C*>(address(s, t)) + first;
-                else read_stream(s, t, first, m, streams[s] = buffer[s]);
+                else read_stream(s, t, first, count, streams[s] = buffer[s]);
             }
-            if (table.grad_scale) unscale(t, first, m, streams[1], buffer[1]);
-            update<R, C>(hypers(t), scalars(t), table.fresh[t], m, streams, first);
+            if (table.grad_scale) unscale(t, first, count, streams[1], buffer[1]);
+            update<R, C>(hypers(t), scalars(t), table.fresh[t], count, streams, first);
             for (int s = 0; s < STREAMS; ++s)
                 if (is_written<R>(s) && streams[s] == buffer[s])
-                    write_stream(s, t, first, m, streams[s]);
+                    write_stream(s, t, first, count, streams[s]);
         }
     }
 
@@ -213,7 +213,7 @@ struct ElementwiseKernel : Program<R> {
 
     // Updates streams of one dtype in place.
     template <class S>
-    void in_place(i64 t, i64 first, i64 n) const {
+    void update_in_place(i64 t, i64 first, i64 n) const {
         Stream<S> streams[STREAMS];
         for (int s = 0; s < STREAMS; ++s)
             streams[s] = dtype(s, t) ? static_cast<S*>(address(s, t)) + first : nullptr;
@@ -221,7 +221,7 @@ struct ElementwiseKernel : Program<R> {
     }
 
     // Updates streams of float32, bfloat16 and float16 in place.
-    void in_registers(i64 t, i64 first, i64 n) const {
+    void update_in_registers(i64 t, i64 first, i64 n) const {
         MixedStream streams[STREAMS];
         for (int s = 0; s < STREAMS; ++s)
             if (dtype(s, t))
@@ -239,18 +239,18 @@ struct ElementwiseKernel : Program<R> {
     void update_tensor(i64 t, i64 first, i64 n) const {
         const u32 dtypes = dtypes_in_place(t);
         if constexpr (IS_COMPILED<FLOAT64>) {
-            if (dtypes == 1 << FLOAT64) return in_place<double>(t, first, n);
-            if (this->in_double(t)) return through_buffers<double>(t, first, n);
+            if (dtypes == 1 << FLOAT64) return update_in_place<double>(t, first, n);
+            if (this->in_double(t)) return update_through_buffers<double>(t, first, n);
         }
         if constexpr (IS_COMPILED<BFLOAT16>)
-            if (dtypes == 1 << BFLOAT16) return in_place<bfloat16>(t, first, n);
+            if (dtypes == 1 << BFLOAT16) return update_in_place<bfloat16>(t, first, n);
         if constexpr (IS_COMPILED<FLOAT16>)
-            if (dtypes == 1 << FLOAT16) return in_place<float16>(t, first, n);
+            if (dtypes == 1 << FLOAT16) return update_in_place<float16>(t, first, n);
         if constexpr (IS_COMPILED<FLOAT32>) {
-            if (dtypes == 1 << FLOAT32) return in_place<float>(t, first, n);
+            if (dtypes == 1 << FLOAT32) return update_in_place<float>(t, first, n);
             if constexpr (IS_COMPILED<BFLOAT16> || IS_COMPILED<FLOAT16>)
-                if (dtypes && !(dtypes >> INT8 & 1)) return in_registers(t, first, n);
-            through_buffers<float>(t, first, n);
+                if (dtypes && !(dtypes >> INT8 & 1)) return update_in_registers(t, first, n);
+            update_through_buffers<float>(t, first, n);
         }
     }
 
@@ -277,11 +277,12 @@ struct ElementwiseStep {
     const ElementwiseKernel<R>& kernel;
     const Threads& threads;
 
-    static void work(void* at) {
-        const ElementwiseStep& region = *static_cast<const ElementwiseStep*>(at);
+    static void enter(void* pointer) {
+        const ElementwiseStep& region = *static_cast<const ElementwiseStep*>(pointer);
         const i64 units = region.kernel.length() / UNIT<R>;
-        const i64 id = region.threads.id(), team = region.threads.team();
-        region.kernel.update_range(units * id / team * UNIT<R>, units * (id + 1) / team * UNIT<R>);
+        const i64 id = region.threads.id(), team_size = region.threads.team_size();
+        region.kernel.update_range(
+            units * id / team_size * UNIT<R>, units * (id + 1) / team_size * UNIT<R>);
     }
 };
 
@@ -291,7 +292,7 @@ void step(const Table& table, const Threads& threads) {
     const ElementwiseKernel<R> kernel(table);
     ElementwiseStep<R> region{kernel, threads};
     if (threads.count > 1 && kernel.traffic > MIN_PARALLEL_BYTES)
-        threads.parallel(ElementwiseStep<R>::work, &region, unsigned(threads.count), 0);
+        threads.parallel(ElementwiseStep<R>::enter, &region, unsigned(threads.count), 0);
     else
         kernel.update_range(0, kernel.length());
 }

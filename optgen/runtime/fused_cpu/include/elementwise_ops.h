@@ -49,9 +49,10 @@ inline C minimum(C a, C b) {
 
 template <class C>
 inline C clamp(C x, C low, C high) {
-    const C nan = low != low || high != high ? C(__builtin_nan("")) : C(-0.0);
+    const C nan_or_zero = low != low || high != high ? C(__builtin_nan("")) : C(-0.0);
     const C raised = x < low ? low : x;
-    return (raised > high ? high : raised) + nan; // NaN bounds are tested once, outside the loop
+    // NaN bounds are tested once, outside the loop.
+    return (raised > high ? high : raised) + nan_or_zero;
 }
 
 // Interpolates from the nearer end, as torch does: a weight of 1 gives exactly `end`.
@@ -60,6 +61,7 @@ inline C lerp(C start, C end, C weight) {
     const C distance = end - start;
     return weight < C(0.5) ? start + weight * distance : end - distance * (1 - weight);
 }
+// Returns the remainder with the sign of y, as in Python.
 inline double mod(double x, double y) {
     const double remainder = __builtin_fmod(x, y);
     return remainder != 0 && (remainder < 0) != (y < 0) ? remainder + y : remainder;

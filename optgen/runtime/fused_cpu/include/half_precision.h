@@ -11,7 +11,7 @@ typedef u16 HalfBits __attribute__((vector_size(VECTOR_BYTES / 2)));
 template <class S>
 constexpr bool DEINTERLEAVED = true;
 
-// Loads a pair, and prefetches the element that lies `ahead` elements further on.
+// Loads a pair, and prefetches the memory that lies `ahead` elements further on.
 INLINE VectorPair load(const bfloat16* from, i64 ahead) {
     VectorBits pairs;
     __builtin_prefetch(from + ahead);
@@ -31,7 +31,7 @@ INLINE void store_vector(Vector x, bfloat16* to) {
 }
 
 // Returns the codes of a deinterleaved pair in memory order.
-INLINE VectorBits packed(VectorPair x) {
+INLINE VectorBits packed_codes(VectorPair x) {
     const VectorBits low = bfloat16::rounded_bits<VectorBits>(x.a);
     const VectorBits high = bfloat16::rounded_bits<VectorBits>(x.b);
     return low >> 16 | (high & 0xffff0000);
@@ -45,12 +45,11 @@ INLINE bool has_subnormal(Vector x) {
     return found;
 }
 
-// This mask lies in memory: loops with few registers left would otherwise compute it for each
-// store.
+// A mask in memory: loops with few registers left would otherwise compute the mask for each store.
 alignas(VECTOR_BYTES) static const Codes ALL_BUT_SIGN = Codes{} + 0x7fff;
 
-// Converts a pair: the codes of `a`, then those of `b`. The instruction flushes subnormal numbers to
-// 0. Returns whether it has flushed a number, which is unlikely.
+// Converts a pair: the codes of `a`, then those of `b`. The instruction flushes subnormal numbers
+// to 0. Returns whether it has flushed a number, which is unlikely.
 INLINE bool convert(VectorPair x, Codes& codes) {
     u32 mask, zeros;
     __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(codes) : "v"(x.a), "v"(x.b));
@@ -65,7 +64,7 @@ INLINE void store(bfloat16* to, VectorPair x) {
     Codes codes;
     const bool flushed = convert(x, codes);
     __asm__("vpermw %1, %2, %0" : "=v"(codes) : "v"(codes), "v"(order));
-    if (flushed) codes = bit_cast<Codes>(packed(x));
+    if (flushed) codes = bit_cast<Codes>(packed_codes(x));
     __builtin_memcpy(to, &codes, sizeof codes);
 }
 INLINE void store_in_order(bfloat16* to, VectorPair x) {
@@ -79,7 +78,7 @@ INLINE void store_in_order(bfloat16* to, VectorPair x) {
 }
 #else
 INLINE void store(bfloat16* to, VectorPair x) {
-    const VectorBits pairs = packed(x);
+    const VectorBits pairs = packed_codes(x);
     __builtin_memcpy(to, &pairs, sizeof pairs);
 }
 #endif

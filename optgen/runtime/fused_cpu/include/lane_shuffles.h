@@ -3,14 +3,15 @@
 
 namespace optgen {
 
-// Lane indices for shuffles: memory order, and the orders to and from deinterleaved pairs.
+// Lane indices for shuffles: memory order; `even` and `odd`, which deinterleave a pair; `lower` and
+// `upper`, which interleave it again.
 constexpr struct LaneOrders {
-    int all[VECTOR_LANES], even[VECTOR_LANES], odd[VECTOR_LANES];
+    int in_order[VECTOR_LANES], even[VECTOR_LANES], odd[VECTOR_LANES];
     int lower[VECTOR_LANES], upper[VECTOR_LANES];
 
-    constexpr LaneOrders() : all(), even(), odd(), lower(), upper() {
+    constexpr LaneOrders() : in_order(), even(), odd(), lower(), upper() {
         for (int i = 0; i < VECTOR_LANES; ++i) {
-            all[i] = i, even[i] = 2 * i, odd[i] = 2 * i + 1;
+            in_order[i] = i, even[i] = 2 * i, odd[i] = 2 * i + 1;
             lower[i] = i / 2 + i % 2 * VECTOR_LANES, upper[i] = lower[i] + VECTOR_LANES / 2;
         }
     }
@@ -22,7 +23,7 @@ INLINE VectorMask lane_indices(const int* numbers) {
     return result;
 }
 
-// Picks lanes from two vectors side by side. V is a vector of floats or of words.
+// Picks lanes from two vectors side by side. V is a vector of floats or of integers.
 template <class V>
 INLINE V shuffled(V x, V y, VectorMask lanes) {
 #ifdef __clang__

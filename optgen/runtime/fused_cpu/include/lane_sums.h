@@ -13,7 +13,7 @@ INLINE double lane_sum(double x) { return x; }
 INLINE float lane_sum(VectorPair x) {
     Vector sum = x.a + x.b;
     for (int half = VECTOR_LANES / 2; half; half /= 2)
-        sum += shuffled(sum, sum, lane_indices(LANE_ORDERS.all) + half);
+        sum += shuffled(sum, sum, lane_indices(LANE_ORDERS.in_order) + half);
     return sum[0];
 }
 

@@ -47,7 +47,7 @@ struct GlobalShape {
 };
 
 inline GlobalShape global_shape(const Table& table, i64 t) {
-    const i64* const shape = table.shape + SHAPE * t;
+    const i64* const shape = table.shape + SHAPE_SIZE * t;
     if (!table.shards || !table.shards->by_tensor)
         return {shape[BATCH], shape[ROWS], shape[COLUMNS], 0};
     const Shard& shard = table.shards->by_tensor[t];
@@ -60,17 +60,20 @@ inline GlobalShape global_shape(const Table& table, i64 t) {
 template <class R>
 TensorPlan::Strategy choose_strategy(const GlobalShape& shape, bool exact) {
     const bool tall = shape.rows >= shape.columns;
-    const bool many = shape.batch * (shape.rows + shape.columns)
+    const bool has_many_values = shape.batch * (shape.rows + shape.columns)
         > (exact ? MANY_AXIS_VALUES : 2 * MANY_AXIS_VALUES);
-    const i64 max_whole = many && shape.batch > 1 ? MAX_WHOLE_MATRIX_OF_MANY : MAX_WHOLE_MATRIX;
+    // A tile can have whole rows if columns are not sharded, and whole columns if rows are not.
+    const int whole_axis_bit = (tall ? COLUMN : ROW) & ~MATRIX;
+    const i64 max_whole =
+        has_many_values && shape.batch > 1 ? MAX_WHOLE_MATRIX_OF_MANY : MAX_WHOLE_MATRIX;
     TensorPlan::Strategy strategy = TensorPlan::SPLIT;
     if (shape.is_unsharded() && shape.size() && shape.size() <= max_whole)
         strategy = TensorPlan::WHOLE_MATRICES;
-    else if (!many || !shape.size() || shape.sharded_axes & (tall ? 4 : 2)) // 4: columns, 2: rows
+    else if (!has_many_values || !shape.size() || shape.sharded_axes & whole_axis_bit)
         return strategy;
     else if (tall && shape.columns <= LONG_ROW_TILE) strategy = TensorPlan::WHOLE_ROWS;
     else if (!tall && shape.rows <= MAX_WHOLE_COLUMN) strategy = TensorPlan::WHOLE_COLUMNS;
-    if (strategy != TensorPlan::SPLIT && exact)
+    if (strategy != TensorPlan::SPLIT && exact) // the EXACT strategies have the same order
         strategy = TensorPlan::Strategy(strategy + TensorPlan::EXACT_MATRICES);
     return R::PASS_COUNTS[strategy] ? strategy : TensorPlan::SPLIT;
 }
@@ -100,8 +103,8 @@ inline void plan_whole_columns(TensorPlan& plan, bool in_place) {
     plan.tile_elements = in_place ? CHUNK_COLUMNS : plan.tile_width * plan.tile_height;
 }
 
-// Plans bands of rows and chunks of columns of each matrix. If steps suspend, there is less room for
-// column sums: all tensors wait at the same time, each with its sums. `in_place`: no stream
+// Plans bands of rows and chunks of columns of each matrix. If steps suspend, there is less room
+// for column sums: all tensors wait at the same time, each with its sums. `in_place`: no stream
 // goes through a buffer, and a pass reads every element once. Then a tile may be larger than the
 // caches, and tiles of whole columns read long pieces of rows.
 inline void plan_bands_and_chunks(TensorPlan& plan, bool suspends, bool in_place) {
@@ -124,8 +127,9 @@ inline void plan_bands_and_chunks(TensorPlan& plan, bool suspends, bool in_place
     plan.blocks = plan.size() ? plan.batch * plan.bands * plan.chunks : 0;
 }
 
-// Tells whether each pass reads an element at most once, and stores all elements that it writes. The
-// random numbers of a tile go through a buffer, for which a tile that exceeds the caches is too large.
+// Tells whether each pass reads an element at most once, and stores all elements that it writes.
+// Returns false for a rule that draws random numbers and has row or column values: the numbers of a
+// tile go through a buffer, which has no room for a tile that exceeds the caches.
 template <class R>
 constexpr bool reads_elements_once(TensorPlan::Strategy strategy) {
     for (int p = 0; p < R::PASS_COUNTS[strategy]; ++p) {
@@ -134,7 +138,8 @@ constexpr bool reads_elements_once(TensorPlan::Strategy strategy) {
         for (int k = 0; k < R::STEP_COUNT; ++k) {
             const Step& step = R::STEPS[k];
             if (!(pass.steps >> k & 1) || step.axes != TENSOR || step.kind != Step::LOOP) continue;
-            if (step.writes & element_streams<R>() & ~pass.stores || loops++) return false;
+            if (step.writes & element_streams<R>() & ~pass.stores) return false;
+            if (++loops > 1) return false;
         }
     }
     return !has_max<R>() && !(R::HAS_AXES && has_draw<R>());
@@ -142,7 +147,7 @@ constexpr bool reads_elements_once(TensorPlan::Strategy strategy) {
 
 template <class R>
 TensorPlan make_plan(const Program<R>& program, i64 t) {
-    const i64* const shape = program.table.shape + SHAPE * t;
+    const i64* const shape = program.table.shape + SHAPE_SIZE * t;
     TensorPlan plan{};
     plan.tensor = t;
     plan.in_double = program.in_double(t);
@@ -157,20 +162,21 @@ TensorPlan make_plan(const Program<R>& program, i64 t) {
         const bool has_wide_rows = plan.columns >= WIDE_ROW && !plan.has_whole_columns();
         const i64 bytes = program.table.elements[t] * bytes_per_element(program, t);
         plan.exceeds_cache = has_wide_rows && plan.loop_dtype && bytes > CACHE_BYTES;
-        constexpr bool split_once = reads_elements_once<R>(TensorPlan::SPLIT);
-        constexpr bool columns_once = reads_elements_once<R>(TensorPlan::EXACT_COLUMNS);
-        const bool once = plan.strategy == TensorPlan::SPLIT
-            ? split_once : columns_once && plan.strategy == TensorPlan::EXACT_COLUMNS;
+        constexpr bool split_reads_once = reads_elements_once<R>(TensorPlan::SPLIT);
+        constexpr bool columns_read_once = reads_elements_once<R>(TensorPlan::EXACT_COLUMNS);
+        const bool reads_once = plan.strategy == TensorPlan::SPLIT
+            ? split_reads_once : columns_read_once && plan.strategy == TensorPlan::EXACT_COLUMNS;
         if (!plan.whole_matrices)
-            plan_bands_and_chunks(plan, program.table.shards, plan.loop_dtype && once);
+            plan_bands_and_chunks(
+                plan, program.table.shards != nullptr, plan.loop_dtype && reads_once);
         if (plan.whole_matrices) plan_whole_matrices(plan, plan.short_row_tile());
     } else { // each element is a matrix
         plan.batch = program.table.elements[t], plan.rows = plan.columns = 1;
         plan.complete_axes = COMPLETE_AXES[TensorPlan::WHOLE_MATRICES], plan.whole_matrices = true;
-        constexpr bool once = reads_elements_once<R>(TensorPlan::WHOLE_MATRICES);
-        const i64 tile = HAS_CODES<R> ? CODED_TILE
-            : plan.loop_dtype && once ? IN_PLACE_TILE : plan.short_row_tile();
-        plan_whole_matrices(plan, tile);
+        constexpr bool reads_once = reads_elements_once<R>(TensorPlan::WHOLE_MATRICES);
+        const i64 tile_elements = HAS_CODES<R> ? CODED_TILE
+            : plan.loop_dtype && reads_once ? IN_PLACE_TILE : plan.short_row_tile();
+        plan_whole_matrices(plan, tile_elements);
     }
     return plan;
 }

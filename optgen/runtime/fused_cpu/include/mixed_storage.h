@@ -1,6 +1,6 @@
-// Streams of several dtypes, which one loop converts in registers: parameters of 16 bits with states
-// of float32, and the like. The dtype of a stream is known at run time. Branches on it are the same
-// for all elements, so the CPU predicts them.
+// Streams of several dtypes, which one loop converts in registers: parameters of 16 bits with
+// states of float32, and the like. The dtype of a stream is known only at run time. Branches on the
+// dtype are the same for all elements, so the CPU predicts them.
 #include "optgen/runtime/fused_cpu/include/half_precision.h"
 
 namespace optgen {
@@ -31,7 +31,9 @@ using Stream = typename StreamOf<S>::Type;
 
 // Returns memory as a stream with the dtype of stream `like`; null if `like` is absent.
 template <class S>
-INLINE S* stream_at(void* memory, const S* like) { return like ? static_cast<S*>(memory) : nullptr; }
+INLINE S* stream_at(void* memory, const S* like) {
+    return like ? static_cast<S*>(memory) : nullptr;
+}
 INLINE MixedStream stream_at(void* memory, MixedStream like) {
     return {like ? static_cast<char*>(memory) : nullptr, like.dtype};
 }

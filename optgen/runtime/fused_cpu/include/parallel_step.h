@@ -57,7 +57,7 @@ struct ParallelStep {
         bytes = max(bytes, batch.bytes);
     }
 
-    i64 thread_bytes() const { return step_plan.memory + step_plan.scratch; }
+    i64 thread_bytes() const { return step_plan.tensor_bytes + step_plan.scratch_bytes; }
 
     void run() {
         const i64 counter_bytes = rounded_up(counter_count * i64(sizeof(i64)), 64);
@@ -78,7 +78,7 @@ struct ParallelStep {
         for (i64 g = 0; g < batch_count; ++g)
             for (int pass = 0; pass < batches[g].passes; ++pass, ++counter) {
                 for (i64 b; (b = claim(counter)) < batches[g].blocks;)
-                    sweep_block(batches[g], pass, b, thread_memory + step_plan.memory);
+                    sweep_block(batches[g], pass, b, thread_memory + step_plan.tensor_bytes);
                 if (counter == counters + 1) run_unshared(thread_memory); // in the first pass only
                 threads.barrier();
                 if (pass + 1 == batches[g].passes && g + 1 < batch_count) {
@@ -93,7 +93,8 @@ struct ParallelStep {
 
     void run_unshared(char* thread_memory) {
         for (i64 i; (i = claim(counters)) < unshared_count;)
-            StepPlan::run_whole(*unshared[i], thread_memory, thread_memory + step_plan.memory);
+            StepPlan::run_whole(
+                *unshared[i], thread_memory, thread_memory + step_plan.tensor_bytes);
     }
 
     void begin_batch(i64 g) {

@@ -12,7 +12,7 @@ void run(const Table& table, const Threads& threads, const Program<R>&... progra
     const StepPlan step_plan(table, programs...);
     if (threads.count > 1 && step_plan.traffic > MIN_PARALLEL_BYTES)
         ParallelStep(step_plan, threads).run();
-    else step_plan.serial();
+    else step_plan.run_serial();
 }
 
 template <class... R>

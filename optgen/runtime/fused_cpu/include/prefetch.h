@@ -11,14 +11,14 @@ template <class S>
 INLINE i64 prefetch_distance(i64 n) { return LANES<ComputeType<S>> > 1 && n >= 8192 ? 1024 : 0; }
 
 // A long loop over float32 runs strip by strip. Before each strip it prefetches the cache lines of
-// all streams that lie PREFETCH_AHEAD elements further on. Returns the length of a strip; n for a
-// loop without strips: the tensors of a shorter loop may be in the caches, and loops over 16-bit
-// dtypes prefetch at their loads.
-constexpr i64 PREFETCHED_LOOP = 1 << 21, PREFETCH_STRIP = 256, PREFETCH_AHEAD = 384; // elements
+// all streams that lie PREFETCH_AHEAD elements further on. A shorter loop has no strips: its
+// tensors may be in the caches. Loops over 16-bit dtypes have no strips, because they prefetch at
+// their loads. Returns the length of a strip, which is n for a loop without strips.
+constexpr i64 MIN_PREFETCHED_LOOP = 1 << 21, PREFETCH_STRIP = 256, PREFETCH_AHEAD = 384; // elements
 template <class S>
 INLINE i64 prefetch_strip(i64 n) { return n; }
 template <>
-INLINE i64 prefetch_strip<float>(i64 n) { return n < PREFETCHED_LOOP ? n : PREFETCH_STRIP; }
+INLINE i64 prefetch_strip<float>(i64 n) { return n < MIN_PREFETCHED_LOOP ? n : PREFETCH_STRIP; }
 template <class S>
 INLINE void prefetch(const S* at) { __builtin_prefetch(at + PREFETCH_AHEAD); }
 

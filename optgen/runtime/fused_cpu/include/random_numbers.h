@@ -11,14 +11,14 @@
 namespace optgen {
 
 struct RandomKey {
-    u32 words[3]; // the key schedule: the third word is made of the other two
+    u32 words[3]; // the key schedule: the third word is derived from the first two
     u32 stream;
 
     RandomKey(double seed, double given_stream, double step, u32 call)
-        : words{whole(seed) | call << 24, whole(step), 0}, stream(whole(given_stream) << 8) {
+        : words{to_word(seed) | call << 24, to_word(step), 0}, stream(to_word(given_stream) << 8) {
         words[2] = words[0] ^ words[1] ^ 0x1bd11bda;
     }
-    static u32 whole(double x) { return x == x ? u32(i64(x)) : 0; } // an infinite seed gives NaN
+    static u32 to_word(double x) { return x == x ? u32(i64(x)) : 0; } // NaN: of an infinite seed
 };
 
 template <int DISTANCE, class U>
@@ -27,7 +27,7 @@ INLINE void mix(U& x, U& y) {
     y = (y << DISTANCE | y >> (32 - DISTANCE)) ^ x;
 }
 
-// Turns a counter into the two words of its block; U is a word, or a vector of words.
+// Turns a counter into the two words of its block; U is a word of 32 bits, or a vector of words.
 template <class U>
 INLINE void threefry(const RandomKey& key, U& x, U& y) {
     const u32 k0 = key.words[0], k1 = key.words[1], k2 = key.words[2];
@@ -62,7 +62,7 @@ INLINE VectorPair random_pair(const RandomKey& key, i64 place) {
     return {unit_interval(x), unit_interval(y)};
 }
 
-// Puts a pair into memory order; its vectors have the elements of even and of odd index.
+// Puts a pair whose vectors have the elements of even and of odd index into memory order.
 template <class Pair>
 INLINE Pair in_memory_order(Pair x) {
     return {shuffled(x.a, x.b, lane_indices(LANE_ORDERS.lower)),
@@ -102,10 +102,10 @@ alignas(VECTOR_BYTES) static const VectorBits LANES_OF_VECTOR = VectorBits{} + V
 
 // Key of random numbers of 16 bits: the block of a stream's first counter. Two places share a word.
 struct RandomKey16 {
-    static constexpr u32 FAR = 0x9e3779b9; // added to `first` for every 2**32 pairs
+    static constexpr u32 RANGE_INCREMENT = 0x9e3779b9; // added to `first` for every 2**32 pairs
 
     u32 first, second;
-    i64 next = -1; // the pair of the first of `counters`
+    i64 next = -1; // the pair to which the first of `counters` belongs
     VectorBits counters{}, firsts{};
 
     RandomKey16(double seed, double stream, double step, u32 call) {
@@ -114,8 +114,8 @@ struct RandomKey16 {
         threefry(key, first, second);
     }
 
-    // Returns the first word of the key for a pair, which the upper half of its number changes.
-    INLINE u32 first_at(i64 pair) const { return first + u32(pair >> 32) * FAR; }
+    // Returns the first word of the key for a pair: it depends on the upper half of `pair`.
+    INLINE u32 first_at(i64 pair) const { return first + u32(pair >> 32) * RANGE_INCREMENT; }
 
     INLINE u32 word(i64 pair) const {
         return permuted(u32(pair) + first_at(pair), first_at(pair), second);
@@ -135,7 +135,7 @@ struct RandomKey16 {
     INLINE void move_to(i64 pair) {
         const VectorBits lower = lane_numbers() + u32(pair), start = VectorBits{} + u32(pair);
         firsts = VectorBits{} + first_at(pair);
-        firsts = lower < start ? firsts + FAR : firsts; // these lanes lie beyond the range
+        firsts = lower < start ? firsts + RANGE_INCREMENT : firsts; // lanes in the next 2**32 pairs
         counters = lower + firsts;
     }
 };
@@ -150,7 +150,8 @@ struct RandomPair16 {
     }
 };
 
-// The same for a loop over bfloat16: a word has the numbers of an even place and of the next place.
+// Random numbers of 16 bits for a loop over bfloat16. A word has the numbers of an even place and
+// of the next place.
 struct RandomWords16 {
     VectorBits words;
 
@@ -190,7 +191,7 @@ INLINE VectorPair rounded_at_random_to(VectorPair x, RandomPair16 chance, Vector
     return {bfloat16_at_random(x.a, chance.a ^ 0xffff), bfloat16_at_random(x.b, chance.b ^ 0xffff)};
 }
 
-// All streams are of bfloat16 here, so that is the dtype to round to.
+// All streams of a loop with `RandomWords16` are bfloat16, so the rule rounds to bfloat16.
 INLINE VectorPair rounded_at_random_to(VectorPair x, RandomWords16 chance, VectorPair) {
     return bfloat16_at_random(x, chance.words);
 }

@@ -85,11 +85,12 @@ const RuleDescriptor<C>& descriptor(const TensorPlan& plan) {
     return DESCRIPTOR<R, C>;
 }
 
-// Footprint of a pass: the values it reads or writes, the values it writes, the number of loops.
+// Footprint of a pass: the values that it reads or writes and those that it writes, a bit each, and
+// the number of its loops.
 // `loops_only`: the pass has no maximum, whose reduction would read elements after the loop.
 struct Footprint {
-    u64 touched = 0, written = 0;
-    int loops = 0;
+    u64 touched_values = 0, written_values = 0;
+    int loop_count = 0;
     bool loops_only = true;
 };
 
@@ -98,11 +99,11 @@ constexpr Footprint footprint(const Pass& pass) {
     Footprint result;
     for (int k = 0; k < R::STEP_COUNT; ++k) {
         if (!(pass.steps >> k & 1)) continue;
-        result.touched |= R::STEPS[k].reads | R::STEPS[k].writes;
+        result.touched_values |= R::STEPS[k].reads | R::STEPS[k].writes;
         if (R::STEPS[k].kind == Step::MAX) result.loops_only = false;
         if (R::STEPS[k].is_reduction()) continue;
-        result.written |= R::STEPS[k].writes;
-        result.loops += R::STEPS[k].kind == Step::LOOP;
+        result.written_values |= R::STEPS[k].writes;
+        result.loop_count += R::STEPS[k].kind == Step::LOOP;
     }
     return result;
 }

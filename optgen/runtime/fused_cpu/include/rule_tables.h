@@ -34,6 +34,9 @@ constexpr u64 set(Members... members) {
     return (u64(0) | ... | (u64(1) << members));
 }
 
+// Returns the only member of a set of values.
+constexpr int only_value(u64 values) { return __builtin_ctzll(values); }
+
 struct Pass {
     u64 steps;  // run on every tile, a bit each
     u64 finish; // steps that run once, after all tiles
@@ -66,7 +69,7 @@ constexpr bool has_draw() {
     return false;
 }
 
-// Tells whether a rule reduces by a maximum; if none does, no code for it is compiled.
+// Tells whether a rule reduces by a maximum; if no rule does, no code for maxima is compiled.
 template <class R>
 constexpr bool has_max() {
     for (const Step& step : R::STEPS)

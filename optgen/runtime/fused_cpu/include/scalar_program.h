@@ -38,7 +38,7 @@ struct Program {
     using Hypers = typename R::Hypers;
     using Scalars = typename R::Scalars;
     static constexpr int STREAMS = R::STREAMS, CELLS = R::CELLS;
-    static_assert(STREAMS + CELLS <= 16, "four bits a stream in 64");
+    static_assert(STREAMS + CELLS <= 16, "64 bits have room for the dtypes of 16 streams");
 
     const Table& table;
     HeapArray<int> scalar_run;  // [tensor]: index in `results`, or -1 if the rule does not apply
@@ -72,7 +72,7 @@ struct Program {
 
     Sizes sizes(i64 tensor) const {
         if (!table.shape) return {};
-        const i64* const shape = table.shape + SHAPE * tensor;
+        const i64* const shape = table.shape + SHAPE_SIZE * tensor;
         const double ndim = double(shape[DIMENSIONS]), eps = machine_eps(dtype(0, tensor));
         if (table.shards && table.shards->by_tensor) {
             const Shard& shard = table.shards->by_tensor[tensor];
@@ -108,8 +108,8 @@ struct Program {
                 if (runs == capacity) results.grow(capacity *= 2);
                 results[runs++] = R::program(hypers(t), cells, table.fresh[t], tensor_sizes);
             }
-            // Every part of a rule between matrix ops needs the old values, so only the last part
-            // stores.
+            // Matrix ops split a rule into parts. Each part needs the old values, so only the last
+            // part stores new values.
             for (int c = 0; c < CELLS; ++c)
                 if (R::LAST_PART && cells[c].dtype)
                     write_scalar(cells[c].dtype, cells[c].value, address(STREAMS + c, t));

@@ -35,7 +35,7 @@ struct ScatterAddKernel {
         return true;
     }
 
-    // Returns a tensor with an index out of range, or -1.
+    // Returns the number of a tensor with an index out of range, or -1.
     i64 find_invalid() const {
         for (i64 t = 0; t < table.tensors; ++t)
             for (i64 i = 0; i < gradients.value_counts[t]; ++i)
@@ -45,7 +45,7 @@ struct ScatterAddKernel {
 
     // Adds the values of one thread's rows. A row belongs to one thread.
     template <class C>
-    void add(i64 t, i64 id, i64 team) const {
+    void add(i64 t, i64 id, i64 team_size) const {
         constexpr i64 PREFETCH_VALUES = 8;
         const i64 n = gradients.value_counts[t], width = table.elements[t] / n;
         const i64* const indices = gradients.indices[t];
@@ -60,7 +60,7 @@ struct ScatterAddKernel {
                 for (i64 at = 0; at < width && at < 256; at += 64 / i64(sizeof(C)))
                     __builtin_prefetch(next + at, 1);
             }
-            if (team > 1 && indices[i] % team != id) continue;
+            if (team_size > 1 && indices[i] % team_size != id) continue;
             for (i64 at = 0; at < width; at += piece) {
                 const i64 count = width - at < piece ? width - at : piece;
                 streams[0] = param + indices[i] * width + at;
@@ -77,24 +77,24 @@ struct ScatterAddKernel {
         return to;
     }
 
-    void run_thread(i64 id, i64 team) const {
+    void run_thread(i64 id, i64 team_size) const {
         for (i64 t = 0; t < table.tensors; ++t) {
             if (!gradients.value_counts[t]) continue;
-            if (kernel->in_double(t)) add<double>(t, id, team);
-            else add<float>(t, id, team);
+            if (kernel->in_double(t)) add<double>(t, id, team_size);
+            else add<float>(t, id, team_size);
         }
     }
 
-    static void work(void* at) {
-        const ScatterAddKernel& region = *static_cast<const ScatterAddKernel*>(at);
-        region.run_thread(region.threads.id(), region.threads.team());
+    static void enter(void* pointer) {
+        const ScatterAddKernel& region = *static_cast<const ScatterAddKernel*>(pointer);
+        region.run_thread(region.threads.id(), region.threads.team_size());
     }
 };
 
 template <class K>
 void run_sparse(K& region, const Threads& threads, i64 traffic) {
     if (threads.count > 1 && traffic > MIN_PARALLEL_BYTES)
-        threads.parallel(K::work, &region, unsigned(threads.count), 0);
+        threads.parallel(K::enter, &region, unsigned(threads.count), 0);
     else
         region.run_thread(0, 1);
 }

@@ -29,7 +29,7 @@ struct MaskPair {
     friend INLINE MaskPair operator|(MaskPair x, MaskPair y) { return {x.a | y.a, x.b | y.b}; }
 };
 
-// Two vectors, as 16-bit elements come in pairs: `a` has the elements from the lower halves of
+// Two vectors, because 16-bit elements come in pairs: `a` has the elements from the lower halves of
 // 32-bit words, and `b` the elements from the upper halves. So loads and stores need no shuffles.
 struct VectorPair {
     Vector a, b;
@@ -56,7 +56,8 @@ INLINE MaskPair operator==(VectorPair x, VectorPair y) { return {x.a == y.a, x.b
 INLINE MaskPair operator!=(VectorPair x, VectorPair y) { return {x.a != y.a, x.b != y.b}; }
 
 // Product whose rounding is deferred. A sum with a product is one fused multiply-add if the CPU has
-// that instruction. In a sum of two products, the first is not rounded by itself.
+// that instruction. In a sum of two products, only the second product is rounded before the
+// addition.
 struct DeferredProduct {
     VectorPair x, y;
 
@@ -179,9 +180,9 @@ INLINE VectorPair vector_min(VectorPair x, VectorPair y) {
 }
 
 #if VECTOR_BYTES == 64
-// Replaces lanes by the class of x. `digits` has one hexadecimal digit per class, from the right:
-// quiet NaN, signaling NaN, 0, 1, -infinity, infinity, negative, positive. Digit 0 keeps the lane
-// of `otherwise`, 2 takes the NaN of x, and 8, 9, a give 0, -1 and 1.
+// Replaces each lane of `otherwise` as the class of x in this lane demands. `digits` has one
+// hexadecimal digit per class, from the right: quiet NaN, signaling NaN, 0, 1, -infinity, infinity,
+// negative, positive. Digit 0 keeps the lane, 2 takes the NaN of x, and 8, 9, a give 0, -1 and 1.
 INLINE Vector fixup_by_class(Vector otherwise, Vector x, u32 digits) {
     const VectorBits table = VectorBits{} + digits;
     __asm__("vfixupimmps $0, %2, %1, %0" : "+v"(otherwise) : "v"(x), "v"(table));
@@ -208,8 +209,9 @@ INLINE VectorPair maximum(VectorPair x, VectorPair y) { return propagate_nan(vec
 INLINE VectorPair minimum(VectorPair x, VectorPair y) { return propagate_nan(vector_min(x, y), x); }
 INLINE VectorPair clamp(VectorPair x, VectorPair low, VectorPair high) {
     const MaskPair unordered = (low != low) | (high != high);
-    const VectorPair nan = where<VectorPair>(unordered, __builtin_nanf(""), -0.0f);
-    return vector_min(high, vector_max(low, x)) + nan; // bounds are tested for NaN before the loop
+    const VectorPair nan_or_zero = where<VectorPair>(unordered, __builtin_nanf(""), -0.0f);
+    // NaN bounds are tested once, before the loop.
+    return vector_min(high, vector_max(low, x)) + nan_or_zero;
 }
 INLINE VectorPair lerp(VectorPair start, VectorPair end, VectorPair weight) {
     const VectorPair distance = end - start;
@@ -231,7 +233,7 @@ INLINE VectorPair lerp(DeferredProduct x, DeferredProduct y, DeferredProduct z) 
     return lerp(VectorPair(x), y, z);
 }
 
-// Opaque to the compiler, which would otherwise recompute the condition for every vector.
+// The flag is opaque to the compiler, which would otherwise recompute the condition per vector.
 template <>
 INLINE auto flag<VectorPair>(bool condition) {
     int value = condition;

@@ -30,6 +30,7 @@ struct SparseKernel {
     const TouchedRows& touched;
     const Threads& threads;
 
+    // Returns the number of elements of a row.
     i64 width(i64 t) const {
         const i64 count = gradients.value_counts[t];
         return count ? kernel.table.elements[t] / count : 0;
@@ -42,9 +43,9 @@ struct SparseKernel {
     void sum(i64 t, i64 row, i64 at, i64 n, C* to) const {
         const void* const values = kernel.address(1, t);
         const i64 row_size = width(t);
-        i64 v = touched.first[row];
+        i64 v = touched.first_value[row];
         read(dtype(t, 1), values, touched.values[v].position * row_size + at, n, to);
-        while (++v < touched.first[row + 1])
+        while (++v < touched.first_value[row + 1])
             add(dtype(t, 1), values, touched.values[v].position * row_size + at, n, to);
         if (kernel.table.grad_scale)
             for (i64 i = 0; i < n; ++i) to[i] /= C(*kernel.table.grad_scale);
@@ -52,12 +53,12 @@ struct SparseKernel {
 
     // Updates touched rows [low, high) in place, piece by piece.
     template <class C>
-    void in_place(i64 t, i64 low, i64 high) const {
+    void update_in_place(i64 t, i64 low, i64 high) const {
         C grads[BUFFER_ELEMENTS];
         Stream<C> streams[STREAMS];
         const i64 row_size = width(t);
         for (; low < high; ++low) {
-            const i64 first = touched.values[touched.first[low]].row * row_size;
+            const i64 first = touched.values[touched.first_value[low]].row * row_size;
             for (i64 at = 0; at < row_size; at += BUFFER_ELEMENTS) {
                 const i64 n = row_size - at < BUFFER_ELEMENTS ? row_size - at : BUFFER_ELEMENTS;
                 for (int s = 0; s < STREAMS; ++s) {
@@ -71,17 +72,17 @@ struct SparseKernel {
         }
     }
 
-    // Copies elements of a row to buffers, and back.
+    // `load` copies elements of a touched row to buffers, and `store` copies them back.
     template <class C>
     void load(i64 t, i64 row, i64 at, i64 n, const Stream<C>* to, i64 offset) const {
-        const i64 first = touched.values[touched.first[row]].row * width(t) + at;
+        const i64 first = touched.values[touched.first_value[row]].row * width(t) + at;
         for (int s = 0; s < STREAMS; ++s)
             if (s != 1 && to[s]) read(dtype(t, s), kernel.address(s, t), first, n, to[s] + offset);
     }
 
     template <class C>
     void store(i64 t, i64 row, i64 at, i64 n, const Stream<C>* from, i64 offset) const {
-        const i64 first = touched.values[touched.first[row]].row * width(t) + at;
+        const i64 first = touched.values[touched.first_value[row]].row * width(t) + at;
         for (int s = 0; s < STREAMS; ++s)
             if (s != 1 && is_written<R>(s) && from[s])
                 write(dtype(t, s), from[s] + offset, kernel.address(s, t), first, n);
@@ -89,7 +90,7 @@ struct SparseKernel {
 
     // Updates touched rows in buffers of the compute dtype, several narrow rows at once.
     template <class C>
-    void through_buffers(i64 t, i64 low, i64 high) const {
+    void update_through_buffers(i64 t, i64 low, i64 high) const {
         C buffer[STREAMS][BUFFER_ELEMENTS];
         Stream<C> streams[STREAMS];
         for (int s = 0; s < STREAMS; ++s) streams[s] = dtype(t, s) ? buffer[s] : nullptr;
@@ -116,17 +117,18 @@ struct SparseKernel {
         bool direct = width(t) >= MIN_DIRECT_WIDTH;
         for (int s = 0; s < STREAMS; ++s)
             direct = direct && (s == 1 || dtype(t, s) == DTYPE<C> || dtype(t, s) == ABSENT);
-        if (direct) in_place<C>(t, low, high);
-        else through_buffers<C>(t, low, high);
+        if (direct) update_in_place<C>(t, low, high);
+        else update_through_buffers<C>(t, low, high);
     }
 
     // Updates one thread's share of all touched rows, in proportion to their elements.
-    void run_thread(i64 id, i64 team) const {
+    void run_thread(i64 id, i64 team_size) const {
         i64 total = 0, at = 0;
         for (i64 t = 0; t < kernel.table.tensors; ++t) total += elements(t);
-        const i64 low = total * id / team, high = total * (id + 1) / team;
+        const i64 low = total * id / team_size, high = total * (id + 1) / team_size;
         for (i64 t = 0; t < kernel.table.tensors; at += elements(t++)) {
-            const i64 row_size = width(t), begin = touched.start[t], end = touched.start[t + 1];
+            const i64 row_size = width(t);
+            const i64 begin = touched.first_row[t], end = touched.first_row[t + 1];
             if (!row_size) continue;
             const i64 first = begin + rows_within(low - at, row_size);
             const i64 limit = begin + rows_within(high - at, row_size);
@@ -137,28 +139,30 @@ struct SparseKernel {
         }
     }
 
-    i64 elements(i64 t) const { return (touched.start[t + 1] - touched.start[t]) * width(t); }
+    i64 elements(i64 t) const {
+        return (touched.first_row[t + 1] - touched.first_row[t]) * width(t);
+    }
 
     // Returns how many rows begin within this many elements.
     static i64 rows_within(i64 elements, i64 row_size) {
         return elements > 0 ? (elements + row_size - 1) / row_size : 0;
     }
 
-    static void work(void* at) {
-        const SparseKernel& region = *static_cast<const SparseKernel*>(at);
-        region.run_thread(region.threads.id(), region.threads.team());
+    static void enter(void* pointer) {
+        const SparseKernel& region = *static_cast<const SparseKernel*>(pointer);
+        region.run_thread(region.threads.id(), region.threads.team_size());
     }
 };
 
 // Takes one step of all tensors of a table with sparse gradients, and returns -1. If an index is
-// out of range, changes nothing and returns the number of its tensor.
+// out of range, changes nothing and returns the number of the index's tensor.
 template <class R>
 i64 step_sparse(const Table& table, const SparseGradients& gradients, const Threads& threads) {
     if constexpr (SCATTER_ADDS<R>) {
         ScatterAddKernel<R> unchecked{nullptr, table, gradients, threads};
         if (unchecked.keeps_precision()) {
-            const i64 invalid = unchecked.find_invalid();
-            if (invalid >= 0) return invalid;
+            const i64 invalid_tensor = unchecked.find_invalid();
+            if (invalid_tensor >= 0) return invalid_tensor;
             const ElementwiseKernel<R> kernel(table);
             ScatterAddKernel<R> region{&kernel, table, gradients, threads};
             run_sparse(region, threads, kernel.traffic);
@@ -166,7 +170,7 @@ i64 step_sparse(const Table& table, const SparseGradients& gradients, const Thre
         }
     }
     const TouchedRows touched(table, gradients);
-    if (touched.invalid >= 0) return touched.invalid;
+    if (touched.invalid_tensor >= 0) return touched.invalid_tensor;
     const ElementwiseKernel<R> kernel(table);
     SparseKernel<R> region{kernel, gradients, touched, threads};
     run_sparse(region, threads, kernel.traffic);

@@ -18,7 +18,8 @@ struct TensorMethodsOf {
     // Only computes sizes, so plan.memory need not be set.
     static i64 tensor_bytes(const TensorPlan& plan) { return passes_of(plan).bytes; }
     static i64 scratch_bytes(const TensorPlan& plan) {
-        return optgen_sweep_library->of(C()).scratch(descriptor<R, C>(plan), plan) * i64(sizeof(C));
+        const SweepFunctions<C>& sweeps = optgen_sweep_library->of(C());
+        return sweeps.scratch_elements(descriptor<R, C>(plan), plan) * i64(sizeof(C));
     }
     static void begin(const TensorPlan& plan) { passes_of(plan).begin(); }
     static void finish(const TensorPlan& plan, int pass) {
@@ -56,8 +57,8 @@ bool plan_tensor(const Program<R>& program, i64 t, TensorPlan& plan) {
 struct StepPlan {
     HeapArray<TensorPlan> plans;
     i64 count = 0;
-    i64 memory = 0;  // bytes for the tensor that needs most; its blocks share them
-    i64 scratch = 0; // bytes for one thread, at the tensor that needs most
+    i64 tensor_bytes = 0;  // memory of the tensor that needs most; its blocks share this memory
+    i64 scratch_bytes = 0; // memory of one thread, at the tensor that needs most
     i64 traffic = 0; // bytes of all states, parameters and gradients. A state of another shape
                      // counts as if it had its parameter's shape.
 
@@ -73,8 +74,8 @@ struct StepPlan {
             } else {
                 // Each program is for certain shapes. None applies to a tensor without a gradient.
                 if (!(plan_tensor(programs, t, plan) || ...)) continue;
-                memory = max(memory, plan.methods->tensor_bytes(plan));
-                scratch = max(scratch, plan.methods->scratch_bytes(plan));
+                tensor_bytes = max(tensor_bytes, plan.methods->tensor_bytes(plan));
+                scratch_bytes = max(scratch_bytes, plan.methods->scratch_bytes(plan));
                 tensor_traffic = 0;
                 for (u64 dtypes = table.dtypes[t]; dtypes; dtypes >>= 4)
                     tensor_traffic += table.elements[t] * itemsize(dtypes & 15);
@@ -85,13 +86,13 @@ struct StepPlan {
         for (i64 i = 0; i < count; ++i) plans[i].step_exceeds_cache = traffic > CACHE_BYTES;
     }
 
-    // Tells whether one tensor's plan holds for the other too.
+    // Tells whether the plan of one tensor is valid for the other, too.
     static bool are_alike(const Table& table, i64 t, i64 other) {
         if (table.dtypes[t] != table.dtypes[other] || table.elements[t] != table.elements[other])
             return false;
-        const i64* const shape = table.shape + SHAPE * t;
-        const i64* const other_shape = table.shape + SHAPE * other;
-        for (int i = 0; i < SHAPE; ++i)
+        const i64* const shape = table.shape + SHAPE_SIZE * t;
+        const i64* const other_shape = table.shape + SHAPE_SIZE * other;
+        for (int i = 0; i < SHAPE_SIZE; ++i)
             if (shape[i] != other_shape[i]) return false;
         return !table.shards;
     }
@@ -108,9 +109,10 @@ struct StepPlan {
     }
 
     // Takes the step on this thread alone.
-    void serial() const {
-        const Workspace workspace(memory + scratch);
-        for (i64 i = 0; i < count; ++i) run_whole(plans[i], workspace.at, workspace.at + memory);
+    void run_serial() const {
+        const Workspace workspace(tensor_bytes + scratch_bytes);
+        for (i64 i = 0; i < count; ++i)
+            run_whole(plans[i], workspace.at, workspace.at + tensor_bytes);
     }
 };
 

@@ -34,7 +34,7 @@ INLINE F largest_bfloat16_not_above(F x) {
 
 // Picks one of three values that are computed anyway. g++ does not vectorize a loop with a select
 // on a condition that is the same for all elements, but it vectorizes masks.
-inline float by_eps(float eps, float in_bfloat16, float in_float16, float in_float32) {
+inline float select_by_eps(float eps, float in_bfloat16, float in_float16, float in_float32) {
     const u32 is_bfloat16 = 0 - u32(eps == float(BFLOAT16_EPS));
     const u32 is_float16 = 0 - u32(eps == float(FLOAT16_EPS));
     return bit_cast<float>(
@@ -43,7 +43,7 @@ inline float by_eps(float eps, float in_bfloat16, float in_float16, float in_flo
 }
 
 inline float rounded_to(float x, float eps) {
-    return by_eps(eps, nearest_of<bfloat16, u32>(x), nearest_of<float16, u32>(x), x);
+    return select_by_eps(eps, nearest_of<bfloat16, u32>(x), nearest_of<float16, u32>(x), x);
 }
 inline double rounded_to(double x, double eps) {
     return eps < FLOAT32_EPS ? x : double(rounded_to(float(x), float(eps)));
@@ -56,7 +56,7 @@ INLINE VectorPair rounded_to(VectorPair x, VectorPair eps) {
 }
 
 inline float rounded_down_to(float x, float eps) {
-    return by_eps(
+    return select_by_eps(
         eps, largest_bfloat16_not_above<u32>(x), largest_not_above<float16, u32>(x), x);
 }
 inline double rounded_down_to(double x, double eps) {
@@ -80,22 +80,23 @@ inline double rounded_up_to(double x, double eps) { return -rounded_down_to(-x, 
 INLINE VectorPair rounded_up_to(VectorPair x, VectorPair eps) { return -rounded_down_to(-x, eps); }
 
 // Rounds to one of the two neighbours of x in the dtype. For near <= |x| <= far, |x| becomes far
-// where `chance * (far - near) < |x| - near`, and near elsewhere. A finite number beyond the largest
-// becomes the largest.
+// where `chance * (far - near) < |x| - near`, and near elsewhere. A finite number beyond the
+// largest becomes the largest.
 template <class F>
 INLINE F rounded_at_random_to(F x, F chance, F eps) {
-    const F size = abs(x), near = rounded_down_to(size, eps), far = rounded_up_to(size, eps);
-    const bool is_far = (chance * (far - near) < size - near) & (far != F(__builtin_inf()));
-    const F nearest = is_far ? far : near;
-    return x < 0 ? -nearest : x == 0 ? x : nearest;
+    const F magnitude = abs(x);
+    const F near = rounded_down_to(magnitude, eps), far = rounded_up_to(magnitude, eps);
+    const bool is_far = (chance * (far - near) < magnitude - near) & (far != F(__builtin_inf()));
+    const F rounded = is_far ? far : near;
+    return x < 0 ? -rounded : x == 0 ? x : rounded;
 }
-// Rounds to bfloat16 in the same way; `below` is 65535 minus a chance of 16 bits. The lower half of
-// a float32's bits is (|x| - near) / (far - near) in steps of 2**-16. The sum of this half and
-// `below` carries where the chance is smaller than the half. x is a result of arithmetic: a NaN has
-// a bit in the upper half.
-INLINE Vector bfloat16_at_random(Vector x, VectorBits below) {
+// Rounds to bfloat16 as `rounded_at_random_to` does. `complement` is 65535 minus a 16-bit chance.
+// The lower half of a float32's bits is (|x| - near) / (far - near) in steps of 2**-16. The sum of
+// this half and `complement` carries where the chance is smaller than the half. x is a result of
+// arithmetic: a NaN has a bit in the upper half.
+INLINE Vector bfloat16_at_random(Vector x, VectorBits complement) {
     const VectorBits bits = bit_cast<VectorBits>(x);
-    const VectorBits sum = (bits & 0x7fffffff) <= 0x7f7f0000 ? bits + below : bits;
+    const VectorBits sum = (bits & 0x7fffffff) <= 0x7f7f0000 ? bits + complement : bits;
     return bit_cast<Vector>(sum & 0xffff0000);
 }
 
@@ -115,7 +116,7 @@ INLINE const T& opaque(const T& constant) {
     return *at;
 }
 
-// Rounds the pairs of a loop over bfloat16 in the same way. The lower halves of `chances` belong to
+// Rounds the pairs of a loop over bfloat16, too. The lower halves of `chances` belong to
 // `a`, the upper halves to `b`. All lanes of 16 bits are compared at once.
 INLINE VectorPair bfloat16_at_random(VectorPair x, VectorBits chances) {
     const Bfloat16Constants& constants = opaque(BFLOAT16_CONSTANTS);
@@ -126,8 +127,9 @@ INLINE VectorPair bfloat16_at_random(VectorPair x, VectorBits chances) {
     return decoded_pair(bit_cast<VectorBits>(is_far ? near + constants.one : near));
 }
 
-// Returns 65535 minus a chance of 16 bits; a chance outside of [0, 1) counts as the nearest in it.
-INLINE VectorBits chance_below(Vector chance) {
+// Returns 65535 minus a chance in steps of 2**-16. A chance outside of [0, 1) counts as the nearest
+// chance in this range.
+INLINE VectorBits complement_of(Vector chance) {
     const Vector most = 0xffff - Vector{}; // for NaN, too
     const Vector number = vector_max(vector_min(chance * 0x1p16f, most), Vector{});
     return 0xffff - bit_cast<VectorBits>(__builtin_convertvector(number, VectorMask));
@@ -135,14 +137,14 @@ INLINE VectorBits chance_below(Vector chance) {
 
 INLINE VectorPair rounded_at_random_to(VectorPair x, VectorPair chance, VectorPair eps) {
     if (eps.a[0] == float(BFLOAT16_EPS))
-        return {bfloat16_at_random(x.a, chance_below(chance.a)),
-                bfloat16_at_random(x.b, chance_below(chance.b))};
-    const VectorPair size = abs(x);
-    const VectorPair near = rounded_down_to(size, eps), far = rounded_up_to(size, eps);
+        return {bfloat16_at_random(x.a, complement_of(chance.a)),
+                bfloat16_at_random(x.b, complement_of(chance.b))};
+    const VectorPair magnitude = abs(x);
+    const VectorPair near = rounded_down_to(magnitude, eps), far = rounded_up_to(magnitude, eps);
     const VectorPair limit = chance * (far - near);
-    const MaskPair is_far = (limit < size - near) & (far != VectorPair(__builtin_inff()));
-    const VectorPair nearest = where<VectorPair>(is_far, far, near);
-    return where<VectorPair>(x < 0, -nearest, where<VectorPair>(x == 0, x, nearest));
+    const MaskPair is_far = (limit < magnitude - near) & (far != VectorPair(__builtin_inff()));
+    const VectorPair rounded = where<VectorPair>(is_far, far, near);
+    return where<VectorPair>(x < 0, -rounded, where<VectorPair>(x == 0, x, rounded));
 }
 
 }  // namespace optgen

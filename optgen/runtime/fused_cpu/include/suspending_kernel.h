@@ -13,10 +13,11 @@ struct SuspendingStep {
     const Threads threads;
     StepPlan step_plan;
     HeapArray<TensorProgress> progress;
-    HeapArray<i64> first; // [tensor]: its first block among all blocks of a sweep
+    HeapArray<i64> first_block; // [tensor]: its first block among all blocks of a sweep
     HeapArray<char> memory;
     HeapArray<double> numbers;
-    i64 capacity = 1, channels; // of `numbers`; the length of `Shards::counts`
+    i64 capacity = 1; // of `numbers`
+    i64 channels;     // length of `Shards::counts`
     char* scratch;
     void (*end)(SuspendingStep*);
 
@@ -25,7 +26,7 @@ struct SuspendingStep {
         const Table& given_table, const Threads& given_threads, const Program<R>&... programs)
         : table(given_table), shards(*table.shards), threads(given_threads),
           step_plan(table, programs...), progress(step_plan.count + 1),
-          first(step_plan.count + 1), memory(64), numbers(1),
+          first_block(step_plan.count + 1), memory(64), numbers(1),
           channels(2 * shards.rank_groups + 4) {
         i64 bytes = 0;
         for (i64 i = 0; i < step_plan.count; ++i) {
@@ -34,7 +35,7 @@ struct SuspendingStep {
             step_plan.plans[i].memory_offset = bytes;
             bytes += step_plan.plans[i].methods->tensor_bytes(step_plan.plans[i]);
         }
-        memory.grow(bytes + threads.count * step_plan.scratch + 64);
+        memory.grow(bytes + threads.count * step_plan.scratch_bytes + 64);
         char* const at = memory.data + 64 - reinterpret_cast<u64>(memory.data) % 64;
         scratch = at + bytes;
         for (i64 i = 0; i < step_plan.count; ++i) {
@@ -55,15 +56,16 @@ struct SuspendingStep {
     bool advance() {
         import_sums();
         run_ready();
-        if (!any(TensorProgress::SUSPENDED)) change(TensorProgress::WAITING, TensorProgress::SUSPENDED);
+        if (!any_is(TensorProgress::SUSPENDED))
+            change_states(TensorProgress::WAITING, TensorProgress::SUSPENDED);
         export_sums();
-        return any(TensorProgress::SUSPENDED);
+        return any_is(TensorProgress::SUSPENDED);
     }
 
     // Runs to the end. No tensor has shards, and the table has all tensors of the step.
     void run_alone() {
         do run_ready();
-        while (complete_wide());
+        while (complete_wide_reductions());
     }
 
     // Resumes and sweeps tensors until each is suspended, waiting or finished.
@@ -71,7 +73,7 @@ struct SuspendingStep {
         do {
             parallel_for(&SuspendingStep::resume, step_plan.count);
             parallel_for(&SuspendingStep::sweep, lay_out_blocks());
-        } while (any(TensorProgress::READY));
+        } while (any_is(TensorProgress::READY));
     }
 
     // A number of a waiting tensor, and its channel: see `counts` in tensor_table.h.
@@ -80,6 +82,10 @@ struct SuspendingStep {
         double* number;
         int group;
         bool done;
+
+        // Without groups of ranks, the channels 0 and 1 are for reductions over a group of
+        // parameters, and 2 and 3 for reductions over all.
+        bool is_reduced_over_group() const { return channel < 2; }
     };
 
     static void note_number(void* noted, i64 channel, double* number, i64) {
@@ -87,9 +93,9 @@ struct SuspendingStep {
         waiting_number.channel = channel, waiting_number.number = number;
     }
 
-    // Completes the reductions over tensors that the tensors wait for: those over groups, or if
-    // there are none, those over all. Returns false if no tensor waits.
-    bool complete_wide() {
+    // Completes reductions over tensors, for which tensors wait: all reductions over groups, or if
+    // there are none, the reductions over all tensors. Returns false if no tensor waits.
+    bool complete_wide_reductions() {
         HeapArray<WaitingNumber> waiting(step_plan.count + 1);
         i64 count = 0;
         bool in_groups = false;
@@ -98,11 +104,11 @@ struct SuspendingStep {
             const int group = table.group[step_plan.plans[i].tensor];
             waiting[count] = {i, 0, nullptr, group, false};
             progress[i].methods->visit_incomplete(progress[i], note_number, &waiting[count]);
-            in_groups |= waiting[count++].channel < 2;
+            in_groups |= waiting[count++].is_reduced_over_group();
         }
         HeapArray<double> values(count + 1);
         for (i64 i = 0; i < count; ++i)
-            if (!waiting[i].done && (waiting[i].channel < 2) == in_groups)
+            if (!waiting[i].done && waiting[i].is_reduced_over_group() == in_groups)
                 complete_number(waiting, i, count, in_groups, values.data);
         return count > 0;
     }
@@ -128,13 +134,13 @@ struct SuspendingStep {
         }
     }
 
-    bool any(TensorProgress::State state) const {
+    bool any_is(TensorProgress::State state) const {
         for (i64 i = 0; i < step_plan.count; ++i)
             if (progress[i].state == state) return true;
         return false;
     }
 
-    void change(TensorProgress::State from, TensorProgress::State to) {
+    void change_states(TensorProgress::State from, TensorProgress::State to) {
         for (i64 i = 0; i < step_plan.count; ++i)
             if (progress[i].state == from) progress[i].state = to;
     }
@@ -143,18 +149,18 @@ struct SuspendingStep {
         if (progress[i].state == TensorProgress::READY) progress[i].methods->resume(progress[i]);
     }
 
-    // Lists the blocks that are swept next: fills `first`. Returns how many blocks there are.
+    // Lists the blocks that are swept next: fills `first_block`. Returns how many blocks there are.
     i64 lay_out_blocks() {
         i64 count = 0;
         for (i64 i = 0; i < step_plan.count; ++i) {
-            first[i] = count;
+            first_block[i] = count;
             if (progress[i].state != TensorProgress::SWEEPING) continue;
             TensorPlan& plan = *progress[i].plan;
             plan.blocks_left = plan.blocks;
             count += plan.blocks;
             if (!plan.blocks) progress[i].methods->combine(progress[i]);
         }
-        first[step_plan.count] = count;
+        first_block[step_plan.count] = count;
         return count;
     }
 
@@ -163,11 +169,11 @@ struct SuspendingStep {
         i64 i = 0;
         for (i64 end = step_plan.count; i + 1 < end;) {
             const i64 middle = (i + end) / 2;
-            (first[middle] <= block ? i : end) = middle;
+            (first_block[middle] <= block ? i : end) = middle;
         }
         TensorProgress& tensor = progress[i];
         TensorPlan& plan = *tensor.plan;
-        plan.methods->sweep(plan, tensor.pass, block - first[i], thread_scratch);
+        plan.methods->sweep(plan, tensor.pass, block - first_block[i], thread_scratch);
         if (!__atomic_sub_fetch(&plan.blocks_left, 1, __ATOMIC_ACQ_REL))
             tensor.methods->combine(tensor);
     }
@@ -188,11 +194,11 @@ struct SuspendingStep {
         else threads.parallel(enter, &loop, unsigned(threads.count), 0);
     }
 
-    static void enter(void* at) {
-        ParallelFor& loop = *static_cast<ParallelFor*>(at);
+    static void enter(void* pointer) {
+        ParallelFor& loop = *static_cast<ParallelFor*>(pointer);
         SuspendingStep& step = loop.step;
-        char* const thread_scratch =
-            step.scratch + (loop.on_one_thread ? 0 : step.threads.id()) * step.step_plan.scratch;
+        const i64 thread_id = loop.on_one_thread ? 0 : step.threads.id();
+        char* const thread_scratch = step.scratch + thread_id * step.step_plan.scratch_bytes;
         for (i64 i; (i = __atomic_fetch_add(&loop.next, 1, __ATOMIC_RELAXED)) < loop.count;)
             (step.*loop.work)(i, thread_scratch);
     }
@@ -201,18 +207,18 @@ struct SuspendingStep {
     // channel. Each group of ranks has two channels, one for sums and one for maxima; the last four
     // are for the reductions over tensors.
     struct SumCopy {
-        double** at; // [channel]: address of the next sums; null while sums are counted
+        double** next_sums; // [channel]: address of the next sums; null while sums are counted
         i64* counts;
         bool imports; // copies from the array to the tensors, else from the tensors to the array
     };
 
     static void copy(void* sum_copy, i64 channel, double* numbers, i64 count) {
         const SumCopy& sums = *static_cast<SumCopy*>(sum_copy);
-        if (!sums.at) {
+        if (!sums.next_sums) {
             sums.counts[channel] += count;
             return;
         }
-        double*& at = sums.at[channel];
+        double*& at = sums.next_sums[channel];
         __builtin_memcpy(sums.imports ? numbers : at, sums.imports ? at : numbers, u64(count) * 8);
         at += count;
     }
@@ -224,10 +230,10 @@ struct SuspendingStep {
     }
 
     void copy_all(bool imports) {
-        HeapArray<double*> at(channels + 1);
-        at[0] = numbers.data;
-        for (i64 c = 0; c < channels; ++c) at[c + 1] = at[c] + shards.counts[c];
-        visit_incomplete({at.data, nullptr, imports});
+        HeapArray<double*> next_sums(channels + 1);
+        next_sums[0] = numbers.data;
+        for (i64 c = 0; c < channels; ++c) next_sums[c + 1] = next_sums[c] + shards.counts[c];
+        visit_incomplete({next_sums.data, nullptr, imports});
     }
 
     void export_sums() {
@@ -242,7 +248,7 @@ struct SuspendingStep {
 
     void import_sums() {
         copy_all(true);
-        change(TensorProgress::SUSPENDED, TensorProgress::READY);
+        change_states(TensorProgress::SUSPENDED, TensorProgress::READY);
     }
 };
 
@@ -258,13 +264,13 @@ struct SuspendingStepOf : Program<R>..., SuspendingStep {
 // Begins a step of all tensors of the table. Without shards, also runs the step to its end.
 template <class... R>
 void step(const Table& table, const Threads& threads) {
-    SuspendingStep* const begun = new SuspendingStepOf<R...>(table, threads);
+    SuspendingStep* const new_step = new SuspendingStepOf<R...>(table, threads);
     if (table.shards->by_tensor) {
-        table.shards->step = begun;
+        table.shards->step = new_step;
         return;
     }
-    begun->run_alone();
-    begun->end(begun);
+    new_step->run_alone();
+    new_step->end(new_step);
 }
 
 }  // namespace optgen

@@ -1,5 +1,5 @@
 // Runs a tensor through its passes, as a state machine. The tensor suspends before a finish step
-// that reads a reduction, until the other ranks, or the other tensors of the step, have contributed.
+// that reads a reduction, until the other ranks or the other tensors have contributed.
 #include "optgen/runtime/fused_cpu/include/phased_kernel.h"
 
 namespace optgen {
@@ -13,7 +13,7 @@ struct TensorProgress {
     const ProgressMethods* methods;
     enum State { SWEEPING, READY, SUSPENDED, WAITING, FINISHED } state;
     int pass, step; // `step`: the next finish step
-    u64 incomplete; // bits: reductions of only this rank's shard, or only this tensor, so far
+    u64 incomplete; // bits: reductions whose results cover only this rank's shard, or this tensor
 };
 
 // Operations on a tensor of a step that suspends, for any rule.
@@ -104,7 +104,7 @@ struct SuspendingTensor : TensorPasses<R, C> {
         const Shard* const shards = program.table.shards->by_tensor;
         if (!shards) return -1;
         const Step& step = R::STEPS[k];
-        const int from = step.reads ? R::AXES[__builtin_ctzll(step.reads)] : int(TENSOR);
+        const int from = step.reads ? R::AXES[only_value(step.reads)] : int(TENSOR);
         return shards[plan.tensor].rank_groups[from & ~step.axes];
     }
 

@@ -1,6 +1,6 @@
 // The interface to the sweep library (toolchain/sweep_library.cpp). Sweeps know rules only by their
-// descriptors. So the library is separate from the kernel, and two compiler processes build the two
-// at the same time.
+// descriptors. So the library is separate from the kernel, and two compiler processes build them at
+// the same time.
 
 // Vectorization is the only optimization of -O2 and -O3 that is kept. The others double the build
 // time, and speed up only the loops of broadcast_reduce.h over few rows or columns.
@@ -15,7 +15,7 @@ namespace optgen {
 template <class C>
 struct SweepFunctions {
     // Returns how many elements of scratch memory a thread needs.
-    i64 (*scratch)(const RuleDescriptor<C>&, const TensorPlan&);
+    i64 (*scratch_elements)(const RuleDescriptor<C>&, const TensorPlan&);
     void (*run)(
         const RuleDescriptor<C>&, const TensorContext<C>&, const Pass&, const Footprint&,
         bool is_first_pass, C* scratch, i64 block);

@@ -173,7 +173,7 @@ struct TensorPasses {
     // Converts combined rows, columns or matrix values to the compute dtype, which loops read.
     void convert_result(const Step& step, const double* __restrict from) const {
         if (!step.is_reduction() || step.axes == NONE) return;
-        C* __restrict const to = axis_values[__builtin_ctzll(step.writes)];
+        C* __restrict const to = axis_values[only_value(step.writes)];
         for (i64 i = 0, n = plan.extent().count(step.axes); i < n; ++i) to[i] = C(from[i]);
     }
 
@@ -185,7 +185,7 @@ struct TensorPasses {
 
     void run_axis_step(int k, const Step& step) const {
         if (step.is_reduction())
-            return reduce(step, step.writes ? axis_values[__builtin_ctzll(step.writes)] : nullptr);
+            return reduce(step, step.writes ? axis_values[only_value(step.writes)] : nullptr);
         const i64 n = count_per_matrix(step.axes);
         for (i64 m = 0; m < (step.axes == MATRIX ? 1 : plan.batch); ++m) {
             Pointer at[VALUES];
@@ -210,7 +210,7 @@ struct TensorPasses {
 
     template <class Op, class To>
     void reduce(const Step& step, To* matrix_values) const {
-        const int from = __builtin_ctzll(step.reads);
+        const int from = only_value(step.reads);
         const i64 n = plan.extent().count(R::AXES[from]);
         double& number = numbers[step.number];
         if (step.axes == NONE) number = Op::combine(number, reduce_all<Op>(axis_values[from], n));

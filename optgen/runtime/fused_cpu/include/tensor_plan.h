@@ -7,8 +7,8 @@ namespace optgen {
 // they need fewer buffers.
 constexpr i64 SHORT_ROW_TILE = 2048, LONG_ROW_TILE = 4096;
 // A tile may be longer if a rule has no row or column values, and reads and writes all elements in
-// place, once in a pass. Its loop still runs over SHORT_ROW_TILE elements at a time: a longer sum in
-// the compute dtype would be less exact.
+// place, once in a pass. Its loop still runs over SHORT_ROW_TILE elements at a time: a longer sum
+// in the compute dtype would be less exact.
 constexpr i64 IN_PLACE_TILE = 1 << 13;
 // A tensor is swept in longer tiles of UNCACHED_TILE elements, in strips of STRIP elements, if it
 // is larger than the caches, no stream goes through a buffer, and rows have at least WIDE_ROW

@@ -15,7 +15,7 @@ struct SuspendingStep;
 struct Shards {
     const Shard* by_tensor; // null if every tensor is whole, and the table has all of them
     i64 rank_groups;        // the number of groups of ranks
-    i64* counts;            // [rank group][sum, max], then [group sum, group max, all sum, all max]:
+    i64* counts;            // [rank group][sum, max], then group sum, group max, all sum, all max:
                             // how many numbers the ranks, or the tensors of a step, must complete
     double* numbers;        // these numbers, side by side in the order of `counts`
     SuspendingStep* step;   // created when the step begins
@@ -29,24 +29,24 @@ struct Table {
     i64 tensors;
     void* const* address;       // [stream][tensor]
     const i64* elements;        // [tensor]
-    const u64* dtypes;          // [tensor], four bits a stream, the parameter's lowest
+    const u64* dtypes;          // [tensor], four bits a stream; the lowest are the parameter's
     const int* group;           // [tensor]
     const unsigned char* fresh; // [tensor], bit k: this step created the rule's k-th fresh state
     const double* hypers;       // [group][hyperparameter]
     const double* grad_scale;   // divisor of gradients, or null
-    const i64* shape;           // [tensor][SHAPE], or null if the rule does not read shapes
+    const i64* shape;           // [tensor][SHAPE_SIZE], or null if the rule does not read shapes
     Shards* shards;             // null in kernels whose steps do not suspend
 };
 
 // Columns of `shape`: number of dimensions, and the tensor as a batch of matrices.
-enum { DIMENSIONS, BATCH, ROWS, COLUMNS, SHAPE };
+enum { DIMENSIONS, BATCH, ROWS, COLUMNS, SHAPE_SIZE };
 
 // libgomp's functions, as loaded in the process (torch's own); all null if it is not loaded.
 struct Threads {
     int count;
     void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
     int (*id)();
-    int (*team)();
+    int (*team_size)();
     void (*barrier)();
 };
 

@@ -7,22 +7,24 @@ namespace optgen {
 template <class C, bool HAS_AXES, bool HAS_MAX>
 struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
     using Base = Accumulators<C, HAS_AXES, HAS_MAX>;
-    using Base::rule, Base::tensor, Base::plan, Base::pass, Base::written;
+    using Base::rule, Base::tensor, Base::plan, Base::pass, Base::written_values;
     using Base::band, Base::chunk, Base::left, Base::right, Base::rows_summed;
     using Base::buffer, Base::broadcast_buffer, Base::is_summed_in_loop;
 
     const bool unscales;
-    const u64 touched;
-    const int loops;
-    const u64 converted; // streams that are converted strip by strip
+    const u64 touched_values;
+    const int loop_count;
+    const u64 converted_streams; // streams that are converted strip by strip
 
     NOINLINE BlockSweep(
         const RuleDescriptor<C>& given_rule, const TensorContext<C>& given_tensor,
         const Pass& given_pass, const Footprint& footprint, bool is_first_pass, C* scratch)
-        : Base{given_rule, given_tensor, given_tensor.plan, given_pass, scratch, footprint.written},
-          unscales(is_first_pass && tensor.table.grad_scale), touched(footprint.touched),
-          loops(footprint.loops),
-          converted(footprint.loops_only && loops == 1 && !plan.loop_dtype ? find_converted() : 0) {
+        : Base{given_rule, given_tensor, given_tensor.plan, given_pass, scratch,
+               footprint.written_values},
+          unscales(is_first_pass && tensor.table.grad_scale),
+          touched_values(footprint.touched_values), loop_count(footprint.loop_count),
+          converted_streams(
+              footprint.loops_only && loop_count == 1 && !plan.loop_dtype ? find_converted() : 0) {
         for (int n = 0; is_first_pass && n < rule.numbers; ++n) tensor.partials[n] = 0;
     }
 
@@ -34,7 +36,7 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
         if (!is_worthwhile || !plan.by_rows || plan.whole_matrices || plan.has_whole_columns())
             return 0;
         u64 result = 0;
-        for (u64 streams = touched & rule.element_streams; streams; streams &= streams - 1) {
+        for (u64 streams = touched_values & rule.element_streams; streams; streams &= streams - 1) {
             const int v = __builtin_ctzll(streams);
             result |= u64(tensor.dtype(v) != DTYPE<C> && tensor.dtype(v) != ABSENT) << v;
         }
@@ -84,26 +86,26 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
             plan.step_exceeds_cache && plan.loop_dtype && (plan.whole_matrices || !plan.by_rows);
         if (unscales) unscale(tile);
         for (int v = 0; v < rule.values; ++v)
-            at[v] = touched >> v & 1 ? locate(v, tile) : Pointer{nullptr};
+            at[v] = touched_values >> v & 1 ? locate(v, tile) : Pointer{nullptr};
         if constexpr (HAS_AXES)
-            if (plan.by_rows && written >> rule.streams) Base::assign_sum_buffers(tile, at);
-        for (int k = 0, loop_count = 0; k < rule.step_count; ++k) {
+            if (plan.by_rows && written_values >> rule.streams) Base::assign_sum_buffers(tile, at);
+        for (int k = 0, loop_index = 0; k < rule.step_count; ++k) {
             if (!(pass.steps >> k & 1)) continue;
             const Step& step = rule.steps[k];
             if (step.kind == Step::LOOP) {
-                if (prefetches && loops > 1) prefetch_next(tile, loop_count++);
+                if (prefetches && loop_count > 1) prefetch_next(tile, loop_index++);
                 run_loop(k, step, tile, at);
             } else if (step.kind == Step::DRAW) {
-                draw(k, tile, static_cast<C*>(at[__builtin_ctzll(step.writes)].at));
+                draw(k, tile, static_cast<C*>(at[only_value(step.writes)].at));
             } else if (is_summed_in_loop(step)) {
                 if constexpr (HAS_AXES)
                     if (step.axes == ROW && !plan.is_complete(ROW)) Base::add_rows(step, tile, at);
             } else if (step.kind == Step::SUM) Base::template reduce<Sum>(step, tile, at);
             else if constexpr (HAS_MAX) Base::template reduce<Max>(step, tile, at);
         }
+        const u64 buffered_values = pass.stores & written_values & ~converted_streams;
         for (int v = 0; v < rule.streams; ++v)
-            if ((pass.stores & written & ~converted) >> v & 1 && at[v].at == buffer(v))
-                write_back(v, tile);
+            if (buffered_values >> v & 1 && at[v].at == buffer(v)) write_back(v, tile);
     }
 
     // Returns where a value of a tile is read and written: in the tensor itself if possible.
@@ -112,10 +114,10 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
         if (!plan.is_complete(axes)) return {tensor.axis_values[v] + tile.first(axes)};
         const u32 dtype = v < rule.streams ? tensor.dtype(v) : DTYPE<C>;
         if (dtype == ABSENT) return {nullptr};
-        if (v >= rule.streams || converted >> v & 1) return {buffer(v)};
+        if (v >= rule.streams || converted_streams >> v & 1) return {buffer(v)};
         const bool as_stored =
             dtype == DTYPE<C> || (plan.loop_dtype && rule.element_streams >> v & 1);
-        if (as_stored && (!(written >> v & 1) || pass.stores >> v & 1))
+        if (as_stored && (!(written_values >> v & 1) || pass.stores >> v & 1))
             return Pointer{tensor.address(v)}.plus(tile.first(axes) * itemsize(dtype));
         const i64 n = tile.count(axes) / row_pieces(axes), bytes = n * itemsize(dtype);
         for (i64 r = 0; r < row_pieces(axes); ++r) {
@@ -152,7 +154,7 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
                 tile.first(axes) + r * plan.columns, n);
     }
 
-    // Draws the random numbers of a tile's elements. The pieces of a tile are adjacent in the buffer.
+    // Draws the random numbers of a tile's elements. A tile's pieces are adjacent in the buffer.
     void draw(int k, const Tile& tile, C* to) const {
         const i64 n = tile.elements / row_pieces(TENSOR);
         for (i64 r = 0; r < row_pieces(TENSOR); ++r)
@@ -185,16 +187,17 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
             }
     }
 
-    // Prefetches a share of the next tile's streams. Otherwise memory would be idle while this tile
-    // is computed.
+    // Prefetches a share of the next tile's streams: each loop over this tile prefetches one share.
+    // Otherwise memory would be idle during these loops.
     INLINE void prefetch_next(const Tile& tile, int share) const {
-        for (u64 streams = touched & ((1 << rule.streams) - 1); streams; streams &= streams - 1) {
+        const u64 all_streams = (1 << rule.streams) - 1;
+        for (u64 streams = touched_values & all_streams; streams; streams &= streams - 1) {
             const int v = __builtin_ctzll(streams), axes = rule.axes[v];
             if (!plan.is_complete(axes)) continue;
             const i64 size = itemsize(tensor.dtype(v)), n = tile.count(axes) * size;
             const char* const next =
                 static_cast<const char*>(tensor.address(v)) + tile.first(axes) * size + n;
-            const i64 first = n * share / loops / 64 * 64, end = n * (share + 1) / loops;
+            const i64 first = n * share / loop_count / 64 * 64, end = n * (share + 1) / loop_count;
             prefetch_range(next + first, end - first);
         }
     }
@@ -209,19 +212,20 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
                 for (u64 values = step.reads | step.writes; values; values &= values - 1) {
                     const int v = __builtin_ctzll(values);
                     // A null pointer stands for an absent state.
-                    const bool in_place = rule.axes[v] == step.axes || !at[v].at;
+                    const bool broadcasts = rule.axes[v] != step.axes && at[v].at;
                     pointers[v] =
-                        in_place ? at[v] : broadcast_to_elements(v, step.axes, tile, at[v]);
+                        broadcasts ? broadcast_to_elements(v, step.axes, tile, at[v]) : at[v];
                 }
                 return rule.run(true, tensor.inputs, k, 1, n, pointers);
             }
-            const u64 gapped =
+            const u64 gapped_streams =
                 step.axes == TENSOR && row_pieces(TENSOR) > 1 ? in_place_streams(at) : 0;
             if (step.axes == TENSOR
-                && (plan.exceeds_cache || converted || plan.has_whole_columns())) {
-                const u64 stored = pass.stores & written;
+                && (plan.exceeds_cache || converted_streams || plan.has_whole_columns())) {
+                const u64 stored_streams = pass.stores & written_values;
                 return StripMinedLoop<C>{
-                    rule, tensor, touched, converted, stored, gapped, tile}.run(k, at);
+                    rule, tensor, touched_values, converted_streams, stored_streams, gapped_streams,
+                    tile}.run(k, at);
             }
             if (step.axes == TENSOR)
                 return rule.run(false, tensor.inputs, k, tile.rows, tile.columns, at);
@@ -230,7 +234,7 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
         rule.run(false, tensor.inputs, k, 1, n, at);
     }
 
-    // Runs a loop over n elements, a part at a time, as a longer sum in the compute dtype would be
+    // Runs a loop over n elements, a part at a time: a longer sum in the compute dtype would be
     // less exact.
     void run_parts(int k, i64 n, const Pointer* at) const {
         Pointer pointers[MAX_VALUES];
@@ -243,7 +247,7 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
     // Returns the streams that a loop reads in place.
     u64 in_place_streams(const Pointer* at) const {
         u64 result = 0;
-        for (u64 streams = touched & rule.element_streams; streams; streams &= streams - 1) {
+        for (u64 streams = touched_values & rule.element_streams; streams; streams &= streams - 1) {
             const int v = __builtin_ctzll(streams);
             result |= u64(at[v].at != buffer(v)) << v;
         }

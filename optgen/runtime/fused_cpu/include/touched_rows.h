@@ -9,8 +9,8 @@ struct SparseValue {
 };
 
 // Sorts values by row with a stable radix sort, lowest bits first. Returns the array that holds the
-// result: `values` or `other`.
-inline SparseValue* radix_sorted(SparseValue* values, SparseValue* other, i64 n, i64 rows) {
+// result: `values` or `buffer`.
+inline SparseValue* radix_sorted(SparseValue* values, SparseValue* buffer, i64 n, i64 rows) {
     constexpr int BITS = 11;
     i64 begin[1 << BITS];
     for (int shift = 0; (rows - 1) >> shift > 0; shift += BITS) {
@@ -23,10 +23,10 @@ inline SparseValue* radix_sorted(SparseValue* values, SparseValue* other, i64 n,
             start = sum;
             sum += count;
         }
-        for (i64 i = 0; i < n; ++i) other[begin[digit(values[i])]++] = values[i];
+        for (i64 i = 0; i < n; ++i) buffer[begin[digit(values[i])]++] = values[i];
         SparseValue* const swapped = values;
-        values = other;
-        other = swapped;
+        values = buffer;
+        buffer = swapped;
     }
     return values;
 }
@@ -34,24 +34,25 @@ inline SparseValue* radix_sorted(SparseValue* values, SparseValue* other, i64 n,
 // Touched rows of all tensors.
 struct TouchedRows {
     HeapArray<SparseValue> values; // of all tensors, each tensor's sorted by row
-    HeapArray<i64> first;          // [touched row]: its first value; then the number of values
-    HeapArray<i64> start;          // [tensor]: its first touched row; then the number of rows
-    i64 invalid = -1;              // a tensor with an index out of range
+    HeapArray<i64> first_value;    // [touched row]: its first value; then the number of values
+    HeapArray<i64> first_row;      // [tensor]: its first touched row; then the number of rows
+    i64 invalid_tensor = -1;       // a tensor with an index out of range
 
     TouchedRows(const Table& table, const SparseGradients& gradients)
-        : values(value_count(table, gradients) + 1), first(value_count(table, gradients) + 1),
-          start(table.tensors + 1) {
+        : values(value_count(table, gradients) + 1), first_value(value_count(table, gradients) + 1),
+          first_row(table.tensors + 1) {
         i64 at = 0, row = 0;
-        for (i64 t = 0; t < table.tensors && invalid < 0; ++t) {
-            start[t] = row;
+        for (i64 t = 0; t < table.tensors && invalid_tensor < 0; ++t) {
+            first_row[t] = row;
             const i64 count = gradients.value_counts[t], end = at + count;
-            if (!collect(gradients.indices[t], count, gradients.row_counts[t], at)) invalid = t;
+            if (!collect(gradients.indices[t], count, gradients.row_counts[t], at))
+                invalid_tensor = t;
             for (; at < end; ++at)
                 if (at == end - count || values[at].row != values[at - 1].row)
-                    first[row++] = at;
+                    first_value[row++] = at;
         }
-        start[table.tensors] = row;
-        first[row] = at;
+        first_row[table.tensors] = row;
+        first_value[row] = at;
     }
 
     static i64 value_count(const Table& table, const SparseGradients& gradients) {
@@ -70,8 +71,8 @@ struct TouchedRows {
             target[i] = {indices[i], i};
         }
         if (in_order) return true;
-        const HeapArray<SparseValue> other(n);
-        const SparseValue* const result = radix_sorted(target, other.data, n, rows);
+        const HeapArray<SparseValue> buffer(n);
+        const SparseValue* const result = radix_sorted(target, buffer.data, n, rows);
         if (result != target) __builtin_memcpy(target, result, u64(n) * sizeof(SparseValue));
         return true;
     }

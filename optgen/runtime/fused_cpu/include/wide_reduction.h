@@ -4,7 +4,7 @@
 
 namespace optgen {
 
-// Moves the number at `root` down a heap until none below it is larger.
+// Moves the number at `root` down a heap until no number below it is larger.
 inline void sift_down(double* heap, i64 root, i64 count) {
     for (i64 child; (child = 2 * root + 1) < count; root = child) {
         if (child + 1 < count && heap[child] < heap[child + 1]) ++child;
@@ -26,11 +26,11 @@ inline void heapsort(double* numbers, i64 count) {
 
 // Sorts numbers, and returns their sum or the largest. The sorted numbers are added one after
 // another, as in wide_reductions.py.
-inline double reduce_numbers(double* numbers, i64 count, bool largest) {
+inline double reduce_numbers(double* numbers, i64 count, bool is_maximum) {
     for (i64 i = 0; i < count; ++i)
         if (numbers[i] != numbers[i]) return numbers[i];
     heapsort(numbers, count);
-    if (largest) return numbers[count - 1];
+    if (is_maximum) return numbers[count - 1];
     double sum = 0;
     for (i64 i = 0; i < count; ++i) sum += numbers[i];
     return sum;

@@ -10,7 +10,7 @@ from optgen.runtime.fused_cpu.kernel.matrix_calls import MatrixCall
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
 from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.fused_cpu.toolchain import sweep_library
-from optgen.runtime.protocols import Lowered
+from optgen.runtime.protocols import HasLowerings
 
 
 class Kernel(KernelSignature):
@@ -23,7 +23,12 @@ class Kernel(KernelSignature):
     suspends = False  # whether steps wait for other ranks, or for the other parameters
 
     def __init__(
-        self, lowered: Lowered, library: Path, dtype_bits: int, source: str, sweep_path: Path | None
+        self,
+        lowered: HasLowerings,
+        library: Path,
+        dtype_bits: int,
+        source: str,
+        sweep_path: Path | None,
     ) -> None:
         super().__init__(lowered, ctypes.CDLL(str(library)))
         self.dtype_bits, self.source = dtype_bits, source
@@ -41,7 +46,7 @@ class Kernel(KernelSignature):
         function.argtypes, function.restype = (c_void_p, c_void_p), None
         return function
 
-    def run(self, table: Table, optimizer: Lowered) -> None:
+    def run(self, table: Table, optimizer: HasLowerings) -> None:
         """Update all tensors of a table; segments run without the interpreter's lock."""
         table.set_scale(optimizer)
         for position, segment in enumerate(self.segments):

@@ -8,14 +8,14 @@ from torch import Tensor
 from optgen.runtime.batch.hyperparameters import HyperConverter
 from optgen.runtime.fused_cpu.kernel.matrix_calls import parse_calls
 from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
-from optgen.runtime.protocols import Group, Lowered
+from optgen.runtime.protocols import Group, HasLowerings
 from optgen.runtime.rule import Rule, State
 
 
 class KernelSignature:
     """Streams of a compiled rule, and the properties that its library exports."""
 
-    def __init__(self, lowered: Lowered, library: ctypes.CDLL) -> None:
+    def __init__(self, lowered: HasLowerings, library: ctypes.CDLL) -> None:
         self.rule, self._library = lowered.rule, library
         self.pack_hypers = HyperConverter(lowered).row
         self.shaped_states, self.scalar_keys = shaped_states_and_scalar_keys(lowered.rule)

@@ -21,7 +21,7 @@ from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.matrix_calls import MatrixCall
 from optgen.runtime.fused_cpu.kernel.table import ShardsStruct, Table
-from optgen.runtime.protocols import Lowered
+from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.sharded.all_reduce import PartialReduction
 from optgen.runtime.sharded.collectives import AXES, Collectives, index_in_axes
 from optgen.runtime.sharded.driver import Request, Update, run
@@ -115,7 +115,12 @@ class SuspendingKernel(Kernel):
     suspends = True
 
     def __init__(
-        self, lowered: Lowered, library: Path, dtype_bits: int, source: str, sweep_path: Path | None
+        self,
+        lowered: HasLowerings,
+        library: Path,
+        dtype_bits: int,
+        source: str,
+        sweep_path: Path | None,
     ) -> None:
         super().__init__(lowered, library, dtype_bits, source, sweep_path)
         self._advance: Any = None
@@ -124,7 +129,7 @@ class SuspendingKernel(Kernel):
             self._advance.argtypes, self._advance.restype = (c_void_p,), c_int
             self._end.argtypes, self._end.restype = (c_void_p,), None
 
-    def run(self, table: Table, optimizer: Lowered) -> None:
+    def run(self, table: Table, optimizer: HasLowerings) -> None:
         """Update all tensors of a table, together with the ranks that hold their other shards."""
         table.set_scale(optimizer)
         run([self.update(table)])

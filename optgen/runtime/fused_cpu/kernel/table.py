@@ -12,7 +12,7 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
 from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
-from optgen.runtime.protocols import Lowered
+from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.tensors import layout
 from optgen.runtime.torch_private import data_ptr
 
@@ -99,7 +99,7 @@ class Table(TableArrays):
         self._hyper_rows = array("d", chain.from_iterable(self.hypers))
         self.struct.hypers = self._hyper_rows.buffer_info()[0]
 
-    def set_scale(self, optimizer: Lowered) -> None:
+    def set_scale(self, optimizer: HasLowerings) -> None:
         """Have the kernel divide gradients by the scale of a gradient scaler."""
         scale = getattr(optimizer, "grad_scale", None)
         self._scale = ctypes.c_double(1.0 if scale is None else float(scale))

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from optgen.runtime.protocols import Optimized
+from optgen.runtime.protocols import OptimizerLike
 from optgen.runtime.tensors.dtensor import is_dtensor, same_sharding
 from optgen.runtime.torch_private import dtensor_spec
 
@@ -18,7 +18,7 @@ def first_dtensor(groups: list[dict[str, Any]]) -> Tensor | None:
     return next((param for param in params if type(param) in classes), None) if classes else None
 
 
-def specs_of(optimizer: Optimized, keys: Sequence[str]) -> list[list[Any]]:
+def specs_of(optimizer: OptimizerLike, keys: Sequence[str]) -> list[list[Any]]:
     """Return the sharding specs of a step's tensors, by stream and parameter; None if not sharded.
 
     The streams are the parameters, the gradients, and the states of `keys[2:]`.

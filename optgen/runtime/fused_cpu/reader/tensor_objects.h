@@ -16,16 +16,16 @@ struct Layout {
     i64 shape;                // offset in an implementation: number of dimensions, then their sizes
                               // if there are at most INLINE_DIMENSIONS
     u64 plain_keys;           // dispatch keys of a tensor that is dense memory and nothing else
-    u64 contiguity_mask;      // the bits of the traits that tell whether a tensor is contiguous
+    u64 contiguity_mask;      // the traits' bits that tell whether a tensor is contiguous
     u64 contiguous_bits;      // the values of these bits in a contiguous tensor
     u64 stream_dtypes;        // bit k: streams may have torch's dtype k, which the kernel knows
     u64 scalar_dtypes;        // bit k: scalar cells may have torch's dtype k
-    Object tensor_type, parameter_type; // the only Python types of the tensors that are read
+    Object tensor_type, parameter_type; // the Python types of tensors that the reader takes
     Object dict_type, key_type; // the Python types of a state and of its keys
     Object dtensor_type;      // the Python type DTensor; null if there are no sharded tensors
     i64 local, spec;          // offsets in a DTensor: its local shard, its sharding spec
     i64 object;               // offset in an implementation: its Python object
-    const void* undefined_tensor; // torch's undefined TensorImpl, which stands for a gradient of None
+    const void* undefined_tensor; // torch's undefined TensorImpl; stands for a gradient of None
     const void* (*grad)(const void* implementation);
     void (*bump_version)(const void*);
     int (*address)(const void*, void**);

@@ -228,7 +228,8 @@ struct Reader : Streams {
         i64 elements = 0;
         for (i64 t = 0; t < request.tensors; ++t)
             if (request.dtypes[t]) elements += request.elements[t];
-        if (elements <= SHORT_KERNEL_ELEMENTS) return request.kernel(request.table, request.threads);
+        if (elements <= SHORT_KERNEL_ELEMENTS)
+            return request.kernel(request.table, request.threads);
         bool all_held = true;
         for_each_handle([&](void*& handle) {
             void* reference = nullptr;
@@ -280,7 +281,8 @@ struct Reader : Streams {
     }
 
     // Tells whether no two gradients begin at one address, if the kernel writes zeros into them: a
-    // shared gradient would be zero before the second parameter has read it. Uses a hash table with Fibonacci hashing.
+    // shared gradient would be zero before the second parameter has read it. Uses a hash table
+    // with Fibonacci hashing.
     bool gradients_are_separate() const {
         if (!request.zeroes_gradients) return true;
         i64 size = 64;

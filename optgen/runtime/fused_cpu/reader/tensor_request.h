@@ -14,11 +14,11 @@ struct Request {
     const Layout* layout;
     i64 groups;
     const Object* lists;  // [group]: list of parameters; for a function, [stream]: list of tensors
-    const u64* needed_streams; // [group][2]: streams that vectors, and tensors of more dimensions, must
-                          // have; none if the group must have no gradients
+    const u64* needed_streams; // [group][2]: streams that vectors, and tensors of more dimensions,
+                          // must have; none if the group must have no gradients
     const u64* allowed_dtypes; // [group]: bit k: parameters may have torch's dtype k
-    const i64* const* views; // [group]: the number of axes of the group's view, then their sizes, of
-                          // which one may be -1. Null for a group without a view; the whole list is
+    const i64* const* views; // [group]: the number of axes of the group's view, then their sizes;
+                          // one size may be -1. Null for a group without a view; the whole list is
                           // null if no group has one
     Object state;         // the optimizer's state: a dict by parameter
     i64 entries;          // number of entries of the state

@@ -26,8 +26,8 @@ _KILLED = re.compile(r"\bKilled\b|\bTerminated signal")
 _MEMORY = re.compile(r"out of memory|memory exhausted|Cannot allocate memory|std::bad_alloc")
 
 _running_processes: set["subprocess.Popen[str]"] = set()
-# One entry per call of `end_all`. A compiler that starts during a call is not yet in `_running_processes`;
-# the entry tells the compiler's thread to end the compiler.
+# One entry per call of `end_all`. A compiler that starts during a call is not yet in
+# `_running_processes`; the entry tells the compiler's thread to end the compiler.
 _end_calls: list[None] = []
 _timed_out: set[tuple[str, float]] = set()  # compilers with their limits; not tried again
 

@@ -3,8 +3,8 @@
 Most models have tensors of one dtype, and a kernel takes about twice as long to build for all
 dtypes. So the first library is built for the dtypes of the first tensors. When tensors of other
 dtypes come, another library is built for these and the earlier dtypes. Scalar states, such as a
-step count, may have any dtype: a `switch` over the dtype reads them. A source that does not name `OPTGEN_TYPES` is
-built for all dtypes.
+step count, may have any dtype: a `switch` over the dtype reads them. A source that does not name
+`OPTGEN_TYPES` is built for all dtypes.
 """
 
 from array import array
@@ -78,7 +78,8 @@ def matrix_op_dtypes(source: str) -> int:
 def library(name: str, source: str, dtype_bits: int, extra_bits: int = 0) -> tuple[Path, int]:
     """Return a library for tensors of these dtypes, and the bits of the requested dtypes.
 
-    `extra_bits` has the bits of further dtypes for the library, such as those of matrix ops' results.
+    `extra_bits` are the bits of further dtypes for the library, such as those of matrix ops'
+    results.
     """
     if _TYPES not in source:
         return library_cache.library(name, source), ALL_DTYPE_BITS

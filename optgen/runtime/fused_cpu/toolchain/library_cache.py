@@ -44,8 +44,8 @@ def library(name: str, source: str) -> Path:
     if command is None:
         raise NoCompilerError(compiler.why_missing())
     raise CompileError(
-        f"no folder can store a compiled library ({'; '.join(failures) or 'none is trusted'}): make "
-        "room, or set OPTGEN_CACHE_DIR or TMPDIR to a folder that can be written to"
+        f"no folder can store a compiled library ({'; '.join(failures) or 'none is trusted'}): "
+        "make room, or set OPTGEN_CACHE_DIR or TMPDIR to a folder that can be written to"
     )
 
 

@@ -15,7 +15,7 @@ struct Sweep {
         const Footprint& footprint, bool is_first_pass, C* scratch, i64 block) {
         Block(rule, tensor, pass, footprint, is_first_pass, scratch).run(block);
     }
-    static constexpr SweepFunctions<C> FUNCTIONS{Block::scratch, run};
+    static constexpr SweepFunctions<C> FUNCTIONS{Block::scratch_elements, run};
 };
 
 constexpr SweepTable table() {

@@ -18,7 +18,7 @@ _POINTER, _TABLE = "optgen_sweep_library", "optgen_sweeps"
 """Symbols: the kernel's pointer to the sweep functions, and the table of these functions."""
 
 _FEATURES = {"OPTGEN_HAS_AXES": "HAS_AXES = true", "OPTGEN_HAS_MAX": "{Step::MAX"}
-"""Macros of the sweep library, and the text in a kernel's source that shows that it needs the macro.
+"""Macros of the sweep library, and the text of a kernel's source that calls for each macro.
 
 A macro is 1 if the source needs it, else 0. The library builds faster with zeros.
 """
