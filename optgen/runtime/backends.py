@@ -82,13 +82,13 @@ class Backend(Protocol):
         """
 
     def begin(
-        self, optimizer: OptimizerWithContext, takes: Callable[[Batch], bool]
+        self, optimizer: OptimizerWithContext, can_take: Callable[[Batch], bool]
     ) -> CachedStep | None:
         """Take a first step without gathering batches, if possible.
 
         Args:
             optimizer: An optimizer that has no batches yet.
-            takes: Tells whether a batch would be dispatched to this backend.
+            can_take: Tells whether a batch would be dispatched to this backend.
 
         Returns:
             The cached step; None if no step was taken.

@@ -10,19 +10,19 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.code_order import codes_in_other_order
 from optgen.runtime.batch.dispatch_key import OPTIONS, dtype_or_class
 from optgen.runtime.batch.forloop_only import why_forloop_only
-from optgen.runtime.forced_lowering import forced
-from optgen.runtime.protocols import Lowered
+from optgen.runtime.forced_lowering import current_forced_lowering
+from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.rule import Rule
 from optgen.runtime.torch_private import foreach_devices
 
 
-def choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
+def choose(optimizer: HasLowerings, batch: Batch) -> tuple[str, str]:
     """Return the lowering for a batch, and a short reason.
 
     Both are cached until an option changes, or whether codes of 8 bits are in another order.
     """
     group, rule = batch.group, optimizer.rule
-    options = forced(), *map(group.get, OPTIONS), dtype_or_class(group.get("lr"))
+    options = current_forced_lowering(), *map(group.get, OPTIONS), dtype_or_class(group.get("lr"))
     key = (*options, codes_in_other_order(rule, batch))
     cached = batch.memo.get("choice")
     if cached is None or cached[0] != key:
@@ -40,9 +40,9 @@ def _foreach_for_shards(batch: Batch, lowering: str, reason: str) -> tuple[str, 
     return "foreach", f"{reason}; in lists"
 
 
-def _choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
+def _choose(optimizer: HasLowerings, batch: Batch) -> tuple[str, str]:
     """Return the lowering for a batch, and a short reason, as if no parameter were sharded."""
-    group, rule, forced_lowering = batch.group, optimizer.rule, forced()
+    group, rule, forced_lowering = batch.group, optimizer.rule, current_forced_lowering()
     if forced_lowering is not None:
         if reason := why_not(optimizer, batch, forced_lowering):
             name = type(optimizer).__name__
@@ -74,7 +74,7 @@ def _choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
     return FUSED[device], _describe(batch) + matrix_note
 
 
-def why_not(lowered: Lowered, batch: Batch, lowering: str) -> str:
+def why_not(lowered: HasLowerings, batch: Batch, lowering: str) -> str:
     """Return a short reason why a lowering cannot take this batch; "" if it can."""
     if lowering == "forloop":
         return ""
@@ -83,7 +83,7 @@ def why_not(lowered: Lowered, batch: Batch, lowering: str) -> str:
     return backend(lowering).obstacle(lowered, batch)
 
 
-def _choose_fused(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
+def _choose_fused(optimizer: HasLowerings, batch: Batch) -> tuple[str, str]:
     """Return the fused lowering that `fused=True` asks for; raise if it cannot take the batch."""
     device = batch.dispatch_key.device
     lowering = FUSED.get(device)

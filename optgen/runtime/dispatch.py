@@ -9,14 +9,14 @@ from torch import Tensor
 from optgen.runtime import wide_step
 from optgen.runtime.backends import BACKENDS, FUSED, PreparedUpdate, backend, backend_of
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.context import Stepping
+from optgen.runtime.batch.context import OptimizerWithContext
 from optgen.runtime.batch.gather import finish, gather_batches, roll_back
 from optgen.runtime.batch.grad_scaler import is_skipped, must_unscale
 from optgen.runtime.batch.gradients import zero_gradients
 from optgen.runtime.batch.group_states import store_group_states
 from optgen.runtime.batch.view_tensors import write_back
 from optgen.runtime.choice import choose
-from optgen.runtime.forced_lowering import forced
+from optgen.runtime.forced_lowering import current_forced_lowering
 from optgen.runtime.rule import Rule
 from optgen.runtime.sharded.consensus import Consensus, note_batch, reach_consensus
 from optgen.runtime.sharded.place_gradients import placed_gradients
@@ -33,7 +33,7 @@ class _Prepared(NamedTuple):
     zeroed_grads: set[int]  # the identities of the gradients that kernels leave at zero
 
 
-def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> None:
+def step(optimizer: OptimizerWithContext, grads: Sequence[Tensor | None] | None = None) -> None:
     """Take one step of all groups; groups with the same fused lowering share its calls.
 
     If a check raises an error, nothing has been updated, and new states are removed.
@@ -72,14 +72,14 @@ def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> N
         finish(optimizer, stepped)
 
 
-def _take_fast_path(optimizer: Stepping) -> bool:
+def _take_fast_path(optimizer: OptimizerWithContext) -> bool:
     """Take the step without gathering batches: the cached step, or a backend's first step.
 
     Return whether the step was taken, or skipped for the gradient scaler.
     """
-    context, forced_lowering = optimizer._context, forced()
+    context, forced_lowering = optimizer._context, current_forced_lowering()
     cached = context.cached_step
-    if cached is not None and cached.forced == forced_lowering:
+    if cached is not None and cached.forced_lowering == forced_lowering:
         context.cached_step = None  # stays None if a group's value raises an error
         skipped = is_skipped(optimizer)
         if skipped or cached.run(optimizer):
@@ -91,22 +91,22 @@ def _take_fast_path(optimizer: Stepping) -> bool:
         return False
     lowering = forced_lowering or FUSED.get(_first_device(optimizer))
     if lowering is not None:
-        takes = _takes_batch(optimizer, lowering)
-        context.cached_step = backend(lowering).begin(optimizer, takes)
+        can_take = _takes_batch(optimizer, lowering)
+        context.cached_step = backend(lowering).begin(optimizer, can_take)
     return context.cached_step is not None
 
 
-def _first_device(optimizer: Stepping) -> str:
+def _first_device(optimizer: OptimizerWithContext) -> str:
     """Return the device type of the first parameter; "" if there is no parameter."""
     return next((p.device.type for group in optimizer.param_groups for p in group["params"]), "")
 
 
-def _takes_batch(optimizer: Stepping, lowering: str) -> Callable[[Batch], bool]:
+def _takes_batch(optimizer: OptimizerWithContext, lowering: str) -> Callable[[Batch], bool]:
     """Return a function that tells whether a batch would be dispatched to this lowering."""
     return lambda batch: choose(optimizer, batch)[0] == lowering
 
 
-def _prepare(optimizer: Stepping, grads: Sequence[Tensor | None] | None) -> _Prepared:
+def _prepare(optimizer: OptimizerWithContext, grads: Sequence[Tensor | None] | None) -> _Prepared:
     """Gather and check the batches of a step."""
     optimizer._context.cached_step = None
     with _consensus(optimizer) as consensus:
@@ -131,7 +131,9 @@ def _prepare(optimizer: Stepping, grads: Sequence[Tensor | None] | None) -> _Pre
         return _Prepared(batches, updates, zeroed_grads)
 
 
-def _by_lowering(optimizer: Stepping, batches: Sequence[Batch]) -> dict[str, list[Batch]]:
+def _by_lowering(
+    optimizer: OptimizerWithContext, batches: Sequence[Batch]
+) -> dict[str, list[Batch]]:
     """Return the batches of a step, or their parts, by the lowering that takes them."""
     by_lowering: dict[str, list[Batch]] = {}
     for batch in (part for whole in batches for part in whole.parts or (whole,)):
@@ -141,7 +143,7 @@ def _by_lowering(optimizer: Stepping, batches: Sequence[Batch]) -> dict[str, lis
     return by_lowering
 
 
-def _check_gradients_not_shared(optimizer: Stepping, batches: Sequence[Batch]) -> None:
+def _check_gradients_not_shared(optimizer: OptimizerWithContext, batches: Sequence[Batch]) -> None:
     """Raise an error if parameters share a gradient: one update would zero it before the next."""
     grads = (grad for batch in batches for grad in batch.grads)
     addresses = [data_ptr(grad) for grad in grads if not grad.is_sparse and numel(grad)]
@@ -166,7 +168,7 @@ def _zeroed_by_kernels(rule: Rule, by_lowering: Mapping[str, Sequence[Batch]]) -
 
 
 def _zero_remaining_gradients(
-    optimizer: Stepping,
+    optimizer: OptimizerWithContext,
     step_grads: Sequence[Tensor | None] | None = None,
     zeroed_grads: Collection[int] = (),
 ) -> None:
@@ -180,7 +182,7 @@ def _zero_remaining_gradients(
 
 
 @contextmanager
-def _consensus(optimizer: Stepping) -> Iterator[Consensus | None]:
+def _consensus(optimizer: OptimizerWithContext) -> Iterator[Consensus | None]:
     """Yield a consensus of all ranks if the step can have collectives, else None."""
     if optimizer.rule.elementwise or all(all_plain(g["params"]) for g in optimizer.param_groups):
         yield None

@@ -21,7 +21,7 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.dispatch_key import dispatch_keys
 from optgen.runtime.batch.forloop_only import why_forloop_only
 from optgen.runtime.choice import why_not
-from optgen.runtime.forced_lowering import forced
+from optgen.runtime.forced_lowering import current_forced_lowering
 from optgen.runtime.list_function_checks import UnfitError, obstacle
 from optgen.runtime.rule import Rule
 from optgen.runtime.tensors.real_views import all_plain, real_local_views
@@ -71,7 +71,11 @@ class Elementwise:
     def _run_cached(self, lists: list[list[Tensor]], hypers: dict[str, Any]) -> bool:
         """Run the cached call for lists of this length, if it is valid; tell whether it ran."""
         lowering, cached = self._cached.get(len(lists[0]), ("", None))
-        if cached is None or forced() not in (None, lowering) or not cached.run(lists, hypers):
+        if (
+            cached is None
+            or current_forced_lowering() not in (None, lowering)
+            or not cached.run(lists, hypers)
+        ):
             return False
         self._advance_versions(lists[2:])
         return True
@@ -119,7 +123,7 @@ class Elementwise:
 
     def _choose(self, batch: Batch, may_fuse: bool) -> str:
         """Return the lowering that `use_lowering` forces, or the fastest that fits the batch."""
-        device, forced_lowering = batch.dispatch_key.device, forced()
+        device, forced_lowering = batch.dispatch_key.device, current_forced_lowering()
         lowering = forced_lowering or (may_fuse and FUSED.get(device)) or "foreach"
         reason = why_not(self, batch, lowering)
         if not reason and BACKENDS[lowering].device and any(map(is_neg, batch.params)):

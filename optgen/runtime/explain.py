@@ -4,7 +4,7 @@ import torch
 
 from optgen.runtime.backends import BACKENDS
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.context import Stepping
+from optgen.runtime.batch.context import OptimizerWithContext
 from optgen.runtime.batch.gradients import checked_gradients, params_and_gradients
 from optgen.runtime.batch.make_batch import States, make_batch
 from optgen.runtime.batch.view_checks import check_views
@@ -40,9 +40,8 @@ def _lines(optimizer: torch.optim.Optimizer, first: int) -> list[str]:
     if isinstance(optimizer, LightOptimizer) and not isinstance(optimizer, GeneratedOptimizer):
         return [f"group {first}: by hand: {type(optimizer).__name__} has no rule to generate from"]
     if not isinstance(optimizer, GeneratedOptimizer):
-        is_class = isinstance(optimizer, type)
-        cls = optimizer if is_class else type(optimizer)
-        name = f"{'the class ' if is_class else ''}{cls.__module__}.{cls.__name__}"
+        cls = optimizer if isinstance(optimizer, type) else type(optimizer)
+        name = f"{'the class ' if cls is optimizer else ''}{cls.__module__}.{cls.__name__}"
         raise TypeError(
             f"explain takes an instance of an optimizer that optgen generated; this is {name}"
         )
@@ -63,7 +62,7 @@ def _lines(optimizer: torch.optim.Optimizer, first: int) -> list[str]:
     return [*dict.fromkeys(lines)]  # a group's batches may have the same line
 
 
-def _preview(optimizer: Stepping, group: Group) -> list[Batch]:
+def _preview(optimizer: OptimizerWithContext, group: Group) -> list[Batch]:
     """Return the batches of the next step, made without touching any state.
 
     Before the first backward pass there are no gradients; the parameters then take their place.

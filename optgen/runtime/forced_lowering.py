@@ -5,6 +5,6 @@ from contextvars import ContextVar
 FORCED: ContextVar[str | None] = ContextVar("forced lowering", default=None)
 
 
-def forced() -> str | None:
+def current_forced_lowering() -> str | None:
     """Return the lowering that `use_lowering` forces in this context; None if it forces none."""
     return FORCED.get()

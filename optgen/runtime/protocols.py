@@ -11,7 +11,7 @@ Group: TypeAlias = dict[str, Any]
 """A parameter group: its parameters under "params", and its hyperparameters and options."""
 
 
-class Lowered(Protocol):
+class HasLowerings(Protocol):
     """An optimizer, or a function over lists, with generated lowerings."""
 
     @property
@@ -26,7 +26,7 @@ class Lowered(Protocol):
         """Return the type annotations of the hyperparameters, by name."""
 
 
-class Optimized(Lowered, Protocol):
+class OptimizerLike(HasLowerings, Protocol):
     """An optimizer with parameter groups and state, as torch lays them out."""
 
     param_groups: list[Group]

@@ -8,15 +8,17 @@ from collections.abc import Mapping, Sequence
 
 from optgen.runtime.backends import PreparedUpdate, backend
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.context import CachedStep, Stepping
+from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
 from optgen.runtime.batch.grad_scaler import is_skipped, unscale
-from optgen.runtime.protocols import Optimized
+from optgen.runtime.protocols import OptimizerLike
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update, run
 
 
 def prepare(
-    optimizer: Stepping, by_lowering: Mapping[str, Sequence[Batch]], consensus: Consensus | None
+    optimizer: OptimizerWithContext,
+    by_lowering: Mapping[str, Sequence[Batch]],
+    consensus: Consensus | None,
 ) -> PreparedUpdate:
     """Check the batches of a step, by their lowerings; return a function that updates them."""
     pairs = [(batch, lowering) for lowering in by_lowering for batch in by_lowering[lowering]]
@@ -42,7 +44,7 @@ def prepare(
     return update
 
 
-def _check_listed_once(optimizer: Optimized, batch: Batch) -> None:
+def _check_listed_once(optimizer: OptimizerLike, batch: Batch) -> None:
     """Raise an error for a parameter that is listed twice."""
     if batch.dispatch_key.occurrence:
         raise RuntimeError(

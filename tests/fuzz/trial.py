@@ -266,7 +266,7 @@ class _Run:
         given = [x.reshape(_other_shape(x)) if self.viewed else x for x in start]
         self.params = [torch.nn.Parameter(x.clone(), requires_grad=not functional) for x in given]
         self.optimizer = rule.cls(self.groups(), **setting.hypers, differentiable=functional)
-        self.forced = {"functional": "forloop", "sharded": "foreach"}.get(name, name)
+        self.forced_lowering = {"functional": "forloop", "sharded": "foreach"}.get(name, name)
 
     def groups(self) -> list[Any]:
         """Return the parameters, or a group for each: if they have views, and for some seeds."""
@@ -281,7 +281,7 @@ class _Run:
         is_sharded = self.name == "sharded"
         with (
             self.in_shards() if is_sharded else contextlib.nullcontext(),
-            use_lowering(self.forced),
+            use_lowering(self.forced_lowering),
         ):
             self.optimizer.step(**{key: self._in_shape(given) for key, given in inputs.items()})
 

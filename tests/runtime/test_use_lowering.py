@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import optgen
-from optgen.runtime.forced_lowering import forced
+from optgen.runtime.forced_lowering import current_forced_lowering
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def test_a_statement_holds_until_the_next() -> None:
     assert optgen.explain(optimizer) == "group 0: foreach: asked for by use_lowering"
     optimizer.step()
     optgen.use_lowering("forloop")
-    assert forced() == "forloop"
+    assert current_forced_lowering() == "forloop"
     optgen.use_lowering(None)
     assert "asked for" not in optgen.explain(optimizer)
 
@@ -36,42 +36,42 @@ def test_leaving_a_context_restores_the_lowering_before() -> None:
     optgen.use_lowering("foreach")
     with optgen.use_lowering("forloop") as target:
         assert target is None  # __enter__ returns nothing
-        assert forced() == "forloop"
+        assert current_forced_lowering() == "forloop"
         with optgen.use_lowering(None):
-            assert forced() is None
-        assert forced() == "forloop"
+            assert current_forced_lowering() is None
+        assert current_forced_lowering() == "forloop"
         with pytest.raises(KeyError), optgen.use_lowering("fused_cpu"):
             raise KeyError
-        assert forced() == "forloop"
-    assert forced() == "foreach"
+        assert current_forced_lowering() == "forloop"
+    assert current_forced_lowering() == "foreach"
 
 
 def test_a_context_may_be_made_before_it_is_entered_and_be_entered_twice() -> None:
     """Making the context forces the lowering at once; leaving restores the lowering before."""
     context = optgen.use_lowering("forloop")
-    assert forced() == "forloop"
+    assert current_forced_lowering() == "forloop"
     for _ in range(2):
         with context:
-            assert forced() == "forloop"
-        assert forced() is None
+            assert current_forced_lowering() == "forloop"
+        assert current_forced_lowering() is None
 
 
 def test_a_decorator_holds_inside_the_function_only() -> None:
     @optgen.use_lowering("foreach")
     def inside(depth: int) -> list[str | None]:
-        return [forced(), *(inside(depth - 1) if depth else ())]
+        return [current_forced_lowering(), *(inside(depth - 1) if depth else ())]
 
-    assert forced() is None
+    assert current_forced_lowering() is None
     assert inside(2) == ["foreach"] * 3
     optgen.use_lowering("forloop")
     assert inside(1) == ["foreach"] * 2
-    assert forced() == "forloop"
+    assert current_forced_lowering() == "forloop"
 
 
 def test_each_thread_has_its_own_forced_lowering() -> None:
     results = []
     optgen.use_lowering("foreach")
-    thread = threading.Thread(target=lambda: results.append(forced()))
+    thread = threading.Thread(target=lambda: results.append(current_forced_lowering()))
     thread.start()
     thread.join()
     assert results == [None]
@@ -81,4 +81,4 @@ def test_an_unknown_name_changes_nothing() -> None:
     optgen.use_lowering("foreach")
     with pytest.raises(ValueError, match="unknown lowering 'fast'; there are forloop, foreach, "):
         optgen.use_lowering("fast")
-    assert forced() == "foreach"
+    assert current_forced_lowering() == "foreach"

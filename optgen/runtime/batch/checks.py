@@ -10,7 +10,7 @@ from torch import Tensor
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.grad_scaler import must_unscale
 from optgen.runtime.batch.hyperparameters import converter_of
-from optgen.runtime.protocols import Optimized
+from optgen.runtime.protocols import OptimizerLike
 from optgen.runtime.rule import Rule, State
 from optgen.runtime.tensors.dtensor import any_dtensor, check_state_sharding
 from optgen.runtime.tensors.matrix_states import check_matrix_sharding, local_matrix_shape
@@ -31,7 +31,7 @@ _SUPPORTED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _SUPPORTED_TEXT = "a step takes float16, bfloat16, float32 and float64"
 
 
-def check_step(optimizer: Optimized, batch: Batch) -> None:
+def check_step(optimizer: OptimizerLike, batch: Batch) -> None:
     """Check what may change while the types stay equal: hyperparameters, shapes, memory, counts."""
     if not batch.params:
         return
@@ -154,11 +154,15 @@ def _check_state_shapes(rule: Rule, batch: Batch) -> None:
             if isinstance(state.shape, str):
                 expected_shape = state.shape_for(param)
             else:
-                param = batch.seen_params[index]  # the whole parameter decides the size of a matrix state
+                param = batch.seen_params[
+                    index
+                ]  # the whole parameter decides the size of a matrix state
                 whole = state.shape_for(param, rank)
                 expected_shape = local_matrix_shape(batch.members[index], state, whole)
             if list(values.shape) != expected_shape:
-                raise _shape_error(state, values, param, expected_shape, rank, bool(batch.meta_views))
+                raise _shape_error(
+                    state, values, param, expected_shape, rank, bool(batch.meta_views)
+                )
 
 
 def _shape_error(
@@ -250,7 +254,9 @@ def _check_state_sharding(rule: Rule, batch: Batch) -> None:
         if not (is_matrix or state.shape == "like") or state.given:
             continue
         if state.is_present(batch.group):
-            for param, seen, values in zip(batch.members, batch.seen_params, batch.dicts, strict=True):
+            for param, seen, values in zip(
+                batch.members, batch.seen_params, batch.dicts, strict=True
+            ):
                 if not state.suits(seen):
                     continue
                 if is_matrix:

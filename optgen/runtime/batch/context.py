@@ -9,7 +9,7 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.flat_partitions import OriginalParams
-from optgen.runtime.protocols import Optimized
+from optgen.runtime.protocols import OptimizerLike
 from optgen.runtime.state.create import CreatedState
 from optgen.runtime.state.placeholders import Placeholder
 from optgen.runtime.state.snapshot import StateSnapshot
@@ -18,7 +18,7 @@ from optgen.runtime.state.snapshot import StateSnapshot
 class CachedStep(Protocol):
     """A step that a backend can repeat without gathering, while nothing it depends on changes."""
 
-    forced: str | None  # the lowering that `use_lowering` forced when the step was cached
+    forced_lowering: str | None  # the lowering that `use_lowering` forced when the step was cached
     zeroes_gradients: bool  # whether the step leaves gradients at zero, if its rule asks for that
 
     def run(self, optimizer: Any) -> bool:
@@ -54,7 +54,7 @@ class StepContext:
         self.batches = {key: each for key, each in self.batches.items() if not each.indices}
 
 
-class Stepping(Optimized, Protocol):
+class OptimizerWithContext(OptimizerLike, Protocol):
     """An optimizer with a step context."""
 
     _context: StepContext

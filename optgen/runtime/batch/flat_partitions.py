@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from optgen.runtime.protocols import Group, Optimized
+from optgen.runtime.protocols import Group, OptimizerLike
 from optgen.runtime.torch_private import flattened_by_fsdp, is_flat_parameter
 
 
@@ -53,7 +53,7 @@ def originals_after_load(
     return {id(group): original or original_params(group) for group, original in pairs}
 
 
-def check(optimizer: Optimized, group: Group, originals: Mapping[int, OriginalParams]) -> None:
+def check(optimizer: OptimizerLike, group: Group, originals: Mapping[int, OriginalParams]) -> None:
     """Raise an error if the group of a rule that is not elementwise holds a flat partition.
 
     Args:
@@ -80,7 +80,7 @@ def check(optimizer: Optimized, group: Group, originals: Mapping[int, OriginalPa
     )
 
 
-def _are_pieces(optimizer: Optimized) -> bool:
+def _are_pieces(optimizer: OptimizerLike) -> bool:
     """Tell whether all of FSDP's parameters are vectors, thus pieces of a flat parameter.
 
     With FSDP's NO_SHARD the parameters keep their shapes, so at least one parameter of the model is

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from optgen.runtime.batch import flat_partitions, gradient_checks
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.checks import check_step, check_types
-from optgen.runtime.batch.context import StepContext, Stepping
+from optgen.runtime.batch.context import OptimizerWithContext, StepContext
 from optgen.runtime.batch.extra_inputs import Inputs, checked_inputs
 from optgen.runtime.batch.gradients import (
     Gradients,
@@ -30,7 +30,7 @@ from optgen.runtime.torch_private import check_fused
 
 
 def gather_batches(
-    optimizer: Stepping, gradients: Iterable[ParamsAndGradients] | None = None
+    optimizer: OptimizerWithContext, gradients: Iterable[ParamsAndGradients] | None = None
 ) -> list[Batch]:
     """Return the checked batch of every group; create missing states.
 
@@ -67,14 +67,14 @@ def gather_batches(
     return batches
 
 
-def snapshot(optimizer: Stepping) -> None:
+def snapshot(optimizer: OptimizerWithContext) -> None:
     """Save the states for `roll_back`, before this step changes any state."""
     context = optimizer._context
     if context.saved_states is None:
         context.saved_states = StateSnapshot(optimizer.state), list(context.placeholders)
 
 
-def roll_back(optimizer: Stepping) -> None:
+def roll_back(optimizer: OptimizerWithContext) -> None:
     """Restore the states after a step that failed before it updated anything."""
     context = optimizer._context
     if context.saved_states is not None:
@@ -83,7 +83,7 @@ def roll_back(optimizer: Stepping) -> None:
     context.forget()
 
 
-def finish(optimizer: Stepping, stepped: bool) -> None:
+def finish(optimizer: OptimizerWithContext, stepped: bool) -> None:
     """Store integer step counts, and drop all tensors of a step.
 
     Unless `stepped`, the step was skipped or failed. Then also remove the fresh states that it
@@ -99,7 +99,9 @@ def finish(optimizer: Stepping, stepped: bool) -> None:
     context.forget()
 
 
-def _rebuild(optimizer: Stepping, batch: Batch, grads: Gradients, inputs: Inputs) -> Batch:
+def _rebuild(
+    optimizer: OptimizerWithContext, batch: Batch, grads: Gradients, inputs: Inputs
+) -> Batch:
     """Check a batch whose types or dispatch keys are new; return it with all states created."""
     group, rule, context = batch.group, optimizer.rule, optimizer._context
     check_not_partial(batch.members)

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.runtime.protocols import Optimized
+from optgen.runtime.protocols import OptimizerLike
 from optgen.runtime.rule import truth
 from optgen.runtime.tensors.group_view import asked_view
 from optgen.runtime.tensors.sharding import sharding_of
 from optgen.runtime.torch_private import local_tensor
 
 
-def check(optimizer: Optimized, group: Mapping[str, Any], grad: Tensor) -> None:
+def check(optimizer: OptimizerLike, group: Mapping[str, Any], grad: Tensor) -> None:
     """Raise an error if the rule cannot take this gradient: torch's error, where torch has one."""
     rule = optimizer.rule
     if grad.layout not in (torch.strided, torch.sparse_coo):
@@ -47,7 +47,7 @@ def check_dense_in_view(group: Mapping[str, Any], grads: Sequence[Tensor]) -> No
         )
 
 
-def check_parameters(optimizer: Optimized) -> None:
+def check_parameters(optimizer: OptimizerLike) -> None:
     """Raise torch's errors for parameters that a rule for only sparse gradients cannot take."""
     if optimizer.rule.gradient != "sparse_only":
         return
@@ -69,7 +69,7 @@ def check_parameters(optimizer: Optimized) -> None:
         )
 
 
-def check_for_whole_params(optimizer: Optimized, members: list[Tensor]) -> None:
+def check_for_whole_params(optimizer: OptimizerLike, members: list[Tensor]) -> None:
     """Raise an error for tensors that only an elementwise rule can take."""
     if optimizer.rule.elementwise:
         return
@@ -87,7 +87,7 @@ def check_for_whole_params(optimizer: Optimized, members: list[Tensor]) -> None:
             )
 
 
-def _rule_owner(optimizer: Optimized) -> str:
+def _rule_owner(optimizer: OptimizerLike) -> str:
     """Return the name of the class that defines the rule.
 
     AdamW inherits Adam's rule, and torch's errors then say Adam.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch import gradient_checks
-from optgen.runtime.protocols import Group, Optimized
+from optgen.runtime.protocols import Group, OptimizerLike
 from optgen.runtime.tensors.group_view import asked_view
 from optgen.runtime.tensors.real_views import all_plain, real_local_views
 
@@ -58,7 +58,7 @@ def _takes_foreach_zero(grad: Tensor) -> bool:
     return not (grad.is_sparse or grad.is_conj() or grad.is_neg())
 
 
-def checked_gradients(optimizer: Optimized, group: Group, grads: list[Tensor]) -> Gradients:
+def checked_gradients(optimizer: OptimizerLike, group: Group, grads: list[Tensor]) -> Gradients:
     """Check gradients, and return them as lowerings see them.
 
     A sparse gradient becomes dense if it has no sparse dimension, or if the group has a state that

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
-from optgen.runtime.protocols import Lowered
+from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.rule import NONE
 from optgen.runtime.torch_private import numel
 
@@ -48,7 +48,7 @@ class HyperConverter:
     them, a rule would divide by zero, or take the root of a negative number.
     """
 
-    def __init__(self, lowered: Lowered) -> None:
+    def __init__(self, lowered: HasLowerings) -> None:
         self._rule = rule = lowered.rule
         hints, bounds = lowered.hyper_annotations(), dict(rule.upper_bounds)
         self._cells = [_cell(key, hints.get(key), bounds.get(key)) for key in rule.hypers]
@@ -83,7 +83,7 @@ class HyperConverter:
 _converters: WeakKeyDictionary[type[Any], HyperConverter] = WeakKeyDictionary()
 
 
-def converter_of(lowered: Lowered) -> HyperConverter:
+def converter_of(lowered: HasLowerings) -> HyperConverter:
     """Return the converter of an optimizer's class, from a cache.
 
     `lowered` must be an optimizer: functions over lists all have one class.

@@ -16,7 +16,7 @@ from optgen.runtime.batch.gradient_checks import check_for_whole_params
 from optgen.runtime.batch.gradients import Gradients
 from optgen.runtime.batch.group_states import group_state_columns
 from optgen.runtime.batch.view_tensors import view_tensors
-from optgen.runtime.protocols import Group, Optimized
+from optgen.runtime.protocols import Group, OptimizerLike
 from optgen.runtime.rule import Rule
 from optgen.runtime.state.create import state_keys
 from optgen.runtime.state.scalars import counts_as_tensors
@@ -52,7 +52,7 @@ class States:
 
 
 def make_batch(
-    optimizer: Optimized,
+    optimizer: OptimizerLike,
     group: Group,
     members: list[Tensor],
     grads: Gradients,

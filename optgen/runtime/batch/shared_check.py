@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.runtime.batch.context import SkipReport, Stepping
-from optgen.runtime.protocols import Optimized
+from optgen.runtime.batch.context import OptimizerWithContext, SkipReport
+from optgen.runtime.protocols import OptimizerLike
 
 
-def can_share(optimizer: Optimized) -> bool:
+def can_share(optimizer: OptimizerLike) -> bool:
     """Tell whether the next step can report to a gradient scaler if a gradient is not finite."""
     if not optimizer.rule.skip_count or _first_with_gradient(optimizer) is None:
         return False
@@ -41,7 +41,7 @@ def shared_check(optimizer: Any, scale: Tensor) -> Iterator[SkipReport]:
 
 
 @contextmanager
-def report_skip(optimizer: Stepping, report: SkipReport) -> Iterator[None]:
+def report_skip(optimizer: OptimizerWithContext, report: SkipReport) -> Iterator[None]:
     """Report whether the rule skips the step in this context; if so, undo the step's counts."""
     first = _first_with_gradient(optimizer)
     before = _skip_count(optimizer, first)
@@ -51,20 +51,20 @@ def report_skip(optimizer: Stepping, report: SkipReport) -> Iterator[None]:
         _undo_counts(optimizer)
 
 
-def _first_with_gradient(optimizer: Optimized) -> Tensor | None:
+def _first_with_gradient(optimizer: OptimizerLike) -> Tensor | None:
     """Return the first parameter that takes part in the next step."""
     params = (param for group in optimizer.param_groups for param in group["params"])
     return next((param for param in params if param.grad is not None), None)
 
 
-def _skip_count(optimizer: Optimized, param: Tensor | None) -> float:
+def _skip_count(optimizer: OptimizerLike, param: Tensor | None) -> float:
     """Return how many steps of a parameter were skipped."""
     states = optimizer.state.get(param, {}) if param is not None else {}
     return float(states.get(optimizer.rule.skip_count, 0.0))
 
 
 @torch.no_grad()
-def _undo_counts(optimizer: Optimized) -> None:
+def _undo_counts(optimizer: OptimizerLike) -> None:
     """Subtract 1 from the counts of all parameters that took part in the last step."""
     for group in optimizer.param_groups:
         for param in group["params"]:

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from optgen.runtime.batch import flat_partitions
-from optgen.runtime.batch.context import Stepping
+from optgen.runtime.batch.context import OptimizerWithContext
 from optgen.runtime.protocols import Group
 from optgen.runtime.tensors.group_view import asked_view, check_form, in_view
 from optgen.runtime.tensors.sharding import shard_sizes
 
 
-def check_added_group(optimizer: Stepping, index: int) -> None:
+def check_added_group(optimizer: OptimizerWithContext, index: int) -> None:
     """Check the parameters of a new group in the shape of its view.
 
     Raises:
@@ -24,7 +24,7 @@ def check_added_group(optimizer: Stepping, index: int) -> None:
         optimizer._check_param(param)
 
 
-def check_views(optimizer: Stepping, groups: Sequence[Group] | None = None) -> None:
+def check_views(optimizer: OptimizerWithContext, groups: Sequence[Group] | None = None) -> None:
     """Check the views of an optimizer's groups, or of the `groups` that will replace them.
 
     An elementwise rule ignores views, so its views need not fit the parameters: an engine may have
@@ -43,7 +43,9 @@ def check_views(optimizer: Stepping, groups: Sequence[Group] | None = None) -> N
                 raise
 
 
-def _check_group(optimizer: Stepping, index: int, group: Group, must_fit: bool = True) -> None:
+def _check_group(
+    optimizer: OptimizerWithContext, index: int, group: Group, must_fit: bool = True
+) -> None:
     """Check one group's view; raise a ValueError that names the group."""
     rule, view, params = optimizer.rule, asked_view(group), group["params"]
     try:

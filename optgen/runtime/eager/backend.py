@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.context import Stepping
+from optgen.runtime.batch.context import OptimizerWithContext
 from optgen.runtime.batch.grad_scaler import is_skipped, unscale
 from optgen.runtime.eager import sharded_step, wide_updates
 from optgen.runtime.eager.buckets import buckets
 from optgen.runtime.eager.call import Call
 from optgen.runtime.eager.common_dtype import function_lists_in_one_dtype
 from optgen.runtime.eager.generated_functions import load
-from optgen.runtime.protocols import Lowered
+from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.rule import number
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
@@ -24,12 +24,12 @@ class EagerBackend:
     def __init__(self, lowering: str) -> None:
         self._lowering = lowering
 
-    def obstacle(self, lowered: Lowered, batch: Batch) -> str:
+    def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
         """Return "": torch's operations can take every batch."""
         return ""
 
     def prepare(
-        self, optimizer: Stepping, batches: Sequence[Batch], consensus: Consensus | None
+        self, optimizer: OptimizerWithContext, batches: Sequence[Batch], consensus: Consensus | None
     ) -> Callable[[], None]:
         """Check batches; return a function that updates them.
 
@@ -52,18 +52,18 @@ class EagerBackend:
         return update
 
     def wide_updates(
-        self, optimizer: Stepping, batch: Batch, consensus: Consensus | None
+        self, optimizer: OptimizerWithContext, batch: Batch, consensus: Consensus | None
     ) -> Iterable[Update]:
         """Return the updates of a batch of a rule that reduces over several parameters."""
         return wide_updates.updates(optimizer, batch, self._lowering, consensus)
 
-    def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> None:
+    def begin(self, optimizer: OptimizerWithContext, can_take: Callable[[Batch], bool]) -> None:
         """Return None: this backend gathers batches in a first step as in any other."""
 
-    def cached_step(self, optimizer: Stepping, batches: Sequence[Batch]) -> None:
+    def cached_step(self, optimizer: OptimizerWithContext, batches: Sequence[Batch]) -> None:
         """Return None: every step gathers its tensors."""
 
-    def call(self, function: Lowered, batch: Batch) -> None:
+    def call(self, function: HasLowerings, batch: Batch) -> None:
         """Update the lists of an elementwise function."""
         rule = function.rule
         update = load(function.lowerings, self._lowering, "update")

@@ -13,7 +13,7 @@ from optgen.runtime.eager.differentiable_capturable_checks import check_function
 from optgen.runtime.eager.generated_functions import Function, load, variant_name
 from optgen.runtime.eager.hyper_arguments import hyper_arguments
 from optgen.runtime.eager.tensor_lists import chunks
-from optgen.runtime.protocols import Lowered
+from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.rule import Rule
 
 Split: TypeAlias = Callable[[Rule, list[list[Any]]], Iterable[list[list[Any]]]]
@@ -30,7 +30,7 @@ class Call(NamedTuple):
     split: Split  # divides the lists of a bucket among several calls
 
     @classmethod
-    def of(cls, optimizer: Lowered, batch: Batch, lowering: str) -> "Call":
+    def of(cls, optimizer: HasLowerings, batch: Batch, lowering: str) -> "Call":
         """Check a batch, and find its function."""
         rule, group = optimizer.rule, batch.group
         functional = bool(group.get("differentiable") or group.get("capturable"))

@@ -3,7 +3,7 @@
 import torch
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.protocols import Optimized
+from optgen.runtime.protocols import OptimizerLike
 from optgen.runtime.rule import Rule
 from optgen.runtime.torch_private import capturable_devices
 
@@ -43,7 +43,7 @@ def check_functional(rule: Rule, batch: Batch) -> None:
         raise RuntimeError("`requires_grad` is not supported for `step` in differentiable mode")
 
 
-def check_shards(optimizer: Optimized, batch: Batch) -> None:
+def check_shards(optimizer: OptimizerLike, batch: Batch) -> None:
     """Raise an error for shards in a group that needs the functional form.
 
     The functional form of a rule that needs whole parameters cannot take shards.

@@ -17,14 +17,14 @@ from optgen.runtime.eager.generated_functions import Function, find, load, varia
 from optgen.runtime.eager.hyper_arguments import hyper_arguments
 from optgen.runtime.eager.owner_layouts import layouts_of_shards
 from optgen.runtime.eager.owner_step import OwnerStep
-from optgen.runtime.protocols import Optimized
+from optgen.runtime.protocols import OptimizerLike
 from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update, run
 
 
 def prepare(
-    optimizer: Optimized, batches: Sequence[Batch], consensus: Consensus
+    optimizer: OptimizerLike, batches: Sequence[Batch], consensus: Consensus
 ) -> Callable[[], None]:
     """Note these batches' updates in the consensus; return a function that runs the updates.
 
@@ -46,7 +46,7 @@ def prepare(
 
 
 def updates(
-    optimizer: Optimized, batch: Batch, consensus: Consensus | None = None
+    optimizer: OptimizerLike, batch: Batch, consensus: Consensus | None = None
 ) -> Iterator[Update]:
     """Yield the updates of a batch; note them in the consensus that sharded parameters need."""
     rule, group, sharding = optimizer.rule, batch.group, batch.dispatch_key.sharding

@@ -9,7 +9,7 @@ from optgen.runtime.eager.buckets import buckets
 from optgen.runtime.eager.call import Call
 from optgen.runtime.eager.common_dtype import in_one_dtype
 from optgen.runtime.eager.working_copies import equal_sublists
-from optgen.runtime.protocols import Optimized
+from optgen.runtime.protocols import OptimizerLike
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
 
@@ -17,7 +17,7 @@ Columns = Sequence[list[Any]]
 
 
 def updates(
-    optimizer: Optimized, batch: Batch, lowering: str, consensus: Consensus | None
+    optimizer: OptimizerLike, batch: Batch, lowering: str, consensus: Consensus | None
 ) -> Iterator[Update]:
     """Yield the updates of a batch.
 

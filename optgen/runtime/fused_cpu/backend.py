@@ -98,17 +98,21 @@ class FusedCpuBackend:
         return (wide_update(load_kernel(optimizer, suspends=True), optimizer, batch),)
 
     def begin(
-        self, optimizer: OptimizerWithContext, takes: Callable[[Batch], bool]
+        self, optimizer: OptimizerWithContext, can_take: Callable[[Batch], bool]
     ) -> CachedStep | None:
         """Take the first step of ordinary tensors if that is possible; return the cached step.
 
-        `takes` tells whether this lowering would step a batch. Even if the step turns out to be
+        `can_take` tells whether this lowering would step a batch. Even if the step turns out to be
         impossible, the states of the tensors may have been created.
         """
         if optimizer.rule.why_uncut:
             return None
-        batches = cached_first_step.batches(optimizer, takes)
-        return cached_first_step.take(_kernel(optimizer), optimizer, batches) if batches else None
+        batches = cached_first_step.make_batches(optimizer, can_take)
+        return (
+            cached_first_step.take_step(_whole_kernel(optimizer), optimizer, batches)
+            if batches
+            else None
+        )
 
     def cached_step(
         self, optimizer: OptimizerWithContext, batches: Sequence[Batch]
@@ -119,7 +123,7 @@ class FusedCpuBackend:
         """
         if any(batch.view_copies or batch.has_codes for batch in batches):
             return None
-        kernel, updated_groups = _kernel(optimizer), whole_groups(optimizer, batches)
+        kernel, updated_groups = _whole_kernel(optimizer), whole_groups(optimizer, batches)
         if kernel.suspends and single_chunk(kernel, batches).needs_copies:
             return None
         if not any(batch.dispatch_key.sparse_grad for batch in batches):
@@ -138,7 +142,7 @@ class FusedCpuBackend:
         return CachedCall.of(kernel, len(batch.params)) if can_repeat else None
 
 
-def _kernel(optimizer: HasLowerings) -> Kernel:
+def _whole_kernel(optimizer: HasLowerings) -> Kernel:
     """Return the kernel for whole parameters."""
     return load_kernel(optimizer, suspends=optimizer.rule.wide)
 

@@ -19,10 +19,10 @@ from optgen.runtime.protocols import Group
 from optgen.runtime.state.create import create_missing
 
 
-def batches(optimizer: OptimizerWithContext, takes: Callable[[Batch], bool]) -> list[Batch]:
+def make_batches(optimizer: OptimizerWithContext, can_take: Callable[[Batch], bool]) -> list[Batch]:
     """Return the groups' batches, without states; [] unless the kernel can take all of them.
 
-    `takes` tells whether this lowering would step a batch. The `members` of a batch are all
+    `can_take` tells whether this lowering would step a batch. The `members` of a batch are all
     parameters with a gradient. Its `params` and `grads` hold one parameter and gradient per pair of
     dtypes. For invalid tensors the list is empty, and `gather_batches` raises the error later.
     """
@@ -44,18 +44,18 @@ def batches(optimizer: OptimizerWithContext, takes: Callable[[Batch], bool]) -> 
     dtype_codes = reader.read_dtypes(lists) if reader else []
     pairs = zip(groups, dtype_codes, strict=False)  # no codes if the reader is missing or gave up
     result = [_batch(optimizer, group, codes) for group, codes in pairs if any(codes)]
-    return result if _all_are_taken(optimizer, result, takes) else []
+    return result if _all_are_taken(optimizer, result, can_take) else []
 
 
 def _all_are_taken(
-    optimizer: OptimizerWithContext, batches: Sequence[Batch], takes: Callable[[Batch], bool]
+    optimizer: OptimizerWithContext, batches: Sequence[Batch], can_take: Callable[[Batch], bool]
 ) -> bool:
     """Tell whether the C++ lowering takes all these batches."""
     context = optimizer._context
     # `load_kernel` reads these batches, so that one library is built for all of them.
     context.batches = {id(batch.group): batch for batch in batches}
     try:
-        return all(map(takes, batches))
+        return all(map(can_take, batches))
     finally:
         context.batches = {}
 
@@ -73,7 +73,7 @@ def _batch(optimizer: OptimizerWithContext, group: Group, dtype_codes: list[int]
     return Batch(group=group, members=members, params=examples, grads=grads)
 
 
-def take(
+def take_step(
     kernel: Kernel, optimizer: OptimizerWithContext, batches: list[Batch]
 ) -> CachedDenseStep | None:
     """Take a first step; return the cached step, or None if the step must gather its tensors."""

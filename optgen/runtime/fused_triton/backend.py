@@ -20,11 +20,11 @@ import torch
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.code_order import codes_obstacle
-from optgen.runtime.batch.context import Stepping
+from optgen.runtime.batch.context import OptimizerWithContext
 from optgen.runtime.batch.gather import snapshot
 from optgen.runtime.batch.sparse_rows import gather_rows
 from optgen.runtime.fused_triton.launch_plan import LaunchPlan
-from optgen.runtime.protocols import Lowered
+from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.torch_private import capturing
@@ -49,7 +49,7 @@ class FusedTritonBackend:
         )
         self._call_lock = Lock()
 
-    def obstacle(self, lowered: Lowered, batch: Batch) -> str:
+    def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
         """Return a short reason why Triton cannot take this batch; "" if it can."""
         if reason := lowered.rule.why_uncut or lowered.rule.why_not_in_triton:
             return reason
@@ -63,7 +63,7 @@ class FusedTritonBackend:
         return device_obstacle(batch.params[0].device)
 
     def prepare(
-        self, optimizer: Stepping, batches: Sequence[Batch], consensus: Consensus | None
+        self, optimizer: OptimizerWithContext, batches: Sequence[Batch], consensus: Consensus | None
     ) -> Callable[[], None]:
         """Find or make the launch plans; return a function that launches their kernels.
 
@@ -92,20 +92,20 @@ class FusedTritonBackend:
         return update
 
     def wide_updates(
-        self, optimizer: Stepping, batch: Batch, consensus: Consensus | None
+        self, optimizer: OptimizerWithContext, batch: Batch, consensus: Consensus | None
     ) -> Iterable[Update]:
         """Return the updates of a batch of a rule that reduces over several parameters."""
         snapshot(optimizer)
         plan = self._plan(optimizer, [batch], (batch.group_id, batch.dispatch_key))
         return plan.wide_updates(batch)
 
-    def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> None:
+    def begin(self, optimizer: OptimizerWithContext, can_take: Callable[[Batch], bool]) -> None:
         """Return None: this backend gathers batches in a first step as in any other."""
 
-    def cached_step(self, optimizer: Stepping, batches: Sequence[Batch]) -> None:
+    def cached_step(self, optimizer: OptimizerWithContext, batches: Sequence[Batch]) -> None:
         """Return None: every step gathers its batches, and there is no cached step."""
 
-    def call(self, function: Lowered, batch: Batch) -> None:
+    def call(self, function: HasLowerings, batch: Batch) -> None:
         """Update the lists of a function through a plan that fits; plans keep no tensor alive."""
         if capturing():
             plan = LaunchPlan(function, [batch], [])
@@ -120,7 +120,9 @@ class FusedTritonBackend:
                 batch.drop_tensors()
                 self._function_plans[function] = [(batch, plan), *kept[: _MAX_KEPT_PLANS - 1]]
 
-    def _plan(self, optimizer: Stepping, batches: list[Batch], key: Any = None) -> LaunchPlan:
+    def _plan(
+        self, optimizer: OptimizerWithContext, batches: list[Batch], key: Any = None
+    ) -> LaunchPlan:
         """Return the plan under this key if it fits, else a new one; a new one for a capture."""
         plan = self._plans.setdefault(optimizer, {}).get(key)
         if _is_capturing(batches):
@@ -147,7 +149,7 @@ def device_obstacle(device: torch.device) -> str:
     return f"there is no Triton lowering for {device.type} tensors"
 
 
-def _update_if_it_fits(own: Batch, plan: LaunchPlan, function: Lowered, batch: Batch) -> bool:
+def _update_if_it_fits(own: Batch, plan: LaunchPlan, function: HasLowerings, batch: Batch) -> bool:
     """Update a batch through a plan if the plan fits; return whether it fits.
 
     `own` is the plan's own batch, which takes the tensors of `batch`.

@@ -120,7 +120,7 @@ class Bucket:
         tiles = sorted({Tile.of(shape) for shape in shapes})
         self.options = options(self.key.dtypes, amd, tiles)
         self.prologue_options = {"num_warps": 1} | compiler_options(amd)
-        counts = self._counts(streams[0], shapes)
+        counts = self._block_counts(streams[0], shapes)
         self._table = Table(
             list(map(Tensor.numel, streams[0])),
             counts,
@@ -131,8 +131,8 @@ class Bucket:
             staging,
             extra=len(self._local_names),
         )
-        self.tensors, self.blocks = self._table.tensors, self._table.blocks
-        self.rows, self.block_tensor = self._table.rows, self._table.block_tensor
+        self.num_tensors, self.blocks = self._table.num_tensors, self._table.blocks
+        self.table, self.block_tensor = self._table.memory, self._table.block_tensor
         self._workspace = None
         if spec is not None:
             compile_options = compiler_options(amd)
@@ -160,8 +160,8 @@ class Bucket:
         """The Triton type of `compute_dtype`."""
         return _triton_type(self.compute_dtype)
 
-    def _counts(self, params: Sequence[Tensor], shapes: Sequence[Shape]) -> list[int]:
-        """Return the number of blocks of every parameter; if phases go by matrices, of tiles."""
+    def _block_counts(self, params: Sequence[Tensor], shapes: Sequence[Shape]) -> list[int]:
+        """Return the number of blocks of every parameter, or of tiles if phases go by matrices."""
         if shapes:
             return [prod(Tile.of(shape).counts(shape)) for shape in shapes]
         return [-(-param.numel() // self.options["BLOCK"]) for param in params]
@@ -174,7 +174,7 @@ class Bucket:
         """Return memory for `width` numbers per tensor, in the kernel's compute dtype."""
         if self._scalars is None:
             self._scalars = torch.empty(
-                self.tensors, width, dtype=self.compute_dtype, device=self.key.device
+                self.num_tensors, width, dtype=self.compute_dtype, device=self.key.device
             )
         return self._scalars
 

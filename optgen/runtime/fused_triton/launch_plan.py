@@ -16,7 +16,7 @@ from optgen.runtime.fused_triton.bucket import Bucket, BucketKey, GroupSubset
 from optgen.runtime.fused_triton.table import Hypers, StagingBuffers, flatten
 from optgen.runtime.fused_triton.tensor_streams import StreamTensors
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
-from optgen.runtime.protocols import Lowered
+from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.rule import Rule
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.state.device_scalars import move_scalars_to_param_devices
@@ -28,7 +28,7 @@ class LaunchPlan:
     """Buckets of all tensors of a step; reused while the tensors have the same layouts."""
 
     def __init__(
-        self, optimizer: Lowered, batches: list[Batch], staging: StagingBuffers | None
+        self, optimizer: HasLowerings, batches: list[Batch], staging: StagingBuffers | None
     ) -> None:
         self._rule = rule = optimizer.rule
         self._module = importlib.import_module(f"{optimizer.lowerings}.fused_triton")
@@ -84,7 +84,7 @@ class LaunchPlan:
         """Tell whether the plan is for one of these batches."""
         return any(batch is own for batch in batches for own in self._batches)
 
-    def update(self, optimizer: Lowered, batches: list[Batch]) -> None:
+    def update(self, optimizer: HasLowerings, batches: list[Batch]) -> None:
         """Launch the kernels of every bucket."""
         self._set_hypers(batches)
         for bucket in self._buckets:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, distributed
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.protocols import Optimized
+from optgen.runtime.protocols import OptimizerLike
 from optgen.runtime.rule import Rule
 from optgen.runtime.tensors.sharding import Sharding, sharding_of
 
@@ -95,7 +95,7 @@ class Consensus:
 
 
 @contextmanager
-def reach_consensus(optimizer: Optimized) -> Iterator[Consensus]:
+def reach_consensus(optimizer: OptimizerLike) -> Iterator[Consensus]:
     """Leave the context normally on all ranks that share sharded parameters, or on none of them.
 
     Without sharded parameters, no collective runs. At the end, `found_inf` of a gradient scaler is
@@ -122,7 +122,7 @@ def reach_consensus(optimizer: Optimized) -> Iterator[Consensus]:
         flag.fill_(overflowed)
 
 
-def _by_sharding(optimizer: Optimized) -> dict[Sharding, list[Tensor]]:
+def _by_sharding(optimizer: OptimizerLike) -> dict[Sharding, list[Tensor]]:
     """Return the sharded parameters by their sharding."""
     by_sharding: dict[Sharding, list[Tensor]] = {}
     for group in optimizer.param_groups:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.batch.gradients import ParamsAndGradients, params_and_gradients
-from optgen.runtime.protocols import Optimized
+from optgen.runtime.protocols import OptimizerLike
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.tensors.dtensor import (
     misplaced_gradients,
@@ -21,7 +21,9 @@ from optgen.runtime.tensors.dtensor import (
 
 
 def placed_gradients(
-    optimizer: Optimized, step_grads: Sequence[Tensor | None] | None, consensus: Consensus | None
+    optimizer: OptimizerLike,
+    step_grads: Sequence[Tensor | None] | None,
+    consensus: Consensus | None,
 ) -> list[ParamsAndGradients]:
     """Return the gradients of every group, each with the placements of its parameter.
 

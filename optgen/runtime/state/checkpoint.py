@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optgen.runtime.protocols import Group, Optimized
+from optgen.runtime.protocols import Group, OptimizerLike
 from optgen.runtime.rule import Rule
 from optgen.runtime.state.create import as_stored, dtype_of
 from optgen.runtime.state.device_scalars import copy_scalars_to_cpu
@@ -38,7 +38,7 @@ def backfill(
                 group.setdefault(key, value)
 
 
-def scalars_to_tensors(optimizer: Optimized) -> None:
+def scalars_to_tensors(optimizer: OptimizerLike) -> None:
     """Convert Python numbers to tensors: step counts and scalar states of old checkpoints."""
     rule = optimizer.rule
     scalars = [state for state in rule.states if state.shape == "scalar"]
@@ -52,7 +52,7 @@ def scalars_to_tensors(optimizer: Optimized) -> None:
                 values[key] = as_scalar(number, rule, group, param, dtype, on_device)
 
 
-def _params_with_state(optimizer: Optimized) -> Iterator[tuple[Group, Tensor, dict[str, Any]]]:
+def _params_with_state(optimizer: OptimizerLike) -> Iterator[tuple[Group, Tensor, dict[str, Any]]]:
     """Yield the group, the parameter and the state of every parameter that has a state."""
     for group in optimizer.param_groups:
         for param in group["params"]:
@@ -60,7 +60,7 @@ def _params_with_state(optimizer: Optimized) -> Iterator[tuple[Group, Tensor, di
                 yield group, param, optimizer.state[param]
 
 
-def portable_state_dict(optimizer: Optimized, packed: dict[str, Any]) -> dict[str, Any]:
+def portable_state_dict(optimizer: OptimizerLike, packed: dict[str, Any]) -> dict[str, Any]:
     """Make `packed` a state dict that torch's class can load, and return it.
 
     Scalars that torch would keep on the CPU are replaced by CPU copies, and quantized states by
@@ -117,7 +117,7 @@ def _hide_tensors(values: Any, keys: set[str]) -> Any:
     }
 
 
-def restore_declared_dtypes(optimizer: Optimized) -> None:
+def restore_declared_dtypes(optimizer: OptimizerLike) -> None:
     """Unwrap loaded states with a declared dtype; convert them, and move them to their devices."""
     rule = optimizer.rule
     declared = [(state, dtype) for state in rule.states if (dtype := dtype_of(state))]
