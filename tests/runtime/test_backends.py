@@ -40,7 +40,7 @@ class Descent:
 
         return update
 
-    def begin(self, optimizer: Any, takes: Callable[[Batch], bool]) -> None:
+    def begin(self, optimizer: Any, can_take: Callable[[Batch], bool]) -> None:
         return None
 
     def call(self, function: Any, batch: Batch) -> None:

@@ -108,11 +108,9 @@ class FusedCpuBackend:
         if optimizer.rule.why_uncut:
             return None
         batches = cached_first_step.make_batches(optimizer, can_take)
-        return (
-            cached_first_step.take_step(_whole_kernel(optimizer), optimizer, batches)
-            if batches
-            else None
-        )
+        if not batches:
+            return None
+        return cached_first_step.take_step(_whole_kernel(optimizer), optimizer, batches)
 
     def cached_step(
         self, optimizer: OptimizerWithContext, batches: Sequence[Batch]
@@ -143,7 +141,7 @@ class FusedCpuBackend:
 
 
 def _whole_kernel(optimizer: HasLowerings) -> Kernel:
-    """Return the kernel for whole parameters."""
+    """Return the kernel for whole parameters, of which no rank has only a shard."""
     return load_kernel(optimizer, suspends=optimizer.rule.wide)
 
 

@@ -28,7 +28,7 @@ class Chunk(NamedTuple):
     needs_copies: bool = False  # whether some tensors must be copied for the kernel
 
 
-def chunks(kernel: Kernel, batches: Sequence[Batch]) -> Iterator[Chunk]:
+def split_into_chunks(kernel: Kernel, batches: Sequence[Batch]) -> Iterator[Chunk]:
     """Yield the chunk to update in place, then the chunks that need copies."""
     in_place: list[Batch] = []
     to_copy: list[Batch] = []

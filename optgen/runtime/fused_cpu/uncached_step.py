@@ -11,7 +11,7 @@ from torch.autograd.graph import increment_version
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.sparse_rows import gather_rows
 from optgen.runtime.fused_cpu import sparse_gradients
-from optgen.runtime.fused_cpu.chunks import Chunk, chunks, single_chunk
+from optgen.runtime.fused_cpu.chunks import Chunk, single_chunk, split_into_chunks
 from optgen.runtime.fused_cpu.kernel.fill_table import CopyPairs, check_states, fill_table
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.table import Table
@@ -26,7 +26,7 @@ PreparedCall = Callable[[], bool]
 
 def prepare_dense(kernel: Kernel, optimizer: HasLowerings, batches: list[Batch]) -> PreparedCall:
     """Prepare an update of batches with dense gradients and whole parameters."""
-    return prepare_chunks(kernel, optimizer, batches, chunks(kernel, batches))
+    return prepare_chunks(kernel, optimizer, batches, split_into_chunks(kernel, batches))
 
 
 def prepare_chunks(
