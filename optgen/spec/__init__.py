@@ -1,4 +1,4 @@
-"""Define the names that a spec file imports. A spec is never run, so these do nothing.
+"""Define the names that a spec file imports. They do nothing, because a spec is never run.
 
 See docs/spec-language.md for the whole grammar on one page.
 """

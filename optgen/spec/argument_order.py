@@ -10,7 +10,7 @@ from optgen.spec.reserved_names import ADDED_ARGUMENTS
 
 
 def order_error(algorithm: Algorithm, hypers: Sequence[Hyper]) -> tuple[str, str] | None:
-    """Return the message and the hint for an order with a missing, repeated or unknown name.
+    """Return the message and the hint for a missing, repeated or unknown name in an order.
 
     Return None if both orders are right.
     """

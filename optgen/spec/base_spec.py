@@ -23,8 +23,8 @@ def read_base(algorithm: Algorithm, specs: Path) -> Algorithm | None:
     """
     if algorithm.base is None:
         return None
-    likely = specs / f"{module_name(algorithm.base)}.py"  # reading all specs takes a second
-    base = _optimizers([likely] if likely.is_file() else []).get(algorithm.base)
+    likely_file = specs / f"{module_name(algorithm.base)}.py"  # reading all specs takes a second
+    base = _optimizers([likely_file] if likely_file.is_file() else []).get(algorithm.base)
     if base is None:
         catalogue = _optimizers(sorted(specs.glob("[!_]*.py")))
         base = catalogue.get(algorithm.base)
@@ -49,16 +49,16 @@ def read_base(algorithm: Algorithm, specs: Path) -> Algorithm | None:
 
 
 def _optimizers(paths: Iterable[Path]) -> dict[str, Algorithm]:
-    """Return the optimizers of these files by name; functions over lists are left out."""
+    """Return the optimizers of these files by name, without functions over lists."""
     return {a.name: a for path in paths for a in read_spec(path) if not a.is_function}
 
 
 def _check_with_base(algorithm: Algorithm, base: Algorithm) -> None:
     """Check a derived spec with its base: the order of arguments and group keys, and defaults."""
     hypers = [algorithm.hyper(h.name) or h for h in base.hypers]
-    wrong = order_error(algorithm, hypers)
-    if wrong:
-        raise SpecError(algorithm.place, *wrong, algorithm.source)
+    error = order_error(algorithm, hypers)
+    if error:
+        raise SpecError(algorithm.place, *error, algorithm.source)
     if algorithm.group not in ((), base.group):
         message = f"a derived spec has the group keys of `{base.name}`, in its order"
         raise SpecError(algorithm.place, message, "leave group= out", algorithm.source)

@@ -1,4 +1,4 @@
-"""Compute with the constants of a spec, within the range of float64."""
+"""Compute with the numbers in a spec, within the range of float64."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 from optgen.ir.nodes import Call, Const, Expr
 
-_EXACT = 2**53
-"""The largest magnitude up to which float64 holds every whole number. Rules use float64."""
+_LARGEST_EXACT_INT = 2**53
+"""Float64, in which rules compute numbers, holds every whole number up to this magnitude."""
 
 _LARGEST_INT_EXPONENT = 1000
-"""The largest exponent with which powers of ints are computed as ints."""
+"""The largest exponent for which a power of ints is computed as an int."""
 
 
-def number(value: float) -> float:
+def constant_number(value: float) -> float:
     """Return a number as rules compute with it: an int up to 2**53, else a finite float.
 
     Raises:
         OverflowError: the number is not finite in float64.
     """
-    if isinstance(value, int) and abs(value) <= _EXACT:
+    if isinstance(value, int) and abs(value) <= _LARGEST_EXACT_INT:
         return value
     if (isinstance(value, int) and value.bit_length() > 1024) or not math.isfinite(value):
         raise OverflowError("it is not finite in float64")
@@ -60,7 +60,7 @@ PYTHON_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "maximum": max,
     "minimum": min,
 }
-"""Ops that compute a number from numbers, as Python functions."""
+"""Ops that compute a number from numbers, each as a Python function."""
 
 
 def compute(op: str, *values: float) -> float:
@@ -69,7 +69,7 @@ def compute(op: str, *values: float) -> float:
     Raises:
         ArithmeticError, ValueError: the result is not a finite real number.
     """
-    return number(PYTHON_FUNCTIONS[op](*values))
+    return constant_number(PYTHON_FUNCTIONS[op](*values))
 
 
 def value_of(expr: Expr) -> float | None:

@@ -1,7 +1,7 @@
 """Define the declarations of a signature, as Python functions without effect.
 
-A spec is read from its source and never executed. Its module may still be imported, by a notebook,
-an editor or a test. So a declaration returns a token.
+A spec is read from its source and never executed by optgen. But a notebook, an editor or a test may
+import its module. So each declaration returns a token.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Declared:
-    """Token that a declaration evaluates to when its spec file is imported."""
+class DeclarationToken:
+    """Token that a call of a declaration returns when a spec file is imported."""
 
     declaration: str
     args: tuple[Any, ...]
@@ -63,7 +63,7 @@ def state(
     """
     options = {"init": init, "shape": shape, "dtype": dtype, "when": when, "eager": eager}
     options |= {"block": block, "map": map, "min_elements": min_elements}
-    return Declared("state", (key,), (*options.items(), ("role", role), ("rows", rows)))
+    return DeclarationToken("state", (key,), (*options.items(), ("role", role), ("rows", rows)))
 
 
 def given(name: Any) -> Any:
@@ -73,7 +73,7 @@ def given(name: Any) -> Any:
         name: the argument of `step` that hands it over: `optimizer.step(hessian=[…])`, one tensor
             or None per parameter in the order of the groups. In a rule: the input.
     """
-    return Declared("given", (name,), ())
+    return DeclarationToken("given", (name,), ())
 
 
 def hyper(
@@ -111,7 +111,7 @@ def hyper(
     bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt, "whole": whole}
     options = {**bounds, "optional": optional, "error": error, "tensor": tensor, "about": about}
     options["rows"] = rows
-    return Declared("hyper", (default,), tuple(options.items()))
+    return DeclarationToken("hyper", (default,), tuple(options.items()))
 
 
 def flag(default: bool, *, about: str = "") -> Any:
@@ -121,7 +121,7 @@ def flag(default: bool, *, about: str = "") -> Any:
         default: True or False.
         about: its description in the docstring of the class.
     """
-    return Declared("flag", (default,), (("about", about),))
+    return DeclarationToken("flag", (default,), (("about", about),))
 
 
 def choice(default: str | None, *others: str | None, error: str = "", about: str = "") -> Any:
@@ -135,9 +135,9 @@ def choice(default: str | None, *others: str | None, error: str = "", about: str
             torch's message.
         about: its description in the docstring of the class.
     """
-    return Declared("choice", (default, *others), (("error", error), ("about", about)))
+    return DeclarationToken("choice", (default, *others), (("error", error), ("about", about)))
 
 
 def fixed(value: bool) -> Any:
     """Declare a param group's key that is always True or always False, and is no argument."""
-    return Declared("fixed", (value,), ())
+    return DeclarationToken("fixed", (value,), ())

@@ -12,7 +12,7 @@ from optgen.spec.scope import Scope
 from optgen.spec.source import Source
 
 WHOLE_TENSOR_OPS = frozenset((*REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA, *PROPERTIES))
-"""Ops that functions over lists and programs cannot call: both work element by element."""
+"""Ops that functions over lists, and programs, cannot call: they work element by element."""
 
 
 def is_elementwise(node: ast.FunctionDef) -> bool:
@@ -60,7 +60,7 @@ def list_roles(
 ) -> tuple[str, str, dict[str, bool]]:
     """Return the first list that the rule writes, the first that it only reads, and the others.
 
-    The others are a dict: it tells for each of them whether the rule writes it.
+    The others are a dict, which tells for each list whether the rule writes it.
     """
     stores = {
         n.id

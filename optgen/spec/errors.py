@@ -12,8 +12,8 @@ from optgen.ir.errors import RuleError
 from optgen.ir.nodes import NOWHERE, Assign, Call, If, Linear, Place, Ref
 from optgen.spec.forbidden_characters import printable
 
-_LONGEST = 160
-"""The length up to which a line or a cause is shown in full, in characters."""
+_MAX_LENGTH = 160
+"""The largest length of a line or a cause that is shown in full, in characters."""
 
 
 class SpecError(Exception):
@@ -44,14 +44,14 @@ class SpecError(Exception):
 
 
 def _shortened(text: str) -> str:
-    """Return a text with the middle left out if it is long: it may quote a long line."""
-    return f"{text[:_LONGEST]} … {text[-_LONGEST:]}" if len(text) > 3 * _LONGEST else text
+    """Return a text, with the middle left out if it is long. A message may quote a long line."""
+    return f"{text[:_MAX_LENGTH]} … {text[-_MAX_LENGTH:]}" if len(text) > 3 * _MAX_LENGTH else text
 
 
 def _marked(line: str, column: int) -> list[str]:
     """Return a line, or the part of a long line around a column, and a caret under the column."""
-    start = max(0, column - _LONGEST) if len(line) > _LONGEST else 0
-    line, column = line[start : start + 2 * _LONGEST].replace("\f", " "), column - start
+    start = max(0, column - _MAX_LENGTH) if len(line) > _MAX_LENGTH else 0
+    line, column = line[start : start + 2 * _MAX_LENGTH].replace("\f", " "), column - start
     before = line[: column - 1].ljust(column - 1)
     blank = "".join(c if c == "\t" else " " for c in before)
     return [f"    {line}", f"    {blank}^"]
@@ -64,7 +64,7 @@ class InternalError(Exception):
     """
 
     def __init__(self, place: Place, cause: Exception) -> None:
-        summary = " ".join(f"{type(cause).__name__}: {cause}".split())[:_LONGEST]
+        summary = " ".join(f"{type(cause).__name__}: {cause}".split())[:_MAX_LENGTH]
         message = "optgen failed here: a defect of optgen, not of the spec; please report it"
         super().__init__(printable(f"{place}: {message} together with the spec ({summary})"))
         self.place = place
@@ -78,9 +78,9 @@ def located_errors(fallback: Place, source: str, place_of: PlaceOf | None = None
     """Turn any exception into a SpecError or an InternalError with a place in the spec.
 
     Args:
-        fallback: the place to report if no closer one is known.
+        fallback: the place to report if no place closer to the error is known.
         source: the text of the spec.
-        place_of: returns the place of a node of the syntax tree, while there is a tree.
+        place_of: returns the place of a node of the syntax tree; None if there is no tree.
     """
     try:
         yield
@@ -91,7 +91,7 @@ def located_errors(fallback: Place, source: str, place_of: PlaceOf | None = None
         message, hint = "an expression here is nested too deeply", "give parts of it names"
         raise SpecError(place, message, hint, source) from None
     except (SpecError, InternalError, OSError, MemoryError):
-        raise  # these have a place already, or come from the machine and not from the spec
+        raise  # the first two have a place; the machine, not the spec, causes the others
     except Exception as error:
         raise InternalError(_nearest(error, fallback, place_of), error) from error
 
@@ -104,8 +104,8 @@ def spec_errors(algorithm: Algorithm) -> contextlib.AbstractContextManager[None]
 def _nearest(error: Exception, fallback: Place, place_of: PlaceOf | None) -> Place:
     """Return the place of the statement, else of the expression, that raised an error.
 
-    Every pass and printer holds the node it works on in a local variable. The innermost such
-    node in the traceback that has a place is taken. Return `fallback` if there is none.
+    Every pass and printer holds the node it works on in a local variable. Of the nodes in the
+    traceback that have a place, the innermost counts. Return `fallback` if there is none.
     """
     statements: list[Place] = []
     expression = fallback
@@ -137,7 +137,7 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
 
 
 def _is_close(name: str, other: str) -> bool:
-    """Tell whether at most one letter in three differs, in each part between underscores."""
+    """Tell whether at most one letter in three differs in each part between underscores."""
     words, others = name.split("_"), other.split("_")
     if len(words) != len(others):
         words, others = [name], [other]
@@ -151,14 +151,14 @@ def _edit_distance(name: str, other: str) -> int:
     Letters that differ in case only are equal.
     """
     name, other = name.lower(), other.lower()
-    before: list[int] = []
-    last = list(range(len(other) + 1))
+    row_before_last: list[int] = []
+    last_row = list(range(len(other) + 1))
     for i, letter in enumerate(name):
         row = [i + 1]
         for j, other_letter in enumerate(other):
-            best = min(row[j] + 1, last[j + 1] + 1, last[j] + (letter != other_letter))
+            best = min(row[j] + 1, last_row[j + 1] + 1, last_row[j] + (letter != other_letter))
             if i and j and letter == other[j - 1] and name[i - 1] == other_letter:
-                best = min(best, before[j - 1] + 1)
+                best = min(best, row_before_last[j - 1] + 1)
             row.append(best)
-        before, last = last, row
-    return last[-1]
+        row_before_last, last_row = last_row, row
+    return last_row[-1]

@@ -11,14 +11,13 @@ from optgen.ir.algorithm import Hyper
 from optgen.ir.matrix_axes import AxesError
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref, refs
 from optgen.ir.ops import FACTS, OPS
-from optgen.spec.constant_arithmetic import number as constant_number
-from optgen.spec.constant_arithmetic import value_of
+from optgen.spec.constant_arithmetic import constant_number, value_of
 from optgen.spec.errors import did_you_mean
 from optgen.spec.implications import implied, may_be_none
-from optgen.spec.literals import finite
+from optgen.spec.literals import compute_finite
 from optgen.spec.scope import Scope
 from optgen.spec.source import Source
-from optgen.spec.type_check import type_of, why_no_number
+from optgen.spec.type_check import type_of, why_not_a_number
 
 BINARY = {
     ast.Add: "+",
@@ -29,8 +28,8 @@ BINARY = {
     ast.Mod: "%",
     ast.MatMult: "@",
 }
-LARGEST_RULE = 3000
-"""The most names, numbers and ops in a rule: compile time grows faster than their number."""
+MAX_RULE_SIZE = 3000
+"""The largest number of names, numbers and ops in a rule. Compile time grows faster than it."""
 
 _COMPARE = {
     ast.Lt: "<",
@@ -54,12 +53,12 @@ _Side: TypeAlias = tuple[ast.expr, Expr]
 """One side of a comparison: its syntax tree, and its expression."""
 
 
-_NUMBERS = {"pi": math.pi, "tau": math.tau}
+_KNOWN_NUMBERS = {"pi": math.pi, "tau": math.tau}
 """Numbers that other languages know by name."""
 
 
 def _hint(node: ast.expr) -> str:
-    """Return a hint what to write instead of an expression that the language does not have."""
+    """Return a hint for an expression that the language does not have: a replacement."""
     if isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
         return f"write transpose({ast.unparse(node.value)})"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
@@ -85,8 +84,8 @@ class Expressions:
         return self._as_number(node, self.value(node))
 
     def _as_number(self, node: ast.expr, value: Expr) -> Expr:
-        """Return a value; raise a SpecError if it is no number and no tensor."""
-        wrong, hint = why_no_number(value, self.scope)
+        """Return the value; raise a SpecError if it is neither a number nor a tensor."""
+        wrong, hint = why_not_a_number(value, self.scope)
         if wrong:
             self.source.error(node, f"`{self.source.quote(node)}` {wrong}", hint)
         return self.not_none(node, value)
@@ -102,12 +101,12 @@ class Expressions:
     def value(self, node: ast.expr) -> Expr:
         """Read any expression. If it consists of constants, its value must be finite."""
         self.scope.size += 1
-        if self.scope.size > LARGEST_RULE:
-            message = f"the rule has more than {LARGEST_RULE:,} names, numbers and ops"
+        if self.scope.size > MAX_RULE_SIZE:
+            message = f"the rule has more than {MAX_RULE_SIZE:,} names, numbers and ops"
             hint = "each call of a helper counts; is it one algorithm?"
             self.source.error(node, message, hint)
         value = self._value(node)
-        finite(node, self.source, lambda: value_of(value))
+        compute_finite(node, self.source, lambda: value_of(value))
         return self._fitting(node, value)
 
     def _fitting(self, node: ast.expr, value: Expr) -> Expr:
@@ -122,7 +121,9 @@ class Expressions:
         place = self.source.place(node)
         match node:
             case ast.Constant(value=int() | float() as value):
-                return Const(finite(node, self.source, lambda: constant_number(value)), place)
+                return Const(
+                    compute_finite(node, self.source, lambda: constant_number(value)), place
+                )
             case ast.Constant(value=None):
                 return Const(None, place)
             case ast.Constant(value=str() as text):
@@ -171,13 +172,13 @@ class Expressions:
             self.source.error(node, "this condition is a constant", "leave it out")
         if type_of(value, self.scope) == "truth":
             return value
-        wrong, hint = why_no_number(value, self.scope)
+        wrong, hint = why_not_a_number(value, self.scope)
         if wrong:
             self.source.error(node, f"`{self.source.quote(node)}` {wrong}", hint)
         return self._truth(value)
 
     def _truth(self, value: Expr) -> Expr:
-        """Return the condition that a number is not None and not 0."""
+        """Return the condition that a number is neither None nor 0."""
         differs = Call("!=", (value, Const(0)), value.place)
         item = self._unpacked_item(value)
         match item:
@@ -189,11 +190,11 @@ class Expressions:
         return Call("truth", (value,), value.place) if isinstance(value, Ref) else differs
 
     def _unpacked_item(self, value: Expr) -> Expr:
-        """Return the tuple item that a name was unpacked from (a, b = eps), else the value."""
+        """Return the tuple item that a variable was unpacked from (a, b = eps); else the value."""
         return self.scope.items.get(value.name, value) if isinstance(value, Ref) else value
 
     def _short_circuited(self, logic: str, nodes: list[ast.expr]) -> list[Expr]:
-        """Read the operands of and/or; each may rely on the result of those before it."""
+        """Read the operands of and/or. Each operand may rely on the results of earlier ones."""
         known_before, conditions = self.scope.known_true, list[Expr]()
         for node in nodes:
             condition = self.condition(node)
@@ -238,6 +239,7 @@ class Expressions:
         return Call(comparison, (left[1], self._option(choice, *right)), place)
 
     def _is_none(self, node: ast.expr, side: Expr, place: Place, *, negated: bool) -> Expr:
+        """Return the test whether a hyperparameter, or an item of one, is None."""
         value = self._unpacked_item(side)
         owner = value.args[0] if isinstance(value, Call) and value.op == "item" else value
         hyper = self.scope.algorithm.hyper(owner.name) if isinstance(owner, Ref) else None
@@ -255,7 +257,7 @@ class Expressions:
         return hyper if hyper is not None and hyper.type == "choice" else None
 
     def _option(self, choice: Hyper, node: ast.expr, value: Expr) -> Expr:
-        """Return the right side of a comparison with a choice; it must be one of its strings."""
+        """Return the right side of a comparison with a choice: one of the choice's strings."""
         if not isinstance(value, Const) or value.value not in choice.choices:
             known = [f'"{c}"' for c in choice.choices if c is not None]
             hint = did_you_mean(self.source.quote(node), known, f"one of {', '.join(known)}")
@@ -264,8 +266,8 @@ class Expressions:
 
     def _name(self, node: ast.Name, name: str) -> Expr:
         scope = self.scope
-        if scope.renamed is not None and name in scope.renamed:  # inside a helper
-            return scope.renamed[name]
+        if scope.helper_values is not None and name in scope.helper_values:  # inside a helper
+            return scope.helper_values[name]
         if name in scope.constants:
             return self._constant(node, scope.constants[name])
         if scope.in_helper or name not in scope.kinds:
@@ -298,8 +300,9 @@ class Expressions:
         if name == "t" and algorithm.step is None and not algorithm.is_function:
             hint = "add the step count to the inputs: p, g, t, /"
             self.source.error(node, "unknown name `t`", hint)
-        if name in _NUMBERS:
-            hint = f"write it above the rule: {name.upper()} = {_NUMBERS[name]}, and read it"
+        if name in _KNOWN_NUMBERS:
+            value = _KNOWN_NUMBERS[name]
+            hint = f"write it above the rule: {name.upper()} = {value}, and read it"
             self.source.error(node, f"unknown name `{name}`", f"{hint} as {name.upper()}")
         same_cell = ", or put it into the same cell" if self.source.is_excerpt else ""
         otherwise = f"declare it in the signature or assign it{same_cell}"
@@ -331,7 +334,7 @@ class Expressions:
         )
 
     def check_exists(self, node: ast.expr, name: str) -> None:
-        """Check that a state with `when=` is read and written only where it exists."""
+        """Check that a state with `when=` is used only where it exists."""
         state = self.scope.algorithm.state(name)
         if state is None or not state.when or state.when in self.scope.known_true:
             return
@@ -353,6 +356,6 @@ class Expressions:
         if not kind.is_scalar:
             shared = [s.symbol for s in self.scope.algorithm.group_states()]
             read = [ref.name for ref in refs(condition) if ref.name in shared]
-            late = f"`{read[0]}`, a state of the group" if read else "the result of a reduction"
-            message = f"`if` on {late}, which is known too late"
+            value = f"`{read[0]}`, a state of the group" if read else "the result of a reduction"
+            message = f"`if` on {value}, which is known too late"
             self.source.error(node, message, "write where(condition, a, b)")

@@ -1,7 +1,8 @@
-"""Read extra inputs: names before `/` for tensors that `step` is handed, `h=given("hessian")`.
+"""Read extra inputs: tensors that `step` is handed, declared before `/` as `h=given("hessian")`.
 
-An extra input is a state that the rule only reads, and that lives for one step. If the rule calls
-`given(h)`, the state exists only if a flag is true, which each step sets for each parameter.
+In the IR, an extra input is a state that the rule only reads, and that lives for one step. If the
+rule calls `given(h)`, the state exists only if a flag is true. Each step sets the flag for each
+parameter.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _ARGUMENTS_OF_STEP = ("self", "closure", "grads")
 """Names of arguments that `step` has already."""
 
 
-def is_given(node: ast.expr | None) -> bool:
+def is_given_call(node: ast.expr | None) -> bool:
     """Tell whether a node is a call of `given`."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == GIVEN
 
@@ -33,7 +34,7 @@ def extra_inputs(
     constants: Mapping[str, Any],
 ) -> tuple[tuple[State, ...], tuple[Hyper, ...]]:
     """Return the extra inputs as states, and the flags that tell whether a step gets them."""
-    names = [a.arg for a in node.args.posonlyargs if is_given(defaults.get(a.arg))]
+    names = [a.arg for a in node.args.posonlyargs if is_given_call(defaults.get(a.arg))]
     tested = _tested_inputs(source, node, names)
     states: list[State] = []
     for name in names:
@@ -54,10 +55,10 @@ def extra_inputs(
 
 
 def _tested_inputs(source: Source, node: ast.FunctionDef, names: Iterable[str]) -> set[str]:
-    """Return the extra inputs for which the rule tests whether they are given."""
+    """Return the extra inputs on which the rule calls `given`."""
     tested = set()
     for call in (n for stmt in node.body for n in ast.walk(stmt) if isinstance(n, ast.Call)):
-        if not is_given(call):
+        if not is_given_call(call):
             continue
         match call:
             case ast.Call(args=[ast.Name(id=name)], keywords=[]) if name in names:
@@ -69,7 +70,7 @@ def _tested_inputs(source: Source, node: ast.FunctionDef, names: Iterable[str]) 
 
 
 def _key(source: Source, name: str, node: ast.Call, constants: Mapping[str, Any]) -> str:
-    """Return the name by which `step` takes an input."""
+    """Return the argument of `step` for an input."""
     example = f'{name}={GIVEN}("hessian"): optimizer.step(hessian=[…])'
     values = [literal(each, source, constants) for each in node.args]
     if node.keywords or len(values) != 1 or not isinstance(values[0], str):
@@ -87,8 +88,8 @@ def check_inputs(source: Source, algorithm: Algorithm, node: ast.FunctionDef) ->
     """Check the extra inputs of a rule, after its declarations have been read.
 
     Raises:
-        SpecError: a name that an input has in generated code is taken, the rule takes sparse
-            gradients, or a `require` asks for an input.
+        SpecError: another declaration has a name that an input needs in generated code, the rule
+            takes sparse gradients, or a `require` asks for an input.
     """
     arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
     keys = (state.key for state in algorithm.checkpoint_states())
@@ -110,7 +111,7 @@ def _check_requires(source: Source, node: ast.FunctionDef) -> None:
     for call in (n for stmt in node.body for n in ast.walk(stmt) if isinstance(n, ast.Call)):
         if isinstance(call.func, ast.Name) and call.func.id == "require":
             for inner in ast.walk(call):
-                if isinstance(inner, ast.Call) and is_given(inner):
+                if isinstance(inner, ast.Call) and is_given_call(inner):
                     message = "`require` is about what the constructor knows, not about a step"
                     hint = f"write it in the rule: if {source.quote(inner)}: …"
                     source.error(inner, message, hint)

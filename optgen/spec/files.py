@@ -11,7 +11,7 @@ from optgen.ir.nodes import Place
 from optgen.spec.errors import SpecError
 from optgen.spec.reserved_names import is_snake_case
 
-LARGEST = 200_000
+MAX_FILE_BYTES = 200_000
 """The largest size of a spec file, in bytes."""
 
 
@@ -26,9 +26,9 @@ def read_file(path: Path) -> str:
     if path.exists() and not path.is_file() and not path.is_dir():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     with path.open("rb") as file:
-        data = file.read(LARGEST + 1)
-    if len(data) > LARGEST:
-        message = f"this file has more than {LARGEST:,} bytes"
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        message = f"this file has more than {MAX_FILE_BYTES:,} bytes"
         raise SpecError(
             Place(str(path), 1, 1), message, "a spec is one function: is this a spec file?"
         )
@@ -47,7 +47,7 @@ def module_name(name: str) -> str:
 
 
 def catalogue_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the known module of a class or module name: GaLore and ga_lore are galore."""
+    """Return the known module that a class or module name means: GaLore and ga_lore mean galore."""
     return {each.replace("_", ""): each for each in known}.get(name.lower().replace("_", ""))
 
 

@@ -1,4 +1,4 @@
-"""Cut one function, with the constants and helpers that it uses, out of its file."""
+"""Extract the text of one function, with the constants and helpers that it uses, from its file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ Definition = ast.Assign | ast.FunctionDef
 def source_of_function(function: Callable[..., None]) -> tuple[str, int]:
     """Return the text of a function with the definitions it uses, and the text's first line number.
 
-    Lines in between that the function does not need become empty, so that no line changes its
-    number.
+    Other lines between them become empty, so that every line keeps its number.
 
     Raises:
         OSError: Python cannot find the text of the function.
     """
     block, first = inspect.getsourcelines(function)
-    if block[0][:1] in " \t":  # nested in another function: the file around it is no spec file
+    if block[0][:1] in " \t":  # nested in a function, so its file is no spec file
         return "".join(block), first
     lines, _ = inspect.findsource(function)
     try:
@@ -34,9 +33,9 @@ def source_of_function(function: Callable[..., None]) -> tuple[str, int]:
 
 
 def _needed(tree: ast.Module, first: int) -> list[Definition]:
-    """Return the programs of the function at a line, and all definitions that they need.
+    """Return the programs of the function at a line, and all definitions that are needed.
 
-    The function, its programs and needed definitions need each definition that they read.
+    A definition is needed if the function, one of its programs or a needed definition reads it.
     """
     known = dict(_definitions(tree))
     waiting = [n for n in tree.body if _first_line(n) <= first <= (n.end_lineno or 0)]

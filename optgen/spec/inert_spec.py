@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from optgen.ir.nodes import NOWHERE, Place
-from optgen.spec.declarations import Declared
+from optgen.spec.declarations import DeclarationToken
 from optgen.spec.errors import SpecError
 from optgen.spec.function_source import source_of_function
 
@@ -33,21 +33,21 @@ class Spec:
     file: str
     line: int
 
-    def train(self, function: Callable[..., None]) -> Declared:
+    def train(self, function: Callable[..., None]) -> DeclarationToken:
         """Mark a function of the same text as the program of the optimizer's `train()`.
 
         The function names the parameter and states before `/`, and hyperparameters after `*`.
         """
         return self._program("train", function)
 
-    def eval(self, function: Callable[..., None]) -> Declared:
+    def eval(self, function: Callable[..., None]) -> DeclarationToken:
         """Mark a function of the same text as the program of the optimizer's `eval()`.
 
         The function names the parameter and states before `/`, and hyperparameters after `*`.
         """
         return self._program("eval", function)
 
-    def _program(self, mode: str, function: Callable[..., None]) -> Declared:
+    def _program(self, mode: str, function: Callable[..., None]) -> DeclarationToken:
         """Return a token for a program. The text of the optimizer already contains the program.
 
         Raises:
@@ -63,7 +63,7 @@ class Spec:
                 f"write it below `{self.name}`, in the same file or cell",
                 "\n" * (program.line - 1) + program.source,
             )
-        return Declared(mode, (self.name, function.__name__), ())
+        return DeclarationToken(mode, (self.name, function.__name__), ())
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
         """Raise a TypeError: a spec never runs. `optgen.load` makes a class of it."""
@@ -92,11 +92,11 @@ class Modifier:
         """The modifier's name."""
         return self.spec.name
 
-    def train(self, function: Callable[..., None]) -> Declared:
+    def train(self, function: Callable[..., None]) -> DeclarationToken:
         """Mark a function of the same text as a program of the composition's `train()`."""
         return self.spec.train(function)
 
-    def eval(self, function: Callable[..., None]) -> Declared:
+    def eval(self, function: Callable[..., None]) -> DeclarationToken:
         """Mark a function of the same text as a program of the composition's `eval()`."""
         return self.spec.eval(function)
 

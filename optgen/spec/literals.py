@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from optgen.spec.constant_arithmetic import compute, is_real, number
+from optgen.spec.constant_arithmetic import compute, constant_number, is_real
 from optgen.spec.errors import did_you_mean
 from optgen.spec.source import Source
 
@@ -29,7 +29,7 @@ def literal(node: ast.expr, source: Source, constants: Mapping[str, Any]) -> Any
         case ast.Constant(value=bool() | str() | None as value):
             return value
         case ast.Constant(value=int() | float() as value):
-            return finite(node, source, lambda: number(value))
+            return compute_finite(node, source, lambda: constant_number(value))
         case ast.UnaryOp(op=ast.UAdd(), operand=operand):
             return literal(operand, source, constants)
         case ast.Tuple(elts=items) | ast.List(elts=items):
@@ -51,13 +51,13 @@ def literal(node: ast.expr, source: Source, constants: Mapping[str, Any]) -> Any
 def _apply(node: ast.expr, source: Source, operation: type[ast.AST], *values: Any) -> Any:
     if not all(map(is_real, values)):
         source.error(node, "a declaration computes with numbers only", "write the value itself")
-    return finite(node, source, lambda: compute(_ARITHMETIC[operation], *values))
+    return compute_finite(node, source, lambda: compute(_ARITHMETIC[operation], *values))
 
 
-def finite(node: ast.expr, source: Source, value: Callable[[], T]) -> T:
-    """Compute and return a value; if it is not a finite number, raise a SpecError at a node."""
+def compute_finite(node: ast.expr, source: Source, compute_value: Callable[[], T]) -> T:
+    """Return the computed value; raise a SpecError at a node if it is not a finite number."""
     try:
-        return value()
+        return compute_value()
     except (ArithmeticError, ValueError) as error:
         hint = "write a number that Python can compute and float64 can hold"
         source.error(node, f"`{source.quote(node)}` has no value: {error.args[-1]}", hint)
@@ -98,9 +98,9 @@ def options(
         if name is None:
             source.error(keyword.value, "`**` is not allowed here", "write each option out")
         if name not in allowed:
-            all_of_them = f"options: {', '.join(allowed) or 'none'}"
+            listed = f"options: {', '.join(allowed) or 'none'}"
             close = did_you_mean(name, allowed)
-            hint = f"{close} {all_of_them}" if close else all_of_them
+            hint = f"{close} {listed}" if close else listed
             source.error(keyword, f"unknown option `{name}`", hint)
         value = literal(keyword.value, source, constants)
         if not allowed[name].accepts(value):

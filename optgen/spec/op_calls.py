@@ -30,7 +30,7 @@ from optgen.spec.unsupported_ops import UNSUPPORTED
 from optgen.spec.wide_reductions import is_wide_call, read_wide_reduction
 
 _MATRICES = tuple(axes for axes in SHAPES if "1" not in (height(axes), width(axes)))
-"""Axes of matrices, without numbers per row, column or matrix."""
+"""Axes whose matrices have more than one row and column."""
 
 
 class OpCalls(Expressions):
@@ -39,12 +39,12 @@ class OpCalls(Expressions):
     def inline(self, node: ast.Call, name: str) -> Expr:
         raise NotImplementedError
 
-    def named(self, name: str, value: Expr) -> Ref:
-        """Assign a value to a new variable, `name` or `name` with a number; return the variable.
+    def new_variable(self, name: str, value: Expr) -> Ref:
+        """Assign a value to a new variable, so that it is computed once; return the variable.
 
-        The statement is appended at the current point, so the value is computed once.
+        The variable has the name `name`, or `name` with a number.
         """
-        variable, kind = self.scope.unused(name), self.scope.kind(value)
+        variable, kind = self.scope.unused_name(name), self.scope.kind(value)
         self.scope.out.append(Assign(Ref(variable), value, (), value.place))
         self.scope.kinds[variable] = kind
         self.scope.axes[variable] = kind.axes
@@ -75,13 +75,13 @@ class OpCalls(Expressions):
         return self._op(node, name)
 
     def _form(self, name: str) -> str:
-        """Return a call of an op with the names of its arguments, for hints."""
+        """Return the text of a call of an op with the names of its arguments, for hints."""
         names = list(inspect.signature(getattr(op_stubs, name)).parameters)[: written_arity(name)]
         names = [self.scope.algorithm.param] if name in PROPERTIES else names
         return f"{name}({', '.join(names)})"
 
     def _refuse_function(self, node: ast.Call, name: str) -> NoReturn:
-        """Raise the error for an unknown function, with a suggestion."""
+        """Raise the SpecError for an unknown function, with a suggestion."""
         functions = f"functions: {', '.join(CALLABLE_OPS)}"
         if name in UNSUPPORTED:
             hint = UNSUPPORTED[name] or functions
@@ -194,7 +194,7 @@ class OpCalls(Expressions):
             self.source.error(node, message, hint)
 
     def _mask(self, node: ast.expr) -> Expr:
-        """Read the condition of a `where`: a comparison, since no op tests a tensor for truth."""
+        """Read the condition of a `where`. It is a comparison: no op tests a tensor for truth."""
         condition = self.condition(node)
         if isinstance(condition, Call) and condition.op == "truth":
             hint = f"write {self.source.quote(node)} != 0"
@@ -213,7 +213,7 @@ class OpCalls(Expressions):
     def _given(self, node: ast.Call) -> Expr:
         """Read a test whether a step was handed an extra input."""
         states = [self.scope.algorithm.state(a.id) for a in node.args if isinstance(a, ast.Name)]
-        if self.scope.renamed is None and states and states[0] is not None and states[0].when:
+        if self.scope.helper_values is None and states and states[0] is not None and states[0].when:
             return Ref(states[0].when, 0, self.source.place(node))
         message = "`given` takes an extra input, and stands in the rule itself"
         hint = 'declare it before `/`: h=given("hessian"); a helper takes it as an argument'
@@ -223,7 +223,7 @@ class OpCalls(Expressions):
         """Read a test whether a state was created in this step."""
         match node.args[0]:
             case ast.Name(id=name):
-                value = (self.scope.renamed or {}).get(name, Ref(name))
+                value = (self.scope.helper_values or {}).get(name, Ref(name))
                 state = self.scope.algorithm.state(value.name) if isinstance(value, Ref) else None
                 if isinstance(value, Ref) and state is not None and not state.given:
                     self.check_exists(node.args[0], value.name)

@@ -1,4 +1,4 @@
-"""Define the functions of the spec language for import. They refuse to run: a spec is read."""
+"""Define the functions of the spec language, for import only. A call raises a TypeError."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def require(condition: Any, message: str) -> None:
 
 
 def fresh(state: Any) -> Any:
-    """Tell whether a state was created in this step, the parameter's first with a gradient."""
+    """Tell whether this step created a state, as the first with a gradient for the parameter."""
     _refuse("fresh")
 
 
@@ -110,7 +110,7 @@ def random(seed: Any, stream: Any) -> Any:
 
 
 def random16(seed: Any, stream: Any) -> Any:
-    """Return a random number in [0, 1) of 16 bits, for rounding; it costs less than `random`'s."""
+    """Return a random number in [0, 1) of 16 bits, for rounding. It costs less than `random`."""
     _refuse("random16")
 
 
@@ -260,8 +260,8 @@ def orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
     Args:
         x: a tensor of matrices, in its last two axes.
         coefficients: a hyperparameter of three numbers a, b, c. An iteration maps y to
-            a y + b y y' y + c y y' y y' y, starting from y = x / norm(x). Or of three numbers for
-            each iteration in turn; the last three hold for all later ones.
+            a y + b y y' y + c y y' y y' y, starting from y = x / norm(x). A longer tuple has three
+            numbers for each iteration in turn, and all later iterations use the last three.
         steps: the number of iterations.
         eps: the smallest norm to divide by.
     """
@@ -339,8 +339,8 @@ def gaussian(x: Any, seed: Any, stream: Any) -> Any:
 
     Args:
         x: a matrix, such as a state. Only its shape counts.
-        seed: a whole number, best a hyperparameter.
-        stream: a whole number, best a scalar state that begins as "index": then parameters draw
+        seed: a whole number, usually a hyperparameter.
+        stream: a whole number, usually a scalar state that begins as "index": then parameters draw
             different numbers.
     """
     _refuse("gaussian")

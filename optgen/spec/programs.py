@@ -1,4 +1,4 @@
-"""Read the programs of an optimizer: functions below it, decorated with its name and a mode."""
+"""Read programs: functions below an optimizer, decorated with its name and a mode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from optgen.spec.source import Source
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 MODE_KEY = "train_mode"
-"""The key of a param group that holds the mode."""
+"""The key of the mode in a param group."""
 
 
 def is_program(node: ast.FunctionDef, specs: Container[str]) -> bool:
@@ -30,7 +30,7 @@ def is_program(node: ast.FunctionDef, specs: Container[str]) -> bool:
     return False
 
 
-def names_in(programs: Iterable[ast.FunctionDef], optimizer: str) -> set[str]:
+def names_read_by(programs: Iterable[ast.FunctionDef], optimizer: str) -> set[str]:
     """Return the states and hyperparameters of an optimizer that its programs take."""
     return {
         argument.arg
@@ -41,6 +41,7 @@ def names_in(programs: Iterable[ast.FunctionDef], optimizer: str) -> set[str]:
 
 
 def _attribute(decorator: ast.expr) -> ast.expr:
+    """Return a decorator without its call: of `@f(x)` and of `@f`, return `f`."""
     return decorator.func if isinstance(decorator, ast.Call) else decorator
 
 
@@ -58,7 +59,7 @@ def with_programs(
     """
     programs: dict[str, dict[Mode, ModeProgram]] = {a.name: {} for a in algorithms}
     for node in nodes:
-        optimizer, mode = _decorated(source, node, algorithms)
+        optimizer, mode = _optimizer_and_mode(source, node, algorithms)
         if mode in programs[optimizer.name]:
             other = programs[optimizer.name][mode].function
             message = f"`{optimizer.name}` has two programs for {mode}"
@@ -78,15 +79,15 @@ def _complete(
         message = f"`{optimizer.name}` has a program for {program.mode}, but none for {mode}"
         hint = f"@{optimizer.name}.{mode}: it undoes `{program.function.name}`"
         source.error_at(program.function.place, message, hint)
-    kept = {hyper.name: hyper.place for hyper in optimizer.hypers}
-    kept |= {state.key: state.place for state in optimizer.group_states()}
-    if programs and MODE_KEY in kept:
+    group_keys = {hyper.name: hyper.place for hyper in optimizer.hypers}
+    group_keys |= {state.key: state.place for state in optimizer.group_states()}
+    if programs and MODE_KEY in group_keys:
         message = f"`{MODE_KEY}` is the key of the mode in the param groups"
-        source.error_at(kept[MODE_KEY], message, "choose another name")
+        source.error_at(group_keys[MODE_KEY], message, "choose another name")
     return replace(optimizer, programs=tuple(programs[mode] for mode in MODES if mode in programs))
 
 
-def _decorated(
+def _optimizer_and_mode(
     source: Source, node: ast.FunctionDef, algorithms: Sequence[Algorithm]
 ) -> tuple[Algorithm, Mode]:
     """Return the optimizer and the mode that a program's decorator names."""
@@ -134,8 +135,8 @@ class _Reader:
     ) -> Algorithm:
         """Return the program as a function over lists, after all checks.
 
-        Such a function needs a list that it only reads. If the program writes all of its lists, a
-        copy of the first one is added for this.
+        A function over lists needs a list that it only reads. If the program writes all of its
+        lists, a copy of the first list is added as one that it only reads.
         """
         if not is_snake_case(self.node.name):
             message = f"`{self.node.name}` is a function, so its name must be in snake_case"
@@ -145,22 +146,22 @@ class _Reader:
         lists = tuple(map(self._list, self.node.args.posonlyargs))
         hypers = tuple(map(self._hyper, self.node.args.kwonlyargs))
         self._check_body()
-        declared, copied = self._declared(lists, hypers)
+        declared, added_copy = self._declared(lists, hypers)
         function, scope = read_rule(self.source, declared, self.node, constants, helpers)
         self._check_rule(function, scope)
-        restored = tuple(Assign(Ref(declared.param), Ref(name)) for name in copied)
-        return replace(function, rule=(*restored, *function.rule))
+        reads = tuple(Assign(Ref(declared.param), Ref(name)) for name in added_copy)
+        return replace(function, rule=(*reads, *function.rule))
 
     def _declared(
         self, lists: tuple[str, ...], hypers: tuple[Hyper, ...]
     ) -> tuple[Algorithm, tuple[str, ...]]:
-        """Return the function without its rule, and a tuple of the added copy's name, if any."""
+        """Return the function without its rule, and a tuple with the added copy's name, if any."""
         written = {n.id for n in ast.walk(self.node) if _is_stored(n)}
         names = {self.optimizer.param, *(s.symbol for s in self.optimizer.states)}
-        copied = () if set(lists) - written else (free_name(f"{lists[0]}_before", names),)
+        added_copy = () if set(lists) - written else (free_name(f"{lists[0]}_before", names),)
         param, grad, others = (
-            (lists[0], copied[0], dict.fromkeys(lists[1:], True))
-            if copied
+            (lists[0], added_copy[0], dict.fromkeys(lists[1:], True))
+            if added_copy
             else list_roles(self.source, self.node, lists)
         )
         function = Algorithm(
@@ -174,11 +175,11 @@ class _Reader:
             param=param,
             grad=grad,
             step=None,
-            lists=(*lists, *copied),
-            source=self.source.whole,
+            lists=(*lists, *added_copy),
+            source=self.source.padded_text,
             place=self.source.place(self.node),
         )
-        return function, copied
+        return function, added_copy
 
     def _default_doc(self) -> str:
         return f"Update parameters as `{self.optimizer.name}.{self.mode}` does."
@@ -203,7 +204,7 @@ class _Reader:
             error(self.node, message, example)
 
     def _list(self, argument: ast.arg) -> str:
-        """Return the name of a list, after checking that the optimizer has it for every element."""
+        """Return the name of a list: of the parameter, or of a state of the parameter's shape."""
         name, optimizer = argument.arg, self.optimizer
         if name in (optimizer.grad, optimizer.step):
             what = "gradient" if name == optimizer.grad else "step count"
@@ -246,7 +247,7 @@ class _Reader:
         return State(symbol, state.key, dtype=state.dtype, written=written)
 
     def _check_body(self) -> None:
-        """Refuse words that mean nothing between steps, or need a whole parameter."""
+        """Refuse words that are about a step or a constructor, or that need a whole parameter."""
         for statement in self.node.body:
             for node in ast.walk(statement):
                 if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):

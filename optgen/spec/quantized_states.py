@@ -20,8 +20,8 @@ QUANTIZED_OPTIONS = {
 }
 
 
-def check_declaration(source: Source, node: ast.Call, options: Mapping[str, Any]) -> None:
-    """Check that a state of 8 bits has the parameter's shape, and that others lack its options."""
+def check_quantized_options(source: Source, node: ast.Call, options: Mapping[str, Any]) -> None:
+    """Check that a state of 8 bits has the parameter's shape, and other states lack its options."""
     if options.get("dtype") != QUANTIZED:
         for option in node.keywords:
             if option.arg in QUANTIZED_OPTIONS:
@@ -36,7 +36,7 @@ def check_declaration(source: Source, node: ast.Call, options: Mapping[str, Any]
         )
 
 
-def check_quantized(source: Source, algorithm: Algorithm) -> None:
+def check_quantized_rule(source: Source, algorithm: Algorithm) -> None:
     """Check that a rule with states of 8 bits takes no sparse gradients: rows share blocks."""
     for state in algorithm.states:
         if state.dtype == QUANTIZED and algorithm.gradient != "dense":

@@ -1,4 +1,4 @@
-"""Read calls of `random(seed, stream)`, and number them."""
+"""Read calls that draw random numbers, such as `random(seed, stream)`, and number them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from optgen.ir.random_numbers import SEEDS
 if TYPE_CHECKING:
     from optgen.spec.expressions import Expressions
 
-_MOST_CALLS = 256  # eight bits of the generator's key hold the number of the call
+_MAX_CALLS = 256  # eight bits of the generator's key hold the number of the call
 
 
 def read_random_call(reader: Expressions, node: ast.Call, name: str) -> Expr:
-    """Read a call of `random`, and add the step count and the number of the call in the rule."""
+    """Read a call of `random` or `random16`, and add the step count and the number of the call."""
     algorithm, scope = reader.scope.algorithm, reader.scope
     if algorithm.is_function:
         hint = f"only a rule of an @optimizer may call {name}"
@@ -55,13 +55,13 @@ def keys_of_draw(
     if algorithm.step is None:
         hint = "add the step count to the inputs: p, g, t, /"
         reader.source.error(node, f"`{name}` needs the step count", hint)
-    if scope.draws == _MOST_CALLS:
-        message = f"more than {_MOST_CALLS} calls of `{name}`"
+    if scope.draw_count == _MAX_CALLS:
+        message = f"more than {_MAX_CALLS} calls of `{name}`"
         reader.source.error(node, message, "draw once, and scale")
     step = Ref(algorithm.step, 0, reader.source.place(node))
     scope.read.add(algorithm.step)
-    scope.draws += 1
-    return (*map(_as_key, numbers), step, Const(scope.draws - 1))
+    scope.draw_count += 1
+    return (*map(_as_key, numbers), step, Const(scope.draw_count - 1))
 
 
 def _as_key(number: Expr) -> Expr:
@@ -72,7 +72,7 @@ def _as_key(number: Expr) -> Expr:
 def number_calls(rule: Program) -> Program:
     """Return the rule with its draws numbered from 0, in the order of their appearance.
 
-    The reader numbers draws as it reads them, so draws that it leaves out of the rule leave gaps.
+    The reader has numbered draws as it read them. Draws that it left out of the rule leave gaps.
     """
     old_numbers = (
         node.args[-1]

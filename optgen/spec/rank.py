@@ -1,4 +1,4 @@
-"""Check the hyperparameter `rank`, which is a size of thin matrices."""
+"""Check the hyperparameter `rank`, a size of thin matrices, and read it in calls."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _HINT = "declare rank=hyper(128, ge=1)"
 
 
 def check_rank(source: Source, algorithm: Algorithm) -> None:
-    """Check that a rule with matrices of the rank declares it as a whole number, at least 1.
+    """Check that a rule with matrices of the rank declares `rank`, a whole number of at least 1.
 
     Raises:
-        SpecError: the rule has no such hyperparameter, or one that is no such number.
+        SpecError: the rule has no such hyperparameter, or declares it otherwise.
     """
     for state in algorithm.matrix_states():
         if RANK in state.shape and algorithm.hyper(RANK) is None:

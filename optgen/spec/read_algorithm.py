@@ -19,7 +19,7 @@ from optgen.spec.elementwise_functions import (
 )
 from optgen.spec.extra_inputs import check_inputs
 from optgen.spec.literals import BOOLEAN, STRINGS, TEXT, Option, one_of, options
-from optgen.spec.quantized_states import check_quantized
+from optgen.spec.quantized_states import check_quantized_rule
 from optgen.spec.random_calls import number_calls
 from optgen.spec.rank import check_rank
 from optgen.spec.require_conditions import check_defaults, read_require, split_requires
@@ -36,7 +36,7 @@ from optgen.spec.semantic_checks import (
 from optgen.spec.signature import Signature
 from optgen.spec.source import Source
 from optgen.spec.statements import Statements
-from optgen.spec.wide_reductions import check_shared
+from optgen.spec.wide_reductions import check_shared_values
 
 _OPTIONS = {
     "paper": Option(lambda v: isinstance(v, str) and not re.search(r'[\s"\\]', v), "a URL"),
@@ -57,11 +57,11 @@ def read_algorithm(
     node: ast.FunctionDef,
     constants: Mapping[str, Any],
     helpers: Mapping[str, ast.FunctionDef],
-    read_elsewhere: Collection[str] = (),
+    read_by_programs: Collection[str] = (),
 ) -> Algorithm:
     """Return the algorithm that a decorated function of a file declares, after all checks.
 
-    `read_elsewhere` has the names that programs read. The rule need not read them.
+    The rule need not read the names in `read_by_programs`, which programs read.
 
     Raises:
         SpecError: the first mistake in the function.
@@ -74,24 +74,24 @@ def read_algorithm(
     check_orders(source, algorithm, node)
     check_inputs(source, algorithm, node)
     while True:  # until every scalar state that is computed from a reduction is on the device
-        with_rule, scope = read_rule(source, algorithm, node, constants, helpers, read_elsewhere)
-        fed = scope.fed_by_reductions
-        if fed <= {state.symbol for state in algorithm.device_scalars()}:
+        with_rule, scope = read_rule(source, algorithm, node, constants, helpers, read_by_programs)
+        from_reductions = scope.scalars_from_reductions
+        if from_reductions <= {state.symbol for state in algorithm.device_scalars()}:
             break
-        algorithm = _on_device(algorithm, fed)  # other states may be computed from these
+        algorithm = _on_device(algorithm, from_reductions)  # other states may depend on these
     if with_rule.is_function:
         check_function(source, with_rule, scope, node)
         check_elementwise(source, with_rule)
     check_gradient(source, with_rule, node)
     check_device_scalars(source, with_rule)
-    check_shared(source, with_rule)
-    check_quantized(source, with_rule)
+    check_shared_values(source, with_rule)
+    check_quantized_rule(source, with_rule)
     return with_rule if with_rule.is_function else _mark_written_states(with_rule, scope)
 
 
-def _on_device(algorithm: Algorithm, fed: Collection[str]) -> Algorithm:
+def _on_device(algorithm: Algorithm, symbols: Collection[str]) -> Algorithm:
     """Return the algorithm with these scalar states on the device."""
-    states = (replace(s, on_device=s.on_device or s.symbol in fed) for s in algorithm.states)
+    states = (replace(s, on_device=s.on_device or s.symbol in symbols) for s in algorithm.states)
     return replace(algorithm, states=tuple(states))
 
 
@@ -101,14 +101,14 @@ def read_rule(
     node: ast.FunctionDef,
     constants: Mapping[str, Any],
     helpers: Mapping[str, ast.FunctionDef],
-    read_elsewhere: Collection[str] = (),
+    read_by_programs: Collection[str] = (),
 ) -> tuple[Algorithm, Scope]:
     """Return a declared algorithm with its rule and its requirements, and the rule's scope."""
-    scope = Scope(algorithm, constants, helpers, read=set(read_elsewhere))
+    scope = Scope(algorithm, constants, helpers, read=set(read_by_programs))
     reader = Statements(source, scope)
     body, required = split_requires(node.body)
     requires = tuple(read_require(reader, call) for call in required)
-    check_defaults(requires, algorithm.hypers, source.whole)
+    check_defaults(requires, algorithm.hypers, source.padded_text)
     check_shapes(source, algorithm, scope.known_true)
     rule = number_calls(reader.rule(body))
     algorithm = replace(algorithm, rule=rule, requires=requires)
@@ -118,7 +118,7 @@ def read_rule(
 
 
 def _mark_written_states(algorithm: Algorithm, scope: Scope) -> Algorithm:
-    """Return the algorithm with `written` set to whether a statement writes the state."""
+    """Return the algorithm with `written` set on the states that a statement writes, else unset."""
     states = (replace(s, written=s.symbol in scope.written) for s in algorithm.states)
     return replace(algorithm, states=tuple(states))
 
@@ -143,7 +143,7 @@ def _declared(
         doc=ast.get_docstring(node) or "",
         hypers=(*signature.hypers(), *flags),
         rule=(),
-        source=source.whole,
+        source=source.padded_text,
         place=source.place(node),
         **declared,
     )

@@ -14,7 +14,7 @@ from optgen.spec.errors import SpecError, did_you_mean, located_errors
 from optgen.spec.files import module_name, read_file
 from optgen.spec.inert_spec import Spec
 from optgen.spec.literals import literal
-from optgen.spec.programs import is_program, names_in, with_programs
+from optgen.spec.programs import is_program, names_read_by, with_programs
 from optgen.spec.read_algorithm import read_algorithm
 from optgen.spec.reserved_names import DECLARATIONS, SHADOWABLE, why_taken, why_taken_as_spec_name
 from optgen.spec.source import Source
@@ -64,7 +64,7 @@ def read_specs(paths: Iterable[Path]) -> tuple[Algorithm, ...]:
 
 def _read(source: Source, module: str) -> tuple[Algorithm, ...]:
     first = Place(source.file, source.first_line, 1)
-    with located_errors(first, source.whole, source.place):
+    with located_errors(first, source.padded_text, source.place):
         return _read_tree(source, module, source.parse())
 
 
@@ -77,7 +77,7 @@ def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm
     known = {node.name for node in decorated}
     programs = [node for node in decorated if is_program(node, known)]
     algorithms = [
-        read_algorithm(source, module, node, constants, helpers, names_in(programs, node.name))
+        read_algorithm(source, module, node, constants, helpers, names_read_by(programs, node.name))
         for node in decorated
         if node not in programs
     ]

@@ -1,4 +1,4 @@
-"""Decide which names a spec may not use because the language or the generated code uses them."""
+"""Tell which names a spec may not use, because the language or generated code uses them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHADOWABLE = frozenset(OPS).difference(ELEMENTWISE_OPS, FACTS, WIDE_OPS) | SHADO
 """Ops whose names a spec may use for its own values if it does not call the op: `norm`, `sin`."""
 
 GENERATED_MODULES = ("forloop", "foreach", "fused_cpu", "fused_triton")
-"""Generated modules. A class or function of the same name would be replaced in the package."""
+"""Generated modules. In the package, a module replaces a class or function of the same name."""
 
 DECLARATIONS = (
     "optimizer",

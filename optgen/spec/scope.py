@@ -1,4 +1,4 @@
-"""Keep track of what names mean while a rule is read."""
+"""Keep track of the names that a rule may read, and of their kinds, while it is read."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ class Scope:
     * `locals`: the author's own variables, with the place of the first assignment.
     * `booleans`: the variables that are true or false.
     * `axes`: the axes of every name ever assigned.
-    * `items`: the variables unpacked from a tuple, with the item each stands for.
-    * `renamed`: while a helper is inlined, the expressions of its names; else None.
+    * `items`: for each variable unpacked from a tuple, the item of the tuple.
+    * `helper_values`: while a helper is inlined, the expression that each of its names stands for;
+      else None.
     * `inlining`: the helpers that are being inlined, outermost first.
     * `rule_names`: all names in the rule's text. An inlined name may not collide with them.
     * `known_true`: conditions that hold in the current branch, as `implied` returns them:
       "amsgrad", "not amsgrad", "factored", "eps[0] is given".
     * `out`: the statements read so far, in the current branch.
-    * `fed_by_reductions`: the scalar states that get a value from a reduction.
+    * `scalars_from_reductions`: the scalar states that are computed from a reduction.
     * `size`: the number of names, numbers and ops read so far.
-    * `draws`: the number of calls read so far that draw random numbers.
+    * `draw_count`: the number of calls read so far that draw random numbers.
     """
 
     algorithm: Algorithm
@@ -46,14 +47,14 @@ class Scope:
     booleans: set[str] = field(default_factory=set)
     axes: dict[str, Axes] = field(default_factory=dict)
     items: dict[str, Expr] = field(default_factory=dict)
-    renamed: dict[str, Expr] | None = None
+    helper_values: dict[str, Expr] | None = None
     inlining: tuple[str, ...] = ()
     rule_names: frozenset[str] = frozenset()
     known_true: frozenset[str] = frozenset()
     out: list[Stmt] = field(default_factory=list)
-    fed_by_reductions: set[str] = field(default_factory=set)
+    scalars_from_reductions: set[str] = field(default_factory=set)
     size: int = 0
-    draws: int = 0
+    draw_count: int = 0
 
     def __post_init__(self) -> None:
         self.kinds.update(declared_kinds(self.algorithm))
@@ -62,7 +63,7 @@ class Scope:
     @property
     def in_helper(self) -> bool:
         """Tell whether a helper is being inlined."""
-        return self.renamed is not None
+        return self.helper_values is not None
 
     def kind(self, expr: Expr) -> Kind:
         """Return the kind of an expression at the current point."""
@@ -70,10 +71,10 @@ class Scope:
 
     def visible_names(self) -> Iterator[str]:
         """Yield every name that a rule or a helper may read at this point, for hints."""
-        yield from self.kinds if self.renamed is None else self.renamed
+        yield from self.kinds if self.helper_values is None else self.helper_values
         yield from self.constants
 
-    def unused(self, name: str) -> str:
+    def unused_name(self, name: str) -> str:
         """Return the name itself if it is free, else the name with the first free number."""
         taken = {*self.axes, *self.constants, *self.rule_names}
         candidates = (name if n == 1 else f"{name}{n}" for n in range(1, len(taken) + 2))
@@ -81,7 +82,7 @@ class Scope:
 
     @contextmanager
     def branch(self, truths: frozenset[str]) -> Iterator[list[Stmt]]:
-        """Collect the statements of one branch in a list of its own; `truths` hold in it."""
+        """Collect the statements of one branch in a new list. In the branch, `truths` are known."""
         outer, self.out = self.out, []
         before, self.known_true = self.known_true, self.known_true | truths
         try:

@@ -123,7 +123,7 @@ def _writes(program: Program, fact: str, holds: bool, stored: Collection[str]) -
 
 
 def _known_value(condition: Expr, fact: str, holds: bool) -> bool | None:
-    """Return the value of a condition given the answer to a fact; None if it is still open."""
+    """Return the value of a condition, given the answer to a fact; None if it is still unknown."""
     match condition:
         case Call(op, _) if op == fact:
             return holds
@@ -142,15 +142,15 @@ def _known_value(condition: Expr, fact: str, holds: bool) -> bool | None:
 def check_orders(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
     """Check that `keywords` and `group` name every hyperparameter once, and nothing else."""
     if algorithm.base is None:  # else the base declares some of the hyperparameters
-        wrong = order_error(algorithm, [h for h in algorithm.hypers if not h.given])
-        if wrong:
-            source.error(node.decorator_list[0], *wrong)
+        error = order_error(algorithm, [h for h in algorithm.hypers if not h.given])
+        if error:
+            source.error(node.decorator_list[0], *error)
 
 
 def check_rule(
     source: Source, algorithm: Algorithm, scope: Scope, node: ast.FunctionDef, rule: Program
 ) -> None:
-    """Check that a rule uses all that is declared, and that a derived spec has no rule."""
+    """Check that a rule uses everything declared, and that a derived spec has no rule."""
     if algorithm.base is not None:
         if rule or algorithm.states:
             source.error(
@@ -175,10 +175,10 @@ def check_rule(
 
 
 def _check_states_used(source: Source, algorithm: Algorithm, scope: Scope) -> None:
-    """Check that a rule uses all states and extra inputs, and writes what begins as a number.
+    """Check that a rule uses all states and extra inputs, and writes states that begin as a number.
 
-    A state of the group need not be read, since users read it in the group. Neither need a copy of
-    the parameter, such as one of another dtype that a forward pass reads.
+    The rule need not read a state of the group, since users read it there. Neither need it read a
+    copy of the parameter, such as one in another dtype for the forward pass.
     """
     for state in algorithm.states:
         if state.symbol not in scope.read | scope.written:
@@ -227,7 +227,9 @@ def check_gradient(source: Source, algorithm: Algorithm, node: ast.FunctionDef) 
         hint = "a sparse gradient holds only some rows: leave gradient= out"
         source.error(node.decorator_list[0], message, hint)
     declarations: tuple[State | Hyper, ...] = (*algorithm.states, *algorithm.hypers)
-    for declared in declarations if algorithm.base is None else ():
-        if not declared.rows and algorithm.gradient == "dense":
+    for declaration in declarations if algorithm.base is None else ():
+        if not declaration.rows and algorithm.gradient == "dense":
             message = "`rows=False` in a rule that takes no sparse gradients"
-            source.error_at(declared.place, message, '@optimizer(gradient="rows"), or leave it out')
+            source.error_at(
+                declaration.place, message, '@optimizer(gradient="rows"), or leave it out'
+            )

@@ -1,4 +1,4 @@
-"""Read the signature of a spec: inputs before `/`, states before `*`, hyperparameters after it."""
+"""Read the signature of a spec: inputs before `/`, then states, and hyperparameters after `*`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from optgen.ir.algorithm import (
     State,
 )
 from optgen.spec.constant_arithmetic import is_real
-from optgen.spec.extra_inputs import extra_inputs, is_given
+from optgen.spec.extra_inputs import extra_inputs, is_given_call
 from optgen.spec.literals import BOOLEAN, NUMBER, TEXT, Option, literal, one_of, options
-from optgen.spec.quantized_states import QUANTIZED_OPTIONS, check_declaration
+from optgen.spec.quantized_states import QUANTIZED_OPTIONS, check_quantized_options
 from optgen.spec.reserved_names import (
     GROUP_OPTIONS,
     TORCH_GROUP_KEYS,
@@ -87,7 +87,9 @@ class Signature:
     def inputs(self) -> tuple[str, str, str | None]:
         """Return the names of the parameter, the gradient, and the step count (or None)."""
         defaults = self._defaults()
-        names = [a.arg for a in self.node.args.posonlyargs if not is_given(defaults.get(a.arg))]
+        names = [
+            a.arg for a in self.node.args.posonlyargs if not is_given_call(defaults.get(a.arg))
+        ]
         if len(names) not in (2, 3):
             self.source.error(
                 self.node,
@@ -161,7 +163,7 @@ class Signature:
             self.source.error(
                 node, "a state needs its checkpoint key", f'{symbol}=state("exp_avg")'
             )
-        check_declaration(self.source, node, options)
+        check_quantized_options(self.source, node, options)
         if options.get("shape") == "group":
             options |= {"shape": "scalar", "on_device": True, "of_group": True}
         dtype = self._dtype(node, options.pop("dtype", None), options.get("shape") == "scalar")

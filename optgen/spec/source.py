@@ -15,17 +15,17 @@ from optgen.ir.nodes import Place
 from optgen.spec.errors import SpecError
 from optgen.spec.forbidden_characters import described, first_forbidden
 
-DEEPEST = 100
-"""The deepest nesting of expressions and branches. Each term of a sum is one level."""
+MAX_DEPTH = 100
+"""The deepest nesting of expressions and branches allowed. Each term of a sum is one level."""
 
 
 @dataclass(frozen=True)
 class Source:
     """The text of a spec, and its file name for errors. Lines end with a newline only.
 
-    `first_line` is the number of the file's line at which the text begins: a decorated function in
-    a notebook or module starts further down than line 1, and may be indented. `is_excerpt` tells
-    that the text may be one function, cut out of a file with the definitions that it needs.
+    `first_line` is the line of the file at which the text begins: a decorated function in a
+    notebook or module starts further down than line 1, and may be indented. `is_excerpt` tells that
+    the text may be only one function of a file, with the definitions that it needs.
     """
 
     text: str
@@ -73,8 +73,8 @@ class Source:
         waiting: list[tuple[ast.AST, int]] = [(node, 0) for node in tree.body]
         while waiting:
             node, depth = waiting.pop()
-            if depth > DEEPEST and isinstance(node, ast.stmt | ast.expr):
-                message = f"this is nested too deeply: more than {DEEPEST} levels"
+            if depth > MAX_DEPTH and isinstance(node, ast.stmt | ast.expr):
+                message = f"this is nested too deeply: more than {MAX_DEPTH} levels"
                 self.error(node, message, "give parts of it names")
             waiting += [(child, depth + 1) for child in ast.iter_child_nodes(node)]
 
@@ -117,11 +117,11 @@ class Source:
 
     def error_at(self, place: Place, message: str, hint: str = "") -> NoReturn:
         """Raise a `SpecError` that points at a place."""
-        raise SpecError(place, message, hint, self.whole) from None
+        raise SpecError(place, message, hint, self.padded_text) from None
 
     @property
-    def whole(self) -> str:
-        """The text with empty lines before it, so that each line has its number in the file."""
+    def padded_text(self) -> str:
+        """The text after empty lines, so that each line has the number that it has in the file."""
         return "\n" * (self.first_line - 1) + self.text
 
 
@@ -132,9 +132,9 @@ def _forbidden(character: str) -> tuple[str, str]:
 
 
 def _checked(tree: ast.Module, file: str) -> ast.Module:
-    """Return a tree after compiling it, which finds errors that parsing does not.
+    """Return a tree after compiling it. Compilation finds errors that parsing does not.
 
-    A repeated argument name is such an error.
+    An example is a repeated argument name.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the reader raises errors for what Python warns about
@@ -156,6 +156,6 @@ def _one_line(text: str) -> str:
     result = ""
     for line in lines:
         part = line.strip().removesuffix("\\").strip()
-        tight = not result or result[-1] in "([{" or part[:1] in (")", "]", "}")
-        result += part if tight else f" {part}"
+        no_space = not result or result[-1] in "([{" or part[:1] in (")", "]", "}")
+        result += part if no_space else f" {part}"
     return result

@@ -11,14 +11,14 @@ from optgen.spec.expressions import BINARY
 from optgen.spec.implications import implied
 from optgen.spec.op_calls import OpCalls
 from optgen.spec.reserved_names import why_taken
-from optgen.spec.type_check import SHAPE_NAMES, type_of, why_no_number
+from optgen.spec.type_check import SHAPE_NAMES, type_of, why_not_a_number
 
 _ALLOWED = "allowed: assignment, if/else, docstring"
 _LOOPS = ("for", "while")
 
 
 class Statements(OpCalls):
-    """Reader of statements. It appends each of them to the scope's `out`."""
+    """Reader of statements, which appends each of them to the list `out` of its scope."""
 
     def rule(self, body: list[ast.stmt]) -> Program:
         """Read the whole body of a rule, except its docstring."""
@@ -31,7 +31,9 @@ class Statements(OpCalls):
 
     def _statement(self, node: ast.stmt) -> None:
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=same)) if name == same:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=source)) if (
+                name == source
+            ):
                 self.source.error(node, f"`{name} = {name}` changes nothing", "leave it out")
             case ast.Assign(targets=[ast.Name() as target], value=value):
                 self._assign(target, self.not_none(value, self.value(value)), node)
@@ -75,14 +77,14 @@ class Statements(OpCalls):
         quote = (self.source.quote(statement),)
         place = self.source.place(statement)
         self.scope.out.append(Assign(Ref(name, 0, place), value, quote, place))
-        self.scope.kinds[name] = self._kept_kind(name, kind)
+        self.scope.kinds[name] = self._kind_after_assignment(name, kind)
         self.scope.written.add(name)
         self.scope.items.pop(name, None)
         if isinstance(value, Call) and value.op == "item":
             self.scope.items[name] = value
 
-    def _kept_kind(self, name: str, kind: Kind) -> Kind:
-        """Return the kind of an assigned name: a device scalar stays on the device."""
+    def _kind_after_assignment(self, name: str, kind: Kind) -> Kind:
+        """Return the kind of the value; for a state on the device, the declared kind."""
         state = self.scope.algorithm.state(name)
         if state is not None and state.on_device:
             return declared_kinds(self.scope.algorithm)[name]
@@ -90,15 +92,15 @@ class Statements(OpCalls):
 
     def _check_type(self, statement: ast.stmt, value: Expr) -> None:
         """Check that an assigned value is a number, a tensor or a truth value."""
-        wrong, hint = why_no_number(value, self.scope)
+        problem, hint = why_not_a_number(value, self.scope)
         if type_of(value, self.scope) == "truth":
             self.check_truths(value)
-        elif wrong:
-            whole = statement.value if isinstance(statement, ast.Assign) else statement
-            self.source.error(whole, f"`{self.source.quote(whole)}` {wrong}", hint)
+        elif problem:
+            node = statement.value if isinstance(statement, ast.Assign) else statement
+            self.source.error(node, f"`{self.source.quote(node)}` {problem}", hint)
 
     def _note(self, name: str, value: Expr, kind: Kind, node: ast.AST) -> None:
-        """Note a name's shape and type, which may not change: a name is one generated variable."""
+        """Record a name's shape and type; they may not change: a name is one generated variable."""
         scope = self.scope
         is_truth = type_of(value, scope) == "truth"
         before = (scope.axes.get(name, kind.axes), name in scope.booleans)
@@ -110,17 +112,17 @@ class Statements(OpCalls):
             self.source.error(node, message, hint if declared else "choose another name for it")
         state = scope.algorithm.state(name)
         if state is not None and state.shape == "scalar" and not kind.is_scalar:
-            scope.fed_by_reductions.add(name)
+            scope.scalars_from_reductions.add(name)
         scope.axes[name] = kind.axes
         if is_truth:
             scope.booleans.add(name)
 
     def _target(self, node: ast.Name) -> str:
-        """Return the variable that an assignment writes, after checking that it may be written."""
+        """Check that an assignment may write its target; return the name of the variable."""
         name, scope, error = node.id, self.scope, self.source.error
-        if scope.renamed is not None:
-            fresh_name = scope.unused(name)
-            scope.renamed[name] = Ref(fresh_name)
+        if scope.helper_values is not None:
+            fresh_name = scope.unused_name(name)
+            scope.helper_values[name] = Ref(fresh_name)
             return fresh_name
         why = why_taken(name)
         if why:
@@ -148,21 +150,21 @@ class Statements(OpCalls):
         later_reads = [
             {r.name for v in values[i + 1 :] for r in refs(v)} for i in range(len(values))
         ]
-        waiting: list[tuple[ast.Name, Expr]] = []
+        delayed_writes: list[tuple[ast.Name, Expr]] = []
         for target, item, reads in zip(names, values, later_reads, strict=True):
             if item == Ref(target.id):
                 continue
             if target.id in reads:  # a later value of this assignment reads the old value
-                next_name = self.scope.unused(f"{target.id}_next")
+                next_name = self.scope.unused_name(f"{target.id}_next")
                 place = self.source.place(node)
                 quote = (self.source.quote(node),)
                 self.scope.out.append(Assign(Ref(next_name), item, quote, place))
                 self.scope.kinds[next_name] = self.scope.kind(item)
                 self._note(next_name, item, self.scope.kinds[next_name], target)
-                waiting.append((target, Ref(next_name)))
+                delayed_writes.append((target, Ref(next_name)))
             else:
                 self._assign(target, item, node)
-        for target, item in waiting:
+        for target, item in delayed_writes:
             self._assign(target, item, node)
 
     def _items(self, node: ast.Assign, value: ast.expr, count: int) -> list[Expr]:
@@ -227,27 +229,31 @@ class Statements(OpCalls):
         if not isinstance(last, ast.Return) or last.value is None:
             message = f"helper `{name}` must end in `return` with a value"
             self.source.error(helper, message, "end it with: return …")
-        outer = self.scope.renamed
-        self.scope.renamed, self.scope.inlining = bound, (*self.scope.inlining, name)
+        outer = self.scope.helper_values
+        self.scope.helper_values, self.scope.inlining = bound, (*self.scope.inlining, name)
         for statement in body:
             self._statement(statement)
         result = self.value(last.value)
-        self.scope.renamed, self.scope.inlining = outer, self.scope.inlining[:-1]
+        self.scope.helper_values, self.scope.inlining = outer, self.scope.inlining[:-1]
         return result
 
     def _parameters(self, helper: ast.FunctionDef) -> list[str]:
-        """Return the names of a helper's parameters, after checking that they are plain."""
+        """Check that a helper has positional parameters without defaults; return their names."""
         args = helper.args
-        others = (*args.posonlyargs, *args.kwonlyargs, args.vararg, args.kwarg, *args.defaults)
-        for other in others:
-            if other is not None:
+        refused = (*args.posonlyargs, *args.kwonlyargs, args.vararg, args.kwarg, *args.defaults)
+        for node in refused:
+            if node is not None:
                 hint = f"def {helper.name}(x, y):"
-                self.source.error(other, f"helper `{helper.name}` takes plain names only", hint)
+                self.source.error(node, f"helper `{helper.name}` takes plain names only", hint)
         return [a.arg for a in args.args]
 
     def _bind(self, parameter: str, argument: Expr) -> Expr:
-        """Return an argument, assigned to a variable unless it is a name or a number."""
-        return argument if isinstance(argument, Ref | Const) else self.named(parameter, argument)
+        """Return the argument if it is a name or a number, else a new variable that holds it."""
+        return (
+            argument
+            if isinstance(argument, Ref | Const)
+            else self.new_variable(parameter, argument)
+        )
 
 
 def _shape_name(axes: Axes, is_boolean: bool) -> str:

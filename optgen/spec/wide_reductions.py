@@ -16,7 +16,7 @@ from optgen.spec.type_check import SHAPE_NAMES
 if TYPE_CHECKING:
     from optgen.spec.op_calls import OpCalls
 
-SCOPES = ("group", "all")
+OVER_VALUES = ("group", "all")
 WORDS = ("sum", "mean", "norm", "rms", "max_abs")
 """Reductions that can go over several parameters."""
 
@@ -27,47 +27,51 @@ def is_wide_call(node: ast.Call) -> bool:
 
 
 def read_wide_reduction(reader: OpCalls, node: ast.Call, name: str) -> Expr:
-    """Read a reduction over several parameters; it becomes a statement of its own."""
-    scope = _scope_of(reader, node, name)
+    """Read a reduction over several parameters, and make it a statement of its own."""
+    over = _over_argument(reader, node, name)
     value = reader.number(node.args[0])
     axes = reader.scope.kind(value).axes
     if axes is not Axes.TENSOR:
-        hint = f'it takes a value of every element: {name}(g, over="{scope}")'
+        hint = f'it takes a value of every element: {name}(g, over="{over}")'
         reader.source.error(node.args[0], f"`{name}` of {SHAPE_NAMES[axes]}", hint)
-    return _in_two_stages(reader, name, scope, value, reader.source.place(node))
+    return _reduction_in_two_stages(reader, name, over, value, reader.source.place(node))
 
 
-def _scope_of(reader: OpCalls, node: ast.Call, name: str) -> str:
-    """Return the scope that `over=` names, "group" or "all", after checking the call."""
+def _over_argument(reader: OpCalls, node: ast.Call, name: str) -> str:
+    """Check the arguments of a call; return its argument `over`, "group" or "all"."""
     hint = f'write {name}(x, over="group") or {name}(x, over="all")'
     if name not in WORDS:
         words = ", ".join(WORDS)
         reader.source.error(node, f"`{name}` takes no over=", f"words with over=: {words}")
     match node:
-        case ast.Call(args=[arg], keywords=[ast.keyword(value=ast.Constant(value=str() as scope))]):
-            if scope in SCOPES and not isinstance(arg, ast.Starred):
-                return scope
+        case ast.Call(args=[arg], keywords=[ast.keyword(value=ast.Constant(value=str() as over))]):
+            if over in OVER_VALUES and not isinstance(arg, ast.Starred):
+                return over
     reader.source.error(node, f"`{name}` with over= takes one value, and a scope", hint)
 
 
-def _in_two_stages(reader: OpCalls, name: str, scope: str, value: Expr, place: Place) -> Expr:
-    """Return a reduction called at a place: within each parameter, then over the parameters."""
+def _reduction_in_two_stages(
+    reader: OpCalls, name: str, over: str, value: Expr, place: Place
+) -> Expr:
+    """Return a reduction within each parameter, and then over the parameters."""
 
-    def reduced(op: str, number: Expr) -> Ref:
-        return reader.named(f"{op}_over_{scope}", Call(f"{scope}_{op}", (number,), place))
+    def over_parameters(op: str, number: Expr) -> Ref:
+        return reader.new_variable(f"{op}_over_{over}", Call(f"{over}_{op}", (number,), place))
 
     def sum_of_values() -> Ref:
-        return reduced("sum", Call("sum", (value,), value.place))
+        return over_parameters("sum", Call("sum", (value,), value.place))
 
     def sum_of_squares() -> Ref:
-        return reduced("sum", Call("sum", (Call("**", (value, Const(2))),), value.place))
+        squares = Call("**", (value, Const(2)))
+        return over_parameters("sum", Call("sum", (squares,), value.place))
 
     def count() -> Ref:
-        return reduced("sum", Call("numel", (Ref(reader.scope.algorithm.param),), value.place))
+        param = Ref(reader.scope.algorithm.param)
+        return over_parameters("sum", Call("numel", (param,), value.place))
 
     formulas: dict[str, Callable[[], Expr]] = {
         "sum": sum_of_values,
-        "max_abs": lambda: reduced("max", Call("max_abs", (value,), value.place)),
+        "max_abs": lambda: over_parameters("max", Call("max_abs", (value,), value.place)),
         "norm": lambda: Call("sqrt", (sum_of_squares(),)),
         "mean": lambda: Call("/", (sum_of_values(), count())),
         "rms": lambda: Call("sqrt", (Call("/", (sum_of_squares(), count())),)),
@@ -75,13 +79,13 @@ def _in_two_stages(reader: OpCalls, name: str, scope: str, value: Expr, place: P
     return formulas[name]()
 
 
-def check_shared(source: Source, algorithm: Algorithm) -> None:
+def check_shared_values(source: Source, algorithm: Algorithm) -> None:
     """Check the states that a group keeps, and the reductions over several parameters.
 
     Raises:
-        SpecError: a state of the group is eager, or begins as the parameter or its number; such a
-            state gets a value that depends on one parameter; or a reduction stands in a branch that
-            some of its parameters may not take.
+        SpecError: a state of the group is eager, begins as the parameter or its index, or gets a
+            value that depends on one parameter; or a reduction stands in a branch that some of its
+            parameters may not take.
     """
     for state in algorithm.group_states():
         if state.eager or state.init in ("p", "index"):
@@ -89,24 +93,25 @@ def check_shared(source: Source, algorithm: Algorithm) -> None:
             hint = "init= a number or a hyperparameter, without eager="
             source.error_at(state.place, message, hint)
     if algorithm.is_wide:
-        _Shared(source, algorithm).check(algorithm.rule)
+        _SharedValues(source, algorithm).check(algorithm.rule)
 
 
-class _Shared:
+class _SharedValues:
     """Checker of a rule with states of the group or reductions over several parameters.
 
-    `names` have the same value for all parameters of a group, at the current statement.
+    `shared_names` are the variables that, at the current statement, have one value for all
+    parameters of a group.
     """
 
     def __init__(self, source: Source, algorithm: Algorithm) -> None:
         self.source, self.algorithm = source, algorithm
         self.states = {state.symbol for state in algorithm.group_states()}
-        self.names = self.states | {h.name for h in algorithm.hypers if not h.given}
+        self.shared_names = self.states | {h.name for h in algorithm.hypers if not h.given}
 
     def check(self, program: Program, in_branch: bool = False, by_all: bool = True) -> None:
         """Check the statements of a rule or of a branch.
 
-        `by_all` tells that either all parameters of a group run these statements, or none.
+        With `by_all`, all parameters of a group run these statements, or none does.
         """
         for stmt in program:
             if isinstance(stmt, Assign):
@@ -114,18 +119,18 @@ class _Shared:
                 self._assign(stmt, by_all)
                 continue
             shared = by_all and self._is_shared(stmt.condition)
-            before = set(self.names)
+            before = set(self.shared_names)
             self.check(stmt.then, True, shared)
-            after_then, self.names = self.names, before
+            after_then, self.shared_names = self.shared_names, before
             self.check(stmt.orelse, True, shared)
-            self.names &= after_then
+            self.shared_names &= after_then
             if not shared:
-                self.names -= {a.target.name for a in assigns((stmt,))}
+                self.shared_names -= {a.target.name for a in assigns((stmt,))}
 
     def _check_branch(self, value: Expr, in_branch: bool, by_all: bool) -> None:
         """Check that all parameters of a reduction take the branches around it.
 
-        These parameters may have different shapes, step counts and extra inputs. Parameters of one
+        The parameters may have different shapes, step counts and extra inputs. Parameters of one
         group have equal hyperparameters.
         """
         if not is_wide(value):
@@ -139,19 +144,19 @@ class _Shared:
             self.source.error_at(value.place, message, hint)
 
     def _assign(self, stmt: Assign, by_all: bool) -> None:
-        """Note whether all parameters share the assigned value, as a state of the group must."""
+        """Record whether all parameters share the assigned value; a state of the group must."""
         name, shared = stmt.target.name, by_all and self._is_shared(stmt.value)
         if name in self.states and not shared:
             message = f"`{name}` belongs to the group, and this value to one parameter"
             hint = 'use sum(x, over="group"), hyperparameters, and states of the group'
             self.source.error_at(stmt.place, message, hint)
-        (self.names.add if shared else self.names.discard)(name)
+        (self.shared_names.add if shared else self.shared_names.discard)(name)
 
     def _is_shared(self, value: Expr) -> bool:
         """Tell whether a value is a wide reduction, or depends on shared names only."""
         match value:
             case Ref(name):
-                return name in self.names
+                return name in self.shared_names
             case Call(_, args) if args:
                 return is_wide(value) or all(map(self._is_shared, args))
         return isinstance(value, Const)

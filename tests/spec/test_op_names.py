@@ -9,7 +9,7 @@ import pytest
 import optgen.spec
 from optgen.ir.ops import CALLABLE_OPS
 from optgen.spec import read_algorithm, signature
-from optgen.spec.declarations import Declared
+from optgen.spec.declarations import DeclarationToken
 from optgen.spec.storage_calls import written_arity
 from optgen.spec.wide_reductions import WORDS
 
@@ -62,8 +62,8 @@ def test_keyword_arguments_are_the_options_that_the_reader_accepts(
 
 
 def test_a_declaration_is_only_data() -> None:
-    assert isinstance(optgen.spec.hyper(0.1, ge=0), Declared)
-    assert optgen.spec.choice("a", None) == Declared(
+    assert isinstance(optgen.spec.hyper(0.1, ge=0), DeclarationToken)
+    assert optgen.spec.choice("a", None) == DeclarationToken(
         "choice", ("a", None), (("error", ""), ("about", ""))
     )
     assert optgen.spec.flag(False) != optgen.spec.fixed(False)

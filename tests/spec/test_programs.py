@@ -10,7 +10,7 @@ from spec_texts import LR, read, spec
 
 from optgen.passes.plan import plan
 from optgen.spec import Spec, hyper, lerp, optimizer, state
-from optgen.spec.declarations import Declared
+from optgen.spec.declarations import DeclarationToken
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
 
@@ -157,7 +157,7 @@ def test_the_decorators_take_programs_of_the_same_text() -> None:
 
     assert [p.function.name for p in algorithm.programs] == ["to_train", "to_eval"]
     assert "UNUSED" not in InText.source
-    assert to_eval == Declared("eval", ("InText", "to_eval"), ())
+    assert to_eval == DeclarationToken("eval", ("InText", "to_eval"), ())
 
 
 def test_a_program_of_another_text_is_refused() -> None:

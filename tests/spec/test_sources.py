@@ -13,7 +13,7 @@ from spec_texts import read, spec
 import optgen
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
-from optgen.spec.files import LARGEST
+from optgen.spec.files import MAX_FILE_BYTES
 from optgen.spec.read_spec import read_spec
 
 CONTROL_CHARACTERS = ["\0", "\x01", "\x07", "\x0b", "\x1b", "\x1f", "\x7f", "\x85", "\x9f"]
@@ -96,7 +96,7 @@ FILES = {
     "declared latin-1": b"# coding: latin-1\n" + RULE.replace("Made up", "Gemäß").encode("latin-1"),
     "binary": bytes(range(256)),
     "zeros": bytes(1000),
-    "too large": b"# " + b"a" * LARGEST + b"\n" + RULE.encode(),
+    "too large": b"# " + b"a" * MAX_FILE_BYTES + b"\n" + RULE.encode(),
     "tabs and blanks": RULE.replace("    p", "\tp").encode(),
     "indented too little": RULE.replace("    p", "  p").encode(),
     "indented too deeply": b"".join(b" " * n + b"if t:\n" for n in range(150)),

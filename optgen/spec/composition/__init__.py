@@ -1,1 +1,1 @@
-"""Compose a spec and modifiers: read their syntax trees, and write one spec that does all."""
+"""Compose a spec and modifiers: read their syntax trees, and write one spec."""

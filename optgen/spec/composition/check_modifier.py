@@ -1,4 +1,4 @@
-"""Check what only a modifier has: its signature, its stage, and the names that it assigns."""
+"""Check the parts of a modifier that an optimizer lacks: inputs, stage, and assigned inputs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import ast
 from typing import NoReturn
 
 from optgen.spec.composition.parts import (
+    ASSIGNED_INPUT,
+    CHANGE_OF_OPTION,
     INPUTS,
-    OPTIONS_OF,
-    RESULT,
     STAGES,
     WRAPPING,
     Part,
-    declared_modifier,
+    unchecked_modifier,
 )
 from optgen.spec.composition.renaming import free_names
 from optgen.spec.files import module_name
@@ -23,9 +23,9 @@ def modifier_part(spec: Spec) -> Part:
     """Return the modifier of a spec, after all checks.
 
     Raises:
-        SpecError: the text holds no modifier, or its stage, its inputs or what it assigns is wrong.
+        SpecError: the text holds no modifier; or its stage, an input or an assignment is wrong.
     """
-    part = declared_modifier(spec)
+    part = unchecked_modifier(spec)
     _check_signature(part)
     _check_names(part)
     _check_stage(part)
@@ -70,7 +70,7 @@ def _declares(declared: ast.expr | None, *names: str) -> bool:
 
 
 def _check_names(part: Part) -> None:
-    """Check the docstring, and the names of the modifier, of its inputs, and in its options."""
+    """Check that a docstring exists, and that all names in the modifier are valid and known."""
     allowed = INPUTS[part.changes]
     for argument in part.node.args.posonlyargs:
         if argument.arg not in allowed:
@@ -92,9 +92,9 @@ def _check_names(part: Part) -> None:
 
 
 def _check_stage(part: Part) -> None:
-    """Check that the modifier assigns what its stage changes, and no other input."""
-    stage, result = f"a modifier of stage {part.stage!r}", RESULT[part.changes]
-    for option, changes in OPTIONS_OF.items():
+    """Check that the modifier assigns the input that its stage changes, and no other input."""
+    stage, result = f"a modifier of stage {part.stage!r}", ASSIGNED_INPUT[part.changes]
+    for option, changes in CHANGE_OF_OPTION.items():
         if getattr(part, option) and part.changes != changes:
             others = " ".join(repr(name) for name, what in STAGES.items() if what == changes)
             _refuse(part, f"{stage} has no {option}=", f"stages that have it: {others}")

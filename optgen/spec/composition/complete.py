@@ -27,12 +27,12 @@ def derived(part: Part, base: Part) -> Part:
     doc = [ast.Expr(ast.Constant(own.doc))]
     result.node.body = [*doc, *base.requirements, *own.requirements, *result.body]
     own_options, base_options = _options(own), _options(base)
-    kept = {name: value for name, value in own_options.items() if name not in ("base", *_FROM_BASE)}
-    kept |= {name: base_options[name] for name in _FROM_BASE if name in base_options}
+    options = {name: own_options[name] for name in own_options if name not in ("base", *_FROM_BASE)}
+    options |= {name: base_options[name] for name in _FROM_BASE if name in base_options}
     inherited = (name for name in _INHERITED if name in base_options and name not in own_options)
-    kept |= {name: base_options[name] for name in inherited}
+    options |= {name: base_options[name] for name in inherited}
     decorator = ast.Call(
-        ast.Name("optimizer", ast.Load()), [], [ast.keyword(*each) for each in kept.items()]
+        ast.Name("optimizer", ast.Load()), [], [ast.keyword(*each) for each in options.items()]
     )
     result.node.decorator_list = [decorator]
     return replace(result, definitions=(*result.definitions, *own.definitions))
@@ -44,13 +44,13 @@ def with_values(part: Part, values: Mapping[str, Any]) -> Part:
     for argument, declaration in part.hypers:
         if argument.arg in values and isinstance(declaration, ast.Call):
             value = _constant(part, argument.arg, values[argument.arg])
-            declared = [ast.unparse(each) for each in declaration.args]
+            choices = [ast.unparse(each) for each in declaration.args]
             is_choice = _declares(declaration, "choice")
-            if is_choice and ast.unparse(value) not in declared:
-                known = f"`{argument.arg}` is one of {', '.join(declared)}"
+            if is_choice and ast.unparse(value) not in choices:
+                known = f"`{argument.arg}` is one of {', '.join(choices)}"
                 raise TypeError(f"{part.name}: {known}, not {ast.unparse(value)}")
-            kept = [a for a in declaration.args if ast.unparse(a) != ast.unparse(value)]
-            declaration.args = [value, *(kept if is_choice else declaration.args[1:])]
+            other_choices = [a for a in declaration.args if ast.unparse(a) != ast.unparse(value)]
+            declaration.args = [value, *(other_choices if is_choice else declaration.args[1:])]
     return part
 
 
@@ -58,20 +58,21 @@ def _constant(part: Part, name: str, value: Any) -> ast.expr:
     """Return a default as a node of the syntax tree.
 
     Raises:
-        TypeError: a spec cannot hold the value, which is no number, text, None or tuple of these.
+        TypeError: the value is no number, text, None or tuple of these, so no spec can hold it.
     """
-    plain = (bool, int, float, str, type(None))
-    if type(value) not in (*plain, tuple) and isinstance(value, Real):
+    types = (bool, int, float, str, type(None))
+    if type(value) not in (*types, tuple) and isinstance(value, Real):
         value = float(value)  # a number of NumPy
-    if isinstance(value, tuple) and all(isinstance(each, plain) for each in value):
+    if isinstance(value, tuple) and all(isinstance(each, types) for each in value):
         return ast.Tuple([ast.Constant(each) for each in value], ast.Load())
-    if not isinstance(value, plain):
+    if not isinstance(value, types):
         kinds = "a number, a text, None or a tuple of these"
         raise TypeError(f"{part.name}: `{name}` is a default of a class: {kinds}, not {value!r}")
     return ast.Constant(value)
 
 
 def _declares(declaration: ast.Call, name: str) -> bool:
+    """Tell whether a declaration is a call of this function."""
     return isinstance(declaration.func, ast.Name) and declaration.func.id == name
 
 

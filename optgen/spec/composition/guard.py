@@ -1,4 +1,4 @@
-"""Guard assignments: where a condition is false, a name keeps its value."""
+"""Guard assignments: while a condition is false, the assigned name keeps its value."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import ast
 from collections.abc import Container
 
 
-class Guarded(ast.NodeTransformer):
-    """Rewriter of assignments to some names: `m = x` becomes `m = where(finite, x, m)`."""
+class AssignmentGuard(ast.NodeTransformer):
+    """Rewriter of assignments to some names: `m = x` becomes `m = where(condition, x, m)`."""
 
     def __init__(self, names: Container[str], condition: str) -> None:
         self.names, self.condition = names, condition
@@ -18,9 +18,9 @@ class Guarded(ast.NodeTransformer):
                 node.value = self._guarded(name, value)
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
                 names = [target.id for target in targets if isinstance(target, ast.Name)]
-                if len(names) == len(targets) == len(values):  # else the reader refuses it
-                    kept = map(self._guarded, names, values)
-                    node.value = ast.Tuple([*kept], ast.Load())
+                if len(names) == len(targets) == len(values):  # else the spec reader refuses it
+                    guarded = map(self._guarded, names, values)
+                    node.value = ast.Tuple([*guarded], ast.Load())
         return node
 
     def _guarded(self, name: str, value: ast.expr) -> ast.expr:

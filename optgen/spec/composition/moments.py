@@ -11,10 +11,10 @@ def rest_after(body: Sequence[ast.stmt], name: str) -> list[ast.stmt] | None:
 
     Return None if that assignment stands in a branch, or if there is none.
     """
-    stored = [k for k, stmt in enumerate(body) if _stores(stmt, name)]
-    if not stored or not isinstance(body[stored[-1]], ast.Assign):
+    positions = [k for k, stmt in enumerate(body) if _assigns(stmt, name)]
+    if not positions or not isinstance(body[positions[-1]], ast.Assign):
         return None
-    return list(body[stored[-1] + 1 :])
+    return list(body[positions[-1] + 1 :])
 
 
 def reads(stmt: ast.stmt, name: str) -> bool:
@@ -22,7 +22,7 @@ def reads(stmt: ast.stmt, name: str) -> bool:
     return any(n.id == name and not isinstance(n.ctx, ast.Store) for n in _names(stmt))
 
 
-def _stores(stmt: ast.stmt, name: str) -> bool:
+def _assigns(stmt: ast.stmt, name: str) -> bool:
     return any(n.id == name and isinstance(n.ctx, ast.Store) for n in _names(stmt))
 
 

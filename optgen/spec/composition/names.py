@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from optgen.ir.ops import CALLABLE_OPS, STORAGE_OPS
 from optgen.spec.composition.moments import reads, rest_after
 from optgen.spec.composition.parts import STAGES, WRAPPING, Part, declared_key
-from optgen.spec.composition.renaming import all_names, own_names, renamed, unused
+from optgen.spec.composition.renaming import all_names, own_names, renamed, unused_name
 from optgen.spec.composition.spell_out_norms import spell_out_norms
 from optgen.spec.reserved_names import DECLARATIONS
 
@@ -26,13 +26,15 @@ class NamedParts:
 
     * `param`, `grad`, `step`: the optimizer's names; "" if no part counts steps.
     * `update`: the variable that holds the update of the parameter.
-    * `seen_grad`: the gradient as the rule finds it. Modifiers of the update read it.
-    * `moment`: the state whose role is "second_moment". `used_moment`: the variable that the rule
-      reads instead, after the modifiers of the moment.
-    * `waiting`: empty if the rest of a step always runs. Otherwise it maps each state that a part
-      asks `fresh` for to an added state. The added state is 1 until the rest of a step runs for the
-      first time, and then 0.
-    * `taken`: all names that are in use.
+    * `rule_grad`: the name of the gradient that the rule starts from, after the modifiers of the
+      gradient. Modifiers of the update read it.
+    * `moment`: the state whose role is "second_moment"; "" if there is none.
+    * `modified_moment`: the variable with the moment after its modifiers, which the rule reads
+      instead of the state.
+    * `waiting_states`: empty if the rest of a step always runs. Otherwise, for each state that a
+      part calls `fresh` on, the name of an added state. The added state is 1 until the rest of a
+      step has run for the first time, and then 0.
+    * `used_names`: all names that are in use.
     """
 
     base: Part
@@ -41,18 +43,18 @@ class NamedParts:
     grad: str
     step: str
     update: str
-    seen_grad: str
+    rule_grad: str
     moment: str
-    used_moment: str
-    waiting: dict[str, str]
-    taken: set[str]
+    modified_moment: str
+    waiting_states: dict[str, str]
+    used_names: set[str]
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """The optimizer and the modifiers."""
         return (self.base, *self.modifiers)
 
-    def changing(self, *changes: str) -> list[Part]:
+    def modifiers_of(self, *changes: str) -> list[Part]:
         """Return the modifiers that change one of these values of `STAGES`, such as "update"."""
         return [part for part in self.modifiers if part.changes in changes]
 
@@ -62,8 +64,7 @@ def with_fitting_names(base: Part, modifiers: Sequence[Part]) -> NamedParts:
 
     Args:
         base: the optimizer; its decorator has no `base=`.
-        modifiers: in the order in which the user lists them. They take effect in the order of their
-            stages.
+        modifiers: in the order in which the user lists them. They run in the order of their stages.
 
     Raises:
         CompositionError: two parts declare one name or one checkpoint key, two modifiers store the
@@ -73,27 +74,27 @@ def with_fitting_names(base: Part, modifiers: Sequence[Part]) -> NamedParts:
     _check_listed_once(ordered)
     _check_declared(base, ordered)
     _check_needs(base, ordered)
-    of_base = [argument.arg for argument, _ in base.hypers]
-    ordered = [spell_out_norms(part, of_base) for part in ordered]
+    base_arguments = [argument.arg for argument, _ in base.hypers]
+    ordered = [spell_out_norms(part, base_arguments) for part in ordered]
     arguments = {argument.arg for part in ordered for argument, _ in part.hypers}
-    taken = all_names(base) | arguments
-    hidden = sorted(own_names(base) & arguments)  # the modifiers' arguments keep their names
-    base = renamed(base, {name: unused(name, taken) for name in hidden})
+    used_names = all_names(base) | arguments
+    clashes = sorted(own_names(base) & arguments)  # the modifiers' arguments keep their names
+    base = renamed(base, {name: unused_name(name, used_names) for name in clashes})
     param, grad, *steps = base.inputs
     step = steps[0] if steps else ""
     if not step and any("t" in part.inputs for part in ordered):
-        step = unused("t", taken)
-    update = unused("update", taken)
+        step = unused_name("t", used_names)
+    update = unused_name("update", used_names)
     is_read = any("g" in part.inputs for part in ordered if part.changes != "gradient")
-    seen_grad = unused("gradient", taken) if is_read and grad in base.assigned else grad
+    rule_grad = unused_name("gradient", used_names) if is_read and grad in base.assigned else grad
     moment = next(iter(base.with_role("second_moment")), "")
-    used_moment = unused("second_moment", taken)
-    inputs = {"p": param, "g": grad, "t": step, "u": update, "lr": "lr", "v": used_moment}
+    modified_moment = unused_name("second_moment", used_names)
+    inputs = {"p": param, "g": grad, "t": step, "u": update, "lr": "lr", "v": modified_moment}
     renamed_parts = []
     for part in ordered:
-        names = inputs if part.changes == "gradient" else {**inputs, "g": seen_grad}
-        renamed_parts.append(_with_names_of_optimizer(part, names, taken))
-        taken |= all_names(renamed_parts[-1])
+        names = inputs if part.changes == "gradient" else {**inputs, "g": rule_grad}
+        renamed_parts.append(_with_names_of_optimizer(part, names, used_names))
+        used_names |= all_names(renamed_parts[-1])
     return NamedParts(
         base,
         tuple(renamed_parts),
@@ -101,28 +102,30 @@ def with_fitting_names(base: Part, modifiers: Sequence[Part]) -> NamedParts:
         grad=grad,
         step=step,
         update=update,
-        seen_grad=seen_grad,
+        rule_grad=rule_grad,
         moment=moment,
-        used_moment=used_moment,
-        waiting=_waiting((base, *renamed_parts), taken),
-        taken=taken,
+        modified_moment=modified_moment,
+        waiting_states=_waiting_states((base, *renamed_parts), used_names),
+        used_names=used_names,
     )
 
 
-def _waiting(parts: Sequence[Part], taken: set[str]) -> dict[str, str]:
-    """Return the states that parts ask `fresh` for, each with the name of its added state."""
+def _waiting_states(parts: Sequence[Part], used_names: set[str]) -> dict[str, str]:
+    """Return the states that parts call `fresh` on, each with the name of its added state."""
     if not any(part.stage == WRAPPING for part in parts):
         return {}
-    asked = {name: None for part in parts for name in part.asked_fresh}
-    return {name: unused(f"{name}_waits", taken) for name in asked}
+    fresh_states = {name: None for part in parts for name in part.fresh_states}
+    return {name: unused_name(f"{name}_waits", used_names) for name in fresh_states}
 
 
-def _with_names_of_optimizer(part: Part, inputs: Mapping[str, str], taken: set[str]) -> Part:
+def _with_names_of_optimizer(part: Part, inputs: Mapping[str, str], used_names: set[str]) -> Part:
     """Return a modifier with the optimizer's names for its inputs, and free names of its own."""
     names = {name: inputs[name] for name in part.inputs}
-    clashes = sorted(own_names(part) & (taken | {*DECLARATIONS, *CALLABLE_OPS}))
-    taken |= all_names(part)
-    return renamed(part, names | {name: unused(f"{name}_{part.name}", taken) for name in clashes})
+    clashes = sorted(own_names(part) & (used_names | {*DECLARATIONS, *CALLABLE_OPS}))
+    used_names |= all_names(part)
+    return renamed(
+        part, names | {name: unused_name(f"{name}_{part.name}", used_names) for name in clashes}
+    )
 
 
 def _check_listed_once(modifiers: Sequence[Part]) -> None:
@@ -154,9 +157,11 @@ def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
     if len(storing) > 1:
         message = f"{storing[0]} and {storing[1]} both store the parameter: leave one out"
         raise CompositionError(message)
-    moving = [part.name for part in (base, *modifiers) if part.programs]
-    if len(moving) > 1:
-        message = f"{moving[0]} and {moving[1]} both move the parameter for evaluation"
+    with_programs = [part.name for part in (base, *modifiers) if part.programs]
+    if len(with_programs) > 1:
+        message = (
+            f"{with_programs[0]} and {with_programs[1]} both move the parameter for evaluation"
+        )
         raise CompositionError(f"{message}: leave one out")
     if base.option("gradient") == "sparse_only":
         raise CompositionError(f"{base.name} takes sparse gradients only, and modifiers dense ones")
@@ -170,14 +175,14 @@ def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
         if "lr" in part.inputs and not has_rate:
             message = f"{part.name} needs a learning rate called `lr`"
             raise CompositionError(f"{message}, which {base.name} does not have")
-        asking = [each.name for each in (base, *modifiers) if each.asked_fresh]
+        asking = [each.name for each in (base, *modifiers) if each.fresh_states]
         if part.guard and asking:
             message = f"{part.name} may skip the first step, and {asking[0]} asks `fresh` for it"
             raise CompositionError(f"{message}: leave one out")
 
 
 def _check_rounding(base: Part, modifiers: Sequence[Part]) -> None:
-    """Refuse to change the update of a rule that has rounded its parameter already."""
+    """Refuse modifiers that change the update of a rule which has rounded its parameter already."""
     names = (n for stmt in base.body for n in ast.walk(stmt) if isinstance(n, ast.Name))
     rounds = any(name.id in STORAGE_OPS for name in names)
     changing = [part.name for part in modifiers if part.changes in ("update", "store")]
@@ -187,7 +192,7 @@ def _check_rounding(base: Part, modifiers: Sequence[Part]) -> None:
 
 
 def _check_group_states(base: Part, modifiers: Sequence[Part]) -> None:
-    """Refuse to let a parameter wait where the rule changes what all parameters share."""
+    """Refuse to let single parameters wait if a later part has states that a group shares."""
     waiting = [part.name for part in modifiers if part.stage == WRAPPING]
     later = (base, *(part for part in modifiers if part.changes != "gradient"))
     shared = [(part.name, name) for part in later for name in sorted(part.group_states)]

@@ -20,19 +20,19 @@ from optgen.spec.source import Source
 
 
 def error_of_part(error: SpecError, named: NamedParts, names_parts: bool) -> SpecError:
-    """Return an error at a place in the text of a composition as one in the file of the part.
+    """Move an error from the text of a composition to the file of the part that it is about.
 
-    The place stays as it is if no part has written it, or if it holds a value that the user chose.
+    The error keeps its place if no part wrote the text there, or if the user chose the value there.
     With `names_parts` the message names all parts.
     """
     text, place = error.source, error.place
     part_name = _part_above(text.split("\n")[: place.line], named)
-    for part, node in _original(Source(text, place.file), place, named, part_name):
-        at = part.source.place(node)
+    for part, node in _original_node(Source(text, place.file), place, named, part_name):
+        original_place = part.source.place(node)
         message = error.message
         if names_parts:
             message += f" (in a composition of {_listed(named)})"
-        return SpecError(at, message, error.hint, part.source.whole)
+        return SpecError(original_place, message, error.hint, part.source.padded_text)
     if not part_name:
         return error
     message = f"{error.message} (in {part_name}, a part of the composition)"
@@ -45,10 +45,10 @@ def _listed(named: NamedParts) -> str:
     return f"{', '.join(names)} and {last}" if names else last
 
 
-def _original(
+def _original_node(
     written: Source, place: Place, named: NamedParts, part_name: str
 ) -> Iterator[tuple[Part, ast.AST]]:
-    """Yield the node that was printed at a place, with its part, if there is such a node."""
+    """Yield the node of a part that was printed at a place, after its part; nothing if none was."""
     functions = [node for node in written.parse().body if isinstance(node, ast.FunctionDef)]
     rule = next(f for f in functions if any(isinstance(d, ast.Call) for d in f.decorator_list))
     pairs = (
@@ -58,15 +58,15 @@ def _original(
     )
     for composed, part, original in pairs:
         found = _follow(composed, original, place, written)
-        if found is not None and getattr(found, "lineno", 1) > 1:  # nodes that were added have 1
+        if found is not None and getattr(found, "lineno", 1) > 1:  # added nodes have line 1
             yield part, found
 
 
-_Pair = tuple[ast.AST | None, Part, ast.AST | None]
-"""A node of the text that a part has written, the part, and the node that was printed."""
+_Match = tuple[ast.AST | None, Part, ast.AST | None]
+"""A node of the composed text, the part that wrote it, and the node of that part."""
 
 
-def _functions(written: Sequence[ast.FunctionDef], named: NamedParts) -> Iterator[_Pair]:
+def _functions(written: Sequence[ast.FunctionDef], named: NamedParts) -> Iterator[_Match]:
     """Yield the helpers and the programs of modifiers."""
     originals = {
         node.name: (part, node)
@@ -79,7 +79,7 @@ def _functions(written: Sequence[ast.FunctionDef], named: NamedParts) -> Iterato
             yield function, *originals[function.name]
 
 
-def _declared(rule: ast.FunctionDef, named: NamedParts) -> Iterator[_Pair]:
+def _declared(rule: ast.FunctionDef, named: NamedParts) -> Iterator[_Match]:
     """Yield the states and the hyperparameters of modifiers."""
     originals = {
         argument.arg: (part, argument, value)
@@ -95,7 +95,7 @@ def _declared(rule: ast.FunctionDef, named: NamedParts) -> Iterator[_Pair]:
 
 def _statements(
     written: Source, rule: ast.FunctionDef, named: NamedParts, name: str
-) -> Iterator[_Pair]:
+) -> Iterator[_Match]:
     """Yield the statements that the rule of one part has written.
 
     Equal statements of a part have the same order in both texts.
@@ -107,9 +107,9 @@ def _statements(
                 originals[ast.unparse(unit)].append((part, unit))
     lines = written.text.split("\n")
     for unit in _units(rule.body):
-        waiting = originals.get(ast.unparse(unit))
-        if waiting and _part_above(lines[: written.place(unit).line], named) == name:
-            yield unit, *waiting.popleft()
+        equal_originals = originals.get(ast.unparse(unit))
+        if equal_originals and _part_above(lines[: written.place(unit).line], named) == name:
+            yield unit, *equal_originals.popleft()
 
 
 def _part_above(lines: Sequence[str], named: NamedParts) -> str:
@@ -128,7 +128,7 @@ def _declarations(rule: ast.FunctionDef) -> Iterator[tuple[ast.arg, ast.expr | N
 
 
 def _units(statements: Sequence[ast.stmt]) -> Iterator[ast.AST]:
-    """Yield the statements without a block, and the conditions of branches."""
+    """Yield the condition of each branch, and each statement that is no branch."""
     for stmt in statements:
         if isinstance(stmt, ast.If):
             yield stmt.test
@@ -142,8 +142,8 @@ def _follow(
 ) -> ast.AST | None:
     """Return the original of the composed node that begins at a place; None if there is none.
 
-    Both trees are walked side by side as long as they have the same form. Where they differ, the
-    last original node on the way is returned.
+    Both trees are walked side by side as long as they have the same form. Where the forms differ,
+    return the original node above.
     """
     if composed is None or original is None or not _covers(composed, place, written):
         return None
@@ -164,7 +164,7 @@ def _children(node: ast.AST) -> list[ast.AST]:
 
 
 def _covers(node: ast.AST, place: Place, written: Source) -> bool:
-    """Tell whether a place may lie in a node. `ast.arguments` has no place, so it always may."""
+    """Tell whether a place may lie in a node: always in `ast.arguments`, which has no place."""
     if not isinstance(node, ast.stmt | ast.expr | ast.arg | ast.keyword):
         return isinstance(node, ast.arguments)
     end = ast.Pass(lineno=node.end_lineno or node.lineno, col_offset=node.end_col_offset or 0)

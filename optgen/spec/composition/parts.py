@@ -35,8 +35,8 @@ STAGES = {
 """The stages of a step in their order, each with what its modifiers change.
 
 Modifiers of the gradient run before the rule, and those of the update after it. Those of a moment
-run inside of the rule, after it has assigned the state with that role. One modifier can store the
-parameter. Those that observe read the stored parameter.
+run inside the rule, after it has assigned the state with that role. At most one modifier stores the
+parameter. Modifiers that observe read the stored parameter.
 """
 
 INPUTS = {
@@ -48,18 +48,18 @@ INPUTS = {
 }
 """The names that a modifier may take before `/`, by what its stage changes.
 
-The parameter, the gradient as the rule reads it, the second moment, the update that will be added
-to the parameter, the step count, and the learning rate.
+They are the parameter `p`, the gradient `g` as the rule reads it, the second moment `v`, the update
+`u` that will be added to the parameter, the step count `t`, and the learning rate `lr`.
 """
 
-RESULT = {"gradient": "g", "moment": "v", "update": "u", "store": "p", "observe": ""}
+ASSIGNED_INPUT = {"gradient": "g", "moment": "v", "update": "u", "store": "p", "observe": ""}
 """The input that a modifier may assign, by what its stage changes; "" for none."""
 
-OPTIONS_OF = {"weights": "store", "step": "gradient", "guard": "gradient"}
-"""The options of a decorator that only some modifiers have, by what their stage changes."""
+CHANGE_OF_OPTION = {"weights": "store", "step": "gradient", "guard": "gradient"}
+"""Options that a modifier may have only if its stage changes the value in this table."""
 
 WRAPPING = "accumulate"
-"""The stage whose modifiers end in an `if`: the rest of the step stands inside of it."""
+"""The stage whose modifiers end in an `if`, around the rest of the step."""
 
 _OPTIONS = {
     "stage": one_of(*STAGES),
@@ -72,11 +72,12 @@ _OPTIONS = {
 class Part:
     """One function of a composition, with the constants and helpers of its file.
 
-    A modifier has a stage. `weights`, `step` and `guard` each name a state or a variable of it.
+    A modifier has a stage. `weights`, `step` and `guard` name states or variables of the modifier.
 
-    * `weights`: the rule and the modifiers of the update read and move it instead of the parameter.
-    * `step`: all later parts read it instead of the step count.
-    * `guard`: unless it is true, the parameter and all states keep their values.
+    * `weights`: the rule and the modifiers of the update read and move this state instead of the
+      parameter.
+    * `step`: all later parts read this name instead of the step count.
+    * `guard`: unless this variable is true, the parameter and all states keep their values.
     * `zero_grad`: whether the step leaves the gradients at zero.
     """
 
@@ -97,16 +98,16 @@ class Part:
 
     @property
     def changes(self) -> str:
-        """The thing that a modifier changes: a value of `STAGES`."""
+        """The kind of value that a modifier changes: a value of `STAGES`."""
         return STAGES[self.stage]
 
     @property
     def inputs(self) -> list[str]:
-        """The names before `/` that are no extra inputs."""
+        """The names before `/`, without extra inputs."""
         arguments = self.node.args
-        declared = len(arguments.defaults) - len(arguments.args)  # extra inputs have defaults
-        plain = arguments.posonlyargs[: len(arguments.posonlyargs) - max(0, declared)]
-        return [argument.arg for argument in plain]
+        extra_inputs = max(0, len(arguments.defaults) - len(arguments.args))  # they have defaults
+        inputs = arguments.posonlyargs[: len(arguments.posonlyargs) - extra_inputs]
+        return [argument.arg for argument in inputs]
 
     @property
     def states(self) -> list[tuple[ast.arg, ast.expr]]:
@@ -126,8 +127,8 @@ class Part:
         return [argument.arg for argument, declared in self.states if text in ast.unparse(declared)]
 
     @property
-    def asked_fresh(self) -> dict[str, None]:
-        """The states that the rule asks `fresh` for."""
+    def fresh_states(self) -> dict[str, None]:
+        """The states that the rule calls `fresh` on."""
         calls = (n for stmt in self.body for n in ast.walk(stmt) if isinstance(n, ast.Call))
         names: dict[str, None] = {}
         for call in calls:
@@ -136,8 +137,8 @@ class Part:
                     names[name] = None
         return names
 
-    def condition(self, state: str) -> str:
-        """Return the text of an `if` under which a state exists, or ""."""
+    def existence_condition(self, state: str) -> str:
+        """Return the condition under which a state exists, as text; "" if there is none."""
         for argument, declared in self.states:
             keywords = declared.keywords if isinstance(declared, ast.Call) else ()
             for keyword in keywords if argument.arg == state else ():
@@ -212,22 +213,22 @@ def optimizer_part(spec: Spec) -> Part:
     return _part(spec, "optimizer")
 
 
-def declared_modifier(spec: Spec) -> Part:
-    """Return the modifier of a spec, with the options of its decorator.
+def unchecked_modifier(spec: Spec) -> Part:
+    """Return the modifier of a spec. Only the options of its decorator have been checked.
 
     Raises:
         SpecError: the text holds no modifier, or an option of the decorator is wrong.
     """
     part = _part(spec, "modifier")
     decorator = part.node.decorator_list[0]
-    chosen = {}
+    values = {}
     if isinstance(decorator, ast.Call):
         constants = dict(_constants(part))
-        chosen = options(decorator.keywords, _OPTIONS, part.source, constants)
-    if "stage" not in chosen:
+        values = options(decorator.keywords, _OPTIONS, part.source, constants)
+    if "stage" not in values:
         hint = f"@modifier(stage={next(iter(STAGES))!r}); stages: {', '.join(STAGES)}"
         part.source.error(decorator, "a modifier names its stage", hint)
-    return replace(part, **chosen)
+    return replace(part, **values)
 
 
 def declared_key(declaration: ast.expr) -> str:
@@ -239,17 +240,17 @@ def declared_key(declaration: ast.expr) -> str:
 
 
 def _part(spec: Spec, decorator: str) -> Part:
-    """Return the one function of a spec that has a decorator, with what it needs."""
+    """Return the one function of a spec that has this decorator, with definitions and programs."""
     source = Source(spec.source, spec.file, spec.line, is_excerpt=True)
     tree = source.parse()
     source.check_depth(tree)
     source.check_texts(tree)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    chosen = [node for node in functions if decorator in map(_name, node.decorator_list)]
-    if len(chosen) != 1:
-        count = "no" if not chosen else "more than one"
+    decorated = [node for node in functions if decorator in map(_name, node.decorator_list)]
+    if len(decorated) != 1:
+        count = "no" if not decorated else "more than one"
         source.error(tree, f"{count} @{decorator} in `{spec.name}`", "one file, one function")
-    node = chosen[0]
+    node = decorated[0]
     programs = [f for f in functions if node.name in map(_owner, f.decorator_list)]
     definitions = [
         each
@@ -261,6 +262,7 @@ def _part(spec: Spec, decorator: str) -> Part:
 
 
 def _constants(part: Part) -> Iterator[tuple[str, object]]:
+    """Yield the name and the value of each constant of a part."""
     known: dict[str, object] = {}
     for node in part.definitions:
         match node:

@@ -1,4 +1,4 @@
-"""Rename what belongs to a modifier, so that its names differ from all others of a composition."""
+"""Rename what a part defines, so that its names differ from the names of all other parts."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class _Rename(ast.NodeTransformer):
 
 
 def renamed(part: Part, names: Mapping[str, str]) -> Part:
-    """Return a part with other names. Checkpoint keys in its declarations stay.
+    """Return a part with other names. Checkpoint keys do not change.
 
     The arguments and variables of a helper are local, and keep their names.
     """
     part = part.copy()
     for node in part.definitions:
-        inside = _bound(node) if isinstance(node, ast.FunctionDef) else set()
-        _Rename({name: new for name, new in names.items() if name not in inside}).visit(node)
+        local_names = _bound_names(node) if isinstance(node, ast.FunctionDef) else set()
+        _Rename({name: new for name, new in names.items() if name not in local_names}).visit(node)
     for node in part.programs:
         _Rename(names).visit(node)
     own_name = part.node.name
@@ -44,7 +44,7 @@ def renamed(part: Part, names: Mapping[str, str]) -> Part:
     return replace(part, weights=weights, step=step, guard=guard)
 
 
-def _bound(function: ast.FunctionDef) -> set[str]:
+def _bound_names(function: ast.FunctionDef) -> set[str]:
     """Return the names of a function's arguments and variables."""
     nodes = list(ast.walk(function))
     names = {node.arg for node in nodes if isinstance(node, ast.arg)}
@@ -60,7 +60,7 @@ def own_names(part: Part) -> set[str]:
                 names.add(name)
     for program in part.programs:
         arguments = {n.arg for n in ast.walk(program) if isinstance(n, ast.arg)}
-        names |= {program.name, *(_bound(program) - arguments)}
+        names |= {program.name, *(_bound_names(program) - arguments)}
     return names | part.assigned - set(part.inputs)
 
 
@@ -70,7 +70,7 @@ def free_names(part: Part) -> dict[str, ast.Name]:
     free: dict[str, ast.Name] = {}
     helpers = [node for node in part.definitions if isinstance(node, ast.FunctionDef)]
     for function in (part.node, *helpers, *part.programs):
-        known = defined | _bound(function)
+        known = defined | _bound_names(function)
         nodes = (node for stmt in function.body for node in ast.walk(stmt))
         for node in nodes:
             if isinstance(node, ast.Name) and node.id not in known:
@@ -86,14 +86,14 @@ def all_names(part: Part) -> set[str]:
     return names | {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
 
 
-def unused(name: str, taken: set[str]) -> str:
-    """Return the name, or the name with the first free number. Add the result to `taken`."""
+def unused_name(name: str, used_names: set[str]) -> str:
+    """Return the name, or the name with the first free number. Add the result to `used_names`."""
     number = 1
     candidate = name
-    while candidate in taken:
+    while candidate in used_names:
         number += 1
         candidate = f"{name}{number}"
-    taken.add(candidate)
+    used_names.add(candidate)
     return candidate
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from optgen.spec.composition.parts import Part
 
 _REDUCTIONS = {"norm": "sum", "rms": "mean"}
-"""For each function, the reduction of squares of which it is the root."""
+"""For each function, the reduction of the squares: the function is its square root."""
 
 
 class _SpellOut(ast.NodeTransformer):
@@ -30,14 +30,14 @@ class _SpellOut(ast.NodeTransformer):
 
 
 def spell_out_norms(part: Part, arguments: Collection[str]) -> Part:
-    """Return a part whose calls of `norm` and `rms` are spelled out if an argument has the name.
+    """Return a part whose calls of `norm` or `rms` are spelled out if an argument has that name.
 
     `norm(x)` becomes `sqrt(sum(x ** 2))`, and `rms(x)` becomes `sqrt(mean(x ** 2))`.
     """
-    hidden = _REDUCTIONS.keys() & set(arguments)
-    if not hidden:
+    clashes = _REDUCTIONS.keys() & set(arguments)
+    if not clashes:
         return part
     part = part.copy()
     for node in (part.node, *part.definitions, *part.programs):
-        _SpellOut(hidden).visit(node)
+        _SpellOut(clashes).visit(node)
     return part

@@ -24,9 +24,9 @@ def with_state_dtypes(
 
     Args:
         parts: the optimizer first.
-        default: the dtype of the optimizer's states that hold rows, columns or a number for each
-            element, and that declare none; None for the parameter's. "8bit" is for those that hold
-            a number for each element, and do not begin as a copy of the parameter.
+        default: the dtype of the optimizer's states that declare none, and that hold a number for
+            each element, row or column; None for the parameter's dtype. "8bit" applies only to
+            states with a number for each element that do not begin as a copy of the parameter.
         by_key: the dtypes of some states, also of modifiers, by their checkpoint keys.
         quantized_options: the options of states of 8 bits; empty if no dtype may be "8bit".
         name: the name of the modifier, for messages.
@@ -39,8 +39,8 @@ def with_state_dtypes(
     states = {declared_key(state): state for part in copies for _, state in part.states}
     _check_keys(by_key, states, name)
     for _, state in copies[0].states:
-        may_have = _may_have_codes(state) if default == QUANTIZED else _holds_elements(state)
-        if may_have and _option(state, "dtype") is None:
+        applies = _may_have_codes(state) if default == QUANTIZED else _holds_elements(state)
+        if applies and _option(state, "dtype") is None:
             _declare(state, default, quantized_options)
     for key, dtype in by_key.items():
         _declare(states[key], dtype, quantized_options)
@@ -48,7 +48,7 @@ def with_state_dtypes(
 
 
 def _check_dtypes(dtypes: Iterable[str | None], may_quantize: bool, name: str) -> None:
-    """Check that dtypes are known, and that "8bit" is among them only if it may be."""
+    """Check that dtypes are known, and that none is "8bit" unless states may be quantized."""
     known = (*_DTYPES, QUANTIZED) if may_quantize else _DTYPES
     for dtype in dtypes:
         if dtype == QUANTIZED and not may_quantize:
@@ -61,7 +61,7 @@ def _check_dtypes(dtypes: Iterable[str | None], may_quantize: bool, name: str) -
 def _check_keys(
     by_key: Mapping[str, str | None], states: Mapping[str, ast.expr], name: str
 ) -> None:
-    """Check that each key is that of a state which can have the dtype."""
+    """Check that each key belongs to a state, and that this state can have the dtype."""
     for key, dtype in by_key.items():
         if key not in states:
             hint = did_you_mean(key, states, f"there are {', '.join(states)}")
@@ -85,7 +85,7 @@ def _is_like(state: ast.expr) -> bool:
 
 
 def _may_have_codes(state: ast.expr) -> bool:
-    """Tell whether a state gets codes by default. A copy of the parameter would lose digits."""
+    """Tell whether a default of 8 bits applies. A copy of the parameter would lose digits."""
     init = _option(state, "init")
     return _is_like(state) and not (init and ast.unparse(init) == "'p'")
 
@@ -100,8 +100,8 @@ def _declare(
 ) -> None:
     """Give the declaration of a state a dtype, and a state of 8 bits its options."""
     assert isinstance(state, ast.Call)
-    replaced = ("dtype", *quantized_options)
-    state.keywords = [each for each in state.keywords if each.arg not in replaced]
+    names = ("dtype", *quantized_options)
+    state.keywords = [each for each in state.keywords if each.arg not in names]
     options: dict[str, int | str] = {} if dtype is None else {"dtype": dtype}
     if dtype == QUANTIZED:
         options |= quantized_options

@@ -10,27 +10,27 @@ from dataclasses import dataclass, field, replace
 from textwrap import indent
 
 from optgen.ir.ops import FACTS
-from optgen.spec.composition.guard import Guarded
+from optgen.spec.composition.guard import AssignmentGuard
 from optgen.spec.composition.moments import reads, rest_after
 from optgen.spec.composition.names import NamedParts
 from optgen.spec.composition.parts import WRAPPING, Part
-from optgen.spec.composition.renaming import unused
+from optgen.spec.composition.renaming import unused_name
 from optgen.spec.composition.update_form import UpdateForm, replace_fresh, replace_name
 
 
 def write_rule(named: NamedParts) -> list[str]:
-    """Return the lines of the rule, without a margin."""
+    """Return the lines of the rule, not indented."""
     required = [stmt for part in named.parts for stmt in part.requirements]
     return [
         *_printed(required),
-        *_Rule(named, step_count=named.step).lines(named.changing("gradient")),
+        *_Rule(named, step_count=named.step).lines(named.modifiers_of("gradient")),
     ]
 
 
 def statements_of_parts(named: NamedParts) -> list[tuple[Part, ast.stmt]]:
-    """Return each printed statement after its part; the nodes have places in the part's file."""
+    """Return each printed statement after its part. Nodes have their places in the part's file."""
     rule = _Rule(named, step_count=named.step)
-    rule.lines(named.changing("gradient"))
+    rule.lines(named.modifiers_of("gradient"))
     return rule.printed
 
 
@@ -38,9 +38,9 @@ def statements_of_parts(named: NamedParts) -> list[tuple[Part, ast.stmt]]:
 class _Rule:
     """Writer of the rest of a step, after some modifiers of the gradient.
 
-    `step_count` is the variable that the rest of the step reads as its step count. `guards` are
-    conditions, each with the names that change only if it is true. `printed` collects the
-    statements of parts.
+    `step_count` is the name that the rest of the step reads as its step count. `guards` are
+    conditions, each with the names that change only if the condition is true. `printed` collects
+    the statements of parts.
     """
 
     named: NamedParts
@@ -53,10 +53,10 @@ class _Rule:
         if not modifiers:
             return list(self._rule_and_rest())
         part, *others = modifiers
-        counts = bool(part.step) and self._step_is_read(others)
+        has_own_count = bool(part.step) and self._step_is_read(others)
         body = self._body(part, others)
-        guards = ((part.guard, self._changing()),) if part.guard else ()
-        later = replace(self, step_count=part.step if counts else self.step_count)
+        guards = ((part.guard, self._param_and_states()),) if part.guard else ()
+        later = replace(self, step_count=part.step if has_own_count else self.step_count)
         if part.stage == WRAPPING:
             return self._wrapped(part, body, later, others)
         later = replace(later, guards=(*self.guards, *guards))
@@ -65,20 +65,20 @@ class _Rule:
     def _wrapped(
         self, part: Part, body: Sequence[ast.stmt], later: _Rule, others: Sequence[Part]
     ) -> list[str]:
-        """Return the lines of a modifier that runs the rest of the step only now and then.
+        """Return the lines of a modifier that runs the rest of the step only in some steps.
 
-        The rest stands in the `if` that ends the modifier. But a reduction over all parameters
-        cannot stand in a branch, and the host does not know the value of a guard. If there is such
-        a reduction or a guard, the rest runs in every step, and changes nothing while the condition
-        is false.
+        The rest is written inside the `if` that ends the modifier. But a reduction over several
+        parameters cannot stand in a branch, and the host does not know the value of a guard. If the
+        rest has such a reduction or there is a guard, the rest runs in every step, and changes
+        nothing while the condition is false.
         """
         parts = (*others, *self._after_gradients())
         if self.guards or any(map(_reduces_over_parameters, parts)):
             return self._run_always(part, body, later, others)
-        ends = [f"{name} = 0" for name in self.named.waiting.values()]
-        inside = [*later.lines(others), *ends]
+        resets = [f"{name} = 0" for name in self.named.waiting_states.values()]
+        inside = [*later.lines(others), *resets]
         rest = [indent(line, "    ") if line else "" for line in inside]
-        return [*self._noted_states(), *self._of_part(part, body), *rest]
+        return [*self._marks_of_new_states(), *self._of_part(part, body), *rest]
 
     def _run_always(
         self, part: Part, body: Sequence[ast.stmt], later: _Rule, others: Sequence[Part]
@@ -90,28 +90,31 @@ class _Rule:
         *before, last = body
         assert isinstance(last, ast.If)
         named = self.named
-        ready = unused(f"{part.name}_now", named.taken)
-        asks = ast.Assign([ast.Name(ready, ast.Store())], last.test)
-        kept = {argument.arg for argument, _ in part.states}
-        held = [Guarded(kept, ready).visit(copy.deepcopy(stmt)) for stmt in last.body]
+        ready = unused_name(f"{part.name}_now", named.used_names)
+        assignment = ast.Assign([ast.Name(ready, ast.Store())], last.test)
+        own = AssignmentGuard({argument.arg for argument, _ in part.states}, ready)
+        guarded = [own.visit(copy.deepcopy(stmt)) for stmt in last.body]
         # A group's state has one value for all parameters, so it cannot depend on `ready`.
         shared = {name for each in others for name in each.group_states}
-        guard = ready, self._changing() - shared
+        guard = ready, self._param_and_states() - shared
         rest = replace(later, guards=(*self.guards, guard)).lines(others)
-        ends = [f"{name} = where({ready}, 0, {name})" for name in named.waiting.values()]
-        return [*self._noted_states(), *self._of_part(part, [*before, asks, *held]), *rest, *ends]
+        resets = [f"{name} = where({ready}, 0, {name})" for name in named.waiting_states.values()]
+        own_lines = self._of_part(part, [*before, assignment, *guarded])
+        return [*self._marks_of_new_states(), *own_lines, *rest, *resets]
 
-    def _noted_states(self) -> Iterator[str]:
-        """Yield the lines that note which states this step has created."""
-        for state, waits in self.named.waiting.items():
+    def _marks_of_new_states(self) -> Iterator[str]:
+        """Yield the lines that set a waiting state to 1 if this step has created its state."""
+        for state, waits in self.named.waiting_states.items():
             text = f"if fresh({state}):\n    {waits} = 1"
-            when = next(filter(None, (part.condition(state) for part in self.named.parts)), "")
+            when = next(
+                filter(None, (part.existence_condition(state) for part in self.named.parts)), ""
+            )
             if when.removeprefix("not ") in FACTS:
                 when += f"({self.named.param})"
             yield f"if {when}:\n{indent(text, '    ')}" if when else text
 
     def _after_gradients(self) -> tuple[Part, ...]:
-        return (self.named.base, *self.named.changing("moment", "update", "store", "observe"))
+        return (self.named.base, *self.named.modifiers_of("moment", "update", "store", "observe"))
 
     def _body(self, part: Part, others: Sequence[Part]) -> list[ast.stmt]:
         """Return the statements of a modifier, without a step count that no later part reads."""
@@ -120,26 +123,28 @@ class _Rule:
         return part.body
 
     def _step_is_read(self, modifiers: Sequence[Part]) -> bool:
-        """Tell whether these modifiers of the gradient, or what follows them, read the step count.
+        """Tell whether these modifiers of the gradient, or later parts, read the step count.
 
-        Parts after a modifier with a count of its own read this count instead.
+        Parts after a modifier with its own count read that count instead.
         """
         step = self.named.step
         if not modifiers:
             return any(reads(stmt, step) for part in self._after_gradients() for stmt in part.body)
         part, *others = modifiers
-        own = any(reads(stmt, step) for stmt in self._body(part, others))
-        return own or (not part.step and self._step_is_read(others))
+        is_read_here = any(reads(stmt, step) for stmt in self._body(part, others))
+        return is_read_here or (not part.step and self._step_is_read(others))
 
     def _rule_and_rest(self) -> Iterator[str]:
         """Yield the lines of the rule, and of the modifiers after it."""
         named = self.named
-        if named.seen_grad != named.grad:
-            yield f"{named.seen_grad} = {named.grad}"
-        updating = named.changing("update", "store")
+        if named.rule_grad != named.grad:
+            yield f"{named.rule_grad} = {named.grad}"
+        updating = named.modifiers_of("update", "store")
         body = self._with_moments(named.base.body)
         if updating:
-            names = (unused(f"{named.param}_next", named.taken) for _ in itertools.count())
+            names = (
+                unused_name(f"{named.param}_next", named.used_names) for _ in itertools.count()
+            )
             form = UpdateForm(named.param, named.update, names)
             yield from self._of_part(named.base, form.block(body))
             for part in updating:
@@ -149,50 +154,51 @@ class _Rule:
                 yield from _printed([self._guarded(value)])
         else:
             yield from self._of_part(named.base, body)
-        for part in named.changing("observe"):
+        for part in named.modifiers_of("observe"):
             yield from self._of_part(part, part.body)
 
     def _with_moments(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
-        """Return the rule with the modifiers of its second moment, after its last assignment.
+        """Return the rule with the modifiers of its second moment inserted.
 
-        Later statements read the modified moment. The state itself stays as it is.
+        They stand after the last assignment of the moment. Later statements read the modified
+        moment. The state itself keeps the value of the rule.
         """
         named = self.named
-        modifying = [stmt for part in named.changing("moment") for stmt in part.body]
+        modifying = [stmt for part in named.modifiers_of("moment") for stmt in part.body]
         rest = rest_after(body, named.moment) if modifying else None
         if rest is None:
             return list(body)
-        begins = ast.parse(f"{named.used_moment} = {named.moment}").body
-        later = [replace_name(stmt, named.moment, named.used_moment) for stmt in rest]
-        return [*body[: len(body) - len(rest)], *begins, *modifying, *later]
+        copy_of_moment = ast.parse(f"{named.modified_moment} = {named.moment}").body
+        later = [replace_name(stmt, named.moment, named.modified_moment) for stmt in rest]
+        return [*body[: len(body) - len(rest)], *copy_of_moment, *modifying, *later]
 
     def _of_part(self, part: Part, statements: Sequence[ast.stmt]) -> Iterator[str]:
         """Yield the lines of a part, after a comment with its name."""
         yield ""
         yield f"# {part.name}"
-        rewritten = [self._guarded(self._with_present_names(part, stmt)) for stmt in statements]
+        rewritten = [self._guarded(self._with_current_names(part, stmt)) for stmt in statements]
         self.printed.extend((part, stmt) for stmt in rewritten)
         yield from _printed(rewritten)
 
-    def _with_present_names(self, part: Part, stmt: ast.stmt) -> ast.stmt:
-        """Return a statement that reads the present step count, and weights as the parameter."""
+    def _with_current_names(self, part: Part, stmt: ast.stmt) -> ast.stmt:
+        """Return a statement with the current names of the step count and the parameter."""
         named, node = self.named, stmt
         if self.step_count != named.step:
             node = replace_name(node, named.step, self.step_count)
-        if named.waiting:
-            node = replace_fresh(node, named.waiting)
+        if named.waiting_states:
+            node = replace_fresh(node, named.waiting_states)
         weights = next((each.weights for each in named.modifiers if each.weights), "")
         if weights and (part is named.base or part.changes == "update"):
             node = replace_name(node, named.param, weights)
         return node
 
     def _guarded(self, stmt: ast.stmt) -> ast.stmt:
-        """Return a statement whose assignments change names only if their guards are true."""
+        """Return a statement that changes a guarded name only if its guards are true."""
         for guard, names in reversed(self.guards):
-            stmt = Guarded(names, guard).visit(stmt)
+            stmt = AssignmentGuard(names, guard).visit(stmt)
         return stmt
 
-    def _changing(self) -> frozenset[str]:
+    def _param_and_states(self) -> frozenset[str]:
         """Return the names of the parameter and of all states."""
         parts = self.named.parts
         states = {argument.arg for part in parts for argument, _ in part.states}
@@ -200,7 +206,7 @@ class _Rule:
 
 
 def _without_variable(part: Part, body: Sequence[ast.stmt], name: str) -> list[ast.stmt]:
-    """Return statements without the assignments of a variable that they do not read."""
+    """Return statements without the assignments to a variable, if they do not read it."""
     is_state = name in {argument.arg for argument, _ in part.states}
     if is_state or any(reads(stmt, name) for stmt in body):
         return list(body)
@@ -217,7 +223,7 @@ def _without_variable(part: Part, body: Sequence[ast.stmt], name: str) -> list[a
 
 
 def _reduces_over_parameters(part: Part) -> bool:
-    """Tell whether a part reduces over all parameters."""
+    """Tell whether a part reduces over several parameters."""
     stmts = (*part.body, *part.definitions)
     keywords = (n for stmt in stmts for n in ast.walk(stmt) if isinstance(n, ast.keyword))
     return any(keyword.arg == "over" for keyword in keywords)

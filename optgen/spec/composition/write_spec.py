@@ -1,4 +1,4 @@
-"""Write the spec of a composition: the optimizer's signature and rule with those of modifiers."""
+"""Write the spec of a composition: one signature and one rule for the optimizer and modifiers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write_spec(name: str, named: NamedParts) -> str:
 
 
 def _import(written: str) -> str:
-    """Return the line that imports what a text uses of the language."""
+    """Return the line that imports the words of the language that a text uses."""
     used = {n.id for n in ast.walk(ast.parse(written)) if isinstance(n, ast.Name)}
     return f"from optgen.spec import {', '.join(sorted(used & {*DECLARATIONS, *CALLABLE_OPS}))}"
 
@@ -59,14 +59,14 @@ def _decorator(named: NamedParts) -> str:
 def _signature(named: NamedParts) -> Iterator[str]:
     """Yield the lines of the signature: inputs, states, hyperparameters."""
     arguments = named.base.node.args
-    given = arguments.posonlyargs[len(named.base.inputs) :]
-    pairs = zip(given, arguments.defaults, strict=False)
+    extra_inputs = arguments.posonlyargs[len(named.base.inputs) :]
+    pairs = zip(extra_inputs, arguments.defaults, strict=False)
     extra = [f"{argument.arg}={ast.unparse(default)}" for argument, default in pairs]
     inputs = [named.param, named.grad, *([named.step] if named.step else []), *extra]
     yield f"{', '.join(inputs)}, /,"
     for argument, declaration in (each for part in named.parts for each in part.states):
         yield f"{argument.arg}={_for_dense_gradients(declaration)},"
-    for state, waits in named.waiting.items():
+    for state, waits in named.waiting_states.items():
         keys = {
             a.arg: declared_key(declared) for part in named.parts for a, declared in part.states
         }
@@ -79,14 +79,14 @@ def _signature(named: NamedParts) -> Iterator[str]:
 
 
 def _for_dense_gradients(declaration: ast.expr | None) -> str:
-    """Return the text of a declaration without what it says about rows of sparse gradients."""
+    """Return the text of a declaration without `rows=`, which is for sparse gradients."""
     assert isinstance(declaration, ast.Call)
     kept = [keyword for keyword in declaration.keywords if keyword.arg != "rows"]
     return ast.unparse(ast.Call(declaration.func, declaration.args, kept))
 
 
 def _doc(named: NamedParts) -> str:
-    """Return the docstring: the optimizer's first line, and that of every modifier."""
+    """Return the docstring, made of the first lines of the parts' docstrings."""
     first = _first_line(named.base)
     listed = [f"* {part.name}: {_first_line(part)}" for part in named.modifiers]
     doc = "\n\n".join([first, "\n".join(["Modifiers:", "", *listed])]) if listed else first
@@ -100,7 +100,7 @@ def _first_line(part: Part) -> str:
 
 
 def _program(name: str, node: ast.FunctionDef) -> str:
-    """Return the text of a program of the composition."""
+    """Return the text of a program, decorated with the name of the composition."""
     for decorator in node.decorator_list:
         assert isinstance(decorator, ast.Attribute)
         decorator.value = ast.Name(name, ast.Load())
