@@ -113,4 +113,4 @@ class Adagrad(GeneratedOptimizer):
 
     def share_memory(self) -> None:
         """Move the state that the constructor allocated into shared memory."""
-        self._share("sum")
+        self._share_memory("sum")

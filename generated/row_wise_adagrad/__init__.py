@@ -118,7 +118,7 @@ class RowWiseAdagrad(GeneratedOptimizer):
 
     def share_memory(self) -> None:
         """Move the state that the constructor allocated into shared memory."""
-        self._share("sum")
+        self._share_memory("sum")
 
     @staticmethod
     def _check_param(param: Tensor) -> None:

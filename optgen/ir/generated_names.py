@@ -37,13 +37,13 @@ RUNTIME_NAMES: dict[str, tuple[str, ...]] = {
     "matrix_ops": ("orthogonalize",),
     "tensors.matrix_shape": ("cols", "rows"),
     "eager.reductions": (
-        *("col_max_abs", "col_sum", "col_sum_of_squares", "max_abs", "max_abses", "number"),
+        *("col_max_abs", "col_sum", "col_sum_of_squares", "max_abs", "stacked_max_abs", "number"),
         *("row_max_abs", "row_sum", "row_sum_of_squares", "stacked_numbers", "sum_of_squares"),
         *("total", "totals", "write", "zero_col_sum", "zero_row_sum", "zero_sum"),
     ),
     "eager.scalars": (
         *("advance", "advance_one", "atan2", "both", "ceil", "clamp", "cos", "divide", "either"),
-        *("exp", "floor", "holds", "in_type_of", "lerp", "log", "maximum", "minimum", "opposite"),
+        *("exp", "floor", "holds", "in_dtype_of", "lerp", "log", "maximum", "minimum", "opposite"),
         *("power", "read_one", "remainder", "round", "sign", "sin", "sqrt", "store", "store_one"),
         *("tanh", "where", "where_number"),
     ),

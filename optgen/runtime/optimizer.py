@@ -89,7 +89,7 @@ class GeneratedOptimizer(LightOptimizer):
                 with torch.enable_grad():
                     loss = closure()
             if not self.state and called_to_init_state():
-                self._create_state(lambda param: param.requires_grad, ahead=False)
+                self._create_state(lambda param: param.requires_grad, before_step=False)
                 self._context.placeholders = placeholders_of(self.state)
             elif self._context.skip_report:
                 with report_skip(self, self._context.skip_report):
@@ -127,20 +127,26 @@ class GeneratedOptimizer(LightOptimizer):
         """
         self._create_state(lambda param: param.requires_grad)
 
-    def _create_state(self, is_chosen: Callable[[Tensor], bool], ahead: bool = True) -> None:
+    def _create_state(self, is_chosen: Callable[[Tensor], bool], before_step: bool = True) -> None:
         """Create the missing states of the chosen parameters.
 
-        With `ahead`, the fresh states are left to the first step.
+        With `before_step`, the fresh states are left to the first step.
         """
         check_views(self)
         with torch.set_grad_enabled(bool(self.defaults.get("differentiable"))):
             for group in self.param_groups:
                 params = filter(is_chosen, group["params"])
                 create_missing(
-                    self.rule, self.state, group, params, self.defaults, ahead, self.param_groups
+                    self.rule,
+                    self.state,
+                    group,
+                    params,
+                    self.defaults,
+                    before_step,
+                    self.param_groups,
                 )
 
-    def _share(self, *keys: str) -> None:
+    def _share_memory(self, *keys: str) -> None:
         """Move the states of these keys to shared memory."""
         for key in keys:
             for values in self.state.values():

@@ -26,7 +26,7 @@ from optgen.ir.nodes import (
 from optgen.ir.ops import PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan, Stream
 from optgen.ir.whole_matrices import is_wide
-from optgen.lowerings.python.aliasing import read_after_write
+from optgen.lowerings.python.aliasing import tensors_to_copy
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import Body, indented
 from optgen.lowerings.python.permutations import permute_by_index
@@ -88,7 +88,7 @@ def whole_body(plan: Plan, syntax: WholeSyntax) -> Body:
     stored = [stream.name for stream in streams(plan) if stream.stored]
     lines = [
         *opening,
-        *read_lines(plan, program, syntax, read_after_write(program, stored)),
+        *read_lines(plan, program, syntax, tensors_to_copy(program, stored)),
         *whole_statements(plan, program, syntax),
         *write_lines(plan, syntax),
     ]
@@ -152,7 +152,7 @@ def with_typed_numbers(plan: Plan) -> Program:
                     return Call("where_number", tuple(map(typed, expr.args)))
                 has_dtype = any(k.is_tensor if of_elements else not k.is_scalar for k in kinds)
                 if not has_dtype:
-                    a = Call("in_type_of", (Ref(sweep.streams[0].name), a))
+                    a = Call("in_dtype_of", (Ref(sweep.streams[0].name), a))
                     expr = replace(expr, args=(mask, a, b))
         return rebuild(expr, typed)
 

@@ -78,11 +78,11 @@ def _check(name: str, param: Tensor, tensor: Any) -> None:
         raise TypeError(f"{name} is {kind}, but its parameter is {param_kind}")
     if is_dtensor(type(param)) and _SHARDING(param) != _SHARDING(tensor):
         raise ValueError(f"{name} is not sharded as its parameter is: redistribute it first")
-    if _share_memory(tensor, param):
+    if _ranges_overlap(tensor, param):
         raise ValueError(f"{name} is in the parameter's memory, which the step changes: clone it")
 
 
-def _share_memory(tensor: Tensor, other: Tensor) -> bool:
+def _ranges_overlap(tensor: Tensor, other: Tensor) -> bool:
     """Tell whether the address ranges of two tensors overlap."""
     start, end = _address_range(tensor)
     other_start, other_end = _address_range(other)

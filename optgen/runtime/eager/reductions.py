@@ -66,10 +66,10 @@ def max_abs(x: Value) -> Value:
     """Return the largest magnitude; 0 for an empty tensor."""
     if isinstance(x, TensorList):
         return each_of(max_abs, x)
-    return max_abses(x.unsqueeze(0)).squeeze(0)
+    return stacked_max_abs(x.unsqueeze(0)).squeeze(0)
 
 
-def max_abses(stacked: Tensor) -> Tensor:
+def stacked_max_abs(stacked: Tensor) -> Tensor:
     """Return the largest magnitude of each tensor stacked along the first axis; 0 if empty."""
     axes = tuple(range(1, stacked.dim()))
     if not stacked.numel():

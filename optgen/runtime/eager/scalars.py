@@ -226,11 +226,11 @@ def where_number(condition: Tensor | TensorList, a: Scalar, b: Scalar) -> Tensor
     return torch.where(condition.reshape(()), like + a, like + b)
 
 
-def in_type_of(like: Tensor | TensorList, number: Scalar) -> Tensor:
+def in_dtype_of(like: Tensor | TensorList, number: Scalar) -> Tensor:
     """Return a number in the dtype of a tensor, so that torch's `where` keeps that dtype."""
     tensor = like.tensors[0] if isinstance(like, TensorList) else like
     if isinstance(number, TensorList):
-        return cast(Tensor, each_of(lambda one: in_type_of(tensor, one), number))
+        return cast(Tensor, each_of(lambda one: in_dtype_of(tensor, one), number))
     if isinstance(number, Tensor):
         return number.to(tensor.dtype)
     return tensor.new_full((), number)

@@ -44,7 +44,7 @@ def create_missing(
     group: Group,
     params: Iterable[Tensor],
     defaults: Mapping[str, Any],
-    ahead: bool = False,
+    before_step: bool = False,
     groups: Iterable[Group] = (),
 ) -> list[CreatedState]:
     """Create the missing states of parameters; return those of them that are in `rule.fresh`.
@@ -58,9 +58,9 @@ def create_missing(
     without the key, or an old checkpoint holds None.
 
     A step treats a state of `rule.fresh` differently if the state is missing. So these states are
-    not created `ahead` of a step.
+    not created if `before_step`.
     """
-    skipped = rule.fresh if ahead else ()
+    skipped = rule.fresh if before_step else ()
     own = [s for s in rule.states if not (s.given or s.of_group) and s.key not in skipped]
     present = [s for s in own if s.is_present(group)]
     if not present and rule.step is None:

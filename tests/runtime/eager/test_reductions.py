@@ -58,7 +58,7 @@ def test_stacked_tensors_are_reduced_one_by_one(shape: tuple[int, ...]) -> None:
         reductions.totals(stacked), torch.stack([reductions.total(x) for x in tensors])
     )
     torch.testing.assert_close(
-        reductions.max_abses(stacked), torch.stack([reductions.max_abs(x) for x in tensors])
+        reductions.stacked_max_abs(stacked), torch.stack([reductions.max_abs(x) for x in tensors])
     )
 
 

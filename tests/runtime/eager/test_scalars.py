@@ -77,8 +77,8 @@ def test_store_returns_the_rounded_value():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_where_of_two_numbers_has_the_dtype_of_the_elements(dtype):
     x = torch.tensor([-1.0, 2.0], dtype=dtype)
-    number = scalars.in_type_of(x, 0.1)
-    tensor = scalars.in_type_of(x, torch.tensor(0.1, dtype=torch.float64))
+    number = scalars.in_dtype_of(x, 0.1)
+    tensor = scalars.in_dtype_of(x, torch.tensor(0.1, dtype=torch.float64))
 
     for value in (number, tensor):
         chosen = scalars.where(x > 0, value, 1)
