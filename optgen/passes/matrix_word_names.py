@@ -10,7 +10,7 @@ from optgen.ir.nodes import Call, Expr, refs
 
 
 def matrix_word_name(word: Call, kinds: Mapping[str, Kind]) -> str:
-    """Return a name for the result of a matrix word: of its main tensor, and of the word.
+    """Return a name for the result of a matrix word: its main tensor's name, then the word's.
 
     The main tensor is the first one of the parameter's shape, or else the first. `kinds` has the
     kinds of the rule's own variables.

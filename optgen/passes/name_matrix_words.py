@@ -85,7 +85,7 @@ class MatrixWordNamer:
         return rebuild(expr, self._elementwise)
 
     def _word(self, expr: Expr) -> Expr:
-        """Return a matrix word with a name for each operand that is elementwise work."""
+        """Return a matrix word with a name for each operand that needs elementwise work."""
         return rebuild(expr, self._operand)
 
     def _operand(self, expr: Expr) -> Expr:
@@ -137,23 +137,23 @@ def is_fusable(stmt: Assign, kinds: dict[Ref, Kind]) -> bool:
     """Tell whether a sweep can compute a statement.
 
     The statement must be elementwise, and its tensors must have one shape, with rows and columns.
-    It must not test numbers: a sweep takes them as coefficients only.
+    The statement must not test numbers: a sweep takes them as coefficients only.
     """
     axes = kinds[stmt.target].axes
     return (
-        is_matrix(axes)
+        has_rows_and_columns(axes)
         and any(not kinds[ref].is_scalar for ref in refs(stmt.value))
         and all(_is_fusable_node(node, axes, kinds) for node in walk(stmt.value))
         and not any(_reads_number_as_boolean(node, kinds) for node in walk(stmt.value))
     )
 
 
-def is_matrix(axes: Axes) -> bool:
+def has_rows_and_columns(axes: Axes) -> bool:
     """Tell whether values with these axes have both rows and columns."""
-    return axes in _MATRICES
+    return axes in _MATRIX_AXES
 
 
-_MATRICES: Collection[Axes] = frozenset(
+_MATRIX_AXES: Collection[Axes] = frozenset(
     (
         *(Axes.TENSOR, Axes.TENSOR_T, Axes.ROWS_ROWS, Axes.COLS_COLS, Axes.ROWS_RANK),
         *(Axes.COLS_RANK, Axes.RANK_ROWS, Axes.RANK_COLS, Axes.RANK_RANK),

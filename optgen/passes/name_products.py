@@ -67,6 +67,8 @@ def _is_product(expr: Expr) -> bool:
 
 @dataclass
 class _Namer:
+    """Namer of repeated products. `known` in its methods maps products to their names."""
+
     repeated: frozenset[Expr]
     kinds: Mapping[str, Kind]
     used_names: set[str]
@@ -78,14 +80,16 @@ class _Namer:
         for stmt in program:
             self.new_statements = []
             if isinstance(stmt, Assign):
-                last: Stmt = replace(stmt, value=self._statement_value(stmt, known))
+                rewritten: Stmt = replace(stmt, value=self._statement_value(stmt, known))
             else:
-                last = replace(stmt, condition=self._with_names(stmt.condition, known))
+                rewritten = replace(stmt, condition=self._with_names(stmt.condition, known))
             out += [replace(s, quote=stmt.quote, place=stmt.place) for s in self.new_statements]
-            if isinstance(last, If):
-                then, orelse = (self.program(arm, dict(known)) for arm in (last.then, last.orelse))
-                last = replace(last, then=then, orelse=orelse)
-            out.append(last)
+            if isinstance(rewritten, If):
+                then, orelse = (
+                    self.program(arm, dict(known)) for arm in (rewritten.then, rewritten.orelse)
+                )
+                rewritten = replace(rewritten, then=then, orelse=orelse)
+            out.append(rewritten)
         return tuple(out)
 
     def _statement_value(self, stmt: Assign, known: dict[Expr, Ref]) -> Expr:
@@ -104,11 +108,11 @@ class _Namer:
         inner = rebuild(expr, lambda child: self._with_names(child, known))
         if expr not in self.repeated:
             return inner
-        known[expr] = Ref(self._free(expr))
+        known[expr] = Ref(self._unused_name(expr))
         self.new_statements.append(Assign(known[expr], inner))
         return known[expr]
 
-    def _free(self, expr: Expr) -> str:
+    def _unused_name(self, expr: Expr) -> str:
         """Return an unused name for a product or a decomposition."""
         assert isinstance(expr, Call)
         name = free_name(matrix_word_name(expr, self.kinds), self.used_names)
