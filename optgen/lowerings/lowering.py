@@ -20,7 +20,7 @@ class Lowering:
     `lower` turns an algorithm into the variables of `template`. `content` says what the file
     contains: code for a "rule", or the "optimizer" class or "function" that runs the rule. A
     derived algorithm (`base=`) shares its base's rule, so only its class file is written. `refusal`
-    says in a few words why this lowering cannot take a rule; "" if it can.
+    returns in a few words why this lowering cannot take a rule; "" if it can.
     """
 
     name: str

@@ -62,11 +62,11 @@ def _program(algorithm: Algorithm, program: ModeProgram) -> tuple[str, str, str]
     """
     keys = {algorithm.param: "param", **{s.symbol: s.key for s in algorithm.states}}
     function = program.function
-    copied = f"copy of {keys[function.lists[0]]}"
+    copy_of_first = f"copy of {keys[function.lists[0]]}"
     return (
         program.mode,
         function.name,
-        literal(tuple(keys.get(name, copied) for name in function.tensors)),
+        literal(tuple(keys.get(name, copy_of_first) for name in function.tensors)),
     )
 
 
@@ -81,15 +81,15 @@ OPTIMIZER = Lowering(
 
 def rule_of(algorithm: Algorithm) -> dict[str, str]:
     """Return the non-default arguments of `Rule` as Python text."""
-    planned = plans(algorithm)
-    fresh_keys = {s.key for plan in planned for s in plan.fresh_states()}
+    all_plans = plans(algorithm)
+    fresh_keys = {s.key for plan in all_plans for s in plan.fresh_states()}
     fresh = tuple(s.key for s in algorithm.states if s.key in fresh_keys)
     facts = facts_read(algorithm)
     tensors = tuple(h.name for h in algorithm.hypers if h.tensor in ("always", "capturable"))
     entries = {
         "name": literal(algorithm.stem),
         "states": _tuple(map(_state, algorithm.states)),
-        "hypers": literal(tuple(h.name for h in planned[0].algorithm.hypers)),
+        "hypers": literal(tuple(h.name for h in all_plans[0].algorithm.hypers)),
         "step": _step(algorithm),
         "fresh": literal(fresh) if fresh else "",
         "gradient": _unless("dense", algorithm.gradient),
@@ -113,7 +113,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "skip_count": _unless("", skip_count(algorithm)),
         "facts": literal(facts) if facts else "",
         "backfill": _pairs(backfill(algorithm)),
-        "optional": _pairs(keys_that_torch_lacks(algorithm) | _unset_flags(algorithm)),
+        "optional": _pairs(keys_that_torch_lacks(algorithm) | _flags_set_by_steps(algorithm)),
         "fixed": _fixed(algorithm),
         "choices": _pairs(
             {h.name: literal(h.choices) for h in algorithm.hypers if h.type == "choice"}
@@ -137,18 +137,18 @@ def _names(names: Sequence[str]) -> str:
 def _derived_rule(algorithm: Algorithm, base: Algorithm) -> dict[str, str]:
     """Return the arguments of `Rule` that a derived class changes."""
     rule, base_rule = rule_of(algorithm), rule_of(base)
-    may_change = ("sparse_hint", "fixed")
-    return {key: rule[key] for key in may_change if key in rule and rule[key] != base_rule.get(key)}
+    keys = [key for key in ("sparse_hint", "fixed") if key in rule]  # all that may change
+    return {key: rule[key] for key in keys if rule[key] != base_rule.get(key)}
 
 
 def _state(state: State) -> str:
-    """Return a `State` as Python text, with its options that are not the default."""
+    """Return a `State` as Python text, with the options that are not their defaults."""
     default = State(state.symbol, state.key)
     options = [
         f"{name}={literal(getattr(state, name))}"
         for name in (
             *("init", "shape", "dtype", "when", "eager", "rows", "written", "on_device"),
-            *("of_group", "given", "block", "map", "min_elements"),
+            *("of_group", "step_argument", "block", "map", "min_elements"),
         )
         if getattr(state, name) != getattr(default, name)
     ]
@@ -166,13 +166,13 @@ def _dense_only(algorithm: Algorithm) -> str:
     return literal(names) if names else ""
 
 
-def _unset_flags(algorithm: Algorithm) -> dict[str, str]:
+def _flags_set_by_steps(algorithm: Algorithm) -> dict[str, str]:
     """Return the flags that only a step sets, with their values before the first step."""
-    return {h.name: literal(h.default) for h in algorithm.hypers if h.given}
+    return {h.name: literal(h.default) for h in algorithm.hypers if h.set_by_step}
 
 
 def _fixed(algorithm: Algorithm) -> str:
-    fixed = (h for h in algorithm.hypers if h.fixed and not h.given)
+    fixed = (h for h in algorithm.hypers if h.fixed and not h.set_by_step)
     return _pairs({h.name: literal(h.default) for h in fixed})
 
 
@@ -182,14 +182,14 @@ def _pairs(entries: Mapping[str, str]) -> str:
 
 def _tuple(items: Iterable[str]) -> str:
     texts = list(items)
-    return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
+    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
 
 
 def _defaults(algorithm: Algorithm) -> dict[str, str]:
     """Return each key of the group, and the constructor's expression for its value."""
     values = {key: key for key in group_keys(algorithm)}
     for hyper in algorithm.hypers:
-        if hyper.given:
+        if hyper.set_by_step:
             continue
         if hyper.fixed:
             values[hyper.name] = literal(hyper.default)

@@ -10,7 +10,7 @@ from optgen.ir.algorithm import Algorithm, Bounds, Hyper, Require
 from optgen.ir.nodes import Call, Const, Expr, Ref, rebuild
 from optgen.ir.rank import RANK
 from optgen.lowerings.python.expression_printer import PythonPrinter
-from optgen.lowerings.python.literals import filled, literal, message
+from optgen.lowerings.python.literals import fill_fields, literal, message
 
 _MESSAGES = {"lr": "Invalid learning rate: {}", "eps": "Invalid epsilon value: {}"}
 _NOT_FOREACH = "{} as a Tensor is not supported for capturable=False and foreach=True"
@@ -32,7 +32,7 @@ class Check:
 
 
 def checks(algorithm: Algorithm, base: Algorithm | None) -> list[Check]:
-    """Return all checks in the order of the arguments, without those of the base's constructor."""
+    """Return all checks in the order of the arguments, except checks that the base makes."""
     hypers = [h for h in algorithm.hypers if not h.fixed and not _is_checked_by(base, h)]
     # A class that replaces another one has only the checks of that class.
     is_new = not (algorithm.is_function or algorithm.keywords or algorithm.group)
@@ -93,10 +93,11 @@ def _is_checked_by(base: Algorithm | None, hyper: Hyper) -> bool:
 
 
 def _length_checks(hyper: Hyper) -> Iterator[Check]:
-    """Yield a check that a tuple has its length; an error about an item names no argument."""
+    """Yield a check of a tuple's length; an IndexError would not name the argument."""
     name = hyper.name
     if hyper.type == "tuple":
-        text = f"Invalid {name} value, which must be {hyper.size} number{'s' * (hyper.size > 1)}"
+        numbers = "1 number" if hyper.size == 1 else f"{hyper.size} numbers"
+        text = f"Invalid {name} value, which must be {numbers}"
         condition = f"not hasattr({name}, '__len__') or len({name}) != {hyper.size}"
         yield Check(condition, message(f"{text}: {{}}", {"": name}))
 
@@ -110,7 +111,7 @@ def _checks(hyper: Hyper) -> Iterator[Check]:
         yield from _tensor_checks(hyper)
         which = ", which must be whole" if hyper.bounds.whole else ""
         text = hyper.error or _MESSAGES.get(name, f"Invalid {name} value{which}: {{}}")
-        text = filled(text, {"index": "0", "number": "1"})
+        text = fill_fields(text, {"index": "0", "number": "1"})
         yield from _bounds_check(hyper, 0, name, text)
     elif hyper.type == "tuple":
         yield from _tuple_checks(hyper)
@@ -137,7 +138,7 @@ def _tuple_checks(hyper: Hyper) -> Iterator[Check]:
     which = ", which must be whole," if hyper.bounds.whole else ""
     wrong = hyper.error or f"Invalid {singular}{which} at index {{index}}: {{}}"
     for index, item in enumerate(items):
-        text = filled(wrong, {"index": str(index), "number": str(index + 1)})
+        text = fill_fields(wrong, {"index": str(index), "number": str(index + 1)})
         yield from _bounds_check(hyper, index, item, text)
     if hyper.tensor != "never":
         same = " or ".join(f"all(isinstance(x, {t}) for x in {name})" for t in ("float", "Tensor"))
@@ -177,7 +178,7 @@ def _bound(number: float) -> str:
 
 
 def _negated(condition: Expr) -> Expr:
-    """Return a condition's negation. An ordered comparison gets a `not`, which is true for NaN."""
+    """Return a condition's negation. Ordered comparisons get a `not`, so NaN makes it true."""
     match condition:
         case Call("not", (inner,)):
             return inner

@@ -10,7 +10,7 @@ from optgen.ir.nodes import assigns
 from optgen.ir.rank import RANK
 from optgen.lowerings.optimizer.arguments import Argument
 from optgen.lowerings.optimizer.hyperparameter_roles import role
-from optgen.lowerings.python.literals import literal, as_shown
+from optgen.lowerings.python.literals import as_shown, literal
 from optgen.passes.drop_unused_hypers import drop_unused_hypers
 from optgen.passes.latex import to_latex
 from optgen.passes.latex_symbols import Symbols
@@ -197,8 +197,8 @@ def _inputs(algorithm: Algorithm) -> Iterator[str]:
     for state in algorithm.extra_inputs():
         value = "a tensor or None" if state.when else "a tensor"
         yield from _item(
-            f"{state.given} (sequence of Tensor): :math:`{symbols.at(state.symbol)}`, {value} for "
-            "each parameter, in the order of the groups."
+            f"{state.step_argument} (sequence of Tensor): :math:`{symbols.at(state.symbol)}`, "
+            f"{value} for each parameter, in the order of the groups."
         )
 
 

@@ -25,12 +25,12 @@ class _Average:
 def role(algorithm: Algorithm, hyper: Hyper) -> str:
     """Return a description of a hyperparameter's role in the rule; "" if none is found."""
     averages = list(_averages(algorithm))
-    weighted = [  # for each number of the hyperparameter, the averages of which it is the weight
+    averages_by_number = [  # for each number of the hyperparameter, the averages that it weights
         [a for a in averages if a.weight in _equal_expressions(algorithm, number)]
         for number in _numbers(hyper)
     ]
-    if weighted and all(weighted):
-        return _decay(algorithm, weighted)
+    if averages_by_number and all(averages_by_number):
+        return _decay(algorithm, averages_by_number)
     if hyper.name == RANK and algorithm.has_rank:
         return "Rank of thin matrices, a whole number"
     if hyper.name == "eps" and _keeps_from_zero(algorithm, hyper.name):
@@ -95,10 +95,10 @@ def _are_factors(factors: list[Expr], *expected: Expr) -> bool:
     return len(factors) == len(expected) and all(each in factors for each in expected)
 
 
-def _decay(algorithm: Algorithm, weighted: list[list[_Average]]) -> str:
-    """Describe the decay rates of running averages: for each number, the averages it weights."""
-    averages = [average for each in weighted for average in each]
-    if len(weighted) > 1:
+def _decay(algorithm: Algorithm, averages_by_number: list[list[_Average]]) -> str:
+    """Describe the numbers of a hyperparameter as decay rates of running averages."""
+    averages = [average for of_number in averages_by_number for average in of_number]
+    if len(averages_by_number) > 1:
         return "Decay rates of the running averages"
     if len(averages) > 1:
         return "Decay rate of the running averages"
@@ -124,9 +124,13 @@ def _keeps_from_zero(algorithm: Algorithm, name: str) -> bool:
 
 
 def _divides(algorithm: Algorithm, path: list[str], target: str, seen: frozenset[str]) -> bool:
-    """Tell whether a read ends up in a divisor, in this statement or through its local target.
+    """Tell whether a value that is read ends up in a divisor, here or through a local variable.
 
-    `path` are the ops around the read, innermost first. `seen` are the locals that were followed.
+    Args:
+        algorithm: the algorithm.
+        path: the ops around the read, innermost first.
+        target: the name that the statement assigns.
+        seen: the local variables through which the value went so far.
     """
     for word in path:
         if word == "divisor":
@@ -150,7 +154,7 @@ def _values(algorithm: Algorithm) -> Iterator[tuple[Expr, str]]:
 def _reads_of(expr: Expr, target: str, name: str) -> Iterator[tuple[list[str], str]]:
     """Yield the ops around each read of a name, innermost first, and the statement's target.
 
-    Around the numerator of a quotient the op is "/", around its denominator "divisor".
+    The op is "/" for a read in the numerator of a quotient, "divisor" for one in the denominator.
     """
     if isinstance(expr, Ref) and expr.name == name:
         yield [], target

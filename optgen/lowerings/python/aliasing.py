@@ -31,13 +31,13 @@ class _Source:
 
 
 _Sources = frozenset[_Source]
-_SourcesByName = dict[str, _Sources]  # of each variable
+_SourcesByName = dict[str, _Sources]  # by the names of variables
 
 
-def read_after_write(program: Program, stored: Collection[str]) -> frozenset[str]:
-    """Return the stored tensors that must be copied: a result shares their memory.
+def tensors_to_copy(program: Program, stored: Collection[str]) -> frozenset[str]:
+    """Return the stored tensors that must be copied, because a result shares their memory.
 
-    A result that is its own old tensor does not count, because writing it changes nothing.
+    A result that is still the old tensor of its name needs no copy: to write it changes nothing.
     """
     known = _sources_after(program, {name: frozenset({_Source(name)}) for name in stored})
     return frozenset(
@@ -46,7 +46,7 @@ def read_after_write(program: Program, stored: Collection[str]) -> frozenset[str
 
 
 def _sources_after(program: Program, known: _SourcesByName) -> _SourcesByName:
-    """Return the sources of all variables after a program: after a branch, those of both arms."""
+    """Return the sources of all variables after a program. A branch adds those of both arms."""
     for stmt in program:
         if isinstance(stmt, Assign):
             known = {**known, stmt.target.name: _sources(stmt.value, known)}

@@ -21,13 +21,13 @@ _REDUCED_AXES = {
     for line, axes in (("row", Axes.ROW), ("col", Axes.COLUMN))
     for word in ("sum", "max_abs")
 }
-"""Axes over which each reduction of rows or columns reduces. Others reduce over all axes."""
+"""Axes that each reduction to rows or columns reduces. Other reductions reduce all axes."""
 
 
 def collective_requests(reductions: Iterable[Assign], kinds: Lookup) -> list[str]:
     """Return a request for each reduction over an axis that may be sharded.
 
-    It adds the partial sums of all ranks, or takes their maximum, over the reduced axes.
+    The request adds the partial sums of all ranks, or takes their maximum, over the reduced axes.
     """
     requests = []
     for reduction in reductions:
@@ -36,24 +36,25 @@ def collective_requests(reductions: Iterable[Assign], kinds: Lookup) -> list[str
         axes = kind_of(call.args[0], kinds).axes & _REDUCED_AXES.get(call.op, Axes.TENSOR)
         if axes:
             names = [f'"{name}"' for bit, name in _AXIS_NAMES.items() if axes & bit]
-            over = names if axes != Axes.TENSOR else []
-            word = "max" if is_maximum(call) else "sum"
-            requests.append(f"collectives.{word}({', '.join([reduction.target.name, *over])})")
+            axis_arguments = names if axes != Axes.TENSOR else []
+            arguments = ", ".join([reduction.target.name, *axis_arguments])
+            method = "max" if is_maximum(call) else "sum"
+            requests.append(f"collectives.{method}({arguments})")
     return requests
 
 
 def collective_points(program: Program) -> dict[Ref, list[Assign]]:
-    """Find where a finish must stop for collectives.
+    """Return the reductions that a finish must complete by collectives, by its stops.
 
-    Return the reductions to complete at each stop, by the target of the statement before it.
-    Adjacent reductions share a stop, unless one reads another.
+    A stop has the name of the target of the statement before it. Adjacent reductions share a stop,
+    unless one reads another.
     """
     points: dict[Ref, list[Assign]] = {}
     adjacent: list[Assign] = []
-    for stmt in (*program, None):
+    for stmt in (*program, None):  # None ends the last run of adjacent reductions
         reduces = isinstance(stmt, Assign) and is_reduction(stmt.value)
         read = set(refs(stmt.value)) if isinstance(stmt, Assign) else set()
-        if adjacent and (not reduces or any(known.target in read for known in adjacent)):
+        if adjacent and (not reduces or any(earlier.target in read for earlier in adjacent)):
             points[adjacent[-1].target] = adjacent
             adjacent = []
         if isinstance(stmt, Assign):

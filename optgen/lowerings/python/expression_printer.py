@@ -17,6 +17,7 @@ _PROPERTIES = {
     "cols": "cols({0})",
     "machine_eps": "torch.finfo({0}.dtype).eps",
 }
+_COMPARISON = PRECEDENCE["<"]
 
 
 @dataclass(frozen=True)
@@ -41,36 +42,36 @@ class PythonPrinter:
             case Call("truth", (a,)):
                 return self._text(a)
             case Call("is_none", (a,)):
-                return f"{self._inside(a, 5)} is None", 4
+                return f"{self._operand(a, _COMPARISON + 1)} is None", _COMPARISON
             case Call("not", (Call("is_none", (a,)),)):
-                return f"{self._inside(a, 5)} is not None", 4
+                return f"{self._operand(a, _COMPARISON + 1)} is not None", _COMPARISON
             case Call("fresh", (Ref(name),)):
                 return f"fresh_{name}", ATOM
             case Call("copy", (a,)):
-                return f"{self._inside(a, ATOM)}.clone()", ATOM
+                return f"{self._operand(a, ATOM)}.clone()", ATOM
             case Call(word, (a,)) if word in _PROPERTIES:
-                return _PROPERTIES[word].format(self._inside(a, ATOM)), ATOM
+                return _PROPERTIES[word].format(self._operand(a, ATOM)), ATOM
             case Call("item", (values, Const(index))):
                 return f"{self.text(values)}[{index}]", ATOM
             case Call("neg" | "not" as word, (a,)):
                 sign = "-" if word == "neg" else "not "
-                return sign + self._inside(a, PRECEDENCE[word]), PRECEDENCE[word]
+                return sign + self._operand(a, PRECEDENCE[word]), PRECEDENCE[word]
             case Call(word, (a, b)) if word in PRECEDENCE:
                 level = PRECEDENCE[word]
                 left, right = (level + 1, level) if word == "**" else (level, level + 1)
                 if word == "%":  # a % b * c would mean (a % b) * c
                     right = PRECEDENCE["*"] + 1
-                return f"{self._inside(a, left)} {word} {self._inside(b, right)}", level
+                return f"{self._operand(a, left)} {word} {self._operand(b, right)}", level
             case Call(word, args):
                 arguments = ", ".join(self.text(a) for a in args)
                 return f"{self.functions.get(word, word)}({arguments})", ATOM
             case Linear():
                 return self._linear(expr)
 
-    def _inside(self, expr: Expr, level: int) -> str:
-        """Return an expression's text, in parentheses if its precedence is below `level`."""
+    def _operand(self, expr: Expr, min_precedence: int) -> str:
+        """Return an expression's text, in parentheses if its precedence is too low."""
         text, precedence = self._text(expr)
-        return text if precedence >= level else f"({text})"
+        return text if precedence >= min_precedence else f"({text})"
 
     def _linear(self, form: Linear) -> tuple[str, int]:
         """Return a sum of terms as Python, with minus signs between terms, and its precedence."""
@@ -107,33 +108,33 @@ def statements(program: Program, printer: PythonPrinter, line: Line, indent: str
 
     `line` prints an assignment as one or more lines. A comment equal to the first line is left out.
     """
-    out: list[str] = []
+    lines: list[str] = []
     quoted: tuple[str, ...] = ()
     for stmt in program:
         if isinstance(stmt, Assign):
             printed = line(stmt).split("\n")
             if stmt.quote != quoted:
-                out += [indent + comment(q) for q in stmt.quote if q != printed[0]]
+                lines += [indent + comment(q) for q in stmt.quote if q != printed[0]]
             quoted = stmt.quote
-            out += [indent + text for text in printed]
+            lines += [indent + text for text in printed]
             continue
-        out += branch(stmt, printer, lambda p, i: statements(p, printer, line, i), indent)
+        lines += branch(stmt, printer, lambda p, i: statements(p, printer, line, i), indent)
         quoted = ()
-    return out
+    return lines
 
 
 def branch(
     stmt: If, printer: PythonPrinter, arm: Callable[[Program, str], list[str]], indent: str
 ) -> list[str]:
     """Return an `if` with its arms. If the first arm is empty, the condition is negated."""
-    deeper = indent + "    "
+    arm_indent = indent + "    "
     condition, then, orelse = stmt.condition, stmt.then, stmt.orelse
     if not then:
         condition, then, orelse = Call("not", (condition,)), orelse, ()
-    lines = [f"{indent}if {printer.text(condition)}:", *arm(then, deeper)]
+    lines = [f"{indent}if {printer.text(condition)}:", *arm(then, arm_indent)]
     if len(orelse) == 1 and isinstance(orelse[0], If) and orelse[0].then:
         first, *rest = branch(orelse[0], printer, arm, indent)
         return [*lines, f"{indent}el{first.removeprefix(indent)}", *rest]
     if orelse:
-        lines += [f"{indent}else:", *arm(orelse, deeper)]
+        lines += [f"{indent}else:", *arm(orelse, arm_indent)]
     return lines

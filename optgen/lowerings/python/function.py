@@ -1,4 +1,4 @@
-"""Assemble the functions of a generated Python file: those of each plan."""
+"""Assemble a generated Python file from the functions of each plan."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Body:
-    """Lines of the tensor operations, the numbers that these read, and a function's first lines."""
+    """Lines of tensor operations, the numbers that the lines read, and a function's first lines."""
 
     lines: list[str]
     reads: frozenset[str]
@@ -38,11 +38,10 @@ class Body:
 
 def python_file(algorithm: Algorithm, functions: list[Function]) -> Context:
     """Return the template's variables: the functions, and the imports that they need."""
-    called = _called(line for function in functions for line in function.body)
-    called |= _annotations(functions)
+    used = _names_called(line for function in functions for line in function.body)
+    used |= _names_in_annotations(functions)
     imports = {
-        module: [name for name in names if name in called]
-        for module, names in RUNTIME_NAMES.items()
+        module: [name for name in names if name in used] for module, names in RUNTIME_NAMES.items()
     }
     return {
         "algorithm": algorithm,
@@ -51,16 +50,16 @@ def python_file(algorithm: Algorithm, functions: list[Function]) -> Context:
     }
 
 
-def _called(lines: Iterable[str]) -> set[str]:
+def _names_called(lines: Iterable[str]) -> set[str]:
     """Return the names of the functions that lines call; comments do not count."""
     code = (line for line in lines if not line.lstrip().startswith("#"))
     return {name for line in code for name in re.findall(r"(?<![\w.])(\w+)\(", line)}
 
 
-def _annotations(functions: Iterable[Function]) -> set[str]:
+def _names_in_annotations(functions: Iterable[Function]) -> set[str]:
     """Return the names in the annotations of keyword arguments and results."""
-    annotated = (keyword.partition(":")[2] for f in functions for keyword in f.keywords)
-    texts = (*annotated, *(function.returns for function in functions))
+    annotations = (keyword.partition(":")[2] for f in functions for keyword in f.keywords)
+    texts = (*annotations, *(function.returns for function in functions))
     return {name for text in texts for name in re.findall(r"\w+", text)}
 
 
@@ -78,11 +77,11 @@ def bucket_function(plan: Plan, loop: Callable[[Plan], Body]) -> Function:
     )
 
 
-def widened(plan: Plan, rows: str, stored: Iterable[bool]) -> str:
+def loop_iterable(plan: Plan, rows: str, stored: Iterable[bool]) -> str:
     """Return the expression that a printed loop iterates over.
 
-    This is `rows`, wrapped in `in_wider_dtype` if the rule computes in a wider dtype. `stored` says
-    for each column whether the loop writes it.
+    The result is `rows`, inside `in_wider_dtype` if the rule computes in a wider dtype. `stored`
+    says for each column whether the loop writes it.
     """
     if not widens(plan.algorithm):
         return rows

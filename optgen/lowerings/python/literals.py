@@ -16,14 +16,16 @@ _PIECE_WIDTH = 72  # characters per piece of a message, which keeps lines below 
 def literal(value: object) -> str:
     """Return a value as people write it in Python: 1e-3, but 0.9."""
     if isinstance(value, tuple):
-        return f"({', '.join(map(literal, value))}{',' * (len(value) == 1)})"
+        items = ", ".join(map(literal, value))
+        return f"({items},)" if len(value) == 1 else f"({items})"
     if not isinstance(value, float):
         return repr(value)
     mantissa, _, exponent = f"{value:e}".partition("e")
     mantissa = mantissa.rstrip("0").rstrip(".")
     short = f"{mantissa}e{int(exponent)}"
-    few_digits = len(mantissa.lstrip("-")) == 1 and float(short) == value
-    return short if few_digits and int(exponent) not in range(-1, 6) and value else repr(value)
+    has_one_digit = len(mantissa.lstrip("-")) == 1 and float(short) == value
+    is_far_from_1 = value != 0 and int(exponent) not in range(-1, 6)
+    return short if has_one_digit and is_far_from_1 else repr(value)
 
 
 def exact_literal(value: object) -> str:
@@ -58,20 +60,20 @@ def message(text: str, values: Mapping[str, str]) -> str:
         text: Format string whose fields are names.
         values: Python expression for each field; by default the field's name.
     """
-    return " ".join(_quoted(piece) for piece in _pieces(_parts(text, values)))
+    return " ".join(_string_literal(piece) for piece in _pieces(_parts(text, values)))
 
 
-def filled(text: str, texts: Mapping[str, str]) -> str:
+def fill_fields(text: str, texts: Mapping[str, str]) -> str:
     """Return a format string with some fields replaced by a text."""
     parts = []
     for before, name, _, _ in string.Formatter().parse(text):
-        parts.append(_doubled(before))
+        parts.append(_double_braces(before))
         if name is not None:
-            parts.append(_doubled(texts[name]) if name in texts else f"{{{name}}}")
+            parts.append(_double_braces(texts[name]) if name in texts else f"{{{name}}}")
     return "".join(parts)
 
 
-def shown(text: str, texts: Mapping[str, str]) -> str:
+def as_shown(text: str, texts: Mapping[str, str]) -> str:
     """Return a format string as readers see it: with single braces, and some fields replaced."""
     parts = []
     for before, name, _, _ in string.Formatter().parse(text):
@@ -95,9 +97,9 @@ def _pieces(parts: Iterable[Part]) -> Iterator[list[Part]]:
     """Yield pieces: groups of parts that fit one line. A line ends only after a space."""
     piece: list[Part] = []
     word: list[Part] = []
-    for part in parts:
-        word.append(part)
-        if not part[1] and part[0].endswith(" "):
+    for text, is_value in parts:
+        word.append((text, is_value))
+        if not is_value and text.endswith(" "):
             if piece and _width(piece) + _width(word) > _PIECE_WIDTH + 1:
                 yield piece
                 piece = []
@@ -109,17 +111,18 @@ def _pieces(parts: Iterable[Part]) -> Iterator[list[Part]]:
 
 
 def _width(parts: Iterable[Part]) -> int:
-    return sum(len(text) + 2 * is_value for text, is_value in parts)
+    """Return the number of characters of parts; a value has two braces more."""
+    return sum(len(text) + 2 if is_value else len(text) for text, is_value in parts)
 
 
-def _quoted(piece: Iterable[Part]) -> str:
+def _string_literal(piece: Iterable[Part]) -> str:
     parts = list(piece)
     if not any(is_value for _, is_value in parts):
         return repr("".join(text for text, _ in parts))
-    body = "".join(f"{{{text}}}" if is_value else _doubled(text) for text, is_value in parts)
+    body = "".join(f"{{{text}}}" if is_value else _double_braces(text) for text, is_value in parts)
     return f"f{body!r}"
 
 
-def _doubled(text: str) -> str:
+def _double_braces(text: str) -> str:
     """Return a text with its braces escaped for a format string."""
     return text.replace("{", "{{").replace("}", "}}")

@@ -2,7 +2,7 @@
 
 `S = descending(x)` is a matrix of zeros and ones. If a rule uses it in `S @ x` and
 `x @ transpose(S)` only, then a vector of indices, the *order* of the rows or columns, replaces the
-matrix, and no product is computed.
+matrix: the product becomes an indexing of rows or columns.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from optgen.ir.nodes import (
 def permute_by_index(program: Program, stored: Collection[str]) -> Program:
     """Return the program with orders in place of permutation matrices.
 
-    A permutation that is stored, or used outside of these two products, stays a matrix.
+    A permutation that is stored, or used outside of such products, stays a matrix.
     """
     orders = frozenset(a.target.name for a in assigns(program) if _is_permutation(a.value))
     orders -= frozenset(stored)
     orders -= {a.target.name for a in assigns(program) if not _is_permutation(a.value)}
     orders -= {name for expr in expressions(program) for name in _read_otherwise(expr, orders)}
-    return _with_orders(map_expressions(program, lambda e: _indexed(e, orders)), orders)
+    return _with_orders(map_expressions(program, lambda e: _with_permuted_calls(e, orders)), orders)
 
 
 def _is_permutation(value: Expr) -> bool:
@@ -42,7 +42,7 @@ def _is_permutation(value: Expr) -> bool:
     return isinstance(value, Call) and value.op == "descending"
 
 
-def _permuted(expr: Expr, orders: frozenset[str]) -> Call | None:
+def _permuted_call(expr: Expr, orders: frozenset[str]) -> Call | None:
     """Return a product with a permutation as `permuted_rows` or `permuted_columns`.
 
     The permutation is a name of `orders`, or a `descending(…)` in the product itself. Return None
@@ -64,7 +64,7 @@ def _read_otherwise(expr: Expr, orders: frozenset[str]) -> Iterator[str]:
     """Yield the names that an expression reads, except permutations that it multiplies with."""
     if isinstance(expr, Ref):
         yield expr.name
-    call = _permuted(expr, orders)
+    call = _permuted_call(expr, orders)
     inside = children(call or expr)
     if call and isinstance(call.args[1], Ref):
         inside = call.args[:1]
@@ -72,21 +72,21 @@ def _read_otherwise(expr: Expr, orders: frozenset[str]) -> Iterator[str]:
         yield from _read_otherwise(child, orders)
 
 
-def _indexed(expr: Expr, orders: frozenset[str]) -> Expr:
-    call = _permuted(expr, orders)
-    return rebuild(call or expr, lambda child: _indexed(child, orders))
+def _with_permuted_calls(expr: Expr, orders: frozenset[str]) -> Expr:
+    call = _permuted_call(expr, orders)
+    return rebuild(call or expr, lambda child: _with_permuted_calls(child, orders))
 
 
 def _with_orders(program: Program, orders: frozenset[str]) -> Program:
     """Return the program with an order in place of each permutation matrix of these names."""
 
-    def changed(stmt: Assign) -> Assign:
+    def with_order(stmt: Assign) -> Assign:
         if stmt.target.name not in orders:
             return stmt
         return replace(stmt, value=Call("descending_order", children(only_factor(stmt.value))))
 
     return tuple(
-        changed(stmt)
+        with_order(stmt)
         if isinstance(stmt, Assign)
         else replace(
             stmt,

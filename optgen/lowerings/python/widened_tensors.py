@@ -5,7 +5,7 @@ from __future__ import annotations
 from optgen.ir.compute_dtype import widens
 from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan, Stream
-from optgen.lowerings.python.function import widened
+from optgen.lowerings.python.function import loop_iterable
 
 
 def shares_widened_tensors(plan: Plan) -> bool:
@@ -26,7 +26,7 @@ def widened_loop_header(plan: Plan, in_lists: bool) -> str:
     conditions = {stream.name: stream.when for stream in streams}
     row = names if in_lists else ", ".join(_at_index(name, conditions[name]) for name in stored)
     tail = "," * (len(stored) == 1)
-    return f"for {names}{tail} in {widened(plan, f'[({row}{tail})]', stored.values())}:"
+    return f"for {names}{tail} in {loop_iterable(plan, f'[({row}{tail})]', stored.values())}:"
 
 
 def _at_index(name: str, when: str | None) -> str:
