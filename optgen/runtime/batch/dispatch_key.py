@@ -42,13 +42,13 @@ def dispatch_keys(
     params: list[Tensor],
     grads: list[Tensor],
     ordinary: bool,
-    seen: list[Tensor] | None = None,
+    seen_params: list[Tensor] | None = None,
 ) -> list[DispatchKey]:
     """Return the dispatch key of every parameter and its gradient.
 
-    `members` are the group's parameters, and `params` their real, local views. `seen` are the
-    members in the shapes that the rule sees, if a view changes these. If `ordinary`, the gradients
-    are dense and of plain classes, and the parameters are distinct.
+    `members` are the group's parameters, and `params` their real, local views. If the group has a
+    view, `seen_params` are the members in the shapes that the rule sees. If `ordinary`, the
+    gradients are dense and of plain classes, and the parameters are distinct.
     """
     keys = (
         [_plain_key(param.device.type) for param in params]
@@ -60,7 +60,9 @@ def dispatch_keys(
         keys = [key._replace(sharding=sharding) for key, sharding in pairs]
     if not rule.facts:
         return keys
-    facts_by_param = zip(*(map(FACTS[fact], seen or members) for fact in rule.facts), strict=True)
+    facts_by_param = zip(
+        *(map(FACTS[fact], seen_params or members) for fact in rule.facts), strict=True
+    )
     pairs_by_param = list(zip(keys, facts_by_param, strict=True))
     # Make each key once: thousands of parameters have few different pairs.
     keys_by_pair = {(key, facts): key._replace(facts=facts) for key, facts in set(pairs_by_param)}
