@@ -22,8 +22,7 @@ from optgen.runtime.tensors.sharding import zeros_reduced
 from optgen.runtime.torch_private import foreach_clone, numel
 
 _shape, _dtype, _device = attrgetter("shape"), attrgetter("dtype"), attrgetter("device")
-# For parameters of up to this many elements, a copy of a row or column state takes no longer than
-# new zeros.
+# Up to this size of a parameter, a copy of a row or column state takes no longer than new zeros.
 _MAX_ELEMENTS_TO_COPY = 1 << 12
 
 CreatedState = tuple[dict[str, Any], str]  # the dict of a parameter's states, and a new key in it
@@ -34,7 +33,7 @@ def state_keys(rule: Rule, group: Group) -> list[str]:
     return [
         state.key
         for state in rule.states
-        if not (state.given or state.of_group) and state.is_present(group)
+        if not (state.step_argument or state.of_group) and state.is_present(group)
     ]
 
 
@@ -61,7 +60,7 @@ def create_missing(
     not created if `before_step`.
     """
     skipped = rule.fresh if before_step else ()
-    own = [s for s in rule.states if not (s.given or s.of_group) and s.key not in skipped]
+    own = [s for s in rule.states if not (s.step_argument or s.of_group) and s.key not in skipped]
     present = [s for s in own if s.is_present(group)]
     if not present and rule.step is None:
         return []
@@ -72,14 +71,11 @@ def create_missing(
         dicts = [states[param] for param in params]
         if rule.step is not None:
             _create_counts(rule, group, params, dicts)
-        created = [
-            (dict_of_param, s.key)
-            for s in present
-            for dict_of_param in _create_state(
-                rule, s, group, params, views, dicts, defaults, groups
-            )
-        ]
-    return [(dict_of_param, key) for dict_of_param, key in created if key in rule.fresh]
+        created: list[CreatedState] = []
+        for state in present:
+            changed = _create_state(rule, state, group, params, views, dicts, defaults, groups)
+            created += [(values, state.key) for values in changed if state.key in rule.fresh]
+    return created
 
 
 _NO_TENSOR = "API has changed, `state_steps` argument must contain a list of singleton tensors"
@@ -176,11 +172,8 @@ def _initial_values(
         if state.shape == "scalar":
             dtype, number = dtype_of(state), float(start)
             return as_scalars(number, rule, group, params, dtype, state.on_device)
-        if (
-            start == 0
-            and state.shape != "like"
-            and max(map(numel, params)) <= _MAX_ELEMENTS_TO_COPY
-        ):
+        all_small = max(map(numel, params)) <= _MAX_ELEMENTS_TO_COPY
+        if start == 0 and state.shape != "like" and all_small:
             return _copied_zeros(state, params, views, rule.rank(group))
     pairs = zip(params, views, strict=True)
     return [_initial_value(rule, state, group, param, view, defaults) for param, view in pairs]
