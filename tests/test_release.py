@@ -75,7 +75,7 @@ def test_checkpoints_of_published_optimizers_keep_their_keys(golden: Golden) -> 
         parameter = torch.nn.Parameter(torch.ones(2, 2))
         (group,) = cls([parameter]).state_dict()["param_groups"]
         keys = " ".join(key for key in group if key != "params")
-        states = [state.key for state in cls.rule.states if not state.given]
+        states = [state.key for state in cls.rule.states if not state.step_argument]
         step = ["step"] if cls.rule.step else []
         lines += [name, f"    groups: {keys}", f"    states: {' '.join(step + states)}"]
 

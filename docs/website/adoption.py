@@ -51,7 +51,7 @@ def needs(entry: Entry) -> Needs:
         matrices_only=not takes_vectors(entry) and entry.package == "optgen.optim",
         embeddings_only=entry.package == "optgen.keyed",
         sparse_only=algorithm.gradient == "sparse_only",
-        inputs=tuple(state.given for state in algorithm.extra_inputs()),
+        inputs=tuple(state.step_argument for state in algorithm.extra_inputs()),
         has_modes=bool(algorithm.programs),
         coded=next((s.key for s in algorithm.states if s.dtype == QUANTIZED), ""),
         first_step=match[1] if (match := _FIRST_STEP.search(entry.remarks)) else "",

@@ -65,7 +65,7 @@ class AdaHessian(InputOptimizer):
         states=(
             State("exp_avg"),
             State("exp_hessian_diag_sq"),
-            State("hessian_input", written=False, given="hessian"),
+            State("hessian_input", written=False, step_argument="hessian"),
         ),
         hypers=("lr", "betas", "eps", "weight_decay", "hessian_power", "maximize"),
         tensor_hypers=(),

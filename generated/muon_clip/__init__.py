@@ -23,8 +23,8 @@ class MuonClip(InputOptimizer):
             &\theta_t \leftarrow \theta_t - \gamma \cdot 0.2 \sqrt{\max(\operatorname{rows}(\theta),
                 \operatorname{cols}(\theta))} o_t \\
             &\textbf{if } \textit{given\_max\_logits}: \\
-            &\quad \theta_t \leftarrow \theta_t (\text{largest} > \tau \;?\;
-                \frac{\tau}{\text{largest}} : 1)^{\text{clip power}}
+            &\quad \theta_t \leftarrow \theta_t (\text{max logits} > \tau \;?\;
+                \frac{\tau}{\text{max logits}} : 1)^{\text{clip power}}
         \end{aligned}
 
     Args:
@@ -59,7 +59,7 @@ class MuonClip(InputOptimizer):
         momentum_buffer (Tensor): :math:`b_t`, like the parameter, at first 0.
 
     Inputs of `step`:
-        max_logits (sequence of Tensor): :math:`\text{largest}`, a tensor or None for each
+        max_logits (sequence of Tensor): :math:`\text{max logits}`, a tensor or None for each
             parameter, in the order of the groups.
 
     Paper: https://arxiv.org/abs/2507.20534
@@ -69,7 +69,12 @@ class MuonClip(InputOptimizer):
         name="muon_clip",
         states=(
             State("momentum_buffer"),
-            State("max_logits_input", when="given_max_logits", written=False, given="max_logits"),
+            State(
+                "max_logits_input",
+                when="given_max_logits",
+                written=False,
+                step_argument="max_logits",
+            ),
         ),
         hypers=(
             "lr",

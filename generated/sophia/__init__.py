@@ -62,7 +62,7 @@ class Sophia(InputOptimizer):
         states=(
             State("exp_avg"),
             State("hessian"),
-            State("hessian_input", when="given_hessian", written=False, given="hessian"),
+            State("hessian_input", when="given_hessian", written=False, step_argument="hessian"),
         ),
         hypers=("lr", "betas", "rho", "batch_size", "weight_decay", "given_hessian", "maximize"),
         step=None,

@@ -127,7 +127,7 @@ def _load_class(path: str) -> str:
             f"{path}: dense gradients are measured, and this class takes sparse ones"
         )
     if cls.rule.needs_inputs:
-        needed = ", ".join(state.given for state in cls.rule.inputs)
+        needed = ", ".join(state.step_argument for state in cls.rule.inputs)
         raise typer.BadParameter(f"{path}: a step needs {needed}, and the benchmark has none")
     if OWN.setdefault(cls.__name__, cls) is not cls:
         raise typer.BadParameter(f"{path}: two of these files hold a class {cls.__name__}")

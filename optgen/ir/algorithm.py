@@ -76,7 +76,7 @@ class Hyper:
       foreach only if capturable), or "number" (always, but nothing is computed in its dtype).
     * `about`: its description in the docstring of the class.
     * `rows`: if False, a sparse gradient is an error while the hyperparameter is true.
-    * `given`: whether each step sets this flag, which is true if the step is handed an extra
+    * `set_by_step`: whether each step sets this flag, which is true if the step is handed an extra
       input. Such a flag is no key of the group.
     """
 
@@ -91,7 +91,7 @@ class Hyper:
     tensor: str = "never"
     rows: bool = True
     about: str = ""
-    given: bool = False
+    set_by_step: bool = False
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
     @property
@@ -124,7 +124,8 @@ class State:
     * `on_device`: a "scalar" that the rule computes from a reduction. It lives on the parameter's
       device, and no step copies it to the host.
     * `of_group`: an `on_device` scalar that all parameters of a group share, and the group keeps.
-    * `given`: for an extra input, the argument of `step` that hands it over; it is not kept.
+    * `step_argument`: for an extra input, the argument of `step` that passes it; else "". An extra
+      input is not kept.
     * `block`, `map`, `min_elements`: for the dtype "8bit". `block` is the number of elements of a
       block, and `map` says which values the codes stand for. A parameter with fewer elements than
       `min_elements` has a float32 state instead.
@@ -144,7 +145,7 @@ class State:
     written: bool = True
     on_device: bool = False
     of_group: bool = False
-    given: str = ""
+    step_argument: str = ""
     role: str = ""
     block: int = 256
     map: str = "dynamic"
@@ -330,11 +331,11 @@ class Algorithm:
 
     def checkpoint_states(self) -> Iterator[State]:
         """Yield the states that a checkpoint holds: all but the extra inputs."""
-        return (s for s in self.states if not s.given)
+        return (s for s in self.states if not s.step_argument)
 
     def extra_inputs(self) -> Iterator[State]:
         """Yield the extra inputs, which each step is handed."""
-        return (s for s in self.states if s.given)
+        return (s for s in self.states if s.step_argument)
 
     def group_states(self) -> Iterator[State]:
         """Yield the states that the parameters of a group share, in the author's order."""

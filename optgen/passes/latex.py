@@ -283,7 +283,7 @@ def _fixed_truth(condition: Expr, algorithm: Algorithm) -> bool | None:
     match condition:
         case Ref(name) | Call("truth", (Ref(name),)):
             hyper = algorithm.hyper(name)
-            is_fixed = hyper is not None and hyper.fixed and not hyper.given
+            is_fixed = hyper is not None and hyper.fixed and not hyper.set_by_step
             return bool(hyper.default) if hyper is not None and is_fixed else None
         case Call("not", (inner,)):
             holds = _fixed_truth(inner, algorithm)

@@ -76,7 +76,7 @@ def _preview(optimizer: OptimizerWithContext, group: Group) -> list[Batch]:
                 for p in members
             ]
     gradients, states = checked_gradients(optimizer, group, grads), States(optimizer.state)
-    required = (state.given for state in optimizer.rule.inputs if state.when is None)
+    required = (state.step_argument for state in optimizer.rule.inputs if state.when is None)
     # No step has handed any inputs over, so the parameters stand in for them.
     inputs = {key: {id(member): member for member in members} for key in required}
     batch = make_batch(optimizer, group, members, gradients, states, inputs=inputs)

@@ -46,7 +46,7 @@ class State:
     written: bool = True  # false: the rule only reads it
     on_device: bool = False  # a scalar computed from a reduction: on the parameter's device
     of_group: bool = False  # an `on_device` scalar that the group keeps for all its parameters
-    given: str = ""  # of an extra input: the name of its argument of `step`
+    step_argument: str = ""  # of an extra input: the argument of `step` that passes it
     block: int = 256  # of a quantized state: the elements that share a scale
     map: str = "dynamic"  # of a quantized state: the table of code values, or "linear"
     min_elements: int = 4096  # of a quantized state: float32 for parameters with fewer elements
@@ -71,7 +71,7 @@ class State:
         """Tell whether parameters of this group can have the state; `suits` tests their shapes."""
         if self.when is None:
             return True
-        if self.given:  # a step sets this flag, in a copy of the group
+        if self.step_argument:  # a step sets this flag, in a copy of the group
             return bool(group.get(self.when))
         name = self.when.removeprefix("not ")
         return name in FACTS or truth(group[name]) is not self.when.startswith("not ")
@@ -160,7 +160,7 @@ class Rule:
     @cached_property
     def inputs(self) -> tuple[State, ...]:
         """The extra inputs, which each step is handed."""
-        return tuple(state for state in self.states if state.given)
+        return tuple(state for state in self.states if state.step_argument)
 
     @cached_property
     def group_states(self) -> tuple[State, ...]:

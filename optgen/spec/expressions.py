@@ -338,7 +338,7 @@ class Expressions:
         state = self.scope.algorithm.state(name)
         if state is None or not state.when or state.when in self.scope.known_true:
             return
-        if state.given:
+        if state.step_argument:
             hint = f"test it first: if given({name}): …"
             self.source.error(node, f"`{name}` may be absent here", hint)
         is_fact = state.when.removeprefix("not ") in FACTS

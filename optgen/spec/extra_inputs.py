@@ -41,7 +41,9 @@ def extra_inputs(
         declaration = defaults[name]
         assert isinstance(declaration, ast.Call)
         key = _key(source, name, declaration, constants)
-        other = next((s.given for s in states if s.given.upper() == key.upper()), None)
+        other = next(
+            (s.step_argument for s in states if s.step_argument.upper() == key.upper()), None
+        )
         if other is not None:
             message = f'two inputs are called "{key}"'
             if other != key:
@@ -49,9 +51,13 @@ def extra_inputs(
             source.error(declaration, message, "choose another name")
         when = f"given_{key}" if name in tested else None
         place = source.place(declaration)
-        states.append(State(name, f"{key}_input", when=when, written=False, given=key, place=place))
+        states.append(
+            State(name, f"{key}_input", when=when, written=False, step_argument=key, place=place)
+        )
     flags = [s.when for s in states if s.when]
-    return tuple(states), tuple(Hyper(f, "flag", False, fixed=True, given=True) for f in flags)
+    return tuple(states), tuple(
+        Hyper(f, "flag", False, fixed=True, set_by_step=True) for f in flags
+    )
 
 
 def _tested_inputs(source: Source, node: ast.FunctionDef, names: Iterable[str]) -> set[str]:
@@ -95,12 +101,12 @@ def check_inputs(source: Source, algorithm: Algorithm, node: ast.FunctionDef) ->
     keys = (state.key for state in algorithm.checkpoint_states())
     others = {name.upper() for name in (*(a.arg for a in arguments), *keys)}
     for state in algorithm.states:
-        generated = (state.key, f"given_{state.given}") if state.given else ()
+        generated = (state.key, f"given_{state.step_argument}") if state.step_argument else ()
         taken = [name for name in generated if name.upper() in others]
         if taken:
-            message = f'`{taken[0]}` is used for the input "{state.given}"'
+            message = f'`{taken[0]}` is used for the input "{state.step_argument}"'
             source.error_at(state.place, message, "choose another name")
-        if state.given and algorithm.gradient != "dense":
+        if state.step_argument and algorithm.gradient != "dense":
             message = "a rule for sparse gradients has no extra inputs"
             source.error_at(state.place, message, "a sparse gradient holds only some rows")
     _check_requires(source, node)

@@ -225,7 +225,7 @@ class OpCalls(Expressions):
             case ast.Name(id=name):
                 value = (self.scope.helper_values or {}).get(name, Ref(name))
                 state = self.scope.algorithm.state(value.name) if isinstance(value, Ref) else None
-                if isinstance(value, Ref) and state is not None and not state.given:
+                if isinstance(value, Ref) and state is not None and not state.step_argument:
                     self.check_exists(node.args[0], value.name)
                     if state.of_group:
                         message = f"`fresh` of `{name}`, which the group has from its beginning"

@@ -211,7 +211,7 @@ class _Reader:
             message = f"`{name}` is the {what}, but a program runs between steps"
             self.source.error(argument, message, "a program reads the parameter and states")
         state = optimizer.state(name)
-        if state is not None and state.given:
+        if state is not None and state.step_argument:
             message = f"`{name}` is handed to a step, but a program runs between steps"
             self.source.error(argument, message, "a program reads the parameter and states")
         if state is None and name != optimizer.param:
@@ -231,8 +231,8 @@ class _Reader:
         """Return a hyperparameter as a function takes it: a number, or a tensor of one element."""
         name, optimizer = argument.arg, self.optimizer
         hyper = optimizer.hyper(name)
-        if hyper is None or hyper.given:
-            known = [h.name for h in optimizer.hypers if not h.given]
+        if hyper is None or hyper.set_by_step:
+            known = [h.name for h in optimizer.hypers if not h.set_by_step]
             hint = did_you_mean(name, known, f"it has {', '.join(known) or 'none'}")
             message = f"`{optimizer.name}` has no hyperparameter `{name}`"
             self.source.error(argument, message, hint)

@@ -30,7 +30,7 @@ def check_references(source: Source, algorithm: Algorithm) -> None:
 
     `when` names a flag, a number or a shape predicate. `init` names a number, or is "p".
     """
-    types: dict[str, str] = {h.name: h.type for h in algorithm.hypers if not h.given}
+    types: dict[str, str] = {h.name: h.type for h in algorithm.hypers if not h.set_by_step}
     types |= dict.fromkeys(FACTS, "fact")
     for state in algorithm.checkpoint_states():
         name = (state.when or "").removeprefix("not ")
@@ -142,7 +142,7 @@ def _known_value(condition: Expr, fact: str, holds: bool) -> bool | None:
 def check_orders(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
     """Check that `keywords` and `group` name every hyperparameter once, and nothing else."""
     if algorithm.base is None:  # else the base declares some of the hyperparameters
-        error = order_error(algorithm, [h for h in algorithm.hypers if not h.given])
+        error = order_error(algorithm, [h for h in algorithm.hypers if not h.set_by_step])
         if error:
             source.error(node.decorator_list[0], *error)
 
@@ -182,10 +182,10 @@ def _check_states_used(source: Source, algorithm: Algorithm, scope: Scope) -> No
     """
     for state in algorithm.states:
         if state.symbol not in scope.read | scope.written:
-            what = "input" if state.given else "state"
+            what = "input" if state.step_argument else "state"
             message = f"{what} `{state.symbol}` is never used"
             source.error_at(state.place, message, "leave it out")
-        if state.given:
+        if state.step_argument:
             continue
         if state.symbol not in scope.written and not isinstance(state.init, str):
             hint = f'assign it: {state.symbol} = …; or keep its initial value with init="p"'

@@ -128,7 +128,7 @@ class Statements(OpCalls):
         if why:
             error(node, f"`{name}` {why}", "choose another name")
         state = scope.algorithm.state(name)
-        is_input = name == scope.algorithm.step or bool(state is not None and state.given)
+        is_input = name == scope.algorithm.step or bool(state is not None and state.step_argument)
         if scope.algorithm.hyper(name) or is_input:
             error(node, f"`{name}` is an input and cannot be assigned", "assign to another name")
         if name in scope.constants or name in scope.helpers:

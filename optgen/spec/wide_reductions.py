@@ -106,7 +106,7 @@ class _SharedValues:
     def __init__(self, source: Source, algorithm: Algorithm) -> None:
         self.source, self.algorithm = source, algorithm
         self.states = {state.symbol for state in algorithm.group_states()}
-        self.shared_names = self.states | {h.name for h in algorithm.hypers if not h.given}
+        self.shared_names = self.states | {h.name for h in algorithm.hypers if not h.set_by_step}
 
     def check(self, program: Program, in_branch: bool = False, by_all: bool = True) -> None:
         """Check the statements of a rule or of a branch.

@@ -60,7 +60,7 @@ def handed(
     for state in algorithm.extra_inputs():
         column = [draw(param.shape) for param in params]
         are_given = [state.when is None or (number + i) % 3 > 0 for i in range(len(params))]
-        inputs[state.given] = [
+        inputs[state.step_argument] = [
             x if is_given else None for x, is_given in zip(column, are_given, strict=True)
         ]
     return inputs
@@ -72,7 +72,7 @@ def seen_by_the_rule(
     """Return the flags and the states that stand for a parameter's inputs."""
     flags, states = {}, {}
     for state in algorithm.extra_inputs():
-        tensor = given[state.given][index]
+        tensor = given[state.step_argument][index]
         if state.when:
             flags[state.when] = tensor is not None
         if tensor is not None:

@@ -191,7 +191,7 @@ def fresh_states(
     """Return every state of a parameter before its first step."""
     states = {}
     for state in algorithm.states:
-        if state.given or not exists(state, {**hypers, **properties_of(param)}):
+        if state.step_argument or not exists(state, {**hypers, **properties_of(param)}):
             continue
         start = {"p": param, "index": torch.zeros(())}.get(str(state.init))
         if start is None:

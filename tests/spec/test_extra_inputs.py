@@ -92,7 +92,7 @@ def test_an_input_that_the_rule_does_not_ask_for_has_no_condition() -> None:
     algorithm = read(spec(UPDATE_BY_H, inputs=INPUTS))
     (state,) = algorithm.extra_inputs()
 
-    assert (state.symbol, state.key, state.given, state.when) == (
+    assert (state.symbol, state.key, state.step_argument, state.when) == (
         "h",
         "hessian_input",
         "hessian",

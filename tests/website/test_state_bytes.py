@@ -34,7 +34,7 @@ def bytes_after_a_step(cls: Any, shape: tuple[int, ...], dtype: str, algorithm: 
     options = {"max_lr": 1e-3} if algorithm.module == "adamc" else {}
     optimizer = cls([param], **options)
     with optgen.use_lowering("foreach"):
-        optimizer.step(**{state.given: [grad] for state in algorithm.extra_inputs()})
+        optimizer.step(**{state.step_argument: [grad] for state in algorithm.extra_inputs()})
     return sum(map(bytes_of, optimizer.state[param].values()))
 
 

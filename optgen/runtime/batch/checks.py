@@ -142,7 +142,7 @@ def _check_state_shapes(rule: Rule, batch: Batch) -> None:
     A kernel would write beyond a state that is smaller than its parameter.
     """
     for state, column in zip(rule.states, batch.states, strict=True):
-        if state.given:
+        if state.step_argument:
             continue  # `checked_inputs` has checked the shapes of extra inputs
         every_param_has_it = state.shape == "like" and not rule.facts
         if every_param_has_it and list(map(_shape, column)) == list(map(_shape, batch.params)):
@@ -189,7 +189,7 @@ def _check_reshaped_states(rule: Rule, batch: Batch) -> None:
     if rule.facts or not batch.as_is:
         return
     for state, column in zip(rule.states, batch.states, strict=True):
-        is_elementwise = state.shape == "like" and column and not state.given
+        is_elementwise = state.shape == "like" and column and not state.step_argument
         if is_elementwise and not _have_shapes(batch.shapes, column):
             _check_state_shapes(rule, batch)
 
@@ -251,7 +251,7 @@ def _check_state_sharding(rule: Rule, batch: Batch) -> None:
     """Raise an error for a state that is not sharded as its parameter is."""
     for state in rule.states:
         is_matrix = not isinstance(state.shape, str)
-        if not (is_matrix or state.shape == "like") or state.given:
+        if not (is_matrix or state.shape == "like") or state.step_argument:
             continue
         if state.is_present(batch.group):
             for param, seen, values in zip(

@@ -26,7 +26,7 @@ _SHARED_PROPERTIES: dict[str, tuple[Callable[[Tensor], Any], type[Exception]]] =
 
 def check_names(class_name: str, rule: Rule, names: Iterable[str]) -> None:
     """Raise Python's TypeError for an argument of `step` that is no input of the rule."""
-    known = [state.given for state in rule.inputs]
+    known = [state.step_argument for state in rule.inputs]
     for name in names:
         if name not in known:
             raise TypeError(f"{class_name}.step() got an unexpected keyword argument {name!r}")
@@ -109,14 +109,14 @@ def input_columns(rule: Rule, inputs: Inputs, members: Sequence[Tensor]) -> dict
     """
     columns = {}
     for state in rule.inputs:
-        tensors = inputs.get(state.given, {})
+        tensors = inputs.get(state.step_argument, {})
         column = [tensors.get(id(member)) for member in members]
         if state.when is None and any(tensor is None for tensor in column):
             index = next(i for i, tensor in enumerate(column) if tensor is None)
             shape = tuple(members[index].shape)
             raise ValueError(
-                f"the rule needs {state.given} for each parameter with a gradient, and a parameter "
-                f"of shape {shape} has none: step({state.given}=[…])"
+                f"the rule needs {state.step_argument} for each parameter with a gradient, and a "
+                f"parameter of shape {shape} has none: step({state.step_argument}=[…])"
             )
         columns[state.key] = column if any(tensor is not None for tensor in column) else []
     return columns

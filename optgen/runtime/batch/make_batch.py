@@ -81,7 +81,8 @@ def make_batch(
     if rule.group_states:
         by_key = by_key | group_state_columns(rule, group, members)
     columns = [
-        (extra_columns if state.given else by_key).get(state.key, []) for state in rule.states
+        (extra_columns if state.step_argument else by_key).get(state.key, [])
+        for state in rule.states
     ]
     batch = Batch(
         group=group,

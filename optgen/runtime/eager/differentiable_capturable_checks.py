@@ -30,7 +30,7 @@ def check_functional(rule: Rule, batch: Batch) -> None:
     states = [
         values[state.key]  # the state itself: the batch may have a view of it, which is no leaf
         for state, column in zip(rule.states, batch.states, strict=True)
-        if not (state.given or state.of_group)
+        if not (state.step_argument or state.of_group)
         for values, value in zip(batch.dicts, column, strict=False)
         if value is not None
     ]

@@ -56,7 +56,7 @@ def layouts(
     result = [Layout(tuple(owned.shape), axes), Layout(tuple(owned.shape), axes, written=False)]
     for state in rule.states:
         if state.suits(owned):
-            written = state.written and not state.given
+            written = state.written and not state.step_argument
             result.append(_layout(state, rule.rank(group), owned, axes, matrix_axes, written))
     return result
 
