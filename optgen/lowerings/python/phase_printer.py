@@ -67,7 +67,7 @@ def phase_body(plan: Plan, syntax: PhaseSyntax) -> Body:
     plan, draws = name_random(plan)
     plan = with_random_streams(plan, draws)
     if shares_widened_tensors(plan) and not syntax.in_lists:
-        syntax = replace(syntax, whole="{0}")
+        syntax = replace(syntax, whole_tensor="{0}")
     factored = coefficients_to_factors(plan)
     printer = _Printer(factored, plan.kinds, syntax, has_matrix_calls, dict(draws))
     lines = list(printer.lines())
@@ -154,7 +154,9 @@ class _Printer:
         else:
             for stream in self._loop_streams(sweep):
                 if stream.role != "local":
-                    line = f"{stream.name} = {self._filled_in(self.syntax.whole, stream.name)}"
+                    line = (
+                        f"{stream.name} = {self._filled_in(self.syntax.whole_tensor, stream.name)}"
+                    )
                     yield from indented([line], f"if {stream.when}:") if stream.when else [line]
         yield from self.syntax.lines(self._instructions(sweep))
 
@@ -332,7 +334,7 @@ class _Printer:
 
     def _sample_param(self) -> str:
         """Return the text of a parameter of the bucket; all have its shape, dtype and device."""
-        whole = self._filled_in(self.syntax.whole, self.plan.algorithm.param)
+        whole = self._filled_in(self.syntax.whole_tensor, self.plan.algorithm.param)
         return f"{whole}[0]" if self.syntax.in_lists else whole
 
     def _is_device_value(self, expr: Expr) -> bool:
@@ -351,7 +353,7 @@ class _Printer:
         """Return the text of a whole tensor or list; a missing state is None or an empty list."""
         if stream.role == "local":
             return self._listed(stream.name)
-        text = self._filled_in(self.syntax.whole, stream.name)
+        text = self._filled_in(self.syntax.whole_tensor, stream.name)
         may_be_none = stream.when and not self.syntax.in_lists
         return f"{text} if {stream.when} else None" if may_be_none else text
 
@@ -371,7 +373,7 @@ class _Printer:
 
     def _small_argument(self, name: str) -> str:
         """Return the text of a small value as an argument of the loop over blocks."""
-        text = self._filled_in(self.syntax.small, name)
+        text = self._filled_in(self.syntax.small_value, name)
         may_be_none = self.syntax.in_lists and name in self._sometimes_unassigned()
         return f"[] if {name} is None else {text}" if may_be_none else text
 

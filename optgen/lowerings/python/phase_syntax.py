@@ -16,36 +16,28 @@ from optgen.passes.name_random import Draws
 class PhaseSyntax:
     """Syntax that differs between the Python lowerings.
 
-    `loop` is the header of the loop over tensors or sublists. `blocks` loops over a sweep's blocks,
-    and `single_block` over its whole tensors; `set_blocked` is the line that checks if there are
-    blocks. `whole` and `small` are the texts of a tensor and of a small value inside the loop over
-    tensors or sublists. `read` and `write` read and write a row or column state; `read_wider` reads
-    one in a rule that computes in a wider dtype. `read_number` and `write_number` are for a scalar
-    state on the device. In all texts from `whole` to `write_number`, `{0}` is the name and `{1}`
-    its list. `count` is added to the arguments of functions that must know the number of tensors.
-    `functions` maps ops to functions of the runtime. `lines` prints instructions, and `draw` prints
-    the lines that draw random numbers. `param` is the parameter whose properties are read. With
-    `over_ranks`, all ranks must complete every reduction together.
+    In the texts from `whole_tensor` to `write_number`, `{0}` stands for the name of a tensor or of
+    a small value, and `{1}` for the name of its list.
     """
 
-    loop: str
-    blocks: str
-    single_block: str
-    set_blocked: str
-    whole: str
-    small: str
-    read: str
-    read_wider: str
-    write: str
-    read_number: str
-    write_number: str
-    count: str
-    functions: dict[str, str]
-    lines: Callable[[tuple[Instruction, ...]], list[str]]
-    draw: Callable[[Draws], list[str]]
+    loop: str  # header of the loop over tensors or sublists
+    blocks: str  # function that yields a sweep's blocks
+    single_block: str  # function that yields a sweep's whole tensors, once
+    set_blocked: str  # line that finds out whether there are blocks
+    whole_tensor: str  # a tensor inside `loop`
+    small_value: str  # a small value inside `loop`
+    read: str  # reads a row or column state
+    read_wider: str  # the same, if the rule computes in a wider dtype
+    write: str  # stores a row or column state
+    read_number: str  # reads a scalar state on the device
+    write_number: str  # stores a scalar state on the device
+    count: str  # last argument of functions that must know the number of tensors
+    functions: dict[str, str]  # the runtime's functions for ops of a finish
+    lines: Callable[[tuple[Instruction, ...]], list[str]]  # prints instructions
+    draw: Callable[[Draws], list[str]]  # prints the lines that draw random numbers
     in_lists: bool
-    param: str = "params[0]"
-    over_ranks: bool = False
+    param: str = "params[0]"  # the parameter whose properties are read
+    over_ranks: bool = False  # whether ranks complete each reduction together
 
 
 ONE_TENSOR = PhaseSyntax(
@@ -53,8 +45,8 @@ ONE_TENSOR = PhaseSyntax(
     blocks="blocks",
     single_block="one_block",
     set_blocked="blocked = needs_blocks(params[index])",
-    whole="{1}[index]",
-    small="{0}",
+    whole_tensor="{1}[index]",
+    small_value="{0}",
     read="{1}[index]",
     read_wider="wider({1}[index], params[index])",
     write="{1}[index].copy_({0})",
@@ -71,8 +63,8 @@ TENSOR_LISTS = PhaseSyntax(
     blocks="list_blocks",
     single_block="one_list_block",
     set_blocked="blocked = needs_blocks(params[0])",
-    whole="{1}",
-    small="{0}.unbind()",
+    whole_tensor="{1}",
+    small_value="{0}.unbind()",
     read="torch.stack({1})",
     read_wider="wider(torch.stack({1}), params[0])",
     write="write({1}, {0})",
