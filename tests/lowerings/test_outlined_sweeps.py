@@ -15,7 +15,7 @@ from lowerings.test_whole_matrices import (
     RULES,
     SQUARES,
     largest_difference,
-    rule,
+    spec_of_case,
     step_with,
 )
 from lowerings.test_whole_matrices import exact_orthogonalize as exact_orthogonalize
@@ -175,7 +175,7 @@ RULES_WITH_SWEEPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 def spec_of(case: str) -> Spec:
     if case in RULES:
-        text = rule(case).source
+        text = spec_of_case(case).source
     else:
         states, hypers, body = RULES_WITH_SWEEPS[case]
         text = spec(*body, states=states, hypers=hypers)

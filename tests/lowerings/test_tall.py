@@ -47,14 +47,14 @@ RULES = {
 SHAPES = ((5,), (4, 3), (3, 4), (), (2, 3, 3), (2, 2, 5), (1, 1), (70, 3))
 
 
-def rule(case: str) -> Spec:
+def spec_of_case(case: str) -> Spec:
     states, *body = RULES[case]
     return Spec("Made", spec(*body, states=states, hypers=LR), "made.py", 1)
 
 
 def assert_steps_equal_the_oracles(case: str, lowering: Any) -> None:
     """Compare four steps with the oracle: parameters, and the states that exist."""
-    source = rule(case)
+    source = spec_of_case(case)
     (algorithm,) = read_spec(source)
     generator = torch.Generator().manual_seed(3)
 
@@ -101,5 +101,5 @@ def test_fused_triton_in_its_interpreter() -> None:
 def test_no_plan_is_made_for_tall_parameters_that_are_not_factored() -> None:
     from optgen.passes.specialize_shape import fact_combinations
 
-    (algorithm,) = read_spec(rule("the shorter side"))
+    (algorithm,) = read_spec(spec_of_case("the shorter side"))
     assert len(list(fact_combinations(algorithm))) == 3

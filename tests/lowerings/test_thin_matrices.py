@@ -104,7 +104,7 @@ RULES = {
 }
 
 
-def rule(case: str, rank: int) -> Spec:
+def spec_of_case(case: str, rank: int) -> Spec:
     states, *body = RULES[case]
     hypers = HYPERS.replace("hyper(2", f"hyper({rank}")
     return Spec("Made", spec(*body, states=states, hypers=hypers), "made.py", 1)
@@ -115,13 +115,16 @@ def rule(case: str, rank: int) -> Spec:
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("case", RULES)
 def test_float64_agrees_with_the_oracle(case: str, lowering: str, rank: int) -> None:
-    assert largest_difference(rule(case, rank), step_with(lowering), torch.float64) < 1e-11
+    assert largest_difference(spec_of_case(case, rank), step_with(lowering), torch.float64) < 1e-11
 
 
 @pytest.mark.parametrize("case", RULES)
 def test_the_functional_form_agrees_with_the_oracle(case: str) -> None:
     options = {"differentiable": True}
-    assert largest_difference(rule(case, 2), lambda o: o.step(), torch.float64, **options) < 1e-11
+    assert (
+        largest_difference(spec_of_case(case, 2), lambda o: o.step(), torch.float64, **options)
+        < 1e-11
+    )
 
 
 @pytest.mark.parametrize("case", RULES)
@@ -130,7 +133,7 @@ def test_a_captured_step_agrees_with_the_oracle(case: str) -> None:
         with captured():
             optimizer.step()
 
-    assert largest_difference(rule(case, 2), step, torch.float64, capturable=True) < 1e-11
+    assert largest_difference(spec_of_case(case, 2), step, torch.float64, capturable=True) < 1e-11
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
@@ -139,12 +142,12 @@ def test_a_captured_step_agrees_with_the_oracle(case: str) -> None:
 def test_other_dtypes_are_near_the_oracle(
     case: str, dtype: torch.dtype, bound: float, lowering: str
 ) -> None:
-    assert largest_difference(rule(case, 2), step_with(lowering), dtype) < bound
+    assert largest_difference(spec_of_case(case, 2), step_with(lowering), dtype) < bound
 
 
 @pytest.mark.parametrize("case", ["power iteration", "where it is tall", "means"])
 def test_code_is_printed_as_recorded(case: str, golden: Golden) -> None:
-    (algorithm,) = read_spec(rule(case, 2))
+    (algorithm,) = read_spec(spec_of_case(case, 2))
     golden.check(emit.render(algorithm, FORLOOP, emit.find_ruff()), "forloop")
     golden.check(emit.render(algorithm, FOREACH, emit.find_ruff()), "foreach")
     golden.check(to_latex(algorithm), "latex")
@@ -152,6 +155,6 @@ def test_code_is_printed_as_recorded(case: str, golden: Golden) -> None:
 
 @pytest.mark.parametrize("case", RULES)
 def test_no_kernel_is_printed_for_the_whole_rule(case: str) -> None:
-    (algorithm,) = read_spec(rule(case, 2))
+    (algorithm,) = read_spec(spec_of_case(case, 2))
     files = {path for path in emit.render_all(algorithm, None) if "/" not in path}
     assert files - {"outlined.py"} == {"__init__.py", "forloop.py", "foreach.py"}

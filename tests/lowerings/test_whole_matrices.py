@@ -156,7 +156,7 @@ RULES = {
 SHAPES = ((4, 3), (3, 5), (4, 3), (2, 3, 4), (1, 2), (2, 3, 4))
 
 
-def rule(case: str) -> Spec:
+def spec_of_case(case: str) -> Spec:
     states, *body = RULES[case]
     hypers = NS if "newton" in case else LR
     hypers += ", fast=flag(False)" if "flags" in case else ""
@@ -219,15 +219,19 @@ def step_with(lowering: str) -> Callable[[torch.optim.Optimizer], None]:
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("case", RULES)
 def test_float64_agrees_with_the_oracle(case: str, lowering: str) -> None:
-    assert largest_difference(rule(case), step_with(lowering), torch.float64) < 1e-11
+    assert largest_difference(spec_of_case(case), step_with(lowering), torch.float64) < 1e-11
     flags = {"fast": True} if "flags" in case else {"maximize": False}
-    assert largest_difference(rule(case), step_with(lowering), torch.float64, **flags) < 1e-11
+    assert (
+        largest_difference(spec_of_case(case), step_with(lowering), torch.float64, **flags) < 1e-11
+    )
 
 
 @pytest.mark.parametrize("case", RULES)
 def test_the_functional_form_agrees_with_the_oracle(case: str) -> None:
     options = {"differentiable": True}
-    assert largest_difference(rule(case), lambda o: o.step(), torch.float64, **options) < 1e-11
+    assert (
+        largest_difference(spec_of_case(case), lambda o: o.step(), torch.float64, **options) < 1e-11
+    )
 
 
 @pytest.mark.parametrize("case", [case for case in RULES if case != "newton schulz"])
@@ -238,13 +242,13 @@ def test_a_captured_step_agrees_with_the_oracle(case: str) -> None:
         with captured():
             optimizer.step()
 
-    assert largest_difference(rule(case), step, torch.float64, capturable=True) < 1e-11
+    assert largest_difference(spec_of_case(case), step, torch.float64, capturable=True) < 1e-11
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 def test_a_learning_rate_may_be_a_tensor(lowering: str) -> None:
     lr = torch.tensor(0.1, dtype=torch.float64)
-    source = rule("roots").source.replace("ge=0)", 'ge=0, tensor="always")')
+    source = spec_of_case("roots").source.replace("ge=0)", 'ge=0, tensor="always")')
     assert (
         largest_difference(Spec("Made", source, "", 1), step_with(lowering), torch.float64, lr=lr)
         < 1e-11
@@ -257,12 +261,12 @@ def test_a_learning_rate_may_be_a_tensor(lowering: str) -> None:
 def test_other_dtypes_are_near_the_oracle(
     case: str, dtype: torch.dtype, bound: float, lowering: str
 ) -> None:
-    assert largest_difference(rule(case), step_with(lowering), dtype) < bound
+    assert largest_difference(spec_of_case(case), step_with(lowering), dtype) < bound
 
 
 @pytest.mark.parametrize("case", ["roots", "every other step", "permuted"])
 def test_code_is_printed_as_recorded(case: str, golden: Golden) -> None:
-    (algorithm,) = read_spec(rule(case))
+    (algorithm,) = read_spec(spec_of_case(case))
     golden.check(emit.render(algorithm, FORLOOP, emit.find_ruff()), "forloop")
     golden.check(emit.render(algorithm, FOREACH, emit.find_ruff()), "foreach")
     golden.check(to_latex(algorithm), "latex")
@@ -270,7 +274,7 @@ def test_code_is_printed_as_recorded(case: str, golden: Golden) -> None:
 
 @pytest.mark.parametrize("case", RULES)
 def test_no_kernel_is_printed_for_the_whole_rule(case: str) -> None:
-    (algorithm,) = read_spec(rule(case))
+    (algorithm,) = read_spec(spec_of_case(case))
     assert why_uncut(algorithm)
     files = {path for path in emit.render_all(algorithm, None) if "/" not in path}
     assert files - {"outlined.py"} == {"__init__.py", "forloop.py", "foreach.py"}
