@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -20,21 +20,21 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(6)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def adadelta_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def adadelta_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.constexpr):
+    """Advance one tensor's step count, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 5
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 5
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     rho = tl.load(hyper + 1)
     eps = tl.load(hyper + 2)
     weight_decay = tl.load(hyper + 3)
     maximize = tl.load(hyper + 4)
-    steps = tl.load(row + (STREAMS + 4) * tensors).to(tl.pointer_type(STEP_T))
+    steps = tl.load(entry + (STREAMS + 4) * num_tensors).to(tl.pointer_type(STEP_T))
     step = tl.load(steps).to(tl.float64) + 1
 
     one_minus_rho = 1 - rho
@@ -49,7 +49,9 @@ def adadelta_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.const
 
 
 @triton.jit
-def adadelta_tile(params, grads, square_avgs, acc_deltas, lanes, mask, scalars, loss_scale):
+def adadelta_step_on_elements(
+    params, grads, square_avgs, acc_deltas, lanes, mask, scalars, loss_scale
+):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     param = tl.load(params + lanes, mask).to(dtype)
@@ -86,14 +88,14 @@ def adadelta_tile(params, grads, square_avgs, acc_deltas, lanes, mask, scalars, 
     tl.store(acc_deltas + lanes, acc_delta.to(acc_deltas.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adadelta_step(
-    rows,
+    table,
     block_tensor,
     scalars,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     SQUARE_AVG_T: tl.constexpr,
@@ -104,19 +106,19 @@ def adadelta_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    square_avgs = tl.load(row + (STREAMS + 2) * tensors)
-    acc_deltas = tl.load(row + (STREAMS + 3) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    square_avgs = tl.load(entry + (STREAMS + 2) * num_tensors)
+    acc_deltas = tl.load(entry + (STREAMS + 3) * num_tensors)
     if (count == BLOCK) & ((params | grads | square_avgs | acc_deltas) & 15 == 0):
-        adadelta_tile(
+        adadelta_step_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(square_avgs, start, SQUARE_AVG_T, VECTOR),
@@ -129,7 +131,7 @@ def adadelta_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            adadelta_tile(
+            adadelta_step_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(square_avgs, start, SQUARE_AVG_T, 1),
@@ -144,22 +146,22 @@ def adadelta_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    adadelta_scalars[(bucket.tensors,)](
-        bucket.rows,
+    adadelta_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     adadelta_step[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         scalars,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.types,
         **bucket.options,
     )

@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -37,12 +37,12 @@ from optgen.runtime.fused_triton.device_reductions import (
     inside,
     is_last,
     is_whole,
-    left_of,
     lines,
     lines_inside,
     masked,
     row_total,
     tile_at,
+    tile_extent,
     total,
     whole_elements,
 )
@@ -66,26 +66,26 @@ WORKSPACES = {
 }
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_factored_scalars(
-    rows, hypers, shapes, scalars, found_inf, tensors, STEP_T: tl.constexpr
+    table, hypers, shapes, scalars, found_inf, num_tensors, STEP_T: tl.constexpr
 ):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
+    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 7
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 7
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     beta2_decay = tl.load(hyper + 1)
     d = tl.load(hyper + 4)
     weight_decay = tl.load(hyper + 5)
     maximize = tl.load(hyper + 6)
-    steps = tl.load(row + (STREAMS + 5) * tensors).to(tl.pointer_type(STEP_T))
+    steps = tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(STEP_T))
     step = tl.load(steps).to(tl.float64) + 1
-    machine_eps = tl.load(shape + EPS * tensors).to(tl.float64, bitcast=True)
+    machine_eps = tl.load(shape + EPS * num_tensors).to(tl.float64, bitcast=True)
 
     # eps1, eps2 = eps
     eps1 = tl.load(hyper + 2)
@@ -115,7 +115,9 @@ def adafactor_factored_scalars(
 
 
 @triton.jit
-def adafactor_factored_tile1(params, grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
+def adafactor_factored_step1_on_elements(
+    params, grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
+):
     """Reduce the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
@@ -138,16 +140,16 @@ def adafactor_factored_tile1(params, grads, lanes, mask, scalars, loss_scale, dt
 
 
 @triton.jit
-def adafactor_factored_tiles1(
+def adafactor_factored_step1_on_tile(
     tensor,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -157,38 +159,46 @@ def adafactor_factored_tiles1(
     WIDTH: tl.constexpr,
 ):
     """Run the sweep on one tile, and store its partial sums."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
+    depth, height, width = extents(shape, num_tensors)
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    matrices_left = left_of(depth, matrix, DEPTH)
-    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
-    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            matrices_left = 0
+            remaining_matrices = 0
     first_row = matrix * height + tile_row * HEIGHT
     first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    in_columns = lines_inside(matrices_left, columns_left, DEPTH, WIDTH)
+    in_columns = lines_inside(remaining_matrices, remaining_columns, DEPTH, WIDTH)
     column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
     across = tl.cdiv(width, WIDTH)
     all_rows = depth * height
     all_columns = depth * width
-    values += tl.load(shape + VALUES * tensors)
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
-        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((params | grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        param_sq_sum, grad_sq_row_sum, grad_sq_col_sum = adafactor_factored_tile1(
+        param_sq_sum, grad_sq_row_sum, grad_sq_col_sum = adafactor_factored_step1_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             lanes,
@@ -199,8 +209,8 @@ def adafactor_factored_tiles1(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
-        param_sq_sum, grad_sq_row_sum, grad_sq_col_sum = adafactor_factored_tile1(
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        param_sq_sum, grad_sq_row_sum, grad_sq_col_sum = adafactor_factored_step1_on_elements(
             at(params, start, PARAM_T, 1),
             at(grads, start, GRAD_T, 1),
             lanes,
@@ -209,8 +219,8 @@ def adafactor_factored_tiles1(
             loss_scale,
             COMPUTE_T,
         )
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     tl.store(partials + block, param_sq_sum)
     if DEPTH > 1:
         tl.store(values + row_lanes, grad_sq_row_sum, in_rows)
@@ -225,9 +235,9 @@ def adafactor_factored_tiles1(
         )
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_factored_step1(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
@@ -235,7 +245,7 @@ def adafactor_factored_step1(
     partials,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -244,19 +254,19 @@ def adafactor_factored_step1(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
-            adafactor_factored_tiles1(
+            adafactor_factored_step1_on_tile(
                 tensor,
-                rows,
+                table,
                 shapes,
                 scalars,
                 values,
                 partials,
                 loss_scale,
                 found_inf,
-                tensors,
+                num_tensors,
                 COMPUTE_T,
                 PARAM_T,
                 GRAD_T,
@@ -271,12 +281,12 @@ def adafactor_factored_step1(
 def adafactor_factored_matrices1(
     tensor,
     group,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
-    tensors,
+    num_tensors,
     ROW_VAR_T: tl.constexpr,
     COL_VAR_T: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -284,39 +294,40 @@ def adafactor_factored_matrices1(
     WIDTH: tl.constexpr,
 ):
     """Compute, for some matrices of a tensor, the values that the next phase reads."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    depth, height, width = extents(shape, num_tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     matrix = group * DEPTH
-    matrices_left = depth - matrix
+    remaining_matrices = depth - matrix
     all_rows = depth * height
     all_columns = depth * width
-    values += tl.load(shape + VALUES * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
     row_values = values + matrix * height
     column_values = values + 3 * all_rows + matrix * width
     row_vars = (
-        tl.load(row + (STREAMS + 2) * tensors).to(tl.pointer_type(ROW_VAR_T)) + matrix * height
+        tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(ROW_VAR_T))
+        + matrix * height
     )
     col_vars = (
-        tl.load(row + (STREAMS + 3) * tensors).to(tl.pointer_type(COL_VAR_T)) + matrix * width
+        tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(COL_VAR_T)) + matrix * width
     )
     param_sq_sum = add_up(partials, blocks)
     eps2 = tl.load(scalars + 1)
     rho = tl.load(scalars + 2)
     w = tl.load(scalars + 3)
     floor = tl.load(scalars + 4)
-    numel = tl.load(row + NUMEL * tensors).to(tl.float64)
-    row_count = tl.load(shape + ROWS * tensors).to(tl.float64)
-    column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
+    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
+    row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
+    column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
     # alpha = maximum(eps2, rms(p)) * rho
     alpha = maximum(eps2, sqrt(param_sq_sum / numel)) * rho
     row_var_col_sum = tl.zeros((DEPTH, HEIGHT), tl.float64)
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(matrices_left, height - first, DEPTH, HEIGHT)
+        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         row_var = tl.load(row_vars + lanes, mask, 0.0).to(tl.float64)
         grad_sq_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
         # r = lerp(r, row_mean(g**2), w)
@@ -327,7 +338,7 @@ def adafactor_factored_matrices1(
     row_var_col_sum = tl.sum(row_var_col_sum, axis=1)[:, None]
     for first in range(0, width, WIDTH):
         lanes = first + lines(width, DEPTH, WIDTH)
-        mask = lines_inside(matrices_left, width - first, DEPTH, WIDTH)
+        mask = lines_inside(remaining_matrices, width - first, DEPTH, WIDTH)
         col_var = tl.load(col_vars + lanes, mask, 0.0).to(tl.float64)
         grad_sq_col_sum = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
         # c = lerp(c, col_mean(g**2), w)
@@ -337,7 +348,7 @@ def adafactor_factored_matrices1(
     tl.debug_barrier()  # the next loop reads stores of other threads
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(matrices_left, height - first, DEPTH, HEIGHT)
+        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         row_var = tl.load(row_values + 2 * all_rows + lanes, mask, 0.0).to(tl.float64)
         # v_hat = r * c / maximum(col_mean(r), floor)
         # u = g / sqrt(maximum(v_hat, floor**2))
@@ -347,22 +358,22 @@ def adafactor_factored_matrices1(
         tl.store(scalars + 9, alpha)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_factored_finish1(
     first_programs,
     tensor_indices,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
     arrivals,
     found_inf,
-    tensors,
+    num_tensors,
     ROW_VAR_T: tl.constexpr,
     COL_VAR_T: tl.constexpr,
     TILES: tl.constexpr,
-    LINES: tl.constexpr,
+    FINISH_TILES: tl.constexpr,
 ):
     """Combine partial sums of rows and columns, and finish each matrix whose sums are complete."""
     if found_inf is not None:
@@ -371,7 +382,7 @@ def adafactor_factored_finish1(
     tensor = tl.load(tensor_indices + tl.program_id(0))
     program = tl.program_id(0) - tl.load(first_programs + tensor)
     shape = shapes + tensor
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
             group, count = program, 1
@@ -381,7 +392,7 @@ def adafactor_factored_finish1(
                     shape,
                     values,
                     partials,
-                    tensors,
+                    num_tensors,
                     SUMS=1,
                     ROW_SUMS=1,
                     COLUMN_SUMS=1,
@@ -389,26 +400,26 @@ def adafactor_factored_finish1(
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
-            if is_last(arrivals, group, shape, tensors, count):
+            if is_last(arrivals, group, shape, num_tensors, count):
                 adafactor_factored_matrices1(
                     tensor,
                     group,
-                    rows,
+                    table,
                     shapes,
                     scalars,
                     values,
                     partials,
-                    tensors,
+                    num_tensors,
                     ROW_VAR_T,
                     COL_VAR_T,
-                    LINES[k][0],
-                    LINES[k][1],
-                    LINES[k][2],
+                    FINISH_TILES[k][0],
+                    FINISH_TILES[k][1],
+                    FINISH_TILES[k][2],
                 )
 
 
 @triton.jit
-def adafactor_factored_tile2(
+def adafactor_factored_step2_on_elements(
     grads, lanes, mask, row_factors, col_vars, in_rows, in_columns, scalars, dtype: tl.constexpr
 ):
     """Reduce the elements `lanes` of one tensor."""
@@ -431,15 +442,15 @@ def adafactor_factored_tile2(
 
 
 @triton.jit
-def adafactor_factored_tiles2(
+def adafactor_factored_step2_on_tile(
     tensor,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -448,40 +459,48 @@ def adafactor_factored_tiles2(
     WIDTH: tl.constexpr,
 ):
     """Run the sweep on one tile, and store its partial sums."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
+    depth, height, width = extents(shape, num_tensors)
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    matrices_left = left_of(depth, matrix, DEPTH)
-    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
-    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            matrices_left = 0
+            remaining_matrices = 0
     first_row = matrix * height + tile_row * HEIGHT
     first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    in_columns = lines_inside(matrices_left, columns_left, DEPTH, WIDTH)
+    in_columns = lines_inside(remaining_matrices, remaining_columns, DEPTH, WIDTH)
     column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
     all_rows = depth * height
     all_columns = depth * width
-    values += tl.load(shape + VALUES * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
     column_values = values + 3 * all_rows + column_lanes
     row_factors = row_values + all_rows
     col_vars = column_values + all_columns
-    grads = tl.load(row + (STREAMS + 1) * tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
-        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        u_sq_sum = adafactor_factored_tile2(
+        u_sq_sum = adafactor_factored_step2_on_elements(
             at(grads, start, GRAD_T, VECTOR),
             lanes,
             None,
@@ -494,8 +513,8 @@ def adafactor_factored_tiles2(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
-        u_sq_sum = adafactor_factored_tile2(
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        u_sq_sum = adafactor_factored_step2_on_elements(
             at(grads, start, GRAD_T, 1),
             lanes,
             mask,
@@ -506,20 +525,20 @@ def adafactor_factored_tiles2(
             scalars,
             COMPUTE_T,
         )
-    partials += tl.load(shape + PARTIALS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
     tl.store(partials + block, u_sq_sum)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_factored_step2(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     values,
     partials,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -527,18 +546,18 @@ def adafactor_factored_step2(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
-            adafactor_factored_tiles2(
+            adafactor_factored_step2_on_tile(
                 tensor,
-                rows,
+                table,
                 shapes,
                 scalars,
                 values,
                 partials,
                 found_inf,
-                tensors,
+                num_tensors,
                 COMPUTE_T,
                 GRAD_T,
                 VECTOR,
@@ -548,21 +567,21 @@ def adafactor_factored_step2(
             )
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def adafactor_factored_finish2(rows, shapes, scalars, partials, found_inf, tensors):
+@triton.jit(do_not_specialize=["num_tensors"])
+def adafactor_factored_finish2(table, shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
+    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     u_sq_sum = add_up(partials, blocks)
     alpha = tl.load(scalars + 9)
     d = tl.load(scalars + 6)
-    numel = tl.load(row + NUMEL * tensors).to(tl.float64)
+    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
     # v_hat = r * c / maximum(col_mean(r), floor)
     # u = g / sqrt(maximum(v_hat, floor**2))
     # p = p - alpha / maximum(1, rms(u) / d) * u
@@ -571,7 +590,7 @@ def adafactor_factored_finish2(rows, shapes, scalars, partials, found_inf, tenso
 
 
 @triton.jit
-def adafactor_factored_tile3(
+def adafactor_factored_step3_on_elements(
     params,
     grads,
     lanes,
@@ -609,14 +628,14 @@ def adafactor_factored_tile3(
 
 
 @triton.jit
-def adafactor_factored_tiles3(
+def adafactor_factored_step3_on_tile(
     tensor,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -626,41 +645,49 @@ def adafactor_factored_tiles3(
     WIDTH: tl.constexpr,
 ):
     """Run the sweep on one tile."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
+    depth, height, width = extents(shape, num_tensors)
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    matrices_left = left_of(depth, matrix, DEPTH)
-    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
-    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            matrices_left = 0
+            remaining_matrices = 0
     first_row = matrix * height + tile_row * HEIGHT
     first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    in_columns = lines_inside(matrices_left, columns_left, DEPTH, WIDTH)
+    in_columns = lines_inside(remaining_matrices, remaining_columns, DEPTH, WIDTH)
     column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
     all_rows = depth * height
     all_columns = depth * width
-    values += tl.load(shape + VALUES * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
     column_values = values + 3 * all_rows + column_lanes
     row_factors = row_values + all_rows
     col_vars = column_values + all_columns
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
-        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((params | grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        adafactor_factored_tile3(
+        adafactor_factored_step3_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             lanes,
@@ -674,8 +701,8 @@ def adafactor_factored_tiles3(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
-        adafactor_factored_tile3(
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        adafactor_factored_step3_on_elements(
             at(params, start, PARAM_T, 1),
             at(grads, start, GRAD_T, 1),
             lanes,
@@ -689,15 +716,15 @@ def adafactor_factored_tiles3(
         )
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_factored_step3(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     values,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -706,17 +733,17 @@ def adafactor_factored_step3(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
-            adafactor_factored_tiles3(
+            adafactor_factored_step3_on_tile(
                 tensor,
-                rows,
+                table,
                 shapes,
                 scalars,
                 values,
                 found_inf,
-                tensors,
+                num_tensors,
                 COMPUTE_T,
                 PARAM_T,
                 GRAD_T,
@@ -727,26 +754,26 @@ def adafactor_factored_step3(
             )
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_not_factored_scalars(
-    rows, hypers, shapes, scalars, found_inf, tensors, STEP_T: tl.constexpr
+    table, hypers, shapes, scalars, found_inf, num_tensors, STEP_T: tl.constexpr
 ):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
+    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 7
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 7
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     beta2_decay = tl.load(hyper + 1)
     d = tl.load(hyper + 4)
     weight_decay = tl.load(hyper + 5)
     maximize = tl.load(hyper + 6)
-    steps = tl.load(row + (STREAMS + 5) * tensors).to(tl.pointer_type(STEP_T))
+    steps = tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(STEP_T))
     step = tl.load(steps).to(tl.float64) + 1
-    machine_eps = tl.load(shape + EPS * tensors).to(tl.float64, bitcast=True)
+    machine_eps = tl.load(shape + EPS * num_tensors).to(tl.float64, bitcast=True)
 
     # eps1, eps2 = eps
     eps1 = tl.load(hyper + 2)
@@ -775,7 +802,7 @@ def adafactor_not_factored_scalars(
 
 
 @triton.jit
-def adafactor_not_factored_tile1(
+def adafactor_not_factored_step1_on_elements(
     params, grads, variances, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
     """Reduce the elements `lanes` of one tensor."""
@@ -805,16 +832,16 @@ def adafactor_not_factored_tile1(
     return param_sq_sum, u_sq_sum
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_not_factored_step1(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     partials,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -825,22 +852,22 @@ def adafactor_not_factored_step1(
 ):
     """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    variances = tl.load(row + (STREAMS + 4) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    variances = tl.load(entry + (STREAMS + 4) * num_tensors)
     param_sq_sum = tl.zeros((), tl.float64)
     u_sq_sum = tl.zeros((), tl.float64)
     if (count == BLOCK) & ((params | grads | variances) & 15 == 0):
-        param_sq_sum, u_sq_sum = adafactor_not_factored_tile1(
+        param_sq_sum, u_sq_sum = adafactor_not_factored_step1_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(variances, start, VARIANCE_T, VECTOR),
@@ -853,7 +880,7 @@ def adafactor_not_factored_step1(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_param_sq_sum, more_u_sq_sum = adafactor_not_factored_tile1(
+            more_param_sq_sum, more_u_sq_sum = adafactor_not_factored_step1_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(variances, start, VARIANCE_T, 1),
@@ -865,29 +892,29 @@ def adafactor_not_factored_step1(
             )
             param_sq_sum = param_sq_sum + more_param_sq_sum
             u_sq_sum = u_sq_sum + more_u_sq_sum
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     tl.store(partials + block, param_sq_sum)
     tl.store(partials + blocks + block, u_sq_sum)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def adafactor_not_factored_finish1(rows, shapes, scalars, partials, found_inf, tensors):
+@triton.jit(do_not_specialize=["num_tensors"])
+def adafactor_not_factored_finish1(table, shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
+    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     param_sq_sum = add_up(partials, blocks)
     u_sq_sum = add_up(partials + blocks, blocks)
     eps2 = tl.load(scalars + 3)
     rho = tl.load(scalars + 4)
     d = tl.load(scalars + 5)
-    numel = tl.load(row + NUMEL * tensors).to(tl.float64)
+    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
     # alpha = maximum(eps2, rms(p)) * rho
     alpha = maximum(eps2, sqrt(param_sq_sum / numel)) * rho
     # v_hat = v
@@ -898,7 +925,7 @@ def adafactor_not_factored_finish1(rows, shapes, scalars, partials, found_inf, t
 
 
 @triton.jit
-def adafactor_not_factored_tile2(
+def adafactor_not_factored_step2_on_elements(
     params, grads, variances, lanes, mask, scalars, dtype: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor."""
@@ -929,13 +956,13 @@ def adafactor_not_factored_tile2(
     tl.store(variances + lanes, variance.to(variances.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_not_factored_step2(
-    rows,
+    table,
     block_tensor,
     scalars,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -946,19 +973,19 @@ def adafactor_not_factored_step2(
 ):
     """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    variances = tl.load(row + (STREAMS + 4) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    variances = tl.load(entry + (STREAMS + 4) * num_tensors)
     if (count == BLOCK) & ((params | grads | variances) & 15 == 0):
-        adafactor_not_factored_tile2(
+        adafactor_not_factored_step2_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(variances, start, VARIANCE_T, VECTOR),
@@ -970,7 +997,7 @@ def adafactor_not_factored_step2(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            adafactor_not_factored_tile2(
+            adafactor_not_factored_step2_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(variances, start, VARIANCE_T, 1),
@@ -984,18 +1011,18 @@ def adafactor_not_factored_step2(
 def _update_factored(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    adafactor_factored_scalars[(bucket.tensors,)](
-        bucket.rows,
+    adafactor_factored_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         work.shapes,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     adafactor_factored_step1[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
@@ -1003,58 +1030,58 @@ def _update_factored(bucket: Bucket) -> None:
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],
         **bucket.options,
     )
-    programs = work.programs(1, 1)
+    programs = work.programs(row_sums=1, column_sums=1)
     adafactor_factored_finish1[(programs.total,)](
         programs.first_programs,
         programs.tensor_indices,
-        bucket.rows,
+        bucket.table,
         work.shapes,
         work.scalars,
         work.values,
         work.partials,
         work.arrivals,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.types[2],
         bucket.types[3],
         **work.line_options,
     )
     adafactor_factored_step2[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.values,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[1],
         **bucket.options,
     )
-    adafactor_factored_finish2[(bucket.tensors,)](
-        bucket.rows,
+    adafactor_factored_finish2[(bucket.num_tensors,)](
+        bucket.table,
         work.shapes,
         work.scalars,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         **work.number_options,
     )
     adafactor_factored_step3[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.values,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],
@@ -1065,46 +1092,46 @@ def _update_factored(bucket: Bucket) -> None:
 def _update_not_factored(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    adafactor_not_factored_scalars[(bucket.tensors,)](
-        bucket.rows,
+    adafactor_not_factored_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         work.shapes,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     adafactor_not_factored_step1[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],
         bucket.types[4],
         **bucket.options,
     )
-    adafactor_not_factored_finish1[(bucket.tensors,)](
-        bucket.rows,
+    adafactor_not_factored_finish1[(bucket.num_tensors,)](
+        bucket.table,
         work.shapes,
         work.scalars,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         **work.number_options,
     )
     adafactor_not_factored_step2[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],

@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -35,12 +35,12 @@ from optgen.runtime.fused_triton.device_reductions import (
     inside,
     is_last,
     is_whole,
-    left_of,
     lines,
     lines_inside,
     masked,
     row_total,
     tile_at,
+    tile_extent,
     total,
     whole_elements,
 )
@@ -64,17 +64,17 @@ WORKSPACES = {
 }
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_hf_factored_scalars(
-    rows, hypers, shapes, scalars, found_inf, tensors, STEP_T: tl.constexpr
+    table, hypers, shapes, scalars, found_inf, num_tensors, STEP_T: tl.constexpr
 ):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
+    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 10
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 10
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     clip_threshold = tl.load(hyper + 3)
@@ -84,9 +84,9 @@ def adafactor_hf_factored_scalars(
     scale_parameter = tl.load(hyper + 7)
     warmup_init = tl.load(hyper + 8)
     maximize = tl.load(hyper + 9)
-    steps = tl.load(row + (STREAMS + 6) * tensors).to(tl.pointer_type(STEP_T))
+    steps = tl.load(entry + (STREAMS + 6) * num_tensors).to(tl.pointer_type(STEP_T))
     step = tl.load(steps).to(tl.float64) + 1
-    row_count = tl.load(shape + ROWS * tensors).to(tl.float64)
+    row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
 
     # eps1, eps2 = eps
     eps1 = tl.load(hyper + 1)
@@ -120,7 +120,7 @@ def adafactor_hf_factored_scalars(
 
 
 @triton.jit
-def adafactor_hf_factored_tile1(
+def adafactor_hf_factored_step1_on_elements(
     params, grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
     """Reduce the elements `lanes` of one tensor."""
@@ -151,16 +151,16 @@ def adafactor_hf_factored_tile1(
 
 
 @triton.jit
-def adafactor_hf_factored_tiles1(
+def adafactor_hf_factored_step1_on_tile(
     tensor,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -170,38 +170,46 @@ def adafactor_hf_factored_tiles1(
     WIDTH: tl.constexpr,
 ):
     """Run the sweep on one tile, and store its partial sums."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
+    depth, height, width = extents(shape, num_tensors)
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    matrices_left = left_of(depth, matrix, DEPTH)
-    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
-    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            matrices_left = 0
+            remaining_matrices = 0
     first_row = matrix * height + tile_row * HEIGHT
     first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    in_columns = lines_inside(matrices_left, columns_left, DEPTH, WIDTH)
+    in_columns = lines_inside(remaining_matrices, remaining_columns, DEPTH, WIDTH)
     column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
     across = tl.cdiv(width, WIDTH)
     all_rows = depth * height
     all_columns = depth * width
-    values += tl.load(shape + VALUES * tensors)
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
-        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((params | grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        param_sq_sum, square_row_sum, square_col_sum = adafactor_hf_factored_tile1(
+        param_sq_sum, square_row_sum, square_col_sum = adafactor_hf_factored_step1_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             lanes,
@@ -212,8 +220,8 @@ def adafactor_hf_factored_tiles1(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
-        param_sq_sum, square_row_sum, square_col_sum = adafactor_hf_factored_tile1(
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        param_sq_sum, square_row_sum, square_col_sum = adafactor_hf_factored_step1_on_elements(
             at(params, start, PARAM_T, 1),
             at(grads, start, GRAD_T, 1),
             lanes,
@@ -222,8 +230,8 @@ def adafactor_hf_factored_tiles1(
             loss_scale,
             COMPUTE_T,
         )
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     tl.store(partials + block, param_sq_sum)
     if DEPTH > 1:
         tl.store(values + row_lanes, square_row_sum, in_rows)
@@ -238,9 +246,9 @@ def adafactor_hf_factored_tiles1(
         )
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_hf_factored_step1(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
@@ -248,7 +256,7 @@ def adafactor_hf_factored_step1(
     partials,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -257,19 +265,19 @@ def adafactor_hf_factored_step1(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
-            adafactor_hf_factored_tiles1(
+            adafactor_hf_factored_step1_on_tile(
                 tensor,
-                rows,
+                table,
                 shapes,
                 scalars,
                 values,
                 partials,
                 loss_scale,
                 found_inf,
-                tensors,
+                num_tensors,
                 COMPUTE_T,
                 PARAM_T,
                 GRAD_T,
@@ -284,12 +292,12 @@ def adafactor_hf_factored_step1(
 def adafactor_hf_factored_matrices1(
     tensor,
     group,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
-    tensors,
+    num_tensors,
     EXP_AVG_SQ_ROW_T: tl.constexpr,
     EXP_AVG_SQ_COL_T: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -297,25 +305,25 @@ def adafactor_hf_factored_matrices1(
     WIDTH: tl.constexpr,
 ):
     """Compute, for some matrices of a tensor, the values that the next phase reads."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    depth, height, width = extents(shape, num_tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     matrix = group * DEPTH
-    matrices_left = depth - matrix
+    remaining_matrices = depth - matrix
     all_rows = depth * height
     all_columns = depth * width
-    values += tl.load(shape + VALUES * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
     row_values = values + matrix * height
     column_values = values + 3 * all_rows + matrix * width
     exp_avg_sq_rows = (
-        tl.load(row + (STREAMS + 3) * tensors).to(tl.pointer_type(EXP_AVG_SQ_ROW_T))
+        tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(EXP_AVG_SQ_ROW_T))
         + matrix * height
     )
     exp_avg_sq_cols = (
-        tl.load(row + (STREAMS + 4) * tensors).to(tl.pointer_type(EXP_AVG_SQ_COL_T))
+        tl.load(entry + (STREAMS + 4) * num_tensors).to(tl.pointer_type(EXP_AVG_SQ_COL_T))
         + matrix * width
     )
     param_sq_sum = add_up(partials, blocks)
@@ -324,9 +332,9 @@ def adafactor_hf_factored_matrices1(
     weight_decay = tl.load(scalars + 4)
     rate = tl.load(scalars + 5)
     eps2 = tl.load(scalars + 6)
-    numel = tl.load(row + NUMEL * tensors).to(tl.float64)
-    row_count = tl.load(shape + ROWS * tensors).to(tl.float64)
-    column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
+    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
+    row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
+    column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
     if scale_parameter != 0:
         # decay = weight_decay * rate * maximum(eps2, rms(p))
         decay = weight_decay * rate * maximum(eps2, sqrt(param_sq_sum / numel))
@@ -336,7 +344,7 @@ def adafactor_hf_factored_matrices1(
     exp_avg_sq_row_col_sum = tl.zeros((DEPTH, HEIGHT), tl.float64)
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(matrices_left, height - first, DEPTH, HEIGHT)
+        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         exp_avg_sq_row = tl.load(exp_avg_sq_rows + lanes, mask, 0.0).to(tl.float64)
         square_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
         # r = beta2 * r + (1 - beta2) * row_mean(square)
@@ -347,7 +355,7 @@ def adafactor_hf_factored_matrices1(
     exp_avg_sq_row_col_sum = tl.sum(exp_avg_sq_row_col_sum, axis=1)[:, None]
     for first in range(0, width, WIDTH):
         lanes = first + lines(width, DEPTH, WIDTH)
-        mask = lines_inside(matrices_left, width - first, DEPTH, WIDTH)
+        mask = lines_inside(remaining_matrices, width - first, DEPTH, WIDTH)
         exp_avg_sq_col = tl.load(exp_avg_sq_cols + lanes, mask, 0.0).to(tl.float64)
         square_col_sum = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
         # c = beta2 * c + (1 - beta2) * col_mean(square)
@@ -359,7 +367,7 @@ def adafactor_hf_factored_matrices1(
     tl.debug_barrier()  # the next loop reads stores of other threads
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(matrices_left, height - first, DEPTH, HEIGHT)
+        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         exp_avg_sq_row = tl.load(row_values + 2 * all_rows + lanes, mask, 0.0).to(tl.float64)
         # u = g / sqrt(r / col_mean(r)) / sqrt(c)
         row_factor = 1 / sqrt(exp_avg_sq_row / exp_avg_sq_row_col_sum)
@@ -369,22 +377,22 @@ def adafactor_hf_factored_matrices1(
         tl.store(scalars + 11, decay)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_hf_factored_finish1(
     first_programs,
     tensor_indices,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
     arrivals,
     found_inf,
-    tensors,
+    num_tensors,
     EXP_AVG_SQ_ROW_T: tl.constexpr,
     EXP_AVG_SQ_COL_T: tl.constexpr,
     TILES: tl.constexpr,
-    LINES: tl.constexpr,
+    FINISH_TILES: tl.constexpr,
 ):
     """Combine partial sums of rows and columns, and finish each matrix whose sums are complete."""
     if found_inf is not None:
@@ -393,7 +401,7 @@ def adafactor_hf_factored_finish1(
     tensor = tl.load(tensor_indices + tl.program_id(0))
     program = tl.program_id(0) - tl.load(first_programs + tensor)
     shape = shapes + tensor
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
             group, count = program, 1
@@ -403,7 +411,7 @@ def adafactor_hf_factored_finish1(
                     shape,
                     values,
                     partials,
-                    tensors,
+                    num_tensors,
                     SUMS=1,
                     ROW_SUMS=1,
                     COLUMN_SUMS=1,
@@ -411,26 +419,26 @@ def adafactor_hf_factored_finish1(
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
-            if is_last(arrivals, group, shape, tensors, count):
+            if is_last(arrivals, group, shape, num_tensors, count):
                 adafactor_hf_factored_matrices1(
                     tensor,
                     group,
-                    rows,
+                    table,
                     shapes,
                     scalars,
                     values,
                     partials,
-                    tensors,
+                    num_tensors,
                     EXP_AVG_SQ_ROW_T,
                     EXP_AVG_SQ_COL_T,
-                    LINES[k][0],
-                    LINES[k][1],
-                    LINES[k][2],
+                    FINISH_TILES[k][0],
+                    FINISH_TILES[k][1],
+                    FINISH_TILES[k][2],
                 )
 
 
 @triton.jit
-def adafactor_hf_factored_tile2(
+def adafactor_hf_factored_step2_on_elements(
     grads, lanes, mask, row_factors, col_factors, in_rows, in_columns, scalars, dtype: tl.constexpr
 ):
     """Reduce the elements `lanes` of one tensor."""
@@ -452,15 +460,15 @@ def adafactor_hf_factored_tile2(
 
 
 @triton.jit
-def adafactor_hf_factored_tiles2(
+def adafactor_hf_factored_step2_on_tile(
     tensor,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -469,40 +477,48 @@ def adafactor_hf_factored_tiles2(
     WIDTH: tl.constexpr,
 ):
     """Run the sweep on one tile, and store its partial sums."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
+    depth, height, width = extents(shape, num_tensors)
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    matrices_left = left_of(depth, matrix, DEPTH)
-    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
-    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            matrices_left = 0
+            remaining_matrices = 0
     first_row = matrix * height + tile_row * HEIGHT
     first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    in_columns = lines_inside(matrices_left, columns_left, DEPTH, WIDTH)
+    in_columns = lines_inside(remaining_matrices, remaining_columns, DEPTH, WIDTH)
     column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
     all_rows = depth * height
     all_columns = depth * width
-    values += tl.load(shape + VALUES * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
     column_values = values + 3 * all_rows + column_lanes
     row_factors = row_values + all_rows
     col_factors = column_values + all_columns
-    grads = tl.load(row + (STREAMS + 1) * tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
-        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        u_sq_sum = adafactor_hf_factored_tile2(
+        u_sq_sum = adafactor_hf_factored_step2_on_elements(
             at(grads, start, GRAD_T, VECTOR),
             lanes,
             None,
@@ -515,8 +531,8 @@ def adafactor_hf_factored_tiles2(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
-        u_sq_sum = adafactor_hf_factored_tile2(
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        u_sq_sum = adafactor_hf_factored_step2_on_elements(
             at(grads, start, GRAD_T, 1),
             lanes,
             mask,
@@ -527,20 +543,20 @@ def adafactor_hf_factored_tiles2(
             scalars,
             COMPUTE_T,
         )
-    partials += tl.load(shape + PARTIALS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
     tl.store(partials + block, u_sq_sum)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_hf_factored_step2(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     values,
     partials,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -548,18 +564,18 @@ def adafactor_hf_factored_step2(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
-            adafactor_hf_factored_tiles2(
+            adafactor_hf_factored_step2_on_tile(
                 tensor,
-                rows,
+                table,
                 shapes,
                 scalars,
                 values,
                 partials,
                 found_inf,
-                tensors,
+                num_tensors,
                 COMPUTE_T,
                 GRAD_T,
                 VECTOR,
@@ -569,17 +585,17 @@ def adafactor_hf_factored_step2(
             )
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def adafactor_hf_factored_finish2(rows, shapes, scalars, partials, found_inf, tensors):
+@triton.jit(do_not_specialize=["num_tensors"])
+def adafactor_hf_factored_finish2(table, shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
+    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     u_sq_sum = add_up(partials, blocks)
     clip_threshold = tl.load(scalars + 8)
     scale_parameter = tl.load(scalars + 2)
@@ -587,8 +603,8 @@ def adafactor_hf_factored_finish2(rows, shapes, scalars, partials, found_inf, te
     eps2 = tl.load(scalars + 6)
     param_sq_sum = tl.load(scalars + 10)
     decay = tl.load(scalars + 11)
-    numel = tl.load(row + NUMEL * tensors).to(tl.float64)
-    row_count = tl.load(shape + ROWS * tensors).to(tl.float64)
+    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
+    row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
     u_scale2 = tl.zeros((), tl.float64)
     # u = g / sqrt(r / col_mean(r)) / sqrt(c)
     # u = u / maximum(1, rms(u) / clip_threshold)
@@ -607,7 +623,7 @@ def adafactor_hf_factored_finish2(rows, shapes, scalars, partials, found_inf, te
 
 
 @triton.jit
-def adafactor_hf_factored_tile3(
+def adafactor_hf_factored_step3_on_elements(
     params,
     grads,
     exp_avgs,
@@ -662,14 +678,14 @@ def adafactor_hf_factored_tile3(
 
 
 @triton.jit
-def adafactor_hf_factored_tiles3(
+def adafactor_hf_factored_step3_on_tile(
     tensor,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -681,42 +697,50 @@ def adafactor_hf_factored_tiles3(
     WIDTH: tl.constexpr,
 ):
     """Run the sweep on one tile."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
+    depth, height, width = extents(shape, num_tensors)
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    matrices_left = left_of(depth, matrix, DEPTH)
-    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
-    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            matrices_left = 0
+            remaining_matrices = 0
     first_row = matrix * height + tile_row * HEIGHT
     first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    in_columns = lines_inside(matrices_left, columns_left, DEPTH, WIDTH)
+    in_columns = lines_inside(remaining_matrices, remaining_columns, DEPTH, WIDTH)
     column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
     all_rows = depth * height
     all_columns = depth * width
-    values += tl.load(shape + VALUES * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
     column_values = values + 3 * all_rows + column_lanes
     row_factors = row_values + all_rows
     col_factors = column_values + all_columns
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avgs = tl.load(entry + (STREAMS + 2) * num_tensors)
     full = is_whole(
-        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((params | grads | exp_avgs) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        adafactor_hf_factored_tile3(
+        adafactor_hf_factored_step3_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(exp_avgs, start, EXP_AVG_T, VECTOR),
@@ -732,8 +756,8 @@ def adafactor_hf_factored_tiles3(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
-        adafactor_hf_factored_tile3(
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        adafactor_hf_factored_step3_on_elements(
             at(params, start, PARAM_T, 1),
             at(grads, start, GRAD_T, 1),
             at(exp_avgs, start, EXP_AVG_T, 1),
@@ -749,15 +773,15 @@ def adafactor_hf_factored_tiles3(
         )
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_hf_factored_step3(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     values,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -768,17 +792,17 @@ def adafactor_hf_factored_step3(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
-            adafactor_hf_factored_tiles3(
+            adafactor_hf_factored_step3_on_tile(
                 tensor,
-                rows,
+                table,
                 shapes,
                 scalars,
                 values,
                 found_inf,
-                tensors,
+                num_tensors,
                 COMPUTE_T,
                 PARAM_T,
                 GRAD_T,
@@ -791,16 +815,16 @@ def adafactor_hf_factored_step3(
             )
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_hf_not_factored_scalars(
-    rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr
+    table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.constexpr
 ):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 10
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 10
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     clip_threshold = tl.load(hyper + 3)
@@ -810,7 +834,7 @@ def adafactor_hf_not_factored_scalars(
     scale_parameter = tl.load(hyper + 7)
     warmup_init = tl.load(hyper + 8)
     maximize = tl.load(hyper + 9)
-    steps = tl.load(row + (STREAMS + 6) * tensors).to(tl.pointer_type(STEP_T))
+    steps = tl.load(entry + (STREAMS + 6) * num_tensors).to(tl.pointer_type(STEP_T))
     step = tl.load(steps).to(tl.float64) + 1
 
     # eps1, eps2 = eps
@@ -844,7 +868,7 @@ def adafactor_hf_not_factored_scalars(
 
 
 @triton.jit
-def adafactor_hf_not_factored_tile1(
+def adafactor_hf_not_factored_step1_on_elements(
     params, grads, exp_avg_sqs, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
     """Reduce the elements `lanes` of one tensor."""
@@ -878,16 +902,16 @@ def adafactor_hf_not_factored_tile1(
     return u_sq_sum, param_sq_sum
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_hf_not_factored_step1(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     partials,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -898,22 +922,22 @@ def adafactor_hf_not_factored_step1(
 ):
     """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    exp_avg_sqs = tl.load(row + (STREAMS + 5) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avg_sqs = tl.load(entry + (STREAMS + 5) * num_tensors)
     u_sq_sum = tl.zeros((), tl.float64)
     param_sq_sum = tl.zeros((), tl.float64)
     if (count == BLOCK) & ((params | grads | exp_avg_sqs) & 15 == 0):
-        u_sq_sum, param_sq_sum = adafactor_hf_not_factored_tile1(
+        u_sq_sum, param_sq_sum = adafactor_hf_not_factored_step1_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(exp_avg_sqs, start, EXP_AVG_SQ_T, VECTOR),
@@ -926,7 +950,7 @@ def adafactor_hf_not_factored_step1(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_u_sq_sum, more_param_sq_sum = adafactor_hf_not_factored_tile1(
+            more_u_sq_sum, more_param_sq_sum = adafactor_hf_not_factored_step1_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
@@ -938,23 +962,23 @@ def adafactor_hf_not_factored_step1(
             )
             u_sq_sum = u_sq_sum + more_u_sq_sum
             param_sq_sum = param_sq_sum + more_param_sq_sum
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     tl.store(partials + block, u_sq_sum)
     tl.store(partials + blocks + block, param_sq_sum)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def adafactor_hf_not_factored_finish1(rows, shapes, scalars, partials, found_inf, tensors):
+@triton.jit(do_not_specialize=["num_tensors"])
+def adafactor_hf_not_factored_finish1(table, shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
+    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     u_sq_sum = add_up(partials, blocks)
     param_sq_sum = add_up(partials + blocks, blocks)
     scale_parameter = tl.load(scalars + 3)
@@ -962,7 +986,7 @@ def adafactor_hf_not_factored_finish1(rows, shapes, scalars, partials, found_inf
     rate = tl.load(scalars + 5)
     eps2 = tl.load(scalars + 6)
     clip_threshold = tl.load(scalars + 7)
-    numel = tl.load(row + NUMEL * tensors).to(tl.float64)
+    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
     u_scale2 = tl.zeros((), tl.float64)
     if scale_parameter != 0:
         # decay = weight_decay * rate * maximum(eps2, rms(p))
@@ -984,7 +1008,7 @@ def adafactor_hf_not_factored_finish1(rows, shapes, scalars, partials, found_inf
 
 
 @triton.jit
-def adafactor_hf_not_factored_tile2(
+def adafactor_hf_not_factored_step2_on_elements(
     params,
     grads,
     exp_avgs,
@@ -1041,13 +1065,13 @@ def adafactor_hf_not_factored_tile2(
     tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_hf_not_factored_step2(
-    rows,
+    table,
     block_tensor,
     scalars,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -1060,20 +1084,20 @@ def adafactor_hf_not_factored_step2(
 ):
     """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
-    exp_avg_sqs = tl.load(row + (STREAMS + 5) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avgs = tl.load(entry + (STREAMS + 2) * num_tensors)
+    exp_avg_sqs = tl.load(entry + (STREAMS + 5) * num_tensors)
     if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs) & 15 == 0):
-        adafactor_hf_not_factored_tile2(
+        adafactor_hf_not_factored_step2_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(exp_avgs, start, EXP_AVG_T, VECTOR),
@@ -1087,7 +1111,7 @@ def adafactor_hf_not_factored_step2(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            adafactor_hf_not_factored_tile2(
+            adafactor_hf_not_factored_step2_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(exp_avgs, start, EXP_AVG_T, 1),
@@ -1103,18 +1127,18 @@ def adafactor_hf_not_factored_step2(
 def _update_factored(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    adafactor_hf_factored_scalars[(bucket.tensors,)](
-        bucket.rows,
+    adafactor_hf_factored_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         work.shapes,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     adafactor_hf_factored_step1[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
@@ -1122,58 +1146,58 @@ def _update_factored(bucket: Bucket) -> None:
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],
         **bucket.options,
     )
-    programs = work.programs(1, 1)
+    programs = work.programs(row_sums=1, column_sums=1)
     adafactor_hf_factored_finish1[(programs.total,)](
         programs.first_programs,
         programs.tensor_indices,
-        bucket.rows,
+        bucket.table,
         work.shapes,
         work.scalars,
         work.values,
         work.partials,
         work.arrivals,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.types[3],
         bucket.types[4],
         **work.line_options,
     )
     adafactor_hf_factored_step2[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.values,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[1],
         **bucket.options,
     )
-    adafactor_hf_factored_finish2[(bucket.tensors,)](
-        bucket.rows,
+    adafactor_hf_factored_finish2[(bucket.num_tensors,)](
+        bucket.table,
         work.shapes,
         work.scalars,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         **work.number_options,
     )
     adafactor_hf_factored_step3[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.values,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],
@@ -1186,45 +1210,45 @@ def _update_factored(bucket: Bucket) -> None:
 def _update_not_factored(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    adafactor_hf_not_factored_scalars[(bucket.tensors,)](
-        bucket.rows,
+    adafactor_hf_not_factored_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     adafactor_hf_not_factored_step1[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],
         bucket.types[5],
         **bucket.options,
     )
-    adafactor_hf_not_factored_finish1[(bucket.tensors,)](
-        bucket.rows,
+    adafactor_hf_not_factored_finish1[(bucket.num_tensors,)](
+        bucket.table,
         work.shapes,
         work.scalars,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         **work.number_options,
     )
     adafactor_hf_not_factored_step2[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],

@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -20,21 +20,21 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(4)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def adagrad_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def adagrad_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.constexpr):
+    """Advance one tensor's step count, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 5
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 5
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     lr_decay = tl.load(hyper + 1)
     weight_decay = tl.load(hyper + 2)
     eps = tl.load(hyper + 3)
     maximize = tl.load(hyper + 4)
-    steps = tl.load(row + (STREAMS + 3) * tensors).to(tl.pointer_type(STEP_T))
+    steps = tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(STEP_T))
     step = tl.load(steps).to(tl.float64) + 1
 
     # rate = lr / (1 + (t - 1) * lr_decay)
@@ -48,7 +48,7 @@ def adagrad_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.conste
 
 
 @triton.jit
-def adagrad_tile(params, grads, state_sums, lanes, mask, scalars, loss_scale):
+def adagrad_step_on_elements(params, grads, state_sums, lanes, mask, scalars, loss_scale):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     param = tl.load(params + lanes, mask).to(dtype)
@@ -77,14 +77,14 @@ def adagrad_tile(params, grads, state_sums, lanes, mask, scalars, loss_scale):
     tl.store(state_sums + lanes, state_sum.to(state_sums.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adagrad_step(
-    rows,
+    table,
     block_tensor,
     scalars,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     STATE_SUM_T: tl.constexpr,
@@ -94,18 +94,18 @@ def adagrad_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    state_sums = tl.load(row + (STREAMS + 2) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    state_sums = tl.load(entry + (STREAMS + 2) * num_tensors)
     if (count == BLOCK) & ((params | grads | state_sums) & 15 == 0):
-        adagrad_tile(
+        adagrad_step_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(state_sums, start, STATE_SUM_T, VECTOR),
@@ -117,7 +117,7 @@ def adagrad_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            adagrad_tile(
+            adagrad_step_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(state_sums, start, STATE_SUM_T, 1),
@@ -131,22 +131,22 @@ def adagrad_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    adagrad_scalars[(bucket.tensors,)](
-        bucket.rows,
+    adagrad_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     adagrad_step[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         scalars,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.types,
         **bucket.options,
     )

@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -22,21 +22,21 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(7)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def adamc_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def adamc_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.constexpr):
+    """Advance one tensor's step count, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 7
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 7
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     eps = tl.load(hyper + 3)
     weight_decay = tl.load(hyper + 4)
     max_lr = tl.load(hyper + 5)
     maximize = tl.load(hyper + 6)
-    steps = tl.load(row + (STREAMS + 4) * tensors).to(tl.pointer_type(STEP_T))
+    steps = tl.load(entry + (STREAMS + 4) * num_tensors).to(tl.pointer_type(STEP_T))
     step = tl.load(steps).to(tl.float64) + 1
 
     # beta1, beta2 = betas
@@ -66,7 +66,7 @@ def adamc_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexp
 
 
 @triton.jit
-def adamc_tile(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, loss_scale):
+def adamc_step_on_elements(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, loss_scale):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     param = tl.load(params + lanes, mask).to(dtype)
@@ -101,14 +101,14 @@ def adamc_tile(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, loss_
     tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adamc_step(
-    rows,
+    table,
     block_tensor,
     scalars,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     EXP_AVG_T: tl.constexpr,
@@ -119,19 +119,19 @@ def adamc_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
-    exp_avg_sqs = tl.load(row + (STREAMS + 3) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avgs = tl.load(entry + (STREAMS + 2) * num_tensors)
+    exp_avg_sqs = tl.load(entry + (STREAMS + 3) * num_tensors)
     if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs) & 15 == 0):
-        adamc_tile(
+        adamc_step_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(exp_avgs, start, EXP_AVG_T, VECTOR),
@@ -144,7 +144,7 @@ def adamc_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            adamc_tile(
+            adamc_step_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(exp_avgs, start, EXP_AVG_T, 1),
@@ -159,22 +159,22 @@ def adamc_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    adamc_scalars[(bucket.tensors,)](
-        bucket.rows,
+    adamc_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     adamc_step[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         scalars,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.types,
         **bucket.options,
     )

@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -41,15 +41,15 @@ WORKSPACES = {
 }
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def adamuon_scalars(rows, hypers, shapes, scalars, found_inf, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def adamuon_scalars(table, hypers, shapes, scalars, found_inf, num_tensors):
+    """Compute one tensor's scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
+    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 10
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 10
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     weight_decay = tl.load(hyper + 1)
@@ -57,8 +57,8 @@ def adamuon_scalars(rows, hypers, shapes, scalars, found_inf, tensors):
     nesterov = tl.load(hyper + 3)
     eps = tl.load(hyper + 8)
     maximize = tl.load(hyper + 9)
-    row_count = tl.load(shape + ROWS * tensors).to(tl.float64)
-    column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
+    row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
+    column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
 
     one_minus_momentum = 1 - momentum
     decay = 1 - lr * weight_decay
@@ -74,7 +74,7 @@ def adamuon_scalars(rows, hypers, shapes, scalars, found_inf, tensors):
 
 
 @triton.jit
-def adamuon_tile1(
+def adamuon_step1_on_elements(
     grads, momentum_buffers, sign_matrices, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor."""
@@ -106,14 +106,14 @@ def adamuon_tile1(
     tl.store(sign_matrices + lanes, sign_matrix.to(sign_matrices.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adamuon_step1(
-    rows,
+    table,
     block_tensor,
     scalars,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     MOMENTUM_BUFFER_T: tl.constexpr,
@@ -124,19 +124,19 @@ def adamuon_step1(
 ):
     """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    momentum_buffers = tl.load(row + (STREAMS + 2) * tensors)
-    sign_matrices = tl.load(row + (STREAMS + 4) * tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    momentum_buffers = tl.load(entry + (STREAMS + 2) * num_tensors)
+    sign_matrices = tl.load(entry + (STREAMS + 4) * num_tensors)
     if (count == BLOCK) & ((grads | momentum_buffers | sign_matrices) & 15 == 0):
-        adamuon_tile1(
+        adamuon_step1_on_elements(
             at(grads, start, GRAD_T, VECTOR),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
             at(sign_matrices, start, SIGN_MATRIX_T, VECTOR),
@@ -149,7 +149,7 @@ def adamuon_step1(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            adamuon_tile1(
+            adamuon_step1_on_elements(
                 at(grads, start, GRAD_T, 1),
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
                 at(sign_matrices, start, SIGN_MATRIX_T, 1),
@@ -162,7 +162,7 @@ def adamuon_step1(
 
 
 @triton.jit
-def adamuon_tile2(v_buffers, o2s, lanes, mask, scalars, dtype: tl.constexpr):
+def adamuon_step2_on_elements(v_buffers, o2s, lanes, mask, scalars, dtype: tl.constexpr):
     """Reduce the elements `lanes` of one tensor."""
     v_buffer = tl.load(v_buffers + lanes, mask).to(dtype)
     o2 = tl.load(o2s + lanes, mask).to(dtype)
@@ -180,15 +180,15 @@ def adamuon_tile2(v_buffers, o2s, lanes, mask, scalars, dtype: tl.constexpr):
     return o_sq_sum
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adamuon_step2(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     partials,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     V_BUFFER_T: tl.constexpr,
     O2_T: tl.constexpr,
@@ -198,20 +198,20 @@ def adamuon_step2(
 ):
     """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    v_buffers = tl.load(row + (STREAMS + 3) * tensors)
-    o2s = tl.load(row + (STREAMS + 5) * tensors)
+    v_buffers = tl.load(entry + (STREAMS + 3) * num_tensors)
+    o2s = tl.load(entry + (STREAMS + 5) * num_tensors)
     o_sq_sum = tl.zeros((), tl.float64)
     if (count == BLOCK) & ((v_buffers | o2s) & 15 == 0):
-        o_sq_sum = adamuon_tile2(
+        o_sq_sum = adamuon_step2_on_elements(
             at(v_buffers, start, V_BUFFER_T, VECTOR),
             at(o2s, start, O2_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -222,7 +222,7 @@ def adamuon_step2(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_o_sq_sum = adamuon_tile2(
+            more_o_sq_sum = adamuon_step2_on_elements(
                 at(v_buffers, start, V_BUFFER_T, 1),
                 at(o2s, start, O2_T, 1),
                 lanes,
@@ -231,24 +231,24 @@ def adamuon_step2(
                 COMPUTE_T,
             )
             o_sq_sum = o_sq_sum + more_o_sq_sum
-    partials += tl.load(shape + PARTIALS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
     tl.store(partials + block, o_sq_sum)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def adamuon_finish1(rows, shapes, scalars, partials, found_inf, tensors):
+@triton.jit(do_not_specialize=["num_tensors"])
+def adamuon_finish1(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     o_sq_sum = add_up(partials, blocks)
     eps = tl.load(scalars + 4)
-    row_count = tl.load(shape + ROWS * tensors).to(tl.float64)
-    column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
+    row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
+    column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
     # o = o / (sqrt(v) + eps)
     # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
     o_scale = sqrt(minimum(row_count, column_count)) / (sqrt(o_sq_sum) + eps)
@@ -256,7 +256,7 @@ def adamuon_finish1(rows, shapes, scalars, partials, found_inf, tensors):
 
 
 @triton.jit
-def adamuon_tile3(params, v_buffers, o2s, lanes, mask, scalars, dtype: tl.constexpr):
+def adamuon_step3_on_elements(params, v_buffers, o2s, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     v_buffer = tl.load(v_buffers + lanes, mask).to(dtype)
@@ -282,13 +282,13 @@ def adamuon_tile3(params, v_buffers, o2s, lanes, mask, scalars, dtype: tl.conste
     tl.store(v_buffers + lanes, v_buffer.to(v_buffers.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def adamuon_step3(
-    rows,
+    table,
     block_tensor,
     scalars,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     V_BUFFER_T: tl.constexpr,
@@ -299,19 +299,19 @@ def adamuon_step3(
 ):
     """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    v_buffers = tl.load(row + (STREAMS + 3) * tensors)
-    o2s = tl.load(row + (STREAMS + 5) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    v_buffers = tl.load(entry + (STREAMS + 3) * num_tensors)
+    o2s = tl.load(entry + (STREAMS + 5) * num_tensors)
     if (count == BLOCK) & ((params | v_buffers | o2s) & 15 == 0):
-        adamuon_tile3(
+        adamuon_step3_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(v_buffers, start, V_BUFFER_T, VECTOR),
             at(o2s, start, O2_T, VECTOR),
@@ -323,7 +323,7 @@ def adamuon_step3(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            adamuon_tile3(
+            adamuon_step3_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(v_buffers, start, V_BUFFER_T, 1),
                 at(o2s, start, O2_T, 1),
@@ -337,24 +337,24 @@ def adamuon_step3(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    adamuon_scalars[(bucket.tensors,)](
-        bucket.rows,
+    adamuon_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         work.shapes,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     bucket.allocate_local("sign_matrix")
     adamuon_step1[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.scalars,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[1],
         bucket.types[2],
@@ -373,33 +373,32 @@ def update(bucket: Bucket) -> None:
         ),
     )
     adamuon_step2[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[3],
         bucket.local_type("o2"),
         **bucket.options,
     )
-    adamuon_finish1[(bucket.tensors,)](
-        bucket.rows,
+    adamuon_finish1[(bucket.num_tensors,)](
         work.shapes,
         work.scalars,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         **work.number_options,
     )
     adamuon_step3[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[3],

@@ -15,10 +15,10 @@ class AdEMAMix(GeneratedOptimizer):
             &g_t \leftarrow \nabla_{\theta} f_t(\theta_{t-1}) \\
             &\textbf{if } \textit{maximize}: \\
             &\quad g_t \leftarrow -g_t \\
-            &\text{share}_t \leftarrow \alpha \\
+            &\alpha_t \leftarrow \alpha \\
             &\textbf{if } \alpha_{\text{warmup}} \ne \varnothing \wedge t < \alpha_{\text{warmup}}:
                 \\
-            &\quad \text{share}_t \leftarrow \frac{\alpha t}{\alpha_{\text{warmup}}} \\
+            &\quad \alpha_t \leftarrow \frac{\alpha t}{\alpha_{\text{warmup}}} \\
             &\textbf{if } \beta_{3,\text{warmup}} \ne \varnothing \wedge t <
                 \beta_{3,\text{warmup}}: \\
             &\quad \text{progress}_t \leftarrow \frac{t}{\beta_{3,\text{warmup}}} \\
@@ -27,10 +27,10 @@ class AdEMAMix(GeneratedOptimizer):
                 0.5}{\log (\beta_{3,t} + 10^{-8})} - 1\right) \\
             &\quad \beta_{3,t} \leftarrow 0.5^{\frac{1}{\text{interpolated}_t + 1}} \\
             &m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
-            &\text{slow}_t \leftarrow \beta_{3,t} \text{slow}_{t-1} + (1 - \beta_{3,t}) g_t \\
+            &m_{\text{slow},t} \leftarrow \beta_{3,t} m_{\text{slow},t-1} + (1 - \beta_{3,t}) g_t \\
             &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
-            &u_t \leftarrow \frac{\frac{m_t}{1 - \beta_1^t} + \text{share}_t
-                \text{slow}_t}{\sqrt{\frac{v_t}{1 - \beta_2^t}} + \epsilon} \\
+            &u_t \leftarrow \frac{\frac{m_t}{1 - \beta_1^t} + \alpha_t
+                m_{\text{slow},t}}{\sqrt{\frac{v_t}{1 - \beta_2^t}} + \epsilon} \\
             &\theta_t \leftarrow \theta_{t-1} - \gamma (u_t + \lambda \theta_{t-1})
         \end{aligned}
 
@@ -62,7 +62,7 @@ class AdEMAMix(GeneratedOptimizer):
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         exp_avg_fast (Tensor): :math:`m_t`, like the parameter, at first 0.
-        exp_avg_slow (Tensor): :math:`\text{slow}_t`, like the parameter, at first 0.
+        exp_avg_slow (Tensor): :math:`m_{\text{slow},t}`, like the parameter, at first 0.
         exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
 
     Paper: https://arxiv.org/abs/2409.03137

@@ -30,12 +30,13 @@ def update(
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     step = advance(state_steps)
     beta1, beta2, beta3 = betas
-    share = alpha
+    # alpha_t = alpha
+    alpha_t_ = alpha
     if alpha_warmup is not None and step < alpha_warmup:
-        # share = alpha * t / alpha_warmup
-        share2 = alpha * step / alpha_warmup
+        # alpha_t = alpha * t / alpha_warmup
+        alpha_t_2 = alpha * step / alpha_warmup
     else:
-        share2 = share
+        alpha_t_2 = alpha_t_
     if beta3_warmup is not None and step < beta3_warmup:
         # progress = t / beta3_warmup
         progress = step / beta3_warmup
@@ -60,17 +61,17 @@ def update(
             grads = torch._foreach_neg(grads)
         # m = beta1 * m + (1 - beta1) * g
         torch._foreach_lerp_(exp_avg_fasts, grads, 1 - beta1)
-        # slow = beta3 * slow + (1 - beta3) * g
+        # m_slow = beta3 * m_slow + (1 - beta3) * g
         torch._foreach_lerp_(exp_avg_slows, grads, 1 - beta32)
         # v = beta2 * v + (1 - beta2) * g**2
         scale_(exp_avg_sqs, beta2)
         torch._foreach_addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)
-        # u = (m / (1 - beta1**t) + share * slow) / (sqrt(v / (1 - beta2**t)) + eps)
+        # u = (m / (1 - beta1**t) + alpha_t * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
         denoms = torch._foreach_sqrt(exp_avg_sqs)
         torch._foreach_add_(denoms, scaled_eps)
         us = torch._foreach_div(exp_avg_fasts, denoms)
         scale_(us, exp_avg_fast_weight)
-        torch._foreach_addcdiv_(us, exp_avg_slows, denoms, share2 * bias_correction2_sqrt)
+        torch._foreach_addcdiv_(us, exp_avg_slows, denoms, alpha_t_2 * bias_correction2_sqrt)
         # p = p - lr * (u + weight_decay * p)
         scale_(params, 1 - lr * weight_decay)
         torch._foreach_add_(params, us, alpha=-lr)

@@ -28,12 +28,13 @@ def update(
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     step = advance(state_steps)
     beta1, beta2, beta3 = betas
-    share = alpha
+    # alpha_t = alpha
+    alpha_t_ = alpha
     if alpha_warmup is not None and step < alpha_warmup:
-        # share = alpha * t / alpha_warmup
-        share2 = alpha * step / alpha_warmup
+        # alpha_t = alpha * t / alpha_warmup
+        alpha_t_2 = alpha * step / alpha_warmup
     else:
-        share2 = share
+        alpha_t_2 = alpha_t_
     if beta3_warmup is not None and step < beta3_warmup:
         # progress = t / beta3_warmup
         progress = step / beta3_warmup
@@ -57,16 +58,16 @@ def update(
             grad = grad.neg()
         # m = beta1 * m + (1 - beta1) * g
         exp_avg_fast.lerp_(grad, 1 - beta1)
-        # slow = beta3 * slow + (1 - beta3) * g
+        # m_slow = beta3 * m_slow + (1 - beta3) * g
         exp_avg_slow.lerp_(grad, 1 - beta32)
         # v = beta2 * v + (1 - beta2) * g**2
         exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        # u = (m / (1 - beta1**t) + share * slow) / (sqrt(v / (1 - beta2**t)) + eps)
+        # u = (m / (1 - beta1**t) + alpha_t * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
         denom = exp_avg_sq.sqrt().div_(bias_correction2_sqrt).add_(eps)
         u = (
             exp_avg_fast.div(denom)
             .div_(bias_correction1)
-            .addcdiv_(exp_avg_slow, denom, value=share2)
+            .addcdiv_(exp_avg_slow, denom, value=alpha_t_2)
         )
         # p = p - lr * (u + weight_decay * p)
         param.mul_(1 - lr * weight_decay).add_(u, alpha=-lr)
@@ -99,20 +100,21 @@ def update_functional(
         exp_avg_sq = exp_avg_sqs[index].clone()
         step = advance_one(state_steps[index], capturable)
         beta1, beta2, beta3 = betas
-        share = alpha
+        # alpha_t = alpha
+        alpha_t_ = alpha
         if capturable:
             if alpha_warmup is None:
-                share2 = share
+                alpha_t_2 = alpha_t_
             else:
-                # share = alpha * t / alpha_warmup
-                share2_then = alpha * step / alpha_warmup
-                share2_else = share
-                share2 = where(step < alpha_warmup, share2_then, share2_else)
+                # alpha_t = alpha * t / alpha_warmup
+                alpha_t_2_then = alpha * step / alpha_warmup
+                alpha_t_2_else = alpha_t_
+                alpha_t_2 = where(step < alpha_warmup, alpha_t_2_then, alpha_t_2_else)
         elif alpha_warmup is not None and step < alpha_warmup:
-            # share = alpha * t / alpha_warmup
-            share2 = alpha * step / alpha_warmup
+            # alpha_t = alpha * t / alpha_warmup
+            alpha_t_2 = alpha * step / alpha_warmup
         else:
-            share2 = share
+            alpha_t_2 = alpha_t_
         if capturable:
             if beta3_warmup is None:
                 beta32 = beta3
@@ -147,14 +149,14 @@ def update_functional(
             grad = -grad
         # m = beta1 * m + (1 - beta1) * g
         exp_avg_fast = beta1 * exp_avg_fast + (1 - beta1) * grad
-        # slow = beta3 * slow + (1 - beta3) * g
+        # m_slow = beta3 * m_slow + (1 - beta3) * g
         exp_avg_slow = beta32 * exp_avg_slow + (1 - beta32) * grad
         # v = beta2 * v + (1 - beta2) * g**2
         exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-        # u = (m / (1 - beta1**t) + share * slow) / (sqrt(v / (1 - beta2**t)) + eps)
+        # u = (m / (1 - beta1**t) + alpha_t * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
         u = 1 / bias_correction1 * exp_avg_fast / (
             1 / bias_correction2_sqrt * sqrt(exp_avg_sq) + eps
-        ) + share2 * exp_avg_slow / (1 / bias_correction2_sqrt * sqrt(exp_avg_sq) + eps)
+        ) + alpha_t_2 * exp_avg_slow / (1 / bias_correction2_sqrt * sqrt(exp_avg_sq) + eps)
         # p = p - lr * (u + weight_decay * p)
         param = (1 - lr * weight_decay) * param - lr * u
 

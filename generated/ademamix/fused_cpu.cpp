@@ -38,14 +38,14 @@ struct Rule {
         const double one_minus_beta1 = 1 - beta1;
         const double one_minus_beta2 = 1 - beta2;
         const double decay = 1 - lr * weight_decay;
-        // share = alpha
-        const double share = alpha;
-        double share2;
+        // alpha_t = alpha
+        const double alpha_t_ = alpha;
+        double alpha_t_2;
         if (!is_none(alpha_warmup) && (step < alpha_warmup)) {
-            // share = alpha * t / alpha_warmup
-            share2 = alpha * step / alpha_warmup;
+            // alpha_t = alpha * t / alpha_warmup
+            alpha_t_2 = alpha * step / alpha_warmup;
         } else {
-            share2 = share;
+            alpha_t_2 = alpha_t_;
         }
         double beta32;
         if (!is_none(beta3_warmup) && (step < beta3_warmup)) {
@@ -65,7 +65,7 @@ struct Rule {
         const double bias_correction2_sqrt = sqrt(bias_correction2);
         const double bias_correction1 = 1 - pow(beta1, step);
         const double exp_avg_fast_scale = bias_correction2_sqrt / bias_correction1;
-        const double exp_avg_slow_scale = share2 * bias_correction2_sqrt;
+        const double exp_avg_slow_scale = alpha_t_2 * bias_correction2_sqrt;
         const double scaled_eps = eps * bias_correction2_sqrt;
         return {
             one_minus_beta1, one_minus_beta32, beta2, one_minus_beta2, exp_avg_fast_scale,
@@ -106,11 +106,11 @@ struct Rule {
             }
             // m = beta1 * m + (1 - beta1) * g
             exp_avg_fast = exp_avg_fast + one_minus_beta1 * (grad - exp_avg_fast);
-            // slow = beta3 * slow + (1 - beta3) * g
+            // m_slow = beta3 * m_slow + (1 - beta3) * g
             exp_avg_slow = exp_avg_slow + one_minus_beta32 * (grad - exp_avg_slow);
             // v = beta2 * v + (1 - beta2) * g**2
             exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad;
-            // u = (m / (1 - beta1**t) + share * slow) / (sqrt(v / (1 - beta2**t)) + eps)
+            // u = (m / (1 - beta1**t) + alpha_t * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
             const C u = (exp_avg_fast_scale * exp_avg_fast + exp_avg_slow_scale * exp_avg_slow)
                 / (sqrt(exp_avg_sq) + scaled_eps);
             // p = p - lr * (u + weight_decay * p)

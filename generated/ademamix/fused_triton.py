@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -23,14 +23,14 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(10)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def ademamix_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def ademamix_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.constexpr):
+    """Advance one tensor's step count, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 10
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 10
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     alpha = tl.load(hyper + 4)
@@ -39,7 +39,7 @@ def ademamix_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.const
     eps = tl.load(hyper + 7)
     weight_decay = tl.load(hyper + 8)
     maximize = tl.load(hyper + 9)
-    steps = tl.load(row + (STREAMS + 5) * tensors).to(tl.pointer_type(STEP_T))
+    steps = tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(STEP_T))
     step = tl.load(steps).to(tl.float64) + 1
 
     # beta1, beta2, beta3 = betas
@@ -49,12 +49,13 @@ def ademamix_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.const
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
     decay = 1 - lr * weight_decay
-    share = alpha
+    # alpha_t = alpha
+    alpha_t_ = alpha
     if ((is_none(alpha_warmup)) == 0) & (step < alpha_warmup):
-        # share = alpha * t / alpha_warmup
-        share2 = alpha * step / alpha_warmup
+        # alpha_t = alpha * t / alpha_warmup
+        alpha_t_2 = alpha * step / alpha_warmup
     else:
-        share2 = share
+        alpha_t_2 = alpha_t_
     if ((is_none(beta3_warmup)) == 0) & (step < beta3_warmup):
         # progress = t / beta3_warmup
         progress = step / beta3_warmup
@@ -71,7 +72,7 @@ def ademamix_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.const
     bias_correction2_sqrt = sqrt(bias_correction2)
     bias_correction1 = 1 - ipow(beta1, step)
     exp_avg_fast_scale = bias_correction2_sqrt / bias_correction1
-    exp_avg_slow_scale = share2 * bias_correction2_sqrt
+    exp_avg_slow_scale = alpha_t_2 * bias_correction2_sqrt
     scaled_eps = eps * bias_correction2_sqrt
 
     tl.store(steps, step.to(STEP_T))
@@ -88,7 +89,7 @@ def ademamix_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.const
 
 
 @triton.jit
-def ademamix_tile(
+def ademamix_step_on_elements(
     params, grads, exp_avg_fasts, exp_avg_slows, exp_avg_sqs, lanes, mask, scalars, loss_scale
 ):
     """Update the elements `lanes` of one tensor in place."""
@@ -117,11 +118,11 @@ def ademamix_tile(
         grad = neg(grad)
     # m = beta1 * m + (1 - beta1) * g
     exp_avg_fast = exp_avg_fast + one_minus_beta1 * (grad - exp_avg_fast)
-    # slow = beta3 * slow + (1 - beta3) * g
+    # m_slow = beta3 * m_slow + (1 - beta3) * g
     exp_avg_slow = exp_avg_slow + one_minus_beta32 * (grad - exp_avg_slow)
     # v = beta2 * v + (1 - beta2) * g**2
     exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad
-    # u = (m / (1 - beta1**t) + share * slow) / (sqrt(v / (1 - beta2**t)) + eps)
+    # u = (m / (1 - beta1**t) + alpha_t * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
     u = div(
         exp_avg_fast_scale * exp_avg_fast + exp_avg_slow_scale * exp_avg_slow,
         sqrt(exp_avg_sq) + scaled_eps,
@@ -135,14 +136,14 @@ def ademamix_tile(
     tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def ademamix_step(
-    rows,
+    table,
     block_tensor,
     scalars,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     EXP_AVG_FAST_T: tl.constexpr,
@@ -154,22 +155,22 @@ def ademamix_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    exp_avg_fasts = tl.load(row + (STREAMS + 2) * tensors)
-    exp_avg_slows = tl.load(row + (STREAMS + 3) * tensors)
-    exp_avg_sqs = tl.load(row + (STREAMS + 4) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avg_fasts = tl.load(entry + (STREAMS + 2) * num_tensors)
+    exp_avg_slows = tl.load(entry + (STREAMS + 3) * num_tensors)
+    exp_avg_sqs = tl.load(entry + (STREAMS + 4) * num_tensors)
     if (count == BLOCK) & (
         (params | grads | exp_avg_fasts | exp_avg_slows | exp_avg_sqs) & 15 == 0
     ):
-        ademamix_tile(
+        ademamix_step_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(exp_avg_fasts, start, EXP_AVG_FAST_T, VECTOR),
@@ -183,7 +184,7 @@ def ademamix_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            ademamix_tile(
+            ademamix_step_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(exp_avg_fasts, start, EXP_AVG_FAST_T, 1),
@@ -199,22 +200,22 @@ def ademamix_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    ademamix_scalars[(bucket.tensors,)](
-        bucket.rows,
+    ademamix_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     ademamix_step[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         scalars,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.types,
         **bucket.options,
     )

@@ -50,12 +50,12 @@ class APOLLO(GeneratedOptimizer):
             &\quad \textbf{if } \textit{mini}: \\
             &\quad \quad u_t \leftarrow \frac{g_t \left\|s_t\right\|_2}{\left\|z_t\right\|_2 +
                 10^{-8}} \\
-            &\textbf{if } \text{last} \text{ is new}: \\
-            &\quad \text{last}_t \leftarrow 0 \text{last}_{t-1} + \left\|u_t\right\|_2 \\
+            &\textbf{if } \text{last norm} \text{ is new}: \\
+            &\quad \text{last norm}_t \leftarrow 0 \text{last norm}_{t-1} + \left\|u_t\right\|_2 \\
             &\textbf{else}: \\
-            &\quad \text{limit}_t \leftarrow
-                \frac{\max(\frac{\left\|u_t\right\|_2}{\text{last}_{t-1} + 10^{-8}}, 1.01)}{1.01} \\
-            &\quad \text{last}_t \leftarrow \frac{\left\|u_t\right\|_2}{\text{limit}_t} \\
+            &\quad \text{limit}_t \leftarrow \frac{\max(\frac{\left\|u_t\right\|_2}{\text{last
+                norm}_{t-1} + 10^{-8}}, 1.01)}{1.01} \\
+            &\quad \text{last norm}_t \leftarrow \frac{\left\|u_t\right\|_2}{\text{limit}_t} \\
             &\quad u_t \leftarrow \frac{u_t}{\text{limit}_t} \\
             &\theta_t \leftarrow \theta_{t-1} - \frac{\gamma \sqrt{\text{scale}} \sqrt{1 -
                 \beta_2^t}}{1 - \beta_1^t} u_t \\
@@ -105,7 +105,8 @@ class APOLLO(GeneratedOptimizer):
             columns, at first 0, only where it has fewer rows.
         exp_avg_sq_wide (Tensor): :math:`w_t`, for each matrix of the parameter one of the rank by
             its columns, at first 0, only where it has fewer rows.
-        last_norm (Tensor): :math:`\text{last}_t`, one number per row of the parameter, at first 0.
+        last_norm (Tensor): :math:`\text{last norm}_t`, one number per row of the parameter, at
+            first 0.
         stream (Tensor): :math:`k`, float64, 0-dimensional, at first the parameter's number, counted
             from 0.
 

@@ -89,14 +89,14 @@ def update_tall(
             # u = g * row_norm(y) / (row_norm(x) + TINY)
             u = grad * sqrt(y_sq_row_sum) / (sqrt(x_sq_row_sum) + 1e-08)
         if fresh_last_norm:
-            # last = 0 * last + norm(u)
+            # last_norm = 0 * last_norm + norm(u)
             u_sq_sum = total(u * u)
             last_norm = 0 * last_norm + sqrt(u_sq_sum)
         else:
-            # limit = maximum(norm(u) / (last + TINY), GROWTH) / GROWTH
+            # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
             u_sq_sum2 = total(u * u)
             limit = limit_offset * maximum(sqrt(u_sq_sum2) / (last_norm + 1e-08), 1.01)
-            # last = norm(u) / limit
+            # last_norm = norm(u) / limit
             last_norm = sqrt(u_sq_sum2) / limit
             u = u / limit
         # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
@@ -188,14 +188,14 @@ def update_not_tall(
             # u = g * col_norm(s) / (col_norm(z) + TINY)
             u = grad * sqrt(s_sq_col_sum) / (sqrt(z_sq_col_sum) + 1e-08)
         if fresh_last_norm:
-            # last = 0 * last + norm(u)
+            # last_norm = 0 * last_norm + norm(u)
             u_sq_sum = total(u * u)
             last_norm = 0 * last_norm + sqrt(u_sq_sum)
         else:
-            # limit = maximum(norm(u) / (last + TINY), GROWTH) / GROWTH
+            # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
             u_sq_sum2 = total(u * u)
             limit = limit_offset * maximum(sqrt(u_sq_sum2) / (last_norm + 1e-08), 1.01)
-            # last = norm(u) / limit
+            # last_norm = norm(u) / limit
             last_norm = sqrt(u_sq_sum2) / limit
             u = u / limit
         # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u

@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -22,13 +22,13 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(6)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def asgd_scalars(
-    rows,
+    table,
     hypers,
     scalars,
     found_inf,
-    tensors,
+    num_tensors,
     STEP_T: tl.constexpr,
     ETA_T: tl.constexpr,
     MU_T: tl.constexpr,
@@ -37,8 +37,8 @@ def asgd_scalars(
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 6
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 6
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     lambd = tl.load(hyper + 1)
@@ -46,11 +46,11 @@ def asgd_scalars(
     t0 = tl.load(hyper + 3)
     weight_decay = tl.load(hyper + 4)
     maximize = tl.load(hyper + 5)
-    steps = tl.load(row + (STREAMS + 3) * tensors).to(tl.pointer_type(STEP_T))
+    steps = tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(STEP_T))
     step = tl.load(steps).to(tl.float64) + 1
-    etas = tl.load(row + (STREAMS + 4) * tensors).to(tl.pointer_type(ETA_T))
+    etas = tl.load(entry + (STREAMS + 4) * num_tensors).to(tl.pointer_type(ETA_T))
     eta = tl.load(etas).to(tl.float64)
-    mus = tl.load(row + (STREAMS + 5) * tensors).to(tl.pointer_type(MU_T))
+    mus = tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(MU_T))
     mu = tl.load(mus).to(tl.float64)
 
     eta_before = eta
@@ -73,7 +73,7 @@ def asgd_scalars(
 
 
 @triton.jit
-def asgd_tile(params, grads, axs, lanes, mask, scalars, loss_scale):
+def asgd_step_on_elements(params, grads, axs, lanes, mask, scalars, loss_scale):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     param = tl.load(params + lanes, mask).to(dtype)
@@ -108,14 +108,14 @@ def asgd_tile(params, grads, axs, lanes, mask, scalars, loss_scale):
     tl.store(axs + lanes, ax.to(axs.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def asgd_step(
-    rows,
+    table,
     block_tensor,
     scalars,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     AX_T: tl.constexpr,
@@ -125,18 +125,18 @@ def asgd_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    axs = tl.load(row + (STREAMS + 2) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    axs = tl.load(entry + (STREAMS + 2) * num_tensors)
     if (count == BLOCK) & ((params | grads | axs) & 15 == 0):
-        asgd_tile(
+        asgd_step_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(axs, start, AX_T, VECTOR),
@@ -148,7 +148,7 @@ def asgd_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            asgd_tile(
+            asgd_step_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(axs, start, AX_T, 1),
@@ -162,22 +162,22 @@ def asgd_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    asgd_scalars[(bucket.tensors,)](
-        bucket.rows,
+    asgd_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     asgd_step[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         scalars,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.types,
         **bucket.options,
     )

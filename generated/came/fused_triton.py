@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -34,12 +34,12 @@ from optgen.runtime.fused_triton.device_reductions import (
     inside,
     is_last,
     is_whole,
-    left_of,
     lines,
     lines_inside,
     masked,
     row_total,
     tile_at,
+    tile_extent,
     total,
     whole_elements,
 )
@@ -60,14 +60,14 @@ WORKSPACES = {
 }
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def came_scalars(rows, hypers, scalars, found_inf, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def came_scalars(table, hypers, scalars, found_inf, num_tensors):
+    """Compute one tensor's scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 9
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 9
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     clip_threshold = tl.load(hyper + 6)
@@ -97,7 +97,7 @@ def came_scalars(rows, hypers, scalars, found_inf, tensors):
 
 
 @triton.jit
-def came_tile1(grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
+def came_step1_on_elements(grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
     """Reduce the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
@@ -118,16 +118,16 @@ def came_tile1(grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
 
 
 @triton.jit
-def came_tiles1(
+def came_step1_on_tile(
     tensor,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -136,46 +136,54 @@ def came_tiles1(
     WIDTH: tl.constexpr,
 ):
     """Run the sweep on one tile, and store its partial sums."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
+    depth, height, width = extents(shape, num_tensors)
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    matrices_left = left_of(depth, matrix, DEPTH)
-    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
-    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            matrices_left = 0
+            remaining_matrices = 0
     first_row = matrix * height + tile_row * HEIGHT
     first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    in_columns = lines_inside(matrices_left, columns_left, DEPTH, WIDTH)
+    in_columns = lines_inside(remaining_matrices, remaining_columns, DEPTH, WIDTH)
     column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
     across = tl.cdiv(width, WIDTH)
     all_rows = depth * height
     all_columns = depth * width
-    values += tl.load(shape + VALUES * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
-        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        grad_row_sum, grad_col_sum = came_tile1(
+        grad_row_sum, grad_col_sum = came_step1_on_elements(
             at(grads, start, GRAD_T, VECTOR), lanes, None, scalars, loss_scale, COMPUTE_T
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
-        grad_row_sum, grad_col_sum = came_tile1(
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        grad_row_sum, grad_col_sum = came_step1_on_elements(
             at(grads, start, GRAD_T, 1), lanes, mask, scalars, loss_scale, COMPUTE_T
         )
-    partials += tl.load(shape + PARTIALS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
     if DEPTH > 1:
         tl.store(values + row_lanes, grad_row_sum, in_rows)
         tl.store(values + 5 * all_rows + column_lanes, grad_col_sum, in_columns)
@@ -188,9 +196,9 @@ def came_tiles1(
         )
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def came_step1(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
@@ -198,7 +206,7 @@ def came_step1(
     partials,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -206,19 +214,19 @@ def came_step1(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
-            came_tiles1(
+            came_step1_on_tile(
                 tensor,
-                rows,
+                table,
                 shapes,
                 scalars,
                 values,
                 partials,
                 loss_scale,
                 found_inf,
-                tensors,
+                num_tensors,
                 COMPUTE_T,
                 GRAD_T,
                 VECTOR,
@@ -232,12 +240,12 @@ def came_step1(
 def came_matrices1(
     tensor,
     group,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
-    tensors,
+    num_tensors,
     EXP_AVG_SQ_ROW_T: tl.constexpr,
     EXP_AVG_SQ_COL_T: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -245,33 +253,33 @@ def came_matrices1(
     WIDTH: tl.constexpr,
 ):
     """Compute, for some matrices of a tensor, the values that the next phase reads."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    parts = partials + tl.load(shape + GROUP_PARTIALS * tensors)
+    depth, height, width = extents(shape, num_tensors)
+    parts = partials + tl.load(shape + GROUP_PARTIALS * num_tensors)
     matrix = group * DEPTH
-    matrices_left = depth - matrix
+    remaining_matrices = depth - matrix
     all_rows = depth * height
     all_columns = depth * width
-    values += tl.load(shape + VALUES * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
     row_values = values + matrix * height
     column_values = values + 5 * all_rows + matrix * width
     exp_avg_sq_rows = (
-        tl.load(row + (STREAMS + 3) * tensors).to(tl.pointer_type(EXP_AVG_SQ_ROW_T))
+        tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(EXP_AVG_SQ_ROW_T))
         + matrix * height
     )
     exp_avg_sq_cols = (
-        tl.load(row + (STREAMS + 4) * tensors).to(tl.pointer_type(EXP_AVG_SQ_COL_T))
+        tl.load(entry + (STREAMS + 4) * num_tensors).to(tl.pointer_type(EXP_AVG_SQ_COL_T))
         + matrix * width
     )
     beta2 = tl.load(scalars + 2)
-    row_count = tl.load(shape + ROWS * tensors).to(tl.float64)
-    column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
+    row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
+    column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
     exp_avg_sq_row_sum = tl.zeros((DEPTH, HEIGHT), tl.float64)
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(matrices_left, height - first, DEPTH, HEIGHT)
+        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         exp_avg_sq_row = tl.load(exp_avg_sq_rows + lanes, mask, 0.0).to(tl.float64)
         grad_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
         # r = beta2 * r + (1 - beta2) * row_mean(g**2 + eps1)
@@ -282,7 +290,7 @@ def came_matrices1(
     exp_avg_sq_row_sum = tl.sum(exp_avg_sq_row_sum)
     for first in range(0, width, WIDTH):
         lanes = first + lines(width, DEPTH, WIDTH)
-        mask = lines_inside(matrices_left, width - first, DEPTH, WIDTH)
+        mask = lines_inside(remaining_matrices, width - first, DEPTH, WIDTH)
         exp_avg_sq_col = tl.load(exp_avg_sq_cols + lanes, mask, 0.0).to(tl.float64)
         grad_col_sum = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
         # c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
@@ -294,22 +302,22 @@ def came_matrices1(
     tl.store(parts + group, exp_avg_sq_row_sum)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def came_finish1(
     first_programs,
     tensor_indices,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
     arrivals,
     found_inf,
-    tensors,
+    num_tensors,
     EXP_AVG_SQ_ROW_T: tl.constexpr,
     EXP_AVG_SQ_COL_T: tl.constexpr,
     TILES: tl.constexpr,
-    LINES: tl.constexpr,
+    FINISH_TILES: tl.constexpr,
 ):
     """Combine partial sums of rows and columns, and finish each matrix whose sums are complete."""
     if found_inf is not None:
@@ -318,7 +326,7 @@ def came_finish1(
     tensor = tl.load(tensor_indices + tl.program_id(0))
     program = tl.program_id(0) - tl.load(first_programs + tensor)
     shape = shapes + tensor
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
             group, count = program, 1
@@ -328,7 +336,7 @@ def came_finish1(
                     shape,
                     values,
                     partials,
-                    tensors,
+                    num_tensors,
                     SUMS=0,
                     ROW_SUMS=1,
                     COLUMN_SUMS=1,
@@ -336,21 +344,21 @@ def came_finish1(
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
-            if is_last(arrivals, group, shape, tensors, count):
+            if is_last(arrivals, group, shape, num_tensors, count):
                 came_matrices1(
                     tensor,
                     group,
-                    rows,
+                    table,
                     shapes,
                     scalars,
                     values,
                     partials,
-                    tensors,
+                    num_tensors,
                     EXP_AVG_SQ_ROW_T,
                     EXP_AVG_SQ_COL_T,
-                    LINES[k][0],
-                    LINES[k][1],
-                    LINES[k][2],
+                    FINISH_TILES[k][0],
+                    FINISH_TILES[k][1],
+                    FINISH_TILES[k][2],
                 )
 
 
@@ -358,56 +366,56 @@ def came_finish1(
 def came_matrices2(
     tensor,
     group,
-    rows,
+    table,
     shapes,
     values,
     partials,
-    tensors,
+    num_tensors,
     EXP_AVG_SQ_ROW_T: tl.constexpr,
     DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     """Compute, for some matrices of a tensor, the values that the next phase reads."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
-    depth, height, _width = extents(shape, tensors)
-    parts = partials + tl.load(shape + GROUP_PARTIALS * tensors)
-    groups = tl.load(shape + GROUPS * tensors)
+    depth, height, _width = extents(shape, num_tensors)
+    parts = partials + tl.load(shape + GROUP_PARTIALS * num_tensors)
+    groups = tl.load(shape + GROUPS * num_tensors)
     matrix = group * DEPTH
-    matrices_left = depth - matrix
+    remaining_matrices = depth - matrix
     all_rows = depth * height
-    values += tl.load(shape + VALUES * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
     row_values = values + matrix * height
     exp_avg_sq_rows = (
-        tl.load(row + (STREAMS + 3) * tensors).to(tl.pointer_type(EXP_AVG_SQ_ROW_T))
+        tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(EXP_AVG_SQ_ROW_T))
         + matrix * height
     )
     exp_avg_sq_row_sum = add_up(parts, groups)
-    numel = tl.load(row + NUMEL * tensors).to(tl.float64)
-    column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
+    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
+    column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(matrices_left, height - first, DEPTH, HEIGHT)
+        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         exp_avg_sq_row = tl.load(exp_avg_sq_rows + lanes, mask, 0.0).to(tl.float64)
         # u = g / sqrt(r / mean(r)) / sqrt(c)
         row_factor = 1 / sqrt(numel / column_count * exp_avg_sq_row / exp_avg_sq_row_sum)
         tl.store(row_values + 2 * all_rows + lanes, row_factor, mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def came_finish2(
     first_programs,
     tensor_indices,
-    rows,
+    table,
     shapes,
     values,
     partials,
     found_inf,
-    tensors,
+    num_tensors,
     EXP_AVG_SQ_ROW_T: tl.constexpr,
     TILES: tl.constexpr,
-    LINES: tl.constexpr,
+    FINISH_TILES: tl.constexpr,
 ):
     """Finish some matrices of a tensor."""
     if found_inf is not None:
@@ -415,26 +423,26 @@ def came_finish2(
             return
     tensor = tl.load(tensor_indices + tl.program_id(0))
     program = tl.program_id(0) - tl.load(first_programs + tensor)
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
             came_matrices2(
                 tensor,
                 program,
-                rows,
+                table,
                 shapes,
                 values,
                 partials,
-                tensors,
+                num_tensors,
                 EXP_AVG_SQ_ROW_T,
-                LINES[k][0],
-                LINES[k][1],
-                LINES[k][2],
+                FINISH_TILES[k][0],
+                FINISH_TILES[k][1],
+                FINISH_TILES[k][2],
             )
 
 
 @triton.jit
-def came_tile2(
+def came_step2_on_elements(
     grads, lanes, mask, row_factors, col_factors, in_rows, in_columns, scalars, dtype: tl.constexpr
 ):
     """Reduce the elements `lanes` of one tensor."""
@@ -455,15 +463,15 @@ def came_tile2(
 
 
 @triton.jit
-def came_tiles2(
+def came_step2_on_tile(
     tensor,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -472,40 +480,48 @@ def came_tiles2(
     WIDTH: tl.constexpr,
 ):
     """Run the sweep on one tile, and store its partial sums."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
+    depth, height, width = extents(shape, num_tensors)
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    matrices_left = left_of(depth, matrix, DEPTH)
-    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
-    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            matrices_left = 0
+            remaining_matrices = 0
     first_row = matrix * height + tile_row * HEIGHT
     first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    in_columns = lines_inside(matrices_left, columns_left, DEPTH, WIDTH)
+    in_columns = lines_inside(remaining_matrices, remaining_columns, DEPTH, WIDTH)
     column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
     all_rows = depth * height
     all_columns = depth * width
-    values += tl.load(shape + VALUES * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
     column_values = values + 5 * all_rows + column_lanes
     row_factors = row_values + 2 * all_rows
     col_factors = column_values + all_columns
-    grads = tl.load(row + (STREAMS + 1) * tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
-        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        u_sq_sum = came_tile2(
+        u_sq_sum = came_step2_on_elements(
             at(grads, start, GRAD_T, VECTOR),
             lanes,
             None,
@@ -518,8 +534,8 @@ def came_tiles2(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
-        u_sq_sum = came_tile2(
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        u_sq_sum = came_step2_on_elements(
             at(grads, start, GRAD_T, 1),
             lanes,
             mask,
@@ -530,20 +546,20 @@ def came_tiles2(
             scalars,
             COMPUTE_T,
         )
-    partials += tl.load(shape + PARTIALS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
     tl.store(partials + block, u_sq_sum)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def came_step2(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     values,
     partials,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -551,18 +567,18 @@ def came_step2(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
-            came_tiles2(
+            came_step2_on_tile(
                 tensor,
-                rows,
+                table,
                 shapes,
                 scalars,
                 values,
                 partials,
                 found_inf,
-                tensors,
+                num_tensors,
                 COMPUTE_T,
                 GRAD_T,
                 VECTOR,
@@ -572,20 +588,20 @@ def came_step2(
             )
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def came_finish3(rows, shapes, scalars, partials, found_inf, tensors):
+@triton.jit(do_not_specialize=["num_tensors"])
+def came_finish3(table, shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
+    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     u_sq_sum = add_up(partials, blocks)
     clip_threshold = tl.load(scalars + 3)
-    numel = tl.load(row + NUMEL * tensors).to(tl.float64)
+    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
     # u = g / sqrt(r / mean(r)) / sqrt(c)
     # u = u / maximum(1, rms(u) / clip_threshold)
     u_scale = 1 / maximum(tl.full((), 1, tl.float64), sqrt(u_sq_sum / numel) / clip_threshold)
@@ -594,7 +610,7 @@ def came_finish3(rows, shapes, scalars, partials, found_inf, tensors):
 
 
 @triton.jit
-def came_tile3(
+def came_step3_on_elements(
     grads,
     exp_avgs,
     lanes,
@@ -635,15 +651,15 @@ def came_tile3(
 
 
 @triton.jit
-def came_tiles3(
+def came_step3_on_tile(
     tensor,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     EXP_AVG_T: tl.constexpr,
@@ -653,42 +669,50 @@ def came_tiles3(
     WIDTH: tl.constexpr,
 ):
     """Run the sweep on one tile, and store its partial sums."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
+    depth, height, width = extents(shape, num_tensors)
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    matrices_left = left_of(depth, matrix, DEPTH)
-    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
-    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            matrices_left = 0
+            remaining_matrices = 0
     first_row = matrix * height + tile_row * HEIGHT
     first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    in_columns = lines_inside(matrices_left, columns_left, DEPTH, WIDTH)
+    in_columns = lines_inside(remaining_matrices, remaining_columns, DEPTH, WIDTH)
     column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
     across = tl.cdiv(width, WIDTH)
     all_rows = depth * height
     all_columns = depth * width
-    values += tl.load(shape + VALUES * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
     column_values = values + 5 * all_rows + column_lanes
     row_factors = row_values + 2 * all_rows
     col_factors = column_values + all_columns
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avgs = tl.load(entry + (STREAMS + 2) * num_tensors)
     full = is_whole(
-        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((grads | exp_avgs) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        residual_row_sum, residual_col_sum = came_tile3(
+        residual_row_sum, residual_col_sum = came_step3_on_elements(
             at(grads, start, GRAD_T, VECTOR),
             at(exp_avgs, start, EXP_AVG_T, VECTOR),
             lanes,
@@ -702,8 +726,8 @@ def came_tiles3(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
-        residual_row_sum, residual_col_sum = came_tile3(
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        residual_row_sum, residual_col_sum = came_step3_on_elements(
             at(grads, start, GRAD_T, 1),
             at(exp_avgs, start, EXP_AVG_T, 1),
             lanes,
@@ -715,7 +739,7 @@ def came_tiles3(
             scalars,
             COMPUTE_T,
         )
-    partials += tl.load(shape + PARTIALS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
     if DEPTH > 1:
         tl.store(values + row_lanes, residual_row_sum, in_rows)
         tl.store(values + 5 * all_rows + column_lanes, residual_col_sum, in_columns)
@@ -728,16 +752,16 @@ def came_tiles3(
         )
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def came_step3(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     values,
     partials,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     EXP_AVG_T: tl.constexpr,
@@ -746,18 +770,18 @@ def came_step3(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
-            came_tiles3(
+            came_step3_on_tile(
                 tensor,
-                rows,
+                table,
                 shapes,
                 scalars,
                 values,
                 partials,
                 found_inf,
-                tensors,
+                num_tensors,
                 COMPUTE_T,
                 GRAD_T,
                 EXP_AVG_T,
@@ -772,12 +796,12 @@ def came_step3(
 def came_matrices4(
     tensor,
     group,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
-    tensors,
+    num_tensors,
     EXP_AVG_RES_ROW_T: tl.constexpr,
     EXP_AVG_RES_COL_T: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -785,34 +809,34 @@ def came_matrices4(
     WIDTH: tl.constexpr,
 ):
     """Compute, for some matrices of a tensor, the values that the next phase reads."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    parts = partials + tl.load(shape + GROUP_PARTIALS * tensors)
-    groups = tl.load(shape + GROUPS * tensors)
+    depth, height, width = extents(shape, num_tensors)
+    parts = partials + tl.load(shape + GROUP_PARTIALS * num_tensors)
+    groups = tl.load(shape + GROUPS * num_tensors)
     matrix = group * DEPTH
-    matrices_left = depth - matrix
+    remaining_matrices = depth - matrix
     all_rows = depth * height
     all_columns = depth * width
-    values += tl.load(shape + VALUES * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
     row_values = values + matrix * height
     column_values = values + 5 * all_rows + matrix * width
     exp_avg_res_rows = (
-        tl.load(row + (STREAMS + 5) * tensors).to(tl.pointer_type(EXP_AVG_RES_ROW_T))
+        tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(EXP_AVG_RES_ROW_T))
         + matrix * height
     )
     exp_avg_res_cols = (
-        tl.load(row + (STREAMS + 6) * tensors).to(tl.pointer_type(EXP_AVG_RES_COL_T))
+        tl.load(entry + (STREAMS + 6) * num_tensors).to(tl.pointer_type(EXP_AVG_RES_COL_T))
         + matrix * width
     )
     beta3 = tl.load(scalars + 6)
     beta1 = tl.load(scalars + 7)
     u_sq_sum = tl.load(scalars + 10)
     clip_threshold = tl.load(scalars + 3)
-    numel = tl.load(row + NUMEL * tensors).to(tl.float64)
-    row_count = tl.load(shape + ROWS * tensors).to(tl.float64)
-    column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
+    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
+    row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
+    column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
     # u = g / sqrt(r / mean(r)) / sqrt(c)
     # u = u / maximum(1, rms(u) / clip_threshold)
     # m = beta1 * m + (1 - beta1) * u
@@ -822,7 +846,7 @@ def came_matrices4(
     exp_avg_res_row_sum = tl.zeros((DEPTH, HEIGHT), tl.float64)
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(matrices_left, height - first, DEPTH, HEIGHT)
+        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         exp_avg_res_row = tl.load(exp_avg_res_rows + lanes, mask, 0.0).to(tl.float64)
         residual_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
         # r_res = beta3 * r_res + (1 - beta3) * row_mean(residual)
@@ -833,7 +857,7 @@ def came_matrices4(
     exp_avg_res_row_sum = tl.sum(exp_avg_res_row_sum)
     for first in range(0, width, WIDTH):
         lanes = first + lines(width, DEPTH, WIDTH)
-        mask = lines_inside(matrices_left, width - first, DEPTH, WIDTH)
+        mask = lines_inside(remaining_matrices, width - first, DEPTH, WIDTH)
         exp_avg_res_col = tl.load(exp_avg_res_cols + lanes, mask, 0.0).to(tl.float64)
         residual_col_sum = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
         # c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
@@ -847,22 +871,22 @@ def came_matrices4(
         tl.store(scalars + 12, exp_avg_scale)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def came_finish4(
     first_programs,
     tensor_indices,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
     arrivals,
     found_inf,
-    tensors,
+    num_tensors,
     EXP_AVG_RES_ROW_T: tl.constexpr,
     EXP_AVG_RES_COL_T: tl.constexpr,
     TILES: tl.constexpr,
-    LINES: tl.constexpr,
+    FINISH_TILES: tl.constexpr,
 ):
     """Combine partial sums of rows and columns, and finish each matrix whose sums are complete."""
     if found_inf is not None:
@@ -871,7 +895,7 @@ def came_finish4(
     tensor = tl.load(tensor_indices + tl.program_id(0))
     program = tl.program_id(0) - tl.load(first_programs + tensor)
     shape = shapes + tensor
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
             group, count = program, 1
@@ -881,7 +905,7 @@ def came_finish4(
                     shape,
                     values,
                     partials,
-                    tensors,
+                    num_tensors,
                     SUMS=0,
                     ROW_SUMS=1,
                     COLUMN_SUMS=1,
@@ -889,21 +913,21 @@ def came_finish4(
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
-            if is_last(arrivals, group, shape, tensors, count):
+            if is_last(arrivals, group, shape, num_tensors, count):
                 came_matrices4(
                     tensor,
                     group,
-                    rows,
+                    table,
                     shapes,
                     scalars,
                     values,
                     partials,
-                    tensors,
+                    num_tensors,
                     EXP_AVG_RES_ROW_T,
                     EXP_AVG_RES_COL_T,
-                    LINES[k][0],
-                    LINES[k][1],
-                    LINES[k][2],
+                    FINISH_TILES[k][0],
+                    FINISH_TILES[k][1],
+                    FINISH_TILES[k][2],
                 )
 
 
@@ -911,56 +935,56 @@ def came_finish4(
 def came_matrices5(
     tensor,
     group,
-    rows,
+    table,
     shapes,
     values,
     partials,
-    tensors,
+    num_tensors,
     EXP_AVG_RES_ROW_T: tl.constexpr,
     DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     """Compute, for some matrices of a tensor, the values that the next phase reads."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
-    depth, height, _width = extents(shape, tensors)
-    parts = partials + tl.load(shape + GROUP_PARTIALS * tensors)
-    groups = tl.load(shape + GROUPS * tensors)
+    depth, height, _width = extents(shape, num_tensors)
+    parts = partials + tl.load(shape + GROUP_PARTIALS * num_tensors)
+    groups = tl.load(shape + GROUPS * num_tensors)
     matrix = group * DEPTH
-    matrices_left = depth - matrix
+    remaining_matrices = depth - matrix
     all_rows = depth * height
-    values += tl.load(shape + VALUES * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
     row_values = values + matrix * height
     exp_avg_res_rows = (
-        tl.load(row + (STREAMS + 5) * tensors).to(tl.pointer_type(EXP_AVG_RES_ROW_T))
+        tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(EXP_AVG_RES_ROW_T))
         + matrix * height
     )
     exp_avg_res_row_sum = add_up(parts + groups, groups)
-    numel = tl.load(row + NUMEL * tensors).to(tl.float64)
-    column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
+    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
+    column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(matrices_left, height - first, DEPTH, HEIGHT)
+        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         exp_avg_res_row = tl.load(exp_avg_res_rows + lanes, mask, 0.0).to(tl.float64)
         # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
         row_factor2 = 1 / sqrt(numel / column_count * exp_avg_res_row / exp_avg_res_row_sum)
         tl.store(row_values + 4 * all_rows + lanes, row_factor2, mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def came_finish5(
     first_programs,
     tensor_indices,
-    rows,
+    table,
     shapes,
     values,
     partials,
     found_inf,
-    tensors,
+    num_tensors,
     EXP_AVG_RES_ROW_T: tl.constexpr,
     TILES: tl.constexpr,
-    LINES: tl.constexpr,
+    FINISH_TILES: tl.constexpr,
 ):
     """Finish some matrices of a tensor."""
     if found_inf is not None:
@@ -968,26 +992,26 @@ def came_finish5(
             return
     tensor = tl.load(tensor_indices + tl.program_id(0))
     program = tl.program_id(0) - tl.load(first_programs + tensor)
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
             came_matrices5(
                 tensor,
                 program,
-                rows,
+                table,
                 shapes,
                 values,
                 partials,
-                tensors,
+                num_tensors,
                 EXP_AVG_RES_ROW_T,
-                LINES[k][0],
-                LINES[k][1],
-                LINES[k][2],
+                FINISH_TILES[k][0],
+                FINISH_TILES[k][1],
+                FINISH_TILES[k][2],
             )
 
 
 @triton.jit
-def came_tile4(
+def came_step4_on_elements(
     params,
     grads,
     exp_avgs,
@@ -1031,14 +1055,14 @@ def came_tile4(
 
 
 @triton.jit
-def came_tiles4(
+def came_step4_on_tile(
     tensor,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -1049,44 +1073,52 @@ def came_tiles4(
     WIDTH: tl.constexpr,
 ):
     """Run the sweep on one tile."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
+    depth, height, width = extents(shape, num_tensors)
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    matrices_left = left_of(depth, matrix, DEPTH)
-    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
-    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            matrices_left = 0
+            remaining_matrices = 0
     first_row = matrix * height + tile_row * HEIGHT
     first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    in_columns = lines_inside(matrices_left, columns_left, DEPTH, WIDTH)
+    in_columns = lines_inside(remaining_matrices, remaining_columns, DEPTH, WIDTH)
     column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
     all_rows = depth * height
     all_columns = depth * width
-    values += tl.load(shape + VALUES * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
     column_values = values + 5 * all_rows + column_lanes
     row_factors = row_values + 2 * all_rows
     col_factors = column_values + all_columns
     row_factor2s = row_values + 4 * all_rows
     col_factor2s = column_values + 2 * all_columns
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avgs = tl.load(entry + (STREAMS + 2) * num_tensors)
     full = is_whole(
-        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((params | grads | exp_avgs) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        came_tile4(
+        came_step4_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(exp_avgs, start, EXP_AVG_T, VECTOR),
@@ -1103,8 +1135,8 @@ def came_tiles4(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
-        came_tile4(
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        came_step4_on_elements(
             at(params, start, PARAM_T, 1),
             at(grads, start, GRAD_T, 1),
             at(exp_avgs, start, EXP_AVG_T, 1),
@@ -1121,15 +1153,15 @@ def came_tiles4(
         )
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def came_step4(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     values,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -1139,17 +1171,17 @@ def came_step4(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
-            came_tiles4(
+            came_step4_on_tile(
                 tensor,
-                rows,
+                table,
                 shapes,
                 scalars,
                 values,
                 found_inf,
-                tensors,
+                num_tensors,
                 COMPUTE_T,
                 PARAM_T,
                 GRAD_T,
@@ -1164,17 +1196,17 @@ def came_step4(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    came_scalars[(bucket.tensors,)](
-        bucket.rows,
+    came_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     came_step1[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
@@ -1182,23 +1214,23 @@ def update(bucket: Bucket) -> None:
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[1],
         **bucket.options,
     )
-    programs = work.programs(1, 1)
+    programs = work.programs(row_sums=1, column_sums=1)
     came_finish1[(programs.total,)](
         programs.first_programs,
         programs.tensor_indices,
-        bucket.rows,
+        bucket.table,
         work.shapes,
         work.scalars,
         work.values,
         work.partials,
         work.arrivals,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.types[3],
         bucket.types[4],
         **work.line_options,
@@ -1207,63 +1239,63 @@ def update(bucket: Bucket) -> None:
     came_finish2[(programs.total,)](
         programs.first_programs,
         programs.tensor_indices,
-        bucket.rows,
+        bucket.table,
         work.shapes,
         work.values,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.types[3],
         **work.line_options,
     )
     came_step2[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.values,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[1],
         **bucket.options,
     )
-    came_finish3[(bucket.tensors,)](
-        bucket.rows,
+    came_finish3[(bucket.num_tensors,)](
+        bucket.table,
         work.shapes,
         work.scalars,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         **work.number_options,
     )
     came_step3[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.values,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[1],
         bucket.types[2],
         **bucket.options,
     )
-    programs = work.programs(1, 1)
+    programs = work.programs(row_sums=1, column_sums=1)
     came_finish4[(programs.total,)](
         programs.first_programs,
         programs.tensor_indices,
-        bucket.rows,
+        bucket.table,
         work.shapes,
         work.scalars,
         work.values,
         work.partials,
         work.arrivals,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.types[5],
         bucket.types[6],
         **work.line_options,
@@ -1272,23 +1304,23 @@ def update(bucket: Bucket) -> None:
     came_finish5[(programs.total,)](
         programs.first_programs,
         programs.tensor_indices,
-        bucket.rows,
+        bucket.table,
         work.shapes,
         work.values,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.types[5],
         **work.line_options,
     )
     came_step4[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.values,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],

@@ -9,8 +9,8 @@ from optgen.runtime.eager.wide_reductions import all_sum
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -40,23 +40,23 @@ WORKSPACES = {
 }
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def dadapt_adam_scalars(
-    rows,
+    table,
     hypers,
     scalars,
     found_inf,
-    tensors,
+    num_tensors,
     K_T: tl.constexpr,
     D_T: tl.constexpr,
     NUMERATOR_WEIGHTED_T: tl.constexpr,
 ):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 9
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 9
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     eps = tl.load(hyper + 3)
@@ -65,11 +65,11 @@ def dadapt_adam_scalars(
     use_bias_correction = tl.load(hyper + 6)
     growth_rate = tl.load(hyper + 7)
     maximize = tl.load(hyper + 8)
-    ks = tl.load(row + (STREAMS + 5) * tensors).to(tl.pointer_type(K_T))
+    ks = tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(K_T))
     k_ = tl.load(ks).to(tl.float64)
-    ds = tl.load(row + (STREAMS + 6) * tensors).to(tl.pointer_type(D_T))
+    ds = tl.load(entry + (STREAMS + 6) * num_tensors).to(tl.pointer_type(D_T))
     d = tl.load(ds).to(tl.float64)
-    numerator_weighteds = tl.load(row + (STREAMS + 7) * tensors).to(
+    numerator_weighteds = tl.load(entry + (STREAMS + 7) * num_tensors).to(
         tl.pointer_type(NUMERATOR_WEIGHTED_T)
     )
     numerator_weighted = tl.load(numerator_weighteds).to(tl.float64)
@@ -117,7 +117,7 @@ def dadapt_adam_scalars(
 
 
 @triton.jit
-def dadapt_adam_tile1(
+def dadapt_adam_step1_on_elements(
     params,
     grads,
     exp_avgs,
@@ -178,16 +178,16 @@ def dadapt_adam_tile1(
     return grad_sum, abs_sum
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def dadapt_adam_step1(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     partials,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -200,24 +200,24 @@ def dadapt_adam_step1(
 ):
     """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
-    exp_avg_sqs = tl.load(row + (STREAMS + 3) * tensors)
-    s_list = tl.load(row + (STREAMS + 4) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avgs = tl.load(entry + (STREAMS + 2) * num_tensors)
+    exp_avg_sqs = tl.load(entry + (STREAMS + 3) * num_tensors)
+    s_list = tl.load(entry + (STREAMS + 4) * num_tensors)
     grad_sum = tl.zeros((), tl.float64)
     abs_sum = tl.zeros((), tl.float64)
     if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs | s_list) & 15 == 0):
-        grad_sum, abs_sum = dadapt_adam_tile1(
+        grad_sum, abs_sum = dadapt_adam_step1_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(exp_avgs, start, EXP_AVG_T, VECTOR),
@@ -232,7 +232,7 @@ def dadapt_adam_step1(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_grad_sum, more_abs_sum = dadapt_adam_tile1(
+            more_grad_sum, more_abs_sum = dadapt_adam_step1_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(exp_avgs, start, EXP_AVG_T, 1),
@@ -246,35 +246,35 @@ def dadapt_adam_step1(
             )
             grad_sum = grad_sum + more_grad_sum
             abs_sum = abs_sum + more_abs_sum
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     tl.store(partials + block, grad_sum)
     tl.store(partials + blocks + block, abs_sum)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def dadapt_adam_finish1(shapes, scalars, partials, found_inf, tensors):
+@triton.jit(do_not_specialize=["num_tensors"])
+def dadapt_adam_finish1(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     grad_sum = add_up(partials, blocks)
     abs_sum = add_up(partials + blocks, blocks)
     tl.store(scalars + 17, grad_sum)
     tl.store(scalars + 18, abs_sum)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def dadapt_adam_finish2(rows, scalars, found_inf, tensors, NUMERATOR_WEIGHTED_T: tl.constexpr):
+@triton.jit(do_not_specialize=["num_tensors"])
+def dadapt_adam_finish2(table, scalars, found_inf, num_tensors, NUMERATOR_WEIGHTED_T: tl.constexpr):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
+    entry = table + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
     beta3 = tl.load(scalars + 8)
     numerator_weighted_before = tl.load(scalars + 12)
@@ -283,19 +283,19 @@ def dadapt_adam_finish2(rows, scalars, found_inf, tensors, NUMERATOR_WEIGHTED_T:
     # r = beta3 * r + (1 - beta3) * rate * sum(g * s / (sqrt(v) + eps), over="all")
     numerator_weighted = beta3 * numerator_weighted_before + (1 - beta3) * rate2 * sum_over_all
     tl.store(scalars + 20, numerator_weighted)
-    numerator_weighteds = tl.load(row + (STREAMS + 7) * tensors).to(
+    numerator_weighteds = tl.load(entry + (STREAMS + 7) * num_tensors).to(
         tl.pointer_type(NUMERATOR_WEIGHTED_T)
     )
     tl.store(numerator_weighteds, numerator_weighted.to(NUMERATOR_WEIGHTED_T))
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def dadapt_adam_finish3(rows, scalars, found_inf, tensors, D_T: tl.constexpr):
+@triton.jit(do_not_specialize=["num_tensors"])
+def dadapt_adam_finish3(table, scalars, found_inf, num_tensors, D_T: tl.constexpr):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
+    entry = table + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
     sum_over_all2 = tl.load(scalars + 21)
     numerator_weighted = tl.load(scalars + 20)
@@ -314,31 +314,31 @@ def dadapt_adam_finish3(rows, scalars, found_inf, tensors, D_T: tl.constexpr):
         d_hat2 = d_hat
     # d = maximum(d, d_hat)
     d = maximum(d_before, d_hat2)
-    ds = tl.load(row + (STREAMS + 6) * tensors).to(tl.pointer_type(D_T))
+    ds = tl.load(entry + (STREAMS + 6) * num_tensors).to(tl.pointer_type(D_T))
     tl.store(ds, d.to(D_T))
 
 
 def update(bucket: Bucket) -> Update:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    dadapt_adam_scalars[(bucket.tensors,)](
-        bucket.rows,
+    dadapt_adam_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     dadapt_adam_step1[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],
@@ -347,29 +347,29 @@ def update(bucket: Bucket) -> Update:
         bucket.types[4],
         **bucket.options,
     )
-    dadapt_adam_finish1[(bucket.tensors,)](
+    dadapt_adam_finish1[(bucket.num_tensors,)](
         work.shapes,
         work.scalars,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         **work.number_options,
     )
     work.scalars[:, 19] = yield all_sum(work.scalars[:, 17])
-    dadapt_adam_finish2[(bucket.tensors,)](
-        bucket.rows,
+    dadapt_adam_finish2[(bucket.num_tensors,)](
+        bucket.table,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.scalar_types[2],
         **work.number_options,
     )
     work.scalars[:, 21] = yield all_sum(work.scalars[:, 18])
-    dadapt_adam_finish3[(bucket.tensors,)](
-        bucket.rows,
+    dadapt_adam_finish3[(bucket.num_tensors,)](
+        bucket.table,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.scalar_types[1],
         **work.number_options,
     )

@@ -22,9 +22,9 @@ class KahanAdamW(GeneratedOptimizer):
             &\text{step}_t \leftarrow \frac{\gamma \hat{m}_t}{\sqrt{\hat{v}_t} + \epsilon} + \gamma
                 \lambda \theta_{t-1} \\
             &c_t \leftarrow c_{t-1} - \text{step}_t \\
-            &\text{new}_t \leftarrow \operatorname{rd}(\theta_{t-1} + c_t) \\
-            &c_t \leftarrow c_t - (\text{new}_t - \theta_{t-1}) \\
-            &\theta_t \leftarrow \text{new}_t
+            &\text{rounded sum}_t \leftarrow \operatorname{rd}(\theta_{t-1} + c_t) \\
+            &c_t \leftarrow c_t - (\text{rounded sum}_t - \theta_{t-1}) \\
+            &\theta_t \leftarrow \text{rounded sum}_t
         \end{aligned}
 
     Args:

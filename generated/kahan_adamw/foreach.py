@@ -57,11 +57,11 @@ def update(
         torch._foreach_add_(step_s, params, alpha=lr * weight_decay)
         # c = c - step
         torch._foreach_sub_(compensations, step_s)
-        # new = rounded(p + c)
-        news = torch._foreach_add(params, compensations)
-        news = [rounded(new, machine_eps) for new in news]
-        # c = c - (new - p)
-        operands = torch._foreach_sub(news, params)
+        # rounded_sum = rounded(p + c)
+        rounded_sums = torch._foreach_add(params, compensations)
+        rounded_sums = [rounded(rounded_sum, machine_eps) for rounded_sum in rounded_sums]
+        # c = c - (rounded_sum - p)
+        operands = torch._foreach_sub(rounded_sums, params)
         torch._foreach_sub_(compensations, operands)
-        # p = new
-        torch._foreach_copy_(params, news)
+        # p = rounded_sum
+        torch._foreach_copy_(params, rounded_sums)

@@ -51,14 +51,14 @@ def update(
         step_ = exp_avg.div(denom).mul_(exp_avg_weight).add_(param, alpha=lr * weight_decay)
         # c = c - step
         compensation.sub_(step_)
-        # new = rounded(p + c)
-        new = param.add(compensation)
-        new = rounded(new, machine_eps)
-        # c = c - (new - p)
-        operand = new.sub(param)
+        # rounded_sum = rounded(p + c)
+        rounded_sum = param.add(compensation)
+        rounded_sum = rounded(rounded_sum, machine_eps)
+        # c = c - (rounded_sum - p)
+        operand = rounded_sum.sub(param)
         compensation.sub_(operand)
-        # p = new
-        param.copy_(new)
+        # p = rounded_sum
+        param.copy_(rounded_sum)
 
 
 def update_functional(
@@ -106,12 +106,12 @@ def update_functional(
         )
         # c = c - step
         compensation = compensation - step_
-        # new = rounded(p + c)
-        new = rounded(param + compensation, machine_eps)
-        # c = c - (new - p)
-        compensation = compensation - (new - param)
-        # p = new
-        param = new
+        # rounded_sum = rounded(p + c)
+        rounded_sum = rounded(param + compensation, machine_eps)
+        # c = c - (rounded_sum - p)
+        compensation = compensation - (rounded_sum - param)
+        # p = rounded_sum
+        param = rounded_sum
 
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)

@@ -85,12 +85,12 @@ struct Rule {
                 + param_weight * param;
             // c = c - step
             compensation = compensation - step_;
-            // new = rounded(p + c)
-            const C new_ = rounded_to(param + compensation, machine_eps);
-            // c = c - (new - p)
-            compensation = compensation - (new_ - param);
-            // p = new
-            param = new_;
+            // rounded_sum = rounded(p + c)
+            const C rounded_sum = rounded_to(param + compensation, machine_eps);
+            // c = c - (rounded_sum - p)
+            compensation = compensation - (rounded_sum - param);
+            // p = rounded_sum
+            param = rounded_sum;
 
             delayed.param.store(params + i, param);
             delayed.exp_avg.store(exp_avgs + i, exp_avg);

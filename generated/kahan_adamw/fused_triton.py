@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -33,23 +33,25 @@ WORKSPACES = {
 }
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def kahan_adamw_scalars(rows, hypers, shapes, scalars, found_inf, tensors, STEP_T: tl.constexpr):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def kahan_adamw_scalars(
+    table, hypers, shapes, scalars, found_inf, num_tensors, STEP_T: tl.constexpr
+):
+    """Advance one tensor's step count, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
+    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 6
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 6
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     eps = tl.load(hyper + 3)
     weight_decay = tl.load(hyper + 4)
     maximize = tl.load(hyper + 5)
-    steps = tl.load(row + (STREAMS + 5) * tensors).to(tl.pointer_type(STEP_T))
+    steps = tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(STEP_T))
     step = tl.load(steps).to(tl.float64) + 1
-    machine_eps = tl.load(shape + EPS * tensors).to(tl.float64, bitcast=True)
+    machine_eps = tl.load(shape + EPS * num_tensors).to(tl.float64, bitcast=True)
 
     # beta1, beta2 = betas
     beta1 = tl.load(hyper + 1)
@@ -76,7 +78,7 @@ def kahan_adamw_scalars(rows, hypers, shapes, scalars, found_inf, tensors, STEP_
 
 
 @triton.jit
-def kahan_adamw_tile1(
+def kahan_adamw_step1_on_elements(
     params,
     grads,
     exp_avgs,
@@ -118,12 +120,12 @@ def kahan_adamw_tile1(
     step_ = exp_avg_weight * div(exp_avg, sqrt(exp_avg_sq) + scaled_eps) + param_weight * param
     # c = c - step
     compensation = compensation - step_
-    # new = rounded(p + c)
-    new = rounded_to(param + compensation, machine_eps_)
-    # c = c - (new - p)
-    compensation = compensation - (new - param)
-    # p = new
-    param = new
+    # rounded_sum = rounded(p + c)
+    rounded_sum = rounded_to(param + compensation, machine_eps_)
+    # c = c - (rounded_sum - p)
+    compensation = compensation - (rounded_sum - param)
+    # p = rounded_sum
+    param = rounded_sum
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
     tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
@@ -131,14 +133,14 @@ def kahan_adamw_tile1(
     tl.store(compensations + lanes, compensation.to(compensations.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def kahan_adamw_step1(
-    rows,
+    table,
     block_tensor,
     scalars,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -151,21 +153,21 @@ def kahan_adamw_step1(
 ):
     """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
-    exp_avg_sqs = tl.load(row + (STREAMS + 3) * tensors)
-    compensations = tl.load(row + (STREAMS + 4) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avgs = tl.load(entry + (STREAMS + 2) * num_tensors)
+    exp_avg_sqs = tl.load(entry + (STREAMS + 3) * num_tensors)
+    compensations = tl.load(entry + (STREAMS + 4) * num_tensors)
     if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs | compensations) & 15 == 0):
-        kahan_adamw_tile1(
+        kahan_adamw_step1_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(exp_avgs, start, EXP_AVG_T, VECTOR),
@@ -180,7 +182,7 @@ def kahan_adamw_step1(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            kahan_adamw_tile1(
+            kahan_adamw_step1_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(exp_avgs, start, EXP_AVG_T, 1),
@@ -197,23 +199,23 @@ def kahan_adamw_step1(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    kahan_adamw_scalars[(bucket.tensors,)](
-        bucket.rows,
+    kahan_adamw_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         work.shapes,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     kahan_adamw_step1[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.scalars,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],

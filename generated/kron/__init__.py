@@ -63,8 +63,8 @@ class Kron(GeneratedOptimizer):
                 r_{4,t} \, q_{2,t})) \\
             &u_t \leftarrow U_t^{\top} \, U_t \, m_t \, W_t^{\top} \, W_t \\
             &u_t \leftarrow u_t \min(\frac{\text{max average}}{\operatorname{rms}(u_t)}, 1) \\
-            &\theta_t \leftarrow \theta_t - \gamma \operatorname{clamp}(u_t, -\text{largest},
-                \text{largest}) \\
+            &\theta_t \leftarrow \theta_t - \gamma \operatorname{clamp}(u_t, -\text{max element},
+                \text{max element}) \\
             &\textbf{if } (t - 1) \bmod (100 \text{update every}) = 0 \wedge t > 1: \\
             &\quad \text{balance}_t \leftarrow
                 \sqrt{\frac{\left\|W_t\right\|_\infty}{\left\|U_t\right\|_\infty}} \\
@@ -82,7 +82,7 @@ class Kron(GeneratedOptimizer):
         momentum (float): Momentum, in [0, 1]; :math:`\mu` in the rule. Default: 0.9.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 5e-2.
         grad_clip_max_amps (tuple[float, float]): Grad clip max amps, each at least 1;
-            :math:`(\text{max average}, \text{largest})` in the rule. Default: (2.0, 10.0).
+            :math:`(\text{max average}, \text{max element})` in the rule. Default: (2.0, 10.0).
         preconditioner_init_scale (float): Preconditioner init scale, above 0;
             :math:`\text{preconditioner init scale}` in the rule. Default: 1.0.
         update_every (float): Steps from one update of the factors to the next, a whole number, at

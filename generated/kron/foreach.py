@@ -49,7 +49,7 @@ def update(
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     step = advance(state_steps)
     stream = streams[0].item()
-    max_average, largest = grad_clip_max_amps
+    max_average, max_element = grad_clip_max_amps
     one_minus_betaL = 1 - betaL
     lerp_weight = 1 - minimum((step - 1) / step, momentum)
     if fresh_Q_left:
@@ -115,7 +115,7 @@ def update(
             # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a2 = where(second < 0, minimum(-trace(r2_product) / second, 0.125), 0.125)
-            # U = rotated(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
+            # U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
             Q_left = q + a2 * (r2_product + 0.5 * a2 * r2_product2)
             # bound = max_abs(eigenvalues(z)) + rows(p)
             eigenvalues_max_abs3 = max_abs(eigenvalues(z))
@@ -146,16 +146,18 @@ def update(
             # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a3 = where(second2 < 0, minimum(-trace(r4_product) / second2, 0.125), 0.125)
-            # W = rotated(W - lr_preconditioner * (z @ W - rows(p) * W) / b)
+            # W = rotate(W - lr_preconditioner * (z @ W - rows(p) * W) / b)
             Q_right = q2 + a3 * (r4_product + 0.5 * a3 * r4_product2)
         # u = transpose(U) @ U @ m @ transpose(W) @ W
         u = transpose(Q_left) @ Q_left @ ema @ transpose(Q_right) @ Q_right
         # u = u * minimum(max_average / rms(u), 1)
         u_sq_sum = total(u * u)
         # u = u * minimum(max_average / rms(u), 1)
-        # p = p - lr * clamp(u, -largest, largest)
+        # p = p - lr * clamp(u, -max_element, max_element)
         param = param - lr * clamp(
-            minimum(max_average / sqrt(u_sq_sum / params[0].numel()), 1) * u, -largest, largest
+            minimum(max_average / sqrt(u_sq_sum / params[0].numel()), 1) * u,
+            -max_element,
+            max_element,
         )
         if remainder(step - 1, 100 * update_every) == 0 and step > 1:
             # balance = sqrt(max_abs(W) / max_abs(U))

@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -34,14 +34,14 @@ WORKSPACES = {
 }
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def lars_scalars(rows, hypers, scalars, found_inf, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def lars_scalars(table, hypers, scalars, found_inf, num_tensors):
+    """Compute one tensor's scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 10
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 10
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     momentum = tl.load(hyper + 1)
@@ -53,8 +53,8 @@ def lars_scalars(rows, hypers, scalars, found_inf, tensors):
     trust_clip = tl.load(hyper + 7)
     always_adapt = tl.load(hyper + 8)
     maximize = tl.load(hyper + 9)
-    fresh_momentum_buffer = tl.load(row + (STREAMS + 3) * tensors)
-    tl.store(row + (STREAMS + 3) * tensors, 0)
+    fresh_momentum_buffer = tl.load(entry + (STREAMS + 3) * num_tensors)
+    tl.store(entry + (STREAMS + 3) * num_tensors, 0)
 
     one_minus_dampening = 1 - dampening
 
@@ -72,7 +72,7 @@ def lars_scalars(rows, hypers, scalars, found_inf, tensors):
 
 
 @triton.jit
-def lars_tile1(params, grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
+def lars_step1_on_elements(params, grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
     """Reduce the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
@@ -92,16 +92,16 @@ def lars_tile1(params, grads, lanes, mask, scalars, loss_scale, dtype: tl.conste
     return param_sq_sum, grad_sq_sum
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def lars_step1(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     partials,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -111,21 +111,21 @@ def lars_step1(
 ):
     """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     param_sq_sum = tl.zeros((), tl.float64)
     grad_sq_sum = tl.zeros((), tl.float64)
     if (count == BLOCK) & ((params | grads) & 15 == 0):
-        param_sq_sum, grad_sq_sum = lars_tile1(
+        param_sq_sum, grad_sq_sum = lars_step1_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -137,7 +137,7 @@ def lars_step1(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_param_sq_sum, more_grad_sq_sum = lars_tile1(
+            more_param_sq_sum, more_grad_sq_sum = lars_step1_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 lanes,
@@ -148,22 +148,22 @@ def lars_step1(
             )
             param_sq_sum = param_sq_sum + more_param_sq_sum
             grad_sq_sum = grad_sq_sum + more_grad_sq_sum
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     tl.store(partials + block, param_sq_sum)
     tl.store(partials + blocks + block, grad_sq_sum)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def lars_finish1(shapes, scalars, partials, found_inf, tensors):
+@triton.jit(do_not_specialize=["num_tensors"])
+def lars_finish1(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     param_sq_sum = add_up(partials, blocks)
     grad_sq_sum = add_up(partials + blocks, blocks)
     trust_coeff = tl.load(scalars + 1)
@@ -196,7 +196,7 @@ def lars_finish1(shapes, scalars, partials, found_inf, tensors):
 
 
 @triton.jit
-def lars_tile2(
+def lars_step2_on_elements(
     params,
     grads,
     momentum_buffers,
@@ -250,13 +250,13 @@ def lars_tile2(
         )
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def lars_step2(
-    rows,
+    table,
     block_tensor,
     scalars,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -268,19 +268,19 @@ def lars_step2(
 ):
     """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    momentum_buffers = tl.load(row + (STREAMS + 2) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    momentum_buffers = tl.load(entry + (STREAMS + 2) * num_tensors)
     if (count == BLOCK) & ((params | grads | momentum_buffers) & 15 == 0):
-        lars_tile2(
+        lars_step2_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
@@ -293,7 +293,7 @@ def lars_step2(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            lars_tile2(
+            lars_step2_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
@@ -308,43 +308,43 @@ def lars_step2(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    lars_scalars[(bucket.tensors,)](
-        bucket.rows,
+    lars_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     lars_step1[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],
         **bucket.options,
     )
-    lars_finish1[(bucket.tensors,)](
+    lars_finish1[(bucket.num_tensors,)](
         work.shapes,
         work.scalars,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         **work.number_options,
     )
     lars_step2[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],

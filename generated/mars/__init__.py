@@ -19,13 +19,13 @@ class MARS(GeneratedOptimizer):
             &\quad \text{rate} \leftarrow \gamma \\
             &\quad \text{decay} \leftarrow \lambda \\
             &\quad c_t \leftarrow g_t + \frac{\text{gamma} \beta_1}{1 - \beta_1} (g_t -
-                \text{last}_{t-1}) \\
+                g^{\text{prev}}_{t-1}) \\
             &\quad c_t \leftarrow \frac{c_t}{\max(\left\|c_t\right\|_2, 1)} \\
             &\textbf{else}: \\
             &\quad \text{rate} \leftarrow \gamma \text{lr 1d factor} \\
             &\quad \text{decay} \leftarrow \text{weight decay 1d} \\
             &\quad c_t \leftarrow g_t \\
-            &\text{last}_t \leftarrow g_t \\
+            &g^{\text{prev}}_t \leftarrow g_t \\
             &m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) c_t \\
             &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) c_t^2 \\
             &u_t \leftarrow \frac{\frac{m_t}{1 - \beta_1^t}}{\sqrt{\frac{v_t}{1 - \beta_2^t}} +
@@ -67,7 +67,7 @@ class MARS(GeneratedOptimizer):
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
         exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
-        last_grad (Tensor): :math:`\text{last}_t`, like the parameter, at first 0.
+        last_grad (Tensor): :math:`g^{\text{prev}}_t`, like the parameter, at first 0.
 
     Paper: https://arxiv.org/abs/2411.10438
     """

@@ -67,7 +67,7 @@ def update(
                 # g = -g
                 grad_blocks = torch._foreach_neg(grad_blocks)
             if optimize_1d or param_ndim == 2:
-                # c = g + gamma * beta1 / (1 - beta1) * (g - last)
+                # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
                 cs = torch._foreach_mul(grad_blocks, grad_weight)
                 torch._foreach_add_(cs, last_grad_blocks, alpha=-last_grad_weight)
                 # c = c / maximum(norm(c), 1)
@@ -94,7 +94,7 @@ def update(
                 # g = -g
                 grad_blocks = torch._foreach_neg(grad_blocks)
             if optimize_1d or param_ndim == 2:
-                # c = g + gamma * beta1 / (1 - beta1) * (g - last)
+                # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
                 cs = torch._foreach_mul(grad_blocks, grad_weight)
                 torch._foreach_add_(cs, last_grad_blocks, alpha=-last_grad_weight)
                 # c = c / maximum(norm(c), 1)
@@ -102,7 +102,7 @@ def update(
             else:
                 # c = g
                 cs = grad_blocks
-            # last = g
+            # g_prev = g
             torch._foreach_copy_(last_grad_blocks, grad_blocks)
             # m = beta1 * m + (1 - beta1) * c
             scale_(exp_avg_blocks, beta1)
@@ -172,7 +172,7 @@ def update_sharded(
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
         if optimize_1d or param_ndim == 2:
-            # c = g + gamma * beta1 / (1 - beta1) * (g - last)
+            # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
             cs = torch._foreach_mul(grad_blocks, grad_weight)
             torch._foreach_add_(cs, last_grad_blocks, alpha=-last_grad_weight)
             # c = c / maximum(norm(c), 1)
@@ -201,7 +201,7 @@ def update_sharded(
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
         if optimize_1d or param_ndim == 2:
-            # c = g + gamma * beta1 / (1 - beta1) * (g - last)
+            # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
             cs = torch._foreach_mul(grad_blocks, grad_weight)
             torch._foreach_add_(cs, last_grad_blocks, alpha=-last_grad_weight)
             # c = c / maximum(norm(c), 1)
@@ -209,7 +209,7 @@ def update_sharded(
         else:
             # c = g
             cs = grad_blocks
-        # last = g
+        # g_prev = g
         torch._foreach_copy_(last_grad_blocks, grad_blocks)
         # m = beta1 * m + (1 - beta1) * c
         scale_(exp_avg_blocks, beta1)

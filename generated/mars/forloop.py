@@ -61,7 +61,7 @@ def update(
                 # g = -g
                 grad_block = grad_block.neg()
             if optimize_1d or param_ndim == 2:
-                # c = g + gamma * beta1 / (1 - beta1) * (g - last)
+                # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
                 c = grad_block.mul(grad_weight).add_(last_grad_block, alpha=-last_grad_weight)
                 # c = c / maximum(norm(c), 1)
                 c_sq_sum.add_(sum_of_squares(c))
@@ -87,14 +87,14 @@ def update(
                 # g = -g
                 grad_block = grad_block.neg()
             if optimize_1d or param_ndim == 2:
-                # c = g + gamma * beta1 / (1 - beta1) * (g - last)
+                # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
                 c = grad_block.mul(grad_weight).add_(last_grad_block, alpha=-last_grad_weight)
                 # c = c / maximum(norm(c), 1)
                 c.mul_(c_scale_block)
             else:
                 # c = g
                 c = grad_block
-            # last = g
+            # g_prev = g
             last_grad_block.copy_(grad_block)
             # m = beta1 * m + (1 - beta1) * c
             exp_avg_block.mul_(beta1).add_(c, alpha=one_minus_beta1)
@@ -194,13 +194,13 @@ def update_functional(
             grad = -grad
         if capturable:
             if optimize_1d:
-                # c = g + gamma * beta1 / (1 - beta1) * (g - last)
+                # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
                 c = grad_weight * grad - last_grad_weight * last_grad
                 # c = c / maximum(norm(c), 1)
                 c_sq_sum = total(c * c)
                 c = 1 / maximum(sqrt(c_sq_sum), 1) * c
             else:
-                # c = g + gamma * beta1 / (1 - beta1) * (g - last)
+                # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
                 c_then = grad_weight * grad - last_grad_weight * last_grad
                 # c = c / maximum(norm(c), 1)
                 c_sq_sum = total(c_then * c_then)
@@ -209,7 +209,7 @@ def update_functional(
                 c_else = grad
                 c = where(param_ndim == 2, c_then, c_else)
         elif optimize_1d or param_ndim == 2:
-            # c = g + gamma * beta1 / (1 - beta1) * (g - last)
+            # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
             c = grad_weight * grad - last_grad_weight * last_grad
             # c = c / maximum(norm(c), 1)
             c_sq_sum = total(c * c)
@@ -217,7 +217,7 @@ def update_functional(
         else:
             # c = g
             c = grad
-        # last = g
+        # g_prev = g
         last_grad = grad
         # m = beta1 * m + (1 - beta1) * c
         exp_avg = beta1 * exp_avg + one_minus_beta1 * c

@@ -136,7 +136,7 @@ struct MARSRule : Rule {
             }
             C c_sq = 0;
             if (condition1 != 0) {
-                // c = g + gamma * beta1 / (1 - beta1) * (g - last)
+                // c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
                 const C c = grad_weight * grad - last_grad_weight * last_grad;
                 // c = c / maximum(norm(c), 1)
                 c_sq = c * c;
@@ -188,7 +188,7 @@ struct MARSRule : Rule {
             }
             C c;
             if (condition1 != 0) {
-                // c = g + gamma * beta1 / (1 - beta1) * (g - last)
+                // c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
                 c = grad_weight * grad - last_grad_weight * last_grad;
                 // c = c / maximum(norm(c), 1)
                 c = c_scale * c;
@@ -196,7 +196,7 @@ struct MARSRule : Rule {
                 // c = g
                 c = grad;
             }
-            // last = g
+            // g_prev = g
             last_grad = grad;
             // m = beta1 * m + (1 - beta1) * c
             exp_avg = exp_avg + one_minus_beta1 * (c - exp_avg);

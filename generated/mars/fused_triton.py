@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -36,15 +36,15 @@ WORKSPACES = {
 }
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def mars_scalars(rows, hypers, shapes, scalars, found_inf, tensors, STEP_T: tl.constexpr):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def mars_scalars(table, hypers, shapes, scalars, found_inf, num_tensors, STEP_T: tl.constexpr):
+    """Advance one tensor's step count, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
+    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 12
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 12
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     eps = tl.load(hyper + 3)
@@ -54,9 +54,9 @@ def mars_scalars(rows, hypers, shapes, scalars, found_inf, tensors, STEP_T: tl.c
     lr_1d_factor = tl.load(hyper + 7)
     weight_decay_1d = tl.load(hyper + 10)
     maximize = tl.load(hyper + 11)
-    steps = tl.load(row + (STREAMS + 5) * tensors).to(tl.pointer_type(STEP_T))
+    steps = tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(STEP_T))
     step = tl.load(steps).to(tl.float64) + 1
-    ndim = tl.load(shape + NDIM * tensors).to(tl.float64)
+    ndim = tl.load(shape + NDIM * num_tensors).to(tl.float64)
 
     param_ndim = ndim
     if (optimize_1d != 0) | (param_ndim == 2):
@@ -102,7 +102,9 @@ def mars_scalars(rows, hypers, shapes, scalars, found_inf, tensors, STEP_T: tl.c
 
 
 @triton.jit
-def mars_tile1(grads, last_grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
+def mars_step1_on_elements(
+    grads, last_grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
+):
     """Reduce the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     last_grad = tl.load(last_grads + lanes, mask).to(dtype)
@@ -119,7 +121,7 @@ def mars_tile1(grads, last_grads, lanes, mask, scalars, loss_scale, dtype: tl.co
         # g = -g
         grad = neg(grad)
     if condition1 != 0:
-        # c = g + gamma * beta1 / (1 - beta1) * (g - last)
+        # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
         c = grad_weight * grad - last_grad_weight * last_grad
         # c = c / maximum(norm(c), 1)
         c_sq_sum = total(c * c, mask)
@@ -127,16 +129,16 @@ def mars_tile1(grads, last_grads, lanes, mask, scalars, loss_scale, dtype: tl.co
     return c_sq_sum
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def mars_step1(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     partials,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     LAST_GRAD_T: tl.constexpr,
@@ -146,20 +148,20 @@ def mars_step1(
 ):
     """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    last_grads = tl.load(row + (STREAMS + 4) * tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    last_grads = tl.load(entry + (STREAMS + 4) * num_tensors)
     c_sq_sum = tl.zeros((), tl.float64)
     if (count == BLOCK) & ((grads | last_grads) & 15 == 0):
-        c_sq_sum = mars_tile1(
+        c_sq_sum = mars_step1_on_elements(
             at(grads, start, GRAD_T, VECTOR),
             at(last_grads, start, LAST_GRAD_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -171,7 +173,7 @@ def mars_step1(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_c_sq_sum = mars_tile1(
+            more_c_sq_sum = mars_step1_on_elements(
                 at(grads, start, GRAD_T, 1),
                 at(last_grads, start, LAST_GRAD_T, 1),
                 lanes,
@@ -181,20 +183,20 @@ def mars_step1(
                 COMPUTE_T,
             )
             c_sq_sum = c_sq_sum + more_c_sq_sum
-    partials += tl.load(shape + PARTIALS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
     tl.store(partials + block, c_sq_sum)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def mars_finish1(shapes, scalars, partials, found_inf, tensors):
+@triton.jit(do_not_specialize=["num_tensors"])
+def mars_finish1(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     c_sq_sum = add_up(partials, blocks)
     condition1 = tl.load(scalars + 1)
     c_scale = tl.zeros((), tl.float64)
@@ -205,7 +207,7 @@ def mars_finish1(shapes, scalars, partials, found_inf, tensors):
 
 
 @triton.jit
-def mars_tile2(
+def mars_step2_on_elements(
     params, grads, exp_avgs, exp_avg_sqs, last_grads, lanes, mask, scalars, dtype: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor."""
@@ -230,14 +232,14 @@ def mars_tile2(
         # g = -g
         grad = neg(grad)
     if condition1 != 0:
-        # c = g + gamma * beta1 / (1 - beta1) * (g - last)
+        # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
         c = grad_weight * grad - last_grad_weight * last_grad
         # c = c / maximum(norm(c), 1)
         c = c_scale * c
     else:
         # c = g
         c = grad
-    # last = g
+    # g_prev = g
     last_grad = grad
     # m = beta1 * m + (1 - beta1) * c
     exp_avg = exp_avg + one_minus_beta1 * (c - exp_avg)
@@ -253,13 +255,13 @@ def mars_tile2(
     tl.store(last_grads + lanes, last_grad.to(last_grads.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def mars_step2(
-    rows,
+    table,
     block_tensor,
     scalars,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -272,21 +274,21 @@ def mars_step2(
 ):
     """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
-    exp_avg_sqs = tl.load(row + (STREAMS + 3) * tensors)
-    last_grads = tl.load(row + (STREAMS + 4) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avgs = tl.load(entry + (STREAMS + 2) * num_tensors)
+    exp_avg_sqs = tl.load(entry + (STREAMS + 3) * num_tensors)
+    last_grads = tl.load(entry + (STREAMS + 4) * num_tensors)
     if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs | last_grads) & 15 == 0):
-        mars_tile2(
+        mars_step2_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(exp_avgs, start, EXP_AVG_T, VECTOR),
@@ -300,7 +302,7 @@ def mars_step2(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            mars_tile2(
+            mars_step2_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(exp_avgs, start, EXP_AVG_T, 1),
@@ -316,44 +318,44 @@ def mars_step2(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    mars_scalars[(bucket.tensors,)](
-        bucket.rows,
+    mars_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         work.shapes,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     mars_step1[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[1],
         bucket.types[4],
         **bucket.options,
     )
-    mars_finish1[(bucket.tensors,)](
+    mars_finish1[(bucket.num_tensors,)](
         work.shapes,
         work.scalars,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         **work.number_options,
     )
     mars_step2[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],

@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -34,15 +34,15 @@ WORKSPACES = {
 }
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def muon_scalars(rows, hypers, shapes, scalars, found_inf, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def muon_scalars(table, hypers, shapes, scalars, found_inf, num_tensors):
+    """Compute one tensor's scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
+    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 11
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 11
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     weight_decay = tl.load(hyper + 1)
@@ -50,8 +50,8 @@ def muon_scalars(rows, hypers, shapes, scalars, found_inf, tensors):
     nesterov = tl.load(hyper + 3)
     adjust_lr_fn = tl.load(hyper + 9)
     maximize = tl.load(hyper + 10)
-    row_count = tl.load(shape + ROWS * tensors).to(tl.float64)
-    column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
+    row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
+    column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
 
     one_minus_momentum = 1 - momentum
     decay = 1 - lr * weight_decay
@@ -76,7 +76,9 @@ def muon_scalars(rows, hypers, shapes, scalars, found_inf, tensors):
 
 
 @triton.jit
-def muon_tile1(grads, momentum_buffers, us, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
+def muon_step1_on_elements(
+    grads, momentum_buffers, us, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
+):
     """Update the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
@@ -104,14 +106,14 @@ def muon_tile1(grads, momentum_buffers, us, lanes, mask, scalars, loss_scale, dt
     tl.store(us + lanes, u.to(us.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def muon_step1(
-    rows,
+    table,
     block_tensor,
     scalars,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     MOMENTUM_BUFFER_T: tl.constexpr,
@@ -122,19 +124,19 @@ def muon_step1(
 ):
     """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    momentum_buffers = tl.load(row + (STREAMS + 2) * tensors)
-    us = tl.load(row + (STREAMS + 3) * tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    momentum_buffers = tl.load(entry + (STREAMS + 2) * num_tensors)
+    us = tl.load(entry + (STREAMS + 3) * num_tensors)
     if (count == BLOCK) & ((grads | momentum_buffers | us) & 15 == 0):
-        muon_tile1(
+        muon_step1_on_elements(
             at(grads, start, GRAD_T, VECTOR),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
             at(us, start, U_T, VECTOR),
@@ -147,7 +149,7 @@ def muon_step1(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            muon_tile1(
+            muon_step1_on_elements(
                 at(grads, start, GRAD_T, 1),
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
                 at(us, start, U_T, 1),
@@ -160,7 +162,7 @@ def muon_step1(
 
 
 @triton.jit
-def muon_tile2(params, os, lanes, mask, scalars, dtype: tl.constexpr):
+def muon_step2_on_elements(params, os, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     o = tl.load(os + lanes, mask).to(dtype)
@@ -175,13 +177,13 @@ def muon_tile2(params, os, lanes, mask, scalars, dtype: tl.constexpr):
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def muon_step2(
-    rows,
+    table,
     block_tensor,
     scalars,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     O_T: tl.constexpr,
@@ -191,18 +193,18 @@ def muon_step2(
 ):
     """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    os = tl.load(row + (STREAMS + 4) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    os = tl.load(entry + (STREAMS + 4) * num_tensors)
     if (count == BLOCK) & ((params | os) & 15 == 0):
-        muon_tile2(
+        muon_step2_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(os, start, O_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -213,7 +215,7 @@ def muon_step2(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            muon_tile2(
+            muon_step2_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(os, start, O_T, 1),
                 lanes,
@@ -226,24 +228,24 @@ def muon_step2(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    muon_scalars[(bucket.tensors,)](
-        bucket.rows,
+    muon_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         work.shapes,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     bucket.allocate_local("u")
     muon_step1[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.scalars,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[1],
         bucket.types[2],
@@ -262,11 +264,11 @@ def update(bucket: Bucket) -> None:
         ),
     )
     muon_step2[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.local_type("o"),

@@ -51,7 +51,7 @@ def update(
         # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
         torch._foreach_add_(params, os, alpha=-step_size)
         if given_max_logits:
-            # p = p * where(largest > tau, tau / largest, 1) ** clip_power
+            # p = p * where(max_logits > tau, tau / max_logits, 1) ** clip_power
             conditions = [max_logits_input.gt(tau) for max_logits_input in max_logits_inputs]
             operands = torch._foreach_reciprocal(max_logits_inputs)
             scale_(operands, tau)
@@ -101,7 +101,7 @@ def update_sharded(
     # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
     torch._foreach_add_(params, os, alpha=-step_size)
     if given_max_logits:
-        # p = p * where(largest > tau, tau / largest, 1) ** clip_power
+        # p = p * where(max_logits > tau, tau / max_logits, 1) ** clip_power
         conditions = [max_logits_input.gt(tau) for max_logits_input in max_logits_inputs]
         operands = torch._foreach_reciprocal(max_logits_inputs)
         scale_(operands, tau)

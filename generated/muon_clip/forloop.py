@@ -49,7 +49,7 @@ def update(
         # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
         param.add_(o, alpha=-step_size)
         if given_max_logits:
-            # p = p * where(largest > tau, tau / largest, 1) ** clip_power
+            # p = p * where(max_logits > tau, tau / max_logits, 1) ** clip_power
             condition = max_logits_input.gt(tau)
             operand = max_logits_input.reciprocal().mul_(tau)
             condition2 = condition.logical_not()
@@ -96,7 +96,7 @@ def update_functional(
         # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
         param = param - step_size * o
         if given_max_logits:
-            # p = p * where(largest > tau, tau / largest, 1) ** clip_power
+            # p = p * where(max_logits > tau, tau / max_logits, 1) ** clip_power
             param = param * where(max_logits_input > tau, tau / max_logits_input, 1) ** clip_power
 
         params[index].copy_(param)

@@ -170,7 +170,7 @@ struct MuonClipAfter : Rule {
             // p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
             param = param - step_size * o;
             if constexpr (GIVEN_MAX_LOGITS) {
-                // p = p * where(largest > tau, tau / largest, 1) ** clip_power
+                // p = p * where(max_logits > tau, tau / max_logits, 1) ** clip_power
                 param = param
                     * pow(where<C>(max_logits_input > tau, tau / max_logits_input, 1), clip_power);
             }

@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -34,15 +34,15 @@ WORKSPACES = {
 }
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def muon_clip_scalars(rows, hypers, shapes, scalars, found_inf, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def muon_clip_scalars(table, hypers, shapes, scalars, found_inf, num_tensors):
+    """Compute one tensor's scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
+    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 12
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 12
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     momentum = tl.load(hyper + 1)
@@ -50,8 +50,8 @@ def muon_clip_scalars(rows, hypers, shapes, scalars, found_inf, tensors):
     tau = tl.load(hyper + 8)
     clip_power = tl.load(hyper + 9)
     maximize = tl.load(hyper + 11)
-    row_count = tl.load(shape + ROWS * tensors).to(tl.float64)
-    column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
+    row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
+    column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
 
     decay = 1 - lr * weight_decay
     step_size = lr * 0.2 * sqrt(maximum(row_count, column_count))
@@ -65,7 +65,7 @@ def muon_clip_scalars(rows, hypers, shapes, scalars, found_inf, tensors):
 
 
 @triton.jit
-def muon_clip_tile1(
+def muon_clip_step1_on_elements(
     grads,
     momentum_buffers,
     momentum_buffer_matrices,
@@ -100,14 +100,14 @@ def muon_clip_tile1(
     )
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def muon_clip_step1(
-    rows,
+    table,
     block_tensor,
     scalars,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     MOMENTUM_BUFFER_T: tl.constexpr,
@@ -118,19 +118,19 @@ def muon_clip_step1(
 ):
     """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    momentum_buffers = tl.load(row + (STREAMS + 2) * tensors)
-    momentum_buffer_matrices = tl.load(row + (STREAMS + 4) * tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    momentum_buffers = tl.load(entry + (STREAMS + 2) * num_tensors)
+    momentum_buffer_matrices = tl.load(entry + (STREAMS + 4) * num_tensors)
     if (count == BLOCK) & ((grads | momentum_buffers | momentum_buffer_matrices) & 15 == 0):
-        muon_clip_tile1(
+        muon_clip_step1_on_elements(
             at(grads, start, GRAD_T, VECTOR),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
             at(momentum_buffer_matrices, start, MOMENTUM_BUFFER_MATRIX_T, VECTOR),
@@ -143,7 +143,7 @@ def muon_clip_step1(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            muon_clip_tile1(
+            muon_clip_step1_on_elements(
                 at(grads, start, GRAD_T, 1),
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
                 at(momentum_buffer_matrices, start, MOMENTUM_BUFFER_MATRIX_T, 1),
@@ -156,7 +156,7 @@ def muon_clip_step1(
 
 
 @triton.jit
-def muon_clip_tile2(
+def muon_clip_step2_on_elements(
     params,
     max_logits_inputs,
     os,
@@ -181,7 +181,7 @@ def muon_clip_tile2(
     # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
     param = param - step_size * o
     if GIVEN_MAX_LOGITS:
-        # p = p * where(largest > tau, tau / largest, 1) ** clip_power
+        # p = p * where(max_logits > tau, tau / max_logits, 1) ** clip_power
         param = param * power(
             tl.where(max_logits_input > tau, div(tau, max_logits_input), tl.full((), 1, dtype)),
             clip_power,
@@ -190,13 +190,13 @@ def muon_clip_tile2(
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def muon_clip_step2(
-    rows,
+    table,
     block_tensor,
     scalars,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     MAX_LOGITS_INPUT_T: tl.constexpr,
@@ -208,19 +208,19 @@ def muon_clip_step2(
 ):
     """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    max_logits_inputs = tl.load(row + (STREAMS + 3) * tensors)
-    os = tl.load(row + (STREAMS + 5) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    max_logits_inputs = tl.load(entry + (STREAMS + 3) * num_tensors)
+    os = tl.load(entry + (STREAMS + 5) * num_tensors)
     if (count == BLOCK) & ((params | max_logits_inputs | os) & 15 == 0):
-        muon_clip_tile2(
+        muon_clip_step2_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(max_logits_inputs, start, MAX_LOGITS_INPUT_T, VECTOR),
             at(os, start, O_T, VECTOR),
@@ -233,7 +233,7 @@ def muon_clip_step2(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            muon_clip_tile2(
+            muon_clip_step2_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(max_logits_inputs, start, MAX_LOGITS_INPUT_T, 1),
                 at(os, start, O_T, 1),
@@ -248,24 +248,24 @@ def muon_clip_step2(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    muon_clip_scalars[(bucket.tensors,)](
-        bucket.rows,
+    muon_clip_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         work.shapes,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     bucket.allocate_local("momentum_buffer_matrix")
     muon_clip_step1[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.scalars,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[1],
         bucket.types[2],
@@ -284,11 +284,11 @@ def update(bucket: Bucket) -> None:
         ),
     )
     muon_clip_step2[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[3],

@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -37,14 +37,14 @@ WORKSPACES = {
 }
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def muon_h_scalars(rows, hypers, scalars, found_inf, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def muon_h_scalars(table, hypers, scalars, found_inf, num_tensors):
+    """Compute one tensor's scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 8
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 8
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     momentum = tl.load(hyper + 1)
@@ -61,7 +61,9 @@ def muon_h_scalars(rows, hypers, scalars, found_inf, tensors):
 
 
 @triton.jit
-def muon_h_tile1(grads, momentum_buffers, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
+def muon_h_step1_on_elements(
+    grads, momentum_buffers, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
+):
     """Reduce the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
@@ -85,16 +87,16 @@ def muon_h_tile1(grads, momentum_buffers, lanes, mask, scalars, loss_scale, dtyp
     return u_sq_sum
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def muon_h_step1(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     partials,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     MOMENTUM_BUFFER_T: tl.constexpr,
@@ -104,20 +106,20 @@ def muon_h_step1(
 ):
     """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    momentum_buffers = tl.load(row + (STREAMS + 2) * tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    momentum_buffers = tl.load(entry + (STREAMS + 2) * num_tensors)
     u_sq_sum = tl.zeros((), tl.float64)
     if (count == BLOCK) & ((grads | momentum_buffers) & 15 == 0):
-        u_sq_sum = muon_h_tile1(
+        u_sq_sum = muon_h_step1_on_elements(
             at(grads, start, GRAD_T, VECTOR),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -129,7 +131,7 @@ def muon_h_step1(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_u_sq_sum = muon_h_tile1(
+            more_u_sq_sum = muon_h_step1_on_elements(
                 at(grads, start, GRAD_T, 1),
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
                 lanes,
@@ -139,20 +141,20 @@ def muon_h_step1(
                 COMPUTE_T,
             )
             u_sq_sum = u_sq_sum + more_u_sq_sum
-    partials += tl.load(shape + PARTIALS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
     tl.store(partials + block, u_sq_sum)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def muon_h_finish1(shapes, scalars, partials, found_inf, tensors):
+@triton.jit(do_not_specialize=["num_tensors"])
+def muon_h_finish1(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     u_sq_sum = add_up(partials, blocks)
     eps = tl.load(scalars + 3)
     # u = lerp(g, b, momentum)
@@ -162,7 +164,9 @@ def muon_h_finish1(shapes, scalars, partials, found_inf, tensors):
 
 
 @triton.jit
-def muon_h_tile2(grads, momentum_buffers, u_matrices, lanes, mask, scalars, dtype: tl.constexpr):
+def muon_h_step2_on_elements(
+    grads, momentum_buffers, u_matrices, lanes, mask, scalars, dtype: tl.constexpr
+):
     """Update the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
@@ -184,13 +188,13 @@ def muon_h_tile2(grads, momentum_buffers, u_matrices, lanes, mask, scalars, dtyp
     tl.store(u_matrices + lanes, u_matrix.to(u_matrices.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def muon_h_step2(
-    rows,
+    table,
     block_tensor,
     scalars,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     MOMENTUM_BUFFER_T: tl.constexpr,
@@ -201,19 +205,19 @@ def muon_h_step2(
 ):
     """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    momentum_buffers = tl.load(row + (STREAMS + 2) * tensors)
-    u_matrices = tl.load(row + (STREAMS + 3) * tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    momentum_buffers = tl.load(entry + (STREAMS + 2) * num_tensors)
+    u_matrices = tl.load(entry + (STREAMS + 3) * num_tensors)
     if (count == BLOCK) & ((grads | momentum_buffers | u_matrices) & 15 == 0):
-        muon_h_tile2(
+        muon_h_step2_on_elements(
             at(grads, start, GRAD_T, VECTOR),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
             at(u_matrices, start, U_MATRIX_T, VECTOR),
@@ -225,7 +229,7 @@ def muon_h_step2(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            muon_h_tile2(
+            muon_h_step2_on_elements(
                 at(grads, start, GRAD_T, 1),
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
                 at(u_matrices, start, U_MATRIX_T, 1),
@@ -237,7 +241,7 @@ def muon_h_step2(
 
 
 @triton.jit
-def muon_h_tile3(params, os, lanes, mask, scalars, dtype: tl.constexpr):
+def muon_h_step3_on_elements(params, os, lanes, mask, scalars, dtype: tl.constexpr):
     """Reduce the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     o = tl.load(os + lanes, mask).to(dtype)
@@ -250,15 +254,15 @@ def muon_h_tile3(params, os, lanes, mask, scalars, dtype: tl.constexpr):
     return param_sq_sum, o_sq_sum
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def muon_h_step3(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     partials,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     O_T: tl.constexpr,
@@ -268,21 +272,21 @@ def muon_h_step3(
 ):
     """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    os = tl.load(row + (STREAMS + 4) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    os = tl.load(entry + (STREAMS + 4) * num_tensors)
     param_sq_sum = tl.zeros((), tl.float64)
     o_sq_sum = tl.zeros((), tl.float64)
     if (count == BLOCK) & ((params | os) & 15 == 0):
-        param_sq_sum, o_sq_sum = muon_h_tile3(
+        param_sq_sum, o_sq_sum = muon_h_step3_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(os, start, O_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -293,7 +297,7 @@ def muon_h_step3(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_param_sq_sum, more_o_sq_sum = muon_h_tile3(
+            more_param_sq_sum, more_o_sq_sum = muon_h_step3_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(os, start, O_T, 1),
                 lanes,
@@ -303,22 +307,22 @@ def muon_h_step3(
             )
             param_sq_sum = param_sq_sum + more_param_sq_sum
             o_sq_sum = o_sq_sum + more_o_sq_sum
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     tl.store(partials + block, param_sq_sum)
     tl.store(partials + blocks + block, o_sq_sum)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def muon_h_finish2(shapes, scalars, partials, found_inf, tensors):
+@triton.jit(do_not_specialize=["num_tensors"])
+def muon_h_finish2(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     param_sq_sum = add_up(partials, blocks)
     o_sq_sum = add_up(partials + blocks, blocks)
     lr = tl.load(scalars + 4)
@@ -329,7 +333,7 @@ def muon_h_finish2(shapes, scalars, partials, found_inf, tensors):
 
 
 @triton.jit
-def muon_h_tile4(params, os, lanes, mask, scalars, dtype: tl.constexpr):
+def muon_h_step4_on_elements(params, os, lanes, mask, scalars, dtype: tl.constexpr):
     """Reduce the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     o = tl.load(os + lanes, mask).to(dtype)
@@ -343,15 +347,15 @@ def muon_h_tile4(params, os, lanes, mask, scalars, dtype: tl.constexpr):
     return q_sq_sum
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def muon_h_step4(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     partials,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     O_T: tl.constexpr,
@@ -361,20 +365,20 @@ def muon_h_step4(
 ):
     """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    os = tl.load(row + (STREAMS + 4) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    os = tl.load(entry + (STREAMS + 4) * num_tensors)
     q_sq_sum = tl.zeros((), tl.float64)
     if (count == BLOCK) & ((params | os) & 15 == 0):
-        q_sq_sum = muon_h_tile4(
+        q_sq_sum = muon_h_step4_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(os, start, O_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -385,7 +389,7 @@ def muon_h_step4(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_q_sq_sum = muon_h_tile4(
+            more_q_sq_sum = muon_h_step4_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(os, start, O_T, 1),
                 lanes,
@@ -394,20 +398,20 @@ def muon_h_step4(
                 COMPUTE_T,
             )
             q_sq_sum = q_sq_sum + more_q_sq_sum
-    partials += tl.load(shape + PARTIALS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
     tl.store(partials + block, q_sq_sum)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def muon_h_finish3(shapes, scalars, partials, found_inf, tensors):
+@triton.jit(do_not_specialize=["num_tensors"])
+def muon_h_finish3(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     q_sq_sum = add_up(partials, blocks)
     param_sq_sum = tl.load(scalars + 6)
     # p = norm(p) * q / maximum(norm(q), 1e-10)
@@ -416,7 +420,7 @@ def muon_h_finish3(shapes, scalars, partials, found_inf, tensors):
 
 
 @triton.jit
-def muon_h_tile5(params, os, lanes, mask, scalars, dtype: tl.constexpr):
+def muon_h_step5_on_elements(params, os, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     o = tl.load(os + lanes, mask).to(dtype)
@@ -431,13 +435,13 @@ def muon_h_tile5(params, os, lanes, mask, scalars, dtype: tl.constexpr):
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def muon_h_step5(
-    rows,
+    table,
     block_tensor,
     scalars,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     O_T: tl.constexpr,
@@ -447,18 +451,18 @@ def muon_h_step5(
 ):
     """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    os = tl.load(row + (STREAMS + 4) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    os = tl.load(entry + (STREAMS + 4) * num_tensors)
     if (count == BLOCK) & ((params | os) & 15 == 0):
-        muon_h_tile5(
+        muon_h_step5_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(os, start, O_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -469,7 +473,7 @@ def muon_h_step5(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            muon_h_tile5(
+            muon_h_step5_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(os, start, O_T, 1),
                 lanes,
@@ -482,44 +486,44 @@ def muon_h_step5(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    muon_h_scalars[(bucket.tensors,)](
-        bucket.rows,
+    muon_h_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     muon_h_step1[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[1],
         bucket.types[2],
         **bucket.options,
     )
-    muon_h_finish1[(bucket.tensors,)](
+    muon_h_finish1[(bucket.num_tensors,)](
         work.shapes,
         work.scalars,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         **work.number_options,
     )
     bucket.allocate_local("u_matrix")
     muon_h_step2[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[1],
         bucket.types[2],
@@ -538,53 +542,53 @@ def update(bucket: Bucket) -> None:
         ),
     )
     muon_h_step3[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.local_type("o"),
         **bucket.options,
     )
-    muon_h_finish2[(bucket.tensors,)](
+    muon_h_finish2[(bucket.num_tensors,)](
         work.shapes,
         work.scalars,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         **work.number_options,
     )
     muon_h_step4[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.local_type("o"),
         **bucket.options,
     )
-    muon_h_finish3[(bucket.tensors,)](
+    muon_h_finish3[(bucket.num_tensors,)](
         work.shapes,
         work.scalars,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         **work.number_options,
     )
     muon_h_step5[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.local_type("o"),

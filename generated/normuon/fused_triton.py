@@ -8,7 +8,7 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -30,11 +30,11 @@ from optgen.runtime.fused_triton.device_reductions import (
     inside,
     is_last,
     is_whole,
-    left_of,
     lines,
     lines_inside,
     row_total,
     tile_at,
+    tile_extent,
     total,
     whole_elements,
 )
@@ -54,14 +54,14 @@ WORKSPACES = {
 }
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def normuon_scalars(rows, hypers, scalars, found_inf, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def normuon_scalars(table, hypers, scalars, found_inf, num_tensors):
+    """Compute one tensor's scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 10
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 10
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     weight_decay = tl.load(hyper + 1)
@@ -83,7 +83,7 @@ def normuon_scalars(rows, hypers, scalars, found_inf, tensors):
 
 
 @triton.jit
-def normuon_tile1(
+def normuon_step1_on_elements(
     grads, momentum_buffers, us, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor."""
@@ -109,14 +109,14 @@ def normuon_tile1(
 
 
 @triton.jit
-def normuon_tiles1(
+def normuon_step1_on_tile(
     tensor,
-    rows,
+    table,
     shapes,
     scalars,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     MOMENTUM_BUFFER_T: tl.constexpr,
@@ -127,30 +127,38 @@ def normuon_tiles1(
     WIDTH: tl.constexpr,
 ):
     """Run the sweep on one tile."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
+    depth, height, width = extents(shape, num_tensors)
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    matrices_left = left_of(depth, matrix, DEPTH)
-    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
-    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            matrices_left = 0
+            remaining_matrices = 0
     first_row = matrix * height + tile_row * HEIGHT
     start = first_row * width + tile_column * WIDTH
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    momentum_buffers = tl.load(row + (STREAMS + 2) * tensors)
-    us = tl.load(row + (STREAMS + 4) * tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    momentum_buffers = tl.load(entry + (STREAMS + 2) * num_tensors)
+    us = tl.load(entry + (STREAMS + 4) * num_tensors)
     full = is_whole(
-        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((grads | momentum_buffers | us) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        normuon_tile1(
+        normuon_step1_on_elements(
             at(grads, start, GRAD_T, VECTOR),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
             at(us, start, U_T, VECTOR),
@@ -162,8 +170,8 @@ def normuon_tiles1(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
-        normuon_tile1(
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        normuon_step1_on_elements(
             at(grads, start, GRAD_T, 1),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
             at(us, start, U_T, 1),
@@ -175,15 +183,15 @@ def normuon_tiles1(
         )
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def normuon_step1(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     MOMENTUM_BUFFER_T: tl.constexpr,
@@ -193,17 +201,17 @@ def normuon_step1(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
-            normuon_tiles1(
+            normuon_step1_on_tile(
                 tensor,
-                rows,
+                table,
                 shapes,
                 scalars,
                 loss_scale,
                 found_inf,
-                tensors,
+                num_tensors,
                 COMPUTE_T,
                 GRAD_T,
                 MOMENTUM_BUFFER_T,
@@ -216,7 +224,7 @@ def normuon_step1(
 
 
 @triton.jit
-def normuon_tile2(os, lanes, mask, scalars, dtype: tl.constexpr):
+def normuon_step2_on_elements(os, lanes, mask, scalars, dtype: tl.constexpr):
     """Reduce the elements `lanes` of one tensor."""
     o = tl.load(os + lanes, mask).to(dtype)
 
@@ -229,15 +237,15 @@ def normuon_tile2(os, lanes, mask, scalars, dtype: tl.constexpr):
 
 
 @triton.jit
-def normuon_tiles2(
+def normuon_step2_on_tile(
     tensor,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     O_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -246,42 +254,50 @@ def normuon_tiles2(
     WIDTH: tl.constexpr,
 ):
     """Run the sweep on one tile, and store its partial sums."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
+    depth, height, width = extents(shape, num_tensors)
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    matrices_left = left_of(depth, matrix, DEPTH)
-    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
-    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            matrices_left = 0
+            remaining_matrices = 0
     first_row = matrix * height + tile_row * HEIGHT
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
     all_rows = depth * height
-    values += tl.load(shape + VALUES * tensors)
-    os = tl.load(row + (STREAMS + 5) * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
+    os = tl.load(entry + (STREAMS + 5) * num_tensors)
     full = is_whole(
-        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((os) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        o_sq_sum, o_sq_row_sum = normuon_tile2(
+        o_sq_sum, o_sq_row_sum = normuon_step2_on_elements(
             at(os, start, O_T, VECTOR), lanes, None, scalars, COMPUTE_T
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
-        o_sq_sum, o_sq_row_sum = normuon_tile2(
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        o_sq_sum, o_sq_row_sum = normuon_step2_on_elements(
             at(os, start, O_T, 1), lanes, mask, scalars, COMPUTE_T
         )
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     tl.store(partials + block, o_sq_sum)
     if DEPTH > 1:
         tl.store(values + row_lanes, o_sq_row_sum, in_rows)
@@ -290,16 +306,16 @@ def normuon_tiles2(
         tl.store(partials + tile_column * all_rows + row_lanes, o_sq_row_sum, in_rows)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def normuon_step2(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     values,
     partials,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     O_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -307,18 +323,18 @@ def normuon_step2(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
-            normuon_tiles2(
+            normuon_step2_on_tile(
                 tensor,
-                rows,
+                table,
                 shapes,
                 scalars,
                 values,
                 partials,
                 found_inf,
-                tensors,
+                num_tensors,
                 COMPUTE_T,
                 O_T,
                 VECTOR,
@@ -332,40 +348,40 @@ def normuon_step2(
 def normuon_matrices1(
     tensor,
     group,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
-    tensors,
+    num_tensors,
     SECOND_MOMENTUM_BUFFER_T: tl.constexpr,
     DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     """Compute, for some matrices of a tensor, the values that the next phase reads."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, _width = extents(shape, tensors)
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    depth, height, _width = extents(shape, num_tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     matrix = group * DEPTH
-    matrices_left = depth - matrix
+    remaining_matrices = depth - matrix
     all_rows = depth * height
-    values += tl.load(shape + VALUES * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
     row_values = values + matrix * height
     second_momentum_buffers = (
-        tl.load(row + (STREAMS + 3) * tensors).to(tl.pointer_type(SECOND_MOMENTUM_BUFFER_T))
+        tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(SECOND_MOMENTUM_BUFFER_T))
         + matrix * height
     )
     o_sq_sum = add_up(partials, blocks)
     beta2 = tl.load(scalars + 3)
     eps = tl.load(scalars + 4)
-    column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
+    column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(matrices_left, height - first, DEPTH, HEIGHT)
+        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         second_momentum_buffer = tl.load(second_momentum_buffers + lanes, mask, 0.0).to(tl.float64)
         o_sq_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
         # v = beta2 * v + (1 - beta2) * row_mean(o**2)
@@ -384,21 +400,21 @@ def normuon_matrices1(
         tl.store(scalars + 7, o_sq_sum)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def normuon_finish1(
     first_programs,
     tensor_indices,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
     arrivals,
     found_inf,
-    tensors,
+    num_tensors,
     SECOND_MOMENTUM_BUFFER_T: tl.constexpr,
     TILES: tl.constexpr,
-    LINES: tl.constexpr,
+    FINISH_TILES: tl.constexpr,
 ):
     """Combine partial sums of rows and columns, and finish each matrix whose sums are complete."""
     if found_inf is not None:
@@ -407,7 +423,7 @@ def normuon_finish1(
     tensor = tl.load(tensor_indices + tl.program_id(0))
     program = tl.program_id(0) - tl.load(first_programs + tensor)
     shape = shapes + tensor
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
             group, count = program, 1
@@ -417,7 +433,7 @@ def normuon_finish1(
                     shape,
                     values,
                     partials,
-                    tensors,
+                    num_tensors,
                     SUMS=1,
                     ROW_SUMS=1,
                     COLUMN_SUMS=0,
@@ -425,25 +441,25 @@ def normuon_finish1(
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
-            if is_last(arrivals, group, shape, tensors, count):
+            if is_last(arrivals, group, shape, num_tensors, count):
                 normuon_matrices1(
                     tensor,
                     group,
-                    rows,
+                    table,
                     shapes,
                     scalars,
                     values,
                     partials,
-                    tensors,
+                    num_tensors,
                     SECOND_MOMENTUM_BUFFER_T,
-                    LINES[k][0],
-                    LINES[k][1],
-                    LINES[k][2],
+                    FINISH_TILES[k][0],
+                    FINISH_TILES[k][1],
+                    FINISH_TILES[k][2],
                 )
 
 
 @triton.jit
-def normuon_tile3(os, lanes, mask, row_factors, in_rows, scalars, dtype: tl.constexpr):
+def normuon_step3_on_elements(os, lanes, mask, row_factors, in_rows, scalars, dtype: tl.constexpr):
     """Reduce the elements `lanes` of one tensor."""
     o = tl.load(os + lanes, mask).to(dtype)
     row_factor = tl.load(row_factors, in_rows)[:, :, None]
@@ -457,15 +473,15 @@ def normuon_tile3(os, lanes, mask, row_factors, in_rows, scalars, dtype: tl.cons
 
 
 @triton.jit
-def normuon_tiles3(
+def normuon_step3_on_tile(
     tensor,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     O_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -474,56 +490,64 @@ def normuon_tiles3(
     WIDTH: tl.constexpr,
 ):
     """Run the sweep on one tile, and store its partial sums."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
+    depth, height, width = extents(shape, num_tensors)
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    matrices_left = left_of(depth, matrix, DEPTH)
-    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
-    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            matrices_left = 0
+            remaining_matrices = 0
     first_row = matrix * height + tile_row * HEIGHT
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
     all_rows = depth * height
-    values += tl.load(shape + VALUES * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
     row_factors = row_values + all_rows
-    os = tl.load(row + (STREAMS + 5) * tensors)
+    os = tl.load(entry + (STREAMS + 5) * num_tensors)
     full = is_whole(
-        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((os) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        u_sq_sum = normuon_tile3(
+        u_sq_sum = normuon_step3_on_elements(
             at(os, start, O_T, VECTOR), lanes, None, row_factors, None, scalars, COMPUTE_T
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
-        u_sq_sum = normuon_tile3(
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        u_sq_sum = normuon_step3_on_elements(
             at(os, start, O_T, 1), lanes, mask, row_factors, in_rows, scalars, COMPUTE_T
         )
-    partials += tl.load(shape + PARTIALS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
     tl.store(partials + block, u_sq_sum)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def normuon_step3(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     values,
     partials,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     O_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -531,18 +555,18 @@ def normuon_step3(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
-            normuon_tiles3(
+            normuon_step3_on_tile(
                 tensor,
-                rows,
+                table,
                 shapes,
                 scalars,
                 values,
                 partials,
                 found_inf,
-                tensors,
+                num_tensors,
                 COMPUTE_T,
                 O_T,
                 VECTOR,
@@ -552,22 +576,22 @@ def normuon_step3(
             )
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def normuon_finish2(rows, shapes, scalars, partials, found_inf, tensors):
+@triton.jit(do_not_specialize=["num_tensors"])
+def normuon_finish2(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     u_sq_sum = add_up(partials, blocks)
     lr = tl.load(scalars + 5)
     o_sq_sum = tl.load(scalars + 7)
     eps = tl.load(scalars + 4)
-    row_count = tl.load(shape + ROWS * tensors).to(tl.float64)
-    column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
+    row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
+    column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
     # u = o / (sqrt(v) + eps)
     # u = u * norm(o) / (norm(u) + eps)
     # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * u
@@ -581,7 +605,9 @@ def normuon_finish2(rows, shapes, scalars, partials, found_inf, tensors):
 
 
 @triton.jit
-def normuon_tile4(params, os, lanes, mask, row_factors, in_rows, scalars, dtype: tl.constexpr):
+def normuon_step4_on_elements(
+    params, os, lanes, mask, row_factors, in_rows, scalars, dtype: tl.constexpr
+):
     """Update the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     o = tl.load(os + lanes, mask).to(dtype)
@@ -600,14 +626,14 @@ def normuon_tile4(params, os, lanes, mask, row_factors, in_rows, scalars, dtype:
 
 
 @triton.jit
-def normuon_tiles4(
+def normuon_step4_on_tile(
     tensor,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     O_T: tl.constexpr,
@@ -617,35 +643,43 @@ def normuon_tiles4(
     WIDTH: tl.constexpr,
 ):
     """Run the sweep on one tile."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
+    depth, height, width = extents(shape, num_tensors)
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    matrices_left = left_of(depth, matrix, DEPTH)
-    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
-    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            matrices_left = 0
+            remaining_matrices = 0
     first_row = matrix * height + tile_row * HEIGHT
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
     all_rows = depth * height
-    values += tl.load(shape + VALUES * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
     row_factors = row_values + all_rows
-    params = tl.load(row + STREAMS * tensors)
-    os = tl.load(row + (STREAMS + 5) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    os = tl.load(entry + (STREAMS + 5) * num_tensors)
     full = is_whole(
-        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((params | os) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        normuon_tile4(
+        normuon_step4_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(os, start, O_T, VECTOR),
             lanes,
@@ -657,8 +691,8 @@ def normuon_tiles4(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
-        normuon_tile4(
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        normuon_step4_on_elements(
             at(params, start, PARAM_T, 1),
             at(os, start, O_T, 1),
             lanes,
@@ -670,15 +704,15 @@ def normuon_tiles4(
         )
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def normuon_step4(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     values,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     O_T: tl.constexpr,
@@ -687,17 +721,17 @@ def normuon_step4(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
-            normuon_tiles4(
+            normuon_step4_on_tile(
                 tensor,
-                rows,
+                table,
                 shapes,
                 scalars,
                 values,
                 found_inf,
-                tensors,
+                num_tensors,
                 COMPUTE_T,
                 PARAM_T,
                 O_T,
@@ -711,24 +745,24 @@ def normuon_step4(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    normuon_scalars[(bucket.tensors,)](
-        bucket.rows,
+    normuon_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     bucket.allocate_local("u")
     normuon_step1[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[1],
         bucket.types[2],
@@ -747,63 +781,62 @@ def update(bucket: Bucket) -> None:
         ),
     )
     normuon_step2[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.values,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.local_type("o"),
         **bucket.options,
     )
-    programs = work.programs(1, 0)
+    programs = work.programs(row_sums=1, column_sums=0)
     normuon_finish1[(programs.total,)](
         programs.first_programs,
         programs.tensor_indices,
-        bucket.rows,
+        bucket.table,
         work.shapes,
         work.scalars,
         work.values,
         work.partials,
         work.arrivals,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.types[3],
         **work.line_options,
     )
     normuon_step3[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.values,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.local_type("o"),
         **bucket.options,
     )
-    normuon_finish2[(bucket.tensors,)](
-        bucket.rows,
+    normuon_finish2[(bucket.num_tensors,)](
         work.shapes,
         work.scalars,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         **work.number_options,
     )
     normuon_step4[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.values,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.local_type("o"),

@@ -78,25 +78,25 @@ def update(
             @ transpose(1 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x)
         )
         # x = x / (1.02 * norm(x) + 1e-6)
-        # x = polar(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
+        # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
         gram_scaled = 15.878769915207462 * gram
         gram_product = gram_scaled @ gram
         x_sq_sum_scaled = 1 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x
         # sweep2 reads gram_product by the name gram_sum, and then overwrites it
         gram_sum = gram_product
         # x = x / (1.02 * norm(x) + 1e-6)
-        # x = polar(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
+        # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
         sweep2(gram_sum, gram)
         x_product2 = gram_sum @ x_sq_sum_scaled
         x = 8.156554524902461 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x + x_product2
         # gram = x @ transpose(x)
         gram2 = x @ transpose(x)
-        # x = polar(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
+        # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
         gram2_scaled = 0.5000178451051316 * gram2
         gram2_product = gram2_scaled @ gram2
         # sweep3 reads gram2_product by the name gram2_sum, and then overwrites it
         gram2_sum = gram2_product
-        # x = polar(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
+        # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
         sweep3(gram2_sum, gram2)
         x_product3 = gram2_sum @ x
         x_after = empty_like(x)
@@ -104,12 +104,12 @@ def update(
         x = x_after
         # gram = x @ transpose(x)
         gram3 = x @ transpose(x)
-        # x = polar(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
+        # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
         gram3_scaled = 0.5060648178503393 * gram3
         gram3_product = gram3_scaled @ gram3
         # sweep5 reads gram3_product by the name gram3_sum, and then overwrites it
         gram3_sum = gram3_product
-        # x = polar(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
+        # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
         sweep5(gram3_sum, gram3)
         x_product4 = gram3_sum @ x
         x_after2 = empty_like(x)
@@ -117,12 +117,12 @@ def update(
         x = x_after2
         # gram = x @ transpose(x)
         gram4 = x @ transpose(x)
-        # x = polar(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
+        # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
         gram4_scaled = 0.46449024233003106 * gram4
         gram4_product = gram4_scaled @ gram4
         # sweep7 reads gram4_product by the name gram4_sum, and then overwrites it
         gram4_sum = gram4_product
-        # x = polar(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
+        # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
         sweep7(gram4_sum, gram4)
         x_product5 = gram4_sum @ x
         x_after3 = empty_like(x)
@@ -130,15 +130,15 @@ def update(
         x = x_after3
         # gram = x @ transpose(x)
         gram5 = x @ transpose(x)
-        # x = polar(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
+        # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
         gram5_scaled = 0.42323551169305323 * gram5
         gram5_product = gram5_scaled @ gram5
         # sweep9 reads gram5_product by the name gram5_sum, and then overwrites it
         gram5_sum = gram5_product
-        # x = polar(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
+        # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
         sweep9(gram5_sum, gram5)
         x_product6 = gram5_sum @ x
-        # x = polar(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
+        # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
         # p = p - lr * weight_decay * p
         # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * x
         x_after4 = empty_like(x)

@@ -15,9 +15,9 @@ class Prodigy(GeneratedOptimizer):
             &g_t \leftarrow \nabla_{\theta} f_t(\theta_{t-1}) \\
             &\textbf{if } \textit{maximize}: \\
             &\quad g_t \leftarrow -g_t \\
-            &\text{memory} \leftarrow \sqrt{\beta_2} \\
+            &\text{decay} \leftarrow \sqrt{\beta_2} \\
             &\textbf{if } \beta_3 \ne \varnothing: \\
-            &\quad \text{memory} \leftarrow \beta_3 \\
+            &\quad \text{decay} \leftarrow \beta_3 \\
             &k_t \leftarrow k_{t-1} + 1 \\
             &\text{rate}_t \leftarrow d_{t-1} \gamma \\
             &\textbf{if } \textit{use\_bias\_correction}: \\
@@ -28,12 +28,12 @@ class Prodigy(GeneratedOptimizer):
             &m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) d_{t-1} g_t \\
             &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) d_{t-1}^2 g_t^2 \\
             &\textbf{if } \textit{safeguard\_warmup}: \\
-            &\quad s_t \leftarrow \text{memory} s_{t-1} + \frac{d_{t-1}}{d_0} d_{t-1} g_t \\
+            &\quad s_t \leftarrow \text{decay} s_{t-1} + \frac{d_{t-1}}{d_0} d_{t-1} g_t \\
             &\textbf{else}: \\
-            &\quad s_t \leftarrow \text{memory} s_{t-1} + \frac{d_{t-1}}{d_0} \text{rate}_t g_t \\
+            &\quad s_t \leftarrow \text{decay} s_{t-1} + \frac{d_{t-1}}{d_0} \text{rate}_t g_t \\
             &\text{sum over all}_t \leftarrow \sum_{\text{all}} \operatorname{sum}(g_t (x_0 -
                 \theta_{t-1})) \\
-            &r_t \leftarrow \text{memory} r_{t-1} + \frac{d_{t-1}}{d_0} \text{rate}_t \text{sum over
+            &r_t \leftarrow \text{decay} r_{t-1} + \frac{d_{t-1}}{d_0} \text{rate}_t \text{sum over
                 all}_t \\
             &\text{sum over all2}_t \leftarrow \sum_{\text{all}}
                 \operatorname{sum}(\left|s_t\right|) \\

@@ -42,12 +42,12 @@ def update_sharded(
 ) -> Update:
     """Update the shards of one bucket. Yield the reductions over ranks and parameters."""
     beta1, beta2 = betas
-    memory = sqrt(beta2)
+    decay = sqrt(beta2)
     if beta3 is not None:
-        # memory = beta3
-        memory2 = beta3
+        # decay = beta3
+        decay2 = beta3
     else:
-        memory2 = memory
+        decay2 = decay
 
     s_scale = None
     s_scale2 = None
@@ -69,10 +69,10 @@ def update_sharded(
     # v = beta2 * v + (1 - beta2) * d**2 * g**2
     exp_avg_sq_scale = (1 - beta2) * d_before**2
     if safeguard_warmup:
-        # s = memory * s + d / d0 * d * g
+        # s = decay * s + d / d0 * d * g
         s_scale = d_before / d0 * d_before
     if not safeguard_warmup:
-        # s = memory * s + d / d0 * rate * g
+        # s = decay * s + d / d0 * rate * g
         s_scale2 = d_before / d0 * rate2
     write(ks, k.flatten())
     grad_sum = zero_sum(params[0], len(params))
@@ -117,12 +117,12 @@ def update_sharded(
         scale_(exp_avg_sq_blocks, beta2)
         torch._foreach_addcmul_(exp_avg_sq_blocks, updates, exp_avg_sq_scale_blocks)
         if safeguard_warmup:
-            # s = memory * s + d / d0 * d * g
-            scale_(s_blocks, memory2)
+            # s = decay * s + d / d0 * d * g
+            scale_(s_blocks, decay2)
             torch._foreach_addcmul_(s_blocks, grad_blocks, s_scale_blocks)
         else:
-            # s = memory * s + d / d0 * rate * g
-            scale_(s_blocks, memory2)
+            # s = decay * s + d / d0 * rate * g
+            scale_(s_blocks, decay2)
             torch._foreach_addcmul_(s_blocks, grad_blocks, s_scale2_blocks)
         operand2s = torch._foreach_sub(p0_blocks, param_blocks)
         operands = torch._foreach_mul(grad_blocks, operand2s)
@@ -132,8 +132,8 @@ def update_sharded(
     del grad_blocks, updates, operand2s, operands  # freed before waiting for other ranks
     yield [collectives.sum(grad_sum), collectives.sum(abs_sum)]
     sum_over_all = yield all_sum(grad_sum)
-    # r = memory * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-    d_numerator = memory2 * d_numerator + d / d0 * rate2 * sum_over_all
+    # r = decay * r + d / d0 * rate * sum(g * (x0 - p), over="all")
+    d_numerator = decay2 * d_numerator + d / d0 * rate2 * sum_over_all
     sum_over_all2 = yield all_sum(abs_sum)
     # l1_norm = sum(abs(s), over="all")
     l1_norm = sum_over_all2

@@ -39,12 +39,12 @@ def update(
 ) -> Update:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     beta1, beta2 = betas
-    memory = sqrt(beta2)
+    decay = sqrt(beta2)
     if beta3 is not None:
-        # memory = beta3
-        memory2 = beta3
+        # decay = beta3
+        decay2 = beta3
     else:
-        memory2 = memory
+        decay2 = decay
 
     for index in range(len(params)):
         s_scale = None
@@ -67,10 +67,10 @@ def update(
         # v = beta2 * v + (1 - beta2) * d**2 * g**2
         exp_avg_sq_scale = (1 - beta2) * d_before**2
         if safeguard_warmup:
-            # s = memory * s + d / d0 * d * g
+            # s = decay * s + d / d0 * d * g
             s_scale = d_before / d0 * d_before
         if not safeguard_warmup:
-            # s = memory * s + d / d0 * rate * g
+            # s = decay * s + d / d0 * rate * g
             s_scale2 = d_before / d0 * rate2
         ks[index].copy_(k.view(()))
         grad_sum = zero_sum(params[index])
@@ -110,19 +110,19 @@ def update(
             update = grad_block.mul(grad_block)
             exp_avg_sq_block.mul_(beta2).addcmul_(update, exp_avg_sq_scale_block)
             if safeguard_warmup:
-                # s = memory * s + d / d0 * d * g
-                s_block.mul_(memory2).addcmul_(grad_block, s_scale_block)
+                # s = decay * s + d / d0 * d * g
+                s_block.mul_(decay2).addcmul_(grad_block, s_scale_block)
             else:
-                # s = memory * s + d / d0 * rate * g
-                s_block.mul_(memory2).addcmul_(grad_block, s_scale2_block)
+                # s = decay * s + d / d0 * rate * g
+                s_block.mul_(decay2).addcmul_(grad_block, s_scale2_block)
             operand2 = p0_block.sub(param_block)
             operand = grad_block.mul(operand2)
             grad_sum.add_(total(operand))
             operand = s_block.abs()
             abs_sum.add_(total(operand))
         sum_over_all = yield all_sum(grad_sum)
-        # r = memory * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-        d_numerator = memory2 * d_numerator + d / d0 * rate2 * sum_over_all
+        # r = decay * r + d / d0 * rate * sum(g * (x0 - p), over="all")
+        d_numerator = decay2 * d_numerator + d / d0 * rate2 * sum_over_all
         sum_over_all2 = yield all_sum(abs_sum)
         # l1_norm = sum(abs(s), over="all")
         l1_norm = sum_over_all2
@@ -201,12 +201,12 @@ def update_functional(
         d_max = working_number(d_maxs[index])
         d_numerator = working_number(d_numerators[index])
         beta1, beta2 = betas
-        memory = sqrt(beta2)
+        decay = sqrt(beta2)
         if beta3 is not None:
-            # memory = beta3
-            memory2 = beta3
+            # decay = beta3
+            decay2 = beta3
         else:
-            memory2 = memory
+            decay2 = decay
 
         d_before = d.clone()
         if maximize:
@@ -228,15 +228,15 @@ def update_functional(
         # v = beta2 * v + (1 - beta2) * d**2 * g**2
         exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * d_before**2 * grad * grad
         if safeguard_warmup:
-            # s = memory * s + d / d0 * d * g
-            s = memory2 * s + d_before / d0 * d_before * grad
+            # s = decay * s + d / d0 * d * g
+            s = decay2 * s + d_before / d0 * d_before * grad
         else:
-            # s = memory * s + d / d0 * rate * g
-            s = memory2 * s + d_before / d0 * rate2 * grad
+            # s = decay * s + d / d0 * rate * g
+            s = decay2 * s + d_before / d0 * rate2 * grad
         grad_sum = total(grad * (p0 - param))
         sum_over_all = yield all_sum(grad_sum)
-        # r = memory * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-        d_numerator = memory2 * d_numerator + d / d0 * rate2 * sum_over_all
+        # r = decay * r + d / d0 * rate * sum(g * (x0 - p), over="all")
+        d_numerator = decay2 * d_numerator + d / d0 * rate2 * sum_over_all
         abs_sum = total(abs(s))
         sum_over_all2 = yield all_sum(abs_sum)
         # l1_norm = sum(abs(s), over="all")

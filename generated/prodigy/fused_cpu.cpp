@@ -26,8 +26,8 @@ struct ProdigyRule : Rule {
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double memory2, grad_weight, d_numerator_before, d_before, rate2, d_max_before, beta1;
-        double grad_weight2, beta2, grad_weight3, decay;
+        double decay2, grad_weight, d_numerator_before, d_before, rate2, d_max_before, beta1;
+        double grad_weight2, beta2, grad_weight3, decay_factor;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
@@ -96,14 +96,14 @@ struct ProdigyRule : Rule {
         const double one_minus_beta1 = 1 - beta1;
         const double grad_weight2 = one_minus_beta1 * d_before;
         const double one_minus_beta2 = 1 - beta2;
-        // memory = sqrt(beta2)
-        const double memory = sqrt(beta2);
-        double memory2;
+        // decay = sqrt(beta2)
+        const double decay = sqrt(beta2);
+        double decay2;
         if (!is_none(beta3)) {
-            // memory = beta3
-            memory2 = beta3;
+            // decay = beta3
+            decay2 = beta3;
         } else {
-            memory2 = memory;
+            decay2 = decay;
         }
         // k = k + 1
         k = cells[K].rounded(k + 1);
@@ -124,14 +124,14 @@ struct ProdigyRule : Rule {
         }
         const double d_before_sq = d_before * d_before;
         const double grad_weight3 = one_minus_beta2 * d_before_sq;
-        double decay = 0;
+        double decay_factor = 0;
         if (truth(hypers.decouple)) {
-            decay = 1 - weight_decay * rate2;
+            decay_factor = 1 - weight_decay * rate2;
         }
         cells[K].value = k;
         return {
-            memory2, grad_weight, d_numerator_before, d_before, rate2, d_max_before, beta1,
-            grad_weight2, beta2, grad_weight3, decay};
+            decay2, grad_weight, d_numerator_before, d_before, rate2, d_max_before, beta1,
+            grad_weight2, beta2, grad_weight3, decay_factor};
     }
 
     template <class S, class C>
@@ -140,7 +140,7 @@ struct ProdigyRule : Rule {
         const S* __restrict params, const S* __restrict grads, S* __restrict s_list,
         const S* __restrict p0s) {
         const C weight_decay = C(hypers.weight_decay);
-        const C memory2 = C(scalars.memory2);
+        const C decay2 = C(scalars.decay2);
         const C grad_weight = C(scalars.grad_weight);
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
@@ -164,11 +164,11 @@ struct ProdigyRule : Rule {
                 grad = grad + weight_decay * param;
             }
             if (safeguard_warmup != 0) {
-                // s = memory * s + d / d0 * d * g
-                s = memory2 * s + grad_weight * grad;
+                // s = decay * s + d / d0 * d * g
+                s = decay2 * s + grad_weight * grad;
             } else {
-                // s = memory * s + d / d0 * rate * g
-                s = memory2 * s + grad_weight * grad;
+                // s = decay * s + d / d0 * rate * g
+                s = decay2 * s + grad_weight * grad;
             }
             const C grad_value = grad * (p0 - param);
             const C abs_ = abs(s);
@@ -192,8 +192,8 @@ struct ProdigyRule : Rule {
 
     static void numbers2(const Hypers& hypers, const Scalars& scalars, Numbers& numbers) {
         const double sum_over_all = numbers.sum_over_all;
-        // r = memory * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-        const double d_numerator = scalars.memory2 * scalars.d_numerator_before
+        // r = decay * r + d / d0 * rate * sum(g * (x0 - p), over="all")
+        const double d_numerator = scalars.decay2 * scalars.d_numerator_before
             + scalars.d_before / hypers.d0 * scalars.rate2 * sum_over_all;
         numbers.d_numerator = d_numerator;
     }
@@ -244,7 +244,7 @@ struct ProdigyRule : Rule {
         const C grad_weight2 = C(scalars.grad_weight2);
         const C beta2 = C(scalars.beta2);
         const C grad_weight3 = C(scalars.grad_weight3);
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C param_scale = C(numbers.param_scale);
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
@@ -270,7 +270,7 @@ struct ProdigyRule : Rule {
             exp_avg_sq = beta2 * exp_avg_sq + grad_weight3 * grad * grad;
             if (decouple != 0) {
                 // p = p - weight_decay * rate * p
-                param = decay * param;
+                param = decay_factor * param;
             }
             // p = p - rate * m / (sqrt(v) + d * eps)
             param = param - rate2 * exp_avg / (sqrt(exp_avg_sq) + param_scale);

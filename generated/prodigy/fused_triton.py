@@ -9,8 +9,8 @@ from optgen.runtime.eager.wide_reductions import all_sum
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -40,24 +40,24 @@ WORKSPACES = {
 }
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def prodigy_scalars(
-    rows,
+    table,
     hypers,
     scalars,
     found_inf,
-    tensors,
+    num_tensors,
     K_T: tl.constexpr,
     D_T: tl.constexpr,
     D_MAX_T: tl.constexpr,
     D_NUMERATOR_T: tl.constexpr,
 ):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 13
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 13
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     beta3 = tl.load(hyper + 3)
@@ -70,13 +70,13 @@ def prodigy_scalars(
     d_coef = tl.load(hyper + 10)
     growth_rate = tl.load(hyper + 11)
     maximize = tl.load(hyper + 12)
-    ks = tl.load(row + (STREAMS + 6) * tensors).to(tl.pointer_type(K_T))
+    ks = tl.load(entry + (STREAMS + 6) * num_tensors).to(tl.pointer_type(K_T))
     k_ = tl.load(ks).to(tl.float64)
-    ds = tl.load(row + (STREAMS + 7) * tensors).to(tl.pointer_type(D_T))
+    ds = tl.load(entry + (STREAMS + 7) * num_tensors).to(tl.pointer_type(D_T))
     d = tl.load(ds).to(tl.float64)
-    d_maxs = tl.load(row + (STREAMS + 8) * tensors).to(tl.pointer_type(D_MAX_T))
+    d_maxs = tl.load(entry + (STREAMS + 8) * num_tensors).to(tl.pointer_type(D_MAX_T))
     d_max = tl.load(d_maxs).to(tl.float64)
-    d_numerators = tl.load(row + (STREAMS + 9) * tensors).to(tl.pointer_type(D_NUMERATOR_T))
+    d_numerators = tl.load(entry + (STREAMS + 9) * num_tensors).to(tl.pointer_type(D_NUMERATOR_T))
     d_numerator = tl.load(d_numerators).to(tl.float64)
 
     d_before = d
@@ -88,12 +88,12 @@ def prodigy_scalars(
     one_minus_beta1 = 1 - beta1
     grad_weight2 = one_minus_beta1 * d_before
     one_minus_beta2 = 1 - beta2
-    memory = sqrt(beta2)
+    decay = sqrt(beta2)
     if (is_none(beta3)) == 0:
-        # memory = beta3
-        memory2 = beta3
+        # decay = beta3
+        decay2 = beta3
     else:
-        memory2 = memory
+        decay2 = decay
     # k = k + 1
     k_ = rounded(k_ + 1, K_T)
     rate = d * lr
@@ -109,15 +109,15 @@ def prodigy_scalars(
     d_before_sq = d_before * d_before
     grad_weight3 = one_minus_beta2 * d_before_sq
     if decouple != 0:
-        decay = 1 - weight_decay * rate2
-        tl.store(scalars + 21, decay)
+        decay_factor = 1 - weight_decay * rate2
+        tl.store(scalars + 21, decay_factor)
 
     tl.store(ks, k_.to(K_T))
     tl.store(scalars, maximize)
     tl.store(scalars + 1, (weight_decay != 0) & ((decouple != 0) == 0))
     tl.store(scalars + 2, weight_decay)
     tl.store(scalars + 3, safeguard_warmup)
-    tl.store(scalars + 4, memory2)
+    tl.store(scalars + 4, decay2)
     tl.store(scalars + 5, grad_weight)
     tl.store(scalars + 6, d_numerator_before)
     tl.store(scalars + 7, d_before)
@@ -137,7 +137,7 @@ def prodigy_scalars(
 
 
 @triton.jit
-def prodigy_tile1(
+def prodigy_step1_on_elements(
     params, grads, s_list, p0s, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor, and return reductions of them."""
@@ -149,7 +149,7 @@ def prodigy_tile1(
     condition1 = tl.load(scalars + 1).to(dtype)
     weight_decay = tl.load(scalars + 2).to(dtype)
     safeguard_warmup = tl.load(scalars + 3).to(dtype)
-    memory2 = tl.load(scalars + 4).to(dtype)
+    decay2 = tl.load(scalars + 4).to(dtype)
     grad_weight = tl.load(scalars + 5).to(dtype)
     if loss_scale is not None:
         grad = grad * div(1.0, tl.load(loss_scale).to(dtype))
@@ -162,11 +162,11 @@ def prodigy_tile1(
         # g = g + weight_decay * p
         grad = grad + weight_decay * param
     if safeguard_warmup != 0:
-        # s = memory * s + d / d0 * d * g
-        s = memory2 * s + grad_weight * grad
+        # s = decay * s + d / d0 * d * g
+        s = decay2 * s + grad_weight * grad
     else:
-        # s = memory * s + d / d0 * rate * g
-        s = memory2 * s + grad_weight * grad
+        # s = decay * s + d / d0 * rate * g
+        s = decay2 * s + grad_weight * grad
     grad_sum = total(grad * (p0 - param), mask)
     abs_sum = total(tl.abs(s), mask)
 
@@ -174,16 +174,16 @@ def prodigy_tile1(
     return grad_sum, abs_sum
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def prodigy_step1(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     partials,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -195,23 +195,23 @@ def prodigy_step1(
 ):
     """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    s_list = tl.load(row + (STREAMS + 4) * tensors)
-    p0s = tl.load(row + (STREAMS + 5) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    s_list = tl.load(entry + (STREAMS + 4) * num_tensors)
+    p0s = tl.load(entry + (STREAMS + 5) * num_tensors)
     grad_sum = tl.zeros((), tl.float64)
     abs_sum = tl.zeros((), tl.float64)
     if (count == BLOCK) & ((params | grads | s_list | p0s) & 15 == 0):
-        grad_sum, abs_sum = prodigy_tile1(
+        grad_sum, abs_sum = prodigy_step1_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(s_list, start, S_T, VECTOR),
@@ -225,7 +225,7 @@ def prodigy_step1(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_grad_sum, more_abs_sum = prodigy_tile1(
+            more_grad_sum, more_abs_sum = prodigy_step1_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(s_list, start, S_T, 1),
@@ -238,56 +238,58 @@ def prodigy_step1(
             )
             grad_sum = grad_sum + more_grad_sum
             abs_sum = abs_sum + more_abs_sum
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     tl.store(partials + block, grad_sum)
     tl.store(partials + blocks + block, abs_sum)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def prodigy_finish1(shapes, scalars, partials, found_inf, tensors):
+@triton.jit(do_not_specialize=["num_tensors"])
+def prodigy_finish1(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     grad_sum = add_up(partials, blocks)
     abs_sum = add_up(partials + blocks, blocks)
     tl.store(scalars + 22, grad_sum)
     tl.store(scalars + 23, abs_sum)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def prodigy_finish2(rows, scalars, found_inf, tensors, D_NUMERATOR_T: tl.constexpr):
+@triton.jit(do_not_specialize=["num_tensors"])
+def prodigy_finish2(table, scalars, found_inf, num_tensors, D_NUMERATOR_T: tl.constexpr):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
+    entry = table + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    memory2 = tl.load(scalars + 4)
+    decay2 = tl.load(scalars + 4)
     d_numerator_before = tl.load(scalars + 6)
     d_before = tl.load(scalars + 7)
     d0 = tl.load(scalars + 8)
     rate2 = tl.load(scalars + 9)
     sum_over_all = tl.load(scalars + 24)
-    # r = memory * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-    d_numerator = memory2 * d_numerator_before + d_before / d0 * rate2 * sum_over_all
+    # r = decay * r + d / d0 * rate * sum(g * (x0 - p), over="all")
+    d_numerator = decay2 * d_numerator_before + d_before / d0 * rate2 * sum_over_all
     tl.store(scalars + 25, d_numerator)
-    d_numerators = tl.load(row + (STREAMS + 9) * tensors).to(tl.pointer_type(D_NUMERATOR_T))
+    d_numerators = tl.load(entry + (STREAMS + 9) * num_tensors).to(tl.pointer_type(D_NUMERATOR_T))
     tl.store(d_numerators, d_numerator.to(D_NUMERATOR_T))
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def prodigy_finish3(rows, scalars, found_inf, tensors, D_T: tl.constexpr, D_MAX_T: tl.constexpr):
+@triton.jit(do_not_specialize=["num_tensors"])
+def prodigy_finish3(
+    table, scalars, found_inf, num_tensors, D_T: tl.constexpr, D_MAX_T: tl.constexpr
+):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
+    entry = table + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
     sum_over_all2 = tl.load(scalars + 26)
     d_coef = tl.load(scalars + 10)
@@ -315,14 +317,16 @@ def prodigy_finish3(rows, scalars, found_inf, tensors, D_T: tl.constexpr, D_MAX_
     # p = p - rate * m / (sqrt(v) + d * eps)
     param_scale = d * eps
     tl.store(scalars + 27, param_scale)
-    ds = tl.load(row + (STREAMS + 7) * tensors).to(tl.pointer_type(D_T))
+    ds = tl.load(entry + (STREAMS + 7) * num_tensors).to(tl.pointer_type(D_T))
     tl.store(ds, d.to(D_T))
-    d_maxs = tl.load(row + (STREAMS + 8) * tensors).to(tl.pointer_type(D_MAX_T))
+    d_maxs = tl.load(entry + (STREAMS + 8) * num_tensors).to(tl.pointer_type(D_MAX_T))
     tl.store(d_maxs, d_max.to(D_MAX_T))
 
 
 @triton.jit
-def prodigy_tile2(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, dtype: tl.constexpr):
+def prodigy_step2_on_elements(
+    params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, dtype: tl.constexpr
+):
     """Update the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
@@ -336,7 +340,7 @@ def prodigy_tile2(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, dt
     beta2 = tl.load(scalars + 18).to(dtype)
     grad_weight3 = tl.load(scalars + 19).to(dtype)
     decouple = tl.load(scalars + 20).to(dtype)
-    decay = tl.load(scalars + 21).to(dtype)
+    decay_factor = tl.load(scalars + 21).to(dtype)
     rate2 = tl.load(scalars + 9).to(dtype)
     param_scale = tl.load(scalars + 27).to(dtype)
 
@@ -352,7 +356,7 @@ def prodigy_tile2(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, dt
     exp_avg_sq = beta2 * exp_avg_sq + grad_weight3 * grad * grad
     if decouple != 0:
         # p = p - weight_decay * rate * p
-        param = decay * param
+        param = decay_factor * param
     # p = p - rate * m / (sqrt(v) + d * eps)
     param = param - rate2 * div(exp_avg, sqrt(exp_avg_sq) + param_scale)
 
@@ -361,13 +365,13 @@ def prodigy_tile2(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, dt
     tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def prodigy_step2(
-    rows,
+    table,
     block_tensor,
     scalars,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -379,20 +383,20 @@ def prodigy_step2(
 ):
     """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
-    exp_avg_sqs = tl.load(row + (STREAMS + 3) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avgs = tl.load(entry + (STREAMS + 2) * num_tensors)
+    exp_avg_sqs = tl.load(entry + (STREAMS + 3) * num_tensors)
     if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs) & 15 == 0):
-        prodigy_tile2(
+        prodigy_step2_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(exp_avgs, start, EXP_AVG_T, VECTOR),
@@ -405,7 +409,7 @@ def prodigy_step2(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            prodigy_tile2(
+            prodigy_step2_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(exp_avgs, start, EXP_AVG_T, 1),
@@ -420,24 +424,24 @@ def prodigy_step2(
 def update(bucket: Bucket) -> Update:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    prodigy_scalars[(bucket.tensors,)](
-        bucket.rows,
+    prodigy_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     prodigy_step1[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],
@@ -445,39 +449,39 @@ def update(bucket: Bucket) -> Update:
         bucket.types[5],
         **bucket.options,
     )
-    prodigy_finish1[(bucket.tensors,)](
+    prodigy_finish1[(bucket.num_tensors,)](
         work.shapes,
         work.scalars,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         **work.number_options,
     )
     work.scalars[:, 24] = yield all_sum(work.scalars[:, 22])
-    prodigy_finish2[(bucket.tensors,)](
-        bucket.rows,
+    prodigy_finish2[(bucket.num_tensors,)](
+        bucket.table,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.scalar_types[3],
         **work.number_options,
     )
     work.scalars[:, 26] = yield all_sum(work.scalars[:, 23])
-    prodigy_finish3[(bucket.tensors,)](
-        bucket.rows,
+    prodigy_finish3[(bucket.num_tensors,)](
+        bucket.table,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.scalar_types[1],
         bucket.scalar_types[2],
         **work.number_options,
     )
     prodigy_step2[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],

@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -20,14 +20,14 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(7)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def rmsprop_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def rmsprop_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.constexpr):
+    """Advance one tensor's step count, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 7
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 7
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     alpha = tl.load(hyper + 1)
@@ -35,7 +35,7 @@ def rmsprop_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.conste
     weight_decay = tl.load(hyper + 3)
     momentum = tl.load(hyper + 4)
     maximize = tl.load(hyper + 6)
-    steps = tl.load(row + (STREAMS + 5) * tensors).to(tl.pointer_type(STEP_T))
+    steps = tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(STEP_T))
     step = tl.load(steps).to(tl.float64) + 1
 
     one_minus_alpha = 1 - alpha
@@ -51,7 +51,7 @@ def rmsprop_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.conste
 
 
 @triton.jit
-def rmsprop_tile(
+def rmsprop_step_on_elements(
     params,
     grads,
     square_avgs,
@@ -119,14 +119,14 @@ def rmsprop_tile(
         tl.store(grad_avgs + lanes, grad_avg.to(grad_avgs.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def rmsprop_step(
-    rows,
+    table,
     block_tensor,
     scalars,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     SQUARE_AVG_T: tl.constexpr,
@@ -140,20 +140,20 @@ def rmsprop_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    square_avgs = tl.load(row + (STREAMS + 2) * tensors)
-    momentum_buffers = tl.load(row + (STREAMS + 3) * tensors)
-    grad_avgs = tl.load(row + (STREAMS + 4) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    square_avgs = tl.load(entry + (STREAMS + 2) * num_tensors)
+    momentum_buffers = tl.load(entry + (STREAMS + 3) * num_tensors)
+    grad_avgs = tl.load(entry + (STREAMS + 4) * num_tensors)
     if (count == BLOCK) & ((params | grads | square_avgs | momentum_buffers | grad_avgs) & 15 == 0):
-        rmsprop_tile(
+        rmsprop_step_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(square_avgs, start, SQUARE_AVG_T, VECTOR),
@@ -169,7 +169,7 @@ def rmsprop_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            rmsprop_tile(
+            rmsprop_step_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(square_avgs, start, SQUARE_AVG_T, 1),
@@ -187,22 +187,22 @@ def rmsprop_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    rmsprop_scalars[(bucket.tensors,)](
-        bucket.rows,
+    rmsprop_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     rmsprop_step[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         scalars,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.types,
         MOMENTUM=bucket.has("momentum_buffer"),
         CENTERED=bucket.has("grad_avg"),

@@ -8,7 +8,7 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -26,11 +26,11 @@ from optgen.runtime.fused_triton.device_reductions import (
     inside,
     is_last,
     is_whole,
-    left_of,
     lines,
     lines_inside,
     row_total,
     tile_at,
+    tile_extent,
     whole_elements,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
@@ -46,21 +46,21 @@ WORKSPACES = {
 }
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def row_wise_adagrad_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def row_wise_adagrad_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.constexpr):
+    """Advance one tensor's step count, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 5
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 5
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     lr_decay = tl.load(hyper + 1)
     weight_decay = tl.load(hyper + 2)
     eps = tl.load(hyper + 3)
     maximize = tl.load(hyper + 4)
-    steps = tl.load(row + (STREAMS + 3) * tensors).to(tl.pointer_type(STEP_T))
+    steps = tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(STEP_T))
     step = tl.load(steps).to(tl.float64) + 1
 
     # rate = lr / (1 + (t - 1) * lr_decay)
@@ -74,7 +74,9 @@ def row_wise_adagrad_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: 
 
 
 @triton.jit
-def row_wise_adagrad_tile1(params, grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
+def row_wise_adagrad_step1_on_elements(
+    params, grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
+):
     """Reduce the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
@@ -97,16 +99,16 @@ def row_wise_adagrad_tile1(params, grads, lanes, mask, scalars, loss_scale, dtyp
 
 
 @triton.jit
-def row_wise_adagrad_tiles1(
+def row_wise_adagrad_step1_on_tile(
     tensor,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -116,33 +118,41 @@ def row_wise_adagrad_tiles1(
     WIDTH: tl.constexpr,
 ):
     """Run the sweep on one tile, and store its partial sums."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
+    depth, height, width = extents(shape, num_tensors)
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    matrices_left = left_of(depth, matrix, DEPTH)
-    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
-    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            matrices_left = 0
+            remaining_matrices = 0
     first_row = matrix * height + tile_row * HEIGHT
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
     all_rows = depth * height
-    values += tl.load(shape + VALUES * tensors)
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
-        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((params | grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        grad_sq_row_sum = row_wise_adagrad_tile1(
+        grad_sq_row_sum = row_wise_adagrad_step1_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             lanes,
@@ -153,8 +163,8 @@ def row_wise_adagrad_tiles1(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
-        grad_sq_row_sum = row_wise_adagrad_tile1(
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        grad_sq_row_sum = row_wise_adagrad_step1_on_elements(
             at(params, start, PARAM_T, 1),
             at(grads, start, GRAD_T, 1),
             lanes,
@@ -163,16 +173,16 @@ def row_wise_adagrad_tiles1(
             loss_scale,
             COMPUTE_T,
         )
-    partials += tl.load(shape + PARTIALS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
     if DEPTH > 1:
         tl.store(values + row_lanes, grad_sq_row_sum, in_rows)
     else:
         tl.store(partials + tile_column * all_rows + row_lanes, grad_sq_row_sum, in_rows)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def row_wise_adagrad_step1(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
@@ -180,7 +190,7 @@ def row_wise_adagrad_step1(
     partials,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -189,19 +199,19 @@ def row_wise_adagrad_step1(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
-            row_wise_adagrad_tiles1(
+            row_wise_adagrad_step1_on_tile(
                 tensor,
-                rows,
+                table,
                 shapes,
                 scalars,
                 values,
                 partials,
                 loss_scale,
                 found_inf,
-                tensors,
+                num_tensors,
                 COMPUTE_T,
                 PARAM_T,
                 GRAD_T,
@@ -216,34 +226,35 @@ def row_wise_adagrad_step1(
 def row_wise_adagrad_matrices1(
     tensor,
     group,
-    rows,
+    table,
     shapes,
     scalars,
     values,
-    tensors,
+    num_tensors,
     STATE_SUM_T: tl.constexpr,
     DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     """Compute, for some matrices of a tensor, the values that the next phase reads."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, _width = extents(shape, tensors)
+    depth, height, _width = extents(shape, num_tensors)
     matrix = group * DEPTH
-    matrices_left = depth - matrix
+    remaining_matrices = depth - matrix
     all_rows = depth * height
-    values += tl.load(shape + VALUES * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
     row_values = values + matrix * height
     state_sums = (
-        tl.load(row + (STREAMS + 2) * tensors).to(tl.pointer_type(STATE_SUM_T)) + matrix * height
+        tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(STATE_SUM_T))
+        + matrix * height
     )
     eps = tl.load(scalars + 2)
-    column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
+    column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(matrices_left, height - first, DEPTH, HEIGHT)
+        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         state_sum = tl.load(state_sums + lanes, mask, 0.0).to(tl.float64)
         grad_sq_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
         # s = s + row_mean(g**2)
@@ -254,21 +265,21 @@ def row_wise_adagrad_matrices1(
         tl.store(row_values + all_rows + lanes, row_factor, mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def row_wise_adagrad_finish1(
     first_programs,
     tensor_indices,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     partials,
     arrivals,
     found_inf,
-    tensors,
+    num_tensors,
     STATE_SUM_T: tl.constexpr,
     TILES: tl.constexpr,
-    LINES: tl.constexpr,
+    FINISH_TILES: tl.constexpr,
 ):
     """Combine partial sums of rows and columns, and finish each matrix whose sums are complete."""
     if found_inf is not None:
@@ -277,7 +288,7 @@ def row_wise_adagrad_finish1(
     tensor = tl.load(tensor_indices + tl.program_id(0))
     program = tl.program_id(0) - tl.load(first_programs + tensor)
     shape = shapes + tensor
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
             group, count = program, 1
@@ -287,7 +298,7 @@ def row_wise_adagrad_finish1(
                     shape,
                     values,
                     partials,
-                    tensors,
+                    num_tensors,
                     SUMS=0,
                     ROW_SUMS=1,
                     COLUMN_SUMS=0,
@@ -295,24 +306,24 @@ def row_wise_adagrad_finish1(
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
-            if is_last(arrivals, group, shape, tensors, count):
+            if is_last(arrivals, group, shape, num_tensors, count):
                 row_wise_adagrad_matrices1(
                     tensor,
                     group,
-                    rows,
+                    table,
                     shapes,
                     scalars,
                     values,
-                    tensors,
+                    num_tensors,
                     STATE_SUM_T,
-                    LINES[k][0],
-                    LINES[k][1],
-                    LINES[k][2],
+                    FINISH_TILES[k][0],
+                    FINISH_TILES[k][1],
+                    FINISH_TILES[k][2],
                 )
 
 
 @triton.jit
-def row_wise_adagrad_tile2(
+def row_wise_adagrad_step2_on_elements(
     params, grads, lanes, mask, row_factors, in_rows, scalars, dtype: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor."""
@@ -336,14 +347,14 @@ def row_wise_adagrad_tile2(
 
 
 @triton.jit
-def row_wise_adagrad_tiles2(
+def row_wise_adagrad_step2_on_tile(
     tensor,
-    rows,
+    table,
     shapes,
     scalars,
     values,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -353,35 +364,43 @@ def row_wise_adagrad_tiles2(
     WIDTH: tl.constexpr,
 ):
     """Run the sweep on one tile."""
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, tensors)
-    block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
+    depth, height, width = extents(shape, num_tensors)
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    matrices_left = left_of(depth, matrix, DEPTH)
-    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
-    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            matrices_left = 0
+            remaining_matrices = 0
     first_row = matrix * height + tile_row * HEIGHT
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
     all_rows = depth * height
-    values += tl.load(shape + VALUES * tensors)
+    values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
     row_factors = row_values + all_rows
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
-        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((params | grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        row_wise_adagrad_tile2(
+        row_wise_adagrad_step2_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             lanes,
@@ -393,8 +412,8 @@ def row_wise_adagrad_tiles2(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
-        row_wise_adagrad_tile2(
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        row_wise_adagrad_step2_on_elements(
             at(params, start, PARAM_T, 1),
             at(grads, start, GRAD_T, 1),
             lanes,
@@ -406,15 +425,15 @@ def row_wise_adagrad_tiles2(
         )
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def row_wise_adagrad_step2(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     values,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -423,17 +442,17 @@ def row_wise_adagrad_step2(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_index == k:
-            row_wise_adagrad_tiles2(
+            row_wise_adagrad_step2_on_tile(
                 tensor,
-                rows,
+                table,
                 shapes,
                 scalars,
                 values,
                 found_inf,
-                tensors,
+                num_tensors,
                 COMPUTE_T,
                 PARAM_T,
                 GRAD_T,
@@ -447,17 +466,17 @@ def row_wise_adagrad_step2(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    row_wise_adagrad_scalars[(bucket.tensors,)](
-        bucket.rows,
+    row_wise_adagrad_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     row_wise_adagrad_step1[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
@@ -465,35 +484,35 @@ def update(bucket: Bucket) -> None:
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],
         **bucket.options,
     )
-    programs = work.programs(1, 0)
+    programs = work.programs(row_sums=1, column_sums=0)
     row_wise_adagrad_finish1[(programs.total,)](
         programs.first_programs,
         programs.tensor_indices,
-        bucket.rows,
+        bucket.table,
         work.shapes,
         work.scalars,
         work.values,
         work.partials,
         work.arrivals,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.types[2],
         **work.line_options,
     )
     row_wise_adagrad_step2[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.values,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],

@@ -17,11 +17,11 @@ class Rprop(GeneratedOptimizer):
             &\textbf{if } \textit{maximize}: \\
             &\quad g_t \leftarrow -g_t \\
             &\text{agreement}_t \leftarrow g_t g^{\text{prev}}_{t-1} \\
-            &\text{turned}_t \leftarrow \text{agreement}_t < 0 \\
-            &\text{factor}_t \leftarrow (\text{agreement}_t > 0 \;?\; \eta^+ : (\text{turned}_t
-                \;?\; \eta^- : 1)) \\
+            &\text{sign changed}_t \leftarrow \text{agreement}_t < 0 \\
+            &\text{factor}_t \leftarrow (\text{agreement}_t > 0 \;?\; \eta^+ : (\text{sign
+                changed}_t \;?\; \eta^- : 1)) \\
             &s_t \leftarrow \operatorname{clamp}(s_{t-1} \text{factor}_t, s^{\min}, s^{\max}) \\
-            &g^{\text{prev}}_t \leftarrow (\text{turned}_t \;?\; 0 : g_t) \\
+            &g^{\text{prev}}_t \leftarrow (\text{sign changed}_t \;?\; 0 : g_t) \\
             &\theta_t \leftarrow \theta_{t-1} - \operatorname{sign}(g^{\text{prev}}_t) s_t
         \end{aligned}
 

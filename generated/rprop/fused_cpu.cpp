@@ -61,14 +61,14 @@ struct Rule {
             }
             // agreement = g * g_prev
             const C agreement = grad * prev;
-            // turned = agreement < 0
-            const auto turned = agreement < 0;
-            // factor = where(agreement > 0, eta_plus, where(turned, eta_minus, 1))
+            // sign_changed = agreement < 0
+            const auto sign_changed = agreement < 0;
+            // factor = where(agreement > 0, eta_plus, where(sign_changed, eta_minus, 1))
             // s = clamp(s * factor, s_min, s_max)
             state_step_size = clamp(state_step_size
-                * where<C>(agreement > 0, eta_plus, where<C>(turned, eta_minus, 1)), s_min, s_max);
-            // g_prev = where(turned, 0, g)
-            prev = where<C>(turned, 0, grad);
+                * where<C>(agreement > 0, eta_plus, where<C>(sign_changed, eta_minus, 1)), s_min, s_max);
+            // g_prev = where(sign_changed, 0, g)
+            prev = where<C>(sign_changed, 0, grad);
             // p = p - sign(g_prev) * s
             param = param - sign(prev) * state_step_size;
 

@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -22,17 +22,17 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(5)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def rprop_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def rprop_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.constexpr):
+    """Advance one tensor's step count, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 5
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 5
     scalars += tl.program_id(0) * SCALARS
     maximize = tl.load(hyper + 4)
-    steps = tl.load(row + (STREAMS + 4) * tensors).to(tl.pointer_type(STEP_T))
+    steps = tl.load(entry + (STREAMS + 4) * num_tensors).to(tl.pointer_type(STEP_T))
     step = tl.load(steps).to(tl.float64) + 1
 
     # eta_minus, eta_plus = etas
@@ -51,7 +51,9 @@ def rprop_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexp
 
 
 @triton.jit
-def rprop_tile(params, grads, prevs, state_step_sizes, lanes, mask, scalars, loss_scale):
+def rprop_step_on_elements(
+    params, grads, prevs, state_step_sizes, lanes, mask, scalars, loss_scale
+):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     param = tl.load(params + lanes, mask).to(dtype)
@@ -72,22 +74,24 @@ def rprop_tile(params, grads, prevs, state_step_sizes, lanes, mask, scalars, los
         grad = neg(grad)
     # agreement = g * g_prev
     agreement = grad * prev
-    # turned = agreement < 0
-    turned = agreement < 0
-    # factor = where(agreement > 0, eta_plus, where(turned, eta_minus, 1))
+    # sign_changed = agreement < 0
+    sign_changed = agreement < 0
+    # factor = where(agreement > 0, eta_plus, where(sign_changed, eta_minus, 1))
     # s = clamp(s * factor, s_min, s_max)
     state_step_size = minimum(
         maximum(
             state_step_size
             * tl.where(
-                agreement > 0, eta_plus, tl.where(turned != 0, eta_minus, tl.full((), 1, dtype))
+                agreement > 0,
+                eta_plus,
+                tl.where(sign_changed != 0, eta_minus, tl.full((), 1, dtype)),
             ),
             s_min,
         ),
         s_max,
     )
-    # g_prev = where(turned, 0, g)
-    prev = tl.where(turned != 0, tl.full((), 0, dtype), grad)
+    # g_prev = where(sign_changed, 0, g)
+    prev = tl.where(sign_changed != 0, tl.full((), 0, dtype), grad)
     # p = p - sign(g_prev) * s
     param = param - sign(prev) * state_step_size
 
@@ -96,14 +100,14 @@ def rprop_tile(params, grads, prevs, state_step_sizes, lanes, mask, scalars, los
     tl.store(state_step_sizes + lanes, state_step_size.to(state_step_sizes.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def rprop_step(
-    rows,
+    table,
     block_tensor,
     scalars,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     PREV_T: tl.constexpr,
@@ -114,19 +118,19 @@ def rprop_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    prevs = tl.load(row + (STREAMS + 2) * tensors)
-    state_step_sizes = tl.load(row + (STREAMS + 3) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    prevs = tl.load(entry + (STREAMS + 2) * num_tensors)
+    state_step_sizes = tl.load(entry + (STREAMS + 3) * num_tensors)
     if (count == BLOCK) & ((params | grads | prevs | state_step_sizes) & 15 == 0):
-        rprop_tile(
+        rprop_step_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(prevs, start, PREV_T, VECTOR),
@@ -139,7 +143,7 @@ def rprop_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            rprop_tile(
+            rprop_step_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(prevs, start, PREV_T, 1),
@@ -154,22 +158,22 @@ def rprop_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    rprop_scalars[(bucket.tensors,)](
-        bucket.rows,
+    rprop_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     rprop_step[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         scalars,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.types,
         **bucket.options,
     )

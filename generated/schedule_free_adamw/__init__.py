@@ -22,9 +22,9 @@ class ScheduleFreeAdamW(ModeOptimizer):
             &\quad \text{rate}_t \leftarrow \gamma \\
             &\text{rate max}_t \leftarrow \max(\text{rate max}_{t-1}, \text{rate}_t) \\
             &\text{weight}_t \leftarrow t^r \text{rate max}_t^{\text{weight lr power}} \\
-            &\text{total}_t \leftarrow \text{total}_{t-1} + \text{weight}_t \\
-            &\textbf{if } \text{total}_t \ne 0: \\
-            &\quad c_t \leftarrow \frac{\text{weight}_t}{\text{total}_t} \\
+            &\text{weight sum}_t \leftarrow \text{weight sum}_{t-1} + \text{weight}_t \\
+            &\textbf{if } \text{weight sum}_t \ne 0: \\
+            &\quad c_t \leftarrow \frac{\text{weight}_t}{\text{weight sum}_t} \\
             &\textbf{else}: \\
             &\quad c_t \leftarrow 0 \\
             &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
@@ -64,7 +64,7 @@ class ScheduleFreeAdamW(ModeOptimizer):
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         lr_max (Tensor): :math:`\text{rate max}_t`, float64, 0-dimensional, at first -1.
-        weight_sum (Tensor): :math:`\text{total}_t`, float64, 0-dimensional, at first 0.
+        weight_sum (Tensor): :math:`\text{weight sum}_t`, float64, 0-dimensional, at first 0.
         z (Tensor): :math:`z_t`, like the parameter, at first a copy of it.
         exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
 

@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -25,13 +25,13 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(9)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def schedule_free_adamw_scalars(
-    rows,
+    table,
     hypers,
     scalars,
     found_inf,
-    tensors,
+    num_tensors,
     STEP_T: tl.constexpr,
     LR_MAX_T: tl.constexpr,
     WEIGHT_SUM_T: tl.constexpr,
@@ -40,8 +40,8 @@ def schedule_free_adamw_scalars(
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 9
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 9
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     eps = tl.load(hyper + 3)
@@ -50,11 +50,11 @@ def schedule_free_adamw_scalars(
     r = tl.load(hyper + 6)
     weight_lr_power = tl.load(hyper + 7)
     maximize = tl.load(hyper + 8)
-    steps = tl.load(row + (STREAMS + 4) * tensors).to(tl.pointer_type(STEP_T))
+    steps = tl.load(entry + (STREAMS + 4) * num_tensors).to(tl.pointer_type(STEP_T))
     step = tl.load(steps).to(tl.float64) + 1
-    lr_maxs = tl.load(row + (STREAMS + 5) * tensors).to(tl.pointer_type(LR_MAX_T))
+    lr_maxs = tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(LR_MAX_T))
     lr_max = tl.load(lr_maxs).to(tl.float64)
-    weight_sums = tl.load(row + (STREAMS + 6) * tensors).to(tl.pointer_type(WEIGHT_SUM_T))
+    weight_sums = tl.load(entry + (STREAMS + 6) * num_tensors).to(tl.pointer_type(WEIGHT_SUM_T))
     weight_sum = tl.load(weight_sums).to(tl.float64)
 
     # beta1, beta2 = betas
@@ -70,10 +70,9 @@ def schedule_free_adamw_scalars(
     lr_max = rounded(maximum(lr_max, rounded(rate, LR_MAX_T)), LR_MAX_T)
     # weight = t**r * rate_max**weight_lr_power
     weight = power(step, r) * power(lr_max, weight_lr_power)
-    # total = total + weight
+    # weight_sum = weight_sum + weight
     weight_sum = rounded(weight_sum + rounded(weight, WEIGHT_SUM_T), WEIGHT_SUM_T)
     if weight_sum != 0:
-        # c = weight / total
         c = weight / weight_sum
     else:
         # c = 0
@@ -99,7 +98,9 @@ def schedule_free_adamw_scalars(
 
 
 @triton.jit
-def schedule_free_adamw_tile(params, grads, zs, exp_avg_sqs, lanes, mask, scalars, loss_scale):
+def schedule_free_adamw_step_on_elements(
+    params, grads, zs, exp_avg_sqs, lanes, mask, scalars, loss_scale
+):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     param = tl.load(params + lanes, mask).to(dtype)
@@ -139,14 +140,14 @@ def schedule_free_adamw_tile(params, grads, zs, exp_avg_sqs, lanes, mask, scalar
     tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def schedule_free_adamw_step(
-    rows,
+    table,
     block_tensor,
     scalars,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     Z_T: tl.constexpr,
@@ -157,19 +158,19 @@ def schedule_free_adamw_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    zs = tl.load(row + (STREAMS + 2) * tensors)
-    exp_avg_sqs = tl.load(row + (STREAMS + 3) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    zs = tl.load(entry + (STREAMS + 2) * num_tensors)
+    exp_avg_sqs = tl.load(entry + (STREAMS + 3) * num_tensors)
     if (count == BLOCK) & ((params | grads | zs | exp_avg_sqs) & 15 == 0):
-        schedule_free_adamw_tile(
+        schedule_free_adamw_step_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(zs, start, Z_T, VECTOR),
@@ -182,7 +183,7 @@ def schedule_free_adamw_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            schedule_free_adamw_tile(
+            schedule_free_adamw_step_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(zs, start, Z_T, 1),
@@ -197,22 +198,22 @@ def schedule_free_adamw_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    schedule_free_adamw_scalars[(bucket.tensors,)](
-        bucket.rows,
+    schedule_free_adamw_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     schedule_free_adamw_step[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         scalars,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.types,
         **bucket.options,
     )

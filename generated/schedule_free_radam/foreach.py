@@ -47,10 +47,10 @@ def update(
     lr_max = store(lr_maxs, maximum(lr_maxs[0], rate))
     # weight = t**r * rate_max**weight_lr_power
     weight = power(step, r) * power(lr_max, weight_lr_power)
-    # total = total + weight
+    # weight_sum = weight_sum + weight
     weight_sum = store(weight_sums, weight_sums[0] + weight)
     if weight_sum != 0:
-        # c = weight / total
+        # c = weight / weight_sum
         c = divide(weight, weight_sum)
     else:
         c = 0

@@ -56,10 +56,10 @@ def update(
     lr_max = store(lr_maxs, maximum(lr_maxs[0], rate))
     # weight = t**r * rate_max**weight_lr_power
     weight = power(step, r) * power(lr_max, weight_lr_power)
-    # total = total + weight
+    # weight_sum = weight_sum + weight
     weight_sum = store(weight_sums, weight_sums[0] + weight)
     if weight_sum != 0:
-        # c = weight / total
+        # c = weight / weight_sum
         c = divide(weight, weight_sum)
     else:
         c = 0
@@ -145,16 +145,16 @@ def update_functional(
         lr_max = store_one(lr_maxs[index], maximum(lr_maxs[index].clone(), rate), capturable)
         # weight = t**r * rate_max**weight_lr_power
         weight = power(step, r) * power(lr_max, weight_lr_power)
-        # total = total + weight
+        # weight_sum = weight_sum + weight
         weight_sum = store_one(weight_sums[index], weight_sums[index].clone() + weight, capturable)
         if capturable:
-            # c = weight / total
+            # c = weight / weight_sum
             c_then = divide(weight, weight_sum)
             # c = 0
             c_else = 0
             c = where(weight_sum != 0, c_then, c_else)
         elif weight_sum != 0:
-            # c = weight / total
+            # c = weight / weight_sum
             c = divide(weight, weight_sum)
         else:
             c = 0

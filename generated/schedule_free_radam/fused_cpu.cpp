@@ -58,11 +58,11 @@ struct Rule {
         lr_max = cells[LR_MAX].rounded(maximum(lr_max, cells[LR_MAX].rounded(rate)));
         // weight = t**r * rate_max**weight_lr_power
         const double weight = pow(step, r) * pow(lr_max, weight_lr_power);
-        // total = total + weight
+        // weight_sum = weight_sum + weight
         weight_sum = cells[WEIGHT_SUM].rounded(weight_sum + cells[WEIGHT_SUM].rounded(weight));
         double c;
         if (weight_sum != 0) {
-            // c = weight / total
+            // c = weight / weight_sum
             c = weight / weight_sum;
         } else {
             // c = 0

@@ -36,8 +36,8 @@ class Scion(GeneratedOptimizer):
     Args:
         params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-3.
-        momentum (float): Share of the gradient in its mean: 0.1 is usual, in (0, 1]; :math:`\mu` in
-            the rule. Default: 1.0.
+        momentum (float): Weight of the newest gradient; 0.1 is usual, in (0, 1]; :math:`\mu` in the
+            rule. Default: 1.0.
         scale (float): Radius of the norm ball, above 0; :math:`\text{scale}` in the rule. Default:
             1.0.
         norm (str): Norm of matrices: spectral, or the largest element: one of 'Auto', 'Sign'.

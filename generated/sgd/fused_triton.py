@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -19,14 +19,14 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(7)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def sgd_scalars(rows, hypers, scalars, found_inf, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def sgd_scalars(table, hypers, scalars, found_inf, num_tensors):
+    """Compute one tensor's scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 6
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 6
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     momentum = tl.load(hyper + 1)
@@ -34,8 +34,8 @@ def sgd_scalars(rows, hypers, scalars, found_inf, tensors):
     weight_decay = tl.load(hyper + 3)
     nesterov = tl.load(hyper + 4)
     maximize = tl.load(hyper + 5)
-    fresh_momentum_buffer = tl.load(row + (STREAMS + 3) * tensors)
-    tl.store(row + (STREAMS + 3) * tensors, 0)
+    fresh_momentum_buffer = tl.load(entry + (STREAMS + 3) * num_tensors)
+    tl.store(entry + (STREAMS + 3) * num_tensors, 0)
 
     one_minus_dampening = 1 - dampening
 
@@ -49,7 +49,7 @@ def sgd_scalars(rows, hypers, scalars, found_inf, tensors):
 
 
 @triton.jit
-def sgd_tile(
+def sgd_step_on_elements(
     params, grads, momentum_buffers, lanes, mask, scalars, loss_scale, MOMENTUM: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor in place."""
@@ -98,14 +98,14 @@ def sgd_tile(
         )
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def sgd_step(
-    rows,
+    table,
     block_tensor,
     scalars,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     MOMENTUM_BUFFER_T: tl.constexpr,
@@ -116,18 +116,18 @@ def sgd_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    momentum_buffers = tl.load(row + (STREAMS + 2) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    momentum_buffers = tl.load(entry + (STREAMS + 2) * num_tensors)
     if (count == BLOCK) & ((params | grads | momentum_buffers) & 15 == 0):
-        sgd_tile(
+        sgd_step_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
@@ -140,7 +140,7 @@ def sgd_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sgd_tile(
+            sgd_step_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
@@ -155,22 +155,22 @@ def sgd_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sgd_scalars[(bucket.tensors,)](
-        bucket.rows,
+    sgd_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     sgd_step[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         scalars,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.types,
         MOMENTUM=bucket.has("momentum_buffer"),
         **bucket.options,

@@ -30,7 +30,7 @@ def update(
     step = advance(state_steps)
     beta_ = betas[0]
     beta3 = betas[1]
-    # beta1, beta2 = debiased(betas[0], t), debiased(betas[1], t)
+    # beta1, beta2 = debiased_beta(betas[0], t), debiased_beta(betas[1], t)
     beta1 = divide(beta_**step - beta_, beta_**step - 1)
     beta2 = divide(beta3**step - beta3, beta3**step - 1)
     eps_sq = eps * eps
@@ -93,7 +93,7 @@ def update_sharded(
     step = advance(state_steps)
     beta_ = betas[0]
     beta3 = betas[1]
-    # beta1, beta2 = debiased(betas[0], t), debiased(betas[1], t)
+    # beta1, beta2 = debiased_beta(betas[0], t), debiased_beta(betas[1], t)
     beta1 = divide(beta_**step - beta_, beta_**step - 1)
     beta2 = divide(beta3**step - beta3, beta3**step - 1)
     eps_sq = eps * eps

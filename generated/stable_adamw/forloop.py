@@ -26,7 +26,7 @@ def update(
     step = advance(state_steps)
     beta_ = betas[0]
     beta3 = betas[1]
-    # beta1, beta2 = debiased(betas[0], t), debiased(betas[1], t)
+    # beta1, beta2 = debiased_beta(betas[0], t), debiased_beta(betas[1], t)
     beta1 = divide(beta_**step - beta_, beta_**step - 1)
     beta2 = divide(beta3**step - beta3, beta3**step - 1)
     eps_sq = eps * eps
@@ -86,7 +86,7 @@ def update_functional(
         step = advance_one(state_steps[index], capturable)
         beta_ = betas[0]
         beta3 = betas[1]
-        # beta1, beta2 = debiased(betas[0], t), debiased(betas[1], t)
+        # beta1, beta2 = debiased_beta(betas[0], t), debiased_beta(betas[1], t)
         beta1 = divide(beta_**step - beta_, beta_**step - 1)
         beta2 = divide(beta3**step - beta3, beta3**step - 1)
         eps_sq = eps * eps

@@ -70,10 +70,10 @@ struct StableAdamWRule : Rule {
         const double step = cells[STEP].value;
         const double beta_ = hypers.betas[0];
         const double beta3 = hypers.betas[1];
-        // beta1, beta2 = debiased(betas[0], t), debiased(betas[1], t)
+        // beta1, beta2 = debiased_beta(betas[0], t), debiased_beta(betas[1], t)
         const double beta1 = (pow(beta_, step) - beta_) / (pow(beta_, step) - 1);
         const double one_minus_beta1 = 1 - beta1;
-        // beta1, beta2 = debiased(betas[0], t), debiased(betas[1], t)
+        // beta1, beta2 = debiased_beta(betas[0], t), debiased_beta(betas[1], t)
         const double beta2 = (pow(beta3, step) - beta3) / (pow(beta3, step) - 1);
         const double one_minus_beta2 = 1 - beta2;
         const double eps_sq = eps * eps;

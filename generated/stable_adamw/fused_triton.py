@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -35,25 +35,25 @@ WORKSPACES = {
 }
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def stable_adamw_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def stable_adamw_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.constexpr):
+    """Advance one tensor's step count, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 6
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 6
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     eps = tl.load(hyper + 3)
     weight_decay = tl.load(hyper + 4)
     maximize = tl.load(hyper + 5)
-    steps = tl.load(row + (STREAMS + 4) * tensors).to(tl.pointer_type(STEP_T))
+    steps = tl.load(entry + (STREAMS + 4) * num_tensors).to(tl.pointer_type(STEP_T))
     step = tl.load(steps).to(tl.float64) + 1
 
     beta_ = tl.load(hyper + 1)
     beta3 = tl.load(hyper + 2)
-    # beta1, beta2 = debiased(betas[0], t), debiased(betas[1], t)
+    # beta1, beta2 = debiased_beta(betas[0], t), debiased_beta(betas[1], t)
     beta1 = (ipow(beta_, step) - beta_) / (ipow(beta_, step) - 1)
     one_minus_beta1 = 1 - beta1
     beta2 = (ipow(beta3, step) - beta3) / (ipow(beta3, step) - 1)
@@ -72,7 +72,9 @@ def stable_adamw_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.c
 
 
 @triton.jit
-def stable_adamw_tile1(grads, exp_avg_sqs, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
+def stable_adamw_step1_on_elements(
+    grads, exp_avg_sqs, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
+):
     """Reduce the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
@@ -95,16 +97,16 @@ def stable_adamw_tile1(grads, exp_avg_sqs, lanes, mask, scalars, loss_scale, dty
     return grad_sum
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def stable_adamw_step1(
-    rows,
+    table,
     block_tensor,
     shapes,
     scalars,
     partials,
     loss_scale,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     EXP_AVG_SQ_T: tl.constexpr,
@@ -114,20 +116,20 @@ def stable_adamw_step1(
 ):
     """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    exp_avg_sqs = tl.load(row + (STREAMS + 3) * tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avg_sqs = tl.load(entry + (STREAMS + 3) * num_tensors)
     grad_sum = tl.zeros((), tl.float64)
     if (count == BLOCK) & ((grads | exp_avg_sqs) & 15 == 0):
-        grad_sum = stable_adamw_tile1(
+        grad_sum = stable_adamw_step1_on_elements(
             at(grads, start, GRAD_T, VECTOR),
             at(exp_avg_sqs, start, EXP_AVG_SQ_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -139,7 +141,7 @@ def stable_adamw_step1(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_grad_sum = stable_adamw_tile1(
+            more_grad_sum = stable_adamw_step1_on_elements(
                 at(grads, start, GRAD_T, 1),
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
                 lanes,
@@ -149,25 +151,25 @@ def stable_adamw_step1(
                 COMPUTE_T,
             )
             grad_sum = grad_sum + more_grad_sum
-    partials += tl.load(shape + PARTIALS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
     tl.store(partials + block, grad_sum)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def stable_adamw_finish1(rows, shapes, scalars, partials, found_inf, tensors):
+@triton.jit(do_not_specialize=["num_tensors"])
+def stable_adamw_finish1(table, shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    row = rows + tl.program_id(0)
+    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
     grad_sum = add_up(partials, blocks)
     lr = tl.load(scalars + 4)
     weight_decay = tl.load(scalars + 5)
-    numel = tl.load(row + NUMEL * tensors).to(tl.float64)
+    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
     # rate = lr / maximum(1, sqrt(mean(g**2 / maximum(v, eps**2))))
     rate = lr / maximum(tl.full((), 1, tl.float64), sqrt(grad_sum / numel))
     # p = p - rate * weight_decay * p
@@ -177,7 +179,7 @@ def stable_adamw_finish1(rows, shapes, scalars, partials, found_inf, tensors):
 
 
 @triton.jit
-def stable_adamw_tile2(
+def stable_adamw_step2_on_elements(
     params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, dtype: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor."""
@@ -210,13 +212,13 @@ def stable_adamw_tile2(
     tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def stable_adamw_step2(
-    rows,
+    table,
     block_tensor,
     scalars,
     found_inf,
-    tensors,
+    num_tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
@@ -228,20 +230,20 @@ def stable_adamw_step2(
 ):
     """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             count = 0
-    params = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
-    exp_avg_sqs = tl.load(row + (STREAMS + 3) * tensors)
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avgs = tl.load(entry + (STREAMS + 2) * num_tensors)
+    exp_avg_sqs = tl.load(entry + (STREAMS + 3) * num_tensors)
     if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs) & 15 == 0):
-        stable_adamw_tile2(
+        stable_adamw_step2_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(exp_avgs, start, EXP_AVG_T, VECTOR),
@@ -254,7 +256,7 @@ def stable_adamw_step2(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            stable_adamw_tile2(
+            stable_adamw_step2_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(exp_avgs, start, EXP_AVG_T, 1),
@@ -269,44 +271,44 @@ def stable_adamw_step2(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    stable_adamw_scalars[(bucket.tensors,)](
-        bucket.rows,
+    stable_adamw_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     stable_adamw_step1[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[1],
         bucket.types[3],
         **bucket.options,
     )
-    stable_adamw_finish1[(bucket.tensors,)](
-        bucket.rows,
+    stable_adamw_finish1[(bucket.num_tensors,)](
+        bucket.table,
         work.shapes,
         work.scalars,
         work.partials,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         **work.number_options,
     )
     stable_adamw_step2[(bucket.blocks,)](
-        bucket.rows,
+        bucket.table,
         bucket.block_tensor,
         work.scalars,
         bucket.found_inf,
-        bucket.tensors,
+        bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],

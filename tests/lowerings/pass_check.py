@@ -73,7 +73,7 @@ class _Schedule:
             if index in finish:
                 yield from self._wrong_reads(number, index, {})
             step = self.steps[index]
-            computed = [n for n in (*step.writes, *step.gives) if not self._in_tiles(n)]
+            computed = [n for n in (*step.writes, *step.numbers_written) if not self._in_tiles(n)]
             self.lasting |= dict.fromkeys(computed, index)
         for name in scheduled.stores:
             known = tile if self._in_tiles(name) else self.lasting
@@ -83,7 +83,7 @@ class _Schedule:
 
     def _wrong_reads(self, number: int, index: int, tile: Mapping[str, int]) -> Iterator[str]:
         step = self.steps[index]
-        for name in (*step.reads, *step.takes):
+        for name in (*step.reads, *step.numbers_read):
             if self._in_tiles(name):
                 found = tile.get(name, self.memory.get(name))
             else:
@@ -96,7 +96,7 @@ class _Schedule:
     def _right_version(self, index: int, name: str) -> int:
         """Return the version that a step reads if the steps run in their order."""
         before = enumerate(self.steps[:index])
-        return max((i for i, s in before if name in (*s.writes, *s.gives)), default=-1)
+        return max((i for i, s in before if name in (*s.writes, *s.numbers_written)), default=-1)
 
     def left_in_memory(self) -> Iterator[str]:
         """Yield a message for each stream whose last version is not stored at the end."""

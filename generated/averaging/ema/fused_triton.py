@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     lerp,
@@ -18,11 +18,11 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(1)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def ema_scalars(rows, hypers, scalars, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 1
+@triton.jit(do_not_specialize=["num_tensors"])
+def ema_scalars(table, hypers, scalars, num_tensors):
+    """Compute one tensor's scalars in float64."""
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
     decay = tl.load(hyper)
 
@@ -32,7 +32,7 @@ def ema_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def ema_tile(averages, params, lanes, mask, scalars):
+def ema_step_on_elements(averages, params, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     average = tl.load(averages + lanes, mask).to(dtype)
@@ -45,12 +45,12 @@ def ema_tile(averages, params, lanes, mask, scalars):
     tl.store(averages + lanes, average.to(averages.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def ema_step(
-    rows,
+    table,
     block_tensor,
     scalars,
-    tensors,
+    num_tensors,
     AVERAGE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -59,14 +59,14 @@ def ema_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    averages = tl.load(row + STREAMS * tensors)
-    params = tl.load(row + (STREAMS + 1) * tensors)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    averages = tl.load(entry + STREAMS * num_tensors)
+    params = tl.load(entry + (STREAMS + 1) * num_tensors)
     if (count == BLOCK) & ((averages | params) & 15 == 0):
-        ema_tile(
+        ema_step_on_elements(
             at(averages, start, AVERAGE_T, VECTOR),
             at(params, start, PARAM_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -76,7 +76,7 @@ def ema_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            ema_tile(
+            ema_step_on_elements(
                 at(averages, start, AVERAGE_T, 1),
                 at(params, start, PARAM_T, 1),
                 lanes,
@@ -88,14 +88,19 @@ def ema_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    ema_scalars[(bucket.tensors,)](
-        bucket.rows,
+    ema_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     ema_step[(bucket.blocks,)](
-        bucket.rows, bucket.block_tensor, scalars, bucket.tensors, *bucket.types, **bucket.options
+        bucket.table,
+        bucket.block_tensor,
+        scalars,
+        bucket.num_tensors,
+        *bucket.types,
+        **bucket.options,
     )

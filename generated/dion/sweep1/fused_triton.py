@@ -18,14 +18,14 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(0)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def sweep1_scalars(rows, hypers, scalars, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep1_scalars(table, hypers, scalars, num_tensors):
+    """Store the hyperparameters of one tensor's group as its scalars, in float64."""
     scalars += tl.program_id(0) * SCALARS
 
 
 @triton.jit
-def sweep1_tile(momentums, grads, lanes, mask, scalars):
+def sweep1_step_on_elements(momentums, grads, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     momentum = tl.load(momentums + lanes, mask).to(dtype)
@@ -37,12 +37,12 @@ def sweep1_tile(momentums, grads, lanes, mask, scalars):
     tl.store(momentums + lanes, momentum.to(momentums.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def sweep1_step(
-    rows,
+    table,
     block_tensor,
     scalars,
-    tensors,
+    num_tensors,
     MOMENTUM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -51,14 +51,14 @@ def sweep1_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    momentums = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    momentums = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     if (count == BLOCK) & ((momentums | grads) & 15 == 0):
-        sweep1_tile(
+        sweep1_step_on_elements(
             at(momentums, start, MOMENTUM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -68,7 +68,7 @@ def sweep1_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep1_tile(
+            sweep1_step_on_elements(
                 at(momentums, start, MOMENTUM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 lanes,
@@ -80,14 +80,19 @@ def sweep1_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep1_scalars[(bucket.tensors,)](
-        bucket.rows,
+    sweep1_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     sweep1_step[(bucket.blocks,)](
-        bucket.rows, bucket.block_tensor, scalars, bucket.tensors, *bucket.types, **bucket.options
+        bucket.table,
+        bucket.block_tensor,
+        scalars,
+        bucket.num_tensors,
+        *bucket.types,
+        **bucket.options,
     )

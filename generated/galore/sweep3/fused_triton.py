@@ -10,8 +10,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -21,11 +21,11 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(4)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def sweep3_scalars(rows, hypers, scalars, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 4
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep3_scalars(table, hypers, scalars, num_tensors):
+    """Store the hyperparameters of one tensor's group as its scalars, in float64."""
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 4
     scalars += tl.program_id(0) * SCALARS
     beta1 = tl.load(hyper)
     beta2 = tl.load(hyper + 1)
@@ -39,7 +39,7 @@ def sweep3_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep3_tile(
+def sweep3_step_on_elements(
     exp_avg_wides, grad_products, exp_avg_sq_wides, exp_avg_wide_quotients, lanes, mask, scalars
 ):
     """Update the elements `lanes` of one tensor in place."""
@@ -70,12 +70,12 @@ def sweep3_tile(
     )
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def sweep3_step(
-    rows,
+    table,
     block_tensor,
     scalars,
-    tensors,
+    num_tensors,
     EXP_AVG_WIDE_T: tl.constexpr,
     GRAD_PRODUCT_T: tl.constexpr,
     EXP_AVG_SQ_WIDE_T: tl.constexpr,
@@ -86,18 +86,18 @@ def sweep3_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    exp_avg_wides = tl.load(row + STREAMS * tensors)
-    grad_products = tl.load(row + (STREAMS + 1) * tensors)
-    exp_avg_sq_wides = tl.load(row + (STREAMS + 2) * tensors)
-    exp_avg_wide_quotients = tl.load(row + (STREAMS + 3) * tensors)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    exp_avg_wides = tl.load(entry + STREAMS * num_tensors)
+    grad_products = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avg_sq_wides = tl.load(entry + (STREAMS + 2) * num_tensors)
+    exp_avg_wide_quotients = tl.load(entry + (STREAMS + 3) * num_tensors)
     if (count == BLOCK) & (
         (exp_avg_wides | grad_products | exp_avg_sq_wides | exp_avg_wide_quotients) & 15 == 0
     ):
-        sweep3_tile(
+        sweep3_step_on_elements(
             at(exp_avg_wides, start, EXP_AVG_WIDE_T, VECTOR),
             at(grad_products, start, GRAD_PRODUCT_T, VECTOR),
             at(exp_avg_sq_wides, start, EXP_AVG_SQ_WIDE_T, VECTOR),
@@ -109,7 +109,7 @@ def sweep3_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep3_tile(
+            sweep3_step_on_elements(
                 at(exp_avg_wides, start, EXP_AVG_WIDE_T, 1),
                 at(grad_products, start, GRAD_PRODUCT_T, 1),
                 at(exp_avg_sq_wides, start, EXP_AVG_SQ_WIDE_T, 1),
@@ -123,14 +123,19 @@ def sweep3_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep3_scalars[(bucket.tensors,)](
-        bucket.rows,
+    sweep3_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     sweep3_step[(bucket.blocks,)](
-        bucket.rows, bucket.block_tensor, scalars, bucket.tensors, *bucket.types, **bucket.options
+        bucket.table,
+        bucket.block_tensor,
+        scalars,
+        bucket.num_tensors,
+        *bucket.types,
+        **bucket.options,
     )

@@ -10,8 +10,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     lerp,
@@ -20,11 +20,11 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(2)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def sweep5_scalars(rows, hypers, scalars, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 2
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep5_scalars(table, hypers, scalars, num_tensors):
+    """Store the hyperparameters of one tensor's group as its scalars, in float64."""
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 2
     scalars += tl.program_id(0) * SCALARS
     inverse_cols = tl.load(hyper)
     one_minus_decay = tl.load(hyper + 1)
@@ -34,7 +34,7 @@ def sweep5_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep5_tile(gram_lefts, y_row_grams, lanes, mask, scalars):
+def sweep5_step_on_elements(gram_lefts, y_row_grams, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     gram_left = tl.load(gram_lefts + lanes, mask).to(dtype)
@@ -48,12 +48,12 @@ def sweep5_tile(gram_lefts, y_row_grams, lanes, mask, scalars):
     tl.store(gram_lefts + lanes, gram_left.to(gram_lefts.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def sweep5_step(
-    rows,
+    table,
     block_tensor,
     scalars,
-    tensors,
+    num_tensors,
     GRAM_LEFT_T: tl.constexpr,
     Y_ROW_GRAM_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -62,14 +62,14 @@ def sweep5_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    gram_lefts = tl.load(row + STREAMS * tensors)
-    y_row_grams = tl.load(row + (STREAMS + 1) * tensors)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    gram_lefts = tl.load(entry + STREAMS * num_tensors)
+    y_row_grams = tl.load(entry + (STREAMS + 1) * num_tensors)
     if (count == BLOCK) & ((gram_lefts | y_row_grams) & 15 == 0):
-        sweep5_tile(
+        sweep5_step_on_elements(
             at(gram_lefts, start, GRAM_LEFT_T, VECTOR),
             at(y_row_grams, start, Y_ROW_GRAM_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -79,7 +79,7 @@ def sweep5_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep5_tile(
+            sweep5_step_on_elements(
                 at(gram_lefts, start, GRAM_LEFT_T, 1),
                 at(y_row_grams, start, Y_ROW_GRAM_T, 1),
                 lanes,
@@ -91,14 +91,19 @@ def sweep5_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep5_scalars[(bucket.tensors,)](
-        bucket.rows,
+    sweep5_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     sweep5_step[(bucket.blocks,)](
-        bucket.rows, bucket.block_tensor, scalars, bucket.tensors, *bucket.types, **bucket.options
+        bucket.table,
+        bucket.block_tensor,
+        scalars,
+        bucket.num_tensors,
+        *bucket.types,
+        **bucket.options,
     )

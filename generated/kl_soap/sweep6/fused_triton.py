@@ -10,8 +10,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     lerp,
@@ -20,11 +20,11 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(2)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def sweep6_scalars(rows, hypers, scalars, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 2
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep6_scalars(table, hypers, scalars, num_tensors):
+    """Store the hyperparameters of one tensor's group as its scalars, in float64."""
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 2
     scalars += tl.program_id(0) * SCALARS
     inverse_rows = tl.load(hyper)
     one_minus_decay = tl.load(hyper + 1)
@@ -34,7 +34,7 @@ def sweep6_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep6_tile(gram_rights, z_col_grams, lanes, mask, scalars):
+def sweep6_step_on_elements(gram_rights, z_col_grams, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     gram_right = tl.load(gram_rights + lanes, mask).to(dtype)
@@ -48,12 +48,12 @@ def sweep6_tile(gram_rights, z_col_grams, lanes, mask, scalars):
     tl.store(gram_rights + lanes, gram_right.to(gram_rights.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def sweep6_step(
-    rows,
+    table,
     block_tensor,
     scalars,
-    tensors,
+    num_tensors,
     GRAM_RIGHT_T: tl.constexpr,
     Z_COL_GRAM_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -62,14 +62,14 @@ def sweep6_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    gram_rights = tl.load(row + STREAMS * tensors)
-    z_col_grams = tl.load(row + (STREAMS + 1) * tensors)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    gram_rights = tl.load(entry + STREAMS * num_tensors)
+    z_col_grams = tl.load(entry + (STREAMS + 1) * num_tensors)
     if (count == BLOCK) & ((gram_rights | z_col_grams) & 15 == 0):
-        sweep6_tile(
+        sweep6_step_on_elements(
             at(gram_rights, start, GRAM_RIGHT_T, VECTOR),
             at(z_col_grams, start, Z_COL_GRAM_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -79,7 +79,7 @@ def sweep6_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep6_tile(
+            sweep6_step_on_elements(
                 at(gram_rights, start, GRAM_RIGHT_T, 1),
                 at(z_col_grams, start, Z_COL_GRAM_T, 1),
                 lanes,
@@ -91,14 +91,19 @@ def sweep6_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep6_scalars[(bucket.tensors,)](
-        bucket.rows,
+    sweep6_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     sweep6_step[(bucket.blocks,)](
-        bucket.rows, bucket.block_tensor, scalars, bucket.tensors, *bucket.types, **bucket.options
+        bucket.table,
+        bucket.block_tensor,
+        scalars,
+        bucket.num_tensors,
+        *bucket.types,
+        **bucket.options,
     )

@@ -23,7 +23,7 @@ def update(
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     for chunk in chunks(params, x_befores, xs, x_product6s):
         params, x_befores, xs, x_product6s = chunk
-        # x = polar(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
+        # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
         updates = torch._foreach_mul(x_befores, 2.3465413258596377)
         torch._foreach_add_(updates, x_product6s)
         torch._foreach_copy_(xs, updates)

@@ -48,7 +48,7 @@ struct Rule {
             C x = load(xs + i, ahead);
             C x_product6 = load(x_product6s + i, ahead);
 
-            // x = polar(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
+            // x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
             x = C(2.3465413258596377) * x_before + x_product6;
             // p = p - lr * weight_decay * p
             param = decay * param;

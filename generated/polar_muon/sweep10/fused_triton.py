@@ -10,8 +10,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
 )
@@ -19,11 +19,11 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(2)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def sweep10_scalars(rows, hypers, scalars, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 2
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep10_scalars(table, hypers, scalars, num_tensors):
+    """Store the hyperparameters of one tensor's group as its scalars, in float64."""
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 2
     scalars += tl.program_id(0) * SCALARS
     decay = tl.load(hyper)
     step_size = tl.load(hyper + 1)
@@ -33,7 +33,7 @@ def sweep10_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep10_tile(params, x_befores, xs, x_product6s, lanes, mask, scalars):
+def sweep10_step_on_elements(params, x_befores, xs, x_product6s, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     param = tl.load(params + lanes, mask).to(dtype)
@@ -43,7 +43,7 @@ def sweep10_tile(params, x_befores, xs, x_product6s, lanes, mask, scalars):
     decay = tl.load(scalars)
     step_size = tl.load(scalars + 1)
 
-    # x = polar(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
+    # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
     x = 2.3465413258596377 * x_before + x_product6
     # p = p - lr * weight_decay * p
     param = decay * param
@@ -54,12 +54,12 @@ def sweep10_tile(params, x_befores, xs, x_product6s, lanes, mask, scalars):
     tl.store(xs + lanes, x.to(xs.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def sweep10_step(
-    rows,
+    table,
     block_tensor,
     scalars,
-    tensors,
+    num_tensors,
     PARAM_T: tl.constexpr,
     X_BEFORE_T: tl.constexpr,
     X_T: tl.constexpr,
@@ -70,16 +70,16 @@ def sweep10_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    params = tl.load(row + STREAMS * tensors)
-    x_befores = tl.load(row + (STREAMS + 1) * tensors)
-    xs = tl.load(row + (STREAMS + 2) * tensors)
-    x_product6s = tl.load(row + (STREAMS + 3) * tensors)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    params = tl.load(entry + STREAMS * num_tensors)
+    x_befores = tl.load(entry + (STREAMS + 1) * num_tensors)
+    xs = tl.load(entry + (STREAMS + 2) * num_tensors)
+    x_product6s = tl.load(entry + (STREAMS + 3) * num_tensors)
     if (count == BLOCK) & ((params | x_befores | xs | x_product6s) & 15 == 0):
-        sweep10_tile(
+        sweep10_step_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(x_befores, start, X_BEFORE_T, VECTOR),
             at(xs, start, X_T, VECTOR),
@@ -91,7 +91,7 @@ def sweep10_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep10_tile(
+            sweep10_step_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(x_befores, start, X_BEFORE_T, 1),
                 at(xs, start, X_T, 1),
@@ -105,14 +105,19 @@ def sweep10_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep10_scalars[(bucket.tensors,)](
-        bucket.rows,
+    sweep10_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     sweep10_step[(bucket.blocks,)](
-        bucket.rows, bucket.block_tensor, scalars, bucket.tensors, *bucket.types, **bucket.options
+        bucket.table,
+        bucket.block_tensor,
+        scalars,
+        bucket.num_tensors,
+        *bucket.types,
+        **bucket.options,
     )

@@ -18,5 +18,5 @@ def update(
     for chunk in chunks(gram_sums, grams):
         gram_sums, grams = chunk
         # x = x / (1.02 * norm(x) + 1e-6)
-        # x = polar(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
+        # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
         torch._foreach_add_(gram_sums, grams, alpha=-22.48329292557795)

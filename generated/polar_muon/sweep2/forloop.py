@@ -16,5 +16,5 @@ def update(
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     for gram_sum, gram in slices(gram_sums, grams):
         # x = x / (1.02 * norm(x) + 1e-6)
-        # x = polar(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
+        # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
         gram_sum.add_(gram, alpha=-22.48329292557795)

@@ -43,7 +43,7 @@ struct Rule {
             C gram = load(grams + i, ahead);
 
             // x = x / (1.02 * norm(x) + 1e-6)
-            // x = polar(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
+            // x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
             gram_sum = -C(22.48329292557795) * gram + gram_sum;
 
             store(gram_sums + i, gram_sum);

@@ -19,32 +19,32 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(0)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def sweep2_scalars(rows, hypers, scalars, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep2_scalars(table, hypers, scalars, num_tensors):
+    """Store the hyperparameters of one tensor's group as its scalars, in float64."""
     scalars += tl.program_id(0) * SCALARS
 
 
 @triton.jit
-def sweep2_tile(gram_sums, grams, lanes, mask, scalars):
+def sweep2_step_on_elements(gram_sums, grams, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     gram_sum = tl.load(gram_sums + lanes, mask).to(dtype)
     gram = tl.load(grams + lanes, mask).to(dtype)
 
     # x = x / (1.02 * norm(x) + 1e-6)
-    # x = polar(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
+    # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
     gram_sum = neg(22.48329292557795 * gram) + gram_sum
 
     tl.store(gram_sums + lanes, gram_sum.to(gram_sums.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def sweep2_step(
-    rows,
+    table,
     block_tensor,
     scalars,
-    tensors,
+    num_tensors,
     GRAM_SUM_T: tl.constexpr,
     GRAM_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -53,14 +53,14 @@ def sweep2_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    gram_sums = tl.load(row + STREAMS * tensors)
-    grams = tl.load(row + (STREAMS + 1) * tensors)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    gram_sums = tl.load(entry + STREAMS * num_tensors)
+    grams = tl.load(entry + (STREAMS + 1) * num_tensors)
     if (count == BLOCK) & ((gram_sums | grams) & 15 == 0):
-        sweep2_tile(
+        sweep2_step_on_elements(
             at(gram_sums, start, GRAM_SUM_T, VECTOR),
             at(grams, start, GRAM_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -70,7 +70,7 @@ def sweep2_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep2_tile(
+            sweep2_step_on_elements(
                 at(gram_sums, start, GRAM_SUM_T, 1),
                 at(grams, start, GRAM_T, 1),
                 lanes,
@@ -82,14 +82,19 @@ def sweep2_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep2_scalars[(bucket.tensors,)](
-        bucket.rows,
+    sweep2_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     sweep2_step[(bucket.blocks,)](
-        bucket.rows, bucket.block_tensor, scalars, bucket.tensors, *bucket.types, **bucket.options
+        bucket.table,
+        bucket.block_tensor,
+        scalars,
+        bucket.num_tensors,
+        *bucket.types,
+        **bucket.options,
     )

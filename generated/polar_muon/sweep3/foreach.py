@@ -17,5 +17,5 @@ def update(
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     for chunk in chunks(gram2_sums, gram2s):
         gram2_sums, gram2s = chunk
-        # x = polar(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
+        # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
         torch._foreach_add_(gram2_sums, gram2s, alpha=-2.808917465908714)

@@ -42,7 +42,7 @@ struct Rule {
             C gram2_sum = load(gram2_sums + i, ahead);
             C gram2 = load(gram2s + i, ahead);
 
-            // x = polar(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
+            // x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
             gram2_sum = -C(2.808917465908714) * gram2 + gram2_sum;
 
             store(gram2_sums + i, gram2_sum);

@@ -19,31 +19,31 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(0)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def sweep3_scalars(rows, hypers, scalars, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep3_scalars(table, hypers, scalars, num_tensors):
+    """Store the hyperparameters of one tensor's group as its scalars, in float64."""
     scalars += tl.program_id(0) * SCALARS
 
 
 @triton.jit
-def sweep3_tile(gram2_sums, gram2s, lanes, mask, scalars):
+def sweep3_step_on_elements(gram2_sums, gram2s, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     gram2_sum = tl.load(gram2_sums + lanes, mask).to(dtype)
     gram2 = tl.load(gram2s + lanes, mask).to(dtype)
 
-    # x = polar(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
+    # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
     gram2_sum = neg(2.808917465908714 * gram2) + gram2_sum
 
     tl.store(gram2_sums + lanes, gram2_sum.to(gram2_sums.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def sweep3_step(
-    rows,
+    table,
     block_tensor,
     scalars,
-    tensors,
+    num_tensors,
     GRAM2_SUM_T: tl.constexpr,
     GRAM2_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -52,14 +52,14 @@ def sweep3_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    gram2_sums = tl.load(row + STREAMS * tensors)
-    gram2s = tl.load(row + (STREAMS + 1) * tensors)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    gram2_sums = tl.load(entry + STREAMS * num_tensors)
+    gram2s = tl.load(entry + (STREAMS + 1) * num_tensors)
     if (count == BLOCK) & ((gram2_sums | gram2s) & 15 == 0):
-        sweep3_tile(
+        sweep3_step_on_elements(
             at(gram2_sums, start, GRAM2_SUM_T, VECTOR),
             at(gram2s, start, GRAM2_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -69,7 +69,7 @@ def sweep3_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep3_tile(
+            sweep3_step_on_elements(
                 at(gram2_sums, start, GRAM2_SUM_T, 1),
                 at(gram2s, start, GRAM2_T, 1),
                 lanes,
@@ -81,14 +81,19 @@ def sweep3_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep3_scalars[(bucket.tensors,)](
-        bucket.rows,
+    sweep3_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     sweep3_step[(bucket.blocks,)](
-        bucket.rows, bucket.block_tensor, scalars, bucket.tensors, *bucket.types, **bucket.options
+        bucket.table,
+        bucket.block_tensor,
+        scalars,
+        bucket.num_tensors,
+        *bucket.types,
+        **bucket.options,
     )

@@ -18,7 +18,7 @@ def update(
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     for chunk in chunks(xs, x_befores, x_product3s):
         xs, x_befores, x_product3s = chunk
-        # x = polar(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
+        # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
         updates = torch._foreach_mul(x_befores, 4.042929935166739)
         torch._foreach_add_(updates, x_product3s)
         torch._foreach_copy_(xs, updates)

@@ -52,7 +52,7 @@ struct Rule {
                 C x_before = load(x_befores + i, ahead);
                 C x_product3 = load(x_product3s + i, ahead);
 
-                // x = polar(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
+                // x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
                 x = C(4.042929935166739) * x_before + x_product3;
 
                 store(xs + i, x);

@@ -17,5 +17,5 @@ def update(
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     for chunk in chunks(gram3_sums, gram3s):
         gram3_sums, gram3s = chunk
-        # x = polar(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
+        # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
         torch._foreach_add_(gram3_sums, gram3s, alpha=-2.772484153217685)

@@ -15,5 +15,5 @@ def update(
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     for gram3_sum, gram3 in slices(gram3_sums, gram3s):
-        # x = polar(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
+        # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
         gram3_sum.add_(gram3, alpha=-2.772484153217685)

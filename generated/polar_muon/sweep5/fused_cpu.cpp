@@ -42,7 +42,7 @@ struct Rule {
             C gram3_sum = load(gram3_sums + i, ahead);
             C gram3 = load(gram3s + i, ahead);
 
-            // x = polar(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
+            // x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
             gram3_sum = -C(2.772484153217685) * gram3 + gram3_sum;
 
             store(gram3_sums + i, gram3_sum);

@@ -18,7 +18,7 @@ def update(
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     for chunk in chunks(xs, x_befores, x_product4s):
         xs, x_befores, x_product4s = chunk
-        # x = polar(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
+        # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
         updates = torch._foreach_mul(x_befores, 3.8916678022926607)
         torch._foreach_add_(updates, x_product4s)
         torch._foreach_copy_(xs, updates)

@@ -52,7 +52,7 @@ struct Rule {
                 C x_before = load(x_befores + i, ahead);
                 C x_product4 = load(x_product4s + i, ahead);
 
-                // x = polar(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
+                // x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
                 x = C(3.8916678022926607) * x_before + x_product4;
 
                 store(xs + i, x);

@@ -17,5 +17,5 @@ def update(
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     for chunk in chunks(gram4_sums, gram4s):
         gram4_sums, gram4s = chunk
-        # x = polar(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
+        # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
         torch._foreach_add_(gram4_sums, gram4s, alpha=-2.3681294933425376)

@@ -42,7 +42,7 @@ struct Rule {
             C gram4_sum = load(gram4_sums + i, ahead);
             C gram4 = load(gram4s + i, ahead);
 
-            // x = polar(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
+            // x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
             gram4_sum = -C(2.3681294933425376) * gram4 + gram4_sum;
 
             store(gram4_sums + i, gram4_sum);

@@ -19,31 +19,31 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(0)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def sweep7_scalars(rows, hypers, scalars, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep7_scalars(table, hypers, scalars, num_tensors):
+    """Store the hyperparameters of one tensor's group as its scalars, in float64."""
     scalars += tl.program_id(0) * SCALARS
 
 
 @triton.jit
-def sweep7_tile(gram4_sums, gram4s, lanes, mask, scalars):
+def sweep7_step_on_elements(gram4_sums, gram4s, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     gram4_sum = tl.load(gram4_sums + lanes, mask).to(dtype)
     gram4 = tl.load(gram4s + lanes, mask).to(dtype)
 
-    # x = polar(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
+    # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
     gram4_sum = neg(2.3681294933425376 * gram4) + gram4_sum
 
     tl.store(gram4_sums + lanes, gram4_sum.to(gram4_sums.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def sweep7_step(
-    rows,
+    table,
     block_tensor,
     scalars,
-    tensors,
+    num_tensors,
     GRAM4_SUM_T: tl.constexpr,
     GRAM4_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -52,14 +52,14 @@ def sweep7_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    gram4_sums = tl.load(row + STREAMS * tensors)
-    gram4s = tl.load(row + (STREAMS + 1) * tensors)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    gram4_sums = tl.load(entry + STREAMS * num_tensors)
+    gram4s = tl.load(entry + (STREAMS + 1) * num_tensors)
     if (count == BLOCK) & ((gram4_sums | gram4s) & 15 == 0):
-        sweep7_tile(
+        sweep7_step_on_elements(
             at(gram4_sums, start, GRAM4_SUM_T, VECTOR),
             at(gram4s, start, GRAM4_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -69,7 +69,7 @@ def sweep7_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep7_tile(
+            sweep7_step_on_elements(
                 at(gram4_sums, start, GRAM4_SUM_T, 1),
                 at(gram4s, start, GRAM4_T, 1),
                 lanes,
@@ -81,14 +81,19 @@ def sweep7_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep7_scalars[(bucket.tensors,)](
-        bucket.rows,
+    sweep7_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     sweep7_step[(bucket.blocks,)](
-        bucket.rows, bucket.block_tensor, scalars, bucket.tensors, *bucket.types, **bucket.options
+        bucket.table,
+        bucket.block_tensor,
+        scalars,
+        bucket.num_tensors,
+        *bucket.types,
+        **bucket.options,
     )

@@ -18,7 +18,7 @@ def update(
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     for chunk in chunks(xs, x_befores, x_product5s):
         xs, x_befores, x_product5s = chunk
-        # x = polar(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
+        # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
         updates = torch._foreach_mul(x_befores, 3.285753657755655)
         torch._foreach_add_(updates, x_product5s)
         torch._foreach_copy_(xs, updates)

@@ -16,6 +16,6 @@ def update(
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     for x, x_before, x_product5 in slices(xs, x_befores, x_product5s):
-        # x = polar(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
+        # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
         update = x_before.mul(3.285753657755655).add_(x_product5)
         x.copy_(update)

@@ -52,7 +52,7 @@ struct Rule {
                 C x_before = load(x_befores + i, ahead);
                 C x_product5 = load(x_product5s + i, ahead);
 
-                // x = polar(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
+                // x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
                 x = C(3.285753657755655) * x_before + x_product5;
 
                 store(xs + i, x);

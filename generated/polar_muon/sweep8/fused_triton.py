@@ -18,32 +18,32 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(0)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def sweep8_scalars(rows, hypers, scalars, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep8_scalars(table, hypers, scalars, num_tensors):
+    """Store the hyperparameters of one tensor's group as its scalars, in float64."""
     scalars += tl.program_id(0) * SCALARS
 
 
 @triton.jit
-def sweep8_tile(xs, x_befores, x_product5s, lanes, mask, scalars):
+def sweep8_step_on_elements(xs, x_befores, x_product5s, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     x = tl.load(xs + lanes, mask).to(dtype)
     x_before = tl.load(x_befores + lanes, mask).to(dtype)
     x_product5 = tl.load(x_product5s + lanes, mask).to(dtype)
 
-    # x = polar(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
+    # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
     x = 3.285753657755655 * x_before + x_product5
 
     tl.store(xs + lanes, x.to(xs.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def sweep8_step(
-    rows,
+    table,
     block_tensor,
     scalars,
-    tensors,
+    num_tensors,
     X_T: tl.constexpr,
     X_BEFORE_T: tl.constexpr,
     X_PRODUCT5_T: tl.constexpr,
@@ -53,15 +53,15 @@ def sweep8_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    xs = tl.load(row + STREAMS * tensors)
-    x_befores = tl.load(row + (STREAMS + 1) * tensors)
-    x_product5s = tl.load(row + (STREAMS + 2) * tensors)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    xs = tl.load(entry + STREAMS * num_tensors)
+    x_befores = tl.load(entry + (STREAMS + 1) * num_tensors)
+    x_product5s = tl.load(entry + (STREAMS + 2) * num_tensors)
     if (count == BLOCK) & ((xs | x_befores | x_product5s) & 15 == 0):
-        sweep8_tile(
+        sweep8_step_on_elements(
             at(xs, start, X_T, VECTOR),
             at(x_befores, start, X_BEFORE_T, VECTOR),
             at(x_product5s, start, X_PRODUCT5_T, VECTOR),
@@ -72,7 +72,7 @@ def sweep8_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep8_tile(
+            sweep8_step_on_elements(
                 at(xs, start, X_T, 1),
                 at(x_befores, start, X_BEFORE_T, 1),
                 at(x_product5s, start, X_PRODUCT5_T, 1),
@@ -85,14 +85,19 @@ def sweep8_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep8_scalars[(bucket.tensors,)](
-        bucket.rows,
+    sweep8_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     sweep8_step[(bucket.blocks,)](
-        bucket.rows, bucket.block_tensor, scalars, bucket.tensors, *bucket.types, **bucket.options
+        bucket.table,
+        bucket.block_tensor,
+        scalars,
+        bucket.num_tensors,
+        *bucket.types,
+        **bucket.options,
     )

@@ -17,5 +17,5 @@ def update(
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     for chunk in chunks(gram5_sums, gram5s):
         gram5_sums, gram5s = chunk
-        # x = polar(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
+        # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
         torch._foreach_add_(gram5_sums, gram5s, alpha=-1.7097828382687081)

@@ -42,7 +42,7 @@ struct Rule {
             C gram5_sum = load(gram5_sums + i, ahead);
             C gram5 = load(gram5s + i, ahead);
 
-            // x = polar(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
+            // x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
             gram5_sum = -C(1.7097828382687081) * gram5 + gram5_sum;
 
             store(gram5_sums + i, gram5_sum);

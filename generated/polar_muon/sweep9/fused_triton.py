@@ -19,31 +19,31 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(0)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def sweep9_scalars(rows, hypers, scalars, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep9_scalars(table, hypers, scalars, num_tensors):
+    """Store the hyperparameters of one tensor's group as its scalars, in float64."""
     scalars += tl.program_id(0) * SCALARS
 
 
 @triton.jit
-def sweep9_tile(gram5_sums, gram5s, lanes, mask, scalars):
+def sweep9_step_on_elements(gram5_sums, gram5s, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     gram5_sum = tl.load(gram5_sums + lanes, mask).to(dtype)
     gram5 = tl.load(gram5s + lanes, mask).to(dtype)
 
-    # x = polar(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
+    # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
     gram5_sum = neg(1.7097828382687081 * gram5) + gram5_sum
 
     tl.store(gram5_sums + lanes, gram5_sum.to(gram5_sums.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def sweep9_step(
-    rows,
+    table,
     block_tensor,
     scalars,
-    tensors,
+    num_tensors,
     GRAM5_SUM_T: tl.constexpr,
     GRAM5_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -52,14 +52,14 @@ def sweep9_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    gram5_sums = tl.load(row + STREAMS * tensors)
-    gram5s = tl.load(row + (STREAMS + 1) * tensors)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    gram5_sums = tl.load(entry + STREAMS * num_tensors)
+    gram5s = tl.load(entry + (STREAMS + 1) * num_tensors)
     if (count == BLOCK) & ((gram5_sums | gram5s) & 15 == 0):
-        sweep9_tile(
+        sweep9_step_on_elements(
             at(gram5_sums, start, GRAM5_SUM_T, VECTOR),
             at(gram5s, start, GRAM5_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -69,7 +69,7 @@ def sweep9_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep9_tile(
+            sweep9_step_on_elements(
                 at(gram5_sums, start, GRAM5_SUM_T, 1),
                 at(gram5s, start, GRAM5_T, 1),
                 lanes,
@@ -81,14 +81,19 @@ def sweep9_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep9_scalars[(bucket.tensors,)](
-        bucket.rows,
+    sweep9_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     sweep9_step[(bucket.blocks,)](
-        bucket.rows, bucket.block_tensor, scalars, bucket.tensors, *bucket.types, **bucket.options
+        bucket.table,
+        bucket.block_tensor,
+        scalars,
+        bucket.num_tensors,
+        *bucket.types,
+        **bucket.options,
     )

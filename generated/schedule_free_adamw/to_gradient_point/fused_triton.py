@@ -8,8 +8,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     lerp,
@@ -18,11 +18,11 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(1)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def to_gradient_point_scalars(rows, hypers, scalars, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 2
+@triton.jit(do_not_specialize=["num_tensors"])
+def to_gradient_point_scalars(table, hypers, scalars, num_tensors):
+    """Compute one tensor's scalars in float64."""
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 2
     scalars += tl.program_id(0) * SCALARS
 
     lerp_weight = 1 - tl.load(hyper)
@@ -31,7 +31,7 @@ def to_gradient_point_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def to_gradient_point_tile(ps, zs, lanes, mask, scalars):
+def to_gradient_point_step_on_elements(ps, zs, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     p = tl.load(ps + lanes, mask).to(dtype)
@@ -44,12 +44,12 @@ def to_gradient_point_tile(ps, zs, lanes, mask, scalars):
     tl.store(ps + lanes, p.to(ps.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def to_gradient_point_step(
-    rows,
+    table,
     block_tensor,
     scalars,
-    tensors,
+    num_tensors,
     P_T: tl.constexpr,
     Z_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -58,14 +58,14 @@ def to_gradient_point_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    ps = tl.load(row + STREAMS * tensors)
-    zs = tl.load(row + (STREAMS + 1) * tensors)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    ps = tl.load(entry + STREAMS * num_tensors)
+    zs = tl.load(entry + (STREAMS + 1) * num_tensors)
     if (count == BLOCK) & ((ps | zs) & 15 == 0):
-        to_gradient_point_tile(
+        to_gradient_point_step_on_elements(
             at(ps, start, P_T, VECTOR),
             at(zs, start, Z_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -75,7 +75,7 @@ def to_gradient_point_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            to_gradient_point_tile(
+            to_gradient_point_step_on_elements(
                 at(ps, start, P_T, 1), at(zs, start, Z_T, 1), lanes, lanes < count, scalars
             )
 
@@ -83,14 +83,19 @@ def to_gradient_point_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    to_gradient_point_scalars[(bucket.tensors,)](
-        bucket.rows,
+    to_gradient_point_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     to_gradient_point_step[(bucket.blocks,)](
-        bucket.rows, bucket.block_tensor, scalars, bucket.tensors, *bucket.types, **bucket.options
+        bucket.table,
+        bucket.block_tensor,
+        scalars,
+        bucket.num_tensors,
+        *bucket.types,
+        **bucket.options,
     )

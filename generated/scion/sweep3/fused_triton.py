@@ -10,8 +10,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
 )
@@ -19,11 +19,11 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(1)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def sweep3_scalars(rows, hypers, scalars, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 1
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep3_scalars(table, hypers, scalars, num_tensors):
+    """Store the hyperparameters of one tensor's group as its scalars, in float64."""
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
     step_size = tl.load(hyper)
 
@@ -31,7 +31,7 @@ def sweep3_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep3_tile(params, us, lanes, mask, scalars):
+def sweep3_step_on_elements(params, us, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     param = tl.load(params + lanes, mask).to(dtype)
@@ -44,12 +44,12 @@ def sweep3_tile(params, us, lanes, mask, scalars):
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def sweep3_step(
-    rows,
+    table,
     block_tensor,
     scalars,
-    tensors,
+    num_tensors,
     PARAM_T: tl.constexpr,
     U_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -58,14 +58,14 @@ def sweep3_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    params = tl.load(row + STREAMS * tensors)
-    us = tl.load(row + (STREAMS + 1) * tensors)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    params = tl.load(entry + STREAMS * num_tensors)
+    us = tl.load(entry + (STREAMS + 1) * num_tensors)
     if (count == BLOCK) & ((params | us) & 15 == 0):
-        sweep3_tile(
+        sweep3_step_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(us, start, U_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -75,7 +75,7 @@ def sweep3_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep3_tile(
+            sweep3_step_on_elements(
                 at(params, start, PARAM_T, 1), at(us, start, U_T, 1), lanes, lanes < count, scalars
             )
 
@@ -83,14 +83,19 @@ def sweep3_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep3_scalars[(bucket.tensors,)](
-        bucket.rows,
+    sweep3_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     sweep3_step[(bucket.blocks,)](
-        bucket.rows, bucket.block_tensor, scalars, bucket.tensors, *bucket.types, **bucket.options
+        bucket.table,
+        bucket.block_tensor,
+        scalars,
+        bucket.num_tensors,
+        *bucket.types,
+        **bucket.options,
     )

@@ -10,8 +10,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     lerp,
@@ -20,11 +20,11 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(1)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def sweep4_scalars(rows, hypers, scalars, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 1
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep4_scalars(table, hypers, scalars, num_tensors):
+    """Store the hyperparameters of one tensor's group as its scalars, in float64."""
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
     momentum = tl.load(hyper)
 
@@ -32,7 +32,9 @@ def sweep4_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep4_tile(momentum_buffers, grads, momentum_buffer_products, lanes, mask, scalars):
+def sweep4_step_on_elements(
+    momentum_buffers, grads, momentum_buffer_products, lanes, mask, scalars
+):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
@@ -53,12 +55,12 @@ def sweep4_tile(momentum_buffers, grads, momentum_buffer_products, lanes, mask, 
     )
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def sweep4_step(
-    rows,
+    table,
     block_tensor,
     scalars,
-    tensors,
+    num_tensors,
     MOMENTUM_BUFFER_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     MOMENTUM_BUFFER_PRODUCT_T: tl.constexpr,
@@ -68,15 +70,15 @@ def sweep4_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    momentum_buffers = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    momentum_buffer_products = tl.load(row + (STREAMS + 2) * tensors)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    momentum_buffers = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    momentum_buffer_products = tl.load(entry + (STREAMS + 2) * num_tensors)
     if (count == BLOCK) & ((momentum_buffers | grads | momentum_buffer_products) & 15 == 0):
-        sweep4_tile(
+        sweep4_step_on_elements(
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(momentum_buffer_products, start, MOMENTUM_BUFFER_PRODUCT_T, VECTOR),
@@ -87,7 +89,7 @@ def sweep4_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep4_tile(
+            sweep4_step_on_elements(
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(momentum_buffer_products, start, MOMENTUM_BUFFER_PRODUCT_T, 1),
@@ -100,14 +102,19 @@ def sweep4_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep4_scalars[(bucket.tensors,)](
-        bucket.rows,
+    sweep4_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     sweep4_step[(bucket.blocks,)](
-        bucket.rows, bucket.block_tensor, scalars, bucket.tensors, *bucket.types, **bucket.options
+        bucket.table,
+        bucket.block_tensor,
+        scalars,
+        bucket.num_tensors,
+        *bucket.types,
+        **bucket.options,
     )

@@ -10,8 +10,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
 )
@@ -19,11 +19,11 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(1)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def sweep1_scalars(rows, hypers, scalars, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 1
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep1_scalars(table, hypers, scalars, num_tensors):
+    """Store the hyperparameters of one tensor's group as its scalars, in float64."""
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
     weight_decay = tl.load(hyper)
 
@@ -31,7 +31,7 @@ def sweep1_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep1_tile(grads, grad_befores, params, lanes, mask, scalars):
+def sweep1_step_on_elements(grads, grad_befores, params, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     grad = tl.load(grads + lanes, mask).to(dtype)
@@ -45,12 +45,12 @@ def sweep1_tile(grads, grad_befores, params, lanes, mask, scalars):
     tl.store(grads + lanes, grad.to(grads.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def sweep1_step(
-    rows,
+    table,
     block_tensor,
     scalars,
-    tensors,
+    num_tensors,
     GRAD_T: tl.constexpr,
     GRAD_BEFORE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
@@ -60,15 +60,15 @@ def sweep1_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    grads = tl.load(row + STREAMS * tensors)
-    grad_befores = tl.load(row + (STREAMS + 1) * tensors)
-    params = tl.load(row + (STREAMS + 2) * tensors)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    grads = tl.load(entry + STREAMS * num_tensors)
+    grad_befores = tl.load(entry + (STREAMS + 1) * num_tensors)
+    params = tl.load(entry + (STREAMS + 2) * num_tensors)
     if (count == BLOCK) & ((grads | grad_befores | params) & 15 == 0):
-        sweep1_tile(
+        sweep1_step_on_elements(
             at(grads, start, GRAD_T, VECTOR),
             at(grad_befores, start, GRAD_BEFORE_T, VECTOR),
             at(params, start, PARAM_T, VECTOR),
@@ -79,7 +79,7 @@ def sweep1_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep1_tile(
+            sweep1_step_on_elements(
                 at(grads, start, GRAD_T, 1),
                 at(grad_befores, start, GRAD_BEFORE_T, 1),
                 at(params, start, PARAM_T, 1),
@@ -92,14 +92,19 @@ def sweep1_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep1_scalars[(bucket.tensors,)](
-        bucket.rows,
+    sweep1_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     sweep1_step[(bucket.blocks,)](
-        bucket.rows, bucket.block_tensor, scalars, bucket.tensors, *bucket.types, **bucket.options
+        bucket.table,
+        bucket.block_tensor,
+        scalars,
+        bucket.num_tensors,
+        *bucket.types,
+        **bucket.options,
     )

@@ -10,8 +10,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -21,11 +21,11 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(2)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def sweep3_scalars(rows, hypers, scalars, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 2
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep3_scalars(table, hypers, scalars, num_tensors):
+    """Store the hyperparameters of one tensor's group as its scalars, in float64."""
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 2
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     eps = tl.load(hyper + 1)
@@ -35,7 +35,7 @@ def sweep3_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep3_tile(state_sums, grads, params, lanes, mask, scalars):
+def sweep3_step_on_elements(state_sums, grads, params, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     state_sum = tl.load(state_sums + lanes, mask).to(dtype)
@@ -54,12 +54,12 @@ def sweep3_tile(state_sums, grads, params, lanes, mask, scalars):
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def sweep3_step(
-    rows,
+    table,
     block_tensor,
     scalars,
-    tensors,
+    num_tensors,
     STATE_SUM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     PARAM_T: tl.constexpr,
@@ -69,15 +69,15 @@ def sweep3_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    state_sums = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    params = tl.load(row + (STREAMS + 2) * tensors)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    state_sums = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    params = tl.load(entry + (STREAMS + 2) * num_tensors)
     if (count == BLOCK) & ((state_sums | grads | params) & 15 == 0):
-        sweep3_tile(
+        sweep3_step_on_elements(
             at(state_sums, start, STATE_SUM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(params, start, PARAM_T, VECTOR),
@@ -88,7 +88,7 @@ def sweep3_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep3_tile(
+            sweep3_step_on_elements(
                 at(state_sums, start, STATE_SUM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(params, start, PARAM_T, 1),
@@ -101,14 +101,19 @@ def sweep3_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep3_scalars[(bucket.tensors,)](
-        bucket.rows,
+    sweep3_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     sweep3_step[(bucket.blocks,)](
-        bucket.rows, bucket.block_tensor, scalars, bucket.tensors, *bucket.types, **bucket.options
+        bucket.table,
+        bucket.block_tensor,
+        scalars,
+        bucket.num_tensors,
+        *bucket.types,
+        **bucket.options,
     )

@@ -10,8 +10,8 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    GROUP,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
     div,
@@ -21,11 +21,11 @@ from optgen.runtime.fused_triton.device_functions import (
 SCALARS = tl.constexpr(7)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def sweep6_scalars(rows, hypers, scalars, tensors):
-    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
-    row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 7
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep6_scalars(table, hypers, scalars, num_tensors):
+    """Store the hyperparameters of one tensor's group as its scalars, in float64."""
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 7
     scalars += tl.program_id(0) * SCALARS
     beta1 = tl.load(hyper)
     one_minus_beta1 = tl.load(hyper + 1)
@@ -45,7 +45,7 @@ def sweep6_scalars(rows, hypers, scalars, tensors):
 
 
 @triton.jit
-def sweep6_tile(exp_avgs, grads, exp_avg_sqs, params, lanes, mask, scalars):
+def sweep6_step_on_elements(exp_avgs, grads, exp_avg_sqs, params, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
@@ -75,12 +75,12 @@ def sweep6_tile(exp_avgs, grads, exp_avg_sqs, params, lanes, mask, scalars):
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def sweep6_step(
-    rows,
+    table,
     block_tensor,
     scalars,
-    tensors,
+    num_tensors,
     EXP_AVG_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     EXP_AVG_SQ_T: tl.constexpr,
@@ -91,16 +91,16 @@ def sweep6_step(
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    row = rows + tensor
+    entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)) * BLOCK
-    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
-    exp_avgs = tl.load(row + STREAMS * tensors)
-    grads = tl.load(row + (STREAMS + 1) * tensors)
-    exp_avg_sqs = tl.load(row + (STREAMS + 2) * tensors)
-    params = tl.load(row + (STREAMS + 3) * tensors)
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    exp_avgs = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avg_sqs = tl.load(entry + (STREAMS + 2) * num_tensors)
+    params = tl.load(entry + (STREAMS + 3) * num_tensors)
     if (count == BLOCK) & ((exp_avgs | grads | exp_avg_sqs | params) & 15 == 0):
-        sweep6_tile(
+        sweep6_step_on_elements(
             at(exp_avgs, start, EXP_AVG_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(exp_avg_sqs, start, EXP_AVG_SQ_T, VECTOR),
@@ -112,7 +112,7 @@ def sweep6_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep6_tile(
+            sweep6_step_on_elements(
                 at(exp_avgs, start, EXP_AVG_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
@@ -126,14 +126,19 @@ def sweep6_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep6_scalars[(bucket.tensors,)](
-        bucket.rows,
+    sweep6_scalars[(bucket.num_tensors,)](
+        bucket.table,
         bucket.hypers,
         scalars,
-        bucket.tensors,
+        bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     sweep6_step[(bucket.blocks,)](
-        bucket.rows, bucket.block_tensor, scalars, bucket.tensors, *bucket.types, **bucket.options
+        bucket.table,
+        bucket.block_tensor,
+        scalars,
+        bucket.num_tensors,
+        *bucket.types,
+        **bucket.options,
     )

@@ -86,7 +86,8 @@ def _flat_context(plan: Plan) -> dict[str, Any]:
             "scalar_types": prologue.scalar_types(),
             "width": prologue.width,
             "prologue": prologue_lines,
-            "prologue_rows": uses("row", prologue_text),
+            "prologue_doc": prologue.doc(),
+            "prologue_entry": uses("entry", prologue_text),
             "prologue_hypers": uses("hyper", prologue_text),
             "prologue_shapes": False,
             "scaled": not plan.algorithm.is_function,  # whether a gradient scaler may be used

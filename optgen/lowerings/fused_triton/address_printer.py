@@ -12,10 +12,10 @@ Line = tuple[str, str]
 """Regular expression of the names that a line assigns, and the line."""
 
 _COUNTS: tuple[Line, ...] = (
-    ("blocks", "blocks = tl.load(shape + BLOCKS * tensors)"),
-    ("groups", "groups = tl.load(shape + GROUPS * tensors)"),
+    ("blocks", "blocks = tl.load(shape + BLOCKS * num_tensors)"),
+    ("groups", "groups = tl.load(shape + GROUPS * num_tensors)"),
 )
-_PARTS = ("parts", "parts = partials + tl.load(shape + GROUP_PARTIALS * tensors)")
+_PARTS = ("parts", "parts = partials + tl.load(shape + GROUP_PARTIALS * num_tensors)")
 
 
 def needed_lines(candidates: Sequence[Line], text: Iterable[str]) -> list[str]:
@@ -49,16 +49,18 @@ def uses(pattern: str, text: str) -> bool:
 def tile_addresses(counts: Mapping[Axes, int]) -> list[Line]:
     """Return the address and mask lines that a tile may need for its small values."""
     return [
-        _assignment("in_rows", "lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)"),
+        _assignment("in_rows", "lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)"),
         _assignment("row_lanes", "first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)"),
-        _assignment("in_columns", "lines_inside(matrices_left, columns_left, DEPTH, WIDTH)"),
+        _assignment(
+            "in_columns", "lines_inside(remaining_matrices, remaining_columns, DEPTH, WIDTH)"
+        ),
         _assignment("column_lanes", "first_column + lines(width.to(tl.int32), DEPTH, WIDTH)"),
-        _assignment("in_batch", "tl.arange(0, DEPTH) < matrices_left"),
+        _assignment("in_batch", "tl.arange(0, DEPTH) < remaining_matrices"),
         _assignment("across", "tl.cdiv(width, WIDTH)"),
         _assignment("down", "tl.cdiv(height, HEIGHT)"),
         _assignment("all_rows", "depth * height"),
         _assignment("all_columns", "depth * width"),
-        ("values", "values += tl.load(shape + VALUES * tensors)"),
+        ("values", "values += tl.load(shape + VALUES * num_tensors)"),
         _assignment("row_values", "values + row_lanes"),
         _assignment("column_values", f"{_columns_start(counts)} + column_lanes"),
         _assignment("matrix_values", f"{_matrices_start(counts)} + matrix + tl.arange(0, DEPTH)"),
@@ -68,20 +70,20 @@ def tile_addresses(counts: Mapping[Axes, int]) -> list[Line]:
 def finish_addresses(counts: Mapping[Axes, int], states: Sequence[Mapping[str, Any]]) -> list[Line]:
     """Return the address and mask lines that a program for some matrices may need."""
     return [
-        _assignment("row", "rows + tensor"),
+        _assignment("entry", "table + tensor"),
         _assignment("shape", "shapes + tensor"),
         ("scalars", "scalars += tensor * SCALARS"),
-        ("(?:depth|height|width)", "depth, height, width = extents(shape, tensors)"),
+        ("(?:depth|height|width)", "depth, height, width = extents(shape, num_tensors)"),
         _PARTS,
-        ("partials", "partials += tl.load(shape + PARTIALS * tensors)"),
+        ("partials", "partials += tl.load(shape + PARTIALS * num_tensors)"),
         *_COUNTS,
         _assignment("matrix", "group * DEPTH"),
-        _assignment("matrices_left", "depth - matrix"),
+        _assignment("remaining_matrices", "depth - matrix"),
         _assignment("all_rows", "depth * height"),
         _assignment("all_columns", "depth * width"),
         _assignment("matrices", "tl.arange(0, DEPTH)[:, None]"),
-        _assignment("in_batch", "matrices < matrices_left"),
-        ("values", "values += tl.load(shape + VALUES * tensors)"),
+        _assignment("in_batch", "matrices < remaining_matrices"),
+        ("values", "values += tl.load(shape + VALUES * num_tensors)"),
         _assignment("row_values", "values + matrix * height"),
         _assignment("column_values", f"{_columns_start(counts)} + matrix * width"),
         _assignment("matrix_values", f"{_matrices_start(counts)} + matrix"),
@@ -96,11 +98,11 @@ def flat_addresses(reads_partials: bool) -> list[Line]:
     """
     partials_lines = [
         _PARTS,
-        ("partials", "partials += tl.load(shape + PARTIALS * tensors)"),
+        ("partials", "partials += tl.load(shape + PARTIALS * num_tensors)"),
         *_COUNTS,
     ]
     return [
-        _assignment("row", "rows + tl.program_id(0)"),
+        _assignment("entry", "table + tl.program_id(0)"),
         _assignment("shape", "shapes + tl.program_id(0)"),
         ("scalars", "scalars += tl.program_id(0) * SCALARS"),
         *(partials_lines if reads_partials else []),
@@ -159,7 +161,7 @@ def _assignment(name: str, value: str) -> Line:
 def _state_lines(state: Mapping[str, Any]) -> Iterator[Line]:
     """Yield the lines for a row or column state: whether it exists, and its address."""
     size = "height" if state["shape"] == "row" else "width"  # numbers of one matrix
-    address = f"tl.load(row + {state['address']} * tensors)"
+    address = f"tl.load(entry + {state['address']} * num_tensors)"
     yield _assignment(exists(state["list"]), f"{address} != 0")
     yield _assignment(
         state["list"], f"{address}.to(tl.pointer_type({state['type']})) + matrix * {size}"

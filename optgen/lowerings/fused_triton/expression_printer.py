@@ -60,25 +60,26 @@ CALLS: Mapping[str, str] = {
 
 _FUNCTIONS = (
     "add_up at column_largest column_total combine div elements extents inside ipow is_last "
-    "is_none is_whole larger largest left_of lerp lines lines_inside masked maximum minimum mod "
-    "neg pick_largest power random_numbers random_numbers16 rounded rounded_at_random_to "
-    "rounded_down_to rounded_to rounded_up_to row_largest row_total sign sqrt tile_at total "
-    "whole_elements whole_power"
+    "is_none is_whole larger largest lerp lines lines_inside masked maximum minimum mod neg "
+    "pick_largest power random_numbers random_numbers16 rounded rounded_at_random_to "
+    "rounded_down_to rounded_to rounded_up_to row_largest row_total sign sqrt tile_at tile_extent "
+    "total whole_elements whole_power"
 )
 _ARGUMENTS = (
-    "arrivals block_tensor first_programs found_inf hypers loss_scale mask partials parts rows "
-    "scalars shapes tensor_indices tensors values"
+    "arrivals block_tensor first_programs found_inf hypers loss_scale mask num_tensors partials "
+    "parts scalars shapes table tensor_indices values"
 )
 _VARIABLES = (
     "across all_columns all_rows block blocks bucket column_count column_lanes column_values "
-    "columns_left count depth down dtype even first first_column first_row full group groups "
-    "height hyper in_batch in_columns in_rows k lanes machine_eps matrices matrices_left matrix "
-    "matrix_values ndim numel program programs row row_count row_lanes row_values rows_left shape "
-    "start tensor tile_column tile_index tile_row update width work"
+    "count depth down dtype entry even first first_column first_row full group groups height "
+    "hyper in_batch in_columns in_rows k lanes machine_eps matrices matrix matrix_values ndim "
+    "numel program programs remaining_columns remaining_matrices remaining_rows row_count "
+    "row_lanes row_values shape start tensor tile_column tile_index tile_row update width work"
 )
 _CONSTANTS = (
-    "BLOCK BLOCKS COLUMNS COMPUTE_T DEPTH EPS FIRST_BLOCK GROUP GROUPS GROUP_PARTIALS HEIGHT LINES "
-    "NDIM NUMEL PARTIALS ROWS SCALARS STREAMS TAIL TILES TILE_INDEX VALUES VECTOR WIDTH WORKSPACES"
+    "BLOCK BLOCKS COLUMNS COMPUTE_T DEPTH EPS FINISH_TILES FIRST_BLOCK GROUPS GROUP_PARTIALS "
+    "HEIGHT NDIM NUMEL PARAM_GROUP PARTIALS ROWS SCALARS STREAMS TAIL TILES TILE_INDEX VALUES "
+    "VECTOR WIDTH WORKSPACES"
 )
 RESERVED = frozenset(f"{_FUNCTIONS} {_ARGUMENTS} {_VARIABLES} {_CONSTANTS} tl triton".split())
 """Names that the kernels use themselves, so no variable of a rule may have them."""

@@ -28,7 +28,7 @@ from optgen.lowerings.fused_triton.workspace_slots import (
     names_read_by,
 )
 
-_ARGUMENTS = ("rows", "shapes", "scalars", "values", "partials")
+_ARGUMENTS = ("table", "shapes", "scalars", "values", "partials")
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class FinishKernel:
             if n in packed.numbers
         ]
         for state in self._stored_scalars():
-            address = f"tl.load(row + {state['address']} * tensors)"
+            address = f"tl.load(entry + {state['address']} * num_tensors)"
             pointer = f"{address}.to(tl.pointer_type({state['type']}))"
             lines.append(f"{state['list']} = {pointer}")
             lines.append(f"tl.store({state['list']}, {state['name']}.to({state['type']}))")

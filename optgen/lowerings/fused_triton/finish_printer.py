@@ -157,7 +157,7 @@ class FinishPrinter:
         plain = filter_assigns(body, lambda a: not is_reduction(a.value))
         inner = [
             f"lanes = first + lines({size}, DEPTH, {tile})",
-            f"mask = lines_inside(matrices_left, {size} - first, DEPTH, {tile})",
+            f"mask = lines_inside(remaining_matrices, {size} - first, DEPTH, {tile})",
             *(
                 self._load(ref, axis)
                 for ref in self._small_values_read(body)

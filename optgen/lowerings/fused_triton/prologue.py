@@ -47,6 +47,17 @@ class Prologue:
         """Return the kernel's names for the dtypes of the step and of scalar states."""
         return [f"{name.upper()}_T" for name in self._step_and_states()]
 
+    def doc(self) -> str:
+        """Return the docstring of the kernel."""
+        counts = ["step count"] if self._plan.algorithm.step else []
+        advanced = [*counts, *(["scalar states"] if self._states else [])]
+        if advanced:
+            advance = f"Advance one tensor's {' and '.join(advanced)}"
+            return f"{advance}, and compute its scalars in float64."
+        if self._plan.scalars:
+            return "Compute one tensor's scalars in float64."
+        return "Store the hyperparameters of one tensor's group as its scalars, in float64."
+
     def lines(self) -> list[str]:
         """Return the body of the kernel."""
         body, stored = self._block(self._plan.scalars, set(map(variable, self._step_and_states())))
@@ -92,7 +103,7 @@ class Prologue:
 
     def _table_entry(self, row: int) -> str:
         """Return the address of a tensor's entry in a row of the bucket's table."""
-        return f"row + (STREAMS + {row}) * tensors"
+        return f"entry + (STREAMS + {row}) * num_tensors"
 
     def _block(self, program: Program, known_after: set[str]) -> tuple[list[str], set[str]]:
         """Return a block's lines, and the packed scalars stored in its arms.

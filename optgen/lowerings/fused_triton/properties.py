@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from optgen.ir.nodes import Call, Expr, walk
 
 _LOADS: Mapping[str, tuple[str, str]] = {
-    "numel": ("numel", "tl.load(row + NUMEL * tensors).to(tl.float64)"),
-    "ndim": ("ndim", "tl.load(shape + NDIM * tensors).to(tl.float64)"),
-    "rows": ("row_count", "tl.load(shape + ROWS * tensors).to(tl.float64)"),
-    "cols": ("column_count", "tl.load(shape + COLUMNS * tensors).to(tl.float64)"),
+    "numel": ("numel", "tl.load(entry + NUMEL * num_tensors).to(tl.float64)"),
+    "ndim": ("ndim", "tl.load(shape + NDIM * num_tensors).to(tl.float64)"),
+    "rows": ("row_count", "tl.load(shape + ROWS * num_tensors).to(tl.float64)"),
+    "cols": ("column_count", "tl.load(shape + COLUMNS * num_tensors).to(tl.float64)"),
     "machine_eps": (
         "machine_eps",
-        "tl.load(shape + EPS * tensors).to(tl.float64, bitcast=True)",
+        "tl.load(shape + EPS * num_tensors).to(tl.float64, bitcast=True)",
     ),
 }
 """Variable of each property, and the expression that loads it."""

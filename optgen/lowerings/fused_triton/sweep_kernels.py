@@ -51,9 +51,9 @@ from optgen.passes.flat_sweeps import has_flat_sweeps
 Context = dict[str, Any]
 _BROADCAST = {Axes.ROW: "[:, :, None]", Axes.COLUMN: "[:, None, :]", Axes.MATRIX: "[:, None, None]"}
 _WORKSPACE_ARGUMENTS = ("shapes", "scalars", "values", "partials")
-_SWEEP_ARGUMENTS = ("rows", "block_tensor", *_WORKSPACE_ARGUMENTS, "loss_scale", "found_inf")
+_SWEEP_ARGUMENTS = ("table", "block_tensor", *_WORKSPACE_ARGUMENTS, "loss_scale", "found_inf")
 ARGUMENTS = {
-    "rows": "bucket.rows",
+    "table": "bucket.table",
     "block_tensor": "bucket.block_tensor",
     "loss_scale": "bucket.loss_scale",
     "found_inf": "bucket.found_inf",
@@ -136,9 +136,9 @@ class Kernels:
         )
         partials = tile_stores(sums, row_sums, column_sums, self.slots.counts, first_slots)
         if sums or row_sums or column_sums:
-            partials.insert(0, "partials += tl.load(shape + PARTIALS * tensors)")
+            partials.insert(0, "partials += tl.load(shape + PARTIALS * num_tensors)")
         if uses("blocks", "\n".join(partials)):
-            partials.insert(1, "blocks = tl.load(shape + BLOCKS * tensors)")
+            partials.insert(1, "blocks = tl.load(shape + BLOCKS * num_tensors)")
         pointers = [f"{s['list']} = {s['place']}" for s in context["small"]]
         masks = [s["mask"] for s in context["small"]]
         text = [*pointers, *masks, *partials]

@@ -13,7 +13,7 @@ import triton.language as tl
 # The first rows of a table; the addresses of the streams follow.
 NUMEL = tl.constexpr(0)
 FIRST_BLOCK = tl.constexpr(1)
-GROUP = tl.constexpr(2)
+PARAM_GROUP = tl.constexpr(2)
 STREAMS = tl.constexpr(3)
 
 PI = tl.constexpr(math.pi)

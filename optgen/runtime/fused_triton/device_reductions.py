@@ -130,11 +130,11 @@ def lines_inside(depth, size, DEPTH: tl.constexpr, SIZE: tl.constexpr):
 
 
 @triton.jit
-def extents(shape, tensors):
+def extents(shape, num_tensors):
     """Load the number of matrices of a tensor, of their rows and of their columns."""
-    depth = tl.load(shape + MATRICES * tensors)
-    height = tl.load(shape + ROWS * tensors)
-    return depth, height, tl.load(shape + COLUMNS * tensors)
+    depth = tl.load(shape + MATRICES * num_tensors)
+    height = tl.load(shape + ROWS * num_tensors)
+    return depth, height, tl.load(shape + COLUMNS * num_tensors)
 
 
 @triton.jit
@@ -147,16 +147,16 @@ def tile_at(block, height, width, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WID
 
 
 @triton.jit
-def left_of(size, first, SIZE: tl.constexpr):
-    """Return how many elements of a tile exist along one axis."""
+def tile_extent(size, first, SIZE: tl.constexpr):
+    """Return how many lines of a tile lie inside a tensor of this size along one axis."""
     return tl.minimum(size - first, SIZE).to(tl.int32)
 
 
 @triton.jit
 def is_whole(
-    matrices_left,
-    rows_left,
-    columns_left,
+    remaining_matrices,
+    remaining_rows,
+    remaining_columns,
     height,
     width,
     VECTOR: tl.constexpr,
@@ -165,7 +165,7 @@ def is_whole(
     WIDTH: tl.constexpr,
 ):
     """Tell whether a tile is complete, and each of its rows is aligned for vector access."""
-    full = (matrices_left == DEPTH) & (rows_left == HEIGHT) & (columns_left == WIDTH)
+    full = (remaining_matrices == DEPTH) & (remaining_rows == HEIGHT) & (remaining_columns == WIDTH)
     return full & (width % VECTOR == 0 if DEPTH == 1 else (height == HEIGHT) & (width == WIDTH))
 
 
@@ -185,12 +185,12 @@ def whole_elements(
 
 
 @triton.jit
-def is_last(arrivals, group, shape, tensors, count):
+def is_last(arrivals, group, shape, num_tensors, count):
     """Tell whether this program is the last of `count`, so that it can read what all stored."""
     # After the barrier, every thread has stored. The atomic addition orders these stores before
     # the reads of the last program.
     tl.debug_barrier()
-    counter = arrivals + tl.load(shape + FIRST_GROUP * tensors) + group
+    counter = arrivals + tl.load(shape + FIRST_GROUP * num_tensors) + group
     last = tl.atomic_add(counter, 1, sem="acq_rel") == count - 1
     if last:
         tl.store(counter, 0)  # for the next launch
@@ -203,7 +203,7 @@ def combine(
     shape,
     values,
     partials,
-    tensors,
+    num_tensors,
     SUMS: tl.constexpr,
     ROW_SUMS: tl.constexpr,
     COLUMN_SUMS: tl.constexpr,
@@ -222,15 +222,17 @@ def combine(
     COLUMN_MAXIMA of the COLUMN_SUMS are maxima over the tiles instead. Return the index of the
     matrix, and how many programs work on it.
     """
-    depth, height, width = extents(shape, tensors)
-    values += tl.load(shape + VALUES * tensors)
+    depth, height, width = extents(shape, num_tensors)
+    values += tl.load(shape + VALUES * num_tensors)
     in_rows = ROW_SUMS * tl.cdiv(height, CHUNK_LINES)
     in_all = in_rows + COLUMN_SUMS * tl.cdiv(width, CHUNK_LINES)
     programs = tl.maximum(in_all, 1)  # a matrix without lines has one program too
     matrix, program = program // programs, program % programs
     across, down = tl.cdiv(width, WIDTH), tl.cdiv(height, HEIGHT)
     all_rows, all_columns = depth * height, depth * width
-    partials += tl.load(shape + PARTIALS * tensors) + SUMS * tl.load(shape + BLOCKS * tensors)
+    partials += tl.load(shape + PARTIALS * num_tensors) + SUMS * tl.load(
+        shape + BLOCKS * num_tensors
+    )
     if program < in_rows:
         values += FIRST_ROW * all_rows
         combine_chunk(

@@ -73,10 +73,10 @@ class Table:
         extra: int = 0,
     ) -> None:
         first_blocks = list(accumulate(block_counts, initial=0))
-        self.tensors = len(numels)
+        self.num_tensors = len(numels)
         self.blocks = first_blocks.pop()
         self._staging = staging
-        zeros = array("q", [0] * self.tensors)
+        zeros = array("q", [0] * self.num_tensors)
         rows = [array("q", numels), array("q", first_blocks), array("q", groups)]
         rows += [*[zeros] * addresses, *(array("q", map(int, flags)) for flags in fresh)]
         self._uploaded = dict.fromkeys(range(HEADER, HEADER + addresses), zeros)
@@ -85,8 +85,8 @@ class Table:
         flat = array("q")
         for row in rows:
             flat.extend(row)
-        self.rows = torch.empty(len(rows), self.tensors, dtype=torch.int64, device=device)
-        upload(self.rows, flat, staging)
+        self.memory = torch.empty(len(rows), self.num_tensors, dtype=torch.int64, device=device)
+        upload(self.memory, flat, staging)
         self.block_tensor = torch.empty(self.blocks, dtype=torch.int32, device=device)
         if self.blocks:
             tensor_of_block = array("i")
@@ -107,7 +107,7 @@ class Table:
     def _point(self, row_index: int, tensors: Sequence[Tensor]) -> None:
         row = array("q", map(Tensor.data_ptr, tensors))
         if row != self._uploaded.get(row_index):
-            upload(self.rows[row_index], row, self._staging)
+            upload(self.memory[row_index], row, self._staging)
             self._uploaded[row_index] = row
 
 

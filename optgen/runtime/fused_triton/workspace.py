@@ -22,7 +22,7 @@ from optgen.runtime.fused_triton.tile_shape import Shape, Tile
 
 CHUNK = 128
 """Rows or columns of a matrix whose partial sums one program adds up."""
-LINES = 1024
+FINISH_LINES = 1024
 """Rows or columns of a matrix that are finished at once."""
 
 
@@ -50,8 +50,10 @@ class WorkspaceSpec:
 
 def _finish_options(tiles: Sequence[Tile]) -> dict[str, Any]:
     """Return the tiles of sweeps, and how many matrices, rows and columns are finished at once."""
-    at_once = ((1, LINES, LINES) if tile.matrices == 1 else tuple(tile) for tile in tiles)
-    return {"TILES": tuple(map(tuple, tiles)), "LINES": tuple(at_once)}
+    at_once = (
+        (1, FINISH_LINES, FINISH_LINES) if tile.matrices == 1 else tuple(tile) for tile in tiles
+    )
+    return {"TILES": tuple(map(tuple, tiles)), "FINISH_TILES": tuple(at_once)}
 
 
 class Programs(NamedTuple):

@@ -30,8 +30,8 @@ def test_blocks_lead_to_their_tensors() -> None:
     launch_table = table_of([0, 1, 1024, 1025, 0, 3000])
     assert launch_table.blocks == 0 + 1 + 1 + 2 + 0 + 3
     assert launch_table.block_tensor.tolist() == [1, 2, 3, 3, 5, 5, 5]
-    assert launch_table.rows[0].tolist() == [0, 1, 1024, 1025, 0, 3000]
-    assert launch_table.rows[1].tolist() == [0, 0, 1, 2, 4, 4]
+    assert launch_table.memory[0].tolist() == [0, 1, 1024, 1025, 0, 3000]
+    assert launch_table.memory[1].tolist() == [0, 0, 1, 2, 4, 4]
 
 
 def test_a_list_without_elements_has_no_blocks() -> None:
@@ -40,22 +40,22 @@ def test_a_list_without_elements_has_no_blocks() -> None:
 
 def test_counts_past_32_bits_fit_the_table() -> None:
     launch_table = table_of([2**33 + 1])
-    assert launch_table.rows[0].tolist() == [2**33 + 1]
+    assert launch_table.memory[0].tolist() == [2**33 + 1]
     assert launch_table.blocks == 2**23 + 1
 
 
 def test_fresh_rows_follow_the_addresses() -> None:
     launch_table = table_of([5, 5], streams=3, fresh=[[True, False]])
-    assert launch_table.rows.shape == (HEADER + 3 + 1, 2)
-    assert launch_table.rows[-1].tolist() == [1, 0]
+    assert launch_table.memory.shape == (HEADER + 3 + 1, 2)
+    assert launch_table.memory[-1].tolist() == [1, 0]
 
 
 def test_absent_streams_have_the_address_zero() -> None:
     tensors = [torch.ones(5), torch.ones(5)]
     launch_table = table_of([5, 5])
     launch_table.point([tensors, []])
-    assert launch_table.rows[HEADER].tolist() == [t.data_ptr() for t in tensors]
-    assert launch_table.rows[HEADER + 1].tolist() == [0, 0]
+    assert launch_table.memory[HEADER].tolist() == [t.data_ptr() for t in tensors]
+    assert launch_table.memory[HEADER + 1].tolist() == [0, 0]
 
 
 class Uploads(list[tuple[int, ...]]):

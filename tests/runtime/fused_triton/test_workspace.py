@@ -10,7 +10,7 @@ import torch
 from optgen.runtime.fused_triton.tile_shape import ELEMENTS, Shape, Tile
 from optgen.runtime.fused_triton.workspace import (
     CHUNK,
-    LINES,
+    FINISH_LINES,
     Workspace,
     WorkspaceSpec,
 )
@@ -84,7 +84,11 @@ def test_tensors_of_all_shapes_share_a_bucket() -> None:
     spec = WorkspaceSpec(1, True, row_values=1, sums=1, row_sums=1, column_sums=1)
     work = workspace(spec, [(300, 3, 3), (40, 500), (128, 3, 4), (2048, 1, 1)])
     assert work.line_options["TILES"] == ((1, 16, 128), (128, 4, 4), (2048, 1, 1))
-    assert work.line_options["LINES"] == ((1, LINES, LINES), (128, 4, 4), (2048, 1, 1))
+    assert work.line_options["FINISH_TILES"] == (
+        (1, FINISH_LINES, FINISH_LINES),
+        (128, 4, 4),
+        (2048, 1, 1),
+    )
     assert work.shapes[10].tolist() == [1, 0, 1, 2]
 
 
