@@ -10,7 +10,7 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-from optgen.ir.whole_matrices import is_by_matrix, why_uncut
+from optgen.ir.whole_matrices import updates_matrices_independently, why_uncut
 from website.entries import ROOT, Entry
 from website.tables import table
 
@@ -59,7 +59,7 @@ def _sharded(entry: Entry) -> str:
     if why_uncut(algorithm):
         alone = (
             "; batches of matrices that are sharded along a batch axis stay where they are"
-            if is_by_matrix(algorithm)
+            if updates_matrices_independently(algorithm)
             else ""
         )
         return f"each parameter is stepped whole, by a rank that holds a shard of it{alone}"

@@ -58,11 +58,11 @@ _OF_SIZES = {
 SHAPES: dict[Axes, str] = {axes: f"({m}, {n})" for (m, n), axes in _OF_SIZES.items()}
 """The shape of each matrix of a value with these axes, as errors write it."""
 
-SQUARES = (Axes.ROWS_ROWS, Axes.COLS_COLS, Axes.RANK_RANK)
-THIN = (Axes.ROWS_RANK, Axes.COLS_RANK)
+SQUARE_MATRICES = (Axes.ROWS_ROWS, Axes.COLS_COLS, Axes.RANK_RANK)
+THIN_MATRICES = (Axes.ROWS_RANK, Axes.COLS_RANK)
 """Matrices with at least as many rows as columns, for every parameter, that are not square."""
 
-_BY_ROW = {square: Axes(square & (1 | HEIGHT)) for square in SQUARES}
+_BY_ROW = {square: Axes(square & (1 | HEIGHT)) for square in SQUARE_MATRICES}
 """The axes of one number per row, for each square matrix."""
 
 
@@ -126,9 +126,9 @@ def axes_of_linear_algebra(op: str, operands: Sequence[Axes]) -> Axes:
         return axes_of_sizes(width(first), height(first))
     if op == "descending":
         return _axes_of_permutation(first)
-    if op == "qr" and first in THIN:
+    if op == "qr" and first in THIN_MATRICES:
         return first
-    if first not in SQUARES:
+    if first not in SQUARE_MATRICES:
         hint = "it needs as many rows as columns, for any parameter: g @ transpose(g)"
         if op == "qr":
             hint = "it takes a square matrix, or one of shape (rows, rank) or (cols, rank)"

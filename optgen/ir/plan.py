@@ -136,7 +136,7 @@ class Plan:
         return tuple(phase for phase in self.phases if isinstance(phase, Sweep))
 
     @property
-    def calls(self) -> tuple[MatrixCall, ...]:
+    def matrix_calls(self) -> tuple[MatrixCall, ...]:
         """The matrix ops between the sweeps, in order."""
         return tuple(phase for phase in self.phases if isinstance(phase, MatrixCall))
 

@@ -103,7 +103,7 @@ class _Phases:
         self.memory = {n: _INPUT for n, kind in declared.items() if not kind.is_scalar}
         programs = (phase.body for phase in plan.phases if not isinstance(phase, HostCall))
         written = {ref for program in programs for ref in written_in(program)}
-        written |= {call.target for call in plan.calls}
+        written |= {call.target for call in plan.matrix_calls}
         self.scalar_paths = Paths(plan.kinds, written_in(plan.scalars))
         self.paths = SweepPaths(
             plan.kinds,

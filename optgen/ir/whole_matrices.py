@@ -71,7 +71,7 @@ def why_uncut(algorithm: Algorithm) -> str:
     return ""
 
 
-def is_by_matrix(algorithm: Algorithm) -> bool:
+def updates_matrices_independently(algorithm: Algorithm) -> bool:
     """Tell whether a step updates each matrix of a parameter as if it were a whole parameter."""
     return _OPS_ACROSS_MATRICES.isdisjoint(_ops(expressions(algorithm.rule)))
 

@@ -32,7 +32,7 @@ def is_flat_sweep(plan: Plan) -> bool:
 def has_flat_sweeps(plan: Plan) -> bool:
     """Tell whether no sweep of a plan goes over rows, columns or matrices."""
     axes = {kind.axes for kind in plan.kinds.values()}
-    return axes <= {Axes.NONE, Axes.TENSOR} and not plan.calls
+    return axes <= {Axes.NONE, Axes.TENSOR} and not plan.matrix_calls
 
 
 def addresses_of(algorithm: Algorithm) -> list[str]:

@@ -49,7 +49,7 @@ class InstructionBuilder:
         self.stored = {s.name for s in self.sweep.streams if s.stored}
         self.names = {r.name for r in self.plan.kinds}
         self.axes = {r.name: int(kind.axes) for r, kind in self.plan.kinds.items()}
-        self.other_dtypes |= {call.target.name for call in self.plan.calls}
+        self.other_dtypes |= {call.target.name for call in self.plan.matrix_calls}
         self.other_dtypes |= {s.name for s in self.sweep.streams if s.state and s.state.dtype}
 
     def _begin(self, value: Expr) -> None:

@@ -15,9 +15,9 @@ from functools import lru_cache
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.binding_times import Kind
-from optgen.ir.by_identity import ByIdentity
 from optgen.ir.copies import copy_source, only_factor
 from optgen.ir.generated_names import free_name
+from optgen.ir.identity_key import IdentityKey
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -74,7 +74,7 @@ def outline_sweeps(algorithm: Algorithm) -> OutlinedRule:
         return OutlinedRule(
             why_none="the rule has whole matrices and reduces over several parameters"
         )
-    return _outline(ByIdentity(algorithm))
+    return _outline(IdentityKey(algorithm))
 
 
 def with_sweeps(algorithm: Algorithm) -> tuple[Algorithm, ...]:
@@ -83,10 +83,10 @@ def with_sweeps(algorithm: Algorithm) -> tuple[Algorithm, ...]:
 
 
 @lru_cache(maxsize=4)  # several lowerings use the result of one rule
-def _outline(this: ByIdentity) -> OutlinedRule:
+def _outline(key: IdentityKey) -> OutlinedRule:
     functions: list[Algorithm] = []
     outlined = []
-    for plan in plans(this.algorithm):
+    for plan in plans(key.algorithm):
         ready = draw_first(truths_to_bool(use_ieee_operators(hoist_scalars(plan))))
         outlined.append(_Outliner(ready, functions).plan())
     if not functions:

@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.binding_times import Kind
-from optgen.ir.by_identity import ByIdentity
 from optgen.ir.copies import is_self_copy
+from optgen.ir.identity_key import IdentityKey
 from optgen.ir.nodes import Assign, Call, Program, Ref, assigns, expressions, refs
 from optgen.ir.plan import (
     Finish,
@@ -73,12 +73,12 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     """
     if order == "early" and algorithm.elementwise:
         order = "late"  # its only sweep stores all states
-    cached = _cached_plan(ByIdentity(algorithm), tuple((facts or {}).items()), order)
+    cached = _cached_plan(IdentityKey(algorithm), tuple((facts or {}).items()), order)
     return replace(cached, facts=dict(cached.facts), kinds=dict(cached.kinds))
 
 
 @lru_cache(maxsize=32)  # enough for the plans of a few algorithms, which are used in turn
-def _cached_plan(key: ByIdentity, facts_items: tuple[tuple[str, bool], ...], order: Order) -> Plan:
+def _cached_plan(key: IdentityKey, facts_items: tuple[tuple[str, bool], ...], order: Order) -> Plan:
     """Return a plan whose mappings belong to the cache.
 
     Raises:

@@ -45,7 +45,7 @@ class _Selector(InstructionBuilder):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.definitions = definitions(self.plan)
-        self.matrix_inputs = {call.args[0] for call in self.plan.calls}
+        self.matrix_inputs = {call.args[0] for call in self.plan.matrix_calls}
 
     def program(self, body: Program) -> Iterator[Instruction]:
         for stmt in body:

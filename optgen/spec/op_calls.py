@@ -45,7 +45,7 @@ class OpCalls(Expressions):
         The variable has the name `name`, or `name` with a number.
         """
         variable, kind = self.scope.unused_name(name), self.scope.kind(value)
-        self.scope.out.append(Assign(Ref(variable), value, (), value.place))
+        self.scope.statements.append(Assign(Ref(variable), value, (), value.place))
         self.scope.kinds[variable] = kind
         self.scope.axes[variable] = kind.axes
         if type_of(value, self.scope) == "truth":

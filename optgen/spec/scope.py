@@ -26,11 +26,11 @@ class Scope:
     * `items`: for each variable unpacked from a tuple, the item of the tuple.
     * `helper_values`: while a helper is inlined, the expression that each of its names stands for;
       else None.
-    * `inlining`: the helpers that are being inlined, outermost first.
+    * `inlined_helpers`: the helpers that are being inlined, outermost first.
     * `rule_names`: all names in the rule's text. An inlined name may not collide with them.
     * `known_true`: conditions that hold in the current branch, as `implied` returns them:
       "amsgrad", "not amsgrad", "factored", "eps[0] is given".
-    * `out`: the statements read so far, in the current branch.
+    * `statements`: the statements read so far, in the current branch.
     * `scalars_from_reductions`: the scalar states that are computed from a reduction.
     * `size`: the number of names, numbers and ops read so far.
     * `draw_count`: the number of calls read so far that draw random numbers.
@@ -48,10 +48,10 @@ class Scope:
     axes: dict[str, Axes] = field(default_factory=dict)
     items: dict[str, Expr] = field(default_factory=dict)
     helper_values: dict[str, Expr] | None = None
-    inlining: tuple[str, ...] = ()
+    inlined_helpers: tuple[str, ...] = ()
     rule_names: frozenset[str] = frozenset()
     known_true: frozenset[str] = frozenset()
-    out: list[Stmt] = field(default_factory=list)
+    statements: list[Stmt] = field(default_factory=list)
     scalars_from_reductions: set[str] = field(default_factory=set)
     size: int = 0
     draw_count: int = 0
@@ -83,9 +83,9 @@ class Scope:
     @contextmanager
     def branch(self, truths: frozenset[str]) -> Iterator[list[Stmt]]:
         """Collect the statements of one branch in a new list. In the branch, `truths` are known."""
-        outer, self.out = self.out, []
+        outer, self.statements = self.statements, []
         before, self.known_true = self.known_true, self.known_true | truths
         try:
-            yield self.out
+            yield self.statements
         finally:
-            self.out, self.known_true = outer, before
+            self.statements, self.known_true = outer, before

@@ -18,7 +18,7 @@ _LOOPS = ("for", "while")
 
 
 class Statements(OpCalls):
-    """Reader of statements, which appends each of them to the list `out` of its scope."""
+    """Reader of statements, which appends each of them to the `statements` of its scope."""
 
     def rule(self, body: list[ast.stmt]) -> Program:
         """Read the whole body of a rule, except its docstring."""
@@ -27,7 +27,7 @@ class Statements(OpCalls):
         )
         for node in body[1:] if body and _is_docstring(body[0]) else body:
             self._statement(node)
-        return tuple(self.scope.out)
+        return tuple(self.scope.statements)
 
     def _statement(self, node: ast.stmt) -> None:
         match node:
@@ -76,7 +76,7 @@ class Statements(OpCalls):
         self._note(name, value, kind, node)
         quote = (self.source.quote(statement),)
         place = self.source.place(statement)
-        self.scope.out.append(Assign(Ref(name, 0, place), value, quote, place))
+        self.scope.statements.append(Assign(Ref(name, 0, place), value, quote, place))
         self.scope.kinds[name] = self._kind_after_assignment(name, kind)
         self.scope.written.add(name)
         self.scope.items.pop(name, None)
@@ -158,7 +158,7 @@ class Statements(OpCalls):
                 next_name = self.scope.unused_name(f"{target.id}_next")
                 place = self.source.place(node)
                 quote = (self.source.quote(node),)
-                self.scope.out.append(Assign(Ref(next_name), item, quote, place))
+                self.scope.statements.append(Assign(Ref(next_name), item, quote, place))
                 self.scope.kinds[next_name] = self.scope.kind(item)
                 self._note(next_name, item, self.scope.kinds[next_name], target)
                 delayed_writes.append((target, Ref(next_name)))
@@ -206,12 +206,12 @@ class Statements(OpCalls):
         }
         quote = (f"if {self.source.quote(node.test)}:",)
         place = self.source.place(node)
-        self.scope.out.append(If(condition, tuple(then), tuple(orelse), quote, place))
+        self.scope.statements.append(If(condition, tuple(then), tuple(orelse), quote, place))
 
     def inline(self, node: ast.Call, name: str) -> Expr:
         """Append a helper's statements to the rule; return the helper's result."""
         helper = self.scope.helpers[name]
-        if name in self.scope.inlining:
+        if name in self.scope.inlined_helpers:
             self.source.error(
                 node, f"`{name}` calls itself", "a helper is inlined where it is called"
             )
@@ -230,11 +230,17 @@ class Statements(OpCalls):
             message = f"helper `{name}` must end in `return` with a value"
             self.source.error(helper, message, "end it with: return …")
         outer = self.scope.helper_values
-        self.scope.helper_values, self.scope.inlining = bound, (*self.scope.inlining, name)
+        self.scope.helper_values, self.scope.inlined_helpers = (
+            bound,
+            (*self.scope.inlined_helpers, name),
+        )
         for statement in body:
             self._statement(statement)
         result = self.value(last.value)
-        self.scope.helper_values, self.scope.inlining = outer, self.scope.inlining[:-1]
+        self.scope.helper_values, self.scope.inlined_helpers = (
+            outer,
+            self.scope.inlined_helpers[:-1],
+        )
         return result
 
     def _parameters(self, helper: ast.FunctionDef) -> list[str]:

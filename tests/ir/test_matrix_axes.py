@@ -10,7 +10,7 @@ from torch import Tensor
 
 from optgen.ir.matrix_axes import (
     SHAPES,
-    SQUARES,
+    SQUARE_MATRICES,
     Axes,
     AxesError,
     axes_of_linear_algebra,
@@ -43,7 +43,7 @@ def test_an_op_of_one_matrix_has_the_axes_of_its_result(op: str, axes: Axes) -> 
     }.get(op, ())
     is_column = op == "descending" and axes in (Axes.ROW, Axes.COLUMN_T, Axes.RANK)
     is_thin = op == "qr" and axes in (Axes.ROWS_RANK, Axes.COLS_RANK)
-    is_square = axes in SQUARES and op != "descending"
+    is_square = axes in SQUARE_MATRICES and op != "descending"
     is_thin = is_thin or (op == "singular_vectors" and "1" not in SHAPES[axes])
     if op in ("transpose", "gaussian") or is_square or is_column or is_thin:
         found = axes_of_linear_algebra(op, [axes])

@@ -103,7 +103,7 @@ def _plans(algorithm: Algorithm) -> Iterator[Plan]:
     """
     for general in plans(algorithm):
         axes = {kind.axes for kind in general.kinds.values()}
-        if axes.isdisjoint({Axes.ROW, Axes.COLUMN}) or general.calls:
+        if axes.isdisjoint({Axes.ROW, Axes.COLUMN}) or general.matrix_calls:
             yield general
             continue
         unit_matrices = plan(specialize_unit_matrices(algorithm), general.facts)

@@ -25,7 +25,7 @@ def phased_context(
     """Return the template's variables: structs, entry points, and the matrix ops between parts."""
     rules: list[list[PhasedRule]] = []  # for each part, the rules of all plans
     for plan in all_plans:
-        calls = plan.calls
+        calls = plan.matrix_calls
         for number, part in enumerate(_parts(plan)):
             if number == len(rules):
                 rules.append([])
@@ -106,7 +106,7 @@ def _about(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
 
 def _call_texts(all_plans: Sequence[Plan]) -> Iterator[str]:
     """Yield the matrix ops as texts for the runtime, with the facts under which each runs."""
-    texts = [list(map(_call_text, plan.calls)) for plan in all_plans]
+    texts = [list(map(_call_text, plan.matrix_calls)) for plan in all_plans]
     longest = max(texts, key=len)
     if any(each != longest[: len(each)] for each in texts):
         raise NotImplementedError("fused C++: plans with different matrix ops")

@@ -7,7 +7,7 @@ from typing import Any
 
 from optgen.ir.algorithm import Algorithm, ModeProgram, State
 from optgen.ir.compute_dtype import widens
-from optgen.ir.whole_matrices import is_by_matrix, why_not_in_triton, why_uncut
+from optgen.ir.whole_matrices import updates_matrices_independently, why_not_in_triton, why_uncut
 from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer.arguments import (
     arguments,
@@ -102,7 +102,9 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "widens": "True" if widens(algorithm) else "",
         "draws": "True" if algorithm.has_random_ops else "",
         "why_uncut": _unless("", why_uncut(algorithm)),
-        "by_matrix": "True" if why_uncut(algorithm) and is_by_matrix(algorithm) else "",
+        "by_matrix": "True"
+        if why_uncut(algorithm) and updates_matrices_independently(algorithm)
+        else "",
         "codes_readers": _names(codes_readers(algorithm)),
         "sweeps": _names([f.name for f in outline_sweeps(algorithm).functions]),
         "why_no_sweeps": _unless("", outline_sweeps(algorithm).why_none),

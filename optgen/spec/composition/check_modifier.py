@@ -10,7 +10,7 @@ from optgen.spec.composition.parts import (
     CHANGE_OF_OPTION,
     INPUTS,
     STAGES,
-    WRAPPING,
+    WRAPPING_STAGE,
     Part,
     unchecked_modifier,
 )
@@ -83,7 +83,7 @@ def _check_names(part: Part) -> None:
     for name, node in free_names(part).items():
         hint = "a modifier reads its inputs, states, hyperparameters and variables"
         part.source.error(node, f"`{name}` is no name of this modifier", hint)
-    known = {argument.arg for argument, _ in part.states} | part.assigned
+    known = {argument.arg for argument, _ in part.states} | part.assigned_names
     for option in ("weights", "step", "guard"):
         name = getattr(part, option)
         if name and name not in known:
@@ -98,14 +98,14 @@ def _check_stage(part: Part) -> None:
         if getattr(part, option) and part.changes != changes:
             others = " ".join(repr(name) for name, what in STAGES.items() if what == changes)
             _refuse(part, f"{stage} has no {option}=", f"stages that have it: {others}")
-    if part.guard and part.stage == WRAPPING:
+    if part.guard and part.stage == WRAPPING_STAGE:
         _refuse(part, f"{stage} has no guard=", "its `if` is the condition")
-    if result and result not in part.assigned and not part.guard:
+    if result and result not in part.assigned_names and not part.guard:
         _refuse(part, f"{stage} changes `{result}`", f"assign it: {result} = …")
-    for name in sorted(set(part.inputs) & part.assigned - {result}):
+    for name in sorted(set(part.inputs) & part.assigned_names - {result}):
         hint = f"{stage} changes {f'`{result}`' if result else 'states'}"
         _refuse(part, f"this modifier may not change `{name}`", hint)
-    if part.stage == WRAPPING:
+    if part.stage == WRAPPING_STAGE:
         last = part.body[-1] if part.body else None
         if not isinstance(last, ast.If) or last.orelse:
             message = f"{stage} ends in an `if` without an `else`"

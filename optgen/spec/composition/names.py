@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from optgen.ir.ops import CALLABLE_OPS, STORAGE_OPS
 from optgen.spec.composition.moments import reads, rest_after
-from optgen.spec.composition.parts import STAGES, WRAPPING, Part, declared_key
+from optgen.spec.composition.parts import STAGES, WRAPPING_STAGE, Part, declared_key
 from optgen.spec.composition.renaming import all_names, own_names, renamed, unused_name
 from optgen.spec.composition.spell_out_norms import spell_out_norms
 from optgen.spec.reserved_names import DECLARATIONS
@@ -86,7 +86,9 @@ def with_fitting_names(base: Part, modifiers: Sequence[Part]) -> NamedParts:
         step = unused_name("t", used_names)
     update = unused_name("update", used_names)
     is_read = any("g" in part.inputs for part in ordered if part.changes != "gradient")
-    rule_grad = unused_name("gradient", used_names) if is_read and grad in base.assigned else grad
+    rule_grad = (
+        unused_name("gradient", used_names) if is_read and grad in base.assigned_names else grad
+    )
     moment = next(iter(base.with_role("second_moment")), "")
     modified_moment = unused_name("second_moment", used_names)
     inputs = {"p": param, "g": grad, "t": step, "u": update, "lr": "lr", "v": modified_moment}
@@ -112,7 +114,7 @@ def with_fitting_names(base: Part, modifiers: Sequence[Part]) -> NamedParts:
 
 def _waiting_states(parts: Sequence[Part], used_names: set[str]) -> dict[str, str]:
     """Return the states that parts call `fresh` on, each with the name of its added state."""
-    if not any(part.stage == WRAPPING for part in parts):
+    if not any(part.stage == WRAPPING_STAGE for part in parts):
         return {}
     fresh_states = {name: None for part in parts for name in part.fresh_states}
     return {name: unused_name(f"{name}_waits", used_names) for name in fresh_states}
@@ -193,7 +195,7 @@ def _check_rounding(base: Part, modifiers: Sequence[Part]) -> None:
 
 def _check_group_states(base: Part, modifiers: Sequence[Part]) -> None:
     """Refuse to let single parameters wait if a later part has states that a group shares."""
-    waiting = [part.name for part in modifiers if part.stage == WRAPPING]
+    waiting = [part.name for part in modifiers if part.stage == WRAPPING_STAGE]
     later = (base, *(part for part in modifiers if part.changes != "gradient"))
     shared = [(part.name, name) for part in later for name in sorted(part.group_states)]
     if waiting and shared:

@@ -58,7 +58,7 @@ ASSIGNED_INPUT = {"gradient": "g", "moment": "v", "update": "u", "store": "p", "
 CHANGE_OF_OPTION = {"weights": "store", "step": "gradient", "guard": "gradient"}
 """Options that a modifier may have only if its stage changes the value in this table."""
 
-WRAPPING = "accumulate"
+WRAPPING_STAGE = "accumulate"
 """The stage whose modifiers end in an `if`, around the rest of the step."""
 
 _OPTIONS = {
@@ -179,7 +179,7 @@ class Part:
         return ast.get_docstring(self.node) or ""
 
     @property
-    def assigned(self) -> set[str]:
+    def assigned_names(self) -> set[str]:
         """The names that the rule assigns."""
         return {
             name.id

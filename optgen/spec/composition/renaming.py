@@ -61,7 +61,7 @@ def own_names(part: Part) -> set[str]:
     for program in part.programs:
         arguments = {n.arg for n in ast.walk(program) if isinstance(n, ast.arg)}
         names |= {program.name, *(_bound_names(program) - arguments)}
-    return names | part.assigned - set(part.inputs)
+    return names | part.assigned_names - set(part.inputs)
 
 
 def free_names(part: Part) -> dict[str, ast.Name]:

@@ -13,7 +13,7 @@ from optgen.ir.ops import FACTS
 from optgen.spec.composition.guard import AssignmentGuard
 from optgen.spec.composition.moments import reads, rest_after
 from optgen.spec.composition.names import NamedParts
-from optgen.spec.composition.parts import WRAPPING, Part
+from optgen.spec.composition.parts import WRAPPING_STAGE, Part
 from optgen.spec.composition.renaming import unused_name
 from optgen.spec.composition.update_form import UpdateForm, replace_fresh, replace_name
 
@@ -57,7 +57,7 @@ class _Rule:
         body = self._body(part, others)
         guards = ((part.guard, self._param_and_states()),) if part.guard else ()
         later = replace(self, step_count=part.step if has_own_count else self.step_count)
-        if part.stage == WRAPPING:
+        if part.stage == WRAPPING_STAGE:
             return self._wrapped(part, body, later, others)
         later = replace(later, guards=(*self.guards, *guards))
         return [*self._of_part(part, body), *later.lines(others)]

@@ -8,7 +8,7 @@ from optgen.ir.algorithm import Algorithm
 
 
 @dataclass(frozen=True, eq=False)
-class ByIdentity:
+class IdentityKey:
     """A key that equals only a key of the same algorithm object.
 
     Equal algorithms may stand at different places in files, and errors name these places.
@@ -17,7 +17,7 @@ class ByIdentity:
     algorithm: Algorithm
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ByIdentity) and self.algorithm is other.algorithm
+        return isinstance(other, IdentityKey) and self.algorithm is other.algorithm
 
     def __hash__(self) -> int:
         return id(self.algorithm)
