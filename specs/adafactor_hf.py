@@ -1,6 +1,7 @@
 """Adafactor in the form of its authors, fairseq and Hugging Face; lr=None means relative steps.
 
-torch's Adafactor is another rule: it adds no eps to squares, keeps no momentum, and decays by lr.
+torch's Adafactor is another rule: it adds no eps to squares, has no momentum, and decays weights by
+lr.
 """
 
 from optgen.spec import (

@@ -64,7 +64,7 @@ def Adam(
 
     m_hat = m / (1 - beta1**t)
     if amsgrad:
-        v_max = maximum(v_max, v)  # PyTorch: of the uncorrected second moment
+        v_max = maximum(v_max, v)  # PyTorch: before bias correction
         v_hat = v_max / (1 - beta2**t)
     else:
         v_hat = v / (1 - beta2**t)

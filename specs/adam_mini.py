@@ -1,8 +1,8 @@
-"""Adam-mini, as zyushun/Adam-mini has it, but all vectors take Adam's steps, and not only biases.
+"""Adam-mini, as zyushun/Adam-mini has it. Here all vectors take Adam's steps, there only biases.
 
-A matrix has a second moment for each row. The authors have one for each head of query and key
-weights: show these as a row for each head, by `"view": (heads, -1)`. Show any other parameter that
-shall have one second moment as one row, by `"view": (1, -1)`.
+A matrix has a second moment for each row. The authors' query and key weights have one for each
+head: give these weights the view `"view": (heads, -1)`. A parameter with the view `"view": (1, -1)`
+is one row, and has one second moment.
 """
 
 from optgen.spec import factored, hyper, optimizer, row_mean, sqrt, state

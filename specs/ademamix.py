@@ -15,7 +15,7 @@ def AdEMAMix(
     t,
     /,
     m=state("exp_avg_fast"),
-    slow=state("exp_avg_slow"),
+    m_slow=state("exp_avg_slow"),
     v=state("exp_avg_sq", role="second_moment"),
     *,
     lr=hyper(1e-3, ge=0),
@@ -29,16 +29,16 @@ def AdEMAMix(
     """AdamW with a second, slower running mean of gradients (Pagliardini et al., 2024)."""
     beta1, beta2, beta3 = betas
 
-    share = alpha
+    alpha_t = alpha
     if alpha_warmup is not None and t < alpha_warmup:
-        share = alpha * t / alpha_warmup
+        alpha_t = alpha * t / alpha_warmup
     if beta3_warmup is not None and t < beta3_warmup:
         progress = t / beta3_warmup
         interpolated = (1 - progress) * half_life(beta1) + progress * half_life(beta3)
         beta3 = 0.5 ** (1 / (interpolated + 1))
 
     m = beta1 * m + (1 - beta1) * g
-    slow = beta3 * slow + (1 - beta3) * g
+    m_slow = beta3 * m_slow + (1 - beta3) * g
     v = beta2 * v + (1 - beta2) * g**2
-    u = (m / (1 - beta1**t) + share * slow) / (sqrt(v / (1 - beta2**t)) + eps)
+    u = (m / (1 - beta1**t) + alpha_t * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
     p = p - lr * (u + weight_decay * p)

@@ -40,7 +40,7 @@ def APOLLO(
     U=state("left_projection", shape=("rank", "rows"), when="not tall"),
     n=state("exp_avg_wide", shape=("rank", "cols"), when="not tall"),
     w=state("exp_avg_sq_wide", shape=("rank", "cols"), when="not tall"),
-    last=state("last_norm", shape="row"),
+    last_norm=state("last_norm", shape="row"),
     k=state("stream", shape="scalar", init="index"),
     *,
     lr=hyper(1e-3, ge=0),
@@ -79,11 +79,11 @@ def APOLLO(
         if mini:
             u = g * norm(s) / (norm(z) + TINY)
 
-    if fresh(last):  # later norms grow by at most 1 %; `last` holds the norm in every row
-        last = 0 * last + norm(u)
+    if fresh(last_norm):  # later norms grow by at most 1 %; `last_norm` holds the norm in every row
+        last_norm = 0 * last_norm + norm(u)
     else:
-        limit = maximum(norm(u) / (last + TINY), GROWTH) / GROWTH
-        last = norm(u) / limit
+        limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
+        last_norm = norm(u) / limit
         u = u / limit
     p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
     p = p - lr * weight_decay * p

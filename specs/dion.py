@@ -1,4 +1,4 @@
-"""Dion: low-rank power iteration on the momentum, which keeps the rest for later steps."""
+"""Dion: low-rank power iteration on the momentum, which keeps the error for later steps."""
 
 from optgen.spec import (
     col_norm,

@@ -27,6 +27,6 @@ def KahanAdamW(
     step = lr * m_hat / (sqrt(v_hat) + eps) + lr * weight_decay * p
 
     c = c - step
-    new = rounded(p + c)
-    c = c - (new - p)
-    p = new
+    rounded_sum = rounded(p + c)
+    c = c - (rounded_sum - p)
+    p = rounded_sum

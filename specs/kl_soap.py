@@ -26,15 +26,12 @@ from optgen.spec import (
 
 
 def basis(x):
-    """Return the eigenvectors by descending eigenvalues."""
+    """Return the eigenvectors, sorted by descending eigenvalues."""
     return eigenvectors(x) @ transpose(descending(eigenvalues(x)))
 
 
 def whitening(values, count, largest):
-    """Return the inverse roots of values.
-
-    They are at most `count` or `largest`, whichever is less, or 10 if that is more.
-    """
+    """Return the inverse square roots of values, at most `max(10, min(count, largest))`."""
     return minimum(1 / sqrt(values), maximum(10, minimum(count, largest)))
 
 

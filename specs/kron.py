@@ -5,8 +5,8 @@ update the factors in a random share of the steps, and balance them in a hundred
 both happen at fixed intervals.
 
 The authors recommend to lower `lr_preconditioner` soon from 0.5 to between 0.01 and 0.1, and to
-update the factors in a share of the steps that falls from 1 to between 0.01 and 0.1. Both stand in
-the param group: set `group["lr_preconditioner"]` and `group["update_every"]` while training.
+update the factors in a share of the steps that falls from 1 to between 0.01 and 0.1. Set both
+in the param group: `group["lr_preconditioner"]` and `group["update_every"]` while training.
 """
 
 from optgen.spec import (
@@ -37,7 +37,7 @@ from optgen.spec import (
 TINY = 2.0**-126
 
 
-def rotated(q):
+def rotate(q):
     """Return the factor after a rotation towards a symmetric matrix."""
     r = transpose(q) - q
     r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
@@ -74,7 +74,7 @@ def Kron(
 ):
     """Whitening by two factors, fitted without inverses (Li, 2015; Pooladzandi & Li, 2024)."""
     require(ndim(p) == 2, "Kron takes matrices, not the shape {shape}")
-    max_average, largest = grad_clip_max_amps
+    max_average, max_element = grad_clip_max_amps
 
     p = p - lr * weight_decay * p
     m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))
@@ -87,13 +87,13 @@ def Kron(
         y, z = x @ transpose(x), transpose(x) @ x
         bound = max_abs(eigenvalues(y)) + cols(p)
         a = maximum(lerp(a, bound, 1 - betaL), bound)
-        U = rotated(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
+        U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
         bound = max_abs(eigenvalues(z)) + rows(p)
         b = maximum(lerp(b, bound, 1 - betaL), bound)
-        W = rotated(W - lr_preconditioner * (z @ W - rows(p) * W) / b)
+        W = rotate(W - lr_preconditioner * (z @ W - rows(p) * W) / b)
     u = transpose(U) @ U @ m @ transpose(W) @ W
     u = u * minimum(max_average / rms(u), 1)
-    p = p - lr * clamp(u, -largest, largest)
+    p = p - lr * clamp(u, -max_element, max_element)
     if (t - 1) % (100 * update_every) == 0 and t > 1:
         balance = sqrt(max_abs(W) / max_abs(U))
         U, W = U * balance, W / balance

@@ -1,4 +1,4 @@
-"""LAMB, as NVIDIA and timm have it, without their clipping of all gradients together.
+"""LAMB, as NVIDIA and timm have it, without their clipping by the norm of all gradients.
 
 As in both, parameters without weight decay take Adam's steps, unless `always_adapt`.
 """

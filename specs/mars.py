@@ -14,7 +14,7 @@ def MARS(
     /,
     m=state("exp_avg"),
     v=state("exp_avg_sq", role="second_moment"),
-    last=state("last_grad"),
+    g_prev=state("last_grad"),
     *,
     lr=hyper(3e-3, ge=0),
     betas=hyper((0.95, 0.99), ge=0, lt=1),
@@ -30,13 +30,13 @@ def MARS(
     if optimize_1d or ndim(p) == 2:
         beta1, beta2 = betas
         rate, decay = lr, weight_decay
-        c = g + gamma * beta1 / (1 - beta1) * (g - last)
+        c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
         c = c / maximum(norm(c), 1)
     else:
         beta1, beta2 = betas_1d
         rate, decay = lr * lr_1d_factor, weight_decay_1d
         c = g
-    last = g
+    g_prev = g
 
     m = beta1 * m + (1 - beta1) * c
     v = beta2 * v + (1 - beta2) * c**2

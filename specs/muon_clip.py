@@ -26,7 +26,7 @@ from optgen.spec import (
 def MuonClip(
     p,
     g,
-    largest=given("max_logits"),
+    max_logits=given("max_logits"),
     /,
     b=state("momentum_buffer"),
     *,
@@ -46,5 +46,5 @@ def MuonClip(
     o = orthogonalize(b, ns_coefficients, ns_steps, eps)
     p = p - lr * weight_decay * p
     p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
-    if given(largest):
-        p = p * where(largest > tau, tau / largest, 1) ** clip_power
+    if given(max_logits):
+        p = p * where(max_logits > tau, tau / max_logits, 1) ** clip_power

@@ -15,7 +15,7 @@ from optgen.spec import (
 )
 
 
-def polar(x, a, b, c):
+def odd_polynomial(x, a, b, c):
     """Return an odd polynomial of degree 5 of a matrix."""
     gram = x @ transpose(x)
     return a * x + (b * gram + c * gram @ gram) @ x
@@ -38,10 +38,10 @@ def PolarMuon(
     b = momentum * b + (1 - momentum) * g
     x = (1 - momentum) * g + momentum * b
     x = x / (1.02 * norm(x) + 1e-6)
-    x = polar(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
-    x = polar(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-    x = polar(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
-    x = polar(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
-    x = polar(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
+    x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
+    x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
+    x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
+    x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
+    x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
     p = p - lr * weight_decay * p
     p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * x

@@ -31,9 +31,9 @@ def Prodigy(
 ):
     """Adam with the estimated distance to a minimum as its rate (Mishchenko & Defazio, 2023)."""
     beta1, beta2 = betas
-    memory = sqrt(beta2)
+    decay = sqrt(beta2)
     if beta3 is not None:
-        memory = beta3
+        decay = beta3
     k = k + 1
     rate = d * lr
     if use_bias_correction:
@@ -44,10 +44,10 @@ def Prodigy(
     m = beta1 * m + (1 - beta1) * d * g
     v = beta2 * v + (1 - beta2) * d**2 * g**2
     if safeguard_warmup:
-        s = memory * s + d / d0 * d * g
+        s = decay * s + d / d0 * d * g
     else:
-        s = memory * s + d / d0 * rate * g
-    r = memory * r + d / d0 * rate * sum(g * (x0 - p), over="all")
+        s = decay * s + d / d0 * rate * g
+    r = decay * r + d / d0 * rate * sum(g * (x0 - p), over="all")
     l1_norm = sum(abs(s), over="all")
     d_hat = where(l1_norm > 0, d_coef * r / l1_norm, d)
 

@@ -15,7 +15,7 @@ def ScheduleFreeSGD(
     t,
     /,
     rate_max=state("lr_max", shape="scalar", init=-1),
-    total=state("weight_sum", shape="scalar"),
+    weight_sum=state("weight_sum", shape="scalar"),
     z=state("z", init="p"),
     *,
     lr=hyper(1, ge=0),
@@ -32,9 +32,9 @@ def ScheduleFreeSGD(
         rate = lr
     rate_max = maximum(rate_max, rate)
     weight = t**r * rate_max**weight_lr_power
-    total = total + weight
-    if total != 0:
-        c = weight / total
+    weight_sum = weight_sum + weight
+    if weight_sum != 0:
+        c = weight / weight_sum
     else:
         c = 0
 

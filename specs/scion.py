@@ -31,7 +31,7 @@ def Scion(
     b=state("momentum_buffer"),
     *,
     lr=hyper(1e-3, ge=0),
-    momentum=hyper(1.0, gt=0, le=1, about="Share of the gradient in its mean: 0.1 is usual"),
+    momentum=hyper(1.0, gt=0, le=1, about="Weight of the newest gradient; 0.1 is usual"),
     scale=hyper(1.0, gt=0, about="Radius of the norm ball"),
     norm=choice("Auto", "Sign", about="Norm of matrices: spectral, or the largest element"),
     unconstrained=flag(False, about="Do not shrink the weights into the ball"),

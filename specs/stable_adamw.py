@@ -3,7 +3,7 @@
 from optgen.spec import hyper, maximum, mean, optimizer, sqrt, state
 
 
-def debiased(beta, t):
+def debiased_beta(beta, t):
     """Return the decay in step t of a running mean that begins without bias."""
     return (beta**t - beta) / (beta**t - 1)
 
@@ -23,7 +23,7 @@ def StableAdamW(
     weight_decay=hyper(1e-2, ge=0),
 ):
     """AdamW with Adafactor's clipping of updates instead of gradients (Wortsman et al., 2023)."""
-    beta1, beta2 = debiased(betas[0], t), debiased(betas[1], t)
+    beta1, beta2 = debiased_beta(betas[0], t), debiased_beta(betas[1], t)
 
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g**2

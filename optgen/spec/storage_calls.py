@@ -1,4 +1,4 @@
-"""Read calls of ops that depend on the dtype that the parameter is stored in: `rounded(x)`."""
+"""Read calls of ops that depend on the dtype of the parameter in memory, such as `rounded(x)`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def written_arity(name: str) -> int:
-    """Return the number of arguments that an author writes; the reader adds the others."""
+    """Return the number of arguments that an author writes; the spec reader adds further ones."""
     return OPS[name].arity - (name in STORAGE_OPS) - 2 * (name in DRAWING_OPS)
 
 
 def read_storage_call(reader: Expressions, node: ast.Call, name: str) -> Expr:
-    """Read the arguments, and add the machine epsilon, which tells the dtype.
+    """Read a call, and append the machine epsilon of the dtype to its arguments.
 
-    The first argument is a tensor, and so is the result.
+    The first argument and the result are tensors.
     """
     place = reader.source.place(node)
     if reader.scope.algorithm.is_function:

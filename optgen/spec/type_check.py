@@ -31,7 +31,7 @@ SHAPE_NAMES = {
         for axes in (Axes.ROWS_RANK, Axes.COLS_RANK, Axes.RANK_ROWS, Axes.RANK_COLS, Axes.RANK_RANK)
     },
 }
-"""Descriptions of values with these axes, for error messages."""
+"""Descriptions of values that vary along these axes, for error messages."""
 
 
 def type_of(expr: Expr, scope: Scope) -> ValueType:
@@ -53,8 +53,8 @@ def type_of(expr: Expr, scope: Scope) -> ValueType:
     return "number"
 
 
-def why_no_number(expr: Expr, scope: Scope) -> tuple[str, str]:
-    """Return the message and hint for an expression used as a number; ("", "") if it is one."""
+def why_not_a_number(expr: Expr, scope: Scope) -> tuple[str, str]:
+    """Return an error message and a hint if an expression is not a number; else ("", "")."""
     match type_of(expr, scope):
         case "truth":
             return "is true or false, not a number", "write an if, or where(condition, a, b)"

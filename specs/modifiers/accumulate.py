@@ -6,18 +6,18 @@ def accumulate(
     g,
     t,
     /,
-    total=state("grad_sum"),
-    summed=state("summed_gradients", shape="scalar"),
-    between=state("calls_between_steps", shape="scalar"),
+    gradient_sum=state("grad_sum"),
+    gradient_count=state("summed_gradients", shape="scalar"),
+    waiting_calls=state("calls_between_steps", shape="scalar"),
     *,
     accumulated_steps=hyper(1, ge=1, whole=True),
 ):
     """Step only every few calls, with the mean of the gradients since the last step."""
-    total = where(summed == 0, g, total + g)
-    summed = summed + 1
-    between = between + 1
-    if summed >= accumulated_steps:
-        between = between - 1
-        count = t - between
-        g = total / summed
-        summed = 0
+    gradient_sum = where(gradient_count == 0, g, gradient_sum + g)
+    gradient_count = gradient_count + 1
+    waiting_calls = waiting_calls + 1
+    if gradient_count >= accumulated_steps:
+        waiting_calls = waiting_calls - 1
+        count = t - waiting_calls
+        g = gradient_sum / gradient_count
+        gradient_count = 0

@@ -10,11 +10,14 @@ def adaptive_clip(
     clip_factor=hyper(0.01, gt=0),
     clip_eps=hyper(1e-3, gt=0),
 ):
-    """Clip the gradient's norm to a share of the weights', by row (AGC; Brock et al., 2021)."""
+    """Clip the norm of each gradient row to a share of the weight row's norm.
+
+    A vector is clipped as a whole (AGC; Brock et al., 2021).
+    """
     require(ndim(p) <= 2, "adaptive_clip takes rows: give the shape {shape} a view of two axes")
     if factored(p):
-        largest = clip_factor * maximum(row_norm(p), clip_eps)
-        g = where(row_norm(g) < largest, g, g * (largest / maximum(row_norm(g), 1e-6)))
+        row_limit = clip_factor * maximum(row_norm(p), clip_eps)
+        g = where(row_norm(g) < row_limit, g, g * (row_limit / maximum(row_norm(g), 1e-6)))
     else:
         limit = clip_factor * maximum(norm(p), clip_eps)
         g = where(norm(g) < limit, g, g * (limit / maximum(norm(g), 1e-6)))

@@ -5,7 +5,7 @@ from optgen.spec import maximum, mean, modifier, where
 def cautious(g, u, /):
     """Zero the elements of the update that have the gradient's sign (Liang et al., 2024).
 
-    The others are scaled up by the inverse of their share.
+    The remaining elements are divided by the share of elements that remain.
     """
-    kept = where(u * g < 0, 1, 0)
-    u = u * kept / maximum(mean(kept), 1e-3)
+    mask = where(u * g < 0, 1, 0)
+    u = u * mask / maximum(mean(mask), 1e-3)

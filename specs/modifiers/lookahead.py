@@ -7,12 +7,12 @@ def lookahead(
     u,
     t,
     /,
-    slow=state("slow", init="p"),
+    slow_weights=state("slow", init="p"),
     *,
     sync_period=hyper(5, ge=1, whole=True),
     slow_step=hyper(0.5, gt=0, le=1),
 ):
-    """Every few steps, let slow weights follow, and go on from them (Zhang et al., 2019)."""
+    """Move slow weights every few steps, and go on from them (Zhang et al., 2019)."""
     if t % sync_period == 0:
-        slow = lerp(slow, p + u, slow_step)
-        u = slow - p
+        slow_weights = lerp(slow_weights, p + u, slow_step)
+        u = slow_weights - p

@@ -2,6 +2,6 @@ from optgen.spec import modifier, state
 
 
 @modifier(stage="observe")
-def low_precision_copy(p, /, low=state("low_precision", init="p", dtype="bfloat16")):
+def low_precision_copy(p, /, low_precision=state("low_precision", init="p", dtype="bfloat16")):
     """Keep the weights in bfloat16 too, for a forward pass that reads half of the memory."""
-    low = p
+    low_precision = p

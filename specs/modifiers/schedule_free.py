@@ -10,7 +10,7 @@ def schedule_free(
     /,
     z=state("z", init="p"),
     largest_rate=state("lr_max", shape="scalar"),
-    total=state("weight_sum", shape="scalar"),
+    weight_sum=state("weight_sum", shape="scalar"),
     *,
     average_momentum=hyper(0.9, gt=0, lt=1),
     weight_power=hyper(0, ge=0),
@@ -19,9 +19,9 @@ def schedule_free(
     """Take gradients between the weights and their average (Defazio et al., 2024)."""
     largest_rate = maximum(largest_rate, lr)
     weight = t**weight_power * largest_rate**weight_lr_power
-    total = total + weight
-    if total != 0:
-        share = weight / total
+    weight_sum = weight_sum + weight
+    if weight_sum != 0:
+        share = weight / weight_sum
     else:
         share = 0
     average = lerp(p, z, 1 - 1 / average_momentum)

@@ -7,8 +7,8 @@ def update_floor(p, u, lr, /, *, least_ratio=hyper(0.35, ge=0), by_row=flag(Fals
 
     With `by_row`, scale each row of a matrix by itself. An update of zeros stays zero.
     """
-    least = least_ratio * lr
+    ratio = least_ratio * lr
     if by_row and factored(p):
-        u = u * maximum(least * row_norm(p) / maximum(row_norm(u), 1e-30), 1)
+        u = u * maximum(ratio * row_norm(p) / maximum(row_norm(u), 1e-30), 1)
     else:
-        u = u * maximum(least * norm(p) / maximum(norm(u), 1e-30), 1)
+        u = u * maximum(ratio * norm(p) / maximum(norm(u), 1e-30), 1)
