@@ -1,6 +1,6 @@
 """Functional forms of torch.optim: one step on lists of tensors, without an optimizer.
 
-A form is declared by its signature only, which is torch's. The step is that of a generated class.
+A form declares only its signature, which is torch's. Its step is the step of a generated class.
 """
 
 import inspect
@@ -23,14 +23,14 @@ from optgen.runtime.torch_private import capturing, outside_dynamo
 F = TypeVar("F", bound=Callable[..., None])
 Arguments = Mapping[str, Any]
 
-_SCALER = ("grad_scale", "found_inf")
-_IGNORED = ("has_complex", "has_sparse_grad")  # torch has them; the tensors show the same
+_SCALER_NAMES = ("grad_scale", "found_inf")
+_IGNORED_NAMES = ("has_complex", "has_sparse_grad")  # torch has them; the tensors show the same
 
 
 def functional(
-    optimizer_class: type[GeneratedOptimizer], **renamed: str | tuple[str, ...]
+    optimizer_class: type[GeneratedOptimizer], **argument_names: str | tuple[str, ...]
 ) -> Callable[[F], F]:
-    """Decorate a function that has a signature and no body: it then takes a step by a class's rule.
+    """Decorate a function that has a signature and no body, so that it takes a step of a class.
 
     The first two arguments of the function are the parameters and their gradients. An argument for
     a list of states has the name of the state's key plus "s". An argument for a hyperparameter has
@@ -38,13 +38,14 @@ def functional(
 
     Args:
         optimizer_class: the class whose rule the step follows.
-        renamed: the names of other arguments, by the key of the state or hyperparameter. A tuple of
-            names stands for a hyperparameter with several numbers: `betas=("beta1", "beta2")`.
+        argument_names: the names of other arguments, by the key of the state or hyperparameter. A
+            tuple of names stands for a hyperparameter with several numbers:
+            `betas=("beta1", "beta2")`.
     """
 
     def decorate(declared: F) -> F:
         signature = inspect.signature(declared)
-        form = _Form(optimizer_class, tuple(signature.parameters), renamed)
+        form = _Form(optimizer_class, tuple(signature.parameters), argument_names)
 
         @wraps(declared)
         def take_step(*args: Any, **kwargs: Any) -> None:
@@ -64,14 +65,14 @@ class _Form:
 
     optimizer_class: type[GeneratedOptimizer]
     names: tuple[str, ...]  # of the arguments
-    renamed: Mapping[str, str | tuple[str, ...]]
+    argument_names: Mapping[str, str | tuple[str, ...]]
 
     def __post_init__(self) -> None:
         """Raise a TypeError for unknown and missing names, which would be ignored otherwise."""
-        hypers = [self.renamed.get(key, key) for key in self.optimizer_class.rule.hypers]
+        hypers = [self.argument_names.get(key, key) for key in self.optimizer_class.rule.hypers]
         hyper_names = [name for h in hypers for name in ((h,) if isinstance(h, str) else h)]
         known = {*self.names[:2], *self.list_names.values(), *hyper_names, "state_steps"}
-        unknown = set(self.names) - known - {*OPTIONS, *_SCALER, *_IGNORED}
+        unknown = set(self.names) - known - {*OPTIONS, *_SCALER_NAMES, *_IGNORED_NAMES}
         missing = set(self.list_names.values()) - set(self.names)
         if unknown or missing:
             raise TypeError(
@@ -83,7 +84,7 @@ class _Form:
     def list_names(self) -> dict[str, str]:
         """Return the name of each state's argument, by the state's key."""
         keys = [state.key for state in self.optimizer_class.rule.states]
-        return {key: str(self.renamed.get(key, f"{key}s")) for key in keys}
+        return {key: str(self.argument_names.get(key, f"{key}s")) for key in keys}
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
@@ -110,7 +111,7 @@ class _Form:
         optimizer.state.update(zip(params, states, strict=True))
         if len(optimizer.state) != len(params):
             raise ValueError("a parameter stands in the list more than once: take a step for each")
-        for key in _SCALER:
+        for key in _SCALER_NAMES:
             if arguments.get(key) is not None:
                 setattr(optimizer, key, arguments[key])
         with nullcontext() if group["differentiable"] else torch.no_grad():
@@ -123,7 +124,7 @@ class _Form:
     def _hypers(self, arguments: Arguments) -> Iterator[tuple[str, Any]]:
         """Yield the keys and values of the hyperparameters that have arguments."""
         for key in self.optimizer_class.rule.hypers:
-            name = self.renamed.get(key, key)
+            name = self.argument_names.get(key, key)
             if not isinstance(name, str):
                 yield key, tuple(arguments[item] for item in name)
             elif name in arguments:
@@ -142,7 +143,7 @@ class _Form:
     def _states(
         self, arguments: Arguments, lists: Mapping[str, list[Any]], count: int
     ) -> Iterator[dict[str, Any]]:
-        """Yield each parameter's state without entries that are None: the step creates those."""
+        """Yield each parameter's state; entries that are None are left for the step to create."""
         for index in range(count):
             values = {key: column[index] for key, column in lists.items() if column}
             if self.optimizer_class.rule.step is not None:
@@ -152,7 +153,7 @@ class _Form:
             yield {key: value for key, value in values.items() if value is not None}
 
 
-_captured: list[GeneratedOptimizer] = []
+_captured_optimizers: list[GeneratedOptimizer] = []
 """Optimizers of captured steps; kept forever, since graphs read their tables at every replay."""
 
 
@@ -164,7 +165,7 @@ def _make_optimizer(
     optimizer._reset_context()
     optimizer.defaults, optimizer.param_groups, optimizer.state = group, [group], defaultdict(dict)
     if capturing():
-        _captured.append(optimizer)
+        _captured_optimizers.append(optimizer)
     return optimizer
 
 
@@ -176,7 +177,7 @@ def _requires_grad(arguments: Arguments) -> bool:
 def _return_state(values: dict[str, Any], lists: Mapping[str, list[Any]], index: int) -> None:
     """Put the states of one parameter that the step created or replaced into the caller's lists.
 
-    A tensor that a list already holds is overwritten in place, unless its layout is another.
+    A tensor that a list already holds is overwritten in place, unless its layout differs.
     """
     for key, column in lists.items():
         value = values.get(key)

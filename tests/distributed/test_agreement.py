@@ -182,7 +182,7 @@ def _unsharded_on_one_rank(rank: int) -> list[str]:
 
 def _not_a_number(rank: int) -> list[bool]:
     """Tell whether maxima over both ranks are right: NaN from rank 0, NaN from rank 1, and 2."""
-    from optgen.runtime.sharded.all_reduce import Partial, batched_all_reduce
+    from optgen.runtime.sharded.all_reduce import PartialReduction, batched_all_reduce
 
     values = torch.tensor([torch.nan if rank == 0 else 1.0, torch.nan if rank else 1.0, rank + 1.0])
     sums = torch.tensor([0.5, 2.0], dtype=torch.float64)
@@ -191,7 +191,11 @@ def _not_a_number(rank: int) -> list[bool]:
     assert group is not None
     groups = (group,)
     batched_all_reduce(
-        [Partial(values, groups, largest=True), Partial(sums, groups), Partial(nothing, ())]
+        [
+            PartialReduction(values, groups, largest=True),
+            PartialReduction(sums, groups),
+            PartialReduction(nothing, ()),
+        ]
     )
     assert sums.tolist() == [1.0, 4.0]
     return [*values[:2].isnan().tolist(), values[2].item() == 2]

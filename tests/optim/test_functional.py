@@ -281,7 +281,7 @@ def test_a_compiled_caller_runs_the_form_uncompiled() -> None:
 
 def test_a_captured_graph_keeps_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     captured: list[Any] = []
-    monkeypatch.setattr("optgen.runtime.functional._captured", captured)
+    monkeypatch.setattr("optgen.runtime.functional._captured_optimizers", captured)
     adam(*adam_lists(), **ADAM)
     assert not captured
 
