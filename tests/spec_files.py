@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import optgen
-from optgen.optim._published import PUBLISHED, published
+from optgen.optim._published import PUBLISHED, published_class
 
 CATALOGUE = Path(__file__).parents[1] / "specs"
 TEST_SPECS = Path(__file__).parent / "specs"
@@ -32,4 +32,4 @@ def optimizer_class(name: str) -> Any:
     The classes of REPRESENTATIVES come from spec files, so that all tests share their kernels.
     """
     is_checked_in = name in PUBLISHED and name not in REPRESENTATIVES
-    return published(name) if is_checked_in else optgen.load(spec_file(name))
+    return published_class(name) if is_checked_in else optgen.load(spec_file(name))

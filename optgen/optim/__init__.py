@@ -1,6 +1,6 @@
 """The mirror of torch.optim, name for name: `import optgen.optim as optim` replaces torch's.
 
-Published optimizers that torch does not have are beside them: `from optgen.optim import Lion`.
+Published optimizers that torch lacks are here too: `from optgen.optim import Lion`.
 Schedulers are written by hand. `Optimizer` is torch's own class, from which ours derive.
 """
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch.optim
 from torch.optim import Optimizer
 
-from optgen.optim import _functional as _functional  # available like torch's, without importing it
+from optgen.optim import _functional as _functional  # an attribute of the package, as in torch
 from optgen.optim import _published, functional, lr_scheduler, swa_utils
 from optgen.optim._adafactor import Adafactor
 from optgen.optim._create_optimizer import create_optimizer, list_optimizers, optimizer_class
@@ -67,7 +67,7 @@ def __getattr__(name: str) -> type[Optimizer]:
     """Import a published optimizer at the first access to its name."""
     for spec, published_name in _published.PUBLISHED.items():
         if name == published_name:
-            return _published.published(spec)
+            return _published.published_class(spec)
     message = f"module {__name__!r} has no attribute {name!r}"
     if name in torch.optim.__all__:
         message = f"optgen.optim has no {name} yet; torch.optim.{name} works beside it"

@@ -44,11 +44,11 @@ class ChainedOptimizer(OptimizerOfMembers):
         raise TypeError("add the group to one of the optimizers: optimizer.members[0]")
 
     def train(self) -> None:
-        """Call `train` of the members that have it: it puts the trained weights in place."""
+        """Put the trained weights in place, in the members that have a method `train`."""
         self._switch("train")
 
     def eval(self) -> None:
-        """Call `eval` of the members that have it: it puts averaged weights in place."""
+        """Put averaged weights in place, in the members that have a method `eval`."""
         self._switch("eval")
 
     def _switch(self, mode: str) -> None:
@@ -60,10 +60,10 @@ class ChainedOptimizer(OptimizerOfMembers):
         """Return the states and groups of all members in the form of torch's `state_dict`."""
         for pre_hook in self._optimizer_state_dict_pre_hooks.values():
             pre_hook(self)
-        packed = _joined([member.state_dict() for member in self.members])
+        packed = _join_state_dicts([member.state_dict() for member in self.members])
         for post_hook in self._optimizer_state_dict_post_hooks.values():
-            replaced = post_hook(self, packed)
-            packed = packed if replaced is None else replaced
+            replacement = post_hook(self, packed)
+            packed = packed if replacement is None else replacement
         return packed
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -73,9 +73,9 @@ class ChainedOptimizer(OptimizerOfMembers):
             ValueError: The checkpoint has other groups, or groups of other sizes.
         """
         for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
-            replaced = pre_hook(self, state_dict)
-            state_dict = state_dict if replaced is None else replaced
-        parts = _divided(state_dict, [member.param_groups for member in self.members])
+            replacement = pre_hook(self, state_dict)
+            state_dict = state_dict if replacement is None else replacement
+        parts = _split_state_dict(state_dict, [member.param_groups for member in self.members])
         before = [{"state": m.state, "param_groups": m.param_groups} for m in self.members]
         try:
             for member, part in zip(self.members, parts, strict=True):
@@ -88,40 +88,47 @@ class ChainedOptimizer(OptimizerOfMembers):
             post_hook(self)
 
 
-def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return one state dict of several: each counts its parameters from the end of the last."""
+def _join_state_dicts(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return one state dict of several, with their parameters numbered one part after another."""
     packed: dict[str, Any] = {"state": {}, "param_groups": []}
-    first = 0
+    offset = 0
     for part in parts:
-        packed["state"] |= {index + first: values for index, values in part["state"].items()}
+        packed["state"] |= {index + offset: values for index, values in part["state"].items()}
         groups = part["param_groups"]
         packed["param_groups"] += [
-            {**group, "params": [index + first for index in group["params"]]} for group in groups
+            {**group, "params": [index + offset for index in group["params"]]} for group in groups
         ]
-        first += sum(len(group["params"]) for group in groups)
+        offset += sum(len(group["params"]) for group in groups)
     return packed
 
 
-def _divided(packed: dict[str, Any], members: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return the state dict of each member, with its own parameters counted from 0.
+def _split_state_dict(
+    packed: dict[str, Any], groups_of_members: list[list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Return the state dict of each member, with its parameters numbered from 0.
 
     Raises:
         ValueError: The groups differ in number or size from those of the members.
     """
     saved = packed["param_groups"]
-    ours = [len(group["params"]) for groups in members for group in groups]
-    theirs = [len(group["params"]) for group in saved]
-    if ours != theirs:
+    sizes = [len(group["params"]) for groups in groups_of_members for group in groups]
+    saved_sizes = [len(group["params"]) for group in saved]
+    if sizes != saved_sizes:
         raise ValueError(
-            f"the checkpoint has groups of {theirs} parameters, and the optimizer of {ours}"
+            f"the checkpoint has groups of {saved_sizes} parameters, and the optimizer of {sizes}"
         )
-    parts, first = [], 0
-    for groups in members:
-        chosen = saved[first : first + len(groups)]
-        first += len(groups)
-        indices = [index for group in chosen for index in group["params"]]
-        position = {index: place for place, index in enumerate(indices)}
-        state = {position[key]: each for key, each in packed["state"].items() if key in position}
-        moved = [{**group, "params": [position[i] for i in group["params"]]} for group in chosen]
-        parts.append({"state": state, "param_groups": moved})
+    parts, group_offset = [], 0
+    for groups in groups_of_members:
+        saved_groups = saved[group_offset : group_offset + len(groups)]
+        group_offset += len(groups)
+        old_indices = [index for group in saved_groups for index in group["params"]]
+        new_index = {old: new for new, old in enumerate(old_indices)}
+        state = {
+            new_index[old]: values for old, values in packed["state"].items() if old in new_index
+        }
+        new_groups = [
+            {**group, "params": [new_index[old] for old in group["params"]]}
+            for group in saved_groups
+        ]
+        parts.append({"state": state, "param_groups": new_groups})
     return parts

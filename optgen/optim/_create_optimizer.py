@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from optgen.optim import _two_optimizers
 from optgen.optim._param_groups import param_groups
-from optgen.optim._published import PUBLISHED, published
+from optgen.optim._published import PUBLISHED, published_class
 
 _ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
     # timm
@@ -46,9 +46,9 @@ def optimizer_class(name: str) -> type[Optimizer]:
     """
     cls, preset = _class_and_preset(name)
     if preset:
-        words = ", ".join(f"{key}={value!r}" for key, value in preset.items())
+        arguments = ", ".join(f"{key}={value!r}" for key, value in preset.items())
         raise ValueError(
-            f"{name!r} stands for {cls.__name__} with {words}: use that class with these "
+            f"{name!r} stands for {cls.__name__} with {arguments}: use that class with these "
             "arguments, or call create_optimizer"
         )
     return cls
@@ -95,54 +95,59 @@ def create_optimizer(
                 "layer_decay, options and others go by names: give the model, not its parameters"
             )
         cls, preset = _class_and_preset(name)
-        given = {"lr": lr, "weight_decay": weight_decay}
-        chosen = {key: value for key, value in given.items() if value is not None}
-        return cls(_as_list(model_or_params), **{**preset, **arguments, **chosen})
-    model, shared = model_or_params, {"options": options, "layer_decay": layer_decay}
-    first = _for_model(model, name, arguments, lr=lr, weight_decay=weight_decay, **shared)
+        rates = {"lr": lr, "weight_decay": weight_decay}
+        given_rates = {key: value for key, value in rates.items() if value is not None}
+        return cls(_as_list(model_or_params), **{**preset, **arguments, **given_rates})
+    model, grouping = model_or_params, {"options": options, "layer_decay": layer_decay}
+    first = _call_for_model(model, name, arguments, lr=lr, weight_decay=weight_decay, **grouping)
     if others is None:
-        _two_optimizers.check_all_taken(name, first)
+        _two_optimizers.check_accepts_all(name, first)
         cls, groups, arguments = first
         return cls(groups, **arguments)
-    other_name, given = (others, {}) if isinstance(others, str) else (others[0], dict(others[1]))
-    decay = given.pop("weight_decay", weight_decay)
-    second = _for_model(
-        model, other_name, given, lr=given.pop("lr", None), weight_decay=decay, **shared
+    second_name, second_arguments = (others, {}) if isinstance(others, str) else others
+    second_arguments = dict(second_arguments)
+    second = _call_for_model(
+        model,
+        second_name,
+        second_arguments,
+        lr=second_arguments.pop("lr", None),
+        weight_decay=second_arguments.pop("weight_decay", weight_decay),
+        **grouping,
     )
-    return _two_optimizers.divided(model, first, second, others_names)
+    return _two_optimizers.share_model(model, first, second, others_names)
 
 
-def _for_model(
+def _call_for_model(
     model: nn.Module,
     name: str,
     arguments: Mapping[str, Any],
     *,
     lr: float | None,
     weight_decay: float | None,
-    **of_groups: Any,
-) -> _two_optimizers.Part:
-    """Return the class, the groups and the arguments of an optimizer of all parameters."""
+    **grouping: Any,
+) -> _two_optimizers.OptimizerCall:
+    """Return the constructor call of an optimizer of all parameters of a model."""
     cls, preset = _class_and_preset(name)
     if weight_decay is None:
         weight_decay = _default_decay(cls)
-    groups = param_groups(model, lr=lr, weight_decay=weight_decay, **of_groups)
+    groups = param_groups(model, lr=lr, weight_decay=weight_decay, **grouping)
     return cls, groups, {**preset, **arguments, **({} if lr is None else {"lr": lr})}
 
 
 def _default_decay(cls: type[Optimizer]) -> float | None:
-    """Return the weight decay of a class by default; None if it is 0 or there is none."""
+    """Return a class's default weight decay; None if it is 0, or the class has no such argument."""
     argument = signature(cls).parameters.get("weight_decay")
     default = argument.default if argument else None
     return default if isinstance(default, int | float) and default else None
 
 
 def _as_list(params: Iterable[Any]) -> Any:
-    """Return a single tensor as a list of one; else the parameters themselves."""
+    """Put a single tensor into a list; return other parameters as they are."""
     return [params] if isinstance(params, Tensor) else params
 
 
 def mirrored_classes() -> dict[str, type[Optimizer]]:
-    """Return the mirror's classes by their names in lower case."""
+    """Return the classes that torch.optim has too, by their names in lower case."""
     import optgen.optim
 
     values = (vars(optgen.optim)[name] for name in optgen.optim.__all__)
@@ -156,21 +161,26 @@ def known_name(name: str, known: Iterable[str]) -> str:
     Raises:
         ValueError: the name stands for no known name.
     """
-    by_key = {_key(each): each for each in known}
-    if _key(name) in by_key:
-        return by_key[_key(name)]
-    near = get_close_matches(name.lower(), by_key.values(), 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(by_key.values())}"
+    by_key = {_comparison_key(each): each for each in known}
+    if _comparison_key(name) in by_key:
+        return by_key[_comparison_key(name)]
+    close_names = get_close_matches(name.lower(), by_key.values(), 1)
+    if close_names:
+        hint = f"did you mean {close_names[0]!r}?"
+    else:
+        hint = f"there are {', '.join(by_key.values())}"
     raise ValueError(f"no optimizer is called {name!r}: {hint}")
 
 
 def _class_and_preset(name: str) -> tuple[type[Optimizer], dict[str, Any]]:
     """Return the class that a name stands for, and the arguments that an alias presets."""
-    known = known_name(name, list_optimizers())
-    module, preset = _ALIASES.get(known, (known, {}))
-    return published(module) if module in PUBLISHED else mirrored_classes()[module], preset
+    listed_name = known_name(name, list_optimizers())
+    class_name, preset = _ALIASES.get(listed_name, (listed_name, {}))
+    if class_name in PUBLISHED:
+        return published_class(class_name), preset
+    return mirrored_classes()[class_name], preset
 
 
-def _key(name: str) -> str:
+def _comparison_key(name: str) -> str:
     """Return a name in lower case, without underscores."""
     return name.lower().replace("_", "")

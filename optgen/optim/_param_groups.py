@@ -34,7 +34,7 @@ def param_groups(
             normalization layers, get none. None leaves the decay to the optimizer.
         layer_decay: a factor of the learning rate for each layer between a parameter and the
             output. A layer is the first number in a name, as in "blocks.3.attn.weight". Parameters
-            without a number belong to the first layer if they stand before all layers, and to the
+            without a number form one more layer if they come before all layers, and belong to the
             output otherwise.
 
     Raises:
@@ -45,8 +45,10 @@ def param_groups(
     by_pattern = {pattern: dict(values) for pattern, values in (options or {}).items()}
     for pattern in by_pattern:
         if not any(fnmatchcase(name, pattern) for name in names):
-            shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
-            raise ValueError(f"no trainable parameter is called {pattern!r}: there are {shown}")
+            first_names = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+            raise ValueError(
+                f"no trainable parameter is called {pattern!r}: there are {first_names}"
+            )
     if layer_decay is not None and lr is None:
         raise ValueError("layer_decay scales the learning rate: give lr too")
     distances = dict(zip(names, _distances_to_output(names), strict=True))
@@ -54,12 +56,12 @@ def param_groups(
     for name, param in named:
         values: dict[str, Any] = {}
         if weight_decay is not None:
-            decays = param.ndim >= 2 and not name.endswith("bias")
-            values["weight_decay"] = weight_decay if decays else 0.0
+            has_decay = param.ndim >= 2 and not name.endswith("bias")
+            values["weight_decay"] = weight_decay if has_decay else 0.0
         if layer_decay is not None and lr is not None:
             values["lr"] = lr * layer_decay ** distances[name]
-        for pattern, matched in by_pattern.items():
-            values |= matched if fnmatchcase(name, pattern) else {}
+        for pattern, pattern_options in by_pattern.items():
+            values |= pattern_options if fnmatchcase(name, pattern) else {}
         group = groups.setdefault(
             repr(sorted(values.items())), {"params": [], "param_names": [], **values}
         )
@@ -69,19 +71,19 @@ def param_groups(
 
 
 def _distances_to_output(names: list[str]) -> Iterator[int]:
-    """Yield, for each parameter, how many layers it is away from the output.
+    """Yield each parameter's distance to the output, in layers.
 
-    Layer `number` has depth `number + 1`. Names without a number have depth 0 before the first
+    Layer `number` has depth `number + 1`. A name without a number has depth 0 before the first
     layer, and `output_depth` after it.
     """
     numbers = [int(match[1]) if (match := _LAYER.search(name)) else None for name in names]
-    known = [number for number in numbers if number is not None]
-    output_depth = max(known, default=-1) + 2
+    layers = [number for number in numbers if number is not None]
+    output_depth = max(layers, default=-1) + 2
     layers_began = False
     for number in numbers:
         layers_began = layers_began or number is not None
         if number is not None:
             depth = number + 1
         else:
-            depth = output_depth if layers_began or not known else 0
+            depth = output_depth if layers_began or not layers else 0
         yield output_depth - depth

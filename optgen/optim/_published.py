@@ -102,7 +102,7 @@ PUBLISHED = {
 """The class name of each spec. A spec's name is also its name in the catalogue."""
 
 
-def published(name: str) -> type[Optimizer]:
+def published_class(name: str) -> type[Optimizer]:
     """Import the class of a spec."""
     cls: type[Optimizer] = getattr(import_module(f"optgen.generated.{name}"), PUBLISHED[name])
     cls.__module__ = "optgen.optim"

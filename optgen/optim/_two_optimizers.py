@@ -12,43 +12,45 @@ from torch.optim import Optimizer
 from optgen.optim._chained import ChainedOptimizer
 
 Groups = list[dict[str, Any]]
-Part = tuple[Any, Groups, dict[str, Any]]
+OptimizerCall = tuple[Any, Groups, dict[str, Any]]
 """The class of an optimizer, its param groups, and the other arguments of its constructor."""
 
 
-def check_all_taken(name: str, part: Part) -> None:
+def check_accepts_all(name: str, call: OptimizerCall) -> None:
     """Raise a ValueError if the class cannot take a parameter of its groups."""
-    refused = _refused(part)
+    refused = _refused_params(call)
     if not refused:
         return
     first = next(iter(refused))
     more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
     raise ValueError(
-        f"{part[0].__name__} cannot take {first!r} of shape {tuple(refused[first].shape)}{more}: "
+        f"{call[0].__name__} cannot take {first!r} of shape {tuple(refused[first].shape)}{more}: "
         f'give them to a second optimizer, as in create_optimizer(model, "{name}", '
         'others=("adamw", {"lr": 1e-3}))'
     )
 
 
-def divided(model: nn.Module, first: Part, second: Part, patterns: Iterable[str]) -> Optimizer:
-    """Return an optimizer of two, which share the parameters of a model.
+def share_model(
+    model: nn.Module, first: OptimizerCall, second: OptimizerCall, patterns: Iterable[str]
+) -> Optimizer:
+    """Return two optimizers as one, which share the parameters of a model.
 
-    The second takes what the first cannot take, embeddings, the output layer, and the names that
-    match a pattern.
+    The second optimizer gets the parameters that the first cannot take, embeddings, the output
+    layer, and the parameters whose names match a pattern.
 
     Raises:
         ValueError: a pattern matches no name.
     """
     names = {name for group in first[1] for name in group["param_names"]}
-    others = {*_refused(first)} | _embeddings_and_output(model) & names
-    others |= _matching(names, patterns)
-    parts = [_restricted(first, names - others), _restricted(second, others)]
-    return ChainedOptimizer(cls(groups, **given) for cls, groups, given in parts if groups)
+    second_names = {*_refused_params(first)} | _embeddings_and_output(model) & names
+    second_names |= _matching_names(names, patterns)
+    calls = [_with_names(first, names - second_names), _with_names(second, second_names)]
+    return ChainedOptimizer(cls(groups, **arguments) for cls, groups, arguments in calls if groups)
 
 
-def _refused(part: Part) -> dict[str, Tensor]:
-    """Return the parameters that a class cannot take, by name; a group with a view has none."""
-    cls, groups, _ = part
+def _refused_params(call: OptimizerCall) -> dict[str, Tensor]:
+    """Return the parameters that a class cannot take, by name; groups with a view are skipped."""
+    cls, groups, _ = call
     check = getattr(cls, "_check_param", None)
     return {
         name: param
@@ -65,36 +67,36 @@ def _embeddings_and_output(model: nn.Module) -> set[str]:
     """
     embeddings = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    chosen = {id(embedding.weight) for embedding in embeddings}
+    weight_ids = {id(embedding.weight) for embedding in embeddings}
     if embeddings and linears and linears[-1].out_features == embeddings[0].num_embeddings:
-        chosen.add(id(linears[-1].weight))
-    return {name for name, param in model.named_parameters() if id(param) in chosen}
+        weight_ids.add(id(linears[-1].weight))
+    return {name for name, param in model.named_parameters() if id(param) in weight_ids}
 
 
-def _matching(names: Iterable[str], patterns: Iterable[str]) -> set[str]:
+def _matching_names(names: Iterable[str], patterns: Iterable[str]) -> set[str]:
     """Return the names that match a pattern.
 
     Raises:
         ValueError: a pattern matches no name.
     """
-    known, chosen = [*names], set[str]()
+    candidates, matches = [*names], set[str]()
     for pattern in patterns:
-        matched = {name for name in known if fnmatchcase(name, pattern)}
-        if not matched:
+        pattern_matches = {name for name in candidates if fnmatchcase(name, pattern)}
+        if not pattern_matches:
             raise ValueError(f"no trainable parameter is called {pattern!r}")
-        chosen |= matched
-    return chosen
+        matches |= pattern_matches
+    return matches
 
 
-def _restricted(part: Part, names: set[str]) -> Part:
-    """Return a part with the named parameters only, without empty groups."""
-    cls, groups, arguments = part
+def _with_names(call: OptimizerCall, names: set[str]) -> OptimizerCall:
+    """Return a call with the named parameters only, without empty groups."""
+    cls, groups, arguments = call
     results = []
     for group in groups:
         pairs = zip(group["param_names"], group["params"], strict=True)
-        kept = {name: param for name, param in pairs if name in names}
-        if kept:
-            results.append({**group, "params": [*kept.values()], "param_names": [*kept]})
+        named = {name: param for name, param in pairs if name in names}
+        if named:
+            results.append({**group, "params": [*named.values()], "param_names": [*named]})
     return cls, results, arguments
 
 

@@ -28,4 +28,4 @@ def sgd(
     nesterov: bool,
     maximize: bool,
 ) -> None:
-    """Take one step of :class:`SGD` in place, on lists; new momentum is put into its list."""
+    """Take one step of :class:`SGD` in place, on lists; new momentum buffers go into their list."""

@@ -24,4 +24,4 @@ def sparse_adam(
     lr: float,
     maximize: bool,
 ) -> None:
-    """Take one step of :class:`SparseAdam` in place; `state_steps` count this step already."""
+    """Take one step of :class:`SparseAdam` in place; `state_steps` include this step already."""

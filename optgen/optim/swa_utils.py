@@ -43,7 +43,7 @@ _device = attrgetter("device")
 
 @dataclass(frozen=True)
 class _Update:
-    """Function that updates lists of means; as an object, it can be pickled with its model."""
+    """Function that updates lists of means. It is an object, so it can be pickled with a model."""
 
     decay: float | None = None  # None: equally weighted
 
@@ -52,13 +52,14 @@ class _Update:
     ) -> None:
         """Update the means in place."""
         with suppress(UnfitError):
-            self._in_one_sweep(averaged, current, num_averaged)
+            self._update_in_one_sweep(averaged, current, num_averaged)
             return
-        fit, others = _split_by_fit(averaged, current)
-        self._by_torch(others, num_averaged)
-        self._in_one_sweep([mean for mean, _ in fit], [tensor for _, tensor in fit], num_averaged)
+        fit, unfit = _split_by_fit(averaged, current)
+        self._update_by_torch(unfit, num_averaged)
+        means, tensors = [mean for mean, _ in fit], [tensor for _, tensor in fit]
+        self._update_in_one_sweep(means, tensors, num_averaged)
 
-    def _in_one_sweep(
+    def _update_in_one_sweep(
         self, averaged: Sequence[Tensor], current: Sequence[Tensor], num_averaged: Count
     ) -> None:
         if self.decay is None:
@@ -66,7 +67,7 @@ class _Update:
         else:
             ema(averaged, current, decay=self.decay)
 
-    def _by_torch(self, pairs: Pairs, num_averaged: Count) -> None:
+    def _update_by_torch(self, pairs: Pairs, num_averaged: Count) -> None:
         """Update the means of tensors that our rules do not accept, by torch's function."""
         average = get_swa_avg_fn() if self.decay is None else get_ema_avg_fn(self.decay)
         with torch.no_grad():
@@ -75,15 +76,15 @@ class _Update:
 
 
 def _split_by_fit(averaged: Sequence[Tensor], current: Sequence[Tensor]) -> tuple[Pairs, Pairs]:
-    """Split pairs of tensors into those that our rules accept, and the others."""
-    fit, others = Pairs(), Pairs()
-    known: dict[Any, bool] = {}  # whether pairs of these types and dtypes fit
+    """Split pairs of tensors into those that our rules accept, and those that they refuse."""
+    fit, unfit = Pairs(), Pairs()
+    fits_by_types: dict[Any, bool] = {}  # by the types and dtypes of a pair
     for pair in zip(averaged, current, strict=True):
         types = tuple((type(tensor), tensor.dtype) for tensor in pair)
-        if types not in known or not all_plain(pair):
-            known[types] = not obstacle([[tensor] for tensor in pair])
-        (fit if known[types] else others).append(pair)
-    return fit, others
+        if types not in fits_by_types or not all_plain(pair):
+            fits_by_types[types] = not obstacle([[tensor] for tensor in pair])
+        (fit if fits_by_types[types] else unfit).append(pair)
+    return fit, unfit
 
 
 _equal_weights = _Update()
@@ -178,7 +179,7 @@ def _on_devices_of(means: list[Tensor], tensors: list[Tensor]) -> list[Tensor]:
 
 @torch.no_grad()
 def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
-    if all(map(all_plain, (targets, sources))) and targets:
+    if targets and all_plain(targets) and all_plain(sources):
         torch._foreach_copy_(targets, sources)
         return
     for target, source in zip(targets, sources, strict=True):
