@@ -17,9 +17,9 @@ from composition.training import (
     check_same_path,
     difference,
     give_gradients,
-    in_groups,
     members,
     parameters,
+    two_groups,
 )
 from interpreter import INTERPRETED, outside_interpreter, run_inside
 
@@ -98,8 +98,8 @@ def composed_and_by_hand(name: str, base: str) -> tuple[Any, Any]:
     """Return an optimizer with the modifier, and one with the change by hand."""
     case, options = CASES[name], OPTIONS.get(base, {})
     cls: Any = compose(getattr(optim, base), modifier(name)(**case.arguments))
-    ours = cls(in_groups(parameters(case.shapes)), **options)
-    theirs = getattr(torch.optim, base)(in_groups(parameters(case.shapes)), **options)
+    ours = cls(two_groups(parameters(case.shapes)), **options)
+    theirs = getattr(torch.optim, base)(two_groups(parameters(case.shapes)), **options)
     return ours, case.by_hand(theirs)
 
 
@@ -111,8 +111,8 @@ def test_every_modifier_has_a_case() -> None:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("base", chosen("Adam", "AdamW"))
 def test_amsgrad_equals_torchs(base: str, lowering: str) -> None:
-    ours = compose(getattr(optim, base), modifier("amsgrad"))(in_groups(parameters()))
-    theirs = getattr(torch.optim, base)(in_groups(parameters()), amsgrad=True)
+    ours = compose(getattr(optim, base), modifier("amsgrad"))(two_groups(parameters()))
+    theirs = getattr(torch.optim, base)(two_groups(parameters()), amsgrad=True)
     params, expected = [param for param, _ in members(ours)], [p for p, _ in members(theirs)]
     for seed in range(STEPS):
         for each in (params, expected):
@@ -125,8 +125,8 @@ def test_amsgrad_equals_torchs(base: str, lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_zero_grad_leaves_gradients_at_zero(lowering: str) -> None:
-    ours = compose(optim.AdamW, modifier("zero_grad"))(in_groups(parameters()))
-    theirs = optim.AdamW(in_groups(parameters()))
+    ours = compose(optim.AdamW, modifier("zero_grad"))(two_groups(parameters()))
+    theirs = optim.AdamW(two_groups(parameters()))
     params, expected = [param for param, _ in members(ours)], [p for p, _ in members(theirs)]
     for seed in range(STEPS):
         for each in (params, expected):
@@ -147,8 +147,8 @@ def test_an_argument_norm_does_not_hide_the_function_norm(name: str, lowering: s
     arguments, by_hand = CASES[name].arguments, CASES[name].by_hand
     options = {"norm": "Sign", "momentum": 0.5}
     cls: Any = compose("scion", modifier(name)(**arguments))
-    theirs = optim.Scion(in_groups(parameters(MATRICES)), **options)
-    check_same_path(cls(in_groups(parameters(MATRICES)), **options), by_hand(theirs), lowering)
+    theirs = optim.Scion(two_groups(parameters(MATRICES)), **options)
+    check_same_path(cls(two_groups(parameters(MATRICES)), **options), by_hand(theirs), lowering)
 
 
 @pytest.mark.sampled(3)
@@ -178,8 +178,8 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_optimizers_by_hand(name: str, lowering: str) -> None:
     cls, rule, options = PUBLISHED[name]
-    optimizer = cls(in_groups(parameters(MATRICES)), **options)
-    by_hand = authors.Published(in_groups(parameters(MATRICES)), rule)
+    optimizer = cls(two_groups(parameters(MATRICES)), **options)
+    by_hand = authors.Published(two_groups(parameters(MATRICES)), rule)
     check_same_path(optimizer, by_hand, lowering)
 
 
@@ -196,8 +196,8 @@ def test_decays_equal_torchs(
     theirs: Any, base_and_modifier: tuple[str, str], lowering: str
 ) -> None:
     base, name = base_and_modifier
-    optimizer: Any = compose(base, modifier(name)(0.1))(in_groups(parameters()))
-    torchs = theirs(in_groups(parameters()), weight_decay=0.1)
+    optimizer: Any = compose(base, modifier(name)(0.1))(two_groups(parameters()))
+    torchs = theirs(two_groups(parameters()), weight_decay=0.1)
     check_same_path(optimizer, hand.ByHand(torchs), lowering)
 
 
@@ -216,8 +216,8 @@ def test_modifiers_take_effect_in_the_order_of_the_stages(lowering: str) -> None
         "centralize": {},
     }
     listed = [modifier(name)(**arguments) for name, arguments in parts.items()]
-    optimizer: Any = compose(optim.AdamW, *listed)(in_groups(parameters(MATRICES)), weight_decay=0)
-    by_hand = hand.ManyStages(torch.optim.AdamW(in_groups(parameters(MATRICES)), weight_decay=0))
+    optimizer: Any = compose(optim.AdamW, *listed)(two_groups(parameters(MATRICES)), weight_decay=0)
+    by_hand = hand.ManyStages(torch.optim.AdamW(two_groups(parameters(MATRICES)), weight_decay=0))
     check_same_path(optimizer, by_hand, lowering)
     averages = [optimizer.state[param]["ema"] for param, _ in members(optimizer)]
     assert difference(averages, by_hand.averages()) < BOUND
@@ -227,8 +227,8 @@ def test_modifiers_take_effect_in_the_order_of_the_stages(lowering: str) -> None
 def test_modifiers_see_the_negative_gradient_if_maximize_is_set(lowering: str) -> None:
     """torch's decay sees the negative gradient, too."""
     listed = [modifier("clip_value")(0.3), modifier("coupled_decay")(0.1)]
-    optimizer: Any = compose(optim.SGD, *listed)(in_groups(parameters()), maximize=True)
-    torchs = torch.optim.SGD(in_groups(parameters()), maximize=True, weight_decay=0.1)
+    optimizer: Any = compose(optim.SGD, *listed)(two_groups(parameters()), maximize=True)
+    torchs = torch.optim.SGD(two_groups(parameters()), maximize=True, weight_decay=0.1)
     check_same_path(optimizer, hand.ClipValue(torchs), lowering)
 
 
@@ -287,9 +287,9 @@ def test_rules_that_count_steps_on_the_host_cannot_skip(base: str) -> None:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_accumulated_gradients_are_clipped_together(lowering: str) -> None:
     optimizer: Any = compose(optim.AdamW, modifier("accumulate")(3), modifier("clip_norm")(0.5))(
-        in_groups(parameters())
+        two_groups(parameters())
     )
-    torchs = torch.optim.AdamW(in_groups(parameters()))
+    torchs = torch.optim.AdamW(two_groups(parameters()))
     params, theirs = ([param for param, _ in members(each)] for each in (optimizer, torchs))
     for seed in range(9):
         give_gradients(params, seed)
@@ -371,8 +371,8 @@ def test_modifiers_see_accumulated_steps_only(base: str, lowering: str) -> None:
     names = ("lookahead", "ema", "cautious", "accumulate")
     listed = [modifier(name)(**CASES[name].arguments) for name in names]
     options = OPTIONS.get(base, {})
-    optimizer: Any = compose(base.lower(), *listed)(in_groups(parameters()), **options)
-    torchs = getattr(torch.optim, base)(in_groups(parameters()), **options)
+    optimizer: Any = compose(base.lower(), *listed)(two_groups(parameters()), **options)
+    torchs = getattr(torch.optim, base)(two_groups(parameters()), **options)
     by_hand = hand.AccumulateAndMore(torchs)
     check_same_path(optimizer, by_hand, lowering, steps=9 if INTERPRETED else 30)
     averages = [optimizer.state[param]["ema"] for param, _ in members(optimizer)]
@@ -391,17 +391,17 @@ def test_modifiers_of_one_stage_keep_their_order(order: tuple[int, int], lowerin
             for index in order:
                 by_hand[index].before(self, param, lr)
 
-    torchs = torch.optim.SGD(in_groups(parameters(MATRICES)))
-    check_same_path(cls(in_groups(parameters(MATRICES))), Both(torchs), lowering)
+    torchs = torch.optim.SGD(two_groups(parameters(MATRICES)))
+    check_same_path(cls(two_groups(parameters(MATRICES))), Both(torchs), lowering)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_parameters_without_a_gradient_stay(lowering: str) -> None:
     """Such parameters count neither for norms nor for steps."""
     listed = [modifier("clip_norm")(1.0), modifier("decoupled_decay")(0.1)]
-    optimizer: Any = compose(optim.AdamW, *listed)(in_groups(parameters()), weight_decay=0)
+    optimizer: Any = compose(optim.AdamW, *listed)(two_groups(parameters()), weight_decay=0)
     params = [param for param, _ in members(optimizer)]
-    torchs = torch.optim.AdamW(in_groups(parameters()), weight_decay=0.1)
+    torchs = torch.optim.AdamW(two_groups(parameters()), weight_decay=0.1)
     by_hand = hand.ClipNorm(torchs)
     for seed in range(STEPS):
         for each in (params, by_hand.params):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from composition.training import LOWERINGS, give_gradients, in_groups, members, parameters
+from composition.training import LOWERINGS, give_gradients, members, parameters, two_groups
 from interpreter import INTERPRETED, outside_interpreter, run_inside
 from torch import Tensor
 
@@ -54,7 +54,7 @@ class CountingScaler(amp.GradScaler):
 
 
 def new_optimizer(cls: Any, dtype: torch.dtype = torch.float32, **options: Any) -> Any:
-    return cls(in_groups(parameters(dtype=dtype)), **options)
+    return cls(two_groups(parameters(dtype=dtype)), **options)
 
 
 def skipping(base: str = "adamw", *parts: Any) -> Any:
@@ -163,7 +163,7 @@ WITHOUT_CHECK: dict[str, Callable[[], Any]] = {
     "8 bits": lambda: new_optimizer(skipping("adamw", modifiers.quantized())),
     "whole matrices": lambda: skipping("muon")([parameters()[0]]),
     "differentiable": lambda: skipping()(
-        in_groups([param.detach() for param in parameters()]), differentiable=True
+        two_groups([param.detach() for param in parameters()]), differentiable=True
     ),
 }
 

@@ -14,9 +14,9 @@ from composition.training import (
     check_same_path,
     difference,
     give_gradients,
-    in_groups,
     members,
     parameters,
+    two_groups,
 )
 from interpreter import INTERPRETED, outside_interpreter, run_inside
 from torch import Tensor
@@ -39,7 +39,7 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 
 def plain(base: str, params: Sequence[Tensor], **options: Any) -> Any:
-    return getattr(torch.optim, base)(in_groups(params), **options)
+    return getattr(torch.optim, base)(two_groups(params), **options)
 
 
 def states(optimizer: Any, key: str) -> list[Tensor]:
@@ -58,7 +58,7 @@ def test_master_weights_by_hand(base: str, dtype: torch.dtype, lowering: str) ->
     """An optimizer of torch moves float32 copies, and every parameter is its copy, rounded."""
     cls: Any = compose(base.lower(), modifier("master"), state_dtype("float32"))
     params = parameters(dtype=dtype)
-    optimizer = cls(in_groups(params), **BASES[base])
+    optimizer = cls(two_groups(params), **BASES[base])
     copies = [param.detach().float() for param in params]
     by_hand = plain(base, copies, **BASES[base])
     for seed in range(STEPS):
@@ -79,7 +79,7 @@ def test_kahan_by_hand(lowering: str) -> None:
     """The step is added to the compensation, which gets the rounding error of the parameter."""
     params = parameters(dtype=torch.bfloat16)
     theirs = [param.detach().clone() for param in params]
-    optimizer: Any = compose(optim.SGD, modifier("kahan"))(in_groups(params))
+    optimizer: Any = compose(optim.SGD, modifier("kahan"))(two_groups(params))
     lost = [torch.zeros_like(param) for param in theirs]
     for seed in range(STEPS):
         give_gradients(params, seed)
@@ -100,7 +100,7 @@ def test_kahan_keeps_what_bfloat16_loses(base: str, lowering: str) -> None:
     """The sum of parameter and compensation is closer to a run in float64 than the parameter."""
     params = parameters(dtype=torch.bfloat16)
     cls: Any = compose(base.lower(), modifier("kahan"), state_dtype("float32"))
-    optimizer = cls(in_groups(params), **BASES[base])
+    optimizer = cls(two_groups(params), **BASES[base])
     wide = [param.detach().double() for param in params]
     by_hand = plain(base, wide, **BASES[base])
     for seed in range(30 if INTERPRETED else 100):
@@ -142,7 +142,7 @@ def test_small_steps_are_not_lost(lowering: str) -> None:
 @pytest.mark.parametrize("name", ["kahan", "low_precision_copy", "stochastic_rounding"])
 def test_wide_parameters_step_as_without_the_modifier(name: str, base: str, lowering: str) -> None:
     """In float64, these modifiers change parameters by less than rounding does."""
-    optimizer: Any = compose(base.lower(), modifier(name))(in_groups(parameters()), **BASES[base])
+    optimizer: Any = compose(base.lower(), modifier(name))(two_groups(parameters()), **BASES[base])
     by_hand = ByHand(plain(base, parameters(), **BASES[base]))
     check_same_path(optimizer, by_hand, lowering)
 
@@ -176,7 +176,7 @@ def test_rules_with_rows_and_matrices_round(name: str, base: str, lowering: str)
 def test_low_precision_copy_by_hand(lowering: str) -> None:
     params = parameters(dtype=torch.float32)
     cls: Any = compose(optim.AdamW, modifier("low_precision_copy"))
-    optimizer = cls(in_groups(params))
+    optimizer = cls(two_groups(params))
     for seed in range(STEPS):
         give_gradients(params, seed)
         with use_lowering(lowering):
@@ -292,7 +292,7 @@ def test_clipping_at_a_large_norm_leaves_the_rounding_as_it_is(lowering: str) ->
     for chosen in ([rounding], [modifier("clip_norm")(1e9), rounding]):
         params = parameters(dtype=torch.bfloat16)
         cls: Any = compose(optim.SGD, *chosen)
-        optimizer = cls(in_groups(params), momentum=0.9)
+        optimizer = cls(two_groups(params), momentum=0.9)
         for seed in range(STEPS):
             give_gradients(params, seed)
             with use_lowering(lowering):

@@ -17,9 +17,9 @@ from composition.training import (
     SHAPES,
     difference,
     give_gradients,
-    in_groups,
     members,
     parameters,
+    two_groups,
 )
 
 import optgen
@@ -49,7 +49,7 @@ ADDED_GROUP_KEYS = {"clip_norm": ("grad_norm",)}
 def new_optimizer(*names: str) -> Any:
     """Return AdamW with modifiers, or plain AdamW."""
     cls: Any = compose(optim.AdamW, *map(modifier, names)) if names else optim.AdamW
-    return cls(in_groups(parameters(shapes_for(*names))))
+    return cls(two_groups(parameters(shapes_for(*names))))
 
 
 def shapes_for(*names: str) -> Any:
@@ -117,7 +117,7 @@ def test_training_goes_on_from_a_checkpoint_of_eval_mode(name: str) -> None:
 @pytest.mark.parametrize("name", list_modifiers())
 def test_a_run_gets_a_modifier(name: str) -> None:
     """The checkpoint's states are loaded, and the modifier's own begin anew."""
-    plain: Any = optim.AdamW(in_groups(parameters(shapes_for(name))))
+    plain: Any = optim.AdamW(two_groups(parameters(shapes_for(name))))
     train(plain, 0, 1, 2)
     joined = loaded_into(plain, new_optimizer(name))
     moments = [joined.state[param]["exp_avg"] for param, _ in members(joined)]
@@ -148,7 +148,7 @@ def test_a_run_loses_a_modifier(name: str) -> None:
     train(changed, 0, 1, 2)
     plain, by_hand = (
         loaded_into(changed, new_optimizer()),
-        torch.optim.AdamW(in_groups(parameters())),
+        torch.optim.AdamW(two_groups(parameters())),
     )
     for (param, _), (other, _) in zip(members(changed), members(by_hand), strict=True):
         other.data.copy_(param)
@@ -171,7 +171,7 @@ def test_a_run_gets_skips_of_nonfinite_gradients() -> None:
 def test_a_composition_can_be_composed() -> None:
     once: Any = compose(optim.AdamW, modifier("clip_norm")(0.5), modifier("ema"))
     twice: Any = compose(compose(optim.AdamW, modifier("ema")), modifier("clip_norm")(0.5))
-    optimizers = [cls(in_groups(parameters())) for cls in (once, twice)]
+    optimizers = [cls(two_groups(parameters())) for cls in (once, twice)]
     for optimizer in optimizers:
         train(optimizer, 0, 1)
     assert all(map(torch.equal, *map(values, optimizers)))
@@ -189,7 +189,7 @@ def test_groups_have_the_norm_before_clipping() -> None:
 
 def test_modifiers_keep_their_arguments_in_groups() -> None:
     cls: Any = compose(optim.AdamW, modifier("clip_value")(0.5), modifier("decoupled_decay"))
-    groups = in_groups(parameters())
+    groups = two_groups(parameters())
     groups[1]["max_value"] = 0.25
     optimizer = cls(groups, decay=0.3)
     assert [group["max_value"] for group in optimizer.param_groups] == [0.5, 0.25]
@@ -200,7 +200,7 @@ def test_a_text_of_a_composition_is_a_spec() -> None:
     """The written text, loaded as a spec, is the same optimizer."""
     cls: Any = compose(optim.AdamW, modifier("ema"), modifier("clip_norm"))
     spec = optgen.spec.Spec(cls.__name__, cls.spec.source, "written.py", 1)
-    optimizers = [each(in_groups(parameters())) for each in (cls, optgen.load(spec))]
+    optimizers = [each(two_groups(parameters())) for each in (cls, optgen.load(spec))]
     for optimizer in optimizers:
         train(optimizer, 0, 1)
     assert all(map(torch.equal, *map(values, optimizers)))

@@ -26,7 +26,7 @@ def parameters(
     return [each.to(dtype).requires_grad_() for each in values]
 
 
-def in_groups(params: Sequence[Tensor]) -> list[dict[str, Any]]:
+def two_groups(params: Sequence[Tensor]) -> list[dict[str, Any]]:
     """Return two groups with learning rates of their own."""
     return [{"params": [*params[:2]], "lr": 0.02}, {"params": [*params[2:]], "lr": 0.05}]
 

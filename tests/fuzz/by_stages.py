@@ -88,10 +88,10 @@ def difference(case: str) -> float:
     chosen = [modifier(name)(**ARGUMENTS.get(name, {})) for name in names]
     cls: Any = compose(rule.lower(), *chosen)
     options = OPTIONS.get(rule, {})
-    ours = cls(training.in_groups(training.parameters(training.MATRICES)), **options)
+    ours = cls(training.two_groups(training.parameters(training.MATRICES)), **options)
     amsgrad = {"amsgrad": True} if "amsgrad" in names else {}
     params = training.parameters(training.MATRICES)
-    torchs = getattr(torch.optim, rule)(training.in_groups(params), **options, **amsgrad)
+    torchs = getattr(torch.optim, rule)(training.two_groups(params), **options, **amsgrad)
     by_hand, params_of_ours = Step(torchs, names), [param for param, _ in training.members(ours)]
     results = []
     for seed in range(STEPS):

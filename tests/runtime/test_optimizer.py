@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from runtime.batch.batches import parameter_with_gradient
-from runtime.training import error, gradients, parameters, train
+from runtime.training import error, parameters, steps_with_gradients, train
 from torch.optim import Optimizer
 
 from optgen import use_lowering
@@ -119,7 +119,7 @@ def test_hyperparameters_are_read_in_every_step() -> None:
     optimizers = [Adam(ours), torch.optim.Adam(theirs, foreach=False)]
     for params, optimizer in zip((ours, theirs), optimizers, strict=True):
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
-        for step in gradients(params, 6):
+        for step in steps_with_gradients(params, 6):
             optimizer.param_groups[0]["weight_decay"] = 0.1 * step
             optimizer.step()
             scheduler.step()
@@ -199,7 +199,7 @@ def test_a_compiled_step_is_the_same_step() -> None:
     optimizer = Adam(ours)
 
     compiled = torch.compile(optimizer.step, backend="eager")
-    for _ in gradients(ours, 4):
+    for _ in steps_with_gradients(ours, 4):
         with use_lowering("forloop"):
             compiled()
     train(torch.optim.Adam(theirs, foreach=False), theirs, 4)

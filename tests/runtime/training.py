@@ -1,4 +1,4 @@
-"""Equal parameters and gradients for two optimizers."""
+"""Make equal parameters and gradients for two optimizers, and compare the results."""
 
 from collections.abc import Iterator
 
@@ -17,8 +17,8 @@ def parameters(dtype: torch.dtype = torch.float64, seed: int = 0) -> list[Tensor
     return [*params, torch.nn.Parameter(transposed)]
 
 
-def gradients(params: list[Tensor], steps: int, seed: int = 1) -> Iterator[int]:
-    """Give the parameters gradients, step by step; some parameters have none in some steps."""
+def steps_with_gradients(params: list[Tensor], steps: int, seed: int = 1) -> Iterator[int]:
+    """Give gradients to most of the parameters before each step, and yield the step's number."""
     generator = torch.Generator().manual_seed(seed)
     for step in range(steps):
         for index, param in enumerate(params):
@@ -31,7 +31,7 @@ def gradients(params: list[Tensor], steps: int, seed: int = 1) -> Iterator[int]:
 
 def train(optimizer: Optimizer, params: list[Tensor], steps: int, seed: int = 1) -> None:
     """Take some steps."""
-    for _ in gradients(params, steps, seed):
+    for _ in steps_with_gradients(params, steps, seed):
         optimizer.step()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from runtime.batch.batches import give_gradients, only_batch, optimizer_after_a_step
-from runtime.training import error, gradients, parameters, train
+from runtime.training import error, parameters, steps_with_gradients, train
 from torch import Tensor
 
 from optgen import use_lowering
@@ -33,7 +33,7 @@ def test_complex_parameters_are_seen_as_pairs_of_reals() -> None:
     params = parameters(torch.complex64)
     optimizer = Adam(params, foreach=False)
     train(optimizer, params, 2)
-    for _ in gradients(params, 1):
+    for _ in steps_with_gradients(params, 1):
         batch = only_batch(optimizer)
 
     assert not any(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.training import error, gradients, parameters, states, train
+from runtime.training import error, parameters, states, steps_with_gradients, train
 
 import optgen
 from optgen import use_lowering
@@ -146,7 +146,7 @@ def test_the_tensors_of_a_bucket_have_one_dtype() -> None:
     dtypes = [torch.float32, torch.float64, torch.bfloat16, torch.float32]
     params = [torch.nn.Parameter(torch.ones(2, dtype=dtype)) for dtype in dtypes]
     optimizer = Adam(params, foreach=True)
-    for _ in gradients(params, 1):
+    for _ in steps_with_gradients(params, 1):
         optimizer.step()
     (batch,) = gather_batches(optimizer)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from runtime.training import error, gradients, parameters, train
+from runtime.training import error, parameters, steps_with_gradients, train
 from torch import Tensor
 
 import optgen
@@ -82,7 +82,7 @@ def test_a_skipped_step_leaves_a_state_fresh() -> None:
 def test_a_failing_step_leaves_a_state_fresh() -> None:
     ours, theirs = parameters(), parameters()
     optimizer = SGD(ours, **OPTIONS)
-    for _ in gradients(ours, 1):
+    for _ in steps_with_gradients(ours, 1):
         optimizer.param_groups[0]["weight_decay"] = "nonsense"
         with pytest.raises((TypeError, ValueError)):
             optimizer.step()

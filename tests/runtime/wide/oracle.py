@@ -20,7 +20,7 @@ from optgen.spec.read_spec import read_spec
 
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
 SPECS_IN_FILES = ("odd_wide", "prodigy", "dadapt_adam", "clipped_lamb")
-ODD: Any = optgen.load(spec_file("odd_wide"))
+ODD_WIDE: Any = optgen.load(spec_file("odd_wide"))
 PRODIGY: Any = optgen.load(spec_file("prodigy"))
 SHAPES = ((3, 4), (5,), (3, 4), (), (2, 2, 3), (0, 3))
 LARGE_SHAPES = ((300, 700), (5,), (40_000,), (300, 700), (3, 5000))
@@ -31,7 +31,8 @@ def parameters(shapes: Sequence[Any] = SHAPES, dtype: torch.dtype = torch.float6
     return [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes]
 
 
-def in_groups(params: list[Tensor]) -> list[dict[str, Any]]:
+def two_groups(params: list[Tensor]) -> list[dict[str, Any]]:
+    """Return two groups with learning rates of their own."""
     return [{"params": params[:2]}, {"params": params[2:], "lr": 0.05}]
 
 
@@ -54,36 +55,40 @@ class Oracle:
         source = spec_file(spec) if isinstance(spec, str) else spec
         (self.algorithm,) = read_spec(source)
         self.optimizer = optimizer
-        self.shared: dict[int, dict[str, Any]] = {}  # the states of each group
-        self.shared_keys = [state.key for state in self.algorithm.group_states()]
+        self.group_states: dict[int, dict[str, Any]] = {}  # by the group's number
+        self.group_state_keys = [state.key for state in self.algorithm.group_states()]
+        # the value and the states of each parameter
         self.values: list[tuple[Tensor, dict[str, Any]]] = [
             (param.detach().double().clone(), {}) for param, _ in self.members()
         ]
 
     def members(self) -> Iterator[tuple[Tensor, int]]:
+        """Yield each parameter and the number of its group."""
         for number, group in enumerate(self.optimizer.param_groups):
             for param in group["params"]:
                 yield param, number
 
     def step(self) -> None:
-        """Take a step of the parameters that have a gradient."""
-        chosen = [i for i, (param, _) in enumerate(self.members()) if param.grad is not None]
+        """Step the parameters that have a gradient."""
         members = list(self.members())
-        results = evaluate_together(self.algorithm, [self._member(i, *members[i]) for i in chosen])
-        for index, (value, state) in zip(chosen, results, strict=True):
+        indices = [i for i, (param, _) in enumerate(members) if param.grad is not None]
+        results = evaluate_together(self.algorithm, [self._member(i, *members[i]) for i in indices])
+        for index, (value, state) in zip(indices, results, strict=True):
             self.values[index] = value, state
-            self.shared[members[index][1]] = {key: state[key] for key in self.shared_keys}
+            self.group_states[members[index][1]] = {
+                key: state[key] for key in self.group_state_keys
+            }
 
     def _member(self, index: int, param: Tensor, group: int) -> Member:
         options = self.optimizer.param_groups[group]
         hypers = {h.name: options[h.name] for h in self.algorithm.hypers}
         value, state = self.values[index]
-        known_states = {**state, **self.shared.get(group, {})}
+        states = {**state, **self.group_states.get(group, {})}
         assert param.grad is not None
-        return Member(hypers, value, param.grad, known_states, torch.float64, group=group)
+        return Member(hypers, value, param.grad, states, torch.float64, group=group)
 
     def difference(self) -> float:
-        """Return the largest difference, relative to the largest element of its parameter."""
+        """Return the largest difference of a parameter, relative to its largest element."""
         pairs = zip(self.members(), self.values, strict=True)
         return max(
             ((param.detach().double() - value).abs().max() / value.abs().max()).item()
@@ -94,7 +99,7 @@ class Oracle:
 
 def check_against_oracle(spec: Path | Spec, lowering: str, shapes: Any) -> None:
     """Check that parameters equal the oracle's after each of four steps."""
-    optimizer: Any = optgen.load(spec)(in_groups(parameters(shapes)))
+    optimizer: Any = optgen.load(spec)(two_groups(parameters(shapes)))
     oracle = Oracle(spec, optimizer)
     for seed in range(4):
         give_gradients(optimizer, seed)
@@ -105,5 +110,5 @@ def check_against_oracle(spec: Path | Spec, lowering: str, shapes: Any) -> None:
 
 
 # Triton has no reductions over parameters inside branches, which OddWide has.
-SPEC = SPECS_IN_TEXTS["together"] if INTERPRETED else spec_file("odd_wide")
-RULE: Any = optgen.load(SPEC)
+WIDE_SPEC = SPECS_IN_TEXTS["together"] if INTERPRETED else spec_file("odd_wide")
+WIDE_OPTIMIZER: Any = optgen.load(WIDE_SPEC)

@@ -1,4 +1,4 @@
-"""Define specs of wide rules, whose steps reduce over several parameters or share states."""
+"""Define specs of rules that reduce over several parameters or have group states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def Together(
     *,
     lr=hyper(0.1, ge=0),
 ):
-    \"\"\"Reductions before, between and after sweeps that only some parameters have.\"\"\"
+    \"\"\"Reductions over groups around sweeps that only factored parameters have.\"\"\"
     k = k + 1
     first = norm(g, over="group")
     size = sum(0 * p + 1, over="all")
@@ -104,7 +104,7 @@ COUNTED = '''from optgen.spec import *
 
 @optimizer(paper="https://example.org")
 def Counted(p, g, /, k=state("k", shape="group"), *, lr=hyper(0.1, ge=0)):
-    """Count the steps of a group."""
+    """A group's state that depends only on its old value."""
     k = where(k > 1, 0.5, k + 1)
     p = p - lr * g / k
 '''
@@ -138,7 +138,7 @@ SPECS_IN_TEXTS = {
         ("held", HELD),
     )
 }
-WHOLE = """from optgen.spec import *
+WHOLE_MATRICES = """from optgen.spec import *
 
 
 @optimizer(paper="https://example.org")

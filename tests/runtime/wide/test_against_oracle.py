@@ -10,18 +10,18 @@ from interpreter import inside_interpreter, outside_interpreter, run_inside
 from runtime.wide.oracle import (
     LARGE_SHAPES,
     LOWERINGS,
-    ODD,
-    RULE,
+    ODD_WIDE,
     SHAPES,
-    SPEC,
     SPECS_IN_FILES,
+    WIDE_OPTIMIZER,
+    WIDE_SPEC,
     Oracle,
     check_against_oracle,
     give_gradients,
-    in_groups,
     parameters,
+    two_groups,
 )
-from runtime.wide.rule_texts import SPECS_IN_TEXTS, WHOLE
+from runtime.wide.rule_texts import SPECS_IN_TEXTS, WHOLE_MATRICES
 from spec_files import spec_file
 
 import optgen
@@ -47,12 +47,14 @@ def test_specs_in_texts_step_as_the_oracle(name: str, shapes: Any, lowering: str
 
 @outside_interpreter
 def test_fused_triton_in_its_interpreter() -> None:
-    run_inside(__file__, "fused_triton and not (large or options0 or options2) or after_changes")
+    run_inside(
+        __file__, "fused_triton and not (large or not_heavy or clip_and_lr) or after_changes"
+    )
 
 
 @inside_interpreter
-def test_triton_steps_as_the_oracle_after_changes() -> None:
-    """A group joins and gradients come and go; a step must not reuse an unfit plan."""
+def test_triton_steps_as_the_oracle_after_changes_of_groups_and_gradients() -> None:
+    """A group is added, and gradients come and go: the launch plan of a step no longer fits."""
     params = parameters()
     optimizer: Any = optgen.load(SPECS_IN_TEXTS["together"])(params[:3])
     oracle = Oracle(SPECS_IN_TEXTS["together"], optimizer)
@@ -72,7 +74,7 @@ def test_triton_steps_as_the_oracle_after_changes() -> None:
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 def test_lists_of_matrices_step_as_the_oracle(lowering: str) -> None:
     """In foreach, matrices of one shape form one list; each contributes to the reductions."""
-    spec = Spec("Whole", WHOLE, "whole.py", 1)
+    spec = Spec("Whole", WHOLE_MATRICES, "whole.py", 1)
     params = parameters(((3, 4), (5, 4), (3, 4), (3, 4)))
     optimizer: Any = optgen.load(spec)([{"params": params[:3]}, {"params": params[3:]}])
     oracle = Oracle(spec, optimizer)
@@ -85,11 +87,15 @@ def test_lists_of_matrices_step_as_the_oracle(lowering: str) -> None:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("options", [{"heavy": False}, {"clip": 0.3}, {"clip": 0.3, "lr": 1.0}])
-def test_groups_may_differ_in_their_flags(options: dict[str, Any], lowering: str) -> None:
-    groups = in_groups(parameters())
+@pytest.mark.parametrize(
+    "options",
+    [{"heavy": False}, {"clip": 0.3}, {"clip": 0.3, "lr": 1.0}],
+    ids=["not_heavy", "only_clip", "clip_and_lr"],
+)
+def test_groups_may_have_different_options(options: dict[str, Any], lowering: str) -> None:
+    groups = two_groups(parameters())
     groups[1] |= options
-    optimizer = ODD(groups)
+    optimizer = ODD_WIDE(groups)
     oracle = Oracle("odd_wide", optimizer)
     for seed in range(3):
         give_gradients(optimizer, seed)
@@ -100,9 +106,9 @@ def test_groups_may_differ_in_their_flags(options: dict[str, Any], lowering: str
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_parameters_without_a_gradient_do_not_count(lowering: str) -> None:
-    optimizer = RULE(in_groups(parameters()))
-    oracle = Oracle(SPEC, optimizer)
+def test_reductions_leave_out_parameters_without_a_gradient(lowering: str) -> None:
+    optimizer = WIDE_OPTIMIZER(two_groups(parameters()))
+    oracle = Oracle(WIDE_SPEC, optimizer)
     all_params = [p for group in optimizer.param_groups for p in group["params"]]
     for seed in range(4):
         give_gradients(optimizer, seed)
@@ -117,9 +123,9 @@ def test_parameters_without_a_gradient_do_not_count(lowering: str) -> None:
 
 
 def test_groups_of_different_lowerings_wait_for_one_another() -> None:
-    groups = in_groups(parameters())
+    groups = two_groups(parameters())
     groups[0]["foreach"] = False
-    optimizer = ODD(groups)
+    optimizer = ODD_WIDE(groups)
     assert all(title in str(explain(optimizer)) for title in ("for-loop", "fused C++"))
     oracle = Oracle("odd_wide", optimizer)
     for seed in range(3):
@@ -130,10 +136,10 @@ def test_groups_of_different_lowerings_wait_for_one_another() -> None:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_gradients_may_have_another_layout(lowering: str) -> None:
+def test_gradients_may_have_another_layout_than_parameters(lowering: str) -> None:
     params = [torch.ones(3, 4).double().t().requires_grad_(), *parameters(((4, 3), (5,)))]
-    optimizer = RULE(params)
-    oracle = Oracle(SPEC, optimizer)
+    optimizer = WIDE_OPTIMIZER(params)
+    oracle = Oracle(WIDE_SPEC, optimizer)
     for seed in range(3):
         give_gradients(optimizer, seed)
         params[1].grad = torch.randn(3, 4).double().t()
@@ -148,8 +154,8 @@ def test_gradients_may_have_another_layout(lowering: str) -> None:
 def test_parameters_of_several_dtypes_step_as_the_oracle(lowering: str, dtype: torch.dtype) -> None:
     params = parameters(dtype=dtype)
     params[1], params[2] = params[1].detach().float(), params[2].detach().double()
-    optimizer = RULE(in_groups(params), lr=0.01)
-    oracle = Oracle(SPEC, optimizer)
+    optimizer = WIDE_OPTIMIZER(two_groups(params), lr=0.01)
+    oracle = Oracle(WIDE_SPEC, optimizer)
     give_gradients(optimizer, 1)
     oracle.step()
     with use_lowering(lowering):

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 from runtime.wide.oracle import (
-    ODD,
+    ODD_WIDE,
     PRODIGY,
-    in_groups,
     parameters,
     step,
+    two_groups,
 )
 from spec_files import spec_file
 
@@ -26,7 +26,7 @@ from optgen.keyed import KeyedOptimizerWrapper, UpdateInBackward
 
 
 def test_the_group_keeps_its_states() -> None:
-    optimizer = PRODIGY(in_groups(parameters()))
+    optimizer = PRODIGY(two_groups(parameters()))
     assert optimizer.param_groups[0]["d"].item() == 1e-6
     step(optimizer, 1)
     for group in optimizer.param_groups:
@@ -52,9 +52,9 @@ def copies(optimizer: Any) -> Iterator[Any]:
     yield loaded
 
 
-@pytest.mark.parametrize("cls", [ODD, PRODIGY])
+@pytest.mark.parametrize("cls", [ODD_WIDE, PRODIGY])
 def test_copies_step_as_their_original(cls: Any) -> None:
-    optimizer = cls(in_groups(parameters()))
+    optimizer = cls(two_groups(parameters()))
     step(optimizer, 1)
     optimizers = [*copies(optimizer), optimizer]
     for seed in (2, 3):
@@ -68,7 +68,7 @@ def test_copies_step_as_their_original(cls: Any) -> None:
                 assert torch.equal(ours[state.key], theirs[state.key])
 
 
-def test_a_checkpoint_before_the_first_step_begins_anew() -> None:
+def test_a_checkpoint_from_before_the_first_step_resets_group_states() -> None:
     fresh = PRODIGY(parameters()).state_dict()
     optimizer = PRODIGY(parameters())
     step(optimizer, 1)
@@ -102,8 +102,8 @@ def test_a_state_of_the_group_that_is_no_number_is_refused(
     step(optimizer, 2)
     optimizer.param_groups[0]["k"] = value
     before = [param.detach().clone() for param in optimizer.param_groups[0]["params"]]
-    refused = pytest.raises((TypeError, ValueError), match=message)
-    with use_lowering(lowering) if lowering else nullcontext(), refused:
+    raises_error = pytest.raises((TypeError, ValueError), match=message)
+    with use_lowering(lowering) if lowering else nullcontext(), raises_error:
         step(optimizer, 3)
     assert all(map(torch.equal, optimizer.param_groups[0]["params"], before))
 
@@ -111,7 +111,7 @@ def test_a_state_of_the_group_that_is_no_number_is_refused(
 def test_a_state_given_with_a_group_is_copied() -> None:
     params, value = parameters(), torch.tensor([4.0])
     groups = [{"params": params[:2], "k": value}, {"params": params[2:4], "k": value}]
-    optimizer = ODD([*groups, {"params": params[4:], "k": 4}])
+    optimizer = ODD_WIDE([*groups, {"params": params[4:], "k": 4}])
     for seed in (1, 2):
         step(optimizer, seed)
     for group in optimizer.param_groups:
@@ -119,9 +119,9 @@ def test_a_state_given_with_a_group_is_copied() -> None:
     assert value.item() == 4.0
 
 
-def test_a_checkpoint_may_have_a_number_for_a_state() -> None:
+def test_a_checkpoint_may_have_a_plain_number_as_a_groups_state() -> None:
     """The authors' packages keep plain numbers in their groups."""
-    optimizer = ODD(parameters())
+    optimizer = ODD_WIDE(parameters())
     checkpoint = optimizer.state_dict()
     checkpoint["param_groups"][0]["k"] = 7
     optimizer.load_state_dict(checkpoint)
@@ -130,12 +130,12 @@ def test_a_checkpoint_may_have_a_number_for_a_state() -> None:
 
 
 def test_a_group_without_parameters_keeps_its_state() -> None:
-    optimizer = ODD([{"params": []}, {"params": parameters()}])
+    optimizer = ODD_WIDE([{"params": []}, {"params": parameters()}])
     step(optimizer, 1)
     assert [group["k"].item() for group in optimizer.param_groups] == [1.0, 2.0]
 
 
-def test_a_group_that_joins_has_its_own_states() -> None:
+def test_a_group_that_is_added_later_has_its_own_states() -> None:
     params = parameters()
     optimizer = PRODIGY(params[:3])
     step(optimizer, 1)
@@ -144,14 +144,14 @@ def test_a_group_that_joins_has_its_own_states() -> None:
     assert [group["k"].item() for group in optimizer.param_groups] == [2.0, 1.0]
 
 
-def test_a_groups_state_may_begin_as_a_tensor_of_autograd(recwarn: Any) -> None:
+def test_a_groups_state_may_begin_as_a_tensor_that_requires_grad(recwarn: Any) -> None:
     optimizer = PRODIGY(parameters(), d0=torch.tensor(0.5, requires_grad=True))
     assert optimizer.param_groups[0]["d"].item() == 0.5
     assert not optimizer.param_groups[0]["d"].requires_grad
     assert not [str(each.message) for each in recwarn]
 
 
-def test_keyed_optimizers_refuse_what_they_cannot_keep() -> None:
+def test_keyed_optimizers_refuse_wide_rules() -> None:
     params_by_name = {"a": torch.nn.Parameter(torch.ones(3))}
     with pytest.raises(TypeError, match="Prodigy keeps the state k in its param groups"):
         KeyedOptimizerWrapper(params_by_name, PRODIGY)

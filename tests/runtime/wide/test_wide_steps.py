@@ -1,4 +1,4 @@
-"""Test steps of wide rules: bits, scalers, failures, capture, autograd, explanations."""
+"""Test steps of wide rules: equal bits, scalers, failures, capture, autograd, explain."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from lowerings.capture import captured
 from runtime.wide.oracle import (
     LARGE_SHAPES,
     LOWERINGS,
-    ODD,
+    ODD_WIDE,
     PRODIGY,
-    RULE,
     SPECS_IN_FILES,
+    WIDE_OPTIMIZER,
     give_gradients,
-    in_groups,
     parameters,
     step,
+    two_groups,
 )
-from runtime.wide.rule_texts import WHOLE
+from runtime.wide.rule_texts import WHOLE_MATRICES
 from spec_files import spec_file
 from spec_texts import spec as spec_text
 from torch import Tensor
@@ -33,7 +33,10 @@ from optgen.spec.read_spec import read_spec
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_scaler_divides_gradients_once(lowering: str) -> None:
-    scaled, plain = RULE(in_groups(parameters())), RULE(in_groups(parameters()))
+    scaled, plain = (
+        WIDE_OPTIMIZER(two_groups(parameters())),
+        WIDE_OPTIMIZER(two_groups(parameters())),
+    )
     for seed in range(3):
         give_gradients(plain, seed)
         give_gradients(scaled, seed)
@@ -55,7 +58,7 @@ def test_the_order_of_parameters_changes_no_bits(lowering: str) -> None:
     results = []
     for order in ((0, 1, 2, 3, 4, 5), (4, 2, 5, 0, 3, 1)):
         params = parameters(dtype=torch.float32)
-        optimizer = RULE([params[i] for i in order])
+        optimizer = WIDE_OPTIMIZER([params[i] for i in order])
         for seed in range(3):
             for index, param in enumerate(params):
                 generator = torch.Generator().manual_seed(10 * seed + index)
@@ -73,7 +76,7 @@ def test_the_number_of_threads_changes_no_bits() -> None:
         for threads in (1, 2):
             torch.set_num_threads(threads)
             params = parameters((*LARGE_SHAPES, (3000, 1000)), torch.float32)
-            optimizer = ODD(in_groups(params))
+            optimizer = ODD_WIDE(two_groups(params))
             with use_lowering("fused_cpu"):
                 step(optimizer, 1)
                 step(optimizer, 2)
@@ -84,7 +87,7 @@ def test_the_number_of_threads_changes_no_bits() -> None:
 
 
 @pytest.mark.parametrize("found_inf", [0.0, 1.0])
-def test_a_skipped_step_changes_nothing(found_inf: float) -> None:
+def test_a_step_changes_values_unless_a_gradient_is_infinite(found_inf: float) -> None:
     optimizer = PRODIGY(parameters())
     step(optimizer, 1)
     give_gradients(optimizer, 2)
@@ -113,10 +116,10 @@ def test_a_failed_step_changes_nothing() -> None:
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("name", SPECS_IN_FILES)
-def test_a_captured_step_reads_no_number(name: str, lowering: str) -> None:
+def test_the_host_reads_no_number_in_a_captured_step(name: str, lowering: str) -> None:
     cls: Any = optgen.load(spec_file(name))
     optimizer, plain = (
-        cls(in_groups(parameters()), capturable=capturable) for capturable in (True, False)
+        cls(two_groups(parameters()), capturable=capturable) for capturable in (True, False)
     )
     for seed in range(3):
         give_gradients(optimizer, seed)
@@ -133,7 +136,7 @@ def test_gradients_flow_through_a_differentiable_step() -> None:
 
     def later_loss(first: Tensor) -> Tensor:
         params = [first.clone(), *(p.detach() for p in parameters()[1:4])]
-        optimizer = ODD(params, differentiable=True)
+        optimizer = ODD_WIDE(params, differentiable=True)
         for param in params:
             param.grad = torch.cos(param * 3)
         optimizer.step()
@@ -143,11 +146,11 @@ def test_gradients_flow_through_a_differentiable_step() -> None:
     assert torch.autograd.gradcheck(later_loss, [start], atol=1e-6)
 
 
-def test_views_are_seen_by_the_rule() -> None:
+def test_the_rule_sees_a_parameter_in_the_shape_of_its_view() -> None:
     flat, whole = parameters([(12,), (5,)]), parameters([(12,), (5,)])
-    viewed = ODD([{"params": flat[:1], "view": (3, 4)}, {"params": flat[1:]}])
+    viewed = ODD_WIDE([{"params": flat[:1], "view": (3, 4)}, {"params": flat[1:]}])
     matrix = whole[0].detach().clone().view(3, 4)
-    plain = ODD([{"params": [matrix]}, {"params": whole[1:]}])
+    plain = ODD_WIDE([{"params": [matrix]}, {"params": whole[1:]}])
     for seed in range(3):
         step(viewed, seed)
         step(plain, seed)
@@ -158,7 +161,7 @@ def test_views_are_seen_by_the_rule() -> None:
 def test_a_parameter_that_is_listed_twice_is_refused() -> None:
     param = torch.ones(3, requires_grad=True)
     with pytest.warns(UserWarning, match="duplicate parameters"):
-        optimizer = ODD([param, param])
+        optimizer = ODD_WIDE([param, param])
     param.grad = torch.ones(3)
     with pytest.raises(RuntimeError, match="a parameter is listed twice: list it once"):
         optimizer.step()
@@ -167,7 +170,7 @@ def test_a_parameter_that_is_listed_twice_is_refused() -> None:
 
 def test_explain_names_the_lowering() -> None:
     assert "fused C++" in str(explain(PRODIGY(parameters())))
-    spec = Spec("Whole", WHOLE, "whole.py", 1)
+    spec = Spec("Whole", WHOLE_MATRICES, "whole.py", 1)
     optimizer: Any = optgen.load(spec)(parameters(((3, 4), (5, 4))))
     reason = "the rule has whole matrices and reduces over several parameters"
     assert reason in str(explain(optimizer))
@@ -180,7 +183,7 @@ def test_explain_names_the_lowering() -> None:
 def test_triton_refuses_reductions_in_branches_on_computed_values(
     condition: str, refused: bool
 ) -> None:
-    """The host evaluates the condition, and knows only hyperparameters of the group."""
+    """The host evaluates the condition before the launches, when it knows only hyperparameters."""
     body = ("twice = 2 * lr", f"if {condition}:", '    g = g / sum(g, over="group")')
     hypers = "lr=hyper(0.1, ge=0), betas=hyper((0.9, 0.5))"
     text = spec_text(*body, "p = p - lr * g * betas[1] - betas[0] * twice * g", hypers=hypers)
