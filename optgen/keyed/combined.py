@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from optgen.keyed.errors import Refused
-from optgen.keyed.keyed_optimizer import SAVE, KeyedOptimizer, check_keyed
+from optgen.keyed.keyed_optimizer import SAVE_GROUPS, KeyedOptimizer, check_keyed
 from optgen.runtime.members import OptimizerOfMembers
 
 
@@ -32,7 +32,7 @@ class CombinedOptimizer(OptimizerOfMembers, KeyedOptimizer):
         members = [each if isinstance(each, tuple) else ("", each) for each in optims]
         for _, optimizer in members:
             check_keyed(optimizer)
-        saved = {optimizer.defaults[SAVE] for _, optimizer in members}
+        saved = {optimizer.defaults[SAVE_GROUPS] for _, optimizer in members}
         if len(saved) > 1:
             raise Refused(
                 "Some optimizers save their param_groups and others do not: call "
@@ -40,7 +40,7 @@ class CombinedOptimizer(OptimizerOfMembers, KeyedOptimizer):
             )
         self._begin(
             _optims=members,
-            defaults={**_common(members), SAVE: saved == {True}},
+            defaults={**_common(members), SAVE_GROUPS: saved == {True}},
         )
         known: set[str] = set()
         for name in self._names():

@@ -13,18 +13,19 @@ from optgen.runtime import GeneratedOptimizer, Rule
 from optgen.runtime.state.create import create_missing
 
 
-def zero_gradients(params: Mapping[str, Tensor], sparse: set[str]) -> None:
-    """Set the gradients of trainable parameters to zeros; the named ones are sparse and empty."""
+def zero_gradients(params: Mapping[str, Tensor], sparse_names: set[str]) -> None:
+    """Set the gradients of trainable parameters to zeros, sparse for those in `sparse_names`."""
     for name, param in params.items():
         if param.requires_grad:
             zeros = torch.zeros_like(param)
-            param.grad = zeros.to_sparse(min(1, zeros.dim())) if name in sparse else zeros
+            param.grad = zeros.to_sparse(min(1, zeros.dim())) if name in sparse_names else zeros
 
 
 def create_state(optimizer: Optimizer) -> None:
-    """Create the state that a step without a gradient would create.
+    """Create the state of all trainable parameters, and change nothing else.
 
-    The rule creates it, unless it is not known, or computes the first value of a matrix in a step.
+    The optimizer's rule creates the state. If the rule is not known, or if its first step computes
+    the first value of a matrix, a step creates the state.
     """
     rule = _rule(optimizer)
     if rule is None or _computes_first_matrices(rule):
@@ -70,32 +71,32 @@ def _has_sparse_grad(optimizer: Optimizer) -> bool:
 def create_by_step(optimizer: Optimizer, step: Callable[[], Any]) -> None:
     """Create state by a step, and restore everything else that the step changes.
 
-    Parameters that already have state take no part. Of the new entries, the step count is set
-    to 0; the other entries keep the values that the step gives them.
+    Parameters that already have state do not take part in the step. Then the new step counts are
+    set to 0; other new entries keep the values that the step gives them.
     """
     params = [param for group in optimizer.param_groups for param in group["params"]]
     params = [param for param in params if param.grad is not None]
     with_state = [param for param in params if optimizer.state.get(param)]
     without_state = [param for param in params if not optimizer.state.get(param)]
     try:
-        with _all_else_restored(optimizer, with_state, without_state):
+        with _restore_all_but_new_states(optimizer, with_state, without_state):
             step()
     except BaseException:
         for param in without_state:
             optimizer.state.pop(param, None)
         raise
     for param in without_state:
-        _restart(optimizer.state.get(param, {}))
+        _reset_step_count(optimizer.state.get(param, {}))
 
 
 @contextmanager
-def _all_else_restored(
+def _restore_all_but_new_states(
     optimizer: Optimizer, with_state: list[Tensor], without_state: list[Tensor]
 ) -> Iterator[None]:
     """Hide `with_state` and weight decay from a step; after it, restore all but the new states."""
     grads = [param.grad for param in with_state]
     weights = [param.detach().clone() for param in without_state]
-    groups = [_copied(group) for group in optimizer.param_groups]
+    snapshots = [_snapshot(group) for group in optimizer.param_groups]
     for param in with_state:
         param.grad = None
     for group in optimizer.param_groups:
@@ -109,11 +110,11 @@ def _all_else_restored(
         with torch.no_grad():
             for param, weight in zip(without_state, weights, strict=True):
                 param.copy_(weight)
-            for group, values in zip(optimizer.param_groups, groups, strict=True):
-                _put_back(group, values)
+            for group, snapshot in zip(optimizer.param_groups, snapshots, strict=True):
+                _restore(group, snapshot)
 
 
-def _copied(group: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def _snapshot(group: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return pairs by key: the value of a group, and its copy if it is a tensor, else None."""
     return {
         key: (value, value.clone() if isinstance(value, Tensor) else None)
@@ -121,19 +122,19 @@ def _copied(group: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def _put_back(group: dict[str, Any], values: dict[str, tuple[Any, Any]]) -> None:
-    for key in [key for key in group if key not in values]:
+def _restore(group: dict[str, Any], snapshot: dict[str, tuple[Any, Any]]) -> None:
+    for key in [key for key in group if key not in snapshot]:
         del group[key]
-    for key, (value, copy) in values.items():
+    for key, (value, copy) in snapshot.items():
         group[key] = value
         if copy is not None:
             value.copy_(copy)
 
 
-def _restart(values: dict[str, Any]) -> None:
-    """Set the step count of a state to 0, whether it is a number or a tensor."""
-    count = values.get("step")
+def _reset_step_count(state: dict[str, Any]) -> None:
+    """Set the step count of a parameter's state to 0, whether it is a number or a tensor."""
+    count = state.get("step")
     if isinstance(count, Tensor):
         count.zero_()
     elif count is not None:
-        values["step"] = 0
+        state["step"] = 0

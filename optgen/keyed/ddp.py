@@ -1,8 +1,8 @@
 """Update parameters in the backward pass of DistributedDataParallel, after gradients are reduced.
 
 Gradient hooks of parameters run before DDP's reduction, and would see the gradients of one rank.
-So a communication hook is used instead. It averages a bucket of gradients over the ranks, then
-calls a function for each parameter.
+So DDP gets a communication hook instead. The hook averages a bucket of gradients over the ranks,
+then calls a function for each parameter.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,23 +21,23 @@ def ddp_modules(module: nn.Module) -> Iterator[DistributedDataParallel]:
             yield submodule
 
 
-def call_when_reduced(engine: DistributedDataParallel, on_ready: Callable[[Tensor], None]) -> None:
+def call_when_reduced(ddp: DistributedDataParallel, on_ready: Callable[[Tensor], None]) -> None:
     """Call `on_ready(param)` after each reduction, when `param.grad` is the mean over all ranks.
 
     Raises:
-        RuntimeError: The engine already has a communication hook.
+        RuntimeError: `ddp` already has a communication hook.
     """
-    group = engine.process_group
+    group = ddp.process_group
 
-    def reduce(_, bucket):  # type: ignore[no-untyped-def]  # the engine checks annotations
+    def reduce(_, bucket):  # type: ignore[no-untyped-def]  # DDP checks annotations
         buffer = bucket.buffer().div_(group.size())
         distributed.all_reduce(buffer, group=group)
         for param, grad in zip(bucket.parameters(), bucket.gradients(), strict=True):
             param.grad = grad
             on_ready(param)
-        done: torch.futures.Future[Tensor] = torch.futures.Future()
-        done.set_result(buffer)
-        return done
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        future.set_result(buffer)
+        return future
 
-    engine.register_comm_hook(None, reduce)
-    stop_gradient_writes(engine)
+    ddp.register_comm_hook(None, reduce)
+    stop_gradient_writes(ddp)

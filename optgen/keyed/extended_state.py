@@ -11,16 +11,16 @@ State = MutableMapping[Tensor, Any]
 class ExtendedState(State):
     """Mapping over an optimizer's state and the entries of its wrappers.
 
-    New entries go to the optimizer's state. If the state is a defaultdict, a missing entry is
-    created there.
+    New entries go to the optimizer's state. If that state is a defaultdict, reading a missing entry
+    creates it.
     """
 
-    def __init__(self, state: State, of_wrappers: State) -> None:
+    def __init__(self, state: State, wrapper_state: State) -> None:
         self._state = state
-        self._of_wrappers = of_wrappers
+        self._wrapper_state = wrapper_state
 
     def _holder(self, key: Any) -> State:
-        return self._of_wrappers if key in self._of_wrappers else self._state
+        return self._wrapper_state if key in self._wrapper_state else self._state
 
     def __getitem__(self, key: Tensor) -> Any:
         return self._holder(key)[key]
@@ -33,10 +33,10 @@ class ExtendedState(State):
 
     def __iter__(self) -> Iterator[Tensor]:
         yield from self._state
-        yield from self._of_wrappers
+        yield from self._wrapper_state
 
     def __len__(self) -> int:
-        return len(self._state) + len(self._of_wrappers)
+        return len(self._state) + len(self._wrapper_state)
 
     def __repr__(self) -> str:
         return repr(dict(self))

@@ -15,8 +15,8 @@ from optgen.keyed.wrappers import WrapperBase
 class FusedOptimizer(KeyedOptimizer, ABC):
     """Base of keyed optimizers that update in the backward pass: `step` updates nothing.
 
-    A subclass defines `zero_grad`, and `step`, which passes new hyperparameters on to the next
-    backward pass where that is needed.
+    A subclass defines `zero_grad` and `step`. If backward passes do not read hyperparameters from
+    the groups, `step` passes changed values on to the next backward pass.
     """
 
     @abstractmethod

@@ -24,10 +24,10 @@ ParamToGroups = Mapping[Tensor, Sequence["ProcessGroup"]]
 
 
 class Gradients:
-    """Local shards of the gradients of some parameters, without empty ones.
+    """The nonempty local shards of the gradients of some parameters.
 
-    A gradient is replaced by an equal one where its memory does not hold its value yet: a DTensor
-    of partial sums is reduced, and a sparse gradient is coalesced.
+    If the memory of a gradient does not hold its value yet, the parameter gets an equal gradient:
+    a DTensor of partial sums is reduced, and a sparse gradient is coalesced.
 
     Args:
         params: The parameters, in the same order on all ranks.
@@ -38,9 +38,9 @@ class Gradients:
     def __init__(self, params: Iterable[Tensor], param_to_pgs: ParamToGroups | None = None) -> None:
         self._by_groups: dict[ProcessGroups, list[Tensor]] = {}
         self._devices: dict[ProcessGroups, torch.device] = {}
-        known = param_to_pgs or {}
+        given_groups = param_to_pgs or {}
         for param in params:
-            groups = tuple(known.get(param, ())) if known else ()
+            groups = tuple(given_groups.get(param, ())) if given_groups else ()
             if not groups and not is_plain_class(type(param)):
                 groups = _process_groups(param)
             gradients = self._by_groups.setdefault(groups, [])  # also on a rank without gradients
@@ -75,13 +75,12 @@ class Gradients:
             groups: _power(gradients, norm_type, in_double).to(self._devices[groups])
             for groups, gradients in ordered
         }
-        if any(powers):  # a key that is not (): some gradients are sharded
+        sharded = {groups: power for groups, power in powers.items() if groups}
+        if sharded:
             from optgen.runtime.sharded.all_reduce import PartialReduction, batched_all_reduce
 
             batched_all_reduce(
-                PartialReduction(power, groups, largest)
-                for groups, power in powers.items()
-                if groups
+                PartialReduction(power, groups, largest) for groups, power in sharded.items()
             )
         if not powers:
             return torch.zeros(())
@@ -96,7 +95,7 @@ class Gradients:
         for (device, _), (tensors,) in group_tensors([self.all]).items() if self.all else ():
             if device.type != "cpu":
                 torch._foreach_mul_(tensors, coefficient.to(device, tensors[0].dtype))
-            elif not coefficient.item() >= 1:
+            elif not coefficient.item() >= 1:  # less than 1, or NaN
                 torch._foreach_mul_(tensors, coefficient.item())
 
     def clamp(self, limit: float) -> None:
@@ -133,18 +132,18 @@ def _values(param: Tensor) -> Tensor:
 
 
 def _power(gradients: list[Tensor], norm_type: float, in_double: bool) -> Tensor:
-    """Return the norm of gradients to the power of its p, or the largest magnitude, in float64."""
+    """Return the p-th power of the gradients' norm in float64; if p is inf, the norm itself."""
     if not gradients:
         return torch.zeros((), dtype=torch.float64)
     stacked = []
     for (_, dtype), (tensors,) in group_tensors([gradients]).items():
         pieces = [piece for (piece,) in slices(tensors)]
-        norms = torch._foreach_norm(pieces, norm_type, dtype=_accumulator(dtype, in_double))
+        norms = torch._foreach_norm(pieces, norm_type, dtype=_accumulation_dtype(dtype, in_double))
         stacked.append(torch.stack(norms).double().to(gradients[0].device))
     all_norms = torch.cat(stacked)
     return all_norms.amax() if norm_type == torch.inf else (all_norms**norm_type).sum()
 
 
-def _accumulator(dtype: torch.dtype, in_double: bool) -> torch.dtype:
+def _accumulation_dtype(dtype: torch.dtype, in_double: bool) -> torch.dtype:
     """Return the dtype to accumulate in: at least float32, also for 16-bit gradients."""
     return torch.promote_types(dtype, torch.float64 if in_double else torch.float32)

@@ -13,7 +13,7 @@ from optgen.keyed.ddp import call_when_reduced, ddp_modules
 from optgen.keyed.fused import FusedOptimizer
 from optgen.keyed.gradient_norms import Gradients
 from optgen.keyed.one_gradient_per_step import OneGradientPerStep
-from optgen.keyed.rule_checks import check_not_wide, check_state_by_parameter
+from optgen.keyed.rule_checks import check_state_by_parameter, check_updates_one_by_one
 from optgen.keyed.torch_private import after_backward
 from optgen.runtime.light_optimizer import with_step_hooks
 from optgen.runtime.tensors.group_view import VIEW
@@ -27,14 +27,14 @@ class Bucket:
     def __init__(self, optimizer: Optimizer, group: Group, clip_value: float | None) -> None:
         self.optimizer = optimizer
         self.params: list[Tensor] = optimizer.param_groups[0]["params"]
-        self.waiting = 0  # gradients that are ready but not used yet
+        self.ready_count = 0  # gradients that are ready but not used yet
         self._public_group = group  # which schedulers change
         self._clip_value = clip_value
 
-    def arrive(self) -> None:
-        """Count a gradient; update if it is the last one of the bucket."""
-        self.waiting += 1
-        if self.waiting == len(self.params):
+    def count_gradient(self) -> None:
+        """Count a gradient that is ready; update if it is the last one of the bucket."""
+        self.ready_count += 1
+        if self.ready_count == len(self.params):
             self.update()
 
     @torch.no_grad()
@@ -51,13 +51,13 @@ class Bucket:
 
     def free(self) -> None:
         """Drop the gradients."""
-        self.waiting = 0
+        self.ready_count = 0
         for param in self.params:
             param.grad = None
 
 
 class GradientHandler:
-    """Handler that the backward pass calls when the gradient of one parameter is ready."""
+    """Object whose `step` the backward pass calls when one parameter's gradient is ready."""
 
     def __init__(self, name: str, param: Tensor, bucket: Bucket, owner: "InBackwardOptimizer"):
         self._name, self._param, self._bucket, self._owner = name, param, bucket, owner
@@ -65,7 +65,7 @@ class GradientHandler:
     def step(self) -> None:
         """Use the gradient, now or when the gradients of its bucket are complete."""
         self._owner.record(self._name, self._param)
-        self._bucket.arrive()
+        self._bucket.count_gradient()
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # a copied parameter gets a new handler
@@ -74,7 +74,7 @@ class GradientHandler:
 class InBackwardOptimizer(FusedOptimizer):
     """Optimizer that updates parameters in the backward pass, and holds their state and groups.
 
-    The values of `param_groups` are read whenever gradients are used.
+    Every update of a bucket reads the current values of `param_groups`.
 
     Args:
         params (Mapping[str, Tensor]): Parameters by name.
@@ -104,19 +104,20 @@ class InBackwardOptimizer(FusedOptimizer):
     ) -> None:
         options = dict(hyper or {})
         grouped = list(params.values()) if groups is None else [dict(group) for group in groups]
-        public = optimizer_class(grouped, **options)  # has the state and the groups, never steps
-        check_state_by_parameter(public)
-        check_not_wide(public)
-        super().__init__(params, public.state, public.param_groups)
-        self.defaults.update(public.defaults)
+        public_optimizer = optimizer_class(grouped, **options)  # has state and groups, never steps
+        check_state_by_parameter(public_optimizer)
+        check_updates_one_by_one(public_optimizer)
+        super().__init__(params, public_optimizer.state, public_optimizer.param_groups)
+        self.defaults.update(public_optimizer.defaults)
         self._class_and_options = (optimizer_class, options)
-        self._gradients = OneGradientPerStep()
-        self._finish_queued = False  # whether the current backward pass will call _finish
+        self._gradient_record = OneGradientPerStep()
+        # Whether the current backward pass will call _update_incomplete_buckets at its end.
+        self._callback_queued = False
         self._check_groups()
         self._buckets = [
             self._make_bucket(bucket_params, group, clip_value)
             for group in self.param_groups
-            for bucket_params in _divide(group["params"], bucket_bytes)
+            for bucket_params in _divide_into_buckets(group["params"], bucket_bytes)
         ]
         self.attach(module)
 
@@ -130,16 +131,16 @@ class InBackwardOptimizer(FusedOptimizer):
 
     def _make_bucket(self, params: list[Tensor], group: Group, clip_value: float | None) -> Bucket:
         optimizer_class, options = self._class_and_options
-        viewed = [{"params": params, VIEW: group[VIEW]}] if VIEW in group else params
-        optimizer = optimizer_class(viewed, **options)
+        params_or_groups = [{"params": params, VIEW: group[VIEW]}] if VIEW in group else params
+        optimizer = optimizer_class(params_or_groups, **options)
         optimizer.state = self.state
         return Bucket(optimizer, group, clip_value)
 
     def attach(self, module: nn.Module | None = None) -> None:
-        """Register with the backward pass, or with the engines (DDP) in a module.
+        """Register with the backward pass, or with each DistributedDataParallel in a module.
 
-        Parameters of an engine are not marked, because an engine takes the steps of marked
-        parameters itself.
+        Parameters inside DDP are not marked, because DDP takes the steps of marked parameters
+        itself.
         """
         names = {param: name for name, param in self.params.items()}
         handlers = {
@@ -148,19 +149,19 @@ class InBackwardOptimizer(FusedOptimizer):
             for param in bucket.params
         }
 
-        def arrive(param: Tensor) -> None:
+        def use_gradient(param: Tensor) -> None:
             if param in handlers:  # else another optimizer updates it
                 handlers[param].step()
 
-        engines = [] if module is None else list(ddp_modules(module))
-        reduced = {param for engine in engines for param in engine.parameters()}
-        for engine in engines:
-            call_when_reduced(engine, arrive)
+        ddps = [] if module is None else list(ddp_modules(module))
+        ddp_params = {param for ddp in ddps for param in ddp.parameters()}
+        for ddp in ddps:
+            call_when_reduced(ddp, use_gradient)
         for param, handler in handlers.items():
-            if param not in reduced:
+            if param not in ddp_params:
                 unmark(param)
                 mark(param, handler, *self._class_and_options)
-                register_update_hook(param, arrive)
+                register_update_hook(param, use_gradient)
 
     def record(self, name: str, param: Tensor) -> None:
         """Record that a parameter has a gradient.
@@ -168,21 +169,21 @@ class InBackwardOptimizer(FusedOptimizer):
         Raises:
             RuntimeError: The parameter already had a gradient since the last step.
         """
-        self._gradients.record(name, param)
-        if not self._finish_queued:
-            self._finish_queued = True
-            after_backward(self._finish)
+        self._gradient_record.record(name, param)
+        if not self._callback_queued:
+            self._callback_queued = True
+            after_backward(self._update_incomplete_buckets)
 
-    def _finish(self) -> None:
-        """Update the buckets that lack gradients, because this pass did not compute all of them."""
-        self._finish_queued = False
+    def _update_incomplete_buckets(self) -> None:
+        """Update the buckets of which this backward pass computed some gradients, but not all."""
+        self._callback_queued = False
         for bucket in self._buckets:
-            if bucket.waiting:
+            if bucket.ready_count:
                 bucket.update()
 
     @with_step_hooks
     def step(self, closure: Any = None) -> Any:
-        """End an iteration; nothing is left to update.
+        """End an iteration. After a complete backward pass, nothing is left to update.
 
         Args:
             closure: Runs the model and its backward pass, and returns the loss.
@@ -192,17 +193,17 @@ class InBackwardOptimizer(FusedOptimizer):
         """
         loss = None
         if closure is not None:
-            self._gradients.forget()
+            self._gradient_record.begin_step()
             with torch.enable_grad():
                 loss = closure()
-        self._finish()
-        self._gradients.forget()
+        self._update_incomplete_buckets()
+        self._gradient_record.begin_step()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Begin an iteration; drop the gradients that an interrupted backward pass has left."""
-        self._gradients.forget()
-        self._finish_queued = False
+        self._gradient_record.begin_step()
+        self._callback_queued = False
         for bucket in self._buckets:
             bucket.free()
 
@@ -217,7 +218,7 @@ class InBackwardOptimizer(FusedOptimizer):
             bucket.free()
 
 
-def _divide(params: list[Tensor], bucket_bytes: int) -> Iterator[list[Tensor]]:
+def _divide_into_buckets(params: list[Tensor], bucket_bytes: int) -> Iterator[list[Tensor]]:
     """Divide parameters into buckets of at most `bucket_bytes`; a larger parameter has its own.
 
     The last parameters come first, because their gradients are computed first.

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from optgen.keyed.create_state import create_by_step, zero_gradients
 from optgen.keyed.extended_state import ExtendedState
-from optgen.keyed.load_state import Load, group_names, names_by_param, stateful
+from optgen.keyed.load_state import PendingLoad, group_names, has_method, names_by_param
 from optgen.keyed.load_tensors import path_text
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
 
-SAVE = "_save_param_groups"
+SAVE_GROUPS = "_save_param_groups"
 
 
 class KeyedOptimizer(LightOptimizer):
@@ -30,7 +30,7 @@ class KeyedOptimizer(LightOptimizer):
         state (Mapping[Tensor, dict]): State by parameter.
         param_groups (Collection[Mapping]): Groups of parameters, as torch's optimizers have them.
 
-    All three are kept, not copied.
+    The optimizer keeps all three arguments themselves, not copies.
 
     Raises:
         ValueError: A key of `state` is not one of the parameters.
@@ -38,7 +38,7 @@ class KeyedOptimizer(LightOptimizer):
     """
 
     params: Mapping[str, Tensor]
-    _wrapper_params: dict[str, Tensor]  # those that wrappers around this optimizer add
+    _wrapper_params: dict[str, Tensor]  # parameters that wrappers around this optimizer add
     _wrapper_state: dict[Tensor, Any]
 
     def __init__(
@@ -48,7 +48,9 @@ class KeyedOptimizer(LightOptimizer):
         param_groups: Collection[Mapping[str, Any]],
     ) -> None:
         check_names(params)
-        self._begin(params=params, state=state, param_groups=param_groups, defaults={SAVE: False})
+        self._begin(
+            params=params, state=state, param_groups=param_groups, defaults={SAVE_GROUPS: False}
+        )
         self._check_state()
 
     def _check_state(self) -> None:
@@ -63,7 +65,7 @@ class KeyedOptimizer(LightOptimizer):
         """Set attributes and initialize the optimizer by torch's `__setstate__`.
 
         torch's constructor would make groups, and accepts tensors only. `__setstate__` does the
-        rest of its work: it sets up the hooks, and the `step` that runs them.
+        other work of the constructor: it sets up the hooks, and the `step` that runs them.
         """
         super().__setstate__({"_wrapper_params": {}, "_wrapper_state": {}, **attributes})
 
@@ -104,9 +106,9 @@ class KeyedOptimizer(LightOptimizer):
             if param not in names:
                 shape = tuple(param.shape)
                 raise ValueError(f"The state has a parameter of shape {shape} that has no name")
-            state[names[param]] = _content(values)
+            state[names[param]] = _entries(values)
         packed: dict[str, Any] = {"state": state}
-        if self.defaults[SAVE]:
+        if self.defaults[SAVE_GROUPS]:
             packed["param_groups"] = [_packed_group(g, names) for g in self.param_groups]
         return packed
 
@@ -135,14 +137,14 @@ class KeyedOptimizer(LightOptimizer):
 
     def _load(self, state_dict: Mapping[str, Any]) -> None:
         names = names_by_param(self._all_params())
-        load = Load()
+        load = PendingLoad()
         if "state" not in state_dict:
             raise KeyError(
                 "state: a keyed optimizer loads what its state_dict() returned, but this has "
                 f"{path_text(tuple(state_dict))}"
             )
         load.check_state(self._all_state(), names, state_dict["state"])
-        if self.defaults[SAVE]:
+        if self.defaults[SAVE_GROUPS]:
             if "param_groups" not in state_dict:
                 raise KeyError(
                     "param_groups: the state to load was saved without them; save it after "
@@ -171,7 +173,7 @@ class KeyedOptimizer(LightOptimizer):
         """Create the state that a step would create, so that a checkpoint can be loaded into it.
 
         No parameter, group or existing state changes, and step counts are 0. The gradients of all
-        named parameters that require them are set to zeros, and stay.
+        trainable parameters are set to zeros, and remain so.
 
         This implementation takes a step with these gradients and without weight decay, so that no
         entry depends on the parameters. Then it restores the parameters.
@@ -187,7 +189,7 @@ class KeyedOptimizer(LightOptimizer):
 
     def save_param_groups(self, save: bool) -> None:
         """Choose whether groups are part of checkpoints, in saving and in loading."""
-        self.defaults[SAVE] = save
+        self.defaults[SAVE_GROUPS] = save
 
     def _add_entry(self, name: str, param: Tensor) -> dict[Tensor, Any]:
         """Add a parameter of a wrapper to checkpoints, under a name.
@@ -239,14 +241,14 @@ def check_keyed(optimizer: object) -> None:
         )
 
 
-def _content(values: dict[Any, Any]) -> dict[Any, Any]:
-    """Return the entries of a state; `state_dict()` replaces an object that has this method."""
+def _entries(values: dict[Any, Any]) -> dict[Any, Any]:
+    """Return the entries of a state, with `value.state_dict()` for values that have this method."""
     result = {}
     for key, value in values.items():
         if isinstance(value, dict):
-            result[key] = _content(value)
+            result[key] = _entries(value)
         else:
-            result[key] = value.state_dict() if stateful(value, "state_dict") else value
+            result[key] = value.state_dict() if has_method(value, "state_dict") else value
     return result
 
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from optgen.keyed.errors import Refused
-from optgen.keyed.load_tensors import Path, TensorCopy, copies, kind, path_text
+from optgen.keyed.load_tensors import Path, TensorCopy, kind_of, path_text, tensor_copies
 
 Groups = Collection[Mapping[str, Any]]
 
 
-def stateful(value: object, method: str) -> bool:
+def has_method(value: object, method: str) -> bool:
     """Tell whether an entry of a state has a method, state_dict or load_state_dict."""
     return callable(getattr(value, method, None))
 
@@ -36,11 +36,12 @@ def group_names(group: Mapping[str, Any], names: Mapping[Tensor, str]) -> list[s
     return sorted(names[param] for param in group["params"])
 
 
-class Load:
-    """Writes of one load, which are collected while everything is checked, and done at the end."""
+class PendingLoad:
+    """The writes of one load: collected while everything is checked, and done at the end."""
 
     def __init__(self) -> None:
         self._tensors: list[TensorCopy] = []
+        # Other values: the dict to write to, the key, and the new value.
         self._values: list[tuple[dict[Any, Any], Any, Any]] = []
         # Objects with a `load_state_dict` method, and the state to load into each.
         self._objects: list[tuple[Any, Any]] = []
@@ -70,7 +71,9 @@ class Load:
 
     def _check_entries(self, current: dict[Any, Any], new: Any, path: Path) -> None:
         if not isinstance(new, Mapping):
-            raise Refused(f"Different kind: dict vs {kind(new)} for the path of {path_text(path)}")
+            raise Refused(
+                f"Different kind: dict vs {kind_of(new)} for the path of {path_text(path)}"
+            )
         if current.keys() != new.keys():
             raise ValueError(
                 f"Different entries: {path_text(tuple(current))} vs {path_text(tuple(new))} "
@@ -84,11 +87,11 @@ class Load:
     ) -> None:
         if isinstance(value, dict):
             self._check_entries(value, new, path)
-        elif stateful(value, "load_state_dict"):
+        elif has_method(value, "load_state_dict"):
             self._objects.append((value, new))
         elif isinstance(value, Tensor):
             with torch.no_grad():
-                self._tensors += copies(value, new, path)
+                self._tensors += tensor_copies(value, new, path)
         else:
             self._values.append((holder, key, deepcopy(new)))
 
@@ -119,7 +122,7 @@ class Load:
                 self._values.append((group, key, deepcopy(new[key])))
 
     def write(self) -> None:
-        """Write everything. Objects load first: if one fails, those before it are restored."""
+        """Write everything. Objects load first: if one fails, earlier ones are restored."""
         self._load_objects()
         with torch.no_grad():
             for copy in self._tensors:
@@ -128,13 +131,13 @@ class Load:
             holder[key] = value
 
     def _load_objects(self) -> None:
-        before: list[tuple[Any, Any]] = []
+        old_states: list[tuple[Any, Any]] = []
         try:
             for value, new in self._objects:
-                if stateful(value, "state_dict"):
-                    before.append((value, deepcopy(value.state_dict())))
+                if has_method(value, "state_dict"):
+                    old_states.append((value, deepcopy(value.state_dict())))
                 value.load_state_dict(new)
         except BaseException:
-            for value, old in reversed(before):
+            for value, old in reversed(old_states):
                 value.load_state_dict(old)
             raise

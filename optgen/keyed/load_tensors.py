@@ -22,15 +22,15 @@ class TensorCopy:
     source: Tensor
 
     def write(self) -> None:
-        """Copy. The source decides the shape of a shard, and the number of sparse axes."""
+        """Copy. A shard gets the source's shape, and a sparse tensor its number of sparse axes."""
         if self.target.is_sparse:
-            self._take_axes()
+            self._match_sparse_axes()
         elif self.target.shape != self.source.shape:
             self.target.resize_(self.source.shape)
         self.target.copy_(self.source)  # not into detach(): a sparse alias has its own memory
 
-    def _take_axes(self) -> None:
-        """Make as many axes sparse as the source has; copying does not."""
+    def _match_sparse_axes(self) -> None:
+        """Make as many axes sparse as the source has, because copying does not."""
         axes = self.source.sparse_dim()
         if self.target.sparse_dim() != axes:
             self.target.sparse_resize_and_clear_(self.source.shape, axes, self.source.dense_dim())
@@ -41,7 +41,7 @@ def path_text(path: Path) -> str:
     return json.dumps(path, default=str)
 
 
-def kind(value: object) -> str:
+def kind_of(value: object) -> str:
     """Return "ShardedTensor", "DTensor" or "Tensor"; for other values, the name of the type."""
     if is_sharded_tensor(value):
         return "ShardedTensor"
@@ -50,8 +50,8 @@ def kind(value: object) -> str:
     return "Tensor" if isinstance(value, Tensor) else type(value).__name__
 
 
-def copies(current: Any, new: Any, path: Path) -> list[TensorCopy]:
-    """Pair the plain tensors of this rank that make up two tensors, without copying yet.
+def tensor_copies(current: Any, new: Any, path: Path) -> list[TensorCopy]:
+    """Pair the plain tensors of this rank that two tensors consist of, without copying yet.
 
     Neither this function nor the copying uses collectives, so an error on one rank does not make
     other ranks wait.
@@ -60,14 +60,15 @@ def copies(current: Any, new: Any, path: Path) -> list[TensorCopy]:
         ValueError: The tensors differ in kind, number of shards, shape, layout or placement; or
             only the new one is complex.
     """
-    if kind(current) != kind(new):
+    if kind_of(current) != kind_of(new):
         raise Refused(
-            f"Different kind: {kind(current)} vs {kind(new)} for the path of {path_text(path)}"
+            f"Different kind: {kind_of(current)} vs {kind_of(new)} "
+            f"for the path of {path_text(path)}"
         )
     if is_sharded_tensor(current):
-        olds = [shard.tensor for shard in current.local_shards()]
-        news = [shard.tensor for shard in new.local_shards()]
-        return _shard_copies(olds, news, path, fixed_shape=False)
+        current_shards = [shard.tensor for shard in current.local_shards()]
+        new_shards = [shard.tensor for shard in new.local_shards()]
+        return _shard_copies(current_shards, new_shards, path, fixed_shape=False)
     if is_dtensor(current):
         return _dtensor_copies(current, new, path)
     return [_pair(current, new, path)]
@@ -93,12 +94,13 @@ def _dtensor_copies(current: Any, new: Any, path: Path) -> list[TensorCopy]:
 
 
 def _shard_copies(
-    olds: Sequence[Tensor], news: Sequence[Tensor], path: Path, fixed_shape: bool = True
+    current: Sequence[Tensor], new: Sequence[Tensor], path: Path, fixed_shape: bool = True
 ) -> list[TensorCopy]:
-    if len(olds) != len(news):
-        counts = f"{len(olds)} vs {len(news)}"
+    if len(current) != len(new):
+        counts = f"{len(current)} vs {len(new)}"
         raise ValueError(f"Different number of shards {counts} for the path of {path_text(path)}")
-    return [_pair(old, new, path, fixed_shape) for old, new in zip(olds, news, strict=True)]
+    pairs = zip(current, new, strict=True)
+    return [_pair(*shards, path, fixed_shape) for shards in pairs]
 
 
 def _pair(current: Tensor, new: Tensor, path: Path, fixed_shape: bool = True) -> TensorCopy:

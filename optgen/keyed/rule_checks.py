@@ -1,4 +1,4 @@
-"""Check whether a keyed optimizer can wrap an optimizer, by its rule."""
+"""Check by an optimizer's rule whether a keyed optimizer can wrap it."""
 
 from optgen.runtime.programs import ModeOptimizer
 from optgen.runtime.rule import Rule
@@ -7,9 +7,9 @@ from optgen.runtime.rule import Rule
 def check_state_by_parameter(optimizer: object) -> None:
     """Raise a TypeError for an optimizer with states that a keyed checkpoint cannot hold.
 
-    These are the states of 8 bits, and the states that are in param groups.
+    A keyed checkpoint cannot hold states of 8 bits, and states in param groups.
     """
-    in_groups = "its mode, train or eval," if isinstance(optimizer, ModeOptimizer) else ""
+    held_in_groups = "its mode, train or eval," if isinstance(optimizer, ModeOptimizer) else ""
     rule = getattr(type(optimizer), "rule", None)
     for state in rule.quantized_states if isinstance(rule, Rule) else ():
         raise TypeError(
@@ -17,15 +17,15 @@ def check_state_by_parameter(optimizer: object) -> None:
             "checkpoints hold the tensors of the state: use it as it is"
         )
     for state in rule.group_states if isinstance(rule, Rule) else ():
-        in_groups = in_groups or f"the state {state.key}"
-    if in_groups:
+        held_in_groups = held_in_groups or f"the state {state.key}"
+    if held_in_groups:
         raise TypeError(
-            f"{type(optimizer).__name__} keeps {in_groups} in its param groups, which keyed "
+            f"{type(optimizer).__name__} keeps {held_in_groups} in its param groups, which keyed "
             "checkpoints do not hold by default: use it as it is"
         )
 
 
-def check_not_wide(optimizer: object) -> None:
+def check_updates_one_by_one(optimizer: object) -> None:
     """Raise a TypeError for an optimizer that cannot update its parameters one by one."""
     rule = getattr(type(optimizer), "rule", None)
     if isinstance(rule, Rule) and rule.wide:

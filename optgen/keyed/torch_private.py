@@ -16,8 +16,8 @@ from optgen.runtime.torch_private import compiling
 
 
 def _isinstance(value: object, module: str, name: str) -> bool:
-    kind: Any = getattr(sys.modules.get(module), name, None)
-    return kind is not None and isinstance(value, kind)
+    cls: Any = getattr(sys.modules.get(module), name, None)
+    return cls is not None and isinstance(value, cls)
 
 
 def is_sharded_tensor(value: object) -> bool:
@@ -45,8 +45,8 @@ def register_with_ddp(param: Tensor, handle: RemovableHandle) -> bool:
     """Register the handle of a hook that updates a parameter, so that DDP can remove the hook.
 
     DistributedDataParallel removes such hooks and calls the optimizers itself, after it has reduced
-    the gradients. The registry is in a module that is slow to import and warns, so this happens
-    only if a process group exists.
+    the gradients. The handle is registered only if a process group exists, because the registry is
+    in a module that warns and is slow to import.
 
     Returns:
         Whether the handle was registered.
@@ -62,6 +62,6 @@ def register_with_ddp(param: Tensor, handle: RemovableHandle) -> bool:
     return True
 
 
-def stop_gradient_writes(engine: torch.nn.parallel.DistributedDataParallel) -> None:
-    """Stop an engine from writing `param.grad` after its communication hook has used it."""
-    cast(Any, engine.reducer)._set_optimizer_in_backward()
+def stop_gradient_writes(ddp: torch.nn.parallel.DistributedDataParallel) -> None:
+    """Stop DDP from writing `param.grad` after its communication hook has used it."""
+    cast(Any, ddp.reducer)._set_optimizer_in_backward()

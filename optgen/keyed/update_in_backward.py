@@ -17,7 +17,7 @@ from optgen.runtime.torch_private import compiling
 class UpdateInBackward(nn.Module, FusedOptimizerModule):
     """A module whose parameters are updated in the backward pass, when gradients are ready.
 
-    Each group's parameters are divided into buckets. When all gradients of a bucket have come, its
+    Each group's parameters are divided into buckets. When all gradients of a bucket are ready, its
     parameters are updated, and its gradients are freed. By default a bucket is one parameter, so
     one gradient is alive at a time, besides those that autograd holds. A larger bucket waits for
     its last gradient, or for the end of the pass. Several buckets may wait at once if there are
@@ -67,7 +67,7 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
     ) -> None:
         super().__init__()
         self.module = module
-        inner = fused_optimizer_of(module)
+        submodule_optimizer = fused_optimizer_of(module)
         params = {
             name: param
             for name, param in in_backward_optimizer_filter(self.named_parameters())
@@ -77,9 +77,9 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
             params, optimizer_class, bucket_bytes, clip_value, groups, hyper, module
         )
         self._fused: KeyedOptimizer = self._in_backward
-        if inner.optimizers:
-            self._fused = CombinedOptimizer([self._in_backward, ("module", inner)])
-        self._checked = False
+        if submodule_optimizer.optimizers:
+            self._fused = CombinedOptimizer([self._in_backward, ("module", submodule_optimizer)])
+        self._params_checked = False
 
     @property
     def fused_optimizer(self) -> KeyedOptimizer:
@@ -91,21 +91,24 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module."""
-        if not self._checked and not compiling():
+        if not self._params_checked and not compiling():
             self._check_parameters()
         return self.module(*args, **kwargs)
 
     def _check_parameters(self) -> None:
-        now: dict[str, Tensor] = dict(self.named_parameters())
-        changed = [
-            name for name, param in self._in_backward.params.items() if now.get(name) is not param
+        current: dict[str, Tensor] = dict(self.named_parameters())
+        replaced = [
+            name
+            for name, param in self._in_backward.params.items()
+            if current.get(name) is not param
         ]
-        if changed:
+        if replaced:
             raise RuntimeError(
-                f"{changed[0]} is another parameter than when UpdateInBackward was made, and would "
-                "not be updated: make it after calls that replace parameters, such as fully_shard"
+                f"{replaced[0]} is another parameter than when UpdateInBackward was made, and "
+                "would not be updated: make it after calls that replace parameters, such as "
+                "fully_shard"
             )
-        self._checked = True
+        self._params_checked = True
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Set learning rates by warm-up stages, with the progress saved in the optimizer's state."""
+"""Set learning rates by warm-up stages, and save the progress in the optimizer's state."""
 
 import logging
 from collections.abc import Sequence
@@ -62,13 +62,13 @@ class WarmupOptimizer(OptimizerWrapper):
         self._entries = self._add_entry(param_name, self._warmup_param)
         self._set_lr(0)
 
-    def _stage(self, iteration: int) -> int:
+    def _stage_index(self, iteration: int) -> int:
         """Return the index of the stage of a step: the first that has not ended."""
         ended = [iteration > stage.max_iters for stage in self._stages]
         return ended.index(False)
 
     def _set_lr(self, iteration: int) -> None:
-        lr = self._lr * multiplier(self._stages[self._stage(iteration)], iteration)
+        lr = self._lr * multiplier(self._stages[self._stage_index(iteration)], iteration)
         pairs = zip(self.param_groups, self._ratios, strict=True)
         write(((group, lr * ratio) for group, ratio in pairs), self._lr_param)
 
@@ -78,7 +78,7 @@ class WarmupOptimizer(OptimizerWrapper):
         return int(values["warmup"][0]) if values else 0
 
     def _save(self, iteration: int) -> None:
-        progress = torch.tensor([iteration, self._stage(iteration)], dtype=torch.long)
+        progress = torch.tensor([iteration, self._stage_index(iteration)], dtype=torch.long)
         self._entries[self._warmup_param] = {"warmup": progress}
 
     @with_step_hooks
@@ -86,7 +86,7 @@ class WarmupOptimizer(OptimizerWrapper):
         """Take a step, and set the rates of the next one; return the closure's loss."""
         loss = self._optimizer.step(closure=closure)
         iteration = self._iteration() + 1
-        before, after = self._stage(iteration - 1), self._stage(iteration)
+        before, after = self._stage_index(iteration - 1), self._stage_index(iteration)
         if before != after:
             old, new = self._stages[before], self._stages[after]
             logger.info("Warmup Optimizer finishing %s switching to %s", old, new)
@@ -118,7 +118,7 @@ def _ratios(rates: list[Any]) -> list[float]:
         elif first == 0:
             raise ValueError(
                 f"param_groups[0] has a learning rate of 0, and param_groups[{index}] has {rate}: "
-                "the others keep their ratio to the first"
+                "groups keep their ratio to the first, whose rate must not be 0"
             )
         else:
             ratios.append(rate / first)

@@ -7,7 +7,7 @@ from enum import Enum, unique
 
 from optgen.keyed.errors import Refused
 
-ENDLESS = 1 << 63
+ENDLESS = 1 << 63  # steps: more than any training takes
 
 
 @unique
@@ -78,22 +78,23 @@ def schedule(stages: Sequence[WarmupStage], final: float | None) -> list[WarmupS
             or has an unknown policy.
     """
     filled = []
-    last = 0
+    previous_end = 0
     for original in stages:
         stage = replace(original, policy=WarmupPolicy(original.policy))
-        if stage.max_iters <= last:
+        if stage.max_iters <= previous_end:
             raise Refused(
-                f"Max iter of the stage {stage} must be greater than the previous max iter {last}"
+                f"Max iter of the stage {stage} must be greater than the previous max iter "
+                f"{previous_end}"
             )
-        _check(stage)
-        last = stage.max_iters
-        filled.append(_filled(stage))
+        _check_stage(stage)
+        previous_end = stage.max_iters
+        filled.append(_with_decay_iters(stage))
     if final is None:
-        final = multiplier(filled[-1], last) if filled else 1.0
+        final = multiplier(filled[-1], previous_end) if filled else 1.0
     return [*filled, WarmupStage(WarmupPolicy.CONSTANT, max_iters=ENDLESS, value=final)]
 
 
-def _check(stage: WarmupStage) -> None:
+def _check_stage(stage: WarmupStage) -> None:
     if stage.policy is WarmupPolicy.COSINE_ANNEALING_WARM_RESTARTS and stage.sgdr_period < 1:
         raise ValueError(f"sgdr_period must be at least 1, but is {stage.sgdr_period}")
     if stage.policy is not WarmupPolicy.INTERPOLATE:
@@ -108,7 +109,7 @@ def _check(stage: WarmupStage) -> None:
         )
 
 
-def _filled(stage: WarmupStage) -> WarmupStage:
+def _with_decay_iters(stage: WarmupStage) -> WarmupStage:
     if stage.decay_iters > 0:
         return stage
     default = 1 if stage.policy is WarmupPolicy.STEP else stage.max_iters
@@ -133,7 +134,7 @@ def _cosine(stage: WarmupStage, i: int) -> float:
 
 
 def _interpolate(stage: WarmupStage, i: int) -> float:
-    # `_check` has refused None; the zeros are for type checkers.
+    # `_check_stage` has refused None; the zeros are for type checkers.
     start, end = stage.start_interpolating_iters or 0, stage.end_value or 0.0
     fraction = max(0, i - start) / (stage.max_iters - start)
     return stage.value + (end - stage.value) * fraction

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from optgen.keyed.create_state import create_state
 from optgen.keyed.keyed_optimizer import (
-    SAVE,
+    SAVE_GROUPS,
     KeyedOptimizer,
     check_keyed,
     check_names,
@@ -74,7 +74,7 @@ class KeyedOptimizerWrapper(WrapperBase):
     Args:
         params (Mapping[str, Tensor]): Parameters by name.
         optim_factory: Makes the optimizer from the list of parameters.
-        pass_params_dict (bool): Pass `params` to the factory instead. Default: False.
+        pass_params_dict (bool): Pass `params` to the factory instead of the list. Default: False.
 
     Raises:
         ValueError: The optimizer has state for other parameters.
@@ -99,8 +99,8 @@ class KeyedOptimizerWrapper(WrapperBase):
 
 
 def _defaults(optimizer: Optimizer) -> dict[str, Any]:
-    """Return the optimizer's defaults, which schedulers read, and the flag SAVE."""
-    return {**optimizer.defaults, SAVE: False}
+    """Return the optimizer's defaults, which schedulers read, and the flag SAVE_GROUPS."""
+    return {**optimizer.defaults, SAVE_GROUPS: False}
 
 
 class OptimizerWrapper(WrapperBase):
@@ -136,7 +136,7 @@ class OptimizerWrapper(WrapperBase):
 
     @property
     def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        """The defaults of the wrapped optimizer, with the flag whether groups are saved."""
+        """The defaults of the wrapped optimizer, and a flag that tells whether groups are saved."""
         return self._optimizer.defaults
 
     def __repr__(self) -> str:
