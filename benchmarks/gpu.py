@@ -57,8 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         process = subprocess.Popen([*command, "--minutes", str(left / 60)], env=environment)
         status = wait_for(process, out, until)
         results = Results(out)
-        if results.begun:
-            results.add(results.begun, {"right": False, "raised": f"ended the process: {status}"})
+        if results.current_task:
+            results.add(
+                results.current_task, {"right": False, "raised": f"ended the process: {status}"}
+            )
         elif status not in (0, DEVICE_FAULT):
             break
         if status == 0:
@@ -108,7 +110,7 @@ def work(arguments: argparse.Namespace) -> int:
 def plan(arguments: argparse.Namespace) -> Tasks:
     """Return the tasks by name. Only a worker imports Triton; --rehearse interprets it."""
     from benchmarks.classes import CLASSES
-    from benchmarks.gpu_checks import Check, situations, trajectories
+    from benchmarks.gpu_checks import Check, situation_checks, trajectory_checks
     from benchmarks.gpu_device import replace_torch_compiler
     from benchmarks.gpu_speed import comparisons
 
@@ -122,8 +124,8 @@ def plan(arguments: argparse.Namespace) -> Tasks:
     replace_torch_compiler()
     names = arguments.only or CLASSES
     parts: dict[str, Tasks] = {
-        "situations": {name: checked(check) for name, check in situations(names).items()},
-        "trajectories": {name: checked(check) for name, check in trajectories(names).items()},
+        "situations": {name: checked(check) for name, check in situation_checks(names).items()},
+        "trajectories": {name: checked(check) for name, check in trajectory_checks(names).items()},
         "speed": comparisons(names, compiled=not arguments.no_compile),
     }
     todo: Tasks = {"machine": machine}

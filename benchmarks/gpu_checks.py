@@ -28,23 +28,23 @@ from benchmarks.gpu_cases import (
     refill_gradients,
     settings_of,
 )
-from benchmarks.gpu_device import DEVICE, REHEARSAL, captured, on_another_stream, synchronize
+from benchmarks.gpu_device import DEVICE, REHEARSAL, capture, on_another_stream, synchronize
 from optgen import use_lowering
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 LOWERINGS = ("fused_triton", "foreach", "forloop")
-PAST_32_BITS = 2**13 if REHEARSAL else 2**31 + 5000
-Measured = tuple[float, float]
+PAST_32_BITS = 2**13 if REHEARSAL else 2**31 + 5000  # elements
+ErrorAndLimit = tuple[float, float]
 """The error, and the largest error that passes."""
-Check = Callable[[], Measured]
+Check = Callable[[], ErrorAndLimit]
 Checks = dict[str, Check]
 
 
-def trajectories(names: Sequence[str]) -> Checks:
+def trajectory_checks(names: Sequence[str]) -> Checks:
     """Return checks of every class in every dtype through every lowering."""
     return {
         f"{name} {settings or ''} {str(dtype)[6:]} {lowering}": partial(
-            trajectory, name, number, dtype, lowering
+            compare_trajectory, name, number, dtype, lowering
         )
         for name in names
         for number, settings in enumerate(settings_of(name))
@@ -53,37 +53,39 @@ def trajectories(names: Sequence[str]) -> Checks:
     }
 
 
-def situations(names: Sequence[str]) -> Checks:
+def situation_checks(names: Sequence[str]) -> Checks:
     """Return checks of steps in graphs, on streams, with scalers, and so on."""
     general = {
-        "replayed from a graph": graph,
-        "with a gradient scaler": scaler,
-        "on another stream": another_stream,
-        "in 20 groups": many_groups,
-        "resumed by torch from its checkpoint": checkpoint,
-        "compiled once": compiled_once,
+        "replayed from a graph": compare_graph_replays,
+        "with a gradient scaler": compare_scaled_steps,
+        "on another stream": compare_steps_on_another_stream,
+        "in 20 groups": compare_steps_of_many_groups,
+        "resumed by torch from its checkpoint": check_checkpoint,
+        "compiled once": check_compiles_once,
     }
     checks = {f"{n} {title}": partial(check, n) for n in names for title, check in general.items()}
     single: Checks = {
-        "SparseAdam": sparse,
-        "AdamW with states in float32 for bfloat16": mixed,
-        "SGD past 2**31 elements": partial(large, "SGD", (PAST_32_BITS,)),
-        "AdamW past 2**31 elements": partial(large, "AdamW", (PAST_32_BITS,)),
-        "Adafactor past 2**31 elements": partial(large, "Adafactor", (PAST_32_BITS // 4096, 4096)),
+        "SparseAdam": compare_sparse_steps,
+        "AdamW with states in float32 for bfloat16": check_float32_states,
+        "SGD past 2**31 elements": partial(compare_large_tensor, "SGD", (PAST_32_BITS,)),
+        "AdamW past 2**31 elements": partial(compare_large_tensor, "AdamW", (PAST_32_BITS,)),
+        "Adafactor past 2**31 elements": partial(
+            compare_large_tensor, "Adafactor", (PAST_32_BITS // 4096, 4096)
+        ),
     }
     chosen = {*names, "SparseAdam"}
     return checks | {title: check for title, check in single.items() if title.split()[0] in chosen}
 
 
-def trajectory(name: str, number: int, dtype: torch.dtype, lowering: str) -> Measured:
+def compare_trajectory(name: str, number: int, dtype: torch.dtype, lowering: str) -> ErrorAndLimit:
     """Compare steps with the rule in float64, from the same rounded values and gradients."""
-    params, oracle = trained(name, number, dtype, lowering)
+    params, oracle = train(name, number, dtype, lowering)
     if dtype == torch.float64:
         return oracle.error(params), bound_of(name)
     factor = 1.0 if dtype.itemsize == 2 and lowering == "fused_triton" else 1.5
     floor = 1e-7 if dtype == torch.float32 else 0.0
     if REHEARSAL and dtype == torch.bfloat16:
-        floor = 2**-6  # the interpreter truncates, but a device rounds
+        floor = 2**-6  # Triton's interpreter truncates to bfloat16; a device rounds
     largest = max(factor * torch_error(name, number, dtype), floor)
     return oracle.error(params, MIN_COMPARED_ELEMENTS), largest
 
@@ -91,23 +93,23 @@ def trajectory(name: str, number: int, dtype: torch.dtype, lowering: str) -> Mea
 @cache
 def torch_error(name: str, number: int, dtype: torch.dtype) -> float:
     """Return the error of torch's for-loop on the same values."""
-    params, oracle = trained(name, number, dtype, "")
+    params, oracle = train(name, number, dtype, "")
     return oracle.error(params, MIN_COMPARED_ELEMENTS)
 
 
-def trained(
-    name: str, number: int, dtype: torch.dtype, lowering: str
-) -> tuple[list[Tensor], Oracle]:
-    """Return parameters after some steps, and the oracle after the same steps.
+def train(name: str, number: int, dtype: torch.dtype, lowering: str) -> tuple[list[Tensor], Oracle]:
+    """Take steps with our class, or with torch's if `lowering` is "".
 
-    The steps are those of our class by a lowering. If `lowering` is "", they are torch's.
+    Return the parameters, and the oracle after the same steps.
     """
     cls: Any = generated(name) if lowering else reference(name)
     params = parameters(name, dtype, dtype)
     if not lowering:
-        params = [p for p in params if p.numel()]  # torch's Adafactor divides by their number
+        params = [
+            p for p in params if p.numel()
+        ]  # torch's Adafactor divides by the number of elements
     optimizer, oracle = cls(groups(params), **settings_of(name)[number]), Oracle(name, params)
-    ours = generated(name)(groups(params), **settings_of(name)[number])  # has all options
+    ours = generated(name)(groups(params), **settings_of(name)[number])  # has the rule's options
     for step in range(STEPS):
         give_gradients(params, dtype, step)
         oracle.step(ours, params)
@@ -119,7 +121,7 @@ def trained(
     return params, oracle
 
 
-def graph(name: str) -> Measured:
+def compare_graph_replays(name: str) -> ErrorAndLimit:
     """Compare replays of a captured step, with new gradients and another learning rate."""
     params = parameters(name, torch.float64, torch.float64)
     lr = torch.tensor(1e-3, dtype=torch.float64, device=DEVICE)
@@ -132,7 +134,7 @@ def graph(name: str) -> Measured:
             with on_another_stream():
                 replay()
             synchronize()
-        replay = captured(optimizer.step)
+        replay = capture(optimizer.step)
     for step in range(3, 8):
         if step == 6:
             lr.fill_(0.1)
@@ -144,7 +146,7 @@ def graph(name: str) -> Measured:
     return oracle.error(params), bound_of(name)
 
 
-def scaler(name: str) -> Measured:
+def compare_scaled_steps(name: str) -> ErrorAndLimit:
     """Compare steps with scaled gradients. Two of the steps overflow and are skipped."""
     params = parameters(name, torch.float32, torch.float32)
     optimizer, oracle = generated(name)(params, fused=not REHEARSAL), Oracle(name, params)
@@ -165,7 +167,7 @@ def scaler(name: str) -> Measured:
     return oracle.error(params), max(1e-6, bound_of(name))
 
 
-def another_stream(name: str) -> Measured:
+def compare_steps_on_another_stream(name: str) -> ErrorAndLimit:
     """Compare steps on another stream, with new gradients each time and the host running ahead."""
     params = parameters(name, torch.float64, torch.float64)
     optimizer, oracle = generated(name)(params), Oracle(name, params)
@@ -178,7 +180,7 @@ def another_stream(name: str) -> Measured:
     return oracle.error(params), bound_of(name)
 
 
-def many_groups(name: str) -> Measured:
+def compare_steps_of_many_groups(name: str) -> ErrorAndLimit:
     """Compare steps with 20 groups, whose learning rates change at every step."""
     params = parameters(name, torch.float64, torch.float64)
     optimizer, oracle = generated(name)(groups(params, 20)), Oracle(name, params)
@@ -192,10 +194,10 @@ def many_groups(name: str) -> Measured:
     return oracle.error(params), bound_of(name)
 
 
-def checkpoint(name: str) -> Measured:
-    """Check that torch continues from a checkpoint of the default lowering."""
+def check_checkpoint(name: str) -> ErrorAndLimit:
+    """Check that torch's class continues from our checkpoint as our class does."""
     params = parameters(name, torch.float64, torch.float64)
-    params = [p for p in params if p.numel()]  # torch's Adafactor divides by their number
+    params = [p for p in params if p.numel()]  # torch's Adafactor divides by the number of elements
     optimizer = generated(name)(params)
     for step in range(3):
         give_gradients(params, torch.float64, step)
@@ -216,8 +218,8 @@ def checkpoint(name: str) -> Measured:
     return max(errors), max(bound_of(name), 1e-6 if name == "ASGD" else 0.0)
 
 
-def compiled_once(name: str) -> Measured:
-    """Check that other numbers of tensors, other values and later steps compile no new kernel."""
+def check_compiles_once(name: str) -> ErrorAndLimit:
+    """Check that more tensors, other hyperparameters and later steps compile no new kernel."""
     compiled: list[int] = []
     for count in (1, 3, 16, 64):
         tensors = [draw((8, 6), i, torch.float32, torch.float32) for i in range(count)]
@@ -228,11 +230,11 @@ def compiled_once(name: str) -> Measured:
             optimizer.param_groups[0].update(lr=1.0 / (step + 1), weight_decay=step)
             with use_lowering("fused_triton"):
                 optimizer.step()
-        compiled.append(sum(variants_of(name)))
+        compiled.append(sum(variant_counts(name)))
     return float(compiled[-1] - compiled[0]), 0.0
 
 
-def variants_of(name: str) -> Iterator[int]:
+def variant_counts(name: str) -> Iterator[int]:
     """Yield the number of compiled variants of every kernel of a class."""
     module = import_module(f"{generated(name).lowerings}.fused_triton")
     for kernel in vars(module).values():
@@ -240,7 +242,7 @@ def variants_of(name: str) -> Iterator[int]:
             yield len(cached)
 
 
-def sparse() -> Measured:
+def compare_sparse_steps() -> ErrorAndLimit:
     """Compare steps on sparse gradients of an embedding with torch's class."""
     finals = []
     for cls in (optgen.optim.SparseAdam, torch.optim.SparseAdam):
@@ -255,8 +257,8 @@ def sparse() -> Measured:
     return (finals[0] - finals[1]).abs().max().item(), 1e-12
 
 
-def mixed() -> Measured:
-    """Check that float32 states of bfloat16 parameters are as exact as bfloat16 states, or more."""
+def check_float32_states() -> ErrorAndLimit:
+    """Check that float32 states of bfloat16 parameters increase no error."""
     errors = []
     for state_dtype in (torch.float32, torch.bfloat16):
         params = parameters("AdamW", torch.bfloat16, torch.bfloat16)
@@ -273,7 +275,7 @@ def mixed() -> Measured:
     return errors[0], 1.01 * errors[1]
 
 
-def large(name: str, size: tuple[int, ...]) -> Measured:
+def compare_large_tensor(name: str, size: tuple[int, ...]) -> ErrorAndLimit:
     """Compare a step of a tensor too large for 32-bit indices with that of a small tensor.
 
     All elements are equal, so all must change alike.
@@ -286,5 +288,5 @@ def large(name: str, size: tuple[int, ...]) -> Measured:
             generated(name)([param], lr=0.5).step()
         ends.append((param.detach().min().item(), param.detach().max().item()))
     (low, high), (expected, _) = ends
-    bound = 0.0 if expected != 1.0 else -1.0  # fails if the step changed nothing
-    return max(abs(low - expected), abs(high - expected)), bound
+    limit = 0.0 if expected != 1.0 else -1.0  # -1 fails the check: the step changed nothing
+    return max(abs(low - expected), abs(high - expected)), limit

@@ -1,7 +1,7 @@
 """Access the device that benchmarks/gpu.py measures: CUDA, or in a rehearsal the CPU.
 
-A rehearsal runs Triton's interpreter and all code of the real run. For features that only CUDA
-has, such as graphs and streams, there are stand-ins that run at once.
+A rehearsal runs Triton's interpreter and all code of the real run. Only CUDA has graphs and
+streams; a rehearsal runs their steps directly.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def on_another_stream() -> AbstractContextManager[Any]:
     return torch.cuda.stream(stream)
 
 
-def captured(step: Step) -> Step:
+def capture(step: Step) -> Step:
     """Capture a step in a graph; return a function that replays it.
 
-    The caller has taken three steps on another stream before, as torch requires.
+    The caller must first take three steps on another stream, as torch requires.
     """
     if REHEARSAL:
         return step
@@ -51,8 +51,8 @@ def captured(step: Step) -> Step:
     return graph.replay
 
 
-def timed(step: Step, steps: int) -> tuple[float, float]:
-    """Return the milliseconds of a step: on the device, and on the host until all is queued."""
+def step_times(step: Step, steps: int) -> tuple[float, float]:
+    """Return the milliseconds of a step: on the device, and on the host until it is queued."""
     synchronize()
     clock = time.perf_counter()
     if REHEARSAL:
@@ -84,8 +84,8 @@ def peak_memory(step: Step) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-def release() -> None:
-    """Release unused memory."""
+def release_memory() -> None:
+    """Release memory that torch's allocator caches."""
     if not REHEARSAL:
         torch.cuda.empty_cache()
 
@@ -93,7 +93,7 @@ def release() -> None:
 def replace_torch_compiler() -> None:
     """Let torch's optimizers step without SymPy, which torch's compiler needs.
 
-    If SymPy is missing, a stand-in module provides the compiler's functions that they call.
+    If SymPy is missing, a stand-in module provides the functions that the optimizers call.
     """
     try:
         import sympy  # noqa: F401

@@ -1,6 +1,6 @@
-"""Record the results of benchmarks/gpu.py: a line of JSON for each task begun and each done.
+"""Record the results of benchmarks/gpu.py: a line of JSON when a task begins, and when it ends.
 
-A line is on the disk before the next task begins, so an interrupted run loses nothing.
+A line is on the disk before the next task begins, so an interrupted run keeps all results.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ class Results:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.done: dict[str, Result] = {}
-        self.begun = ""  # the task that is running, or was when the last process ended
+        self.current_task = ""  # running now, or when the last process ended
         if path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
                 entry = json.loads(line)
-                self.begun = "" if "result" in entry else entry["name"]
+                self.current_task = "" if "result" in entry else entry["name"]
                 if "result" in entry:
                     self.done[entry["name"]] = entry["result"]
 
     def begin(self, name: str) -> None:
         """Record that a task begins."""
-        self.begun = name
+        self.current_task = name
         self._write({"name": name})
 
     def add(self, name: str, result: Result) -> None:
         """Record the result of a task."""
-        self.begun = ""
+        self.current_task = ""
         self.done[name] = result
         self._write({"name": name, "result": result})
 
     def failed(self) -> Iterator[str]:
-        """Return the checks that failed."""
+        """Return the names of the checks that failed."""
         return (name for name, result in self.done.items() if not result.get("right", True))
 
     def _write(self, entry: dict[str, Any]) -> None:
@@ -51,8 +51,8 @@ class Results:
 def show(name: str, result: Result) -> None:
     """Print the outcome of a check, or a line of figures for each variant of a comparison."""
     if "right" in result:
-        what = result.get("error", result.get("raised", "").strip().splitlines()[-1:])
-        print("ok  " if result["right"] else "BAD ", name, what, flush=True)
+        detail = result.get("error", result.get("raised", "").strip().splitlines()[-1:])
+        print("ok  " if result["right"] else "BAD ", name, detail, flush=True)
         return
     if "variants" not in result:
         print(name, json.dumps(result, indent=2), flush=True)

@@ -20,7 +20,7 @@ from torch import Tensor
 from optgen import amp, compose, modifiers, optim
 
 WARM_UP = 2  # untimed rounds
-Clipped = compose(optim.AdamW, modifiers.clip_norm(1.0), modifiers.skip_nonfinite)
+ClippedAdamW = compose(optim.AdamW, modifiers.clip_norm(1.0), modifiers.skip_nonfinite)
 
 
 def parameters(shapes: list[tuple[int, ...]]) -> list[Tensor]:
@@ -36,7 +36,7 @@ def scaled_step(
     cls: type[torch.amp.GradScaler], params: list[Tensor], fused: bool | None
 ) -> Callable[[], None]:
     """Return a function that takes a step with a scaler."""
-    optimizer, scaler = Clipped(params, fused=fused), cls("cpu", init_scale=1.0)
+    optimizer, scaler = ClippedAdamW(params, fused=fused), cls("cpu", init_scale=1.0)
     scaler.scale(torch.zeros(()))  # creates the scale
 
     def step() -> None:
@@ -49,7 +49,7 @@ def scaled_step(
 def variants(shapes: list[tuple[int, ...]]) -> dict[str, Callable[[], object]]:
     """Return the steps to time, the one without a scaler first."""
     return {
-        "no scaler": Clipped(parameters(shapes)).step,
+        "no scaler": ClippedAdamW(parameters(shapes)).step,
         "torch's scaler": scaled_step(torch.amp.GradScaler, parameters(shapes), None),
         "torch's scaler, fused=True": scaled_step(torch.amp.GradScaler, parameters(shapes), True),
         "optgen's scaler": scaled_step(amp.GradScaler, parameters(shapes), None),
@@ -60,7 +60,9 @@ def main() -> None:
     """Time the variants and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--small", action="store_true", help="take 2,000 parameters of 256")
+    parser.add_argument(
+        "--small", action="store_true", help="take 2,000 parameters of 256 elements"
+    )
     options = parser.parse_args()
     steps = variants([(256,)] * 2000 if options.small else [(5000, 500)] * 10)
     times: dict[str, list[float]] = {name: [] for name in steps}
@@ -69,12 +71,12 @@ def main() -> None:
             started = time.perf_counter()
             step()
             times[name].append(time.perf_counter() - started)
-    least = {name: min(taken[WARM_UP:]) for name, taken in times.items()}
-    median = {name: statistics.median(taken[WARM_UP:]) for name, taken in times.items()}
+    minimum = {name: min(seconds[WARM_UP:]) for name, seconds in times.items()}
+    median = {name: statistics.median(seconds[WARM_UP:]) for name, seconds in times.items()}
     for name in times:
         print(
-            f"{name:28} {1e3 * least[name]:7.2f} ms {1e3 * median[name]:7.2f} ms  "
-            f"x{least[name] / least['no scaler']:.2f} x{median[name] / median['no scaler']:.2f}"
+            f"{name:28} {1e3 * minimum[name]:7.2f} ms {1e3 * median[name]:7.2f} ms  "
+            f"x{minimum[name] / minimum['no scaler']:.2f} x{median[name] / median['no scaler']:.2f}"
         )
 
 

@@ -37,10 +37,10 @@ ROWS, LOOKUPS = 200_000, 4096
 TABLES = {"dense gradient": False, "sparse gradient": True, "rows in backward": None}
 
 
-def dense(way: str, layers: int, width: int) -> tuple[Callable[[], None], int]:
+def dense_iteration(variant: str, layers: int, width: int) -> tuple[Callable[[], None], int]:
     """Return a training iteration of a stack of layers, and the bytes of its parameters."""
     network = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
-    inputs, bucket_bytes = torch.randn(8, width), DENSE[way]
+    inputs, bucket_bytes = torch.randn(8, width), DENSE[variant]
     if bucket_bytes is None:
         optimizer = AdamW(network.parameters(), lr=1e-4)
         return _iteration(network, optimizer, inputs), _bytes(network)
@@ -48,30 +48,32 @@ def dense(way: str, layers: int, width: int) -> tuple[Callable[[], None], int]:
     return _iteration(model, model.fused_optimizer, inputs), _bytes(network)
 
 
-def table(way: str, rows: int, width: int) -> tuple[Callable[[], None], int]:
+def table_iteration(variant: str, rows: int, width: int) -> tuple[Callable[[], None], int]:
     """Return a training iteration of an embedding table, and the bytes of the table."""
     inputs = torch.randint(rows, (LOOKUPS // 8, 8))
-    if TABLES[way] is None:
+    if TABLES[variant] is None:
         options = {"lr": 1e-2}
         bag: Any = FusedEmbeddingBag(rows, width, optimizer_class=Adagrad, optimizer_kwargs=options)
         return _iteration(bag, bag.fused_optimizer, inputs), _bytes(bag)
-    bag = nn.EmbeddingBag(rows, width, sparse=bool(TABLES[way]))
+    bag = nn.EmbeddingBag(rows, width, sparse=bool(TABLES[variant]))
     return _iteration(bag, Adagrad(bag.parameters(), lr=1e-2), inputs), _bytes(bag)
 
 
-def measured(part: str, way: str, size: int, width: int) -> dict[str, float]:
+def measure(part: str, variant: str, size: int, width: int) -> dict[str, float]:
     """Return the bytes that an iteration adds at its peak, those of parameters, and times in ms."""
     torch.set_num_threads(1)
-    iteration, weights = {"dense": dense, "table": table}[part](way, size, width)
+    iteration, weights = {"dense": dense_iteration, "table": table_iteration}[part](
+        variant, size, width
+    )
     for _ in range(3):
         iteration()
-    grown = peak(iteration, 2)
+    growth = peak(iteration, 2)
     times = []
     for _ in range(15):
         began = time.perf_counter()
         iteration()
         times.append(1e3 * (time.perf_counter() - began))
-    return {"grown": grown, "weights": weights, "median": median(times), "least": min(times)}
+    return {"growth": growth, "weights": weights, "median": median(times), "minimum": min(times)}
 
 
 def _iteration(model: Any, optimizer: Any, inputs: torch.Tensor) -> Callable[[], None]:
@@ -87,18 +89,18 @@ def _bytes(module: nn.Module) -> int:
     return sum(param.nbytes for param in module.parameters())
 
 
-def lines(part: str, ways: dict[str, Any], size: int, width: int) -> Iterator[str]:
-    """Yield a line with the figures of each way."""
-    for way in ways:
-        request = {"part": part, "way": way, "size": size, "width": width}
+def lines(part: str, variants: dict[str, Any], size: int, width: int) -> Iterator[str]:
+    """Yield a line of figures for each variant."""
+    for variant in variants:
+        request = {"part": part, "variant": variant, "size": size, "width": width}
         figures = child_process.ask("benchmarks.in_backward", request)
-        grown, weights = figures["grown"] / MIB, figures["weights"] / MIB
-        took = f"{figures['median']:.1f} ms ({figures['least']:.1f})"
-        yield f"{part}, {way}: {grown:.1f} MiB beside {weights:.1f} MiB of weights, {took}"
+        growth, weights = figures["growth"] / MIB, figures["weights"] / MIB
+        took = f"{figures['median']:.1f} ms ({figures['minimum']:.1f})"
+        yield f"{part}, {variant}: {growth:.1f} MiB beside {weights:.1f} MiB of weights, {took}"
 
 
 def main(layers: int, width: int) -> None:
-    """Print a line for each way."""
+    """Print a line for each variant."""
     print("1 thread, float32; growth at the peak of an iteration; time: median (minimum)")
     for line in lines("dense", DENSE, layers, width):
         print(line)
@@ -108,7 +110,7 @@ def main(layers: int, width: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:] and sys.argv[1].startswith("{"):
-        child_process.answer(measured)
+        child_process.answer(measure)
     else:
         sizes = [int(argument) for argument in sys.argv[1:]]
         main(*sizes, *(24, 1024)[len(sizes) :])

@@ -51,13 +51,14 @@ class Minimization:
 
 def row(numel: int, history: int, dtype: torch.dtype, budget: Budget) -> str:
     """Return a line of the table."""
-    both = {
+    minimizations = {
         label: Minimization(module.LBFGS, numel, history, dtype)
         for label, module in (("optgen", optgen.optim), ("torch", torch.optim))
     }
-    figures = compare(both, list, budget)
+    figures = compare(minimizations, list, budget)  # list() returns no gradients
     (fast, median), (torch_fast, torch_median) = (
-        [figures[label][key] / ITERATIONS * 1e3 for key in ("min", "median")] for label in both
+        [figures[label][key] / ITERATIONS * 1e3 for key in ("min", "median")]
+        for label in minimizations
     )
     name = str(dtype).removeprefix("torch.")
     return (

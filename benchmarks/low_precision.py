@@ -42,8 +42,8 @@ def parameters(shapes: Shapes) -> list[Tensor]:
     return params
 
 
-def by_torch(shapes: Shapes) -> Callable[[], None]:
-    """Return torch's fused AdamW on float32 masters, with casts of gradients and weights."""
+def torch_step(shapes: Shapes) -> Callable[[], None]:
+    """Return a step of torch's fused AdamW on float32 masters, casts included."""
     params = parameters(shapes)
     masters = [param.float() for param in params]
     grads = [torch.zeros_like(master) for master in masters]
@@ -59,7 +59,7 @@ def by_torch(shapes: Shapes) -> Callable[[], None]:
     return step
 
 
-def limit(optimizer: Any) -> Callable[[], None]:
+def memory_limit_step(optimizer: Any) -> Callable[[], None]:
     """Return a loop that reads and writes the same tensors as a step. The states must exist."""
     (param, *_) = optimizer.param_groups[0]["params"]
     states = [key for key in optimizer.state[param] if key != "step"]
@@ -74,21 +74,21 @@ def measure(shapes: Shapes, rounds: int) -> None:
     for name, chain in VARIANTS.items():
         optimizer = compose(optim.AdamW, *chain)(parameters(shapes))
         optimizer.step()
-        steps |= {name: optimizer.step, f"limit of {name}": limit(optimizer)}
-    steps["torch"] = by_torch(shapes)
+        steps |= {name: optimizer.step, f"limit of {name}": memory_limit_step(optimizer)}
+    steps["torch"] = torch_step(shapes)
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds + WARM_UP):
         for name, step in steps.items():
             started = time.perf_counter()
             step()
             times[name].append(1e3 * (time.perf_counter() - started))
-    least = {name: min(taken[WARM_UP:]) for name, taken in times.items()}
+    minimum = {name: min(milliseconds[WARM_UP:]) for name, milliseconds in times.items()}
     for name in (*VARIANTS, "torch"):
-        limit_time = least.get(f"limit of {name}")
-        fraction = f", {limit_time / least[name]:.2f} of the limit" if limit_time else ""
+        limit_time = minimum.get(f"limit of {name}")
+        fraction = f", {limit_time / minimum[name]:.2f} of the limit" if limit_time else ""
         median = statistics.median(times[name][WARM_UP:])
-        ratio = least[name] / least["torch"]
-        print(f"  {name:20} {least[name]:7.2f} ms {median:7.2f} ms  x{ratio:.2f}{fraction}")
+        ratio = minimum[name] / minimum["torch"]
+        print(f"  {name:20} {minimum[name]:7.2f} ms {median:7.2f} ms  x{ratio:.2f}{fraction}")
 
 
 def main() -> None:

@@ -45,19 +45,19 @@ def state_bytes(optimizer: Any) -> int:
 def compare(name: str, base: Any, rounds: int, **options: Any) -> None:
     """Time both optimizers, and print a line."""
     plain = compose(base)(parameters(), **options)
-    codes = compose(base, modifiers.quantized())(parameters(), **options)
+    quantized = compose(base, modifiers.quantized())(parameters(), **options)
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds + WARM_UP):
-        for optimizer, taken in zip((plain, codes), times, strict=True):
+        for optimizer, milliseconds in zip((plain, quantized), times, strict=True):
             started = time.perf_counter()
             optimizer.step()
-            taken.append(1e3 * (time.perf_counter() - started))
-    least = [min(taken[WARM_UP:]) for taken in times]
-    median = [statistics.median(taken[WARM_UP:]) for taken in times]
+            milliseconds.append(1e3 * (time.perf_counter() - started))
+    minimum = [min(milliseconds[WARM_UP:]) for milliseconds in times]
+    median = [statistics.median(milliseconds[WARM_UP:]) for milliseconds in times]
     print(
-        f"{name:13} float32 {least[0]:7.1f} ms {median[0]:7.1f} ms, 8 bits {least[1]:7.1f} ms "
-        f"{median[1]:7.1f} ms: x{least[1] / least[0]:.2f} x{median[1] / median[0]:.2f}, "
-        f"bytes x{state_bytes(codes) / state_bytes(plain):.3f}, {explain(codes)}"
+        f"{name:13} float32 {minimum[0]:7.1f} ms {median[0]:7.1f} ms, 8 bits {minimum[1]:7.1f} ms "
+        f"{median[1]:7.1f} ms: x{minimum[1] / minimum[0]:.2f} x{median[1] / median[0]:.2f}, "
+        f"bytes x{state_bytes(quantized) / state_bytes(plain):.3f}, {explain(quantized)}"
     )
 
 

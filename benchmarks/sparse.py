@@ -48,12 +48,12 @@ class Table:
 
 def gradient(rows: int, width: int, count: int) -> Tensor:
     """Return the gradient of a batch of random rows. Low indices are more frequent, as in text."""
-    drawn = (torch.rand(1, count) ** 3 * rows).long()
+    indices = (torch.rand(1, count) ** 3 * rows).long()
     values = torch.randn(count, width)
-    return torch.sparse_coo_tensor(drawn, values, (rows, width), check_invariants=True)
+    return torch.sparse_coo_tensor(indices, values, (rows, width), check_invariants=True)
 
 
-def measured(name: str, rows: int, width: int, count: int, seconds: float) -> dict[str, StepTimes]:
+def measure(name: str, rows: int, width: int, count: int, seconds: float) -> dict[str, StepTimes]:
     """Return the milliseconds of a step of each variant. Every round has a new batch."""
     constructors: dict[str, Callable[[Any], Any]] = {
         "torch": partial(getattr(torch.optim, name), lr=1e-3),
@@ -78,7 +78,7 @@ def main(seconds: float) -> None:
     print(f"|---|---|---|{'---|' * len(LOWERINGS)}")
     for name in NAMES:
         for label, sizes in TABLES.items():
-            by_title = measured(name, *sizes, seconds)
+            by_title = measure(name, *sizes, seconds)
             theirs, ours = by_title["torch"], [by_title[label] for label in LOWERINGS]
             ratios = (
                 f"x{theirs['median'] / each['median']:.1f} (x{theirs['min'] / each['min']:.1f})"

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import triton
 
 import optgen.optim
-from benchmarks.triton_aot_compile import TARGETS, TYPES, Case, flags_of, kernels
+from benchmarks.triton_aot_compile import TARGETS, TYPES, Case, figures_of, flags_of
 from optgen.generated.row_wise_adagrad import RowWiseAdagrad
 from optgen.runtime.rule import Rule
 
@@ -35,11 +35,11 @@ SLACK = 8
 """Registers that a kernel may use beyond the record, because assemblers differ."""
 
 Entries = dict[str, dict[str, list[int]]]
-"""Registers of a thread and shared bytes of a block, by target and name of a case."""
+"""Registers of a thread and shared bytes of a block, by target and by a case's entry name."""
 
 
 def classes() -> dict[str, Any]:
-    """Return one class for each file of kernels; AdamW uses those of Adam."""
+    """Return one class for each file of kernels. AdamW uses Adam's file."""
     by_folder: dict[str, Any] = {}
     for cls in (*(getattr(optgen.optim, name) for name in optgen.optim.__all__), RowWiseAdagrad):
         if isinstance(getattr(cls, "rule", None), Rule):
@@ -59,15 +59,15 @@ def entry_name(case: Case) -> str:
     return " ".join(filter(None, parts))
 
 
-def compiled(name: str, case: Case, cache: str) -> tuple[dict[str, list[int]], list[str]]:
+def compile_class(name: str, case: Case, cache: str) -> tuple[dict[str, list[int]], list[str]]:
     """Return `[registers, shared bytes]` of each kernel of a class, and a line for each fault."""
-    by_kernel = kernels(classes()[name], case, cache)
+    by_kernel = figures_of(classes()[name], case, cache)
     faults = [
         f"{kernel}, {case.target} {entry_name(case)}: {figures}"
         for kernel, figures in by_kernel.items()
-        if figures.spilled or figures.inexact or not figures.is_wide
+        if figures.spilled_bytes or figures.inexact_instructions or not figures.has_widest_accesses
     ]
-    return {kernel: [f.registers, f.shared] for kernel, f in by_kernel.items()}, faults
+    return {kernel: [f.registers, f.shared_bytes] for kernel, f in by_kernel.items()}, faults
 
 
 def main() -> int:
@@ -76,20 +76,20 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     record: dict[str, Entries] = {}
     faults: list[str] = []
-    todo = [
+    tasks = [
         (name, case)
         for name, target in product(classes(), TARGETS)
         for case in cases(classes()[name], target)
     ]
     with TemporaryDirectory() as cache, ProcessPoolExecutor(parser.parse_args().jobs) as pool:
-        runs = [(case, pool.submit(compiled, name, case, cache)) for name, case in todo]
+        runs = [(case, pool.submit(compile_class, name, case, cache)) for name, case in tasks]
         for number, (case, run) in enumerate(runs, 1):
-            by_kernel, found_faults = run.result()
+            by_kernel, class_faults = run.result()
             for kernel, figures in by_kernel.items():
                 record.setdefault(kernel, {}).setdefault(case.target, {})[entry_name(case)] = (
                     figures
                 )
-            faults += found_faults
+            faults += class_faults
             if sys.stderr.isatty():
                 print(f"\r{number} of {len(runs)}", end="", file=sys.stderr, flush=True)
     write(record)

@@ -23,8 +23,8 @@ _PTX = re.compile(r"(ld|st)\.global(?:\.\w+)*?\.v(\d)\.b(\d+)")
 _AMDGCN = re.compile(r"(?:global|buffer)_(load|store)_dwordx(\d)")
 INEXACT = (".ftz", "div.full", ".approx")
 """Instructions that no kernel may use: they flush denormals, or do not round as IEEE 754."""
-_REFINED = "rcp.approx.ftz.f64"
-"""Allowed, because the logarithm of a float64 uses it as a first approximation and refines it."""
+_LOG2_GUESS = "rcp.approx.ftz.f64"
+"""The first approximation of a logarithm in float64, which is then refined. It is allowed."""
 
 Accesses = Counter[tuple[str, int]]
 """The number of loads or stores of a thread, by kind and width in bytes."""
@@ -35,23 +35,23 @@ class Figures:
     """Resources and accesses of a compiled kernel."""
 
     registers: int
-    spilled: int  # bytes of local memory
-    shared: int  # bytes of shared memory
-    expected: Accesses  # accesses of whole blocks, if as wide as possible
-    actual: Accesses  # all accesses wider than 4 bytes
-    inexact: tuple[str, ...]
+    spilled_bytes: int  # bytes of local memory
+    shared_bytes: int  # bytes of shared memory
+    expected_accesses: Accesses  # accesses of whole blocks, if as wide as possible
+    actual_accesses: Accesses  # those wider than 4 bytes
+    inexact_instructions: tuple[str, ...]
 
     @property
-    def is_wide(self) -> bool:
+    def has_widest_accesses(self) -> bool:
         """Tell whether whole blocks are read and written with the widest accesses possible."""
-        return not self.expected - self.actual
+        return not self.expected_accesses - self.actual_accesses
 
 
 def figures(compiled: Any, options: Mapping[str, Any]) -> Figures:
     """Return the figures of a kernel that was launched with these options."""
-    lanes = compiled.metadata.num_warps * compiled.metadata.target.warp_size
+    threads = compiled.metadata.num_warps * compiled.metadata.target.warp_size
     axes = 3 if "TILES" in options else 1  # of a tile [matrix, row, column], or of a block
-    expected = _expected_accesses(compiled.asm["ttir"], options.get("VECTOR", 1), lanes, axes)
+    expected = _expected_accesses(compiled.asm["ttir"], options.get("VECTOR", 1), threads, axes)
     shared = compiled.metadata.shared
     if "amdgcn" in compiled.asm:
         text = compiled.asm["amdgcn"]
@@ -63,11 +63,11 @@ def figures(compiled: Any, options: Mapping[str, Any]) -> Figures:
     text, used = compiled.asm["ptx"], _resources(compiled.asm["cubin"])
     kinds = {"ld": "load", "st": "store"}
     actual = Counter((kinds[k], int(n) * int(bits) // 8) for k, n, bits in _PTX.findall(text))
-    inexact = tuple(name for name in INEXACT if name in text.replace(_REFINED, ""))
+    inexact = tuple(name for name in INEXACT if name in text.replace(_LOG2_GUESS, ""))
     return Figures(used["REG"], used["STACK"] + used["LOCAL"], shared, expected, actual, inexact)
 
 
-def _expected_accesses(ttir: str, vector: int, lanes: int, axes: int) -> Accesses:
+def _expected_accesses(ttir: str, vector: int, threads: int, axes: int) -> Accesses:
     """Count the accesses of whole blocks: 16 bytes wide for the widest stream."""
     expected: Accesses = Counter()
     for load, store, size, dtype in _UNMASKED.findall(ttir):
@@ -75,7 +75,7 @@ def _expected_accesses(ttir: str, vector: int, lanes: int, axes: int) -> Accesse
         consecutive = extent[-1] if prod(extent[1:]) > 1 else extent[0]
         at_once = min(vector, consecutive)
         if len(extent) == axes and at_once * _BYTES[dtype] > 4:
-            expected[load or store, at_once * _BYTES[dtype]] += prod(extent) // lanes // at_once
+            expected[load or store, at_once * _BYTES[dtype]] += prod(extent) // threads // at_once
     return expected
 
 

@@ -21,7 +21,7 @@ from benchmarks.classes import accepted
 from benchmarks.triton_aot_assembly import Figures, figures
 from optgen import use_lowering
 from optgen.runtime.fused_triton import backend
-from optgen.verification.stand_in import stand_in
+from optgen.verification.patch_attribute import patch_attribute
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -41,7 +41,7 @@ SHAPES = ((64, 256), (30, 40, 3, 3), (256, 64, 1, 1), (5000,))
 
 
 class Launch(NamedTuple):
-    """Launch of a kernel that a step would make."""
+    """A kernel launch that a step would make."""
 
     name: str
     grid: tuple[int, ...]
@@ -97,19 +97,19 @@ def compiling_for(target: str, cache: str) -> Iterator[list[Launch]]:
     )
     with ExitStack() as stack, knobs.cache.scope(), use_lowering("fused_triton"):
         for owner, name, value in stand_ins:
-            stack.enter_context(stand_in(owner, name, value))
+            stack.enter_context(patch_attribute(owner, name, value))
         knobs.cache.dir = cache
         yield launches
 
 
-def kernels(cls: Any, case: Case, cache: str) -> dict[str, Figures]:
-    """Return the figures of every kernel that a step of a class launches, by kernel name."""
+def figures_of(cls: Any, case: Case, cache: str) -> dict[str, Figures]:
+    """Compile every kernel that a step of a class launches; return their figures by name."""
     with compiling_for(case.target, cache) as launches:
-        step(cls, case)
+        take_step(cls, case)
     return {each.name: figures(each.compiled, each.options) for each in launches}
 
 
-def step(cls: Any, case: Case) -> None:
+def take_step(cls: Any, case: Case) -> None:
     """Take a step with parameters and states of a case's dtypes."""
     dtype, state_dtype = TYPES[case.types]
     params = accepted(cls, [torch.ones(size, dtype=dtype, requires_grad=True) for size in SHAPES])

@@ -25,7 +25,7 @@ def test_every_class_with_dense_gradients_is_measured() -> None:
     }
     assert ours - set(CLASSES) <= {"SparseAdam"}
     assert set(gpu_cases.SETTINGS) <= set(CLASSES)
-    checks = gpu_checks.situations(CLASSES) | gpu_checks.trajectories(CLASSES)
+    checks = gpu_checks.situation_checks(CLASSES) | gpu_checks.trajectory_checks(CLASSES)
     assert {title.split()[0] for title in checks} == {*CLASSES, "SparseAdam"}
 
 
@@ -37,7 +37,7 @@ def test_every_class_passes_its_checks_on_the_cpu(
     monkeypatch.setattr(gpu_checks, "STEPS", 2)
     monkeypatch.setattr(gpu_cases, "SIZES", ((), (17,), (64, 33), (4, 5, 3, 3)))
     for number, _ in enumerate(gpu_cases.settings_of(name)):
-        error, bound = gpu_checks.trajectory(name, number, torch.float64, "forloop")
+        error, bound = gpu_checks.compare_trajectory(name, number, torch.float64, "forloop")
         assert error <= bound
     assert gpu_speed.min_streams(name) >= 3
 
@@ -64,7 +64,7 @@ def test_a_rehearsal_runs_every_part_once(tmp_path: Path) -> None:
         assert run.returncode == 0, run.stdout + run.stderr
         lines = out.read_text().splitlines()
     results = Results(out)
-    assert not results.begun
+    assert not results.current_task
     assert len(lines) == 2 * len(results.done)
     parts = {name.partition(":")[0] for name in results.done}
     assert parts == {"machine", *gpu.PARTS}
@@ -114,7 +114,7 @@ def test_each_result_is_a_line(tmp_path: Path) -> None:
     out = tmp_path / "sub" / "results.jsonl"
     results = Results(out)
     results.begin("one")
-    assert Results(out).begun == "one"
+    assert Results(out).current_task == "one"
     results.add("one", {"right": False})
     assert [json.loads(line) for line in out.read_text().splitlines()] == [
         {"name": "one"},

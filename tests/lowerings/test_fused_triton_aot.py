@@ -26,9 +26,9 @@ from benchmarks.triton_aot_compile import (
     TYPES,
     Case,
     compiling_for,
+    figures_of,
     flags_of,
-    kernels,
-    step,
+    take_step,
 )
 
 RECORDED = json.loads(RECORD.read_text(encoding="utf-8"))
@@ -80,10 +80,10 @@ def check_figures(found: dict[str, Figures], case: Case) -> None:
     one kernel of Adafactor.
     """
     for kernel, figures in found.items():
-        assert (kernel, figures.inexact) == (kernel, ())
+        assert (kernel, figures.inexact_instructions) == (kernel, ())
         if triton.__version__ == RECORDED["triton"]:
-            assert (kernel, figures.spilled) == (kernel, 0)
-        assert figures.is_wide, (kernel, case, figures)
+            assert (kernel, figures.spilled_bytes) == (kernel, 0)
+        assert figures.has_widest_accesses, (kernel, case, figures)
 
 
 @pytest.mark.sampled(16)
@@ -93,15 +93,15 @@ def test_kernels_need_no_more_registers_and_memory_than_recorded(
     name: str, target: str, cache: str
 ) -> None:
     for case in cases_to_compile(name, target):
-        found = kernels(classes()[name], case, cache)
+        found = figures_of(classes()[name], case, cache)
         check_figures(found, case)
         for kernel, figures in found.items():
             if name not in WITH_REDUCTIONS:
-                assert figures.shared == 0
+                assert figures.shared_bytes == 0
             registers, shared = RECORDED[kernel][target][entry_name(case)]
             if triton.__version__ == RECORDED["triton"]:
                 assert figures.registers <= registers + SLACK, (kernel, case)
-                assert figures.shared <= shared, (kernel, case)
+                assert figures.shared_bytes <= shared, (kernel, case)
 
 
 def test_the_record_has_exactly_the_kernels_of_torch_and_torchrec() -> None:
@@ -131,20 +131,25 @@ def test_sweeps_of_other_rules_are_exact_and_spill_nothing(
 ) -> None:
     cls = class_of(name, tmp_path)
     case = Case("sm_90", types, scaled=types == "float32")
-    found = kernels(cls, case, cache)
+    found = figures_of(cls, case, cache)
     check_figures({kernel: figures for kernel, figures in found.items() if "_step" in kernel}, case)
 
 
 def test_a_whole_block_is_read_and_written_sixteen_bytes_at_a_time(cache: str) -> None:
-    found = kernels(optgen.optim.AdamW, Case("sm_90", "mixed", scaled=True), cache)["adam_step"]
-    assert found.expected == {("load", 8): 4, ("load", 16): 4, ("store", 8): 4, ("store", 16): 4}
-    found = kernels(optgen.optim.AdamW, Case("sm_90", "float32"), cache)["adam_step"]
-    assert found.expected == {("load", 16): 8, ("store", 16): 6}
+    found = figures_of(optgen.optim.AdamW, Case("sm_90", "mixed", scaled=True), cache)["adam_step"]
+    assert found.expected_accesses == {
+        ("load", 8): 4,
+        ("load", 16): 4,
+        ("store", 8): 4,
+        ("store", 16): 4,
+    }
+    found = figures_of(optgen.optim.AdamW, Case("sm_90", "float32"), cache)["adam_step"]
+    assert found.expected_accesses == {("load", 16): 8, ("store", 16): 6}
 
 
 def test_literals_of_a_rule_are_float64(cache: str) -> None:
     with compiling_for("sm_90", cache) as launches:
-        step(optgen.optim.NAdam, Case("sm_90", "float64", scaled=True))
+        take_step(optgen.optim.NAdam, Case("sm_90", "float64", scaled=True))
     text = launches[0].compiled.asm["ttir"]
     literals = [float(x) for x in re.findall(r"arith\.constant (-0\S+) : f64", text)]
     assert literals == [math.log2(0.96)]  # log2 of a float32 0.96 would be -0.0588937126

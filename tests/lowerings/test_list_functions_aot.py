@@ -33,5 +33,5 @@ def test_kernels_are_exact_and_spill_nothing(
     assert names == ["ema_scalars", "ema_step", "swa_scalars", "swa_step"]
     for launch in launches:
         found = figures(launch.compiled, launch.options)
-        assert (found.spilled, found.shared, found.inexact) == (0, 0, ())
-        assert found.is_wide
+        assert (found.spilled_bytes, found.shared_bytes, found.inexact_instructions) == (0, 0, ())
+        assert found.has_widest_accesses
