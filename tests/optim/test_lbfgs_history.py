@@ -11,7 +11,7 @@ from torch import Tensor
 
 from optgen.optim import LBFGS
 from optgen.optim.lbfgs import cpu_kernels, inverse_hessian
-from optgen.optim.lbfgs.flat_parameters import largest
+from optgen.optim.lbfgs.flat_parameters import max_abs
 from optgen.optim.lbfgs.inverse_hessian import History
 from optgen.runtime.fused_cpu.toolchain import library_cache
 
@@ -63,12 +63,12 @@ def test_a_direction_is_that_of_the_two_loop_recursion(
             scale = curvature / square
             pairs.append((step.double(), wide))
         out = torch.empty_like(like)
-        slope, reach = history.direction(gradient, out, torch.empty_like(like))
+        slope, max_abs_direction = history.compute_direction(gradient, out, torch.empty_like(like))
         expected = two_loops(pairs[-capacity:], scale, gradient)
         assert distance(out.double(), expected) < bound
         product = gradient.double().dot(out.double()).item()
         assert abs(slope - product) < bound * gradient.double().norm() * out.double().norm()
-        assert reach == largest(out)
+        assert max_abs_direction == max_abs(out)
 
 
 def test_a_state_shows_the_history_until_either_changes() -> None:
@@ -77,7 +77,7 @@ def test_a_state_shows_the_history_until_either_changes() -> None:
     for _ in range(2):
         history.write_pair(2 * like, like, like, 1.0)
         history.accept(1.0)
-        history.direction(like, torch.empty_like(like), torch.empty_like(like))
+        history.compute_direction(like, torch.empty_like(like), torch.empty_like(like))
     history.write_to(state)
 
     assert history.is_unchanged_in(state, 3, like)
@@ -113,7 +113,7 @@ def large_direction(dtype: torch.dtype) -> Tensor:
         later = gradient + step + 0.1 * torch.randn(size, dtype=dtype)
         curvature, square = history.write_pair(later, gradient, step, 1.0)
         history.accept(curvature / square)
-        history.direction(later, out, torch.empty_like(out))
+        history.compute_direction(later, out, torch.empty_like(out))
     return out
 
 
@@ -139,7 +139,7 @@ def test_without_a_compiler_torchs_operations_compute_the_direction(
 
     expected = run(LBFGS, rosenbrock(5), start(5)).steps(1)[0][2]
     monkeypatch.setattr(library_cache, "library", library)
-    caches = cpu_kernels._library, cpu_kernels._compiled
+    caches = cpu_kernels._load_library, cpu_kernels._compiled_kernels
     for cache in caches:
         cache.cache_clear()
     try:

@@ -1,23 +1,24 @@
 // Two-loop recursion of LBFGS, in compact form: three passes over the history. A pass reads each
 // row once from memory; a second reading of a block finds it in the cache. Vectors are split into
-// blocks that stay in the cache, and into parts of several blocks that threads share. Both depend
-// on sizes alone, and sums of parts are added in order, so results have the same bits for any number
-// of threads.
+// blocks that stay in the cache, and threads share parts of several blocks. Blocks and parts depend
+// on sizes alone, and the sums of parts are added in order, so results have the same bits for any
+// number of threads.
 
 #include "vectors.h"
 
 extern "C" {
 
 // `_Job` of cpu_kernels.py, field by field. Rows are `stride` elements apart, in a ring of `slots`
-// rows. The oldest pair is in row `first`. The row after the newest pair is free.
+// rows. The row after the newest pair is free.
 struct Job {
-    i64 elements, stride, slots, first, count;
-    void *steps, *changes;                        // matrices S and Y, a row per pair
-    void *gradient, *previous, *direction, *rest; // vectors; rest: the q below
-    double *products, *alphas;                    // R = Sᵀ Y by rows; results of the first loop
-    double scale, t;
-    i64 lacks_last_column;                        // whether R's last column must be computed
-    double result[2];
+    i64 elements, stride, slots, oldest_row, pair_count;
+    void *steps, *changes; // matrices S and Y, a row per pair
+    void *gradient, *previous_gradient, *direction;
+    void* scratch;             // memory of a vector, for the q below
+    double *products, *alphas; // R = Sᵀ Y, row by row; results of the first loop
+    double scale, step_length; // scale: the inverse Hessian before the first pair is scale * I
+    i64 lacks_last_column;     // whether R's last column must be computed
+    double result[2];          // of `write_pair` or `add_steps`
 };
 
 // First fields of `Threads` of runtime/fused_cpu/kernel/threads.py: torch's own thread pool.
@@ -31,27 +32,30 @@ struct Threads {
 
 namespace {
 
-// Bytes of all rows of a block: half of a second-level cache.
+// Bytes of all rows of a block: half of a second-level cache of 1 MiB.
 constexpr i64 BLOCK_BYTES = 512 << 10;
-// Bytes of a pass below which a second thread does not pay.
+// A pass over fewer bytes runs on one thread.
 constexpr i64 MIN_PARALLEL_BYTES = 4 << 20;
-// The most parts: enough for all threads, and few partial sums to add.
+// Enough parts for all threads, but few partial sums to add.
 constexpr i64 MAX_PARTS = 128;
-// How many rows are multiplied at once with a vector, which is loaded once for all of them.
+// Rows that are multiplied together with a vector, which is loaded once for all of them.
 constexpr int ROWS_AT_ONCE = 8;
 
 // Partition of a vector into blocks, such that `cached_rows` rows of a block fit in the cache: all
 // rows if a pass reads them twice, else 1.
 struct Partition {
-    i64 elements, block, blocks, parts;
+    i64 elements, block_elements, block_count, part_count;
 
-    Partition(i64 n, i64 cached_rows, i64 size) : elements(n) {
-        const i64 fitting = BLOCK_BYTES / (max<i64>(cached_rows, 1) * size) / 64 * 64;
-        block = min<i64>(max<i64>(fitting, 256), 4096);
-        blocks = (n + block - 1) / block;
-        parts = min(blocks, MAX_PARTS);
+    Partition(i64 n, i64 cached_rows, i64 element_bytes) : elements(n) {
+        const i64 cached_elements = BLOCK_BYTES / (max<i64>(cached_rows, 1) * element_bytes);
+        const i64 aligned_elements = cached_elements / 64 * 64;
+        block_elements = min<i64>(max<i64>(aligned_elements, 256), 4096);
+        block_count = (n + block_elements - 1) / block_elements;
+        part_count = min(block_count, MAX_PARTS);
     }
-    i64 begin(i64 part) const { return min(part * blocks / parts * block, elements); }
+    i64 begin(i64 part) const {
+        return min(part * block_count / part_count * block_elements, elements);
+    }
 };
 
 // Runs `work(part)` for every part, on several threads if that pays.
@@ -83,10 +87,10 @@ public:
 template <class Work>
 void for_each_part(
     const Partition& partition, const Threads& threads, i64 bytes, const Work& work) {
-    ParallelFor<Work>(work, threads, partition.parts).run(bytes);
+    ParallelFor<Work>(work, threads, partition.part_count).run(bytes);
 }
 
-// Partial sums of every part, added in the order of the parts.
+// Sums of every part, which `total` adds in the order of the parts.
 struct Partials {
     i64 width, parts;
     double* sums;
@@ -98,10 +102,10 @@ struct Partials {
     }
     Partials(const Partials&) = delete;
     ~Partials() { __builtin_free(sums); }
-    double* of(i64 part) { return sums + part * width; }
-    double total(i64 which) const {
+    double* of_part(i64 part) { return sums + part * width; }
+    double total(i64 index) const {
         double sum = 0;
-        for (i64 part = 0; part < parts; ++part) sum += sums[part * width + which];
+        for (i64 part = 0; part < parts; ++part) sum += sums[part * width + index];
         return sum;
     }
 };
@@ -111,65 +115,68 @@ template <class T>
 class TwoLoop {
     Job& job;
     const Threads& threads;
-    const Partition read_once, read_twice; // for passes that read a block's rows once, or twice
-    T *const gradient, *const previous, *const direction, *const rest;
+    // For passes that read the rows of a block once, or twice.
+    const Partition single_read_partition, double_read_partition;
+    T *const gradient, *const previous_gradient, *const direction, *const scratch;
 
-    static T* vector(void* at) { return static_cast<T*>(at); }
+    static T* vector(void* data) { return static_cast<T*>(data); }
 
-    // Returns the address of element `at` of a row; row 0 is the oldest.
-    T* row(void* matrix, i64 which, i64 at) const {
-        return vector(matrix) + (job.first + which) % job.slots * job.stride + at;
+    // Returns the address of element `at` of a row. Row 0 is the oldest.
+    T* row(void* matrix, i64 index, i64 at) const {
+        return vector(matrix) + (job.oldest_row + index) % job.slots * job.stride + at;
     }
 
     template <int N, int K>
-    void dot_some(void* matrix, i64 from, i64 at, i64 n, const T* const* others, double* sums) const {
+    void dot_rows(
+        void* matrix, i64 first_row, i64 at, i64 n, const T* const* vectors, double* sums) const {
         T* rows[N];
-        for (int i = 0; i < N; ++i) rows[i] = row(matrix, from + i, at);
-        dots<N, K>(rows, others, n, sums + from * K);
+        for (int i = 0; i < N; ++i) rows[i] = row(matrix, first_row + i, at);
+        dots<N, K>(rows, vectors, n, sums + first_row * K);
     }
 
     // Adds the dot products of all rows with K vectors, in a block.
     template <int K>
-    void dot_all(void* matrix, i64 at, i64 n, const T* const* others, double* sums) const {
+    void dot_all_rows(void* matrix, i64 at, i64 n, const T* const* vectors, double* sums) const {
         i64 i = 0;
-        for (; i + ROWS_AT_ONCE <= job.count; i += ROWS_AT_ONCE)
-            dot_some<ROWS_AT_ONCE, K>(matrix, i, at, n, others, sums);
-        for (; i < job.count; ++i) dot_some<1, K>(matrix, i, at, n, others, sums);
+        for (; i + ROWS_AT_ONCE <= job.pair_count; i += ROWS_AT_ONCE)
+            dot_rows<ROWS_AT_ONCE, K>(matrix, i, at, n, vectors, sums);
+        for (; i < job.pair_count; ++i) dot_rows<1, K>(matrix, i, at, n, vectors, sums);
     }
 
     template <int N>
-    void subtract_some(void* matrix, i64 from, i64 at, i64 n, const double* weights, T* to) const {
+    void subtract_rows(
+        void* matrix, i64 first_row, i64 at, i64 n, const double* weights, T* to) const {
         T* rows[N];
-        for (int i = 0; i < N; ++i) rows[i] = row(matrix, from + i, at);
-        subtract_weighted<N>(rows, weights + from, n, to + at);
+        for (int i = 0; i < N; ++i) rows[i] = row(matrix, first_row + i, at);
+        subtract_weighted<N>(rows, weights + first_row, n, to + at);
     }
 
-    // Subtracts the weighted rows, in a block.
-    void subtract_all(void* matrix, i64 at, i64 n, const double* weights, T* to) const {
+    // Subtracts the weighted sum of all rows from a vector, in a block.
+    void subtract_all_rows(void* matrix, i64 at, i64 n, const double* weights, T* to) const {
         i64 i = 0;
-        for (; i + ROWS_AT_ONCE <= job.count; i += ROWS_AT_ONCE)
-            subtract_some<ROWS_AT_ONCE>(matrix, i, at, n, weights, to);
-        for (; i < job.count; ++i) subtract_some<1>(matrix, i, at, n, weights, to);
+        for (; i + ROWS_AT_ONCE <= job.pair_count; i += ROWS_AT_ONCE)
+            subtract_rows<ROWS_AT_ONCE>(matrix, i, at, n, weights, to);
+        for (; i < job.pair_count; ++i) subtract_rows<1>(matrix, i, at, n, weights, to);
     }
 
     // Calls `work(at, n)` for every block of a part.
     template <class Work>
-    static void blocks(const Partition& partition, i64 part, const Work& work) {
+    static void for_each_block(const Partition& partition, i64 part, const Work& work) {
         const i64 end = partition.begin(part + 1);
-        for (i64 at = partition.begin(part); at < end; at += partition.block)
-            work(at, min(partition.block, end - at));
+        for (i64 at = partition.begin(part); at < end; at += partition.block_elements)
+            work(at, min(partition.block_elements, end - at));
     }
 
     i64 bytes(i64 vectors) const { return vectors * job.elements * i64(sizeof(T)); }
 
-    // Writes every sum, added up over all parts, to `to`.
-    void total(const Partials& sums, double* to) const {
+    // Adds every sum up over all parts, and writes it to `to`.
+    void store_totals(const Partials& sums, double* to) const {
         for (i64 i = 0; i < sums.width; ++i) to[i] = sums.total(i);
     }
 
     // Runs the first loop: alphas = R⁻¹ Sᵀ g.
     void first_loop(double* values) const {
-        const i64 n = job.count;
+        const i64 n = job.pair_count;
         for (i64 i = n - 1; i >= 0; --i) {
             const double* const r = job.products + i * n;
             double value = values[i];
@@ -180,7 +187,7 @@ class TwoLoop {
 
     // Runs the second loop: R⁻ᵀ (D alphas - scale Yᵀ q), in place of Yᵀ q.
     void second_loop(double* values) const {
-        const i64 n = job.count;
+        const i64 n = job.pair_count;
         for (i64 i = 0; i < n; ++i)
             values[i] = job.products[i * n + i] * job.alphas[i] - job.scale * values[i];
         for (i64 i = 0; i < n; ++i) {
@@ -193,78 +200,82 @@ class TwoLoop {
     // Computes Sᵀ g, and Sᵀ y for the newest change y if R has no column for y yet.
     template <int K>
     void project() {
-        Partials sums(job.count * K, read_once.parts);
-        for_each_part(read_once, threads, bytes(job.count + K), [&](i64 part) {
-            blocks(read_once, part, [&](i64 at, i64 n) {
-                const T* const others[2] = {gradient + at, row(job.changes, job.count - 1, at)};
-                dot_all<K>(job.steps, at, n, others, sums.of(part));
+        Partials sums(job.pair_count * K, single_read_partition.part_count);
+        for_each_part(single_read_partition, threads, bytes(job.pair_count + K), [&](i64 part) {
+            for_each_block(single_read_partition, part, [&](i64 at, i64 n) {
+                const T* const newest_change = row(job.changes, job.pair_count - 1, at);
+                const T* const vectors[2] = {gradient + at, newest_change};
+                dot_all_rows<K>(job.steps, at, n, vectors, sums.of_part(part));
             });
         });
-        for (i64 i = 0; i < job.count; ++i) {
+        const i64 n = job.pair_count;
+        for (i64 i = 0; i < n; ++i) {
             job.alphas[i] = sums.total(i * K);
-            if (K == 2) job.products[i * job.count + job.count - 1] = sums.total(i * K + 1);
+            if (K == 2) job.products[i * n + n - 1] = sums.total(i * K + 1);
         }
     }
 
     // Computes q = g - Y alphas, and writes Yᵀ q to `values`.
     void remove_changes(double* values) {
-        Partials sums(job.count, read_twice.parts);
-        for_each_part(read_twice, threads, bytes(job.count + 2), [&](i64 part) {
-            blocks(read_twice, part, [&](i64 at, i64 n) {
-                for (i64 i = 0; i < n; ++i) rest[at + i] = gradient[at + i];
-                subtract_all(job.changes, at, n, job.alphas, rest);
-                const T* const others[1] = {rest + at};
-                dot_all<1>(job.changes, at, n, others, sums.of(part));
+        Partials sums(job.pair_count, double_read_partition.part_count);
+        for_each_part(double_read_partition, threads, bytes(job.pair_count + 2), [&](i64 part) {
+            for_each_block(double_read_partition, part, [&](i64 at, i64 n) {
+                for (i64 i = 0; i < n; ++i) scratch[at + i] = gradient[at + i];
+                subtract_all_rows(job.changes, at, n, job.alphas, scratch);
+                const T* const vectors[1] = {scratch + at};
+                dot_all_rows<1>(job.changes, at, n, vectors, sums.of_part(part));
             });
         });
-        total(sums, values);
+        store_totals(sums, values);
     }
 
-    // Computes d = -scale q - S weights, its product with g, and its greatest absolute value.
+    // Computes d = -scale q - S weights. The results are the dot product of d with g, and the
+    // greatest absolute value in d.
     void add_steps(const double* weights) {
-        Partials sums(2, read_once.parts);
-        for_each_part(read_once, threads, bytes(job.count + 3), [&](i64 part) {
-            blocks(read_once, part, [&](i64 at, i64 n) {
+        Partials sums(2, single_read_partition.part_count);
+        for_each_part(single_read_partition, threads, bytes(job.pair_count + 3), [&](i64 part) {
+            for_each_block(single_read_partition, part, [&](i64 at, i64 n) {
                 const T factor = T(-job.scale);
-                for (i64 i = 0; i < n; ++i) direction[at + i] = factor * rest[at + i];
-                subtract_all(job.steps, at, n, weights, direction);
-                double* const slope_and_max = sums.of(part);
-                T* const here[1] = {direction + at};
-                const T* const others[1] = {gradient + at};
-                dots<1, 1>(here, others, n, slope_and_max); // adds to the first
+                for (i64 i = 0; i < n; ++i) direction[at + i] = factor * scratch[at + i];
+                subtract_all_rows(job.steps, at, n, weights, direction);
+                double* const slope_and_max = sums.of_part(part);
+                T* const rows[1] = {direction + at};
+                const T* const vectors[1] = {gradient + at};
+                dots<1, 1>(rows, vectors, n, slope_and_max); // adds to the slope
                 slope_and_max[1] = max_abs(direction + at, n, slope_and_max[1]);
             });
         });
         job.result[0] = sums.total(0);
         job.result[1] = 0;
-        for (i64 part = 0; part < read_once.parts; ++part)
-            job.result[1] = max(job.result[1], sums.of(part)[1]);
+        for (i64 part = 0; part < single_read_partition.part_count; ++part)
+            job.result[1] = max(job.result[1], sums.of_part(part)[1]);
     }
 
 public:
-    TwoLoop(Job& the_job, const Threads& pool)
-        : job(the_job), threads(pool), read_once(job.elements, 1, sizeof(T)),
-          read_twice(job.elements, job.count, sizeof(T)),
-          gradient(vector(job.gradient)), previous(vector(job.previous)),
-          direction(vector(job.direction)), rest(vector(job.rest)) {}
+    TwoLoop(Job& lbfgs_job, const Threads& pool)
+        : job(lbfgs_job), threads(pool), single_read_partition(job.elements, 1, sizeof(T)),
+          double_read_partition(job.elements, job.pair_count, sizeof(T)),
+          gradient(vector(job.gradient)), previous_gradient(vector(job.previous_gradient)),
+          direction(vector(job.direction)), scratch(vector(job.scratch)) {}
 
     // Writes the step, and the change of the gradient along the step, to the free rows. The results
-    // are the change's products with the step and with itself.
+    // are the dot products of the change with the step and with itself.
     void write_pair() {
-        Partials sums(2, read_once.parts);
-        const T t = T(job.t);
-        for_each_part(read_once, threads, bytes(5), [&](i64 part) {
-            blocks(read_once, part, [&](i64 at, i64 n) {
-                T* const step = row(job.steps, job.count, at);
-                T* const change = row(job.changes, job.count, at);
-                for (i64 i = 0; i < n; ++i) step[i] = direction[at + i] * t;
-                for (i64 i = 0; i < n; ++i) change[i] = gradient[at + i] - previous[at + i];
+        Partials sums(2, single_read_partition.part_count);
+        const T step_length = T(job.step_length);
+        for_each_part(single_read_partition, threads, bytes(5), [&](i64 part) {
+            for_each_block(single_read_partition, part, [&](i64 at, i64 n) {
+                T* const step = row(job.steps, job.pair_count, at);
+                T* const change = row(job.changes, job.pair_count, at);
+                for (i64 i = 0; i < n; ++i) step[i] = direction[at + i] * step_length;
+                for (i64 i = 0; i < n; ++i)
+                    change[i] = gradient[at + i] - previous_gradient[at + i];
                 T* const rows[1] = {change};
-                const T* const others[2] = {step, change};
-                dots<1, 2>(rows, others, n, sums.of(part));
+                const T* const vectors[2] = {step, change};
+                dots<1, 2>(rows, vectors, n, sums.of_part(part));
             });
         });
-        total(sums, job.result);
+        store_totals(sums, job.result);
     }
 
     // Computes the direction: minus the inverse Hessian times the gradient.
@@ -272,7 +283,7 @@ public:
         if (job.lacks_last_column) project<2>();
         else project<1>();
         first_loop(job.alphas);
-        Partials weights(job.count, 1); // as a buffer: Yᵀ q, then the weights of the second loop
+        Partials weights(job.pair_count, 1); // a buffer: Yᵀ q, then weights of the second loop
         remove_changes(weights.sums);
         second_loop(weights.sums);
         add_steps(weights.sums);

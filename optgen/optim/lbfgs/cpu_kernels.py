@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from optgen.optim.lbfgs.curvature_pairs import Pairs
+from optgen.optim.lbfgs.curvature_pairs import CurvaturePairs
 from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.toolchain import compiler, library_cache
 
@@ -20,11 +20,11 @@ class _Job(ctypes.Structure):
     """`Job` of cpu_kernels.cpp, field by field."""
 
     _fields_ = [
-        *((name, c_int64) for name in ("elements", "stride", "slots", "first", "count")),
+        *((name, c_int64) for name in ("elements", "stride", "slots", "oldest_row", "pair_count")),
         *((name, c_void_p) for name in ("steps", "changes")),
-        *((name, c_void_p) for name in ("gradient", "previous", "direction", "rest")),
+        *((name, c_void_p) for name in ("gradient", "previous_gradient", "direction", "scratch")),
         *((name, c_void_p) for name in ("products", "alphas")),
-        *((name, c_double) for name in ("scale", "t")),
+        *((name, c_double) for name in ("scale", "step_length")),
         ("lacks_last_column", c_int64),
         ("result", c_double * 2),
     ]
@@ -42,52 +42,57 @@ class Kernels:
             function.restype = None
 
     def write_pair(
-        self, pairs: Pairs, gradient: Tensor, previous: Tensor, direction: Tensor, t: float
+        self,
+        pairs: CurvaturePairs,
+        gradient: Tensor,
+        previous_gradient: Tensor,
+        direction: Tensor,
+        t: float,
     ) -> tuple[float, float]:
         """Write the pair of a step `t * direction` to the free rows.
 
         Returns:
             The dot products of the gradient's change with the step and with itself.
         """
-        job = _job(pairs, gradient, direction)
-        job.previous, job.t = previous.data_ptr(), t
+        job = _make_job(pairs, gradient, direction)
+        job.previous_gradient, job.step_length = previous_gradient.data_ptr(), t
         self._write_pair(job, ctypes.addressof(threads.current()))
         return job.result[0], job.result[1]
 
     def compute_direction(
         self,
-        pairs: Pairs,
+        pairs: CurvaturePairs,
         products: Tensor,
         lacks_last_column: bool,
         scale: float,
         gradient: Tensor,
         out: Tensor,
-        rest: Tensor,
+        scratch: Tensor,
     ) -> tuple[Tensor, float, float]:
-        """Compute the direction into `out`, and the last column of `products` if it lacks that.
+        """Compute the direction into `out`, and a lacking last column into `products`.
 
-        `rest` is scratch memory for a vector.
+        `scratch` has the memory of a vector.
 
         Returns:
             The coefficients of the first loop, the slope along the direction, and the largest
             magnitude in the direction.
         """
         alphas = torch.empty(pairs.count, dtype=torch.float64)
-        job = _job(pairs, gradient, out)
+        job = _make_job(pairs, gradient, out)
         job.products, job.alphas = products.data_ptr(), alphas.data_ptr()
-        job.rest, job.scale = rest.data_ptr(), scale
+        job.scratch, job.scale = scratch.data_ptr(), scale
         job.lacks_last_column = lacks_last_column
         self._compute_direction(job, ctypes.addressof(threads.current()))
         return alphas, job.result[0], job.result[1]
 
 
-def _job(pairs: Pairs, gradient: Tensor, direction: Tensor) -> _Job:
+def _make_job(pairs: CurvaturePairs, gradient: Tensor, direction: Tensor) -> _Job:
     return _Job(
         elements=pairs.numel,
         stride=pairs.steps.stride(0),
         slots=pairs.slots,
-        first=pairs.oldest,
-        count=pairs.count,
+        oldest_row=pairs.oldest,
+        pair_count=pairs.count,
         steps=pairs.steps.data_ptr(),
         changes=pairs.changes.data_ptr(),
         gradient=gradient.data_ptr(),
@@ -99,17 +104,17 @@ def kernels_for(like: Tensor) -> Kernels | None:
     """Return the compiled functions for vectors of this dtype and device, or None."""
     if like.device.type != "cpu" or like.dtype not in _TYPES:
         return None
-    return _compiled(like.dtype)
+    return _compiled_kernels(like.dtype)
 
 
 @cache
-def _compiled(dtype: torch.dtype) -> Kernels | None:
-    library = _library()
+def _compiled_kernels(dtype: torch.dtype) -> Kernels | None:
+    library = _load_library()
     return None if library is None else Kernels(library, dtype)
 
 
 @cache
-def _library() -> ctypes.CDLL | None:
+def _load_library() -> ctypes.CDLL | None:
     kernels, vectors = (Path(__file__).with_name(name) for name in ("cpu_kernels.cpp", "vectors.h"))
     source = kernels.read_text().replace('#include "vectors.h"\n', vectors.read_text())
     try:

@@ -3,15 +3,15 @@
 import torch
 from torch import Tensor
 
-_ALIGNED = 64  # elements: each row begins at a cache line
+_ROW_ALIGNMENT = 64  # elements, so that each row begins at a cache line
 
 
-class Pairs:
+class CurvaturePairs:
     """Two ring buffers of rows. When they are full, a new pair replaces the oldest.
 
     The matrices grow by doubling, so a short run needs no memory for a long history. One row of
-    each is always free. A pair is written to these rows, and belongs to the history only after
-    `accept`.
+    each matrix is always free. A pair is written to the free rows, and belongs to the history only
+    after `accept`.
     """
 
     def __init__(self, capacity: int, like: Tensor) -> None:
@@ -19,7 +19,7 @@ class Pairs:
         self.numel = like.numel()
         self.oldest = 0
         self.count = 0
-        stride = -(-self.numel // _ALIGNED) * _ALIGNED
+        stride = -(-self.numel // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
         self.steps, self.changes = like.new_empty((0, stride)), like.new_empty((0, stride))
         self.reserve()
 
@@ -32,13 +32,13 @@ class Pairs:
         """Grow the matrices if there is no free row after the newest."""
         if self.count == self.slots or not self.slots:
             slots = min(max(16, 2 * self.slots), self.capacity + 1)
-            self.steps = self._grown(self.steps, slots)
-            self.changes = self._grown(self.changes, slots)
+            self.steps = self._enlarged_matrix(self.steps, slots)
+            self.changes = self._enlarged_matrix(self.changes, slots)
 
-    def _grown(self, rows: Tensor, slots: int) -> Tensor:
-        grown = rows.new_empty((slots, rows.shape[1]))
-        grown[: len(rows)] = rows
-        return grown
+    def _enlarged_matrix(self, rows: Tensor, slots: int) -> Tensor:
+        matrix = rows.new_empty((slots, rows.shape[1]))
+        matrix[: len(rows)] = rows
+        return matrix
 
     def free_rows(self) -> tuple[Tensor, Tensor]:
         """Return the free rows for the next pair: its step, and the change of the gradient."""
@@ -53,7 +53,7 @@ class Pairs:
         else:
             self.oldest = (self.oldest + 1) % self.slots
 
-    def runs(self, matrix: Tensor) -> list[Tensor]:
+    def slices(self, matrix: Tensor) -> list[Tensor]:
         """Return the used rows of a matrix, oldest first, as one or two contiguous slices."""
         end = self.oldest + self.count
         pieces = matrix[self.oldest : end], matrix[: max(end - self.slots, 0)]
@@ -61,20 +61,20 @@ class Pairs:
 
     def rows(self, matrix: Tensor) -> list[Tensor]:
         """Return the used rows of a matrix, oldest first."""
-        return [row for run in self.runs(matrix) for row in run.unbind()]
+        return [row for each in self.slices(matrix) for row in each.unbind()]
 
     def versions(self) -> tuple[int, int]:
         """Return torch's version counters, which grow with every write by torch."""
         return self.steps._version, self.changes._version
 
 
-def dots(runs: list[Tensor], vector: Tensor) -> Tensor:
-    """Return the dot products of rows with a vector, in float64 on the CPU."""
-    return torch.cat([torch.mv(run, vector) for run in runs]).to("cpu", torch.float64)
+def dots(slices: list[Tensor], vector: Tensor) -> Tensor:
+    """Return the dot products of the rows of slices with a vector, in float64 on the CPU."""
+    return torch.cat([torch.mv(rows, vector) for rows in slices]).to("cpu", torch.float64)
 
 
-def add_rows(vector: Tensor, runs: list[Tensor], weights: Tensor) -> None:
-    """Add a weighted sum of rows to a vector, in place."""
-    split_weights = weights.to(vector).split([len(run) for run in runs])
-    for run, run_weights in zip(runs, split_weights, strict=True):
-        vector.addmv_(run.t(), run_weights)
+def add_weighted_rows(vector: Tensor, slices: list[Tensor], weights: Tensor) -> None:
+    """Add a weighted sum of the rows of slices to a vector, in place."""
+    split_weights = weights.to(vector).split([len(rows) for rows in slices])
+    for rows, row_weights in zip(slices, split_weights, strict=True):
+        vector.addmv_(rows.t(), row_weights)

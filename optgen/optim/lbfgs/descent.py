@@ -30,15 +30,15 @@ class Descent:
     ) -> None:
         self._group, self._state = group, state
         self._objective, self._history = objective, history
-        self._here = start  # at the current parameters
+        self._current = start  # the evaluation at the current parameters
         self._lr = float(group["lr"])
         self._iterations = 0
         gradient = start.gradient
-        self._direction = _vector(state.get("d"), gradient)
-        self._previous = Evaluation(0.0, _vector(state.get("prev_flat_grad"), gradient))
-        self._rest = torch.empty_like(gradient)
+        self._direction = _copy_or_empty(state.get("d"), gradient)
+        self._previous = Evaluation(0.0, _copy_or_empty(state.get("prev_flat_grad"), gradient))
+        self._scratch = torch.empty_like(gradient)
         self._slope = 0.0  # the dot product of the direction with the gradient
-        self._reach = 0.0  # the largest magnitude in the direction
+        self._max_abs_direction = 0.0
         self._t = float(state.get("t", 0.0))  # the step length
 
     def run(self) -> None:
@@ -46,32 +46,35 @@ class Descent:
         while self._iterations < self._group["max_iter"]:
             self._iterations += 1
             self._state["n_iter"] += 1
-            self._next_direction()
-            if not -math.inf < self._slope <= -self._group["tolerance_change"]:
+            self._choose_direction()
+            descends = -math.inf < self._slope <= -self._group["tolerance_change"]
+            if not descends:
                 break
             try:
                 self._advance()
             except BaseException:
-                self._write()
+                self._write_state()
                 raise
             if self._should_stop():
                 break
-        self._write()
+        self._write_state()
 
-    def _next_direction(self) -> None:
+    def _choose_direction(self) -> None:
         """Add the last step to the history; choose the next direction and the step length."""
-        gradient, direction = self._here.gradient, self._direction
-        first = self._state["n_iter"] == 1
-        if not first:
+        gradient, direction = self._current.gradient, self._direction
+        is_first = self._state["n_iter"] == 1
+        if not is_first:
             curvature, square = self._history.write_pair(
                 gradient, self._previous.gradient, direction, self._t
             )
             if curvature > MIN_CURVATURE:
                 self._history.accept(curvature / square)
-        self._slope, self._reach = self._history.direction(gradient, direction, self._rest)
-        self._previous = self._here
+        self._slope, self._max_abs_direction = self._history.compute_direction(
+            gradient, direction, self._scratch
+        )
+        self._previous = self._current
         self._t = self._lr
-        if first:
+        if is_first:
             self._t *= min(1.0, ratio(1.0, gradient.abs().sum().item()))
 
     def _advance(self) -> None:
@@ -80,48 +83,48 @@ class Descent:
         if method is not None:
             if method != "strong_wolfe":
                 raise RuntimeError("only 'strong_wolfe' is supported")
-            self._search()
+            self._search_line()
             return
         self._objective.flat.add(self._direction, self._t)
         # After the last iteration, no gradient is needed: a step begins with an evaluation.
         if self._iterations != self._group["max_iter"]:
-            self._here = self._objective()
+            self._current = self._objective()
 
-    def _search(self) -> None:
+    def _search_line(self) -> None:
         flat = self._objective.flat
         start, direction = flat.values(), self._direction
 
-        def function(t: float) -> Trial:
+        def evaluate_at(t: float) -> Trial:
             flat.place(start, direction, t)
             evaluation = self._objective()
             slope = evaluation.gradient.dot(direction).item()
             return Trial(t, evaluation.loss, slope, evaluation.gradient)
 
-        first = Trial(0.0, self._here.loss, self._slope, self._here.gradient)
-        search = Search(function, first, self._group["max_eval"] - self._objective.calls)
+        first_trial = Trial(0.0, self._current.loss, self._slope, self._current.gradient)
+        search = Search(evaluate_at, first_trial, self._group["max_eval"] - self._objective.calls)
         t, self._t = self._t, 0.0  # if a closure raises, the parameters go back to t = 0
         try:
-            best = search.minimum(t, self._reach, self._group["tolerance_change"])
+            best = search.minimum(t, self._max_abs_direction, self._group["tolerance_change"])
         except BaseException:
             flat.place(start, direction, 0.0)
             raise
         flat.place(start, direction, best.t)
         self._t = best.t
-        self._here = Evaluation(best.loss, best.gradient)
+        self._current = Evaluation(best.loss, best.gradient)
 
     def _should_stop(self) -> bool:
         group, tolerance = self._group, self._group["tolerance_change"]
         if self._iterations == group["max_iter"] or self._objective.calls >= group["max_eval"]:
             return True
-        steepest = self._here.max_abs_gradient
+        max_abs_gradient = self._current.max_abs_gradient
         return (
-            not math.isfinite(steepest)
-            or steepest <= group["tolerance_grad"]
-            or self._reach * abs(self._t) <= tolerance
-            or abs(self._here.loss - self._previous.loss) < tolerance
+            not math.isfinite(max_abs_gradient)
+            or max_abs_gradient <= group["tolerance_grad"]
+            or self._max_abs_direction * abs(self._t) <= tolerance
+            or abs(self._current.loss - self._previous.loss) < tolerance
         )
 
-    def _write(self) -> None:
+    def _write_state(self) -> None:
         state = self._state
         state["func_evals"] += self._objective.calls - 1
         if state["n_iter"] > 1:
@@ -132,10 +135,10 @@ class Descent:
         state["prev_loss"] = self._previous.loss
 
 
-def _vector(stored: Tensor | None, like: Tensor) -> Tensor:
-    """Return a copy of a vector of the state, with the gradient's dtype and device.
+def _copy_or_empty(stored: Tensor | None, like: Tensor) -> Tensor:
+    """Return a copy of a vector of the state, with the dtype and device of `like`.
 
-    If the state has none, return uninitialized memory.
+    If the state has no such vector, return uninitialized memory.
     """
     if stored is None:
         return torch.empty_like(like)

@@ -9,12 +9,12 @@ from optgen.runtime.torch_private import is_plain_class
 
 
 class FlatParameters:
-    """Concatenated parameters. Complex numbers are pairs of reals; 16-bit ones become float32."""
+    """Concatenated parameters, complex numbers as pairs of reals, 16-bit numbers as float32."""
 
     def __init__(self, params: list[Tensor]) -> None:
         _check(params)
         self._params = params
-        self._reals = [_real(param) for param in params]
+        self._reals = [_as_real(param) for param in params]
         self._sizes = [real.numel() for real in self._reals]
         self.device = params[0].device
         self.numel = sum(self._sizes)
@@ -23,13 +23,13 @@ class FlatParameters:
 
     def gradient(self) -> Tensor:
         """Return a copy of the gradients; a parameter without a gradient has zeros."""
-        return self._joined([_gradient(param) for param in self._params])
+        return self._concatenate([_real_gradient(param) for param in self._params])
 
     def values(self) -> Tensor:
         """Return a copy of the parameters."""
-        return self._joined(self._reals)
+        return self._concatenate(self._reals)
 
-    def _joined(self, tensors: list[Tensor]) -> Tensor:
+    def _concatenate(self, tensors: list[Tensor]) -> Tensor:
         return torch.cat([tensor.reshape(-1) for tensor in tensors]).to(self.dtype)
 
     def pieces(self, vector: Tensor) -> list[Tensor]:
@@ -49,7 +49,7 @@ class FlatParameters:
             torch.add(origin, piece, alpha=t, out=real)
 
 
-def largest(vector: Tensor) -> float:
+def max_abs(vector: Tensor) -> float:
     """Return the largest absolute value; NaN if any element is NaN."""
     if not vector.numel():
         return 0.0
@@ -72,14 +72,14 @@ def _check(params: list[Tensor]) -> None:
             )
 
 
-def _real(tensor: Tensor) -> Tensor:
+def _as_real(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
-def _gradient(param: Tensor) -> Tensor:
+def _real_gradient(param: Tensor) -> Tensor:
     grad = param.grad
     if grad is None:
         grad = torch.zeros_like(param)
     elif grad.layout is not torch.strided:
         grad = grad.to_dense()
-    return _real(grad.resolve_conj())
+    return _as_real(grad.resolve_conj())

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from optgen.optim.lbfgs.cpu_kernels import kernels_for
-from optgen.optim.lbfgs.curvature_pairs import Pairs, add_rows, dots
-from optgen.optim.lbfgs.flat_parameters import largest
+from optgen.optim.lbfgs.curvature_pairs import CurvaturePairs, add_weighted_rows, dots
+from optgen.optim.lbfgs.flat_parameters import max_abs
 
 
 class History:
@@ -25,17 +25,17 @@ class History:
     def __init__(self, capacity: int, like: Tensor) -> None:
         self._vector_key = _vector_key(like)
         self._like = like.new_empty(0)
-        self._pairs = Pairs(capacity, like)
+        self._pairs = CurvaturePairs(capacity, like)
         self._kernels = kernels_for(like)
         self._products = torch.zeros(0, 0, dtype=torch.float64)  # R, oldest pair first
         self._lacks_last_column = False  # of R, until the next direction computes it
         self._scale = 1.0
         self._alphas: Tensor | None = None  # of the last direction
         self._rows_in_state: list[list[Tensor]] = []
-        self._versions = (0, 0)
+        self._versions_in_state = (0, 0)
 
     @classmethod
-    def restored(cls, capacity: int, like: Tensor, state: dict[str, Any]) -> "History":
+    def from_state(cls, capacity: int, like: Tensor, state: dict[str, Any]) -> "History":
         """Return the history that an optimizer's state holds in torch's layout."""
         history = cls(capacity, like)
         pairs = history._pairs
@@ -52,7 +52,7 @@ class History:
         return history
 
     def write_pair(
-        self, gradient: Tensor, previous: Tensor, direction: Tensor, t: float
+        self, gradient: Tensor, previous_gradient: Tensor, direction: Tensor, t: float
     ) -> tuple[float, float]:
         """Write the pair of a step `t * direction` to the free rows.
 
@@ -60,10 +60,10 @@ class History:
             The dot products of the gradient's change with the step and with itself.
         """
         if self._kernels:
-            return self._kernels.write_pair(self._pairs, gradient, previous, direction, t)
+            return self._kernels.write_pair(self._pairs, gradient, previous_gradient, direction, t)
         step, change = self._pairs.free_rows()
         torch.mul(direction, t, out=step)
-        torch.sub(gradient, previous, out=change)
+        torch.sub(gradient, previous_gradient, out=change)
         return change.dot(step).item(), change.dot(change).item()
 
     def accept(self, scale: float) -> None:
@@ -71,16 +71,19 @@ class History:
         self._rows_in_state = []
         self._pairs.accept()
         count = self._pairs.count
-        kept = self._products[1:, 1:] if len(self._products) == count else self._products
+        is_full = len(self._products) == count  # the new pair replaced the oldest
+        old_products = self._products[1:, 1:] if is_full else self._products
         self._products = torch.zeros(count, count, dtype=torch.float64)
-        self._products[: len(kept), : len(kept)] = kept
+        self._products[: len(old_products), : len(old_products)] = old_products
         self._lacks_last_column = True
         self._scale = scale
 
-    def direction(self, gradient: Tensor, out: Tensor, rest: Tensor) -> tuple[float, float]:
+    def compute_direction(
+        self, gradient: Tensor, out: Tensor, scratch: Tensor
+    ) -> tuple[float, float]:
         """Compute minus the inverse Hessian times the gradient, into `out`.
 
-        `rest` is scratch memory for a vector.
+        `scratch` has the memory of a vector.
 
         Returns:
             The dot product of the direction with the gradient, and the largest magnitude in the
@@ -88,30 +91,32 @@ class History:
         """
         lacks_last_column, self._lacks_last_column = self._lacks_last_column, False
         if self._kernels and self._pairs.count:
-            alphas, slope, reach = self._kernels.compute_direction(
-                self._pairs, self._products, lacks_last_column, self._scale, gradient, out, rest
+            alphas, slope, max_abs_direction = self._kernels.compute_direction(
+                self._pairs, self._products, lacks_last_column, self._scale, gradient, out, scratch
             )
             self._alphas = -alphas  # torch's loop begins with minus the gradient
-            return slope, reach
-        self._direction_by_torch(lacks_last_column, gradient, out, rest)
-        return gradient.dot(out).item(), largest(out)
+            return slope, max_abs_direction
+        self._compute_direction_by_torch(lacks_last_column, gradient, out, scratch)
+        return gradient.dot(out).item(), max_abs(out)
 
-    def _direction_by_torch(
-        self, lacks_last_column: bool, gradient: Tensor, out: Tensor, rest: Tensor
+    def _compute_direction_by_torch(
+        self, lacks_last_column: bool, gradient: Tensor, out: Tensor, scratch: Tensor
     ) -> None:
         if not self._pairs.count:
             torch.mul(gradient, -self._scale, out=out)
             return
-        steps, changes = map(self._pairs.runs, (self._pairs.steps, self._pairs.changes))
+        pairs = self._pairs
+        steps, changes = pairs.slices(pairs.steps), pairs.slices(pairs.changes)
         upper = self._products
         if lacks_last_column:
-            upper[:, -1] = dots(steps, changes[-1][-1])
+            newest_change = changes[-1][-1]
+            upper[:, -1] = dots(steps, newest_change)
         alphas = _solve(upper, dots(steps, gradient), upper=True)
-        rest.copy_(gradient)
-        add_rows(rest, changes, -alphas)
-        betas = upper.diagonal() * alphas - self._scale * dots(changes, rest)
-        torch.mul(rest, -self._scale, out=out)
-        add_rows(out, steps, -_solve(upper.mT, betas, upper=False))
+        scratch.copy_(gradient)
+        add_weighted_rows(scratch, changes, -alphas)
+        betas = upper.diagonal() * alphas - self._scale * dots(changes, scratch)
+        torch.mul(scratch, -self._scale, out=out)
+        add_weighted_rows(out, steps, -_solve(upper.mT, betas, upper=False))
         self._alphas = -alphas
 
     def write_to(self, state: dict[str, Any]) -> None:
@@ -121,14 +126,14 @@ class History:
         """
         pairs = self._pairs
         self._rows_in_state = [pairs.rows(pairs.changes), pairs.rows(pairs.steps)]
-        self._versions = pairs.versions()
+        self._versions_in_state = pairs.versions()
         state["old_dirs"], state["old_stps"] = map(list, self._rows_in_state)
-        state["ro"] = self._scalars(1 / self._products.diagonal())
+        state["ro"] = self._as_scalars(1 / self._products.diagonal())
         state["H_diag"] = self._like.new_tensor(self._scale) if pairs.count else 1
 
     def alphas(self) -> list[Tensor | None]:
         """Return the coefficients of the first loop for the last direction, padded with None."""
-        alphas = [] if self._alphas is None else self._scalars(self._alphas)
+        alphas = [] if self._alphas is None else self._as_scalars(self._alphas)
         return [*alphas, *[None] * (self._pairs.capacity - len(alphas))]
 
     def is_unchanged_in(self, state: dict[str, Any], capacity: int, like: Tensor) -> bool:
@@ -138,10 +143,10 @@ class History:
             (capacity, _vector_key(like)) == (self._pairs.capacity, self._vector_key)
             and [len(rows) for rows in rows_now] == [len(rows) for rows in self._rows_in_state]
             and all(map(operator.is_, chain(*rows_now), chain(*self._rows_in_state)))
-            and self._versions == self._pairs.versions()
+            and self._versions_in_state == self._pairs.versions()
         )
 
-    def _scalars(self, values: Tensor) -> list[Tensor]:
+    def _as_scalars(self, values: Tensor) -> list[Tensor]:
         return list(values.to(self._like).unbind())
 
 
@@ -149,6 +154,6 @@ def _vector_key(vector: Tensor) -> tuple[Any, ...]:
     return vector.shape, vector.dtype, vector.device
 
 
-def _solve(matrix: Tensor, right: Tensor, *, upper: bool) -> Tensor:
-    solution: Tensor = torch.linalg.solve_triangular(matrix, right[:, None], upper=upper)
+def _solve(matrix: Tensor, vector: Tensor, *, upper: bool) -> Tensor:
+    solution: Tensor = torch.linalg.solve_triangular(matrix, vector[:, None], upper=upper)
     return solution[:, 0]

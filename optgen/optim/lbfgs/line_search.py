@@ -25,7 +25,7 @@ class Trial:
     slope: float
     gradient: Tensor
 
-    def guarded(self) -> "Trial":
+    def reject_nonfinite(self) -> "Trial":
         """Return the trial, with an infinite loss if its loss or slope is not finite."""
         if math.isfinite(self.loss) and math.isfinite(self.slope):
             return self
@@ -37,98 +37,100 @@ class Bracket:
 
     def __init__(self, one: Trial, other: Trial) -> None:
         self._ends = [one, other]
-        self._low = 0
-        self._order()
+        self._low_index = 0
+        self._find_low_end()
 
-    def _order(self) -> None:
-        self._low = 0 if self._ends[0].loss <= self._ends[1].loss else 1
+    def _find_low_end(self) -> None:
+        self._low_index = 0 if self._ends[0].loss <= self._ends[1].loss else 1
 
     @property
     def low(self) -> Trial:
         """The end with the lower loss."""
-        return self._ends[self._low]
+        return self._ends[self._low_index]
 
     @property
     def high(self) -> Trial:
         """The end with the higher loss."""
-        return self._ends[1 - self._low]
+        return self._ends[1 - self._low_index]
 
     def replace_high_end(self, trial: Trial) -> None:
         """Replace the end with the higher loss by a trial, which may now have the lower loss."""
-        self._ends[1 - self._low] = trial
-        self._order()
+        self._ends[1 - self._low_index] = trial
+        self._find_low_end()
 
     def replace_low_end(self, trial: Trial) -> None:
         """Replace the end with the lower loss by a trial, and keep the end beyond the minimum."""
         if trial.slope * (self.high.t - self.low.t) >= 0:
-            self._ends[1 - self._low] = self.low
-        self._ends[self._low] = trial
+            self._ends[1 - self._low_index] = self.low
+        self._ends[self._low_index] = trial
 
 
 class Search:
-    """One line search. After its first trial, it makes at most `max_trials` others."""
+    """One line search. After the first trial, it makes at most `max_trials` further trials."""
 
     def __init__(self, function: Callable[[float], Trial], start: Trial, max_trials: int) -> None:
         self._function = function
-        self._start = start.guarded()
+        self._start = start.reject_nonfinite()
         self._max_trials = max(max_trials, 0)
         self._trials_made = 0
 
-    def minimum(self, t: float, reach: float, tolerance: float) -> Trial:
+    def minimum(self, t: float, max_abs_direction: float, tolerance: float) -> Trial:
         """Return a trial that satisfies the conditions, or the best trial if the search stops.
 
         Args:
             t: The first step length to try.
-            reach: The largest change of a parameter at t = 1.
+            max_abs_direction: The largest change of a parameter at t = 1.
             tolerance: Stop if no parameter changes more than this across the bracket.
         """
         result = self._widen(t)
-        return result if isinstance(result, Trial) else self._narrow(result, reach, tolerance)
+        if isinstance(result, Trial):
+            return result
+        return self._narrow(result, max_abs_direction, tolerance)
 
     def _widen(self, t: float) -> Trial | Bracket:
-        previous, trial = self._start, self._function(t).guarded()
+        previous, trial = self._start, self._function(t).reject_nonfinite()
         while self._trials_made < self._max_trials:
-            if self._too_high(trial) or (self._trials_made > 1 and trial.loss >= previous.loss):
+            if self._is_too_high(trial) or (self._trials_made > 1 and trial.loss >= previous.loss):
                 return Bracket(previous, trial)
-            if self._flat_enough(trial):
+            if self._is_flat_enough(trial):
                 return trial
             if trial.slope >= 0:
                 return Bracket(previous, trial)
             nearest = trial.t + 0.01 * (trial.t - previous.t)
             t = cubic_minimum(previous, trial, nearest, 10 * trial.t)
-            previous, trial = trial, self._next(t)
+            previous, trial = trial, self._make_trial(t)
         return Bracket(self._start, trial)
 
-    def _narrow(self, bracket: Bracket, reach: float, tolerance: float) -> Trial:
-        stuck = False
+    def _narrow(self, bracket: Bracket, max_abs_direction: float, tolerance: float) -> Trial:
+        was_close_to_end = False
         while self._trials_made < self._max_trials:
             left, right = sorted((bracket.low.t, bracket.high.t))
-            if (right - left) * reach < tolerance:
+            if (right - left) * max_abs_direction < tolerance:
                 break
             t = cubic_minimum(bracket.low, bracket.high, left, right)
             margin = 0.1 * (right - left)
-            close = min(right - t, t - left) < margin
-            if close and (stuck or t >= right or t <= left):
+            is_close_to_end = min(right - t, t - left) < margin
+            if is_close_to_end and (was_close_to_end or t >= right or t <= left):
                 t = right - margin if right - t < t - left else left + margin
-                close = False
-            stuck = close
-            trial = self._next(t)
-            if self._too_high(trial) or trial.loss >= bracket.low.loss:
+                is_close_to_end = False
+            was_close_to_end = is_close_to_end
+            trial = self._make_trial(t)
+            if self._is_too_high(trial) or trial.loss >= bracket.low.loss:
                 bracket.replace_high_end(trial)
-            elif self._flat_enough(trial):
+            elif self._is_flat_enough(trial):
                 return trial
             else:
                 bracket.replace_low_end(trial)
         return bracket.low
 
-    def _next(self, t: float) -> Trial:
+    def _make_trial(self, t: float) -> Trial:
         self._trials_made += 1
-        return self._function(t).guarded()
+        return self._function(t).reject_nonfinite()
 
-    def _too_high(self, trial: Trial) -> bool:
+    def _is_too_high(self, trial: Trial) -> bool:
         return trial.loss > self._start.loss + SUFFICIENT_DECREASE * trial.t * self._start.slope
 
-    def _flat_enough(self, trial: Trial) -> bool:
+    def _is_flat_enough(self, trial: Trial) -> bool:
         return abs(trial.slope) <= -CURVATURE * self._start.slope
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.optim.lbfgs.flat_parameters import FlatParameters, largest
+from optgen.optim.lbfgs.flat_parameters import FlatParameters, max_abs
 
 Closure = Callable[[], Any]
 
@@ -22,11 +22,11 @@ class Evaluation:
     @property
     def max_abs_gradient(self) -> float:
         """The largest absolute value in the gradient."""
-        return largest(self.gradient)
+        return max_abs(self.gradient)
 
 
 class Objective:
-    """Function to minimize, made of a closure. It counts calls, and keeps the first loss."""
+    """Function to minimize, made of a closure. The object counts calls and keeps the first loss."""
 
     def __init__(self, flat: FlatParameters, closure: Closure, maximize: bool) -> None:
         self.flat = flat
@@ -37,11 +37,11 @@ class Objective:
 
     def __call__(self) -> Evaluation:
         with torch.enable_grad():
-            returned = self._closure()
-        if returned is None:
+            closure_result = self._closure()
+        if closure_result is None:
             raise TypeError("LBFGS compares losses: the closure must return the loss, not None")
         if not self.calls:
-            self.first_loss = returned
+            self.first_loss = closure_result
         self.calls += 1
-        loss, gradient = float(returned), self.flat.gradient()
+        loss, gradient = float(closure_result), self.flat.gradient()
         return Evaluation(-loss, gradient.neg_()) if self._maximize else Evaluation(loss, gradient)

@@ -26,13 +26,13 @@ _OPTIONS = {
     "differentiable": False,
 }
 _TORCH_ARGUMENTS = signature(torch.optim.LBFGS).parameters
-_ABSENT = {key: default for key, default in _OPTIONS.items() if key not in _TORCH_ARGUMENTS}
+_ABSENT_OPTIONS = {key: default for key, default in _OPTIONS.items() if key not in _TORCH_ARGUMENTS}
 """Options that this version of torch's groups lack, with the values that a missing key means.
 
 Groups hold `maximize` since torch 2.14.
 """
 
-_ONE_GROUP = "LBFGS doesn't support per-parameter options (parameter groups)"
+_ONE_GROUP_MESSAGE = "LBFGS doesn't support per-parameter options (parameter groups)"
 
 
 class LBFGS(LightOptimizer):
@@ -53,7 +53,7 @@ class LBFGS(LightOptimizer):
     the history takes `2 * history_size` times their memory.
 
     Args:
-        params: Parameters to optimize, or one dict for a group of them; they may have names.
+        params: Parameters to optimize or pairs (name, parameter), or one dict that defines a group.
         lr (float or Tensor): Learning rate, at least 0. Default: 1.
         max_iter (int): The most iterations in a step. Default: 20.
         max_eval (int or None): No iteration begins, and no line search continues, after this many
@@ -118,7 +118,7 @@ class LBFGS(LightOptimizer):
             "differentiable": differentiable,
         }
         self._history: History | None = None
-        super().__init__(params, drop_unset(defaults, _ABSENT))
+        super().__init__(params, drop_unset(defaults, _ABSENT_OPTIONS))
         _check_support(self.param_groups[0])
 
     @with_step_hooks
@@ -158,7 +158,7 @@ class LBFGS(LightOptimizer):
         return objective.first_loss
 
     def _restore_history(self, state: dict[str, Any], capacity: int, like: Tensor) -> History:
-        """Return the history that a state holds; reuse this object's history if it is the same."""
+        """Return the history in a state; reuse the current history if the state still holds it."""
         if state["n_iter"] == 0:
             self._history = History(capacity, like)
             return self._history
@@ -168,7 +168,7 @@ class LBFGS(LightOptimizer):
                 f"{like.numel()}: clear optimizer.state, or restore the parameters of that state"
             )
         if self._history is None or not self._history.is_unchanged_in(state, capacity, like):
-            self._history = History.restored(capacity, like, state)
+            self._history = History.from_state(capacity, like, state)
         return self._history
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -180,7 +180,7 @@ class LBFGS(LightOptimizer):
         super().add_param_group(param_group)
         if len(self.param_groups) > 1:
             self.param_groups.pop()
-            raise ValueError(_ONE_GROUP)
+            raise ValueError(_ONE_GROUP_MESSAGE)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state as torch's LBFGS would."""
@@ -195,9 +195,9 @@ class LBFGS(LightOptimizer):
         previous = self.__dict__.get("param_groups", [])
         super().__setstate__(state)
         # torch's method adds keys that newer versions of torch have.
-        self.defaults = drop_unset(self.defaults, _ABSENT)
+        self.defaults = drop_unset(self.defaults, _ABSENT_OPTIONS)
         self._history = None
-        checkpoint.backfill(self, previous, {}, _ABSENT)
+        checkpoint.backfill(self, previous, {}, _ABSENT_OPTIONS)
 
     def _copy_history(self) -> None:
         """Copy every vector of the history into its own memory.

@@ -1,4 +1,4 @@
-// SIMD operations on blocks of vectors, in registers of 64 bytes or as many smaller registers.
+// SIMD operations on blocks of vectors. A SIMD value has 64 bytes, in one register or in several.
 // Functions are not inlined: each is compiled once, not for every pass that calls it.
 
 using i64 = long long;
@@ -14,10 +14,10 @@ template <class T>
 struct Vector {
     static constexpr int WIDTH = 64 / sizeof(T);
     typedef T Lanes __attribute__((vector_size(64)));
-    typedef T Loose __attribute__((vector_size(64), aligned(sizeof(T)), may_alias));
+    typedef T Unaligned __attribute__((vector_size(64), aligned(sizeof(T)), may_alias));
 
-    static Lanes load(const T* at) { return *reinterpret_cast<const Loose*>(at); }
-    static void store(T* at, Lanes value) { *reinterpret_cast<Loose*>(at) = value; }
+    static Lanes load(const T* at) { return *reinterpret_cast<const Unaligned*>(at); }
+    static void store(T* at, Lanes value) { *reinterpret_cast<Unaligned*>(at) = value; }
     static double sum(Lanes value) {
         double total = 0;
         for (int lane = 0; lane < WIDTH; ++lane) total += double(value[lane]);
