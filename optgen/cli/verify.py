@@ -25,32 +25,32 @@ def run(
     """Compare, print a report and write files; return whether every row agrees."""
     if reference not in (None, RULE, PACKAGE):
         raise typer.BadParameter(f"no reference {reference}; there are {RULE} and {PACKAGE}")
-    chosen = _chosen(names, compare_all)
+    catalogue_names = _catalogue_names(names, compare_all)
     if reference == PACKAGE and not compare_all:
-        _check_installed(chosen)
+        _check_installed(catalogue_names)
     _check_files([*([json] if json else []), *markdown])
-    texts = {page: _page(page, reference) for page in markdown}
-    rows = _compare(chosen, reference)
-    typer.echo("\n".join(_summary(rows, len(chosen)) if compare_all else _report(rows)))
+    texts = {page: _read_page(page, reference) for page in markdown}
+    rows = _compare(catalogue_names, reference)
+    typer.echo("\n".join(_summary(rows, len(catalogue_names)) if compare_all else _report(rows)))
     if json:
         write_atomically(json, evidence.to_json(rows))
         typer.echo(f"rows: {json}")
     for page, text in texts.items():
-        write_atomically(page, pages.filled(text, rows, reference))
+        write_atomically(page, pages.fill_table(text, rows, reference))
         typer.echo(f"table: {page}")
     return all(row.passed for row in rows)
 
 
-def _chosen(names: Sequence[str], compare_all: bool) -> list[str]:
+def _catalogue_names(names: Sequence[str], compare_all: bool) -> list[str]:
     """Return the names of the catalogue that are to be compared."""
     if compare_all and names:
         raise typer.BadParameter("give names or --all, not both")
     if not compare_all and not names:
         raise typer.BadParameter("name an optimizer, such as lion, or give --all")
-    return list(NAMES) if compare_all else list(dict.fromkeys(map(_known, names)))
+    return list(NAMES) if compare_all else list(dict.fromkeys(map(_catalogue_name, names)))
 
 
-def _known(name: str) -> str:
+def _catalogue_name(name: str) -> str:
     """Return the name of the catalogue for a name in any case, such as Lion or GaLore."""
     try:
         return known_name(name, NAMES)
@@ -76,11 +76,11 @@ def _check_files(files: Sequence[Path]) -> None:
             raise typer.BadParameter(f"no such folder: {file.parent}")
 
 
-def _page(page: Path, reference: str | None) -> str:
+def _read_page(page: Path, reference: str | None) -> str:
     """Return the text of a page. Raise an error if the page has no place for the table."""
     text = page.read_text(encoding="utf-8") if page.exists() else ""
     if text and not pages.has_marks(text, reference):
-        marks = f"{pages.start_mark(reference)} and {pages.END}"
+        marks = f"{pages.start_mark(reference)} and {pages.END_MARK}"
         raise typer.BadParameter(f"{page} has no place for the table: add the lines {marks}")
     return text
 
@@ -106,7 +106,7 @@ def _report(rows: Sequence[Row]) -> Iterator[str]:
         for key, error in row.errors.items():
             yield f"  {pages.TITLES[key]}: the largest difference of an element is {error:.1e}"
         yield f"  the bound is {row.bound:.0e}"
-        yield from (f"  {why}" for why in evidence.reasons(row))
+        yield from (f"  {why}" for why in evidence.bound_reasons(row))
         yield ""
     yield _table(rows)
 
@@ -117,9 +117,9 @@ def _summary(rows: Sequence[Row], count: int) -> Iterator[str]:
         yield _table(rows)
     agreeing = sum(row.passed for row in rows)
     yield f"\n{agreeing} of {len(rows)} rows agree with their reference"
-    without = count - len({row.name for row in rows})
-    if without:
-        yield f"{without} of {count} optimizers have no installed package"
+    missing = count - len({row.name for row in rows})
+    if missing:
+        yield f"{missing} of {count} optimizers have no installed package"
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -9,11 +9,13 @@ from typing import Any
 from torch import Tensor
 
 from optgen.verification.problem import Problem, Shapes
-from optgen.verification.reference import Begin, Inputs
+from optgen.verification.reference import Inputs, MakeReference
 
 STEPS = 30
+"""The default number of steps."""
 BOUND = 1e-10
-ANY: Shapes = ((5,), (4, 3), (), (2, 7), (2, 3, 4))
+"""The default largest difference of an element."""
+ANY_SHAPES: Shapes = ((5,), (4, 3), (), (2, 7), (2, 3, 4))
 MATRICES: Shapes = ((5, 3), (3, 5), (4, 4), (5, 3), (1, 2))
 
 
@@ -21,15 +23,15 @@ MATRICES: Shapes = ((5, 3), (3, 5), (4, 4), (5, 3), (1, 2))
 class Case:
     """One of our optimizers with options, and the reference to compare it with."""
 
-    name: str  # in the catalogue
-    begin: Begin  # makes the reference
+    name: str  # of the optimizer, in the catalogue
+    make_reference: MakeReference
     options: Mapping[str, Any]  # of our class
     label: str = ""  # how it differs from other cases of the same name
-    shapes: Shapes = ANY
+    shapes: Shapes = ANY_SHAPES
     steps: int = STEPS
     bound: float = BOUND  # the largest difference that an element may have after any step
     inputs: Callable[[Problem, list[Tensor], int], Inputs] | None = None
-    # replaces our `orthogonalize`, which computes in bfloat16
+    # Replaces our `orthogonalize`, which computes in bfloat16.
     orthogonalize: Callable[..., list[Tensor]] | None = None
     sparse: bool = False  # gradients are sparse, and hold only some of the rows
     closure: bool = False  # a step is handed a closure

@@ -11,7 +11,7 @@ from optgen.verification.torch_classes import CLASSES
 KEYED = {"row_wise_adagrad": RowWiseAdagrad}
 """Classes that `optgen.keyed` has, and `optgen.optim` has not."""
 NAMES = tuple(sorted({*CLASSES, *KEYED, *PUBLISHED}))
-"""The names of all optimizers."""
+"""The names of all optimizers of the catalogue."""
 
 
 def class_of(name: str) -> type[torch.optim.Optimizer]:

@@ -21,11 +21,11 @@ from optgen.runtime.backends import BACKENDS
 from optgen.runtime.fused_cpu.toolchain import compiler
 from optgen.runtime.use_lowering import use_lowering
 from optgen.verification.case import Case
-from optgen.verification.reference import Inputs, Packaged, Reference
-from optgen.verification.stand_in import stand_in
+from optgen.verification.patch_attribute import patch_attribute
+from optgen.verification.reference import Inputs, LibraryReference, Reference
 
 BY_HAND = "by_hand"
-"""The key in place of a lowering, for a class that is written by hand."""
+"""Key in place of the name of a lowering, for a class that is written by hand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,26 +33,26 @@ class Trajectory:
     """The parameters of a reference after each step, and the reference after the last one."""
 
     params: list[list[Tensor]]
-    reference: Reference | Packaged
+    reference: Reference | LibraryReference
 
 
 @dataclass(frozen=True, eq=False)
-class Followed:
-    """Our optimizer after the steps of a case, with the largest difference of an element."""
+class CaseRun:
+    """Our optimizer after the steps of a case, and its largest difference from the reference."""
 
     optimizer: Optimizer
     params: list[Tensor]
-    reference: Reference | Packaged
-    error: float
+    reference: Reference | LibraryReference
+    error: float  # the largest difference of an element after any step
 
 
 @cache
 def trajectory(case: Case) -> Trajectory:
     """Take the steps of the reference, once for all lowerings."""
-    reference = case.begin(case.problem.start())
+    reference = case.make_reference(case.problem.start())
     params = []
     for step in range(1, case.steps + 1):
-        if isinstance(reference, Packaged):
+        if isinstance(reference, LibraryReference):
             take_step(case, reference.optimizer, reference.params, step)
         else:
             current = reference.params
@@ -61,23 +61,23 @@ def trajectory(case: Case) -> Trajectory:
     return Trajectory(params, reference)
 
 
-def follow(case: Case, cls: Callable[..., Optimizer], lowering: str) -> Followed:
+def run_case(case: Case, cls: Callable[..., Optimizer], lowering: str) -> CaseRun:
     """Take the steps of a case with our optimizer, through one lowering."""
     expected = trajectory(case)
     on_gpu = lowering == "fused_triton" and torch.cuda.is_available()
     device = torch.device("cuda" if on_gpu else "cpu")
     params = [p.to(device, copy=True).requires_grad_() for p in case.problem.start()]
     optimizer = cls(params, **case.options)
-    worst = 0.0
-    with _replaced_orthogonalize(case, optimizer), _through(lowering):
+    max_error = 0.0
+    with _replace_orthogonalize(case, optimizer), _use_lowering(lowering):
         for step, expected_params in enumerate(expected.params, 1):
             take_step(case, optimizer, params, step)
-            worst = worse(worst, difference(params, expected_params))
-    return Followed(optimizer, params, expected.reference, worst)
+            max_error = larger_error(max_error, max_difference(params, expected_params))
+    return CaseRun(optimizer, params, expected.reference, max_error)
 
 
 def take_step(case: Case, optimizer: Optimizer, params: list[Tensor], step: int) -> None:
-    """Take one step of an optimizer with the gradients at its parameters."""
+    """Take one step of an optimizer, with the gradients at the current parameters."""
     current = [param.detach().cpu() for param in params]
     gradients = _gradients(case, current, step)
     for param, gradient in zip(params, gradients, strict=True):
@@ -92,13 +92,13 @@ def take_step(case: Case, optimizer: Optimizer, params: list[Tensor], step: int)
     optimizer.step(**inputs)
 
 
-def difference(params: list[Tensor], expected: list[Tensor]) -> float:
+def max_difference(params: list[Tensor], expected: list[Tensor]) -> float:
     """Return the largest difference of an element; NaN if any difference is NaN."""
     pairs = zip(params, expected, strict=True)
     return torch.stack([(p.detach().cpu() - e).abs().max() for p, e in pairs]).max().item()
 
 
-def lowerings(cls: type[Optimizer]) -> tuple[str, ...]:
+def runnable_lowerings(cls: type[Optimizer]) -> tuple[str, ...]:
     """Return the lowerings that a class has and that this machine can run."""
     rule = getattr(cls, "rule", None)
     if rule is None:
@@ -119,9 +119,9 @@ def _is_interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1" and find_spec("numpy") is not None
 
 
-def worse(worst: float, error: float) -> float:
+def larger_error(one: float, other: float) -> float:
     """Return the larger of two differences; NaN is the largest."""
-    return error if error > worst or math.isnan(error) else worst
+    return other if other > one or math.isnan(other) else one
 
 
 def _gradients(case: Case, params: list[Tensor], step: int) -> list[Tensor]:
@@ -151,12 +151,12 @@ def _closure(case: Case, params: list[Tensor]) -> Callable[[], float]:
     return closure
 
 
-def _through(lowering: str) -> contextlib.AbstractContextManager[None]:
+def _use_lowering(lowering: str) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if lowering == BY_HAND else use_lowering(lowering)
 
 
 @contextlib.contextmanager
-def _replaced_orthogonalize(case: Case, optimizer: Optimizer) -> Iterator[None]:
+def _replace_orthogonalize(case: Case, optimizer: Optimizer) -> Iterator[None]:
     """Replace our `orthogonalize` by that of a case, if it has one."""
     with contextlib.ExitStack() as stack:
         if case.orthogonalize:
@@ -167,5 +167,5 @@ def _replaced_orthogonalize(case: Case, optimizer: Optimizer) -> Iterator[None]:
             generated = (import_module(name) for name in names if find_spec(name))
             for owner in (matrix_ops, *generated):
                 if getattr(owner, "orthogonalize", None) is ours:
-                    stack.enter_context(stand_in(owner, "orthogonalize", case.orthogonalize))
+                    stack.enter_context(patch_attribute(owner, "orthogonalize", case.orthogonalize))
         yield

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from optgen import __version__
 from optgen.verification.case import Case
 from optgen.verification.catalogue import class_of
-from optgen.verification.compare import follow, lowerings, worse
+from optgen.verification.compare import larger_error, run_case, runnable_lowerings
 from optgen.verification.libraries import LIBRARIES
 from optgen.verification.packages import Package
 from optgen.verification.references import CASES
@@ -39,7 +39,7 @@ class Row:
         """The largest difference in any lowering."""
         largest = 0.0
         for error in self.errors.values():
-            largest = worse(largest, error)
+            largest = larger_error(largest, error)
         return largest
 
 
@@ -70,19 +70,19 @@ def distributions(name: str) -> list[str]:
     return list(dict.fromkeys(packages))
 
 
-def reasons(row: Row) -> list[str]:
+def bound_reasons(row: Row) -> list[str]:
     """Return why a row's package has a wider bound than usual."""
     of_row = (each for each in installed(row.name) if _reference(each) == row.reference)
     return [package.why for packages in of_row for package in packages if package.why]
 
 
 def title_of_rule(name: str) -> str:
-    """Return the text for an independent rule in the column of references."""
+    """Return the text that names an independent rule in the column of references."""
     return f"independent rule ({SOURCES[name].title})"
 
 
 def to_json(rows: Sequence[Row]) -> str:
-    """Return rows as JSON, a list of objects. A difference that is NaN or infinite is null."""
+    """Return rows as JSON, a list of objects. Null stands for a NaN or infinite difference."""
     listed = []
     for row in rows:
         errors = {key: e if math.isfinite(e) else None for key, e in row.errors.items()}
@@ -113,7 +113,7 @@ def _by_package(packages: Sequence[Package]) -> Row:
 
 
 def _reference(packages: Sequence[Package]) -> str:
-    """Return the text for a package in the column of references, with the labels of its cases."""
+    """Return the text that names a package in the column of references, with its cases' labels."""
     labels = [package.case.label for package in packages]
     title = _title(packages[0].distribution)
     return f"{title} ({', '.join(labels)})" if all(labels) else title
@@ -124,15 +124,15 @@ def _title(distribution: str) -> str:
 
 
 def _row(cases: Sequence[Case], reference: str, version: str, source: str) -> Row:
-    """Take the steps of cases with a common bound, and return their row."""
+    """Run cases that have the same bound, and return one row for all of them."""
     name, bound = cases[0].name, cases[0].bound
     if any(case.bound != bound for case in cases):
         raise ValueError(f"the cases of {name} have several bounds: give each bound a row")
     cls = class_of(name)
     errors: dict[str, float] = {}
-    for lowering in lowerings(cls):
+    for lowering in runnable_lowerings(cls):
         for case in cases:
-            error = follow(case, cls, lowering).error
-            errors[lowering] = worse(errors.get(lowering, 0.0), error)
+            error = run_case(case, cls, lowering).error
+            errors[lowering] = larger_error(errors.get(lowering, 0.0), error)
     steps, passed = max(case.steps for case in cases), all(e <= bound for e in errors.values())
     return Row(name, reference, version, source, steps, "float64", errors, bound, passed)

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optgen.verification.case import MATRICES, Case
-from optgen.verification.packages import Package, construct, packaged
+from optgen.verification.packages import Package, construct, library_reference
 from optgen.verification.references.moments import DECAY, LR_AND_DECAY, ONLY_LR
 
 _ADAFACTOR = "transformers.optimization:Adafactor"
 _GITHUB = "https://github.com/"
-_ADDRESSES = {
+_REPOSITORIES = {
     "adabelief-pytorch": "juntang-zhuang/Adabelief-Optimizer",
     "adam-mini": "zyushun/Adam-mini",
     "came-pytorch": "yangluo7/CAME",
@@ -33,20 +33,22 @@ _ADDRESSES = {
     "torch-optimizer": "jettify/pytorch-optimizer",
     "transformers": "huggingface/transformers",
 }
-"""The repositories of distributions, by the names that pip knows."""
+"""GitHub repositories of distributions, by the names that pip knows."""
 
 
-def _named(cls: Any, params: list[Tensor], options: Mapping[str, Any]) -> Optimizer:
+def _construct_with_names(cls: Any, params: list[Tensor], options: Mapping[str, Any]) -> Optimizer:
     """Make an optimizer that tells weights from biases by the names of parameters."""
     names = (("mlp" if p.dim() > 1 else "bias") + str(index) for index, p in enumerate(params))
     return construct(cls, list(zip(names, params, strict=True)), options)
 
 
-def _projected(cls: Any, params: list[Tensor], options: Mapping[str, Any]) -> Optimizer:
+def _construct_with_projection(
+    cls: Any, params: list[Tensor], options: Mapping[str, Any]
+) -> Optimizer:
     """Make an optimizer with one group, which holds the options of the projection."""
-    of_group = ("rank", "update_proj_gap", "scale", "proj_type")
-    group = {"params": params, **{key: options[key] for key in of_group}}
-    return construct(cls, [group], {k: v for k, v in options.items() if k not in of_group})
+    group_keys = ("rank", "update_proj_gap", "scale", "proj_type")
+    group = {"params": params, **{key: options[key] for key in group_keys}}
+    return construct(cls, [group], {k: v for k, v in options.items() if k not in group_keys})
 
 
 def _library(
@@ -62,14 +64,14 @@ def _library(
     **case: Any,
 ) -> Package:
     """Return a package. Both sides get `options`; `theirs` and `ours` are for one side only."""
-    begin = packaged(path, {**options, **(theirs or {})}, make)
-    source = _GITHUB + _ADDRESSES[distribution]
+    make_reference = library_reference(path, {**options, **(theirs or {})}, make)
+    source = _GITHUB + _REPOSITORIES[distribution]
     return Package(
-        distribution, source, Case(name, begin, {**options, **(ours or {})}, **case), why
+        distribution, source, Case(name, make_reference, {**options, **(ours or {})}, **case), why
     )
 
 
-_ADAPTED = {"betas": (0.9, 0.99), "weight_decay": DECAY, "d0": 1e-3, "growth_rate": 1.5}
+_D_ADAPTATION = {"betas": (0.9, 0.99), "weight_decay": DECAY, "d0": 1e-3, "growth_rate": 1.5}
 _BETA2_99 = LR_AND_DECAY | {"betas": (0.9, 0.99)}
 _WITH_MOMENTUM = LR_AND_DECAY | {"momentum": 0.9}
 _PYTORCH_OPTIMIZER = "pytorch-optimizer"
@@ -82,9 +84,11 @@ LIBRARIES: tuple[Package, ...] = (
     _library("signum", _PYTORCH_OPTIMIZER, "pytorch_optimizer:SignSGD", LR_AND_DECAY),
     _library("tiger", _PYTORCH_OPTIMIZER, "pytorch_optimizer:Tiger", LR_AND_DECAY),
     _library(
-        "prodigy", "prodigyopt", "prodigyopt:Prodigy", _ADAPTED | {"use_bias_correction": True}
+        "prodigy", "prodigyopt", "prodigyopt:Prodigy", _D_ADAPTATION | {"use_bias_correction": True}
     ),
-    _library("dadapt_adam", "dadaptation", "dadaptation:DAdaptAdam", _ADAPTED | {"decouple": True}),
+    _library(
+        "dadapt_adam", "dadaptation", "dadaptation:DAdaptAdam", _D_ADAPTATION | {"decouple": True}
+    ),
     _library("schedule_free_adamw", "schedulefree", "schedulefree:AdamWScheduleFree", LR_AND_DECAY),
     _library(
         "schedule_free_adamw",
@@ -167,7 +171,7 @@ LIBRARIES: tuple[Package, ...] = (
         "adam_mini:Adam_mini",
         LR_AND_DECAY,
         {"verbose": False},
-        make=_named,
+        make=_construct_with_names,
         shapes=((4, 3), (2, 7)),  # its biases have no weight decay
     ),
     _library(
@@ -176,7 +180,7 @@ LIBRARIES: tuple[Package, ...] = (
         "galore_torch:GaLoreAdamW",
         _BETA2_99 | {"rank": 2, "update_proj_gap": 200, "scale": 0.25},
         {"proj_type": "std", "no_deprecation_warning": True},
-        make=_projected,
+        make=_construct_with_projection,
         shapes=MATRICES,
         bound=1e-6,
         why="the package decomposes gradients in float32",

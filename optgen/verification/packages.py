@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optgen.verification.case import Case
-from optgen.verification.reference import Begin, Packaged
+from optgen.verification.reference import LibraryReference, MakeReference
 
-Make = Callable[[Any, list[Tensor], Mapping[str, Any]], Optimizer]
+Construct = Callable[[Any, list[Tensor], Mapping[str, Any]], Optimizer]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Package:
     distribution: str  # the name that pip knows
     source: str
     case: Case
-    why: str = ""  # the reason for a bound that is wider than usual
+    why: str = ""  # the bound is wider than usual
 
     @property
     def version(self) -> str | None:
@@ -41,21 +41,23 @@ class Package:
 
 
 def construct(cls: Any, params: Any, options: Mapping[str, Any]) -> Optimizer:
-    """Make an optimizer from its class, parameters and options."""
+    """Construct an optimizer from its class, parameters and options."""
     optimizer: Optimizer = cls(params, **options)
     return optimizer
 
 
-def packaged(path: str, options: Mapping[str, Any], make: Make = construct) -> Begin:
-    """Return a function that makes a reference of a class, such as "lion_pytorch:Lion"."""
+def library_reference(
+    path: str, options: Mapping[str, Any], make: Construct = construct
+) -> MakeReference:
+    """Return a function that makes a reference of a class, whose path is "lion_pytorch:Lion"."""
 
-    def begin(start: list[Tensor]) -> Packaged:
+    def make_reference(start: list[Tensor]) -> LibraryReference:
         module, _, name = path.partition(":")
         params = [tensor.clone().requires_grad_() for tensor in start]
         with contextlib.redirect_stdout(io.StringIO()):  # some constructors print advice
             optimizer = make(getattr(import_module(module), name), params, options)
         if hasattr(optimizer, "train"):
             optimizer.train()
-        return Packaged(optimizer, params)
+        return LibraryReference(optimizer, params)
 
-    return begin
+    return make_reference

@@ -9,7 +9,7 @@ from optgen.verification.compare import BY_HAND
 from optgen.verification.evidence import Row
 from optgen.verification.references.sources import SOURCES
 
-END = "<!-- end -->"
+END_MARK = "<!-- end -->"
 TITLES = {name: entry.title for name, entry in BACKENDS.items()} | {BY_HAND: "by hand"}
 """The titles of lowerings. LBFGS has no lowerings, because it is written by hand."""
 HEADER = ("name", "compared with", "version", "steps", *TITLES.values(), "bound", "agrees")
@@ -25,7 +25,7 @@ def start_mark(reference: str | None) -> str:
 
 def has_marks(page: str, reference: str | None) -> bool:
     """Tell whether a page has the two lines between which a table belongs."""
-    return END in page.partition(start_mark(reference))[2]
+    return END_MARK in page.partition(start_mark(reference))[2]
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -45,27 +45,27 @@ def table(rows: Sequence[Row]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def filled(page: str, rows: Sequence[Row], reference: str | None) -> str:
-    """Return a page with the table of rows between its marks. An empty page gets marks, too.
+def fill_table(page: str, rows: Sequence[Row], reference: str | None) -> str:
+    """Return a page with a table of the rows between its two marks. An empty page gets marks, too.
 
     A table with a column "difference" is the page's own: it keeps its columns, and only the columns
     "compared with" and "difference" are filled.
     """
     start = start_mark(reference)
-    before, _, rest = (page or f"{start}\n{END}\n").partition(start)
-    old, _, after = rest.partition(END)
+    before, _, rest = (page or f"{start}\n{END_MARK}\n").partition(start)
+    old, _, after = rest.partition(END_MARK)
     new = _with_own_columns(old, rows) if f"| {_DIFFERENCE} |" in old else f"\n\n{table(rows)}\n"
-    return f"{before}{start}{new}{END}{after}"
+    return f"{before}{start}{new}{END_MARK}{after}"
 
 
 def _with_own_columns(old: str, rows: Sequence[Row]) -> str:
     """Return a page's own table with its columns of evidence filled; other columns stay."""
-    known = {f"`{row.name}`": _columns(row) for row in rows}
+    columns_by_name = {f"`{row.name}`": _columns(row) for row in rows}
     lines = old.split("\n")
     titles = next(line for line in lines if f"| {_DIFFERENCE} |" in line).split(" | ")
     for number, line in enumerate(lines):
         parts = line.split(" | ")
-        columns = known.get(parts[0].removeprefix("| "), {})
+        columns = columns_by_name.get(parts[0].removeprefix("| "), {})
         if len(parts) == len(titles):
             pairs = zip(titles, parts, strict=True)
             lines[number] = " | ".join(columns.get(title, part) for title, part in pairs)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 Shapes = tuple[tuple[int, ...], ...]
 LARGE_NOISE = 20.0
-"""The size of the noise in every fifth step, so that rules that clip do clip. Otherwise it is 1."""
+"""The size of the noise in every fifth step, to make rules that clip do so; in others it is 1."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Problem:
         return diagonals
 
     def _data(self, step: int) -> list[tuple[Tensor, Tensor]]:
-        return _drawn(self.shapes, 1 if self.same_data else step)
+        return _draw_data(self.shapes, 1 if self.same_data else step)
 
 
 @cache
-def _drawn(shapes: Shapes, step: int) -> list[tuple[Tensor, Tensor]]:
+def _draw_data(shapes: Shapes, step: int) -> list[tuple[Tensor, Tensor]]:
     """Draw X and Y of each parameter for a step."""
     generator = torch.Generator().manual_seed(step)
     noise = LARGE_NOISE if step % 5 == 0 else 1.0

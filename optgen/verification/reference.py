@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 State = dict[Any, Any]
 """The values that a rule keeps for the next step, by name.
 
-`ByParameter` adds three values that are no states: the step under "step", the parameter's number
+`RuleReference` adds three values that are not states: the step under "step", the parameter's number
 under "index", and an extra input such as `hessian` under "given hessian".
 """
 Rule = Callable[[Tensor, Tensor, State], Tensor]
@@ -31,29 +31,29 @@ class Reference(Protocol):
         """Take a step."""
 
 
-class Packaged:
-    """A library's optimizer, with parameters of its own. It steps as our optimizers do."""
+class LibraryReference:
+    """A library's optimizer, with parameters of its own. It is stepped as our optimizers are."""
 
     def __init__(self, optimizer: Optimizer, params: list[Tensor]) -> None:
         self.optimizer, self.params = optimizer, params
 
 
-Begin = Callable[[list[Tensor]], Reference | Packaged]
-"""Makes a reference for parameters."""
+MakeReference = Callable[[list[Tensor]], Reference | LibraryReference]
+"""Makes a reference from the parameters before the first step."""
 
 
-def by_parameter(rule: Rule) -> Begin:
-    """Return a function that makes a reference; its rule takes one parameter at a time."""
-    return lambda params: ByParameter(rule, params)
+def by_parameter(rule: Rule) -> MakeReference:
+    """Return a function that makes a reference, whose rule takes one parameter at a time."""
+    return lambda params: RuleReference(rule, params)
 
 
-def together(rule: SharedRule) -> Begin:
-    """Return a function that makes a reference; its rule takes all parameters together."""
-    return lambda params: Together(rule, params)
+def over_all_parameters(rule: SharedRule) -> MakeReference:
+    """Return a function that makes a reference, whose rule takes all parameters together."""
+    return lambda params: SharedRuleReference(rule, params)
 
 
-class ByParameter:
-    """A rule that takes one parameter at a time."""
+class RuleReference:
+    """Reference with a rule that takes one parameter at a time."""
 
     def __init__(self, rule: Rule, params: list[Tensor]) -> None:
         self.rule, self.params = rule, params
@@ -68,8 +68,8 @@ class ByParameter:
             self.params[index] = self.rule(self.params[index], gradients[index], state)
 
 
-class Together:
-    """A rule that takes all parameters together."""
+class SharedRuleReference:
+    """Reference with a rule that takes all parameters together."""
 
     def __init__(self, rule: SharedRule, params: list[Tensor]) -> None:
         self.rule, self.params = rule, params

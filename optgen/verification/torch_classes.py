@@ -6,48 +6,51 @@ from typing import Any
 
 from optgen.optim._create_optimizer import mirrored_classes
 from optgen.verification.case import MATRICES, Case
-from optgen.verification.packages import Package, packaged
+from optgen.verification.packages import Package, library_reference
 
 _MODULES = {"sparseadam": "sparse_adam"}
-"""The names of specs that are not those of their classes in lower case."""
+"""Names of specs that differ from the names of their classes in lower case."""
 CLASSES = {_MODULES.get(key, key): cls for key, cls in mirrored_classes().items()}
 """The mirror's classes by the names of their specs; LBFGS has none."""
 TABLES = ((6, 5), (7, 1), (4, 2, 3))
+"""Shapes of parameters with sparse gradients."""
 WITH_DECAY = {"lr": 0.01, "weight_decay": 0.1}
 
 
-def _compared(name: str, options: dict[str, Any], **case: Any) -> Case:
+def _case(name: str, options: dict[str, Any], **case: Any) -> Case:
     """Return a case with torch's class, in its for-loop form if it has several forms."""
     theirs = {} if name in ("lbfgs", "muon", "sparse_adam") else {"foreach": False}
-    begin = packaged(f"torch.optim:{CLASSES[name].__name__}", {**options, **theirs})
-    return Case(name, begin, options, **case)
+    make_reference = library_reference(
+        f"torch.optim:{CLASSES[name].__name__}", {**options, **theirs}
+    )
+    return Case(name, make_reference, options, **case)
 
 
 CASES = (
-    _compared("adadelta", {"lr": 0.1, "weight_decay": 0.1}),
-    _compared("adafactor", WITH_DECAY),
-    _compared("adagrad", WITH_DECAY | {"lr_decay": 0.1, "initial_accumulator_value": 0.1}),
-    _compared("adam", WITH_DECAY),
-    _compared("adam", WITH_DECAY | {"amsgrad": True}, label="amsgrad"),
-    _compared("adamax", WITH_DECAY),
-    _compared("adamw", WITH_DECAY),
-    _compared("adamw", WITH_DECAY | {"amsgrad": True}, label="amsgrad"),
-    _compared("asgd", WITH_DECAY | {"t0": 5, "lambd": 0.1}),
-    _compared("lbfgs", {"max_iter": 2, "history_size": 3}, closure=True),
-    _compared(
+    _case("adadelta", {"lr": 0.1, "weight_decay": 0.1}),
+    _case("adafactor", WITH_DECAY),
+    _case("adagrad", WITH_DECAY | {"lr_decay": 0.1, "initial_accumulator_value": 0.1}),
+    _case("adam", WITH_DECAY),
+    _case("adam", WITH_DECAY | {"amsgrad": True}, label="amsgrad"),
+    _case("adamax", WITH_DECAY),
+    _case("adamw", WITH_DECAY),
+    _case("adamw", WITH_DECAY | {"amsgrad": True}, label="amsgrad"),
+    _case("asgd", WITH_DECAY | {"t0": 5, "lambd": 0.1}),
+    _case("lbfgs", {"max_iter": 2, "history_size": 3}, closure=True),
+    _case(
         "lbfgs",
         {"max_iter": 2, "line_search_fn": "strong_wolfe"},
         label="with a line search",
         closure=True,
     ),
-    _compared("muon", {"lr": 0.02}, shapes=MATRICES, bound=5e-3),
-    _compared("nadam", WITH_DECAY),
-    _compared("radam", WITH_DECAY),
-    _compared("rmsprop", WITH_DECAY | {"centered": True, "momentum": 0.9}),
-    _compared("rprop", {"step_sizes": (1e-3, 0.1)}),
-    _compared("sgd", WITH_DECAY | {"momentum": 0.9, "nesterov": True}),
-    _compared("sgd", WITH_DECAY, label="without momentum"),
-    _compared("sparse_adam", {"lr": 0.01}, shapes=TABLES, sparse=True),
+    _case("muon", {"lr": 0.02}, shapes=MATRICES, bound=5e-3),
+    _case("nadam", WITH_DECAY),
+    _case("radam", WITH_DECAY),
+    _case("rmsprop", WITH_DECAY | {"centered": True, "momentum": 0.9}),
+    _case("rprop", {"step_sizes": (1e-3, 0.1)}),
+    _case("sgd", WITH_DECAY | {"momentum": 0.9, "nesterov": True}),
+    _case("sgd", WITH_DECAY, label="without momentum"),
+    _case("sparse_adam", {"lr": 0.01}, shapes=TABLES, sparse=True),
 )
 
 
@@ -59,4 +62,4 @@ def _as_package(case: Case) -> Package:
 
 
 TORCH = tuple(map(_as_package, CASES))
-"""The cases as packages. Their distribution, torch, is always installed."""
+"""The cases, each with the package torch, which is always installed."""

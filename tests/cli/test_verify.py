@@ -11,14 +11,14 @@ import pytest
 from cli.commands import run
 
 from optgen.verification import evidence, libraries
-from optgen.verification.pages import END, start_mark
+from optgen.verification.pages import END_MARK, start_mark
 
 KEYS = ["name", "reference", "version", "source", "steps", "dtype", "errors", "bound", "passed"]
 
 
 def test_verify_prints_a_report_and_writes_files(tmp_path: Path) -> None:
     rows, page = tmp_path / "rows.json", tmp_path / "page.md"
-    page.write_text(f"Before.\n\n{start_mark('rule')}\n{END}\n\nAfter.\n")
+    page.write_text(f"Before.\n\n{start_mark('rule')}\n{END_MARK}\n\nAfter.\n")
 
     result = run(
         "verify", "Lion", "--reference", "rule", "--json", str(rows), "--markdown", str(page)
@@ -58,7 +58,7 @@ def test_the_table_of_a_page_keeps_its_own_columns(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     head = "| name | difference | to use it |\n|---|---|---|\n"
     table = f"{head}| `lion` | 1 | a tenth |\n| `sgd` | 2 | |\n"
-    page.write_text(f"{start_mark('rule')}\n{table}{END}\n")
+    page.write_text(f"{start_mark('rule')}\n{table}{END_MARK}\n")
 
     assert run("verify", "lion", "--reference", "rule", "--markdown", str(page)).exit_code == 0
 

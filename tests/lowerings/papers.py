@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from optgen.verification.case import Case
-from optgen.verification.reference import State, by_parameter, together
+from optgen.verification.reference import State, by_parameter, over_all_parameters
 from optgen.verification.references.whole_matrices import SQUARE
 
 
@@ -135,7 +135,7 @@ PAPERS = (
     Case("madgrad", by_parameter(madgrad), DECAY, shapes=SHAPES),
     Case("sm3", by_parameter(sm3), {"lr": 0.01}, shapes=SHAPES),
 )
-CLIPPED_LAMB = Case("clipped_lamb", together(clipped_lamb), CLIPPED, shapes=SHAPES)
+CLIPPED_LAMB = Case("clipped_lamb", over_all_parameters(clipped_lamb), CLIPPED, shapes=SHAPES)
 KL_SHAMPOO = Case("kl_shampoo", by_parameter(kl_shampoo), {}, shapes=SQUARE[:2])
 
 

@@ -10,14 +10,14 @@ from spec_files import optimizer_class, spec_file
 from optgen.ir.evaluate import evaluate
 from optgen.spec.read_spec import read_spec
 from optgen.verification.case import Case
-from optgen.verification.compare import difference, follow, trajectory
+from optgen.verification.compare import max_difference, run_case, trajectory
 from optgen.verification.references.low_rank import CASES
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_steps_equal_the_authors_code(case: Case, lowering: str) -> None:
-    assert follow(case, optimizer_class(case.name), lowering).error <= case.bound
+    assert run_case(case, optimizer_class(case.name), lowering).error <= case.bound
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -29,4 +29,4 @@ def test_the_oracle_equals_the_authors_code(case: Case) -> None:
         for index, grad in enumerate(case.problem.gradients(params, step)):
             arguments = hypers, params[index], grad, states[index]
             params[index], states[index] = evaluate(algorithm, *arguments, index=index)
-        assert difference(params, expected) <= case.bound
+        assert max_difference(params, expected) <= case.bound

@@ -11,8 +11,8 @@ from lowerings.papers import PAPERS
 from spec_files import optimizer_class
 
 from optgen.verification.case import Case
-from optgen.verification.compare import Followed, follow
-from optgen.verification.reference import ByParameter
+from optgen.verification.compare import CaseRun, run_case
+from optgen.verification.reference import RuleReference
 from optgen.verification.references import (
     adam_like,
     curvature,
@@ -67,17 +67,17 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 def follow_the_paper(case: Case, lowering: str) -> None:
     """Check the steps of a lowering and the final states."""
-    followed = follow(case, optimizer_class(case.name), lowering)
+    run = run_case(case, optimizer_class(case.name), lowering)
 
-    assert followed.error <= case.bound
-    check_states(case.name, followed)
+    assert run.error <= case.bound
+    check_states(case.name, run)
 
 
-def check_states(name: str, followed: Followed) -> None:
+def check_states(name: str, run: CaseRun) -> None:
     """Check the states of each parameter against the values of the step from the paper."""
-    assert isinstance(followed.reference, ByParameter)
-    for param, values in zip(followed.params, followed.reference.states, strict=True):
-        state = followed.optimizer.state[param]
+    assert isinstance(run.reference, RuleReference)
+    for param, values in zip(run.params, run.reference.states, strict=True):
+        state = run.optimizer.state[param]
         same_names = {key: key for key in state if key != "step"}
         for key, symbol in SYMBOLS_BY_KEY.get(name, same_names).items():
             expected = values.get(symbol)

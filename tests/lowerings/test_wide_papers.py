@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optgen.verification.case import Case
-from optgen.verification.compare import Followed, follow
-from optgen.verification.reference import Together
-from optgen.verification.references import shared_numbers
+from optgen.verification.compare import CaseRun, run_case
+from optgen.verification.reference import SharedRuleReference
+from optgen.verification.references import learning_rate_free
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
-CASES = (*shared_numbers.CASES, CLIPPED_LAMB)
+CASES = (*learning_rate_free.CASES, CLIPPED_LAMB)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -29,18 +29,18 @@ def test_steps_equal_the_papers(case: Case, groups: int, lowering: str) -> None:
         optimizer: Optimizer = optimizer_class(case.name)(param_groups, **options)
         return optimizer
 
-    followed = follow(case, with_groups, lowering)
+    run = run_case(case, with_groups, lowering)
 
-    assert followed.error <= case.bound
-    check_states(followed)
+    assert run.error <= case.bound
+    check_states(run)
 
 
-def check_states(followed: Followed) -> None:
+def check_states(run: CaseRun) -> None:
     """Check the states of parameters and groups against the values of the step from the paper."""
-    optimizer: Any = followed.optimizer
-    assert isinstance(followed.reference, Together)
-    values = followed.reference.state
-    for index, param in enumerate(followed.params):
+    optimizer: Any = run.optimizer
+    assert isinstance(run.reference, SharedRuleReference)
+    values = run.reference.state
+    for index, param in enumerate(run.params):
         for key in optimizer.state[param].keys() - {"step"}:
             found = optimizer.state[param][key]
             torch.testing.assert_close(found, values[key][index], rtol=1e-10, atol=1e-300)

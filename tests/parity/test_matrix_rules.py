@@ -10,7 +10,7 @@ from spec_files import optimizer_class
 from track3.follow import steady_decompositions
 
 from optgen.verification.case import MATRICES, Case
-from optgen.verification.compare import follow
+from optgen.verification.compare import run_case
 from optgen.verification.references import newton_schulz, whole_matrices
 
 CASES = (*whole_matrices.CASES, *newton_schulz.CASES, KL_SHAMPOO)
@@ -26,7 +26,7 @@ FUSED = [
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("case", "lowering"), [*EAGER, *FUSED], ids=str)
 def test_steps_equal_the_authors(case: Case, lowering: str) -> None:
-    assert follow(case, optimizer_class(case.name), lowering).error <= case.bound
+    assert run_case(case, optimizer_class(case.name), lowering).error <= case.bound
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
@@ -35,4 +35,4 @@ def test_kl_soap_steps_tall_and_wide_matrices(lowering: str) -> None:
     case = replace(kl_soap, shapes=MATRICES)
 
     with steady_decompositions():
-        assert follow(case, optimizer_class(case.name), lowering).error <= case.bound
+        assert run_case(case, optimizer_class(case.name), lowering).error <= case.bound

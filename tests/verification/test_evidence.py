@@ -13,7 +13,7 @@ from optgen.spec.read_spec import read_specs
 from optgen.verification import evidence, references
 from optgen.verification.catalogue import NAMES
 from optgen.verification.evidence import Row, from_json, title_of_rule, to_json
-from optgen.verification.pages import filled
+from optgen.verification.pages import fill_table
 from optgen.verification.references.sources import SOURCES
 from optgen.verification.torch_classes import TORCH
 
@@ -60,7 +60,7 @@ def test_a_page_shows_the_rows(page: str, file: Path, reference: str) -> None:
     """Fix a page with `make evidence`."""
     text = (DOCS / page).read_text(encoding="utf-8")
 
-    assert filled(text, rows(file), reference) == text
+    assert fill_table(text, rows(file), reference) == text
 
 
 def test_rows_name_the_sources_of_the_independent_rules() -> None:
@@ -89,8 +89,8 @@ def test_reasons_of_a_labelled_package_are_found(monkeypatch: pytest.MonkeyPatch
     (row,) = evidence.rows("muon", "package")
 
     assert row.reference == "torch.optim (wide)"
-    assert evidence.reasons(row) == ["both sides iterate in bfloat16"]
-    assert evidence.reasons(replace(row, reference="torch.optim")) == []
+    assert evidence.bound_reasons(row) == ["both sides iterate in bfloat16"]
+    assert evidence.bound_reasons(replace(row, reference="torch.optim")) == []
 
 
 def test_a_row_has_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:

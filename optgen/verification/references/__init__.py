@@ -6,17 +6,17 @@ from optgen.verification.references import (
     curvature,
     eight_bits,
     factored,
+    learning_rate_free,
     low_rank,
     momentum,
     newton_schulz,
     schedule_free,
-    shared_numbers,
     whole_matrices,
 )
 
 _MODULES = (
-    *(adam_like, curvature, eight_bits, factored, low_rank, momentum, newton_schulz),
-    *(schedule_free, shared_numbers, whole_matrices),
+    *(adam_like, curvature, eight_bits, factored, learning_rate_free, low_rank, momentum),
+    *(newton_schulz, schedule_free, whole_matrices),
 )
 CASES: tuple[Case, ...] = tuple(case for module in _MODULES for case in module.CASES)
 """The cases of all rules. An optimizer has one or two."""

@@ -14,17 +14,19 @@ from optgen.verification.references.moments import (
     LR,
     LR_AND_DECAY,
     ONLY_LR,
-    between,
+    interpolated_decay,
     moments,
-    rectified,
+    radam_factor,
 )
 
 
 def ademamix(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of AdEMAMix; as in the authors' code, beta3 and alpha grow for 20 steps."""
     state["t"] = t = state.get("t", 0) + 1
-    warm = t < 20
-    beta3, alpha = (between(0.9, 0.9999, t / 20), 5 * t / 20) if warm else (0.9999, 5)
+    warming_up = t < 20
+    beta3, alpha = (
+        (interpolated_decay(0.9, 0.9999, t / 20), 5 * t / 20) if warming_up else (0.9999, 5)
+    )
     state["exp_avg_fast"] = 0.9 * state.get("exp_avg_fast", 0) + 0.1 * g
     state["exp_avg_slow"] = beta3 * state.get("exp_avg_slow", 0) + (1 - beta3) * g
     state["exp_avg_sq"] = 0.999 * state.get("exp_avg_sq", 0) + 0.001 * g * g
@@ -36,7 +38,7 @@ def ademamix(p: Tensor, g: Tensor, state: State) -> Tensor:
 def simplified_ademamix(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of Simplified AdEMAMix."""
     state["t"] = t = state.get("t", 0) + 1
-    beta1 = between(0.9, 0.99, t / 20) if t < 20 else 0.99
+    beta1 = interpolated_decay(0.9, 0.99, t / 20) if t < 20 else 0.99
     state["exp_avg"] = beta1 * state.get("exp_avg", 0) + g
     state["exp_avg_sq"] = 0.95 * state.get("exp_avg_sq", 0) + 0.05 * g * g
     weight = math.sqrt(1 - 0.95**t)
@@ -89,7 +91,7 @@ def adabelief(p: Tensor, g: Tensor, state: State) -> Tensor:
     state["exp_avg"] = m = 0.9 * state.get("exp_avg", 0) + 0.1 * g
     state["exp_avg_var"] = 0.99 * state.get("exp_avg_var", 0) + 0.01 * (g - m) ** 2 + 1e-16
     p, rate = p * (1 - LR * DECAY), LR / (1 - 0.9**t)
-    factor = rectified(t, 0.99, 5)
+    factor = radam_factor(t, 0.99, 5)
     if factor is None:
         return p - rate * m
     root = state["exp_avg_var"].sqrt() + 1e-16
@@ -131,7 +133,7 @@ def lamb(p: Tensor, g: Tensor, state: State) -> Tensor:
 
 
 def kahan_adamw(p: Tensor, g: Tensor, state: State) -> Tensor:
-    """Take a step of AdamW. In float64 no rounding is compensated, so that state stays zero."""
+    """Take a step of AdamW. In float64 nothing is compensated, so the compensation stays zero."""
     m, v = moments(g, state, (0.9, 0.999))
     state["compensation"] = torch.zeros_like(p)
     return p - LR * (m / (v.sqrt() + 1e-8) + DECAY * p)
@@ -157,9 +159,9 @@ def adam_h(p: Tensor, g: Tensor, state: State) -> Tensor:
     return moved * (p.norm() / moved.norm())
 
 
-WARM = {"beta3_warmup": 20, "alpha_warmup": 20}
+WARMUP = {"beta3_warmup": 20, "alpha_warmup": 20}
 CASES = (
-    Case("ademamix", by_parameter(ademamix), LR_AND_DECAY | WARM | {"alpha": 5}),
+    Case("ademamix", by_parameter(ademamix), LR_AND_DECAY | WARMUP | {"alpha": 5}),
     Case(
         "simplified_ademamix",
         by_parameter(simplified_ademamix),

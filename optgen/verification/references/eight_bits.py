@@ -1,6 +1,7 @@
-"""Steps of rules with states of 8 bits. A code is rounded to the nearest share in a table.
+"""Steps of rules with states of 8 bits. An element is stored as a sign and the code of its share.
 
-A share is the magnitude of an element over its block's scale, which is the largest magnitude.
+A share is an element's magnitude, divided by the scale of its block: the largest magnitude there.
+The code is that of the nearest share in a table.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from optgen.verification.reference import State, by_parameter
 from optgen.verification.references.moments import DECAY, LR, LR_AND_DECAY, moments
 
 
-def _tapered(k: float) -> float:
+def _dynamic_share(k: float) -> float:
     """Return the share of code k - 1 in the dynamic map.
 
     It is about (k / 128)**4: the power is interpolated linearly between powers of 2.
@@ -28,16 +29,16 @@ def _tapered(k: float) -> float:
 
 SHARES = {
     "linear": [c / 127 for c in range(128)],
-    "dynamic": [0.0, *(_tapered(c + 1) for c in range(1, 128))],
+    "dynamic": [0.0, *(_dynamic_share(c + 1) for c in range(1, 128))],
 }
-LIMITS = {  # shares at which rounding changes from one code to the next
+LIMITS = {  # the shares at which rounding changes from one code to the next
     "linear": [(c + 0.5) / 127 for c in range(127)],
-    "dynamic": [_tapered(c + 1.5) for c in range(127)],
+    "dynamic": [_dynamic_share(c + 1.5) for c in range(127)],
 }
 
 
-def nearest(share: Tensor, code_map: str) -> Tensor:
-    """Return the nearest codes of shares.
+def nearest_codes(share: Tensor, code_map: str) -> Tensor:
+    """Return the codes of the table's shares that are nearest to the given ones.
 
     The dynamic map drops the last two bits of a share. Halfway between two codes it takes the odd
     code.
@@ -50,8 +51,8 @@ def nearest(share: Tensor, code_map: str) -> Tensor:
     return torch.where(low % 2 == 1, low, high)
 
 
-def rounded_to_8_bits(values: Tensor, block: int = 256, code_map: str = "dynamic") -> Tensor:
-    """Return values after rounding to 8 bits and back, with shares and scales in float32.
+def round_to_8_bits(values: Tensor, block: int = 256, code_map: str = "dynamic") -> Tensor:
+    """Round values to 8 bits and return the rounded values, with shares and scales in float32.
 
     The values must be finite, and far from float32's limits.
     """
@@ -60,7 +61,7 @@ def rounded_to_8_bits(values: Tensor, block: int = 256, code_map: str = "dynamic
     for part in flat.split(block):
         scale = part.abs().max()
         share = part.abs() * (1 / scale) if scale else torch.zeros_like(part)
-        codes = nearest(share, code_map)
+        codes = nearest_codes(share, code_map)
         if not part.signbit().any():
             codes = torch.where(part > 0, codes.clamp(min=1), codes)
         result.append(part.sign() * shares[codes] * scale)
@@ -71,20 +72,20 @@ def adamw_8bit(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of AdamW whose moments are in 8 bits between two steps."""
     m, v = moments(g, state, (0.9, 0.999))
     for key in ("exp_avg", "exp_avg_sq"):
-        state[key] = stored(state[key])
+        state[key] = store_and_read(state[key])
     return p - LR * (m / (v.sqrt() + 1e-8) + DECAY * p)
 
 
 def lion_8bit(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of Lion whose momentum is in 8 bits between two steps."""
     old = state.get("exp_avg", torch.zeros_like(p))
-    state["exp_avg"] = stored(0.99 * old + 0.01 * g)
+    state["exp_avg"] = store_and_read(0.99 * old + 0.01 * g)
     return p - LR * (torch.sign(0.9 * old + 0.1 * g) + DECAY * p)
 
 
-def stored(values: Tensor) -> Tensor:
+def store_and_read(values: Tensor) -> Tensor:
     """Return a state after its storage: in 8 bits, or in float32 if it has under 4096 elements."""
-    return rounded_to_8_bits(values) if values.numel() >= 4096 else values.float().to(values.dtype)
+    return round_to_8_bits(values) if values.numel() >= 4096 else values.float().to(values.dtype)
 
 
 LARGE = ((64, 80), (4, 3), (16, 257))

@@ -1,7 +1,7 @@
 """Steps of optimizers in subspaces of low rank, each written from its authors' code.
 
-The steps take one matrix. Where the authors draw random numbers, the steps take those that our rule
-draws, from `drawn_normal`.
+The steps take one matrix. Where the authors draw random numbers, the steps use the numbers that our
+rule draws, from `draw_normal`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from optgen.verification.case import STEPS, Case
 from optgen.verification.reference import State, by_parameter
 
 
-def drawn_normal(*shape: int, seed: int, stream: int, step: int, call: int = 0) -> Tensor:
-    """Return the random numbers that a call in our rule draws, as a matrix of this shape."""
+def draw_normal(*shape: int, seed: int, stream: int, step: int, call: int = 0) -> Tensor:
+    """Return the random numbers that one call in our rule draws, as a matrix of this shape."""
     like = torch.empty(shape, dtype=torch.float64)
     return gaussian(like, *(torch.tensor(float(n)) for n in (seed, stream, step, call)))
 
@@ -27,7 +27,7 @@ def dion(p: Tensor, g: Tensor, state: State) -> Tensor:
     rows, cols = p.shape
     if "q" not in state:
         rank = min(2, rows, cols)
-        state["q"] = drawn_normal(cols, rank, seed=5, stream=state["index"], step=1)
+        state["q"] = draw_normal(cols, rank, seed=5, stream=state["index"], step=1)
         state["m"] = torch.zeros_like(p)
     momentum = state["m"] + g
     left, _ = torch.linalg.qr(momentum.mm(state["q"]))
@@ -41,9 +41,10 @@ def dion(p: Tensor, g: Tensor, state: State) -> Tensor:
 def galore(p: Tensor, g: Tensor, state: State, gap: int = 4) -> Tensor:
     """Take a step of GaLore with rank 2; return the new parameter.
 
-    The authors take right singular vectors from the same decomposition as left ones. Our rule
-    takes them as left vectors of the transpose, and their signs may differ. Signs matter to moments
-    that outlast a basis. So this step does as our rule does, unless there is only one basis.
+    The authors take left and right singular vectors from one decomposition. Our rule takes right
+    vectors as the left ones of the transposed matrix, and their signs may differ from the authors'.
+    Moments that outlast a basis depend on the signs. So this step decomposes as our rule does,
+    unless there is only one basis.
     """
     age, tall = state.get("t", 0), p.shape[0] >= p.shape[1]
     if age % gap == 0 and gap > STEPS:
@@ -52,9 +53,9 @@ def galore(p: Tensor, g: Tensor, state: State, gap: int = 4) -> Tensor:
     elif age % gap == 0:
         left, _, _ = torch.linalg.svd(g.t() if tall else g, full_matrices=False)
         state["basis"] = left[:, :2].t() if tall else left[:, :2]
-    low = g.mm(state["basis"].t()) if tall else state["basis"].t().mm(g)
-    state["m"] = 0.9 * state.get("m", torch.zeros_like(low)) + 0.1 * low
-    state["v"] = 0.99 * state.get("v", torch.zeros_like(low)) + 0.01 * low * low
+    projected = g.mm(state["basis"].t()) if tall else state["basis"].t().mm(g)
+    state["m"] = 0.9 * state.get("m", torch.zeros_like(projected)) + 0.1 * projected
+    state["v"] = 0.99 * state.get("v", torch.zeros_like(projected)) + 0.01 * projected * projected
     state["t"] = age = age + 1
     change = state["m"] / (state["v"].sqrt() + 1e-6)
     change = 0.25 * (change.mm(state["basis"]) if tall else state["basis"].mm(change))
@@ -73,20 +74,18 @@ def apollo(p: Tensor, g: Tensor, state: State, mini: bool = False) -> Tensor:
     rank, age, tall = min(2, rows, cols), state.get("t", 0), rows >= cols
     if age % 4 == 0:
         shape = (cols, rank) if tall else (rank, rows)
-        drawn = drawn_normal(
-            *shape, seed=5, stream=state["index"], step=age + 1, call=int(not tall)
-        )
-        state["basis"] = drawn / math.sqrt(rank)
-    low = g.mm(state["basis"]) if tall else state["basis"].mm(g)
-    state["m"] = 0.9 * state.get("m", torch.zeros_like(low)) + 0.1 * low
-    state["v"] = 0.99 * state.get("v", torch.zeros_like(low)) + 0.01 * low * low
+        noise = draw_normal(*shape, seed=5, stream=state["index"], step=age + 1, call=int(not tall))
+        state["basis"] = noise / math.sqrt(rank)
+    projected = g.mm(state["basis"]) if tall else state["basis"].mm(g)
+    state["m"] = 0.9 * state.get("m", torch.zeros_like(projected)) + 0.1 * projected
+    state["v"] = 0.99 * state.get("v", torch.zeros_like(projected)) + 0.01 * projected * projected
     state["t"] = age = age + 1
     change = state["m"] / (state["v"].sqrt() + 1e-6)
     if mini:
-        g = g * (change.norm() / (low.norm() + 1e-8))
+        g = g * (change.norm() / (projected.norm() + 1e-8))
     else:
-        along = 1 if tall else 0
-        factor = change.norm(dim=along) / (low.norm(dim=along) + 1e-8)
+        axis = 1 if tall else 0
+        factor = change.norm(dim=axis) / (projected.norm(dim=axis) + 1e-8)
         g = g * (factor.unsqueeze(1) if tall else factor)
     size = g.norm()
     limit = max(size / (state["size"] + 1e-8), 1.01) / 1.01 if "size" in state else 1.0
@@ -101,16 +100,18 @@ def apollo_mini(p: Tensor, g: Tensor, state: State) -> Tensor:
 
 
 WITH_DECAY = {"lr": 0.02, "weight_decay": 0.1}
-LOW = {**WITH_DECAY, "betas": (0.9, 0.99), "rank": 2}
-RANDOM = {**LOW, "update_proj_gap": 4, "scale": 4.0, "seed": 5}
+LOW_RANK = {**WITH_DECAY, "betas": (0.9, 0.99), "rank": 2}
+RANDOM = {**LOW_RANK, "update_proj_gap": 4, "scale": 4.0, "seed": 5}
 SHAPES = ((7, 4), (4, 7), (5, 5), (1, 3), (3, 1), (4, 7), (2, 6))
 """Tall, wide and square matrices, some of them smaller than the rank."""
 CASES = (
     Case(
         "dion", by_parameter(dion), {**WITH_DECAY, "mu": 0.9, "rank": 2, "seed": 5}, shapes=SHAPES
     ),
-    Case("galore", by_parameter(galore), {**LOW, "update_proj_gap": 4}, shapes=SHAPES),
-    Case("galore", by_parameter(galore_in_one_basis), LOW, label="in one basis", shapes=SHAPES),
+    Case("galore", by_parameter(galore), {**LOW_RANK, "update_proj_gap": 4}, shapes=SHAPES),
+    Case(
+        "galore", by_parameter(galore_in_one_basis), LOW_RANK, label="in one basis", shapes=SHAPES
+    ),
     Case("apollo", by_parameter(apollo), RANDOM, shapes=SHAPES),
     Case(
         "apollo", by_parameter(apollo_mini), {**RANDOM, "mini": True}, label="mini", shapes=SHAPES

@@ -1,4 +1,4 @@
-"""Formulas of several rules: the moments of Adam, RAdam's factor, decays by half-lives."""
+"""Formulas that several rules share: the moments of Adam, RAdam's factor, decays by half-lives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def moments(
     return state["exp_avg"] / (1 - betas[0] ** t), state["exp_avg_sq"] / (1 - betas[1] ** t)
 
 
-def rectified(t: int, beta2: float, least: float) -> float | None:
+def radam_factor(t: int, beta2: float, least: float) -> float | None:
     """Return RAdam's factor after `t` steps; None while the average is shorter than `least`."""
     longest = 2 / (1 - beta2) - 1
     length = longest - 2 * t * beta2**t / (1 - beta2**t)
@@ -40,6 +40,6 @@ def half_life(beta: float) -> float:
     return math.log(0.5) / math.log(beta + 1e-8) - 1
 
 
-def between(start: float, end: float, share: float) -> float:
-    """Return the decay whose half-life is interpolated between those of two others."""
+def interpolated_decay(start: float, end: float, share: float) -> float:
+    """Return the decay whose half-life is interpolated between those of `start` and `end`."""
     return 0.5 ** (1 / ((1 - share) * half_life(start) + share * half_life(end) + 1))

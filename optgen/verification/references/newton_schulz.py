@@ -1,6 +1,6 @@
 """Steps of rules that make matrices orthogonal, each written from its paper or from code.
 
-Optimizers iterate in bfloat16. Here the iterations compute in the dtype that a matrix has.
+The optimizers iterate in bfloat16. Here the iterations compute in the dtype of the matrix.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def orthogonalize_in_own_dtype(
     raise ValueError(f"no reference has the iteration {iteration}: add it to {__name__}")
 
 
-SPECTRAL = {"scale": 50.0, "momentum": 0.1}
-SIGNS = {"norm": "Sign", "unconstrained": True, "momentum": 0.1}
+SPECTRAL_OPTIONS = {"scale": 50.0, "momentum": 0.1}
+SIGN_OPTIONS = {"norm": "Sign", "unconstrained": True, "momentum": 0.1}
 CASES = (
     Case(
         "polar_muon",
@@ -178,9 +178,9 @@ CASES = (
     Case(
         "scion",
         by_parameter(scion),
-        SPECTRAL,
+        SPECTRAL_OPTIONS,
         shapes=(*MATRICES, (6,)),
         orthogonalize=orthogonalize_in_own_dtype,
     ),
-    Case("scion", by_parameter(scion_by_signs), SIGNS, label="signs", shapes=MATRICES),
+    Case("scion", by_parameter(scion_by_signs), SIGN_OPTIONS, label="signs", shapes=MATRICES),
 )

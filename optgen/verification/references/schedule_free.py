@@ -1,6 +1,7 @@
 """Steps of Schedule-Free optimizers, written from the paper with the numbers of its code.
 
-The parameters are the points y where gradients are taken. `state` holds the average x and the z.
+The parameters are the points y where gradients are taken. `state` holds the average x, and
+the z that the base optimizer steps.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from optgen.verification.case import Case
 from optgen.verification.reference import State, by_parameter
-from optgen.verification.references.moments import DECAY, LR, LR_AND_DECAY, rectified
+from optgen.verification.references.moments import DECAY, LR, LR_AND_DECAY, radam_factor
 
 
 def schedule_free_adamw(y: Tensor, g: Tensor, state: State) -> Tensor:
@@ -17,16 +18,16 @@ def schedule_free_adamw(y: Tensor, g: Tensor, state: State) -> Tensor:
     state["t"] = t = state.get("t", 0) + 1
     state["exp_avg_sq"] = 0.999 * state.get("exp_avg_sq", 0) + 0.001 * g * g
     u = g / ((state["exp_avg_sq"] / (1 - 0.999**t)).sqrt() + 1e-8) + DECAY * y
-    return averaged(y, u, LR * min(t / 5, 1), state)
+    return step_and_average(y, u, LR * min(t / 5, 1), state)
 
 
 def schedule_free_sgd(y: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of Schedule-Free SGD: equations 3 to 5, with a warmup."""
     state["t"] = t = state.get("t", 0) + 1
-    return averaged(y, g + DECAY * y, LR * min(t / 5, 1), state)
+    return step_and_average(y, g + DECAY * y, LR * min(t / 5, 1), state)
 
 
-def averaged(y: Tensor, u: Tensor, rate: float, state: State) -> Tensor:
+def step_and_average(y: Tensor, u: Tensor, rate: float, state: State) -> Tensor:
     """Move z along an update, add z to the average x, and return the next y.
 
     The weight of z is the square of the largest rate so far.
@@ -45,13 +46,13 @@ def schedule_free_radam(y: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of Schedule-Free RAdam, as in its authors' package."""
     state["t"] = t = state.get("t", 0) + 1
     state["exp_avg_sq"] = 0.99 * state.get("exp_avg_sq", 0) + 0.01 * g * g
-    factor = rectified(t, 0.99, 4)
+    factor = radam_factor(t, 0.99, 4)
     if factor is None:
         rate = 0.0
     else:
         rate = LR * factor
         g = g / ((state["exp_avg_sq"] / (1 - 0.99**t)).sqrt() + 1e-8)
-    return averaged(y, g + DECAY * y, rate, state)
+    return step_and_average(y, g + DECAY * y, rate, state)
 
 
 CASES = (

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from optgen.verification.case import MATRICES, Case
 from optgen.verification.reference import Rule, State, by_parameter
-from optgen.verification.references.low_rank import drawn_normal
+from optgen.verification.references.low_rank import draw_normal
 
 
-def power(x: Tensor, exponent: float, eps: float = 0.0) -> Tensor:
+def symmetric_power(x: Tensor, exponent: float, eps: float = 0.0) -> Tensor:
     """Return a power of a symmetric positive matrix, after adding eps to its eigenvalues."""
     u, s, v = torch.linalg.svd(x + eps * torch.eye(len(x), dtype=x.dtype))
     return u @ (s**exponent).diag() @ v
@@ -18,10 +18,10 @@ def power(x: Tensor, exponent: float, eps: float = 0.0) -> Tensor:
 
 def by_matrix(rule: Rule, p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of a rule with each matrix of a batch."""
-    of_matrices = state.setdefault("matrices", [{} for _ in p])
-    for values in of_matrices:
-        values["step"] = state["step"]
-    return torch.stack([rule(*matrix) for matrix in zip(p, g, of_matrices, strict=True)])
+    matrix_states = state.setdefault("matrices", [{} for _ in p])
+    for matrix_state in matrix_states:
+        matrix_state["step"] = state["step"]
+    return torch.stack([rule(*matrix) for matrix in zip(p, g, matrix_states, strict=True)])
 
 
 def soap(p: Tensor, g: Tensor, state: State) -> Tensor:
@@ -35,7 +35,7 @@ def soap(p: Tensor, g: Tensor, state: State) -> Tensor:
         state["bases"] = [torch.linalg.eigh(x)[1].flip(1) for x in state["grams"]]
         return p
 
-    def rotated(x: Tensor, back: bool) -> Tensor:
+    def rotate(x: Tensor, back: bool) -> Tensor:
         """Rotate a matrix into the bases, or back."""
         if not sides:
             return x
@@ -43,8 +43,8 @@ def soap(p: Tensor, g: Tensor, state: State) -> Tensor:
         return left.T @ x @ right
 
     state["m"] = 0.95 * state["m"] + 0.05 * g
-    state["v"] = 0.95 * state["v"] + 0.05 * rotated(g, False) ** 2
-    u = rotated(rotated(state["m"], False) / (state["v"].sqrt() + 1e-8), True)
+    state["v"] = 0.95 * state["v"] + 0.05 * rotate(g, False) ** 2
+    u = rotate(rotate(state["m"], False) / (state["v"].sqrt() + 1e-8), True)
     p = p - 3e-3 * (1 - 0.95**k) ** 0.5 / (1 - 0.95**k) * u
     p = p - 3e-3 * 0.01 * p
     for side in sides:
@@ -68,7 +68,7 @@ def shampoo(p: Tensor, g: Tensor, state: State) -> Tensor:
     for side, x in enumerate((g, g.T)):
         start = 1e-4 * torch.eye(len(x), dtype=x.dtype)
         gram = state[side] = state.get(side, start) + x @ x.T
-        root = power(gram, -1 / 4)
+        root = symmetric_power(gram, -1 / 4)
         u = root @ u if side == 0 else u @ root
     return p - 0.1 * u
 
@@ -79,7 +79,7 @@ def one_sided_shampoo(p: Tensor, g: Tensor, state: State) -> Tensor:
     state["m"] = 0.9 * state.get("m", 0) + 0.1 * g
     state["r"] = 0.99 * state.get("r", 0) + 0.01 * g.T @ g
     if t % 5 == 1:
-        state["b"] = power(state["r"] / (1 - 0.99**t), -1 / 2, 1e-3)
+        state["b"] = symmetric_power(state["r"] / (1 - 0.99**t), -1 / 2, 1e-3)
     return p - 1e-3 * state["m"] / (1 - 0.9**t) @ state["b"]
 
 
@@ -119,7 +119,7 @@ def kron(p: Tensor, g: Tensor, state: State) -> Tensor:
     t = state["step"]
     m = state["m"] = torch.lerp(state.get("m", 0 * g), g, 1 - min((t - 1) / t, 0.9))
     left, right = state.get("q", [torch.eye(n, dtype=p.dtype) for n in p.shape])
-    noise = drawn_normal(*p.shape, seed=0, stream=state["index"], step=t)
+    noise = draw_normal(*p.shape, seed=0, stream=state["index"], step=t)
     x = left.T @ left @ (m + (1e-9 + 2**-24 * m.abs()) * noise) @ right.T @ right
     bounds = state.setdefault("bounds", [0.0, 0.0])
     factors = []

@@ -13,7 +13,7 @@ from torch import Tensor
 from optgen.ir import quantization
 from optgen.ir.algorithm import QUANTIZED_BLOCKS, QUANTIZED_MAPS
 from optgen.runtime.tensors.quantized import QuantizedTensor, quantize
-from optgen.verification.references.eight_bits import SHARES, rounded_to_8_bits
+from optgen.verification.references.eight_bits import SHARES, round_to_8_bits
 
 BLOCKS_AND_MAPS = list(product((64, 512), QUANTIZED_MAPS))
 
@@ -34,7 +34,7 @@ def test_numbers_are_the_nearest_shares(block: int, code_map: str, size: float) 
         for each in (values, values.abs()):
             decoded = quantize(each, block, code_map).dequantize()
             torch.testing.assert_close(
-                decoded, rounded_to_8_bits(each, block, code_map), rtol=1e-6, atol=0
+                decoded, round_to_8_bits(each, block, code_map), rtol=1e-6, atol=0
             )
             defined = quantization.quantized(each, block, code_map)
             torch.testing.assert_close(decoded, defined, rtol=1e-6, atol=0)
@@ -92,7 +92,7 @@ def test_memory_follows_that_of_the_parameter() -> None:
     tensor = quantize(param, 64, "dynamic")
     assert tensor.shape == param.shape
     assert tensor.stride() == param.stride() == tensor.dequantize().stride()
-    in_order = rounded_to_8_bits(param.permute(0, 2, 3, 1).contiguous(), 64).permute(0, 3, 1, 2)
+    in_order = round_to_8_bits(param.permute(0, 2, 3, 1).contiguous(), 64).permute(0, 3, 1, 2)
     torch.testing.assert_close(tensor.dequantize(), in_order, rtol=1e-6, atol=0)
     assert quantize(param[:, ::2], 64, "linear").dequantize().shape == (8, 2, 5, 5)
 
@@ -124,11 +124,11 @@ def test_operations_in_place_encode_their_result() -> None:
     tensor = quantize(random_values(5000), 256, "dynamic")
     other = random_values(5000, 2.0, 1)
     assert tensor.copy_(other) is tensor
-    torch.testing.assert_close(tensor.dequantize(), rounded_to_8_bits(other), rtol=1e-6, atol=0)
+    torch.testing.assert_close(tensor.dequantize(), round_to_8_bits(other), rtol=1e-6, atol=0)
     tensor.mul_(2)
-    torch.testing.assert_close(tensor.dequantize(), rounded_to_8_bits(2 * other), rtol=1e-6, atol=0)
+    torch.testing.assert_close(tensor.dequantize(), round_to_8_bits(2 * other), rtol=1e-6, atol=0)
     torch._foreach_copy_([tensor], [other])
-    torch.testing.assert_close(tensor.dequantize(), rounded_to_8_bits(other), rtol=1e-6, atol=0)
+    torch.testing.assert_close(tensor.dequantize(), round_to_8_bits(other), rtol=1e-6, atol=0)
     tensor[:256] = 3.0
     assert tensor[:256].unique().tolist() == [3.0]
     tensor *= 0

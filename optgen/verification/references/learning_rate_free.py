@@ -1,6 +1,6 @@
-"""Steps of rules that reduce over all parameters, each written from its paper.
+"""Steps of learning-rate-free rules, which reduce over all parameters; each written from its paper.
 
-A state of the parameters is a list in `state`, with an entry for each.
+In `state`, a state that every parameter has is a list with an entry for each parameter.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from torch import Tensor
 
 from optgen.verification.case import Case
-from optgen.verification.reference import State, together
+from optgen.verification.reference import State, over_all_parameters
 
 
 def prodigy(params: list[Tensor], grads: list[Tensor], state: State) -> list[Tensor]:
@@ -44,13 +44,13 @@ def dadapt_adam(params: list[Tensor], grads: list[Tensor], state: State) -> list
     inner = sum(
         (g * s / (v.sqrt() + 1e-8)).sum().item() for g, s, v in zip(grads, ss, vs, strict=True)
     )
-    before = state.get("numerator_weighted", 0)
-    state["numerator_weighted"] = root * before + (1 - root) * d * inner
+    old_numerator = state.get("numerator_weighted", 0)
+    state["numerator_weighted"] = root * old_numerator + (1 - root) * d * inner
     state["exp_avg"] = [0.9 * m + 0.1 * d * g for m, g in zip(ms, grads, strict=True)]
     state["exp_avg_sq"] = [0.99 * v + 0.01 * g**2 for v, g in zip(vs, grads, strict=True)]
     state["s"] = [root * s + (1 - root) * d * g for s, g in zip(ss, grads, strict=True)]
-    length = sum(s.abs().sum().item() for s in state["s"])
-    state["d"] = max(d, min(state["numerator_weighted"] / ((1 - root) * length), d * 1.5))
+    s_norm = sum(s.abs().sum().item() for s in state["s"])
+    state["d"] = max(d, min(state["numerator_weighted"] / ((1 - root) * s_norm), d * 1.5))
     return [
         p * (1 - 0.1 * d) - m / (v.sqrt() + 1e-8)
         for p, m, v in zip(params, state["exp_avg"], state["exp_avg_sq"], strict=True)
@@ -59,6 +59,6 @@ def dadapt_adam(params: list[Tensor], grads: list[Tensor], state: State) -> list
 
 OPTIONS = {"betas": (0.9, 0.99), "weight_decay": 0.1, "d0": 1e-3, "growth_rate": 1.5}
 CASES = (
-    Case("prodigy", together(prodigy), OPTIONS | {"use_bias_correction": True}),
-    Case("dadapt_adam", together(dadapt_adam), OPTIONS | {"decouple": True}),
+    Case("prodigy", over_all_parameters(prodigy), OPTIONS | {"use_bias_correction": True}),
+    Case("dadapt_adam", over_all_parameters(dadapt_adam), OPTIONS | {"decouple": True}),
 )

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from optgen.verification.stand_in import stand_in
+from optgen.verification.patch_attribute import patch_attribute
 
 
 class Base:
@@ -19,14 +19,14 @@ class Derived(Base):
 
 def test_an_attribute_is_back_after_an_error() -> None:
     before = math.sqrt
-    with pytest.raises(ZeroDivisionError), stand_in(math, "sqrt", lambda x: x / 0):
+    with pytest.raises(ZeroDivisionError), patch_attribute(math, "sqrt", lambda x: x / 0):
         math.sqrt(4)
 
     assert math.sqrt is before
 
 
 def test_an_inherited_attribute_is_inherited_again() -> None:
-    with stand_in(Derived, "number", 2):
+    with patch_attribute(Derived, "number", 2):
         assert (Base.number, Derived.number) == (1, 2)
 
     assert "number" not in vars(Derived)
@@ -34,5 +34,5 @@ def test_an_inherited_attribute_is_inherited_again() -> None:
 
 
 def test_an_attribute_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(AttributeError, match="numbr"), stand_in(Base, "numbr", 2):
+    with pytest.raises(AttributeError, match="numbr"), patch_attribute(Base, "numbr", 2):
         pass

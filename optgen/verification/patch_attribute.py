@@ -8,12 +8,12 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def stand_in(owner: Any, name: str, value: Any) -> Iterator[None]:
+def patch_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Replace an attribute of a module, a class or an object inside the context.
 
     Afterwards an attribute that the owner inherited is inherited again.
     """
-    inherited, before = name not in vars(owner), getattr(owner, name)
+    inherited, old_value = name not in vars(owner), getattr(owner, name)
     setattr(owner, name, value)
     try:
         yield
@@ -21,4 +21,4 @@ def stand_in(owner: Any, name: str, value: Any) -> Iterator[None]:
         if inherited:
             delattr(owner, name)
         else:
-            setattr(owner, name, before)
+            setattr(owner, name, old_value)
