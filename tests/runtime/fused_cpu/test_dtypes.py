@@ -13,7 +13,7 @@ from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
 
 
 def first_momentum(grad: Tensor, dtype: torch.dtype) -> Tensor:
-    """Take a first step; return its momentum buffer, a copy of the gradient in this dtype."""
+    """Return SGD's momentum buffer of this dtype after a first step: a copy of the gradient."""
     param = torch.zeros_like(grad, dtype=dtype)
     buffer = torch.zeros_like(param)
     batch = SimpleNamespace(
@@ -37,30 +37,29 @@ def first_momentum(grad: Tensor, dtype: torch.dtype) -> Tensor:
 def test_every_number_of_16_bits_is_read_exactly(dtype: torch.dtype) -> None:
     all_numbers = torch.arange(65536, dtype=torch.int32).to(torch.uint16).view(dtype)
 
-    read = first_momentum(all_numbers, torch.float32)
+    buffer = first_momentum(all_numbers, torch.float32)
 
-    torch.testing.assert_close(read, all_numbers.float(), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(buffer, all_numbers.float(), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_numbers_are_rounded_to_16_bits_as_torch_does(dtype: torch.dtype) -> None:
+def test_stores_in_16_bits_round_as_torch_does(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     exponents = torch.randint(-150, 128, (100_000,))
     numbers = torch.randn(100_000) * torch.exp2(exponents.double()).float()
     all_numbers = torch.arange(65536, dtype=torch.int32).to(torch.uint16).view(dtype).float()
-    above = torch.nextafter(all_numbers, torch.tensor(torch.inf))
-    near = torch.cat([all_numbers, above, all_numbers * 1.001])
+    next_floats = torch.nextafter(all_numbers, torch.tensor(torch.inf))
+    neighbours = torch.cat([all_numbers, next_floats, all_numbers * 1.001])
     ties = (all_numbers[:-1].double() + all_numbers[1:].double()).div(2).float()
-    numbers = torch.cat([numbers, near, ties])
+    numbers = torch.cat([numbers, neighbours, ties])
 
-    stored = first_momentum(numbers, dtype)
+    buffer = first_momentum(numbers, dtype)
 
-    torch.testing.assert_close(stored, numbers.to(dtype), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(buffer, numbers.to(dtype), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.usefixtures("with_and_without_reader")
-def test_dtypes_may_be_mixed() -> None:
-    """Each stream is read and stored in its own dtype."""
+def test_bfloat16_parameters_may_have_float32_states() -> None:
     params = parameters(dtype=torch.bfloat16)
     optimizer = SGD(params, lr=0.5, momentum=0.5)
     expected = [torch.zeros(param.shape) for param in params]
@@ -74,6 +73,6 @@ def test_dtypes_may_be_mixed() -> None:
             assert param.grad is not None
             buffer.mul_(0.5).add_(param.grad.float())
 
-    results = [optimizer.state[param]["momentum_buffer"] for param in params]
-    assert [buffer.dtype for buffer in results] == [torch.float32] * len(params)
-    assert all(map(torch.equal, results, expected))
+    buffers = [optimizer.state[param]["momentum_buffer"] for param in params]
+    assert [buffer.dtype for buffer in buffers] == [torch.float32] * len(params)
+    assert all(map(torch.equal, buffers, expected))

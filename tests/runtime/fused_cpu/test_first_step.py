@@ -13,7 +13,7 @@ from optgen.runtime.fused_cpu.backend import FusedCpuBackend
 from optgen.runtime.fused_cpu.reader.tensor_reader import reader
 
 needs_reader = pytest.mark.skipif(reader() is None, reason="no C++ reader")
-RULES: dict[str, dict[str, Any]] = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "AdamW": {"amsgrad": True},
     "SGD": {"momentum": 0.9, "dampening": 0.5},
     "NAdam": {},
@@ -27,36 +27,36 @@ def new_optimizer(name: str) -> tuple[list[Tensor], Any]:
     """Return contiguous parameters, and an optimizer that has them in two groups."""
     params = [param for param in parameters(torch.float32) if param.is_contiguous()]
     groups = [{"params": params[:2], "lr": 0.5}, {"params": params[2:]}]
-    return params, getattr(optgen.optim, name)(groups, **RULES.get(name, {}))
+    return params, getattr(optgen.optim, name)(groups, **OPTIONS[name])
 
 
 @needs_reader
-@pytest.mark.parametrize("name", RULES)
-def test_a_first_step_is_the_one_that_python_gathers(
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_first_step_gathered_in_cpp_equals_one_gathered_in_python(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The steps also agree if some parameters get their first gradient later."""
-    found, optimizer = new_optimizer(name)
-    train(optimizer, found, 1)
+    """Later steps agree too; some parameters get their first gradient in one of them."""
+    params, optimizer = new_optimizer(name)
+    train(optimizer, params, 1)
     assert optimizer._context.cached_step is not None
     assert not optimizer._context.batches
-    train(optimizer, found, 6, seed=2)
+    train(optimizer, params, 6, seed=2)
 
-    expected, other = new_optimizer(name)
+    expected, reference = new_optimizer(name)
     monkeypatch.setattr(FusedCpuBackend, "begin", lambda self, optimizer, takes: None)
-    train(other, expected, 1)
-    assert other._context.batches
-    train(other, expected, 6, seed=2)
+    train(reference, expected, 1)
+    assert reference._context.batches
+    train(reference, expected, 6, seed=2)
 
-    assert all(map(torch.equal, found + states(optimizer), expected + states(other)))
+    assert all(map(torch.equal, params + states(optimizer), expected + states(reference)))
 
 
 def transposed_gradient(param: Tensor) -> Tensor:
-    """Return a gradient whose strides are not its parameter's."""
+    """Return a gradient with other strides than its parameter."""
     return torch.ones(param.shape[::-1]).t()
 
 
-def test_a_state_is_fresh_also_if_a_gradient_has_other_strides() -> None:
+def test_a_first_step_with_a_transposed_gradient_equals_torchs() -> None:
     finals = []
     for cls in (optgen.optim.SGD, torch.optim.SGD):
         params = [Parameter(torch.ones(2, 3)), Parameter(torch.ones(4))]
@@ -69,7 +69,7 @@ def test_a_state_is_fresh_also_if_a_gradient_has_other_strides() -> None:
     assert error(*finals) < 1e-6
 
 
-def test_a_state_is_fresh_also_if_a_parameter_is_listed_twice() -> None:
+def test_a_first_step_of_a_parameter_listed_twice_equals_torchs() -> None:
     finals = []
     for cls in (optgen.optim.SGD, torch.optim.SGD):
         param = Parameter(torch.ones(2, 3))
@@ -105,13 +105,13 @@ def test_a_refused_gradient_leaves_no_state(give_gradient: Any) -> None:
 
 
 def test_states_have_memory_of_their_own() -> None:
-    """A state that shared memory with others would save all of it in a checkpoint."""
+    """A checkpoint of a state that shared memory with others would contain all of that memory."""
     params, optimizer = new_optimizer("Adafactor")
     train(optimizer, params, 1)
 
-    sizes = {value.untyped_storage().nbytes() - value.nbytes for value in states(optimizer)}
+    unused_bytes = {value.untyped_storage().nbytes() - value.nbytes for value in states(optimizer)}
     addresses = [value.data_ptr() for value in states(optimizer) if value.numel()]
-    assert sizes == {0}
+    assert unused_bytes == {0}
     assert len(set(addresses)) == len(addresses)
 
 

@@ -1,4 +1,4 @@
-"""Test a group's values in fused C++ steps, such as None and NaN, and rules with many states."""
+"""Test None and NaN as hyperparameters of fused C++ steps, and the limit on a rule's states."""
 
 import math
 from pathlib import Path
@@ -15,8 +15,9 @@ from optgen.runtime.fused_cpu.kernel.state_limit import why_too_many_states
 from optgen.runtime.rule import Rule, State
 
 
-def parameter(number: float = 1.0) -> Tensor:
-    param = torch.nn.Parameter(torch.full((3,), number))
+def parameter() -> Tensor:
+    """Return a parameter of ones whose gradient is ones."""
+    param = torch.nn.Parameter(torch.ones(3))
     param.grad = torch.ones(3)
     return param
 
@@ -46,7 +47,7 @@ def test_a_tuple_of_the_wrong_length_raises_and_changes_nothing(betas: Any) -> N
 
 @pytest.mark.usefixtures("with_and_without_reader")
 @pytest.mark.parametrize("key", ["weight_decay", "lr"])
-def test_none_is_no_number(key: str) -> None:
+def test_none_raises_where_a_number_is_needed(key: str) -> None:
     optimizer = Adam([parameter()])
     optimizer.step()
     optimizer.param_groups[0][key] = None
@@ -55,7 +56,7 @@ def test_none_is_no_number(key: str) -> None:
 
 
 @pytest.mark.usefixtures("with_and_without_reader")
-def test_none_is_false_for_a_flag() -> None:
+def test_a_flag_that_is_none_counts_as_false() -> None:
     param = parameter()
     optimizer = SGD([param], lr=0.5)
     optimizer.step()
@@ -66,7 +67,7 @@ def test_none_is_false_for_a_flag() -> None:
 
 @pytest.mark.usefixtures("with_and_without_reader")
 @pytest.mark.parametrize("cls", [SGD, Adam])
-def test_nan_is_true_as_in_python(cls: Any) -> None:
+def test_a_weight_decay_of_nan_counts_as_true_as_in_python(cls: Any) -> None:
     param = parameter()
     optimizer = cls([param])
     optimizer.step()
@@ -75,7 +76,7 @@ def test_nan_is_true_as_in_python(cls: Any) -> None:
     assert param.isnan().all()
 
 
-OPTIONAL = '''
+OPTIONAL_HYPER_SPEC = '''
 from optgen.spec import *
 
 @optimizer(paper="https://example.org")
@@ -90,7 +91,7 @@ def Limited(p, g, t, /, *, lr=hyper(1.0), limit=hyper(None, optional=True)):
 @pytest.mark.usefixtures("with_and_without_reader")
 def test_an_optional_value_is_none_or_a_number_or_nan(tmp_path: Path) -> None:
     path = tmp_path / "limited.py"
-    path.write_text(OPTIONAL)
+    path.write_text(OPTIONAL_HYPER_SPEC)
     param = parameter()
     optimizer = optgen.load(path)([param])
     results = []
@@ -102,16 +103,17 @@ def test_an_optional_value_is_none_or_a_number_or_nan(tmp_path: Path) -> None:
     assert math.isnan(results[3])
 
 
-def rule(states: int, fresh: int = 0, step: str | None = "tensor") -> Rule:
-    keys = [f"state{index}" for index in range(states)]
-    return Rule("big", tuple(map(State, keys)), ("lr",), step, tuple(keys[:fresh]))
+def rule(state_count: int, fresh_count: int = 0, step: str | None = "tensor") -> Rule:
+    """Return a rule with `state_count` states; it calls `fresh` on the first of them."""
+    keys = [f"state{index}" for index in range(state_count)]
+    return Rule("big", tuple(map(State, keys)), ("lr",), step, tuple(keys[:fresh_count]))
 
 
-def test_too_many_states_or_matrices_are_named() -> None:
+def test_the_reason_says_whether_states_or_matrices_are_too_many() -> None:
     assert (
         why_too_many_states(rule(13))
         == why_too_many_states(rule(14, step=None))
-        == why_too_many_states(rule(8, fresh=8))
+        == why_too_many_states(rule(8, fresh_count=8))
         == ""
     )
     assert (
@@ -119,13 +121,16 @@ def test_too_many_states_or_matrices_are_named() -> None:
         == why_too_many_states(rule(15, step=None))
         == "more than 14 states"
     )
-    assert why_too_many_states(rule(9, fresh=9)) == "the rule calls `fresh` on more than 8 states"
+    assert (
+        why_too_many_states(rule(9, fresh_count=9))
+        == "the rule calls `fresh` on more than 8 states"
+    )
     source = 'extern "C" const char* const optgen_locals = "a b c";'
     assert why_too_many_states(rule(10), source) == ""
     assert why_too_many_states(rule(11), source) == "more than 14 states and matrices"
 
 
-MANY = '''
+MANY_STATES_SPEC = '''
 from optgen.spec import *
 
 @optimizer(paper="https://example.org")
@@ -134,15 +139,16 @@ def Many(p, g, t, /, {states}, *, lr=hyper(0.5)):
 {body}
     p = p - lr * s0
 '''
+ADD = "s{0} = s{0} + g"
+ADD_UNLESS_FRESH = "if fresh(s{0}):\n        s{0} = g\n    else:\n        s{0} = s{0} + g"
 
 
-@pytest.mark.parametrize(("count", "update"), [(15, "s{0} = s{0} + g"), (9, "")])
+@pytest.mark.parametrize(("count", "update"), [(15, ADD), (9, ADD_UNLESS_FRESH)])
 def test_a_rule_with_too_many_states_steps_unfused(count: int, update: str, tmp_path: Path) -> None:
     states = ", ".join(f's{index}=state("state{index}")' for index in range(count))
-    fresh_update = "if fresh(s{0}):\n        s{0} = g\n    else:\n        s{0} = s{0} + g"
-    body = "\n".join("    " + (update or fresh_update).format(index) for index in range(count))
+    body = "\n".join("    " + update.format(index) for index in range(count))
     path = tmp_path / "many.py"
-    path.write_text(MANY.format(states=states, body=body))
+    path.write_text(MANY_STATES_SPEC.format(states=states, body=body))
     param = parameter()
     optimizer = optgen.load(path)([param])
 

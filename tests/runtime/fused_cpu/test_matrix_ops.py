@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from parity.trajectories import error, values
-from runtime.fused_cpu.test_phases import Shape, grads_of, stepped
+from runtime.fused_cpu.test_phases import Shape, grads_of, take_steps
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -18,41 +18,40 @@ from optgen.runtime import matrix_ops
 
 def test_a_sweep_may_store_only_a_state_in_sixteen_bits() -> None:
     """The sweep that stores Muon's momentum stores no parameter."""
-    narrow = Parameter(torch.zeros(4, 3, dtype=torch.bfloat16))
-    narrow.grad = torch.ones_like(narrow)
-    optimizer = Muon([narrow], momentum=0.5)
+    param = Parameter(torch.zeros(4, 3, dtype=torch.bfloat16))
+    param.grad = torch.ones_like(param)
+    optimizer = Muon([param], momentum=0.5)
     optimizer.step()
-    assert torch.equal(optimizer.state[narrow]["momentum_buffer"], torch.full_like(narrow, 0.5))
+    assert torch.equal(optimizer.state[param]["momentum_buffer"], torch.full_like(param, 0.5))
 
 
 def test_a_matrix_op_takes_all_matrices_of_a_group_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes_of_calls: list[list[Shape]] = []
 
-    def recorded(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
+    def record_shapes(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
         shapes_of_calls.append([tuple(tensor.shape) for tensor in tensors])
         return original(tensors, *arguments)
 
     original = matrix_ops.orthogonalize
-    monkeypatch.setattr(matrix_ops, "orthogonalize", recorded)
+    monkeypatch.setattr(matrix_ops, "orthogonalize", record_shapes)
     shapes = [(4, 6), (6, 4), (4, 6)]
-    groups = [{"params": [Parameter(v)]} for v in values(shapes, torch.float64, 0)]
-    optimizer = Muon([{"params": [groups[0]["params"][0], groups[1]["params"][0]]}, groups[2]])
-    references = [p.detach().clone() for g in optimizer.param_groups for p in g["params"]]
-    theirs = torch.optim.Muon(references)
-    params = stepped(optimizer)
+    params = [Parameter(value) for value in values(shapes, torch.float64, 0)]
+    references = [param.detach().clone() for param in params]
+    take_steps(Muon([{"params": params[:2]}, {"params": params[2:]}]))
+    reference_optimizer = torch.optim.Muon(references)
     for step in range(4):
         for reference, grad in zip(references, grads_of(references, step), strict=True):
             reference.grad = grad
-        theirs.step()
+        reference_optimizer.step()
 
     assert shapes_of_calls[:2] == [[(4, 6), (6, 4)], [(4, 6)]]
     assert all(error(p, q) < 1e-12 for p, q in zip(params, references, strict=True))
 
 
-def test_a_matrix_stored_by_columns_takes_the_same_step() -> None:
+def test_a_column_major_matrix_takes_the_step_of_a_row_major_one() -> None:
     (start,) = values([(6, 9)], torch.float64, 0)
-    plain, by_columns = Parameter(start.clone()), Parameter(start.t().contiguous().t())
-    assert not by_columns.is_contiguous()
-    for param in (plain, by_columns):
-        stepped(Muon([param]))
-    assert error(by_columns, plain) < 1e-14
+    row_major, column_major = Parameter(start.clone()), Parameter(start.t().contiguous().t())
+    assert not column_major.is_contiguous()
+    for param in (row_major, column_major):
+        take_steps(Muon([param]))
+    assert error(column_major, row_major) < 1e-14

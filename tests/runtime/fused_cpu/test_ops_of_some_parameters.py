@@ -1,4 +1,4 @@
-"""Test rules that call a matrix op under a shape predicate, so only for some parameters."""
+"""Test rules that call a matrix op for some parameters only: those whose shape has a fact."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BODY = (
 )
 
 
-def text_of_spec(fact: str) -> str:
+def spec_text(fact: str) -> str:
     body = (line.format(fact=fact) for line in BODY)
     hypers = f"{LR}, cs=hyper((3.4445, -4.775, 2.0315))"
     return spec(*body, states='m=state("m")', hypers=hypers, inputs="p, g")
@@ -56,16 +56,18 @@ def check_against_for_loop(path: Path, shapes: Sequence[tuple[int, ...]]) -> Non
 
 
 @pytest.mark.parametrize("fact", ["factored", "tall"])
-def test_other_parameters_step_without_the_op(fact: str, tmp_path: Path) -> None:
+def test_parameters_without_the_fact_step_without_the_op(fact: str, tmp_path: Path) -> None:
     path = tmp_path / "made.py"
-    path.write_text(text_of_spec(fact))
+    path.write_text(spec_text(fact))
     check_against_for_loop(path, SHAPES)
 
 
-@pytest.mark.parametrize("before", ["", "m = m + orthogonalize(g, cs, 2, 1e-7)"])
-@pytest.mark.parametrize("last", ["orthogonalize(2 * m, cs, 3, 1e-7)", "m"])
-def test_parameters_may_need_different_ops(before: str, last: str, tmp_path: Path) -> None:
-    lines = [BODY[0], before, *BODY[1:-1], f"    p = p - lr * {last}"]
+@pytest.mark.parametrize("extra_line", ["", "m = m + orthogonalize(g, cs, 2, 1e-7)"])
+@pytest.mark.parametrize("other_update", ["orthogonalize(2 * m, cs, 3, 1e-7)", "m"])
+def test_parameters_may_need_different_ops(
+    extra_line: str, other_update: str, tmp_path: Path
+) -> None:
+    lines = [BODY[0], extra_line, *BODY[1:-1], f"    p = p - lr * {other_update}"]
     body = [line.format(fact="tall") for line in lines if line]
     hypers = f"{LR}, cs=hyper((3.4445, -4.775, 2.0315))"
     path = tmp_path / "made.py"
@@ -78,12 +80,12 @@ def test_parameters_may_need_different_ops(before: str, last: str, tmp_path: Pat
             inputs="p, g",
         )
     )
-    assert bool(optgen.load(path).rule.why_uncut) == bool(before or last != "m")
+    assert bool(optgen.load(path).rule.why_uncut) == bool(extra_line or other_update != "m")
     check_against_for_loop(path, MATRICES)
 
 
 @pytest.mark.parametrize("fact", ["factored", "tall"])
-def test_the_lowering_tells_for_which_parameters_an_op_runs(fact: str) -> None:
-    (algorithm, *_) = read_spec(Spec("made", text_of_spec(fact), "made.py", 1))
+def test_the_printed_call_of_an_op_names_its_fact(fact: str) -> None:
+    (algorithm, *_) = read_spec(Spec("made", spec_text(fact), "made.py", 1))
 
     assert f"orthogonalize(m_matrix, cs, 5, 1e-07) if {fact}" in render(algorithm, FUSED_CPU, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,17 +19,16 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.optim import Adafactor
 from optgen.passes.maximize import add_maximize
+from optgen.runtime.fused_cpu.reader.tensor_reader import reader
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
-# `import` would return the package's function of the same name.
-cached_dense_step = importlib.import_module("optgen.runtime.fused_cpu.cached_dense_step")
 Shape = tuple[int, ...]
-ODD = '''
+MANY_REDUCTIONS = '''
 from optgen.spec import *
 
 @optimizer(paper="https://example.org")
-def Odd(
+def ManyReductions(
     p, g, t, /,
     m=state("exp_avg", when="momentum"),
     r=state("row_largest", shape="row"),
@@ -40,7 +38,7 @@ def Odd(
     momentum=hyper(0.0),
     scaled=flag(False),
 ):
-    """Every reduction, values of every shape, branches around them, a state that may be absent."""
+    """Many reductions, values of every shape, branches around them, a state that may be absent."""
     require(ndim(p) > 1, "no matrix: {shape}")
     largest = max_abs(g)
     r = 0.5 * r + row_mean(abs(g) / (1 + largest))
@@ -56,7 +54,7 @@ def Odd(
         u = m
     p = p - lr * width * u / (1 + norm(u) / t)
 '''
-SMALL = [
+SMALL_SHAPES = [
     (5, 7),
     (3, 3),
     (16, 8, 3, 3),
@@ -69,26 +67,26 @@ SMALL = [
     (21, 2, 4),
     (300, 6, 5),
 ]
-LONG = [(64, 64), (65, 64), (2, 20_000), (20_000, 2), (40_000, 1), (3, 70, 80)]
-LARGE = [(700, 900), (2, 300_000), (300_000, 2), (40, 90, 70), (128, 64, 3, 3)]
-LARGE += [(70, 4097), (2, 65, 128), (129, 127)]
-VECTORS = [(), (1,), (1000,), (1025,), (70_001,), (400_000,)]
+LONG_SHAPES = [(64, 64), (65, 64), (2, 20_000), (20_000, 2), (40_000, 1), (3, 70, 80)]
+LARGE_SHAPES = [(700, 900), (2, 300_000), (300_000, 2), (40, 90, 70), (128, 64, 3, 3)]
+LARGE_SHAPES += [(70, 4097), (2, 65, 128), (129, 127)]
+VECTOR_SHAPES = [(), (1,), (1000,), (1025,), (70_001,), (400_000,)]
 
 
 @functools.cache
-def rule(name: str) -> tuple[Any, Algorithm]:
+def load_rule(name: str) -> tuple[Any, Algorithm]:
     """Return the class and the algorithm of a spec, from the catalogue or from the tests."""
     (algorithm,) = read_spec(spec_file(name))
-    mirrored = algorithm.name in optgen.optim.__all__
-    cls = getattr(optgen.optim, algorithm.name) if mirrored else optimizer_class(name)
+    is_public = algorithm.name in optgen.optim.__all__
+    cls = getattr(optgen.optim, algorithm.name) if is_public else optimizer_class(name)
     return cls, add_maximize(algorithm)
 
 
 @pytest.fixture(scope="module")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Algorithm]:
-    """Return the class and the algorithm of `Odd`."""
-    path = tmp_path_factory.mktemp("specs") / "odd.py"
-    path.write_text(ODD)
+def many_reductions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Algorithm]:
+    """Return the class and the algorithm of `ManyReductions`."""
+    path = tmp_path_factory.mktemp("specs") / "many_reductions.py"
+    path.write_text(MANY_REDUCTIONS)
     (algorithm,) = read_spec(path)
     return optgen.load(path), add_maximize(algorithm)
 
@@ -97,14 +95,14 @@ def grads_of(params: Sequence[Tensor], step: int) -> list[Tensor]:
     return values([tuple(p.shape) for p in params], params[0].dtype, 100 + step)
 
 
-def stepped(optimizer: Any, steps: int = 4) -> list[Tensor]:
-    """Return the parameters after some steps, all of them in fused C++."""
+def take_steps(optimizer: Any, steps: int = 4) -> list[Tensor]:
+    """Take some steps, all in fused C++; return the parameters."""
     params: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
     for step in range(steps):
         for param, grad in zip(params, grads_of(params, step), strict=True):
             param.grad = grad
         optimizer.step()
-        assert set(optgen.explain(optimizer).split(": ")) >= {"fused C++"}
+        assert "fused C++" in optgen.explain(optimizer).split(": ")
     return params
 
 
@@ -114,11 +112,11 @@ def check_against_rule(
     bound: float,
     **options: Any,
 ) -> None:
-    """Check that four fused steps give the oracle's parameters and states, within an error."""
+    """Check that four fused steps equal the oracle's, with relative errors below `bound`."""
     cls, algorithm = class_and_algorithm
     start = values(shapes, torch.float64, 0)
     optimizer = cls([Parameter(value.clone()) for value in start], **options)
-    params = stepped(optimizer)
+    params = take_steps(optimizer)
     hypers = {h.name: optimizer.param_groups[0].get(h.name, h.default) for h in algorithm.hypers}
     grads_of_params = zip(*(grads_of(params, step) for step in range(4)), strict=True)
     for param, value, grads_of_param in zip(params, start, grads_of_params, strict=True):
@@ -130,111 +128,131 @@ def check_against_rule(
             assert error(found, torch.as_tensor(state[key])) < bound, (param.shape, key)
 
 
-@pytest.mark.parametrize("shapes", [[*SMALL, *VECTORS[:4]], LONG, [*LARGE, *VECTORS[4:]]])
+@pytest.mark.parametrize(
+    "shapes",
+    [[*SMALL_SHAPES, *VECTOR_SHAPES[:4]], LONG_SHAPES, [*LARGE_SHAPES, *VECTOR_SHAPES[4:]]],
+)
 @pytest.mark.parametrize(
     "options", [{}, {"weight_decay": 0.1, "maximize": True, "eps": (1e-3, 1e-2)}]
 )
 def test_adafactor_follows_its_rule_on_all_shapes(
     shapes: list[Shape], options: dict[str, Any]
 ) -> None:
-    check_against_rule(rule("adafactor"), shapes, 1e-13, **options)
+    check_against_rule(load_rule("adafactor"), shapes, 1e-13, **options)
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(880, 2411), (2, 440, 2411)], ids=str)
 def test_tensors_larger_than_the_caches_follow_their_rules(
-    shape: Shape, odd: tuple[Any, Algorithm]
+    shape: Shape, many_reductions: tuple[Any, Algorithm]
 ) -> None:
     # The bytes of parameter and gradient exceed the limit of tensor_plan.h.
     assert math.prod(shape) * 2 * 8 > 32 << 20
-    check_against_rule(rule("adafactor"), [shape], 1e-13, weight_decay=0.1)
-    check_against_rule(odd, [shape], 1e-12, momentum=0.9, scaled=True)
+    check_against_rule(load_rule("adafactor"), [shape], 1e-13, weight_decay=0.1)
+    check_against_rule(many_reductions, [shape], 1e-12, momentum=0.9, scaled=True)
 
 
 @pytest.mark.parametrize("name", ["lamb", "lars"])
 def test_rules_with_sums_over_whole_parameters_equal_the_oracle(name: str) -> None:
-    check_against_rule(rule(name), [*SMALL, *VECTORS, (700, 900)], 1e-13)
+    check_against_rule(load_rule(name), [*SMALL_SHAPES, *VECTOR_SHAPES, (700, 900)], 1e-13)
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["novograd", "stablespam", "reduced_scalars"])
-def test_rules_with_scalars_that_reductions_feed_equal_the_oracle(name: str) -> None:
-    check_against_rule(rule(name), [*SMALL, *VECTORS, (700, 900)], 1e-12)
+def test_rules_with_scalars_computed_from_reductions_equal_the_oracle(name: str) -> None:
+    check_against_rule(load_rule(name), [*SMALL_SHAPES, *VECTOR_SHAPES, (700, 900)], 1e-12)
 
 
 @pytest.mark.thorough
 def test_came_follows_its_rule() -> None:
-    shapes = [shape for shape in (*SMALL, *LONG, *LARGE) if len(shape) == 2]
-    check_against_rule(rule("came"), shapes, 1e-12, lr=0.01)
+    shapes = [shape for shape in (*SMALL_SHAPES, *LONG_SHAPES, *LARGE_SHAPES) if len(shape) == 2]
+    check_against_rule(load_rule("came"), shapes, 1e-12, lr=0.01)
 
 
 @pytest.mark.parametrize("by_row", [True, False])
 def test_old_values_of_rows_and_columns_are_read(by_row: bool) -> None:
-    """A pass without a sweep copies the old values before the first sweep."""
-    shapes = [shape for shape in (*SMALL, *LONG, *LARGE) if len(shape) > 1]
-    check_against_rule(rule("old_factors"), shapes, 1e-12, by_row=by_row)
+    """The kernel copies the old values before the first sweep."""
+    shapes = [shape for shape in (*SMALL_SHAPES, *LONG_SHAPES, *LARGE_SHAPES) if len(shape) > 1]
+    check_against_rule(load_rule("old_factors"), shapes, 1e-12, by_row=by_row)
 
 
 @pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "scaled": True}])
-def test_every_reduction_follows_the_rule_on_all_shapes(
-    options: dict[str, Any], odd: tuple[Any, Algorithm]
+def test_a_rule_with_many_reductions_equals_the_oracle_on_all_shapes(
+    options: dict[str, Any], many_reductions: tuple[Any, Algorithm]
 ) -> None:
-    shapes = [shape for shape in (*SMALL, *LONG, *LARGE) if len(shape) > 1]
-    check_against_rule(odd, shapes, 1e-12, **options)
+    shapes = [shape for shape in (*SMALL_SHAPES, *LONG_SHAPES, *LARGE_SHAPES) if len(shape) > 1]
+    check_against_rule(many_reductions, shapes, 1e-12, **options)
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("sharp", [True, False])
 def test_maxima_follow_the_rule_on_all_shapes(sharp: bool) -> None:
-    shapes = [*SMALL, *LONG, *LARGE, *VECTORS, (880, 2411)]
-    check_against_rule(rule("peaks"), shapes, 1e-12, sharp=sharp)
+    shapes = [*SMALL_SHAPES, *LONG_SHAPES, *LARGE_SHAPES, *VECTOR_SHAPES, (880, 2411)]
+    check_against_rule(load_rule("peaks"), shapes, 1e-12, sharp=sharp)
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
 def test_sm3_follows_its_rule(momentum: float) -> None:
-    check_against_rule(rule("sm3"), [*SMALL, *LONG, *LARGE, *VECTORS], 1e-12, momentum=momentum)
+    check_against_rule(
+        load_rule("sm3"),
+        [*SMALL_SHAPES, *LONG_SHAPES, *LARGE_SHAPES, *VECTOR_SHAPES],
+        1e-12,
+        momentum=momentum,
+    )
 
 
 @pytest.fixture
-def threads() -> Iterator[None]:
+def restore_thread_count() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("restore_thread_count")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
-    """Several threads are used from 16 MB on; some tensors are divided, some are not."""
-    shapes = [*SMALL, *LONG, *LARGE, (3000, 1000), (2, 1003, 2111), *VECTORS, (2_000_000,)]
+def test_results_have_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
+    """The kernel uses several threads from 16 MB on, and divides large tensors between them."""
+    shapes = [
+        *SMALL_SHAPES,
+        *LONG_SHAPES,
+        *LARGE_SHAPES,
+        (3000, 1000),
+        (2, 1003, 2111),
+        *VECTOR_SHAPES,
+        (2_000_000,),
+    ]
     results = []
     for count in (1, 2, 3):
         torch.set_num_threads(count)
         optimizer = Adafactor([Parameter(value) for value in values(shapes, dtype, 0)])
-        params = stepped(optimizer, 2)
+        params = take_steps(optimizer, 2)
         states = [s for p in params for s in optimizer.state[p].values()]
         results.append([*params, *states])
-    for others in results[1:]:
-        assert all(map(torch.equal, results[0], others))
+    for result in results[1:]:
+        assert all(map(torch.equal, results[0], result))
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_channels_last_memory_takes_the_same_step(steps: int) -> None:
-    """Rows and columns follow the indices, not the memory."""
+def test_a_channels_last_parameter_takes_the_same_step(steps: int) -> None:
+    """Rows and columns follow the indices, not the order in memory."""
     (start,) = values([(8, 6, 3, 5)], torch.float64, 0)
     plain = Parameter(start.clone())
-    moved = Parameter(start.to(memory_format=torch.channels_last))
-    assert not moved.is_contiguous()
-    optimizers = Adafactor([plain]), Adafactor([moved])
+    channels_last_param = Parameter(start.to(memory_format=torch.channels_last))
+    assert not channels_last_param.is_contiguous()
+    optimizers = Adafactor([plain]), Adafactor([channels_last_param])
     for optimizer in optimizers:
-        stepped(optimizer, steps)
+        take_steps(optimizer, steps)
 
-    assert error(moved, plain) < 1e-14
-    assert moved.is_contiguous(memory_format=torch.channels_last)
+    assert error(channels_last_param, plain) < 1e-14
+    assert channels_last_param.is_contiguous(memory_format=torch.channels_last)
     assert (
-        error(optimizers[1].state[moved]["row_var"], optimizers[0].state[plain]["row_var"]) < 1e-14
+        error(
+            optimizers[1].state[channels_last_param]["row_var"],
+            optimizers[0].state[plain]["row_var"],
+        )
+        < 1e-14
     )
 
 
@@ -257,7 +275,7 @@ def Sums(
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 def test_sums_and_maxima_of_no_elements_are_zero(lowering: str) -> None:
-    """Another tensor comes first, and leaves its numbers in the memory of the kernel."""
+    """A tensor with elements comes first, and leaves its sums in the kernel's temporary memory."""
     full, *empty = [
         Parameter(torch.ones(shape)) for shape in ((80, 80), (3, 0), (0, 3), (2, 0, 2), (2, 2, 0))
     ]
@@ -293,7 +311,7 @@ def test_tensors_without_elements_are_stepped() -> None:
 @pytest.mark.parametrize("shape", [(3, 3), (65, 64), (700, 900), (300_000, 2), (3, 70_000)])
 def test_maxima_keep_nan_and_infinity(lowering: str, shape: Shape) -> None:
     """NaN stays in its row and its column, in whatever order the elements are read."""
-    cls, _ = rule("sm3")
+    cls, _ = load_rule("sm3")
     param = Parameter(torch.ones(shape))
     optimizer = cls([param])
     param.grad = torch.ones(shape)
@@ -305,9 +323,9 @@ def test_maxima_keep_nan_and_infinity(lowering: str, shape: Shape) -> None:
     assert rows.isnan().nonzero().tolist() == columns.isnan().nonzero().tolist() == [[1]]
     assert rows.isinf().nonzero().tolist() == [[2]]
     assert columns.isinf().nonzero().tolist() == [[0]]
-    others = torch.ones_like(rows, dtype=torch.bool)
-    others[1:3] = False
-    assert rows[others].eq(1).all()
+    other_rows = torch.ones_like(rows, dtype=torch.bool)
+    other_rows[1:3] = False
+    assert rows[other_rows].eq(1).all()
     assert columns[2:].eq(1).all()
 
 
@@ -345,11 +363,11 @@ def check_unscaled_once(shape: Shape) -> None:
 
 
 def has_cached_step(optimizer: Any) -> bool:
-    """Tell whether the next step can be a cached step, whose tensors the C++ reader finds."""
+    """Tell whether the optimizer has a cached step, whose tensors the C++ reader finds."""
     return optimizer._context.cached_step is not None
 
 
-@pytest.mark.skipif(cached_dense_step.reader() is None, reason="no reader on this torch")
+@pytest.mark.skipif(reader() is None, reason="no reader on this torch")
 def test_a_cached_step_checks_the_shapes_of_states() -> None:
     params = [Parameter(value) for value in values([(4, 6), (5,), (2, 3, 4)], torch.float64, 0)]
     optimizer, reference = (

@@ -37,7 +37,7 @@ def gradient(size: Size, count: int, seed: int, dtype: torch.dtype = torch.float
     return torch.sparse_coo_tensor(rows, values.to(dtype), size, check_invariants=True)
 
 
-def stepped(
+def tensors_after_steps(
     size: Size, lowering: str, dtype: torch.dtype = torch.float64, count: int = 40
 ) -> list[Tensor]:
     """Return a parameter and its states after some steps."""
@@ -57,7 +57,7 @@ SIZES: list[Size] = [(30,), (30, 1), (30, 3), (30, 15), (30, 16), (30, 4, 5), (3
 
 @pytest.mark.parametrize("size", [*SIZES, (1, 3), (5 * 10**6,)], ids=str)
 def test_rows_of_any_width_and_number_agree_with_the_for_loop(size: Size) -> None:
-    ours, reference = stepped(size, "fused_cpu"), stepped(size, "forloop")
+    ours, reference = tensors_after_steps(size, "fused_cpu"), tensors_after_steps(size, "forloop")
 
     for found, expected in zip(ours, reference, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
@@ -100,34 +100,35 @@ def test_narrower_dtypes_are_computed_in_float32(dtype: torch.dtype, size: Size)
 
 
 @pytest.fixture
-def threads() -> Iterator[None]:
+def restore_thread_count() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
 
 
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("restore_thread_count")
 @pytest.mark.parametrize("size", [(5000, 48), (500_000, 2)], ids=str)
-def test_any_number_of_threads_has_the_same_bits(size: Size) -> None:
+def test_results_have_the_same_bits_for_any_number_of_threads(size: Size) -> None:
     """There are enough values for several threads; most rows have more than one value."""
     count, finals = 2_000_000 // size[1] // 2, []
-    for number in (1, 2, 3):
-        torch.set_num_threads(number)
-        finals.append(stepped(size, "fused_cpu", torch.float32, count))
+    for thread_count in (1, 2, 3):
+        torch.set_num_threads(thread_count)
+        finals.append(tensors_after_steps(size, "fused_cpu", torch.float32, count))
 
     for other in finals[1:]:
         assert all(map(torch.equal, other, finals[0]))
 
 
-def test_sparse_and_dense_parameters_share_an_optimizer() -> None:
+def test_sparse_and_dense_gradients_may_share_an_optimizer() -> None:
     finals = []
     for lowering in ("fused_cpu", "forloop"):
         sizes: list[Size] = [(30, 3), (7, 20), (30,), (30, 3)]
         params = [torch.nn.Parameter(torch.ones(s, dtype=torch.float64)) for s in sizes]
         optimizer = Adagrad([{"params": params[:2]}, {"params": params[2:], "lr": 0.5}])
         for seed in range(3):
-            for param, size in zip(params[:3], sizes, strict=False):
-                param.grad = gradient(size, 10 * (seed != 1), seed)
+            count = 0 if seed == 1 else 10
+            for param, size in zip(params[:3], sizes[:3], strict=True):
+                param.grad = gradient(size, count, seed)
             params[3].grad = torch.full(sizes[3], seed - 0.5, dtype=torch.float64)
             with use_lowering(lowering):
                 optimizer.step()
@@ -139,7 +140,7 @@ def test_sparse_and_dense_parameters_share_an_optimizer() -> None:
 
 
 @pytest.mark.parametrize("row", [-1, 6])
-def test_an_index_that_is_no_row_raises_and_changes_nothing(row: int) -> None:
+def test_a_row_index_out_of_range_raises_and_changes_nothing(row: int) -> None:
     params = [torch.nn.Parameter(torch.ones(size)) for size in ((3, 2), (6, 2))]
     optimizer = Adagrad(params)
     params[0].grad = gradient((3, 2), 2, 0, torch.float32)
@@ -159,25 +160,25 @@ def test_without_the_library_that_sorts_rows_python_gathers_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The kernel may be cached while no compiler can build the library that sorts rows."""
-    expected = stepped((30, 3), "forloop")
+    expected = tensors_after_steps((30, 3), "forloop")
     calls: list[object] = []
 
-    def missing(name: str, source: str) -> Path:
+    def fail_to_build(name: str, source: str) -> Path:
         raise library_cache.NoCompilerError(name)
 
-    def recorded(*args: Any) -> sparse_rows.TouchedRows:
+    def gather_and_record(*args: Any) -> sparse_rows.TouchedRows:
         calls.append(args)
         return sparse_rows.gather_rows(*args)
 
     assert not isinstance(kernel_loader.kernel_or_reason(SparseAdam), str)
-    monkeypatch.setattr(library_cache, "library", missing)
-    monkeypatch.setattr(uncached_step, "gather_rows", recorded)
+    monkeypatch.setattr(library_cache, "library", fail_to_build)
+    monkeypatch.setattr(uncached_step, "gather_rows", gather_and_record)
     monkeypatch.setattr(sparse_gradients, "_functions", {})
-    found = stepped((30, 3), "fused_cpu")
+    found = tensors_after_steps((30, 3), "fused_cpu")
 
     assert len(calls) == 4
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
+    for tensor, expected_tensor in zip(found, expected, strict=True):
+        torch.testing.assert_close(tensor, expected_tensor, rtol=1e-12, atol=1e-13)
 
 
 def test_a_gradient_scaler_unscales_or_skips_a_step() -> None:
@@ -196,7 +197,7 @@ def test_a_gradient_scaler_unscales_or_skips_a_step() -> None:
     assert torch.equal(finals[2], torch.ones_like(finals[2]))
 
 
-def test_a_step_is_noticed_by_autograd() -> None:
+def test_autograd_notices_a_step() -> None:
     param = torch.nn.Parameter(torch.ones(6, 3))
     square = param * param
     param.grad = gradient((6, 3), 2, 0, torch.float32)

@@ -12,12 +12,12 @@ from runtime.fused_cpu.test_phases import (
     Shape,
     check_against_rule,
     check_unscaled_once,
-    odd,
-    rule,
-    stepped,
-    threads,
+    load_rule,
+    many_reductions,
+    restore_thread_count,
+    take_steps,
 )
-from runtime.fused_cpu.test_suspending_kernel import check_against_whole
+from runtime.fused_cpu.test_suspending_kernel import check_against_whole_parameters
 from torch.nn import Parameter
 
 from optgen.bench import peak_memory
@@ -25,12 +25,12 @@ from optgen.ir.algorithm import Algorithm
 from optgen.optim import Adafactor
 from optgen.runtime.fused_cpu import kernel_loader
 
-__all__ = ["odd", "threads"]  # fixtures
+__all__ = ["many_reductions", "restore_thread_count"]  # fixtures
 
-LIMIT = "constexpr i64 MANY_AXIS_VALUES = 1 << 18,"
-TALL = [(5000, 1), (4100, 3), (700, 129), (70, 4096), (3, 90, 50)]
-FLAT = [(1, 5000), (3, 4100), (130, 140), (2, 40_000), (3, 50, 90)]
-OTHERS = [(257, 300), (5, 64, 64), (2, 3), (1, 1), (700,)]
+LIMIT_IN_CPP = "constexpr i64 MANY_AXIS_VALUES = 1 << 18,"
+TALL_SHAPES = [(5000, 1), (4100, 3), (700, 129), (70, 4096), (3, 90, 50)]
+FLAT_SHAPES = [(1, 5000), (3, 4100), (130, 140), (2, 40_000), (3, 50, 90)]
+OTHER_SHAPES = [(257, 300), (5, 64, 64), (2, 3), (1, 1), (700,)]
 CUTS = [((2,), (-2,)), ((2,), (-1,)), ((2, 2), (-2, -1))]
 
 
@@ -42,8 +42,8 @@ def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def inline_includes(source: str) -> str:
         text = original(source)
-        assert LIMIT in text
-        return text.replace(LIMIT, "constexpr i64 MANY_AXIS_VALUES = 100,")
+        assert LIMIT_IN_CPP in text
+        return text.replace(LIMIT_IN_CPP, "constexpr i64 MANY_AXIS_VALUES = 100,")
 
     monkeypatch.setattr(kernel_loader, "inline_includes", inline_includes)
     monkeypatch.setattr(kernel_loader, "_kernels", weakref.WeakKeyDictionary())
@@ -53,72 +53,77 @@ def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize("name", ["adafactor", "came"])
 def test_thin_matrices_follow_the_rule(name: str) -> None:
-    shapes = [*TALL, *FLAT, *OTHERS]
+    shapes = [*TALL_SHAPES, *FLAT_SHAPES, *OTHER_SHAPES]
     accepted = shapes if name == "adafactor" else [s for s in shapes if len(s) == 2]
-    check_against_rule(rule(name), accepted, 1e-12)
+    check_against_rule(load_rule(name), accepted, 1e-12)
 
 
 @pytest.mark.usefixtures("low_limit")
-def test_every_reduction_of_thin_matrices_follows_the_rule(odd: tuple[Any, Algorithm]) -> None:
-    shapes = [shape for shape in (*TALL, *FLAT, *OTHERS) if len(shape) > 1]
-    check_against_rule(odd, shapes, 1e-12, momentum=0.9, scaled=True)
+def test_thin_matrices_follow_a_rule_with_many_reductions(
+    many_reductions: tuple[Any, Algorithm],
+) -> None:
+    shapes = [shape for shape in (*TALL_SHAPES, *FLAT_SHAPES, *OTHER_SHAPES) if len(shape) > 1]
+    check_against_rule(many_reductions, shapes, 1e-12, momentum=0.9, scaled=True)
 
 
 @pytest.mark.sampled(6)
 @pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
-@pytest.mark.parametrize("name", ["adafactor", "odd"])
-def test_shards_of_thin_matrices_follow_the_whole(
-    name: str, mesh: tuple[int, ...], axes: tuple[int, ...], odd: tuple[Any, Algorithm]
+@pytest.mark.parametrize("name", ["adafactor", "many_reductions"])
+def test_shards_of_thin_matrices_step_like_whole_parameters(
+    name: str, mesh: tuple[int, ...], axes: tuple[int, ...], many_reductions: tuple[Any, Algorithm]
 ) -> None:
     """All ranks choose the same strategy, even ranks without elements."""
-    cls, _ = odd if name == "odd" else rule(name)
-    check_against_whole(cls, [*TALL, *FLAT, (3, 3)], mesh, axes)
+    cls, _ = many_reductions if name == "many_reductions" else load_rule(name)
+    check_against_whole_parameters(cls, [*TALL_SHAPES, *FLAT_SHAPES, (3, 3)], mesh, axes)
 
 
-@pytest.mark.usefixtures("low_limit", "threads")
+@pytest.mark.usefixtures("low_limit", "restore_thread_count")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
-    """Several threads are used from 16 MB on."""
-    shapes = [*TALL, *FLAT, (1, 2_000_000), (600_000, 3), (30, 20_000), (20_000, 130)]
+def test_results_have_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
+    """The kernel uses several threads from 16 MB on."""
+    shapes = [*TALL_SHAPES, *FLAT_SHAPES, (1, 2_000_000), (600_000, 3), (30, 20_000), (20_000, 130)]
     results = []
     for count in (1, 3):
         torch.set_num_threads(count)
         optimizer = Adafactor([Parameter(value) for value in values(shapes, dtype, 0)])
-        params = stepped(optimizer, 2)
+        params = take_steps(optimizer, 2)
         results.append([*params, *(s for p in params for s in optimizer.state[p].values())])
     assert all(map(torch.equal, *results))
 
 
 @pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize("shape", [(5000, 1), (1, 5000), (700, 129), (5, 900)], ids=str)
-def test_gradients_are_unscaled_in_their_memory(shape: Shape) -> None:
+def test_gradients_are_unscaled_once(shape: Shape) -> None:
     check_unscaled_once(shape)
 
 
 @pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize("shape", [(5000, 1), (1, 5000), (700, 129), (5, 900)], ids=str)
-def test_sixteen_bits_are_rounded_once(shape: Shape) -> None:
+def test_16_bit_parameters_are_rounded_once(shape: Shape) -> None:
     """The result is a float32 step from the same numbers, rounded once at its end."""
-    (param,), (grad,) = values([shape], torch.bfloat16, 1), values([shape], torch.bfloat16, 2)
-    narrow, wide = Parameter(param.clone()), Parameter(param.float())
-    narrow.grad, wide.grad = grad.clone(), grad.float()
-    optimizers = Adafactor([narrow], eps=(1e-7, 1e-3)), Adafactor([wide], eps=(1e-7, 1e-3))
+    (start,), (grad,) = values([shape], torch.bfloat16, 1), values([shape], torch.bfloat16, 2)
+    param_16_bits, param_32_bits = Parameter(start.clone()), Parameter(start.float())
+    param_16_bits.grad, param_32_bits.grad = grad.clone(), grad.float()
+    optimizers = (
+        Adafactor([param_16_bits], eps=(1e-7, 1e-3)),
+        Adafactor([param_32_bits], eps=(1e-7, 1e-3)),
+    )
     for optimizer in optimizers:
         optimizer.step()
 
-    assert torch.equal(narrow, wide.to(torch.bfloat16))
-    for key, found in optimizers[0].state[narrow].items():
-        assert torch.equal(found, optimizers[1].state[wide][key].to(found.dtype)), key
+    assert torch.equal(param_16_bits, param_32_bits.to(torch.bfloat16))
+    for key, found in optimizers[0].state[param_16_bits].items():
+        assert torch.equal(found, optimizers[1].state[param_32_bits][key].to(found.dtype)), key
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", [(1, 2_000_000), (2_000_000, 1), (3, 1_000_000)], ids=str)
 def test_memory_does_not_grow_with_the_longer_side(shape: Shape, dtype: torch.dtype) -> None:
-    """A state with one number for each row is not counted as extra memory."""
+    """The measured memory does not include the states, which are created before."""
     param = Parameter(torch.ones(shape, dtype=dtype))
     param.grad = torch.ones_like(param)
     optimizer = Adafactor([param])
     optimizer.init_state()
-    stepped(Adafactor([Parameter(torch.ones(3, 3, dtype=dtype))]), 2)  # builds the kernel
-    assert peak_memory.peak(optimizer.step, 2) < 4e6
+    take_steps(Adafactor([Parameter(torch.ones(3, 3, dtype=dtype))]), 2)  # builds the kernel
+    assert peak_memory.peak_growth(optimizer.step, 2) < 4e6  # bytes

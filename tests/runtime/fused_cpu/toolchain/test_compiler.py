@@ -27,7 +27,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
+def use_script_as_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
     """Set CXX to a shell script; $REAL in the script is the real compiler."""
     path, real = tmp_path / "scripted", compiler.find()
     assert real is not None
@@ -77,26 +77,26 @@ def test_a_name_that_is_no_compiler_is_refused(
 @pytest.mark.parametrize("chosen", ["", "  "])
 def test_an_empty_name_counts_as_unset(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
-    usual = compiler.find()
+    default = compiler.find()
     monkeypatch.setenv("CXX", chosen)
-    assert compiler.find() == usual
+    assert compiler.find() == default
 
 
 def test_a_path_with_spaces_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spaced = tmp_path / "my tools"
     spaced.mkdir()
-    script(spaced, monkeypatch, 'exec $REAL "$@"')
+    use_script_as_compiler(spaced, monkeypatch, 'exec $REAL "$@"')
     for chosen in (f"{spaced}/scripted", f"'{spaced}/scripted'"):
         monkeypatch.setenv("CXX", chosen)
         assert compiler.find() == [f"{spaced}/scripted"]
         assert library_cache.library("answer", SOURCE).is_file()
 
 
-def test_a_compiler_behind_another_program_is_part_of_the_identity(
+def test_the_identity_of_a_command_includes_a_compiler_behind_another_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the compiler behind `env` changes, its identity changes."""
-    path = script(tmp_path, monkeypatch, 'exec $REAL "$@"')
+    """When the compiler behind `env` changes, the identity of the command changes."""
+    path = use_script_as_compiler(tmp_path, monkeypatch, 'exec $REAL "$@"')
     monkeypatch.setenv("CXX", f"env {path}")
     command = compiler.find()
     assert command is not None
@@ -113,7 +113,9 @@ def test_a_compiler_behind_another_program_is_part_of_the_identity(
 def test_a_compiler_that_hangs_is_ended_with_all_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script(tmp_path, monkeypatch, f"sleep 60 & echo $! > {tmp_path}/child; exec sleep 60")
+    use_script_as_compiler(
+        tmp_path, monkeypatch, f"sleep 60 & echo $! > {tmp_path}/child; exec sleep 60"
+    )
     monkeypatch.setenv("OPTGEN_COMPILE_TIMEOUT", "1")
 
     message = error_message()
@@ -122,11 +124,11 @@ def test_a_compiler_that_hangs_is_ended_with_all_it_started(
     assert is_ended(int((tmp_path / "child").read_text()))
 
 
-def is_ended(process: int) -> bool:
+def is_ended(pid: int) -> bool:
     """Tell whether a process has ended; a killed one may be a zombie until its new parent waits."""
     for _ in range(100):
         try:
-            if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
                 return True
         except OSError:
             return True
@@ -138,14 +140,14 @@ def test_threads_that_wait_for_a_hanging_build_do_not_build_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hanging build frees the lock for the waiting threads, and none of them builds again."""
-    script(tmp_path, monkeypatch, f"echo >> {tmp_path}/log; exec sleep 60")
+    use_script_as_compiler(tmp_path, monkeypatch, f"echo >> {tmp_path}/log; exec sleep 60")
     monkeypatch.setenv("OPTGEN_COMPILE_TIMEOUT", "1")
     begin = time.monotonic()
-    others = [Thread(target=error_message) for _ in range(3)]
-    for other in others:
-        other.start()
-    for other in others:
-        other.join()
+    builds = [Thread(target=error_message) for _ in range(3)]
+    for build in builds:
+        build.start()
+    for build in builds:
+        build.join()
 
     assert time.monotonic() - begin < 20
     assert (tmp_path / "log").read_text() == "\n"
@@ -160,31 +162,31 @@ def test_a_text_that_is_no_time_limit_is_refused(
 
 
 def test_an_interrupt_ends_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script(tmp_path, monkeypatch, f"echo $$ > {tmp_path}/own; exec sleep 60")
-    waiting = Thread(target=error_message)
-    waiting.start()
-    while not (tmp_path / "own").exists() or not (tmp_path / "own").read_text():
+    use_script_as_compiler(tmp_path, monkeypatch, f"echo $$ > {tmp_path}/pid; exec sleep 60")
+    build, pid = Thread(target=error_message), tmp_path / "pid"
+    build.start()
+    while not pid.exists() or not pid.read_text():
         time.sleep(0.01)
 
     compiler_process.end_all()
-    waiting.join(30)
+    build.join(30)
 
-    assert not waiting.is_alive()
-    assert is_ended(int((tmp_path / "own").read_text()))
+    assert not build.is_alive()
+    assert is_ended(int(pid.read_text()))
 
 
 def test_an_interrupt_ends_a_compiler_that_is_being_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script(tmp_path, monkeypatch, "exec sleep 60")
+    use_script_as_compiler(tmp_path, monkeypatch, "exec sleep 60")
     start = compiler_process._start
 
-    def interrupted(command: list[str], folder: Path) -> Any:
+    def start_and_interrupt(command: list[str], folder: Path) -> Any:
         process = start(command, folder)
         compiler_process.end_all()
         return process
 
-    monkeypatch.setattr(compiler_process, "_start", interrupted)
+    monkeypatch.setattr(compiler_process, "_start", start_and_interrupt)
     assert "was killed" in error_message()
 
 
@@ -203,7 +205,7 @@ def test_an_interrupt_ends_a_compiler_that_is_being_started(
 def test_a_full_disk_or_quota_is_reported(
     printed: str, reason: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script(tmp_path, monkeypatch, f"echo '{printed}' >&2; exit 1")
+    use_script_as_compiler(tmp_path, monkeypatch, f"echo '{printed}' >&2; exit 1")
     message = error_message()
 
     assert f"no folder can store a compiled library ({cache}: {reason}; " in message
@@ -213,10 +215,10 @@ def test_a_full_disk_or_quota_is_reported(
     assert "no C++ compiler" not in message
 
 
-def test_a_full_folder_is_left_for_the_next_folder(
+def test_a_library_goes_to_the_next_folder_if_one_is_full(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script(
+    use_script_as_compiler(
         tmp_path,
         monkeypatch,
         f'case "$*" in *{cache}*) echo "No space left on device" >&2; exit 1;; esac\n'
@@ -238,25 +240,29 @@ try:
 except library_cache.CompileError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
 
-    assert f"no folder can store a compiled library ({cache}: File too large" in done.stdout
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1000
+    assert f"no folder can store a compiled library ({cache}: File too large" in process.stdout
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1000  # no limit in this process
 
 
-def test_temporary_files_of_the_compiler_end_with_the_build(
+def test_temporary_files_of_the_compiler_are_removed_after_the_build(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TMPDIR is a folder of this build in the cache."""
-    script(tmp_path, monkeypatch, f'echo "$TMPDIR" > {tmp_path}/used; exec $REAL "$@"')
+    """The compiler's TMPDIR is a folder in the cache, made for this build."""
+    use_script_as_compiler(
+        tmp_path, monkeypatch, f'echo "$TMPDIR" > {tmp_path}/tmpdir; exec $REAL "$@"'
+    )
     library_cache.library("answer", SOURCE)
 
-    used = Path((tmp_path / "used").read_text().strip())
-    assert used.parent == cache
-    assert not used.exists()
+    build_folder = Path((tmp_path / "tmpdir").read_text().strip())
+    assert build_folder.parent == cache
+    assert not build_folder.exists()
 
 
-# Memory, and compilers that cannot even start.
+# Memory, and compilers that cannot be started.
 
 
 @pytest.mark.parametrize(
@@ -271,7 +277,7 @@ def test_temporary_files_of_the_compiler_end_with_the_build(
 def test_a_lack_of_memory_is_reported_after_one_try(
     text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script(tmp_path, monkeypatch, f"echo >> {tmp_path}/log; {text}")
+    use_script_as_compiler(tmp_path, monkeypatch, f"echo >> {tmp_path}/log; {text}")
     assert reason in error_message()
     assert (tmp_path / "log").read_text() == "\n"  # one try: other flags need as much memory
 
@@ -279,7 +285,7 @@ def test_a_lack_of_memory_is_reported_after_one_try(
 def test_a_program_that_cannot_be_started_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = script(tmp_path, monkeypatch, "")
+    path = use_script_as_compiler(tmp_path, monkeypatch, "")
     path.write_text("#!/nowhere/sh\n")
     assert "cannot be started (No such file or directory): set CXX to another" in error_message()
 
@@ -287,14 +293,17 @@ def test_a_program_that_cannot_be_started_is_reported(
 # An error in the source, or in the compiler.
 
 
-def test_a_source_that_is_refused_is_a_defect_of_ours(cache: Path) -> None:
+def test_a_source_that_a_working_compiler_refuses_is_reported_as_a_defect_of_optgen(
+    cache: Path,
+) -> None:
     message = error_message(WRONG)
-    first = message.partition("\n")[0]
+    first_line = message.partition("\n")[0]
 
     assert (
-        "builds other C++17 programs but not the source that optgen generated for `answer`" in first
+        "builds other C++17 programs but not the source that optgen generated for `answer`"
+        in first_line
     )
-    assert "a defect of optgen: report it" in first
+    assert "a defect of optgen: report it" in first_line
     assert "CXX" not in message
     assert len(message.splitlines()) < 12
     log = log_of(message)
@@ -304,14 +313,16 @@ def test_a_source_that_is_refused_is_a_defect_of_ours(cache: Path) -> None:
     assert log.with_suffix(".cpp").read_text() == WRONG
     assert len(list(cache.iterdir())) == 2
     # A second failure writes the same files, and no additional ones.
-    assert error_message(WRONG).partition("\n")[0] == first
+    assert error_message(WRONG).partition("\n")[0] == first_line
     assert len(list(cache.iterdir())) == 2
 
 
 def test_a_compiler_that_is_too_old_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script(tmp_path, monkeypatch, 'case "$*" in *17*) echo "error: no C++17" >&2; exit 1;; esac')
+    use_script_as_compiler(
+        tmp_path, monkeypatch, 'case "$*" in *17*) echo "error: no C++17" >&2; exit 1;; esac'
+    )
     message = error_message()
 
     assert (
@@ -325,18 +336,22 @@ def test_a_compiler_that_is_too_old_is_reported(
 def test_a_program_that_is_no_compiler_is_reported(
     status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script(tmp_path, monkeypatch, f"exit {status}")
+    use_script_as_compiler(tmp_path, monkeypatch, f"exit {status}")
     assert "cannot build even a small C++17 program" in error_message()
 
 
-def test_a_compiler_that_breaks_off_is_reported(
+def test_a_compiler_that_crashes_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script(tmp_path, monkeypatch, 'echo "internal compiler error: Segmentation fault"; exit 1')
+    use_script_as_compiler(
+        tmp_path, monkeypatch, 'echo "internal compiler error: Segmentation fault"; exit 1'
+    )
     assert "a defect of the compiler: set CXX to another compiler" in error_message()
 
 
-def test_a_log_outlives_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_outlives_the_temporary_folder_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPTGEN_CACHE_DIR", "/proc/optgen")
     log = log_of(error_message(WRONG))
     try:

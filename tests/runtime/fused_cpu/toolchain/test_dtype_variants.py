@@ -1,4 +1,4 @@
-"""Test kernels for the dtypes that a model has, and tensors of other dtypes that come later."""
+"""Test kernels for exactly the dtypes of a model, also if tensors of other dtypes come later."""
 
 import sys
 from typing import Any
@@ -18,7 +18,7 @@ SHAPES = [(64, 200), (7,), (5, 3, 3, 3), (4, 1, 1)]
 
 
 @pytest.fixture(autouse=True)
-def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_loaded_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget all loaded kernels, as in a new process."""
     monkeypatch.setattr(kernel_loader, "_kernels", {})
 
@@ -53,7 +53,7 @@ def kernel_count(cls: Any = Adafactor) -> int:
         (torch.float64, {torch.float64}),
     ],
 )
-def test_a_kernel_is_built_for_the_dtypes_at_hand(
+def test_a_kernel_is_built_for_the_dtypes_of_the_model(
     dtype: torch.dtype, dtypes: set[torch.dtype]
 ) -> None:
     with use_lowering("fused_cpu"):
@@ -81,7 +81,7 @@ def test_groups_of_several_dtypes_share_a_library(strided: bool) -> None:
     assert built_dtypes() == set(DTYPE_CODES)
 
 
-def test_a_float64_tensor_that_comes_later_is_computed_in_float64() -> None:
+def test_a_parameter_that_becomes_float64_is_computed_in_float64() -> None:
     """A kernel without float64 would read the state's memory as float32."""
     params, expected = parameters(torch.float32), parameters(torch.float32)
     optimizer, reference = Adafactor(params), torch.optim.Adafactor(expected)
@@ -109,7 +109,7 @@ def test_a_float64_tensor_that_comes_later_is_computed_in_float64() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPE_CODES)
 @pytest.mark.parametrize("cls", [Adafactor, Muon])
-def test_the_bits_of_a_dtype_do_not_depend_on_others(cls: Any, dtype: torch.dtype) -> None:
+def test_the_results_of_a_dtype_do_not_depend_on_other_dtypes(cls: Any, dtype: torch.dtype) -> None:
     """A tensor gets the same bits in a model of one dtype and beside all other dtypes."""
     others = [other for other in DTYPE_CODES if other != dtype]
     alone, mixed = parameters(dtype), parameters(dtype, *others)
@@ -126,7 +126,7 @@ def test_the_bits_of_a_dtype_do_not_depend_on_others(cls: Any, dtype: torch.dtyp
 
 
 def test_a_float32_parameter_that_comes_later_gets_a_kernel() -> None:
-    """A kernel of a float64 model reads float32 step counts, but cannot take float32 parameters."""
+    """The kernel of a float64 model reads float32 step counts, but takes no float32 parameters."""
     params, expected = parameters(torch.float64), parameters(torch.float32)
     optimizer = Adafactor(params)
     with use_lowering("fused_cpu"):
@@ -134,9 +134,9 @@ def test_a_float32_parameter_that_comes_later_gets_a_kernel() -> None:
             optimizer.step()
         assert built_dtypes() == {torch.float64}
         optimizer.add_param_group({"params": parameters(torch.float32)})
-        other = Adafactor(expected)
-        for each in (optimizer, other):
-            each.step()
+        reference = Adafactor(expected)
+        optimizer.step()
+        reference.step()
 
     assert built_dtypes() == {torch.float32, torch.float64}
     assert all(map(torch.equal, optimizer.param_groups[1]["params"], expected))
@@ -180,7 +180,7 @@ def test_a_step_count_of_another_dtype_builds_nothing() -> None:
     assert all(map(torch.equal, params, expected))
 
 
-def test_a_rule_of_one_sweep_is_built_for_the_dtypes_at_hand() -> None:
+def test_a_rule_of_one_sweep_is_built_for_the_dtypes_of_the_model() -> None:
     bits = []
     with use_lowering("fused_cpu"):
         for dtype in (torch.float32, torch.float64):
@@ -207,11 +207,11 @@ def test_a_cached_library_with_more_dtypes_is_used(
     )
     titles = {single: "one", single | double: "two", dtype_variants.ALL_DTYPE_BITS: "all"}
 
-    def built(_: str, source: str) -> str | None:
+    def find_cached(_: str, source: str) -> str | None:
         title = titles.get(int(source.split()[2]))
         return title if title in cached else None
 
-    monkeypatch.setattr(library_cache, "find_built", built)
+    monkeypatch.setattr(library_cache, "find_built", find_cached)
     monkeypatch.setattr(library_cache, "library", lambda _, source: f"new {source.split()[2]}")
 
     assert dtype_variants.library("any", "#ifdef OPTGEN_TYPES", single) == (expected, single)

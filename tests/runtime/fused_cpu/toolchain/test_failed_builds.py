@@ -18,7 +18,7 @@ from optgen.runtime.fused_cpu.toolchain import compiler
 
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[None]:
-    """Begin without compiled or cached kernels. Forget afterwards that a reader was not built."""
+    """Begin without compiled or cached kernels. At the end, forget the failed build of a reader."""
     monkeypatch.setattr(kernel_loader, "_kernels", {})
     monkeypatch.setattr(kernel_loader, "_warned", set())
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path))
@@ -50,23 +50,23 @@ def test_a_kernel_that_cannot_be_built_is_reported(monkeypatch: pytest.MonkeyPat
     params = parameters()
     give_gradients(params, 0)
     reason = r"not the source .* for `adam`, a defect of optgen: report it .*\(log: [^\n]+\.log\)"
-    with pytest.warns(UserWarning, match=rf"(?s)slow: .*{reason}\n.*error") as warned:
+    with pytest.warns(UserWarning, match=rf"(?s)slow: .*{reason}\n.*error") as warnings:
         Adam(params).step()
     Adam(params).step()  # cannot be built either; the warning is not repeated
 
-    assert len(warned) == 1
+    assert len(warnings) == 1
     assert re.fullmatch(rf"group 0: [^:\n]+: \S+ builds .*{reason}", optgen.explain(Adam(params)))
 
 
 @pytest.mark.usefixtures("no_kernels")
-@pytest.mark.parametrize("chosen", ["g++ '", "/nowhere/g++", "/tmp", "''"])
-def test_a_warning_names_a_program_that_does_not_compile(
-    chosen: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", ["g++ '", "/nowhere/g++", "/tmp", "''"])
+def test_a_warning_names_a_command_that_is_no_compiler(
+    command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CXX", chosen)
+    monkeypatch.setenv("CXX", command)
     params = parameters()
     give_gradients(params, 0)
-    with pytest.warns(UserWarning, match=rf"slow: .*CXX is .*{re.escape(chosen)}"):
+    with pytest.warns(UserWarning, match=rf"slow: .*CXX is .*{re.escape(command)}"):
         Adam(params).step()
 
 
@@ -74,7 +74,7 @@ def test_a_warning_names_a_program_that_does_not_compile(
 def test_a_compiler_that_hangs_is_tried_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The compiler is tried once, for any number of libraries."""
+    """A later step of another class does not try the compiler again."""
     hanging = tmp_path / "hanging"
     hanging.write_text("#!/bin/sh\nexec sleep 60\n")
     hanging.chmod(0o755)

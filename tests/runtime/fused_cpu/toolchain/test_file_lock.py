@@ -1,4 +1,4 @@
-"""Test which builds wait for one another, and that no build waits for ever."""
+"""Test the lock of a build: which builds wait for one another, and that none waits for ever."""
 
 import errno
 import fcntl
@@ -78,15 +78,15 @@ def test_the_death_of_its_process_releases_the_lock(path: Path) -> None:
 def test_a_copy_in_a_forked_child_does_not_keep_the_lock(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The descriptors of the lock stay open, as their copies in a forked child would.
+    # `os.close` closes nothing: descriptors stay open, as their copies in a forked child would.
     copies: list[int] = []
     close = os.close
     with monkeypatch.context() as patch:
         patch.setattr(os, "close", copies.append)
         with exclusive(path):
             lock = next(path.parent.iterdir())
-            os.link(lock, path.with_name("kept"))
-    os.rename(path.with_name("kept"), lock)
+            os.link(lock, path.with_name("second_name"))
+    os.rename(path.with_name("second_name"), lock)  # the lock file exists again
 
     assert LockingThread(path).got_lock(within=20)
     for copy in copies:
@@ -102,16 +102,18 @@ def test_no_build_waits_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert list(path.parent.iterdir())  # the lock file is not removed
 
 
-def test_a_system_without_locks_stops_no_build(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_locks(descriptor: int, operation: int) -> None:
+def test_a_build_goes_on_if_the_system_has_no_locks(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raise_no_locks(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(fcntl, "flock", no_locks)
+    monkeypatch.setattr(fcntl, "flock", raise_no_locks)
     with exclusive(path):
         assert LockingThread(path).got_lock(within=20)
 
 
-def test_a_lock_that_cannot_be_written_stops_no_build(
+def test_a_build_goes_on_if_its_lock_cannot_be_written(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/proc")
@@ -119,7 +121,7 @@ def test_a_lock_that_cannot_be_written_stops_no_build(
         assert LockingThread(path).got_lock(within=20)
 
 
-def test_a_link_is_not_followed(path: Path) -> None:
+def test_a_symlink_in_place_of_the_lock_is_not_followed(path: Path) -> None:
     with exclusive(path):
         (lock,) = path.parent.iterdir()
     lock.symlink_to(path)
@@ -127,7 +129,7 @@ def test_a_link_is_not_followed(path: Path) -> None:
         assert not path.exists()
 
 
-def test_the_lock_of_another_user_is_not_waited_for(
+def test_a_build_does_not_wait_for_the_lock_of_another_user(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     user = os.geteuid()

@@ -1,6 +1,7 @@
-"""Test the cache of compiled libraries, and everything that can go wrong with it."""
+"""Test the cache of compiled libraries: keys, damaged files, other processes and other users."""
 
 import ctypes
+import errno
 import os
 import signal
 import stat
@@ -15,7 +16,7 @@ import pytest
 from optgen.runtime.fused_cpu.toolchain import compiler, file_lock, library_cache
 
 SOURCE = 'extern "C" int answer() { return 42; }\n'
-CHILD = f"""
+PROGRAM = f"""
 import ctypes, os, sys
 from optgen.runtime.fused_cpu.toolchain import library_cache
 for _ in range(int(sys.argv[1])):
@@ -33,11 +34,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def wrapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
+def use_logging_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
     """Set CXX to a compiler that first runs a shell line and logs its arguments; return the log."""
     real = compiler.find()
     assert real is not None
-    path, log = tmp_path / "wrapped-c++", tmp_path / "log"
+    path, log = tmp_path / "logging-c++", tmp_path / "log"
     path.write_text(f'#!/bin/sh\necho "$@" >> {log}\n{script}\nexec {real[0]} "$@"\n')
     path.chmod(0o755)
     monkeypatch.setenv("CXX", str(path))
@@ -45,7 +46,7 @@ def wrapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Pat
     return log
 
 
-def builds(log: Path) -> int:
+def run_count(log: Path) -> int:
     """Return how often the compiler was run."""
     return len(log.read_text().splitlines())
 
@@ -54,10 +55,10 @@ def answer(path: Path) -> int:
     return int(ctypes.CDLL(str(path)).answer())
 
 
-def child(forks: int = 0, **environment: str) -> subprocess.Popen[str]:
+def start_process(forks: int = 0, **environment: str) -> subprocess.Popen[str]:
     """Start a process that forks `forks` times; all 2**forks processes ask for a library."""
     return subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(forks)],
+        [sys.executable, "-c", PROGRAM, str(forks)],
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         text=True,
@@ -68,7 +69,7 @@ def child(forks: int = 0, **environment: str) -> subprocess.Popen[str]:
 def test_a_library_is_built_once(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = wrapped(tmp_path, monkeypatch, "")
+    log = use_logging_compiler(tmp_path, monkeypatch, "")
 
     assert library_cache.find_built("answer", SOURCE) is None
     first = library_cache.library("answer", SOURCE)
@@ -78,7 +79,7 @@ def test_a_library_is_built_once(
     assert first == again
     assert first.parent == cache
     assert answer(first) == 42
-    assert builds(log) == 1
+    assert run_count(log) == 1
     assert sorted(path.name for path in cache.iterdir()) == [first.name, first.name + ".sha256"]
 
 
@@ -89,7 +90,7 @@ def test_source_and_compiler_are_part_of_the_key(
         library_cache.library("answer", SOURCE),
         library_cache.library("answer", SOURCE + "\n"),
     }
-    wrapped(tmp_path, monkeypatch, "")
+    use_logging_compiler(tmp_path, monkeypatch, "")
     paths.add(library_cache.library("answer", SOURCE))
 
     assert len(paths) == 3
@@ -114,7 +115,7 @@ def test_a_damaged_library_is_built_again(cache: Path, damage: str) -> None:
     assert answer(path) == 42
 
 
-def test_without_a_compiler_any_cached_build_serves(
+def test_without_a_compiler_a_cached_library_is_used(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = library_cache.library("answer", SOURCE)
@@ -136,7 +137,7 @@ def test_the_environment_chooses_the_compiler(monkeypatch: pytest.MonkeyPatch) -
     assert compiler.find() is None
 
 
-def test_without_a_writable_cache_a_temporary_folder_serves(
+def test_without_a_writable_cache_a_temporary_folder_is_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPTGEN_CACHE_DIR", "/proc/optgen")
@@ -148,14 +149,14 @@ def test_without_a_writable_cache_a_temporary_folder_serves(
     assert library_cache.library("answer", SOURCE) == path
 
 
-def test_a_full_cache_is_left_for_another_folder(
+def test_a_library_goes_to_another_folder_if_the_cache_is_full(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace = os.replace
 
     def fail_in_cache(source: Path, target: Path) -> None:
         if Path(target).parent == cache:
-            raise OSError(28, "No space left on device")
+            raise OSError(errno.ENOSPC, "No space left on device")
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", fail_in_cache)
@@ -216,16 +217,16 @@ def test_a_library_is_on_the_disk_before_its_name(
     events: list[str] = []
     fsync, replace = os.fsync, os.replace
 
-    def synced(descriptor: int) -> None:
+    def record_fsync(descriptor: int) -> None:
         events.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
         fsync(descriptor)
 
-    def replaced(source: Path, target: Path) -> None:
+    def record_replace(source: Path, target: Path) -> None:
         events.append("move")
         replace(source, target)
 
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "replace", replaced)
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(os, "replace", record_replace)
 
     library_cache.library("answer", SOURCE)
 
@@ -233,7 +234,7 @@ def test_a_library_is_on_the_disk_before_its_name(
 
 
 def test_a_temporary_folder_ends_with_its_process() -> None:
-    process = child(OPTGEN_CACHE_DIR="/proc/optgen")
+    process = start_process(OPTGEN_CACHE_DIR="/proc/optgen")
     printed, _ = process.communicate(timeout=60)
 
     assert process.returncode == 0
@@ -244,14 +245,14 @@ def test_a_temporary_folder_ends_with_its_process() -> None:
 def test_eight_processes_build_once(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = wrapped(tmp_path, monkeypatch, "sleep 0.2")
+    log = use_logging_compiler(tmp_path, monkeypatch, "sleep 0.2")
 
-    printed, _ = child(forks=3).communicate(timeout=60)
+    printed, _ = start_process(forks=3).communicate(timeout=60)
 
     lines = printed.splitlines()
     assert len(lines) == 8
     assert len(set(lines)) == 1
-    assert builds(log) == 1
+    assert run_count(log) == 1
     assert len(list(cache.iterdir())) == 2
 
 
@@ -259,9 +260,10 @@ def test_a_killed_build_does_not_stop_the_next(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = tmp_path / "pid"
+    # Only the first run makes the folder, writes its process id, and hangs.
     line = f"mkdir {tmp_path}/first && echo $$ > {pid}.new && mv {pid}.new {pid} && exec sleep 60"
-    wrapped(tmp_path, monkeypatch, line)
-    process = child()
+    use_logging_compiler(tmp_path, monkeypatch, line)
+    process = start_process()
     while not pid.exists():
         time.sleep(0.01)
         assert process.poll() is None
@@ -270,7 +272,9 @@ def test_a_killed_build_does_not_stop_the_next(
     (abandoned,) = cache.glob(".build-*")
 
     with monkeypatch.context() as patch:
-        clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: pytest.fail("waits"))
+        clock = SimpleNamespace(
+            monotonic=time.monotonic, sleep=lambda _: pytest.fail("the build waits")
+        )
         patch.setattr(file_lock, "time", clock)
         assert answer(library_cache.library("answer", SOURCE)) == 42
     os.kill(int(pid.read_text()), signal.SIGKILL)
@@ -282,10 +286,10 @@ def test_a_killed_build_does_not_stop_the_next(
     assert not abandoned.exists()
 
 
-def test_flags_the_compiler_does_not_know_are_left_out(
+def test_flags_that_the_compiler_does_not_know_are_left_out(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = wrapped(tmp_path, monkeypatch, 'case "$*" in *-march=native*) exit 1;; esac')
+    log = use_logging_compiler(tmp_path, monkeypatch, 'case "$*" in *-march=native*) exit 1;; esac')
 
     assert answer(library_cache.library("answer", SOURCE)) == 42
-    assert builds(log) == len(compiler.FLAG_SETS)
+    assert run_count(log) == len(compiler.FLAG_SETS)

@@ -1,4 +1,4 @@
-"""Test the library of sweeps: which kernels have one, and which share one."""
+"""Test libraries of sweeps: which kernels have one, and which share one."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,8 +25,8 @@ SINGLE, DOUBLE = (
 )
 
 
-def source(name: str) -> str:
-    """Return a kernel's source with its headers."""
+def kernel_source(name: str) -> str:
+    """Return a kernel's source with its headers inserted."""
     return inline_includes((Path(generated.__file__).parent / name / "fused_cpu.cpp").read_text())
 
 
@@ -52,21 +52,21 @@ def compiled_sources(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_rules_share_a_library_of_sweeps(compiled_sources: list[str]) -> None:
     for name in ("adafactor", "row_wise_adagrad"):
-        assert sweep_library_of(source(name), SINGLE)
+        assert sweep_library_of(kernel_source(name), SINGLE)
 
     assert len(set(compiled_sources)) == 1
 
 
-def test_results_of_matrix_ops_are_swept_too(compiled_sources: list[str]) -> None:
-    """Matrix ops return bfloat16, so sweeps read bfloat16 beside float64, and no float32."""
-    sweep_library_of(source("muon"), DOUBLE)
+def test_sweeps_read_the_bfloat16_results_of_matrix_ops(compiled_sources: list[str]) -> None:
+    """The sweeps of a float64 model of Muon read bfloat16 too, but not float32."""
+    sweep_library_of(kernel_source("muon"), DOUBLE)
     bits = DOUBLE | dtype_variants.bits_of_dtypes([torch.bfloat16]) & ~SINGLE
 
     assert f"#define OPTGEN_TYPES {bits}\n" in compiled_sources[0]
 
 
 def test_a_rule_of_one_sweep_has_no_library_of_sweeps(compiled_sources: list[str]) -> None:
-    assert sweep_library_of(source("adam"), SINGLE) is None
+    assert sweep_library_of(kernel_source("adam"), SINGLE) is None
     assert not compiled_sources
 
 
@@ -81,12 +81,12 @@ def test_a_first_step_builds_each_library_once(
 ) -> None:
     built = []
 
-    def build(command: list[str], text: Path, target: Path) -> None:
-        built.append(text.read_text())
-        compile_(command, text, target)
+    def record_build(command: list[str], source: Path, target: Path) -> None:
+        built.append(source.read_text())
+        build(command, source, target)
 
-    compile_ = compiler.build
-    monkeypatch.setattr(compiler, "build", build)
+    build = compiler.build
+    monkeypatch.setattr(compiler, "build", record_build)
     monkeypatch.setattr(kernel_loader, "_kernels", {})
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path))
     tensor_reader.reader()
@@ -97,11 +97,11 @@ def test_a_first_step_builds_each_library_once(
         optimizer.add_param_group({"params": parameters()})
         optimizer.step()
 
-    of_adafactor = [text for text in built if "OPTGEN_TYPES 64" in text]
-    assert sorted("optgen_step" in text for text in of_adafactor) == [False, True]
-    # the reader may be among them, unless an earlier test has built it
+    adafactor_sources = [text for text in built if f"OPTGEN_TYPES {SINGLE}\n" in text]
+    assert sorted("optgen_step" in text for text in adafactor_sources) == [False, True]
+    # The reader is built too, unless an earlier test has built it.
     readers = [text for text in built if "optgen_read_and_step" in text]
-    assert len(built) == len(of_adafactor) + len(readers)
+    assert len(built) == len(adafactor_sources) + len(readers)
 
 
 def test_sweeps_that_cannot_be_built_are_reported(
@@ -112,7 +112,9 @@ def test_sweeps_that_cannot_be_built_are_reported(
     )
     monkeypatch.setattr(kernel_loader, "_kernels", {})
     monkeypatch.setattr(kernel_loader, "_warned", set())
-    monkeypatch.setattr(library_cache, "library", lambda name, text: build(name, text, tmp_path))
+    monkeypatch.setattr(
+        library_cache, "library", lambda name, text: build_only_sweeps(name, text, tmp_path)
+    )
     monkeypatch.setattr(library_cache, "find_built", lambda name, text: None)
     params = parameters()
     with pytest.warns(UserWarning, match=r"(?s)slow: .*could not build.*error"):
@@ -121,8 +123,8 @@ def test_sweeps_that_cannot_be_built_are_reported(
     assert (params[0] < 1).all()  # the step is taken nevertheless
 
 
-def build(name: str, text: str, folder: Path) -> Path:
-    """Compile only the library of sweeps; leave other libraries empty."""
+def build_only_sweeps(name: str, text: str, folder: Path) -> Path:
+    """Compile the source of the library of sweeps, and an empty source for each other library."""
     source, target = folder / f"{name}.cpp", folder / f"{name}.so"
     source.write_text(text if name == "sweeps" else "")
     command = compiler.find()

@@ -16,7 +16,7 @@ from optgen import compose, modifiers, optim, use_lowering
 
 SIZES = (1, 31, 32, 33, 3000)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-UNEQUAL = [pair for pair in product(DTYPES, DTYPES) if len({*pair}) == 2]
+UNEQUAL_DTYPES = [pair for pair in product(DTYPES, DTYPES) if len({*pair}) == 2]
 
 
 def parameters(dtype: torch.dtype, grad_dtype: torch.dtype) -> list[Parameter]:
@@ -30,7 +30,7 @@ def parameters(dtype: torch.dtype, grad_dtype: torch.dtype) -> list[Parameter]:
     return params
 
 
-def in_double(params: list[Parameter]) -> list[Tensor]:
+def float64_copies(params: list[Parameter]) -> list[Tensor]:
     """Return copies in float64, with gradients."""
     copies = [param.detach().double().requires_grad_() for param in params]
     for copy, param in zip(copies, params, strict=True):
@@ -39,8 +39,8 @@ def in_double(params: list[Parameter]) -> list[Tensor]:
     return copies
 
 
-@pytest.mark.parametrize(("dtype", "state_dtype"), UNEQUAL)
-def test_states_of_another_dtype_are_those_of_the_for_loop(
+@pytest.mark.parametrize(("dtype", "state_dtype"), UNEQUAL_DTYPES)
+def test_states_of_another_dtype_equal_those_of_the_for_loop(
     dtype: torch.dtype, state_dtype: torch.dtype
 ) -> None:
     name = str(state_dtype).removeprefix("torch.")
@@ -64,29 +64,29 @@ def test_states_of_another_dtype_are_those_of_the_for_loop(
 def test_float32_masters_follow_torch_in_float64(dtype: torch.dtype) -> None:
     """Float32 holds gradients of 16 bits exactly, so masters differ only by their own rounding."""
     params = parameters(dtype, dtype)
-    expected = in_double(params)
+    expected = float64_copies(params)
     cls = compose(optim.AdamW, modifiers.master, modifiers.state_dtype("float32"))
     ours, theirs = cls(params), torch.optim.AdamW(expected)
     with use_lowering("fused_cpu"):
         for _ in range(4):
             ours.step()
             theirs.step()
-    for param, double in zip(params, expected, strict=True):
+    for param, expected_param in zip(params, expected, strict=True):
         master = ours.state[param]["master"]
-        torch.testing.assert_close(master.double(), double.detach(), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(master.double(), expected_param.detach(), rtol=1e-6, atol=1e-6)
         assert torch.equal(param, master.to(dtype))
 
 
 def test_float32_parameters_with_16_bit_gradients_follow_torch() -> None:
     params = parameters(torch.float32, torch.bfloat16)
-    expected = in_double(params)
+    expected = float64_copies(params)
     ours, theirs = optim.AdamW(params), torch.optim.AdamW(expected)
     with use_lowering("fused_cpu"):
         for _ in range(4):
             ours.step()
             theirs.step()
-    for param, double in zip(params, expected, strict=True):
-        torch.testing.assert_close(param.double(), double.detach(), rtol=1e-6, atol=1e-6)
+    for param, expected_param in zip(params, expected, strict=True):
+        torch.testing.assert_close(param.double(), expected_param.detach(), rtol=1e-6, atol=1e-6)
 
 
 def test_an_element_has_the_same_bits_at_any_position() -> None:
@@ -111,17 +111,17 @@ def test_rounded_changes_nothing_for_a_float32_parameter(tmp_path: Path) -> None
     path.write_text(
         spec("m = g + 0.5 * m", "p = rounded(p - lr * g)", states='m=state("m", dtype="bfloat16")')
     )
-    rule = optgen.load(path)
+    cls = optgen.load(path)
     params = parameters(torch.float32, torch.float32)
     expected = [param.detach() - 0.1 * param.grad for param in params if param.grad is not None]
     with use_lowering("fused_cpu"):
-        rule(params).step()
-    for param, moved in zip(params, expected, strict=True):
-        torch.testing.assert_close(param.detach(), moved, rtol=1e-6, atol=1e-6)
+        cls(params).step()
+    for param, expected_param in zip(params, expected, strict=True):
+        torch.testing.assert_close(param.detach(), expected_param, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(("dtype", "state_dtype"), UNEQUAL)
-def test_roundings_and_random_numbers_are_those_of_the_for_loop(
+@pytest.mark.parametrize(("dtype", "state_dtype"), UNEQUAL_DTYPES)
+def test_roundings_and_random_numbers_equal_those_of_the_for_loop(
     dtype: torch.dtype, state_dtype: torch.dtype
 ) -> None:
     """Both lowerings round to the parameter's dtype, with equal random numbers for each element."""
@@ -138,6 +138,6 @@ def test_roundings_and_random_numbers_are_those_of_the_for_loop(
             for _ in range(3):
                 optimizer.step()
         results.append(torch.cat([param.detach().double() for param in params]))
-    same = (results[0] == results[1]).double().mean()
-    assert same > 0.99  # float32 arithmetic moves a few values across a boundary of rounding
+    equal_share = (results[0] == results[1]).double().mean()
+    assert equal_share > 0.99  # float32 errors move a few values across a boundary of rounding
     torch.testing.assert_close(*results, rtol=0.02, atol=0.02)
