@@ -37,19 +37,19 @@ def apply_optimizer_in_backward(
         optimizer = optimizer_class([param], **optimizer_kwargs)
         marked_before = mark(param, optimizer, optimizer_class, optimizer_kwargs)
         if register_hook and not marked_before:
-            register_update_hook(param, _step_all)
+            register_update_hook(param, _step_optimizers)
 
 
 def in_backward_optimizer_filter(
     named_parameters: Iterable[tuple[str, nn.Parameter]], include: bool = False
 ) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters that are not updated in a backward pass; with `include`, the others."""
+    """Yield the parameters that no backward pass updates; with `include`, those that are updated."""
     for name, param in named_parameters:
         if hasattr(param, "_in_backward_optimizers") == include:
             yield name, param
 
 
-def _step_all(param: Any) -> None:
+def _step_optimizers(param: Any) -> None:
     for optimizer in param._in_backward_optimizers:
         optimizer.step()
     param.grad = None

@@ -37,7 +37,7 @@ class GradientClippingOptimizer(OptimizerWrapper):
     of the mesh must take the step, with or without gradients. If a parameter is on the meta device,
     nothing is clipped. Sparse gradients are coalesced.
 
-    With a closure, its gradients are clipped after it returns; earlier gradients are not clipped.
+    A step with a closure clips the gradients after the closure has returned, and only then.
 
     Args:
         optimizer (KeyedOptimizer): The optimizer that takes the steps.
@@ -94,12 +94,12 @@ class GradientClippingOptimizer(OptimizerWrapper):
             self._clip()
             return self._optimizer.step(closure=None)
 
-        def clipped() -> Any:
+        def closure_that_clips() -> Any:
             loss = closure()
             self._clip()
             return loss
 
-        return self._optimizer.step(closure=clipped)
+        return self._optimizer.step(closure=closure_that_clips)
 
     @property
     def last_total_grad_norm(self) -> Tensor | None:

@@ -40,13 +40,13 @@ class CombinedOptimizer(OptimizerOfMembers, KeyedOptimizer):
             )
         self._begin(
             _optims=members,
-            defaults={**_common(members), SAVE_GROUPS: saved == {True}},
+            defaults={**_common_defaults(members), SAVE_GROUPS: saved == {True}},
         )
-        known: set[str] = set()
+        seen: set[str] = set()
         for name in self._names():
-            if name in known:
+            if name in seen:
                 raise ValueError(f"Duplicate param key {name}")
-            known.add(name)
+            seen.add(name)
 
     def _names(self) -> list[str]:
         return [
@@ -118,7 +118,7 @@ class CombinedOptimizer(OptimizerOfMembers, KeyedOptimizer):
                 optimizer.update_hyper_parameters(params_dict)
 
 
-def _common(members: list[tuple[str, KeyedOptimizer]]) -> dict[str, Any]:
+def _common_defaults(members: list[tuple[str, KeyedOptimizer]]) -> dict[str, Any]:
     """Return the defaults that all members have, with the first one's values, for schedulers."""
     if not members:
         return {}

@@ -1,7 +1,7 @@
 """The mirror of torch.optim.lr_scheduler, written by hand. The schedulers drive any optimizer.
 
-A schedule is a pure function of the step (`shaped`). A scheduler keeps its state (`base`): the
-step, the initial rates, the checkpoint. Composites combine schedulers.
+A schedule is a pure function of the step (`shaped`). A scheduler (`base`) keeps the
+step and the initial rates, and loads checkpoints. Composites combine schedulers.
 """
 
 from optgen.optim.lr_scheduler.base import EPOCH_DEPRECATION_WARNING as EPOCH_DEPRECATION_WARNING

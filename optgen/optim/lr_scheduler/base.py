@@ -8,7 +8,7 @@ import torch.optim.lr_scheduler as torchs
 from torch.optim import Optimizer
 
 from optgen.optim.lr_scheduler import step_order
-from optgen.optim.lr_scheduler.group_rates import Value, check_optimizer, copied, read, write
+from optgen.optim.lr_scheduler.group_rates import Value, check_optimizer, copy_value, read, write
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ EPOCH_DEPRECATION_WARNING = (
     "Please open an issue if you are unable to replicate your use case: "
     "https://github.com/pytorch/pytorch/issues/new/choose."
 )
-NOT_RESUMABLE = (
+INITIAL_LR_MISSING = (
     "param 'initial_lr' is not specified in param_groups[{}] when resuming scheduler with "
     "last_epoch >= 0.\n"
     "This typically happens when:\n"
@@ -57,16 +57,16 @@ class LRScheduler(torchs.LRScheduler):
     _last_lr: list[Any]
     _is_initial = False
     _get_lr_called_within_step = False
-    _unsaved: ClassVar[tuple[str, ...]] = ("optimizer",)
+    _unsaved_attributes: ClassVar[tuple[str, ...]] = ("optimizer",)
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         check_optimizer(optimizer)
         self.optimizer = optimizer
         for index, group in enumerate(optimizer.param_groups):
             if last_epoch == -1:
-                group.setdefault("initial_lr", copied(group["lr"]))
+                group.setdefault("initial_lr", copy_value(group["lr"]))
             elif "initial_lr" not in group:
-                raise KeyError(NOT_RESUMABLE.format(index))
+                raise KeyError(INITIAL_LR_MISSING.format(index))
         self.base_lrs = read(optimizer, "initial_lr")
         self.last_epoch = last_epoch
         step_order.watch(optimizer)
@@ -96,16 +96,16 @@ class LRScheduler(torchs.LRScheduler):
 
     def _update_lr(self, epoch: int | None = None) -> None:
         """Go to a step, by default the next one, and set its rates."""
-        compute = self.get_lr
+        compute_rates = self.get_lr
         if epoch is not None:
-            compute = getattr(self, "_get_closed_form_lr", self.get_lr)
+            compute_rates = getattr(self, "_get_closed_form_lr", self.get_lr)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         self._get_lr_called_within_step = True
         try:
-            values = compute()
+            rates = compute_rates()
         finally:
             self._get_lr_called_within_step = False
-        write(self._groups_with(values))
+        write(self._pair_with_groups(rates))
         self._last_lr = read(self.optimizer, "lr")
 
     def get_lr(self) -> list[Any]:
@@ -127,7 +127,7 @@ class LRScheduler(torchs.LRScheduler):
         """Return the rate of each group since the last step; tensors are copies."""
         return self._last_lr
 
-    def _groups_with(self, values: Sequence[T]) -> Iterator[tuple[dict[str, Any], T]]:
+    def _pair_with_groups(self, values: Sequence[T]) -> Iterator[tuple[dict[str, Any], T]]:
         """Return pairs of a group and its value."""
         groups = self.optimizer.param_groups
         if len(groups) != len(values):
@@ -139,7 +139,9 @@ class LRScheduler(torchs.LRScheduler):
 
     def state_dict(self) -> dict[str, Any]:
         """Return all attributes except the optimizer, whose state must be saved separately."""
-        return {key: value for key, value in vars(self).items() if key not in self._unsaved}
+        return {
+            key: value for key, value in vars(self).items() if key not in self._unsaved_attributes
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a `state_dict` of this class, or of torch's class of the same name."""

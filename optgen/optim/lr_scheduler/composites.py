@@ -17,7 +17,7 @@ from optgen.optim.lr_scheduler.group_rates import read, write
 
 
 class _Composite(LRScheduler):
-    _unsaved: ClassVar[tuple[str, ...]] = ("optimizer", "_schedulers")
+    _unsaved_attributes: ClassVar[tuple[str, ...]] = ("optimizer", "_schedulers")
     _schedulers: Sequence[torchs.LRScheduler]
 
     def _check(self, optimizer: Optimizer, schedulers: Sequence[Any]) -> None:
@@ -45,7 +45,7 @@ class _Composite(LRScheduler):
         """Restart from the initial rates. A `SequentialLR` calls this when a member begins."""
         if epoch != 0:
             raise NotImplementedError(f"{type(self).__name__} can go to step 0 only")
-        reset(self.optimizer)
+        reset_rates(self.optimizer)
         rewind(self)
         self._initial_step()
 
@@ -68,7 +68,7 @@ class _Composite(LRScheduler):
         super().load_state_dict(state)
 
 
-def reset(optimizer: Optimizer) -> None:
+def reset_rates(optimizer: Optimizer) -> None:
     """Set the rates to those that the groups had before any scheduler."""
     write(zip(optimizer.param_groups, read(optimizer, "initial_lr"), strict=True))
 
@@ -82,7 +82,7 @@ def leaves(scheduler: Any) -> Iterator[Any]:
 
 
 def rewind(scheduler: Any) -> None:
-    """Set a scheduler, or those in a composite, to the step before the first one."""
+    """Set a scheduler, or all schedulers in a composite, to the step before the first one."""
     for leaf in leaves(scheduler):
         leaf.last_epoch = -1
 
@@ -140,7 +140,7 @@ class SequentialLR(_Composite):
             leaf.last_epoch -= 1
 
     def _initial_step(self) -> None:
-        reset(self.optimizer)
+        reset_rates(self.optimizer)
         self.last_epoch = 0
         self._schedulers[self._current_index()]._initial_step()
         self._last_lr = read(self.optimizer, "lr")

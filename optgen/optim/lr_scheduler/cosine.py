@@ -5,7 +5,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler.argument_checks import check_finite, check_number
+from optgen.optim.lr_scheduler.argument_checks import check_finite_nonnegative, check_number
 from optgen.optim.lr_scheduler.base import LRScheduler
 from optgen.optim.lr_scheduler.group_rates import Value
 from optgen.optim.lr_scheduler.shaped import ShapedLR
@@ -38,7 +38,7 @@ class CosineAnnealingLR(ShapedLR):
         self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
     ) -> None:
         check_number("T_max", T_max)
-        check_finite("eta_min", eta_min)
+        check_finite_nonnegative("eta_min", eta_min)
         self.T_max = T_max
         self.eta_min = eta_min
         super().__init__(optimizer, last_epoch)
@@ -64,7 +64,8 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     .. math::
         \eta_t = \eta_{\min} + (\eta_0 - \eta_{\min}) \, \frac{1 + \cos(\pi T_{cur} / T_i)}{2}
 
-    with :math:`T_{cur}` the steps since the last restart, and :math:`T_i` those to the next.
+    with :math:`T_{cur}` the steps since the last restart, and :math:`T_i` the steps from the last
+    restart to the next.
 
     Args:
         optimizer (Optimizer): The optimizer whose rates are set.
@@ -95,7 +96,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
             raise ValueError(
                 f"Expected float or int eta_min, but got {eta_min} of type {type(eta_min)}"
             )
-        check_finite("eta_min", eta_min)
+        check_finite_nonnegative("eta_min", eta_min)
         self.T_0 = T_0
         self.T_i = T_0
         self.T_mult = T_mult
@@ -116,15 +117,16 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     def _update_lr(self, epoch: Any = None) -> None:
         if epoch is None and self.last_epoch < 0:
             epoch = 0
-        since, length = (self.T_cur + 1, self.T_i) if epoch is None else (epoch, self.T_0)
+        # Steps since the last restart, and from the last restart to the next.
+        elapsed, length = (self.T_cur + 1, self.T_i) if epoch is None else (epoch, self.T_0)
         if self.T_mult == 1:
-            since %= length
-        while since >= length:
-            since, length = since - length, length * self.T_mult
-        self.T_cur, self.T_i = since, length
+            elapsed %= length
+        while elapsed >= length:
+            elapsed, length = elapsed - length, length * self.T_mult
+        self.T_cur, self.T_i = elapsed, length
         super()._update_lr(epoch)
         self.last_epoch = math.floor(self.last_epoch)
 
     def _next_lr(self) -> list[Value]:
-        share = half_cosine(self.T_cur, self.T_i)
-        return [self.eta_min + (base - self.eta_min) * share for base in self.base_lrs]
+        height = half_cosine(self.T_cur, self.T_i)
+        return [self.eta_min + (base - self.eta_min) * height for base in self.base_lrs]

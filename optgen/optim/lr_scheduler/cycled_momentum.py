@@ -33,6 +33,6 @@ def begin(
 ) -> None:
     """Set the momentum of every group to its upper bound, and record both bounds in the group."""
     write(optimizer, use_beta1, upper)
-    for group, most, least in zip(optimizer.param_groups, upper, lower, strict=True):
-        group["max_momentum"] = most
-        group["base_momentum"] = least
+    for group, highest, lowest in zip(optimizer.param_groups, upper, lower, strict=True):
+        group["max_momentum"] = highest
+        group["base_momentum"] = lowest

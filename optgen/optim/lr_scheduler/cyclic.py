@@ -8,13 +8,13 @@ from typing import Any, Literal
 from torch.optim import Optimizer
 
 from optgen.optim.lr_scheduler import cycled_momentum
-from optgen.optim.lr_scheduler.argument_checks import check_finite
+from optgen.optim.lr_scheduler.argument_checks import check_finite_nonnegative
 from optgen.optim.lr_scheduler.base import LRScheduler
 from optgen.optim.lr_scheduler.group_rates import Value, check_optimizer, per_group, write
-from optgen.optim.lr_scheduler.user_functions import saved_attributes
+from optgen.optim.lr_scheduler.user_functions import attributes_to_save
 
 MODES = {"triangular": "cycle", "triangular2": "cycle", "exp_range": "iterations"}
-"""The argument of each mode's scale function: the number of the cycle, or of the iteration."""
+"""By mode, the argument of the scale function: the number of the cycle, or of the iteration."""
 
 
 class CyclicLR(LRScheduler):
@@ -32,7 +32,8 @@ class CyclicLR(LRScheduler):
         base_lr (float or list): The lower bound, for all groups or one for each.
         max_lr (float or list): The upper bound.
         step_size_up (int): Batches from the lower to the upper bound. Default: 2000.
-        step_size_down (int, optional): Batches back. Default: `step_size_up`.
+        step_size_down (int, optional): Batches from the upper bound to the lower. Default:
+            `step_size_up`.
         mode (str): "triangular", "triangular2" or "exp_range". Default: "triangular".
         gamma (float): :math:`\gamma` of "exp_range". Default: 1.
         scale_fn (function, optional): :math:`f`, instead of the scale of `mode`.
@@ -71,16 +72,16 @@ class CyclicLR(LRScheduler):
         base_lrs = per_group("base_lr", optimizer, base_lr)
         self.max_lrs = per_group("max_lr", optimizer, max_lr)
         for name, rates in {"base_lr": base_lrs, "max_lr": self.max_lrs}.items():
-            check_finite(name, rates)
-        check_finite("step_size_up", step_size_up)
-        check_finite("step_size_down", 0 if step_size_down is None else step_size_down)
+            check_finite_nonnegative(name, rates)
+        check_finite_nonnegative("step_size_up", step_size_up)
+        check_finite_nonnegative("step_size_down", 0 if step_size_down is None else step_size_down)
         up = float(step_size_up)
         self.total_size = up + (up if step_size_down is None else float(step_size_down))
         self.step_ratio = up / self.total_size
         if mode not in MODES and scale_fn is None:
             raise ValueError("mode is invalid and scale_fn is None")
         if mode == "exp_range" and scale_fn is None:
-            check_finite("gamma", gamma)
+            check_finite_nonnegative("gamma", gamma)
         self.mode: str = mode
         self.gamma = gamma
         self._scale_fn_custom: Any = scale_fn
@@ -93,14 +94,14 @@ class CyclicLR(LRScheduler):
         self.base_lrs = base_lrs
         self._update_lr(self.last_epoch)
 
-    def _init_momentum(self, cycle: bool, least: Any, most: Any, at_start: bool) -> None:
+    def _init_momentum(self, cycle: bool, lowest: Any, highest: Any, at_start: bool) -> None:
         self.cycle_momentum = cycle
         if cycle:
             self.use_beta1 = cycled_momentum.uses_beta1(self.optimizer)
-            self.base_momentums = per_group("base_momentum", self.optimizer, least)
-            self.max_momentums = per_group("max_momentum", self.optimizer, most)
-            check_finite("base_momentum", self.base_momentums)
-            check_finite("max_momentum", self.max_momentums)
+            self.base_momentums = per_group("base_momentum", self.optimizer, lowest)
+            self.max_momentums = per_group("max_momentum", self.optimizer, highest)
+            check_finite_nonnegative("base_momentum", self.base_momentums)
+            check_finite_nonnegative("max_momentum", self.max_momentums)
             if at_start:
                 cycled_momentum.begin(
                     self.optimizer, self.use_beta1, self.max_momentums, self.base_momentums
@@ -137,8 +138,10 @@ class CyclicLR(LRScheduler):
         """Return the height of the triangle at `last_epoch`, in [0, 1], and its scale."""
         cycle = math.floor(1 + self.last_epoch / self.total_size)
         fraction = 1.0 + self.last_epoch / self.total_size - cycle
-        down = fraction > self.step_ratio
-        height = (fraction - 1) / (self.step_ratio - 1) if down else fraction / self.step_ratio
+        if fraction > self.step_ratio:
+            height = (fraction - 1) / (self.step_ratio - 1)
+        else:
+            height = fraction / self.step_ratio
         return height, self.scale_fn(cycle if self.scale_mode == "cycle" else self.last_epoch)
 
     def _next_lr(self) -> list[Value]:
@@ -159,7 +162,7 @@ class CyclicLR(LRScheduler):
 
         A `scale_fn` that is an object is saved by its attributes; a function is not saved.
         """
-        attributes = saved_attributes(self._scale_fn_custom)
+        attributes = attributes_to_save(self._scale_fn_custom)
         return {**super().state_dict(), "_scale_fn_custom": attributes}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

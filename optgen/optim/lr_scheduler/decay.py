@@ -6,28 +6,28 @@ from collections.abc import Iterable
 
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler.argument_checks import check_finite, check_number
+from optgen.optim.lr_scheduler.argument_checks import check_finite_nonnegative, check_number
 from optgen.optim.lr_scheduler.shaped import ShapedLR
 
 
 class _DecayLR(ShapedLR):
     gamma: float
 
-    def _decays(self, epoch: int) -> int:
+    def _count_decays(self, epoch: int) -> int:
         """Count the decays up to a step."""
         raise NotImplementedError
 
     def shape(self, epoch: int) -> float:
         """Return gamma to the power of the number of decays up to a step."""
-        return self.gamma ** self._decays(epoch)
+        return self.gamma ** self._count_decays(epoch)
 
     def ratio(self, epoch: int) -> float:
         """Return s(t) / s(t - 1): gamma to the power of the number of decays in this step.
 
         It is computed without `shape`, which may underflow to 0.
         """
-        before = self._decays(epoch - 1) if epoch > 0 else 0
-        return self.gamma ** (self._decays(epoch) - before)
+        before = self._count_decays(epoch - 1) if epoch > 0 else 0
+        return self.gamma ** (self._count_decays(epoch) - before)
 
 
 class StepLR(_DecayLR):
@@ -50,12 +50,12 @@ class StepLR(_DecayLR):
         self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
     ) -> None:
         check_number("step_size", step_size, ge=0)
-        check_finite("gamma", gamma)
+        check_finite_nonnegative("gamma", gamma)
         self.step_size = step_size
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
-    def _decays(self, epoch: int) -> int:
+    def _count_decays(self, epoch: int) -> int:
         return epoch // self.step_size if epoch else 0
 
 
@@ -84,7 +84,7 @@ class MultiStepLR(_DecayLR):
         gamma: float = 0.1,
         last_epoch: int = -1,
     ) -> None:
-        check_finite("gamma", gamma)
+        check_finite_nonnegative("gamma", gamma)
         self.milestones = Counter(milestones)
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
@@ -93,7 +93,7 @@ class MultiStepLR(_DecayLR):
         """Return gamma to the power of the number of milestones at this step."""
         return self.gamma ** self.milestones[epoch]
 
-    def _decays(self, epoch: int) -> int:
+    def _count_decays(self, epoch: int) -> int:
         return bisect_right(sorted(self.milestones.elements()), epoch)
 
 
@@ -113,9 +113,9 @@ class ExponentialLR(_DecayLR):
     """
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
-        check_finite("gamma", gamma)
+        check_finite_nonnegative("gamma", gamma)
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
-    def _decays(self, epoch: int) -> int:
+    def _count_decays(self, epoch: int) -> int:
         return epoch

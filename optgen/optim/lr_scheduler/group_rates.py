@@ -15,14 +15,14 @@ def check_optimizer(optimizer: object) -> None:
         raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
 
 
-def copied(value: Any) -> Any:
+def copy_value(value: Any) -> Any:
     """Return a copy of a tensor, or the value itself if it is no tensor."""
     return value.clone() if isinstance(value, Tensor) else value
 
 
 def read(optimizer: Optimizer, key: str) -> list[Any]:
     """Return copies of the values that the groups hold under a key."""
-    return [copied(group[key]) for group in optimizer.param_groups]
+    return [copy_value(group[key]) for group in optimizer.param_groups]
 
 
 def write(rates: Iterable[tuple[dict[str, Any], Value]], key: str = "lr") -> None:
@@ -31,26 +31,26 @@ def write(rates: Iterable[tuple[dict[str, Any], Value]], key: str = "lr") -> Non
     All groups share one tensor if the optimizer was given one tensor for all. If their rates now
     differ, a group whose rate is not that of the first group gets a tensor of its own.
     """
-    filled: dict[int, Value] = {}
+    rate_by_tensor: dict[int, Value] = {}
     for group, value in rates:
         lr = group.get(key)
         if not isinstance(lr, Tensor):
-            group[key] = copied(value)
+            group[key] = copy_value(value)
             continue
-        if id(lr) in filled and bool(filled[id(lr)] != value):
+        if id(lr) in rate_by_tensor and bool(rate_by_tensor[id(lr)] != value):
             lr = group[key] = lr.clone()
-        filled[id(lr)] = value
+        rate_by_tensor[id(lr)] = value
         lr.fill_(value.squeeze() if isinstance(value, Tensor) else value)
 
 
 def per_group(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
     """Return one value for each group, from one value for all or a list of one for each."""
-    groups = len(optimizer.param_groups)
+    group_count = len(optimizer.param_groups)
     if not isinstance(value, (list, tuple)):
-        value = [value] * groups
-    elif len(value) != groups:
+        value = [value] * group_count
+    elif len(value) != group_count:
         raise ValueError(
             f"{name} must have the same length as optimizer.param_groups. "
-            f"{name} has {len(value)} values, param_groups has {groups}."
+            f"{name} has {len(value)} values, param_groups has {group_count}."
         )
-    return list(map(copied, value))
+    return list(map(copy_value, value))

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from torch.optim import Optimizer
 
 from optgen.optim.lr_scheduler import cycled_momentum
-from optgen.optim.lr_scheduler.argument_checks import check_finite, check_number
+from optgen.optim.lr_scheduler.argument_checks import check_finite_nonnegative, check_number
 from optgen.optim.lr_scheduler.base import LRScheduler
 from optgen.optim.lr_scheduler.group_rates import Value, check_optimizer, per_group
 
@@ -46,7 +46,7 @@ def _cycle_length(total_steps: int | None, epochs: int | None, steps_per_epoch: 
     return epochs * steps_per_epoch
 
 
-def _check_shape(pct_start: float, anneal_strategy: str) -> None:
+def _check_annealing(pct_start: float, anneal_strategy: str) -> None:
     if not isinstance(pct_start, float) or not 0 <= pct_start <= 1:
         raise ValueError(f"Expected float between 0 and 1 pct_start, but got {pct_start}")
     if anneal_strategy not in ("cos", "linear"):
@@ -61,7 +61,7 @@ class OneCycleLR(LRScheduler):
     The rate rises from `max_lr / div_factor` to `max_lr`, then falls to
     `max_lr / div_factor / final_div_factor`. With `three_phase`, as in the paper, it first falls
     back to the rate at which it began. Momentum goes the other way. This scheduler overwrites
-    changes of the rate by others.
+    changes of the rate by other code.
 
     Args:
         optimizer (Optimizer): The optimizer whose rates are set.
@@ -74,8 +74,8 @@ class OneCycleLR(LRScheduler):
         cycle_momentum (bool): Cycle `momentum`, or the first of `betas`, too. Default: True.
         base_momentum (float or list): The momentum at the highest rate. Default: 0.85.
         max_momentum (float or list): The momentum at the lowest rate. Default: 0.95.
-        div_factor (float): The highest rate over the first. Default: 25.
-        final_div_factor (float): The first rate over the last. Default: 1e4.
+        div_factor (float): The highest rate divided by the first. Default: 25.
+        final_div_factor (float): The first rate divided by the last. Default: 1e4.
         three_phase (bool): Go down in two phases, the first as steep as the way up. Default: False.
         last_epoch (int): -1 to begin, else the last batch that was taken. Default: -1.
 
@@ -106,33 +106,33 @@ class OneCycleLR(LRScheduler):
         check_optimizer(optimizer)
         self.optimizer = optimizer
         self.total_steps = _cycle_length(total_steps, epochs, steps_per_epoch)
-        _check_shape(pct_start, anneal_strategy)
+        _check_annealing(pct_start, anneal_strategy)
         check_number("div_factor", div_factor, gt=0)
         check_number("final_div_factor", final_div_factor, gt=0)
         self._schedule_phases = _phases(self.total_steps, pct_start, three_phase)
         self._anneal_func_type = anneal_strategy
         max_lrs = per_group("max_lr", optimizer, max_lr)
-        check_finite("max_lr", max_lrs)
+        check_finite_nonnegative("max_lr", max_lrs)
         bounds = self._momentums(cycle_momentum, max_momentum, base_momentum)
         if last_epoch == -1:
-            for group, highest in zip(optimizer.param_groups, max_lrs, strict=True):
-                group["initial_lr"] = highest / div_factor
-                group["max_lr"] = highest
+            for group, group_max_lr in zip(optimizer.param_groups, max_lrs, strict=True):
+                group["initial_lr"] = group_max_lr / div_factor
+                group["max_lr"] = group_max_lr
                 group["min_lr"] = group["initial_lr"] / final_div_factor
             if bounds:
                 cycled_momentum.begin(optimizer, self.use_beta1, *bounds)
         super().__init__(optimizer, last_epoch)
 
-    def _momentums(self, cycle: bool, most: Any, least: Any) -> tuple[list[Any], ...]:
+    def _momentums(self, cycle: bool, highest: Any, lowest: Any) -> tuple[list[Any], ...]:
         """Return the highest and the lowest momentum of each group, or () if momentum is fixed."""
         self.cycle_momentum = cycle
         if not cycle:
             return ()
         self.use_beta1 = cycled_momentum.uses_beta1(self.optimizer)
-        upper = per_group("max_momentum", self.optimizer, most)
-        lower = per_group("base_momentum", self.optimizer, least)
-        check_finite("max_momentum", upper)
-        check_finite("base_momentum", lower)
+        upper = per_group("max_momentum", self.optimizer, highest)
+        lower = per_group("base_momentum", self.optimizer, lowest)
+        check_finite_nonnegative("max_momentum", upper)
+        check_finite_nonnegative("base_momentum", lower)
         return upper, lower
 
     def _anneal_func(self, start: Any, end: Any, pct: float) -> Any:
@@ -170,16 +170,16 @@ class OneCycleLR(LRScheduler):
             phase = self._schedule_phases[-1]
         return phase, (step - start) / (phase["end_step"] - start)
 
-    def _values(self, name: Literal["lr", "momentum"]) -> list[Any]:
+    def _annealed_values(self, name: Literal["lr", "momentum"]) -> list[Any]:
         phase, pct = self._phase_and_fraction()
         start, end = phase[f"start_{name}"], phase[f"end_{name}"]
         groups = self.optimizer.param_groups
         return [self._anneal_func(group[start], group[end], pct) for group in groups]
 
     def _next_lr(self) -> list[Value]:
-        return self._values("lr")
+        return self._annealed_values("lr")
 
     def _update_lr(self, epoch: int | None = None) -> None:
         super()._update_lr(epoch)
         if self.cycle_momentum:
-            cycled_momentum.write(self.optimizer, self.use_beta1, self._values("momentum"))
+            cycled_momentum.write(self.optimizer, self.use_beta1, self._annealed_values("momentum"))

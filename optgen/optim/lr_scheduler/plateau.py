@@ -61,15 +61,15 @@ class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
         self.factor = factor
         check_optimizer(optimizer)
         self.optimizer = optimizer
-        groups = len(optimizer.param_groups)
+        group_count = len(optimizer.param_groups)
         if isinstance(min_lr, (list, tuple)):
-            if len(min_lr) != groups:
-                raise ValueError(f"expected {groups} min_lrs, got {len(min_lr)}")
+            if len(min_lr) != group_count:
+                raise ValueError(f"expected {group_count} min_lrs, got {len(min_lr)}")
             self.default_min_lr = None
             self.min_lrs = list(min_lr)
         else:
             self.default_min_lr = min_lr
-            self.min_lrs = [min_lr] * groups
+            self.min_lrs = [min_lr] * group_count
         self.patience = patience
         self.cooldown = cooldown
         self.eps = eps
@@ -133,9 +133,9 @@ class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
                 )
             self.min_lrs = [self.default_min_lr] * len(groups)
         rates = read(self.optimizer, "lr")
-        for index, least in enumerate(self.min_lrs):
+        for index, min_lr in enumerate(self.min_lrs):
             old = float(rates[index])
-            new = max(old * self.factor, least)
+            new = max(old * self.factor, min_lr)
             if old - new > self.eps:
                 rates[index] = new
         write(zip(groups, rates, strict=True))

@@ -9,8 +9,8 @@ from torch.optim import Optimizer
 from optgen.runtime.light_optimizer import LightOptimizer
 
 
-class _StandIn(LightOptimizer):
-    """Optimizer with the groups that schedulers change, and no parameters."""
+class _EmptyOptimizer(LightOptimizer):
+    """Optimizer with groups for schedulers to change. The parameters have no elements."""
 
     def __init__(self, rates: Sequence[float]) -> None:
         groups: list[dict[str, Any]] = [{"params": [torch.zeros(0)], "lr": lr} for lr in rates]
@@ -55,20 +55,20 @@ def preview(
     Args:
         schedule: Makes the scheduler, ours or torch's, for the optimizer it is called with.
         steps: How many rates to return; the first is the one before any step.
-        lr: The optimizer's learning rate; a sequence gives it as many groups. Default: 1.
+        lr: The optimizer's learning rate; of a sequence, each rate makes a group. Default: 1.
         metrics: For `ReduceLROnPlateau`: the metric after each step but the last.
         key: The group value to return; "momentum" for a schedule that cycles it. Default: "lr".
 
     Returns:
-        A list of `steps` rates; of several groups, a list for each.
+        A list of `steps` rates; if `lr` is a sequence, one such list for each group.
     """
-    optimizer = _StandIn(list(lr) if isinstance(lr, Sequence) else [lr])
+    optimizer = _EmptyOptimizer(list(lr) if isinstance(lr, Sequence) else [lr])
     scheduler = schedule(optimizer)
-    remaining = iter(metrics) if metrics is not None else None
-    columns: list[list[float]] = [[] for _ in optimizer.param_groups]
+    remaining_metrics = iter(metrics) if metrics is not None else None
+    rates_by_group: list[list[float]] = [[] for _ in optimizer.param_groups]
     for step in range(steps):
         if step > 0:
-            scheduler.step(*([] if remaining is None else [next(remaining)]))
-        for column, group in zip(columns, optimizer.param_groups, strict=True):
-            column.append(float(group[key]))
-    return columns if isinstance(lr, Sequence) else columns[0]
+            scheduler.step(*([] if remaining_metrics is None else [next(remaining_metrics)]))
+        for rates, group in zip(rates_by_group, optimizer.param_groups, strict=True):
+            rates.append(float(group[key]))
+    return rates_by_group if isinstance(lr, Sequence) else rates_by_group[0]

@@ -37,7 +37,7 @@ class ConstantLR(ShapedLR):
         super().__init__(optimizer, last_epoch)
 
     def shape(self, epoch: int) -> float:
-        """Return the factor; 1 from `total_iters` on."""
+        """Return the factor; from step `total_iters` on, return 1."""
         return self.factor if epoch < self.total_iters else 1.0
 
 
@@ -51,7 +51,8 @@ class LinearLR(ShapedLR):
         optimizer (Optimizer): The optimizer whose rates are set.
         start_factor (float): :math:`f_0`, in (0, 1]. Default: 1/3.
         end_factor (float): :math:`f_1`, in [0, 1]. Default: 1.
-        total_iters (int): Steps from :math:`f_0` to :math:`f_1`; 0 keeps :math:`f_1`. Default: 5.
+        total_iters (int): Steps from :math:`f_0` to :math:`f_1`. With 0, all steps take
+            :math:`f_1`. Default: 5.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 
     Raises:
@@ -80,7 +81,7 @@ class LinearLR(ShapedLR):
         super().__init__(optimizer, last_epoch)
 
     def shape(self, epoch: int) -> float:
-        """Return the factor on the line; its end value from `total_iters` on."""
+        """Return the factor on the line; from step `total_iters` on, return its end value."""
         if epoch >= self.total_iters:
             return self.end_factor
         return self.start_factor + (self.end_factor - self.start_factor) * epoch / self.total_iters

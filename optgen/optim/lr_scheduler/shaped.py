@@ -39,14 +39,16 @@ class ShapedLR(LRScheduler):
         return now / before if before else None
 
     def _next_lr(self) -> list[Value]:
-        resumed = self._is_initial and self.last_epoch > 0  # the groups hold the rate of this step
-        floor, ratio = self.floor, 1.0 if resumed else self.ratio(self.last_epoch)
+        is_resumed = (
+            self._is_initial and self.last_epoch > 0
+        )  # the groups hold the rate of this step
+        floor, ratio = self.floor, 1.0 if is_resumed else self.ratio(self.last_epoch)
         if ratio == 1:
             return read(self.optimizer, "lr")
         if ratio is not None:
             return [ratio * (group["lr"] - floor) + floor for group in self.optimizer.param_groups]
         share = self._share_above_floor(self.last_epoch)
-        pairs = self._groups_with(self.base_lrs)
+        pairs = self._pair_with_groups(self.base_lrs)
         return [group["lr"] + (base - floor) * share for group, base in pairs]
 
     def _share_above_floor(self, epoch: int) -> float:

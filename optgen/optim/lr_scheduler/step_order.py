@@ -1,8 +1,8 @@
 """Warn if a scheduler steps before its optimizer: the optimizer would not use the first rate.
 
 Our optimizers record their steps themselves. Their `step` has the attribute by which torch's
-schedulers recognize a recorded step, so no scheduler wraps it. The `step` of any other optimizer is
-wrapped, as torch does.
+schedulers recognize a recorded step, so no scheduler wraps it. For any other optimizer, our
+schedulers wrap `step`, as torch's do.
 """
 
 import functools
@@ -18,12 +18,12 @@ from torch.optim import Optimizer
 RECORDED_MARK = "_wrapped_by_lr_sched"
 """Attribute of a `step` method that records its calls."""
 GUIDE = "https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate"
-OVERRIDDEN = (
+STEP_OVERRIDDEN_WARNING = (
     "Seems like `optimizer.step()` has been overridden after learning rate scheduler "
     "initialization. Please, make sure to call `optimizer.step()` before "
     f"`lr_scheduler.step()`. See more details at {GUIDE}"
 )
-TOO_EARLY = (
+SCHEDULER_TOO_EARLY_WARNING = (
     "Detected call of `lr_scheduler.step()` before `optimizer.step()`. "
     "In PyTorch 1.1.0 and later, you should call them in the opposite order: "
     "`optimizer.step()` before `lr_scheduler.step()`.  Failure to do this "
@@ -53,23 +53,23 @@ def watch(optimizer: Any) -> None:
 def check(optimizer: Optimizer, stacklevel: int) -> None:
     """Warn, in a scheduler's first step, if the optimizer has not recorded a step."""
     if not hasattr(optimizer.step, RECORDED_MARK):
-        warnings.warn(OVERRIDDEN, UserWarning, stacklevel=stacklevel + 1)
-    elif not getattr(optimizer, "_opt_called", False) and not _overflowed(optimizer):
-        warnings.warn(TOO_EARLY, UserWarning, stacklevel=stacklevel + 1)
+        warnings.warn(STEP_OVERRIDDEN_WARNING, UserWarning, stacklevel=stacklevel + 1)
+    elif not getattr(optimizer, "_opt_called", False) and not _has_nonfinite_gradient(optimizer):
+        warnings.warn(SCHEDULER_TOO_EARLY_WARNING, UserWarning, stacklevel=stacklevel + 1)
 
 
 @contextmanager
 def suppressed_warning(optimizer: Any) -> Iterator[None]:
     """Suppress the warning inside the context, for scheduler steps without training steps."""
-    before = getattr(optimizer, "_opt_called", False)
+    had_stepped = getattr(optimizer, "_opt_called", False)
     optimizer._opt_called = True
     try:
         yield
     finally:
-        optimizer._opt_called = before
+        optimizer._opt_called = had_stepped
 
 
-def _overflowed(optimizer: Optimizer) -> bool:
+def _has_nonfinite_gradient(optimizer: Optimizer) -> bool:
     """Tell whether a gradient is not finite, so that a GradScaler skipped the step."""
     for group in optimizer.param_groups:
         for param in group["params"]:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler.argument_checks import check_finite
+from optgen.optim.lr_scheduler.argument_checks import check_finite_nonnegative
 from optgen.optim.lr_scheduler.base import LRScheduler
 from optgen.optim.lr_scheduler.group_rates import Value, per_group
 
@@ -42,7 +42,7 @@ class SWALR(LRScheduler):
         last_epoch: int = -1,
     ) -> None:
         rates = per_group("swa_lr", optimizer, swa_lr)
-        check_finite("swa_lr", rates)
+        check_finite_nonnegative("swa_lr", rates)
         if anneal_strategy not in ("cos", "linear"):
             raise ValueError(
                 f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}"

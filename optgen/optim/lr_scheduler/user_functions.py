@@ -12,25 +12,25 @@ from optgen.optim.lr_scheduler.group_rates import Value, read
 Function = Callable[[int], float]
 
 
-def saved_attributes(function: object) -> dict[str, Any] | None:
-    """Return the attributes of a callable object, for a checkpoint; None for a function."""
+def attributes_to_save(function: object) -> dict[str, Any] | None:
+    """Return the attributes of a callable object, for a checkpoint; None for a plain function."""
     if isinstance(function, types.FunctionType) or not hasattr(function, "__dict__"):
         return None
     return vars(function).copy()
 
 
 class _FunctionsLR(LRScheduler):
-    _unsaved: ClassVar[tuple[str, ...]] = ("optimizer", "lr_lambdas")
+    _unsaved_attributes: ClassVar[tuple[str, ...]] = ("optimizer", "lr_lambdas")
 
     def __init__(
         self, optimizer: Optimizer, lr_lambda: Function | list[Function], last_epoch: int = -1
     ) -> None:
         self.optimizer = optimizer
-        groups = len(optimizer.param_groups)
+        group_count = len(optimizer.param_groups)
         if not isinstance(lr_lambda, (list, tuple)):
-            self.lr_lambdas = [lr_lambda] * groups
-        elif len(lr_lambda) != groups:
-            raise ValueError(f"Expected {groups} lr_lambdas, but got {len(lr_lambda)}")
+            self.lr_lambdas = [lr_lambda] * group_count
+        elif len(lr_lambda) != group_count:
+            raise ValueError(f"Expected {group_count} lr_lambdas, but got {len(lr_lambda)}")
         else:
             self.lr_lambdas = list(lr_lambda)
         self._check_functions()
@@ -42,9 +42,13 @@ class _FunctionsLR(LRScheduler):
     def state_dict(self) -> dict[str, Any]:
         """Return all attributes except the optimizer.
 
-        Of the user's functions, callable objects are saved by their attributes, and others not.
+        Of the user's functions, callable objects are saved by their attributes. Plain functions are
+        not saved.
         """
-        return {**super().state_dict(), "lr_lambdas": list(map(saved_attributes, self.lr_lambdas))}
+        return {
+            **super().state_dict(),
+            "lr_lambdas": list(map(attributes_to_save, self.lr_lambdas)),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a `state_dict`. Functions stay those of the constructor."""
@@ -101,5 +105,5 @@ class MultiplicativeLR(_FunctionsLR):
     def _next_lr(self) -> list[Value]:
         if self._is_initial:
             return read(self.optimizer, "lr")
-        pairs = self._groups_with(self.lr_lambdas)
+        pairs = self._pair_with_groups(self.lr_lambdas)
         return [group["lr"] * function(self.last_epoch) for group, function in pairs]

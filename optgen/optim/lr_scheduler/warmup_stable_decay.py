@@ -31,7 +31,8 @@ class WarmupStableDecayLR(ShapedLR):
         stable_steps (int): Steps at the base rate, at least 0.
         decay_steps (int): Steps from the base rate to the lowest, at least 0.
         decay_type (str): "linear", "sqrt" or "cosine". Default: "linear".
-        min_lr_factor (float): :math:`m`, the lowest rate over the base rate, in [0, 1]. Default: 0.
+        min_lr_factor (float): :math:`m`, the lowest rate as a share of the base rate, in [0, 1].
+            Default: 0.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 
     Raises:
@@ -72,14 +73,14 @@ class WarmupStableDecayLR(ShapedLR):
         super().__init__(optimizer, last_epoch)
 
     def shape(self, epoch: int) -> float:
-        """Return the rate at a step over the base rate."""
+        """Return the rate at a step, divided by the base rate."""
         if epoch < self.warmup_steps:
             return (epoch + 1) / (self.warmup_steps + 1)
-        decayed = epoch - self.warmup_steps - self.stable_steps
-        if decayed < 0:
+        decay_step = epoch - self.warmup_steps - self.stable_steps
+        if decay_step < 0:
             return 1.0
-        if decayed >= self.decay_steps:
+        if decay_step >= self.decay_steps:
             return self.min_lr_factor
-        u = decayed / self.decay_steps
+        u = decay_step / self.decay_steps
         d = {"linear": 1 - u, "sqrt": 1 - math.sqrt(u), "cosine": half_cosine(u, 1)}
         return self.min_lr_factor + (1 - self.min_lr_factor) * d[self.decay_type]
