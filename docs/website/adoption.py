@@ -10,7 +10,7 @@ import torch
 from optgen.ir.algorithm import QUANTIZED, Algorithm
 from website.entries import Entry
 
-_OPTIONS = {
+_ARGUMENTS = {
     "adafactor": "lr=1e-2",
     "adamc": "max_lr=1e-3",
     "sparse_adam": "lr=1e-3",
@@ -18,7 +18,7 @@ _OPTIONS = {
 """Arguments in the examples. For other optimizers, examples pass the default `lr` of the spec."""
 
 _FIRST_STEP = re.compile(r"(?:^|\. )(The first step only [^.]*)\.")
-"""The remark of a spec whose first step leaves the parameters as they are."""
+"""The remark in a spec that its first step leaves the parameters as they are."""
 
 _HESSIAN = (
     "def hessian_diagonal(loss):",
@@ -36,16 +36,16 @@ class Needs:
     """Needs of an optimizer beyond a call of `step` with dense gradients of any shape."""
 
     matrices_only: bool  # vectors need a second optimizer
-    embeddings_only: bool  # it is for the weights of embeddings
-    sparse_only: bool  # it takes no dense gradients
+    embeddings_only: bool  # the optimizer is for the weights of embeddings
+    sparse_only: bool  # the optimizer takes no dense gradients
     inputs: tuple[str, ...]  # the extra inputs of `step`
-    has_modes: bool  # it has `train()` and `eval()`
-    coded: str  # the key of a state of 8 bits; "" if it has none
-    first_step: str  # what the first step does, if that is not a step; "" if it is
+    has_modes: bool  # the optimizer has `train()` and `eval()`
+    quantized_key: str  # the key of a state of 8 bits; "" if it has none
+    first_step: str  # what the first step does instead of moving parameters; "" if it moves them
 
 
-def needs(entry: Entry) -> Needs:
-    """Return what an optimizer needs. A trial shows whether it takes vectors."""
+def needs_of(entry: Entry) -> Needs:
+    """Return the needs of an optimizer. A trial shows whether it takes vectors."""
     algorithm = entry.algorithm
     return Needs(
         matrices_only=not takes_vectors(entry) and entry.package == "optgen.optim",
@@ -53,17 +53,17 @@ def needs(entry: Entry) -> Needs:
         sparse_only=algorithm.gradient == "sparse_only",
         inputs=tuple(state.step_argument for state in algorithm.extra_inputs()),
         has_modes=bool(algorithm.programs),
-        coded=next((s.key for s in algorithm.states if s.dtype == QUANTIZED), ""),
+        quantized_key=next((s.key for s in algorithm.states if s.dtype == QUANTIZED), ""),
         first_step=match[1] if (match := _FIRST_STEP.search(entry.remarks)) else "",
     )
 
 
 def takes_vectors(entry: Entry) -> bool:
     """Tell whether the constructor accepts a parameter with one axis."""
-    return constructs(entry, (4,))
+    return accepts_shape(entry, (4,))
 
 
-def constructs(entry: Entry, shape: tuple[int, ...]) -> bool:
+def accepts_shape(entry: Entry, shape: tuple[int, ...]) -> bool:
     """Tell whether the constructor accepts a parameter of a shape."""
     try:
         entry.cls([torch.zeros(shape)], **_values(entry))
@@ -80,8 +80,8 @@ def _values(entry: Entry) -> dict[str, float]:
 
 def arguments(entry: Entry) -> str:
     """Return the arguments that the examples pass, as source code."""
-    if entry.name in _OPTIONS:
-        return _OPTIONS[entry.name]
+    if entry.name in _ARGUMENTS:
+        return _ARGUMENTS[entry.name]
     lr = entry.algorithm.hyper("lr")
     return f"lr={_short(lr.default)}" if lr and isinstance(lr.default, int | float) else ""
 
@@ -95,15 +95,15 @@ def _short(value: float) -> str:
 
 def diff(entry: Entry) -> str:
     """Return the change in a training script, as a diff."""
-    needed = needs(entry)
+    needs = needs_of(entry)
     old = "torch.optim.AdamW(model.parameters(), lr=1e-3)"
-    if needed.matrices_only and not entry.in_torch:
+    if needs.matrices_only and not entry.in_torch:
         new = f"+optimizer = {_with_others(entry)}\n"
         return f"+from optgen.optim import create_optimizer\n-optimizer = {old}\n{new}"
-    call = _call(entry, "matrices" if needed.matrices_only else "model.parameters()")
+    call = _call(entry, "matrices" if needs.matrices_only else "model.parameters()")
     if entry.in_torch:
         old = f"torch.{call.removeprefix('optgen.')}"
-    if needed.sparse_only:
+    if needs.sparse_only:
         old = old.replace("AdamW", "SparseAdam")
     return f"+import optgen\n-optimizer = {old}\n+optimizer = {call}\n"
 
@@ -121,37 +121,37 @@ def _call(entry: Entry, params: str) -> str:
 
 def script(entry: Entry) -> str:
     """Return a script that trains with the optimizer and says how its steps run."""
-    needed = needs(entry)
-    lines = ["import torch", "", "import optgen", *_imports(entry, needed), ""]
-    lines += ["torch.manual_seed(0)", *_model(needed), *_optimizer(entry, needed)]
-    if "hessian" in needed.inputs:
+    needs = needs_of(entry)
+    lines = ["import torch", "", "import optgen", *_imports(entry, needs), ""]
+    lines += ["torch.manual_seed(0)", *_model(needs), *_optimizer(entry, needs)]
+    if "hessian" in needs.inputs:
         lines += ["", "", *_HESSIAN, "", ""]
     else:
         lines.append("")
-    lines += _loop(needed)
-    if needed.has_modes:
+    lines += _loop(needs)
+    if needs.has_modes:
         lines.append("optimizer.eval()  # the averaged weights; optimizer.train() goes back")
-    if needed.coded:
+    if needs.quantized_key:
         lines.append(
-            f'print(optimizer.state[model[0].weight]["{needed.coded}"].dtype)  # in 8 bits'
+            f'print(optimizer.state[model[0].weight]["{needs.quantized_key}"].dtype)  # in 8 bits'
         )
     return "\n".join([*lines, "print(optgen.explain(optimizer))"])
 
 
-def _imports(entry: Entry, needed: Needs) -> list[str]:
-    if needed.matrices_only:
+def _imports(entry: Entry, needs: Needs) -> list[str]:
+    if needs.matrices_only:
         return ["from optgen.optim import create_optimizer"]
     return [f"from {entry.package} import {entry.title}"]
 
 
-def _model(needed: Needs) -> list[str]:
-    if needed.embeddings_only or needed.sparse_only:
-        sparse = ", sparse=True" * needed.sparse_only
+def _model(needs: Needs) -> list[str]:
+    if needs.embeddings_only or needs.sparse_only:
+        sparse = ", sparse=True" * needs.sparse_only
         return [
             f"model = torch.nn.Embedding(100, 8{sparse})",
             "inputs, targets = torch.randint(100, (32,)), torch.randn(32, 8)",
         ]
-    first, inner, last = (64, 128, 64) if needed.coded else (16, 32, 8)
+    first, inner, last = (64, 128, 64) if needs.quantized_key else (16, 32, 8)
     layers = f"torch.nn.Linear({first}, {inner}), torch.nn.Tanh(), torch.nn.Linear({inner}, {last})"
     return [
         "model = torch.nn.Sequential(",
@@ -161,58 +161,58 @@ def _model(needed: Needs) -> list[str]:
     ]
 
 
-def _optimizer(entry: Entry, needed: Needs) -> list[str]:
-    if needed.matrices_only:
+def _optimizer(entry: Entry, needs: Needs) -> list[str]:
+    if needs.matrices_only:
         return [f"optimizer = {_with_others(entry)}"]
     args = arguments(entry)
     return [f"optimizer = {entry.title}(model.parameters(){', ' * bool(args)}{args})"]
 
 
-def _loop(needed: Needs) -> list[str]:
+def _loop(needs: Needs) -> list[str]:
     lines = ["for step in range(20):"]
     lines += ["    loss = (model(inputs) - targets).square().mean()"]
-    lines += ["    hessian = hessian_diagonal(loss)"] if "hessian" in needed.inputs else []
-    call = f"    optimizer.step({_step_arguments(needed)})"
-    lines += ["    loss.backward()", call + (f"  # {why}" if (why := _first_step(needed)) else "")]
+    lines += ["    hessian = hessian_diagonal(loss)"] if "hessian" in needs.inputs else []
+    call = f"    optimizer.step({_step_arguments(needs)})"
+    lines += ["    loss.backward()", call + (f"  # {why}" if (why := _first_step(needs)) else "")]
     lines += ["    model.zero_grad()", '    print(f"step {step}: loss {loss:.4f}")']
     return lines
 
 
-def _first_step(needed: Needs) -> str:
-    """Return why the loss of the second step is that of the first; "" if it is not."""
-    said = f"{needed.first_step[:1].lower()}{needed.first_step[1:]}"
-    if not said or needed.matrices_only:  # a second optimizer changes the loss
-        return said
-    return f"{said}, so steps 0 and 1 print the same loss"
+def _first_step(needs: Needs) -> str:
+    """Return a remark on the first step, and on equal losses after it; "" if there is none."""
+    remark = f"{needs.first_step[:1].lower()}{needs.first_step[1:]}"
+    if not remark or needs.matrices_only:  # a second optimizer changes the loss
+        return remark
+    return f"{remark}, so steps 0 and 1 print the same loss"
 
 
-def _step_arguments(needed: Needs) -> str:
+def _step_arguments(needs: Needs) -> str:
     """Return the arguments of `step`: a Hessian's diagonal, and no other extra inputs."""
-    return ", ".join(f"{key}={key}" for key in needed.inputs if key == "hessian")
+    return ", ".join(f"{key}={key}" for key in needs.inputs if key == "hessian")
 
 
-def notes(algorithm: Algorithm, needed: Needs) -> list[str]:
+def notes(algorithm: Algorithm, needs: Needs) -> list[str]:
     """Return what users should know before they use the code in their own script."""
     sentences = []
-    if needed.matrices_only:
+    if needs.matrices_only:
         sentences.append(
             f"{algorithm.name} takes matrices only. `create_optimizer` gives biases, norms, "
             "embeddings and the output layer of a language model to the second optimizer; "
             '`others_names=["head.*"]` gives it further parameters by their names. '
             "[Views](../views.md) show convolutions and attention heads as matrices."
         )
-    if needed.inputs:
-        keys = ", ".join(f"`{key}`" for key in needed.inputs)
+    if needs.inputs:
+        keys = ", ".join(f"`{key}`" for key in needs.inputs)
         sentences.append(
             f"`step` takes {keys}: a list with a tensor or None for each parameter "
             "([extra inputs](../spec-language.md#extra-inputs))."
         )
-    if needed.has_modes:
+    if needs.has_modes:
         sentences.append(
             "Call `optimizer.eval()` before you evaluate or save the model, and "
             "`optimizer.train()` before you go on."
         )
-    if needed.sparse_only:
+    if needs.sparse_only:
         sentences.append(
             "It takes sparse gradients only, such as those of `Embedding(sparse=True)`."
         )

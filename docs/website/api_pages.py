@@ -13,31 +13,31 @@ import typer.main
 
 import optgen
 from optgen.cli.app import app
-from website.docstrings import Docstring, parsed
+from website.docstrings import Docstring, parse
 from website.entries import entries
 from website.rule_section import items_table
 
 _WIDTH = 80
-_MODIFIERS = (
+_MODIFIERS_INTRO = (
     "Every modifier is a name here too: `modifiers.ema`, `modifiers.clip_norm(1.0)`. "
     "Each [has a page](../modifiers/README.md)."
 )
-_SCHEDULERS = (
+_SCHEDULERS_INTRO = (
     "[Schedulers](../schedulers.md) is the guide; the [gallery](../schedule-gallery.md) shows the "
     "curves."
 )
-_KEYED = (
+_KEYED_INTRO = (
     "[Keyed optimizers](../keyed.md) is the guide. "
     "[RowWiseAdagrad](../optimizers/row_wise_adagrad.md) has a page."
 )
 _DECLARATIONS = (
     *("optimizer", "elementwise", "modifier", "state", "hyper", "flag", "choice", "fixed", "given"),
 )
-_SPEC = (
+_SPEC_INTRO = (
     "What a spec declares. The words of a rule are on the page of "
     "[the language](../spec-language.md)."
 )
-_HIDDEN = {"hyper_annotations"}
+_HIDDEN_METHODS = {"hyper_annotations"}
 """Public methods that only generated code calls."""
 
 
@@ -54,19 +54,23 @@ class Reference:
 
 def references() -> tuple[Reference, ...]:
     """Return the pages of the reference."""
-    own = tuple(name for name in optgen.__all__ if not inspect.ismodule(getattr(optgen, name)))
-    mirror = _names("optgen.optim", lambda value: not inspect.ismodule(value))
-    keyed = _names("optgen.keyed", lambda value: value.__name__ not in _pages())
-    averages = _names("optgen.optim.swa_utils", _is_ours)
+    own_names = tuple(
+        name for name in optgen.__all__ if not inspect.ismodule(getattr(optgen, name))
+    )
+    optim_names = _names("optgen.optim", lambda value: not inspect.ismodule(value))
+    keyed_names = _names("optgen.keyed", lambda value: value.__name__ not in _pages())
+    average_names = _names("optgen.optim.swa_utils", _is_ours)
     return (
-        _reference("optgen", own),
-        _reference("optgen.optim", mirror, _optimizers()),
+        _reference("optgen", own_names),
+        _reference("optgen.optim", optim_names, _optimizers_intro()),
         _reference("optgen.amp", ("GradScaler",)),
-        _reference("optgen.modifiers", ("load", "quantized", "state_dtype"), _MODIFIERS),
-        _reference("optgen.optim.lr_scheduler", _names("optgen.optim.lr_scheduler"), _SCHEDULERS),
-        _reference("optgen.optim.swa_utils", averages),
-        _reference("optgen.keyed", keyed, _KEYED),
-        _reference("optgen.spec", _DECLARATIONS, _SPEC),
+        _reference("optgen.modifiers", ("load", "quantized", "state_dtype"), _MODIFIERS_INTRO),
+        _reference(
+            "optgen.optim.lr_scheduler", _names("optgen.optim.lr_scheduler"), _SCHEDULERS_INTRO
+        ),
+        _reference("optgen.optim.swa_utils", average_names),
+        _reference("optgen.keyed", keyed_names, _KEYED_INTRO),
+        _reference("optgen.spec", _DECLARATIONS, _SPEC_INTRO),
     )
 
 
@@ -91,7 +95,7 @@ def _is_ours(value: object) -> bool:
     return getattr(value, "__module__", "").startswith("optgen")
 
 
-def _optimizers() -> str:
+def _optimizers_intro() -> str:
     links = ", ".join(f"[{title}](../{page})" for title, page in _pages().items())
     return (
         "The classes have a page each, with arguments, formulas and memory: "
@@ -105,11 +109,11 @@ def page(reference: Reference) -> str:
     module = importlib.import_module(reference.module)
     parts = [f"# {reference.title}", reference.intro]
     for name in reference.names:
-        parts += _described(name, getattr(module, name), reference.module)
+        parts += _description(name, getattr(module, name), reference.module)
     return "\n\n".join(each for each in parts if each) + "\n"
 
 
-def _described(name: str, value: Any, module: str, level: int = 2) -> Iterator[str]:
+def _description(name: str, value: Any, module: str, level: int = 2) -> Iterator[str]:
     """Yield the heading, the signature and the docstring of an object, and its methods."""
     yield f"{'#' * level} {name}"
     owner = f"{module}.{name}" if level == 2 else name
@@ -117,10 +121,10 @@ def _described(name: str, value: Any, module: str, level: int = 2) -> Iterator[s
     if inspect.isclass(value) and not _is_ours(value):
         yield f"torch's class, `{value.__module__}.{value.__name__}`."
         return
-    yield from _documented(parsed(_doc(value)))
+    yield from _docstring_parts(parse(_doc(value)))
     if inspect.isclass(value):
         for method, function in _methods(value):
-            yield from _described(f"{name}.{method}", function, module, level + 1)
+            yield from _description(f"{name}.{method}", function, module, level + 1)
 
 
 def _doc(value: Any) -> str:
@@ -137,7 +141,7 @@ def _methods(cls: type) -> Iterator[tuple[str, Any]]:
         function = getattr(value, "__func__", value)
         if (
             not name.startswith("_")
-            and name not in _HIDDEN
+            and name not in _HIDDEN_METHODS
             and inspect.isfunction(function)
             and function.__doc__
         ):
@@ -152,10 +156,10 @@ def _signature(name: str, value: Any) -> str:
         return name
     result = signature.return_annotation
     after = "" if result is inspect.Signature.empty else f" -> {_annotation(result)}"
-    listed = _plain(str(signature.replace(return_annotation=inspect.Signature.empty)))
-    if len(name + listed + after) <= _WIDTH:
-        return f"{name}{listed}{after}"
-    lines = ",\n".join(f"    {each}" for each in _arguments(listed[1:-1]))
+    arguments = _plain(str(signature.replace(return_annotation=inspect.Signature.empty)))
+    if len(name + arguments + after) <= _WIDTH:
+        return f"{name}{arguments}{after}"
+    lines = ",\n".join(f"    {each}" for each in _split_arguments(arguments[1:-1]))
     return f"{name}(\n{lines},\n){after}"
 
 
@@ -170,7 +174,7 @@ def _plain(text: str) -> str:
     return re.sub(r"<(?:function|object|built-in)[^>]*>", "…", text)
 
 
-def _arguments(text: str) -> Iterable[str]:
+def _split_arguments(text: str) -> Iterable[str]:
     """Split a list of arguments at the commas outside of brackets and quotes."""
     depth, start = 0, 0
     for index, sign in enumerate(text):
@@ -181,7 +185,7 @@ def _arguments(text: str) -> Iterable[str]:
     yield text[start:].strip()
 
 
-def _documented(doc: Docstring) -> Iterator[str]:
+def _docstring_parts(doc: Docstring) -> Iterator[str]:
     """Yield a docstring in Markdown: its text, its arguments, its results and its errors."""
     yield doc.text
     if doc.items("Args"):
@@ -196,7 +200,7 @@ def _documented(doc: Docstring) -> Iterator[str]:
 
 
 def _text(section: str) -> str:
-    return parsed(section).text
+    return parse(section).text
 
 
 def commands() -> str:

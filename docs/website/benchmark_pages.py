@@ -11,11 +11,11 @@ from optgen.bench.results import Cell, Figures
 from optgen.bench.tensor_lists import LISTS
 from website.entries import ROOT, entries
 from website.markdown_sections import section
-from website.measured import HEADER, machine, results, row
+from website.speed_section import HEADER, machine, results, row
 from website.tables import table
 
 _BENCHMARKS = ROOT / "benchmarks"
-_PARTS = {
+_PART_TITLES = {
     "first step": "First steps of a process",
     "memory": "Memory beside parameters and states",
     "busy": "Beside another process",
@@ -23,7 +23,7 @@ _PARTS = {
     "bits": "Equal bits on one and two threads",
 }
 """Titles for the parts of the benchmark suite, except the part "step"."""
-_FIGURES = {
+_FIGURE_LINKS = {
     "compositions": "[what a composition costs](../compose.md#what-it-costs)",
     "quantized": "[what a composition costs](../compose.md#what-it-costs)",
     "low_precision": "[what a composition costs](../compose.md#what-it-costs)",
@@ -57,32 +57,32 @@ def _scripts() -> Iterator[tuple[str, str, str]]:
         if any(isinstance(n, ast.If) and "__main__" in ast.dump(n.test) for n in tree.body):
             doc = (ast.get_docstring(tree) or "").partition("\n")[0]
             purpose = doc.partition(": `python")[0].rstrip(".:")
-            figures = _FIGURES.get(path.stem, "prints them")
+            figures = _FIGURE_LINKS.get(path.stem, "prints them")
             yield (f"`python benchmarks/{path.name}`", f"{purpose}.", figures)
 
 
 def cpu() -> str:
     """Return the page with every figure of benchmarks/results/cpu.json."""
-    parts = ["# Every class on a CPU", machine(), _lists(), "## Steps"]
+    parts = ["# Every class on a CPU", machine(), _lists_table(), "## Steps"]
     steps = [(cell, figures) for cell, figures in sorted(results().items()) if cell.part == "step"]
-    titles = {each.title: each for each in entries()}
+    entry_by_title = {each.title: each for each in entries()}
     for name in sorted({cell.name for cell, _ in steps}, key=str.lower):
         rows = [row(cell, figures) for cell, figures in steps if cell.name == name]
-        link = f"[The rule](../{titles[name].page})." if name in titles else ""
+        link = f"[The rule](../{entry_by_title[name].page})." if name in entry_by_title else ""
         parts += [f"### {name}", link, table(HEADER, rows)]
-    for part, title in _PARTS.items():
+    for part, title in _PART_TITLES.items():
         if of_part := [each for each in sorted(results().items()) if each[0].part == part]:
             parts += [f"## {title}", _lines(of_part)]
     return "\n\n".join(each for each in parts if each) + "\n"
 
 
-def _lists() -> str:
+def _lists_table() -> str:
     rows = [(f"`{each.name}`", each.title, f"{each.elements:,}") for each in LISTS.values()]
     return f"The lists of tensors:\n\n{table(('list', '', 'elements'), rows)}"
 
 
-def _lines(measured: list[tuple[Cell, Figures]]) -> str:
-    texts = (line(cell, figures).partition(": ")[2] for cell, figures in measured)
+def _lines(cells: list[tuple[Cell, Figures]]) -> str:
+    texts = (line(cell, figures).partition(": ")[2] for cell, figures in cells)
     return "```text\n" + "\n".join(texts) + "\n```"
 
 
@@ -93,7 +93,7 @@ def registers() -> str:
     kernels = {name: by_device for name, by_device in record.items() if isinstance(by_device, dict)}
     devices = list(next(iter(kernels.values())))
     rows = [
-        (f"`{name}`", *(_registers(by_device.get(device, {})) for device in devices))
+        (f"`{name}`", *(_register_counts(by_device.get(device, {})) for device in devices))
         for name, by_device in sorted(kernels.items())
     ]
     return (
@@ -111,6 +111,6 @@ def registers() -> str:
     )
 
 
-def _registers(by_case: dict[str, list[int]]) -> str:
+def _register_counts(by_case: dict[str, list[int]]) -> str:
     shown = [case for case in ("float32", "bfloat16") if case in by_case]
     return ", ".join(str(by_case[case][0]) for case in shown) or "-"

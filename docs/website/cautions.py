@@ -1,4 +1,4 @@
-"""Write what users of a rule on matrices should know first: memory, shapes, and unsettled bases."""
+"""Write warnings for users of a rule on matrices: memory, shapes, and arbitrary eigenvectors."""
 
 from __future__ import annotations
 
@@ -6,38 +6,42 @@ import math
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Call, expressions, walk
-from website.adoption import constructs
+from website.adoption import accepts_shape
 from website.entries import Entry
-from website.state_bytes import TALL, bytes_text, total
+from website.state_bytes import TALL, bytes_text, total_size
 
-_SECOND = "../choose.md#if-the-model-has-several-kinds-of-parameters"
-_TOKENS = 50_257
+_SECOND_OPTIMIZER = "../choose.md#if-the-model-has-several-kinds-of-parameters"
+_VOCABULARY = 50_257
 _CONVOLUTION = (4, 3, 3, 3)
 
 
 def cautions(entry: Entry) -> list[str]:
     """Return a paragraph for each thing that surprises users of such a rule."""
-    found = (_squares(entry), _batches(entry), _bases(entry.algorithm))
-    return [each for each in found if each]
+    paragraphs = (_memory_warning(entry), _batch_note(entry), _basis_warning(entry.algorithm))
+    return [each for each in paragraphs if each]
 
 
-def _squares(entry: Entry) -> str:
+def _memory_warning(entry: Entry) -> str:
     """Return the bytes of square states, and those of a large matrix; "" if none is square."""
-    terms = total(entry.algorithm, TALL, "float32").terms
-    of_rows, of_cols = terms.get((2, 0, 0), 0), terms.get((0, 2, 0), 0)
-    if not (of_rows or of_cols):
+    terms = total_size(entry.algorithm, TALL, "float32").terms
+    row_bytes, col_bytes = terms.get((2, 0, 0), 0), terms.get((0, 2, 0), 0)
+    if not (row_bytes or col_bytes):
         return ""
     squares = [
         rf"\({bytes_text(each)}\,{letter}^2\)"
-        for letter, each in (("m", of_rows), ("n", of_cols))
+        for letter, each in (("m", row_bytes), ("n", col_bytes))
         if each
     ]
-    owner = f"an embedding of {_TOKENS:,} rows" if of_rows else f"a matrix of {_TOKENS:,} columns"
-    bytes_ = (of_rows or of_cols) * _TOKENS**2
-    advice = f"Give matrices with so many columns to a [second optimizer]({_SECOND})."
-    if of_rows:
+    owner = (
+        f"an embedding of {_VOCABULARY:,} rows"
+        if row_bytes
+        else f"a matrix of {_VOCABULARY:,} columns"
+    )
+    bytes_ = (row_bytes or col_bytes) * _VOCABULARY**2
+    advice = f"Give matrices with so many columns to a [second optimizer]({_SECOND_OPTIMIZER})."
+    if row_bytes:
         advice = (
-            f"Give embeddings and the last layer to a [second optimizer]({_SECOND}), as "
+            f"Give embeddings and the last layer to a [second optimizer]({_SECOND_OPTIMIZER}), as "
             f'`create_optimizer(model, "{entry.name}", others="adamw")` does.'
         )
     return (
@@ -48,9 +52,9 @@ def _squares(entry: Entry) -> str:
     )
 
 
-def _batches(entry: Entry) -> str:
+def _batch_note(entry: Entry) -> str:
     """Return how a convolution's weight is stepped; "" if the rule sees no matrices in it."""
-    if not _sees_matrices(entry.algorithm) or not constructs(entry, _CONVOLUTION):
+    if not _sees_matrices(entry.algorithm) or not accepts_shape(entry, _CONVOLUTION):
         return ""
     *batch, rows, cols = _CONVOLUTION
     return (
@@ -62,13 +66,13 @@ def _batches(entry: Entry) -> str:
 
 
 def _sees_matrices(algorithm: Algorithm) -> bool:
-    """Tell whether rows and columns of a parameter have states, or whole matrices are computed."""
+    """Tell whether the rule has matrix ops, or states of rows, columns or matrices."""
     by_axes = (s.shape in ("row", "col") or not isinstance(s.shape, str) for s in algorithm.states)
     return algorithm.has_matrix_ops or any(by_axes)
 
 
-def _bases(algorithm: Algorithm) -> str:
-    """Return a warning about eigenvectors of equal eigenvalues; "" if a rule has none."""
+def _basis_warning(algorithm: Algorithm) -> str:
+    """Return a warning about eigenvectors of equal eigenvalues; "" if the rule computes none."""
     nodes = (node for expr in expressions(algorithm.rule) for node in walk(expr))
     if not any(isinstance(node, Call) and node.op == "eigenvectors" for node in nodes):
         return ""

@@ -26,7 +26,7 @@ def code(entry: Entry) -> str:
     if entry.rule_name != entry.name:
         tabs.append((f"Spec of {entry.rule_name}", [SPECS / f"{entry.rule_name}.py"]))
     tabs += [(title, files) for title, name in _TABS if (files := list(_files(entry, name)))]
-    return tabbed([(title, "\n\n".join(map(shown, files))) for title, files in tabs])
+    return tab_block([(title, "\n\n".join(map(file_block, files))) for title, files in tabs])
 
 
 def _files(entry: Entry, name: str) -> Iterator[Path]:
@@ -47,18 +47,18 @@ def _by_number(path: Path) -> tuple[int, str]:
     return (len(name), name)
 
 
-def shown(path: Path) -> str:
+def file_block(path: Path) -> str:
     """Return a file as a block of code with its path as the title."""
-    return fence(path.read_text(encoding="utf-8"), path.suffix, str(path.relative_to(ROOT)))
+    return code_block(path.read_text(encoding="utf-8"), path.suffix, str(path.relative_to(ROOT)))
 
 
-def fence(text: str, suffix: str, title: str = "") -> str:
+def code_block(text: str, suffix: str, title: str = "") -> str:
     """Return a block of code."""
     head = f'{_LANGUAGES[suffix]} title="{title}"' if title else _LANGUAGES[suffix]
     return f"```{head}\n{text.rstrip()}\n```"
 
 
-def tabbed(tabs: list[tuple[str, str]]) -> str:
+def tab_block(tabs: list[tuple[str, str]]) -> str:
     """Return tabs. The search leaves them out, because generated code would dominate results."""
     blocks = [f'=== "{title}"\n\n{textwrap.indent(text, "    ")}' for title, text in tabs]
     return "\n\n".join(

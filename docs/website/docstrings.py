@@ -17,8 +17,8 @@ _ITEM = re.compile(
     r"(?P<text>.*)",
     re.DOTALL,
 )
-_FORMULA = re.compile(r"^\.\. math::\n\n?((?:[ ]{4}.*\n?|\n)+)", re.MULTILINE)
-_SPLIT = re.compile(r"(\\\(.*?\\\)|`[^`]*`)")
+_MATH_DIRECTIVE = re.compile(r"^\.\. math::\n\n?((?:[ ]{4}.*\n?|\n)+)", re.MULTILINE)
+_FORMULA_OR_CODE = re.compile(r"(\\\(.*?\\\)|`[^`]*`)")
 """Formulas and code, in which nothing is escaped."""
 
 
@@ -33,7 +33,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Docstring:
-    """A docstring: its Markdown above the sections, the formulas in there, and the sections."""
+    """A docstring: the text above its sections in Markdown, the text's formulas, the sections."""
 
     text: str
     formulas: tuple[str, ...]
@@ -41,32 +41,34 @@ class Docstring:
 
     def items(self, section: str) -> list[Item]:
         """Return the items of a section; [] if there is no such section."""
-        return [_item(each) for each in _items(self.sections.get(section, ""))]
+        return [_parse_item(each) for each in _items(self.sections.get(section, ""))]
 
 
-def parsed(doc: str | None) -> Docstring:
+def parse(doc: str | None) -> Docstring:
     """Split a docstring into its parts."""
-    heads: dict[str, list[str]] = {"": []}
-    current = heads[""]
+    lines_by_section: dict[str, list[str]] = {"": []}
+    current = lines_by_section[""]
     for line in inspect.cleandoc(doc or "").splitlines():
         title = line.removesuffix(":")
         if line.endswith(":") and title in _SECTIONS:
-            current = heads.setdefault(title, [])
+            current = lines_by_section.setdefault(title, [])
         elif line.startswith("Paper: "):
-            current = heads.setdefault("Paper", [line.removeprefix("Paper: ")])
+            current = lines_by_section.setdefault("Paper", [line.removeprefix("Paper: ")])
         else:
             current.append(line)
-    text = "\n".join(heads.pop(""))
-    formulas = tuple(textwrap.dedent(each).strip() for each in _FORMULA.findall(text))
+    text = "\n".join(lines_by_section.pop(""))
+    formulas = tuple(textwrap.dedent(each).strip() for each in _MATH_DIRECTIVE.findall(text))
     parts = [
-        display(textwrap.dedent(part).strip()) if index % 2 else markdown(part)
-        for index, part in enumerate(_FORMULA.split(text))
+        display_formula(textwrap.dedent(part).strip()) if index % 2 else markdown(part)
+        for index, part in enumerate(_MATH_DIRECTIVE.split(text))
     ]
-    sections = {name: textwrap.dedent("\n".join(lines)).strip() for name, lines in heads.items()}
+    sections = {
+        name: textwrap.dedent("\n".join(lines)).strip() for name, lines in lines_by_section.items()
+    }
     return Docstring("\n\n".join(parts).strip(), formulas, sections)
 
 
-def display(formula: str) -> str:
+def display_formula(formula: str) -> str:
     """Return a display formula, which the search leaves out."""
     return f"<section data-search-exclude markdown>\n\n\\[\n{formula}\n\\]\n\n</section>"
 
@@ -82,7 +84,7 @@ def _items(section: str) -> Iterator[str]:
     yield from items
 
 
-def _item(text: str) -> Item:
+def _parse_item(text: str) -> Item:
     match = _ITEM.fullmatch(text)
     if match is None:
         return Item("", "", markdown(text))
@@ -95,17 +97,17 @@ def markdown(text: str) -> str:
         r":math:`([^`]*)`", lambda math: rf"\({' '.join(math[1].split())}\)", text, flags=re.DOTALL
     )
     text = re.sub(r":(?:class|func|meth|attr|mod|ref):`~?([^`]*)`", r"`\1`", text)
-    parts = _SPLIT.split(text)
-    return "".join(each if i % 2 else _escaped(each) for i, each in enumerate(parts))
+    parts = _FORMULA_OR_CODE.split(text)
+    return "".join(each if i % 2 else _escape(each) for i, each in enumerate(parts))
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape what Markdown or HTML would read as markup in plain text."""
     return re.sub(r"(?<=\w)\*(?=\w)|(?<!\*)\*(?=[a-z_])|(?<=\s)_(?=\w)", r"\\\g<0>", text).replace(
         "<", "&lt;"
     )
 
 
-def in_cell(text: str) -> str:
+def table_cell(text: str) -> str:
     """Return Markdown for a cell of a table, in which a bar would end the cell."""
     return " ".join(text.split()).replace("|", r"\|")

@@ -11,11 +11,11 @@ from typing import Any
 from optgen.verification.libraries import LIBRARIES
 from optgen.verification.torch_classes import TORCH
 from website.entries import ROOT, Entry
-from website.markdown_sections import relinked
+from website.markdown_sections import relink
 from website.tables import table
 
 _RULE = re.compile(r"independent rule \((.*)\)")
-_BOUND = 1e-10
+_USUAL_BOUND = 1e-10
 """The usual bound of a difference."""
 FILES = sorted((ROOT / "docs").glob("evidence*.json"))
 CATALOGUE = ROOT / "docs" / "catalogue.md"
@@ -30,7 +30,7 @@ def catalogue_rows() -> dict[str, tuple[str, str, str]]:
 
 
 @functools.cache
-def recorded() -> tuple[dict[str, Any], ...]:
+def recorded_comparisons() -> tuple[dict[str, Any], ...]:
     """Return the records of docs/evidence*.json, the first for each optimizer and reference."""
     records: dict[tuple[str, str], Any] = {}
     for file in FILES:
@@ -43,7 +43,7 @@ def catalogue_cells(entry: Entry) -> tuple[str, ...]:
     """Return the cells of an optimizer's row, with links that are right on its page."""
     cells = catalogue_rows().get(entry.name, ("", "", ""))
     return tuple(
-        relinked(cell.replace("](#", "](catalogue.md#"), "docs/catalogue.md", entry.page)
+        relink(cell.replace("](#", "](catalogue.md#"), "docs/catalogue.md", entry.page)
         for cell in cells
     )
 
@@ -55,7 +55,7 @@ def hint(entry: Entry) -> str:
 
 def evidence(entry: Entry) -> str:
     """Return what an optimizer was compared with, and the largest differences."""
-    parts = [_from_catalogue(entry), from_records(entry.name, recorded())]
+    parts = [_from_catalogue(entry), comparison_table(entry.name, recorded_comparisons())]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -75,7 +75,7 @@ def _from_catalogue(entry: Entry) -> str:
     return "Compared with torchrec's class in `tests/keyed` ([keyed optimizers](../keyed.md))."
 
 
-def from_records(name: str, records: Iterable[Mapping[str, Any]]) -> str:
+def comparison_table(name: str, records: Iterable[Mapping[str, Any]]) -> str:
     """Return the comparisons of an optimizer as a table; "" if none is recorded."""
     found = [each for each in records if each["name"] == name]
     rows = [_row(each) for each in found]
@@ -83,17 +83,17 @@ def from_records(name: str, records: Iterable[Mapping[str, Any]]) -> str:
         return ""
     header = ("reference", "version", "run", "largest error of a lowering", "within the bound")
     command = f"```sh\noptgen verify {name}\n```"
-    wide = any(each["bound"] > _BOUND for each in found)
-    parts = [table(header, rows), *(_reasons(name) if wide else ())]
+    is_wide = any(each["bound"] > _USUAL_BOUND for each in found)
+    parts = [table(header, rows), *(_reasons(name) if is_wide else ())]
     return "\n\n".join([*parts, "This command compares again:", command])
 
 
 def _reasons(name: str) -> Iterator[str]:
     """Yield why comparisons with packages have a wider bound than usual."""
-    of_name = [each for each in (*TORCH, *LIBRARIES) if each.case.name == name]
-    for why in sorted({each.why for each in of_name if each.why}):
+    comparisons = [each for each in (*TORCH, *LIBRARIES) if each.case.name == name]
+    for why in sorted({each.why for each in comparisons if each.why}):
         yield (
-            f"The bound is wider than {_BOUND:.0e} where {why} "
+            f"The bound is wider than {_USUAL_BOUND:.0e} where {why} "
             "([how a comparison runs](../evidence.md#how-a-comparison-runs))."
         )
 
@@ -104,8 +104,8 @@ def _row(record: Mapping[str, Any]) -> tuple[str, ...]:
         for lowering, error in record["errors"].items()
     )
     source, reference, version = record["source"], record["reference"], record["version"]
-    if rewritten := _RULE.fullmatch(reference):
-        reference, version = f"optgen's own rewrite, from: {rewritten[1]}", f"optgen {version}"
+    if rewrite := _RULE.fullmatch(reference):
+        reference, version = f"optgen's own rewrite, from: {rewrite[1]}", f"optgen {version}"
     return (
         f"[{reference}]({source})" if source.startswith("http") else reference,
         version,

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from website.formulas import FormulaError, Renderer
-from website.links import check
+from website.links import check_links
 
 
 def render(site: Path, modules: Path) -> tuple[int, list[str]]:
@@ -19,7 +19,7 @@ def render(site: Path, modules: Path) -> tuple[int, list[str]]:
         for path in sorted(site.rglob("*.html")):
             text = path.read_text(encoding="utf-8")
             try:
-                path.write_text(renderer.page(text), encoding="utf-8")
+                path.write_text(renderer.render_page(text), encoding="utf-8")
             except FormulaError as error:
                 problems.append(f"{path.relative_to(site)}: {error}")
     finally:
@@ -30,13 +30,13 @@ def render(site: Path, modules: Path) -> tuple[int, list[str]]:
 def main(site: Path, modules: Path) -> int:
     """Finish a site; return the exit code."""
     formulas, problems = render(site, modules)
-    checked = check(site)
-    problems += checked.problems
+    report = check_links(site)
+    problems += report.problems
     for problem in problems:
         print(problem, file=sys.stderr)
     print(
-        f"{checked.pages} pages, {formulas} formulas, {checked.inner} links in the site checked, "
-        f"{checked.outer} links to other hosts not followed, {len(problems)} problems: {site}"
+        f"{report.pages} pages, {formulas} formulas, {report.internal} links in the site checked, "
+        f"{report.external} links to other hosts not followed, {len(problems)} problems: {site}"
     )
     return bool(problems)
 

@@ -31,37 +31,37 @@ class Renderer:
             stdout=subprocess.PIPE,
             encoding="utf-8",
         )
-        self._known: dict[tuple[str, bool], str] = {}
+        self._html_cache: dict[tuple[str, bool], str] = {}
         self.count = 0
 
     def close(self) -> None:
         """End the process."""
         self._process.communicate()
 
-    def page(self, content: str) -> str:
+    def render_page(self, content: str) -> str:
         """Return the HTML of a page with its formulas rendered.
 
         Raises:
             FormulaError: KaTeX refuses a formula.
         """
-        content = _DISPLAY.sub(lambda match: self._display(match[1]), content)
-        return _INLINE.sub(lambda match: self._inline(match[1]), content)
+        content = _DISPLAY.sub(lambda match: self._render_display(match[1]), content)
+        return _INLINE.sub(lambda match: self._render_inline(match[1]), content)
 
-    def _display(self, formula: str) -> str:
+    def _render_display(self, formula: str) -> str:
         html_ = self.render(formula, display=True)
         return f'<div class="formula" tabindex="0">{html_}</div>'
 
-    def _inline(self, formula: str) -> str:
+    def _render_inline(self, formula: str) -> str:
         return self.render(formula, display=False)
 
     def render(self, formula: str, display: bool) -> str:
         """Return the HTML of a formula in LaTeX, which may contain HTML entities."""
         text = html.unescape(formula).strip()
         key = (text, display)
-        if key not in self._known:
-            self._known[key] = self._ask(text, display)
+        if key not in self._html_cache:
+            self._html_cache[key] = self._ask(text, display)
         self.count += 1
-        return self._known[key]
+        return self._html_cache[key]
 
     def _ask(self, formula: str, display: bool) -> str:
         assert self._process.stdin is not None

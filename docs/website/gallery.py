@@ -16,7 +16,7 @@ _PAD = 8
 def page() -> str:
     """Return the gallery: each schedule of the example with its curve and its code."""
     example = runpy.run_path(str(EXAMPLE))
-    code = codes()
+    code = code_by_schedule()
     parts = [
         "# Schedule gallery",
         f"Each curve shows the learning rate of {example['STEPS']} steps, from a rate of 1. "
@@ -30,7 +30,7 @@ def page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def codes() -> dict[str, str]:
+def code_by_schedule() -> dict[str, str]:
     """Return the code of each schedule in the gallery: a lambda's body, or a function's."""
     text = EXAMPLE.read_text(encoding="utf-8")
     tree = ast.parse(text)
@@ -65,7 +65,7 @@ def svg(rates: list[float], title: str) -> str:
     for index, rate in enumerate(rates):
         height = _HEIGHT - _PAD - rate * (_HEIGHT - 2 * _PAD)
         points += [f"{_PAD + (index + side) * step:.1f},{height:.1f}" for side in (0, 1)]
-    lines = "".join(_grid(value) for value in (0, 0.5, 1))
+    lines = "".join(_grid_line(value) for value in (0, 0.5, 1))
     return (
         f'<svg class="schedule" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label="{title}"><title>{title}</title>{lines}'
@@ -73,6 +73,6 @@ def svg(rates: list[float], title: str) -> str:
     )
 
 
-def _grid(value: float) -> str:
+def _grid_line(value: float) -> str:
     height = _HEIGHT - _PAD - value * (_HEIGHT - 2 * _PAD)
     return f'<line x1="{_PAD}" x2="{_WIDTH - _PAD}" y1="{height}" y2="{height}"/>'

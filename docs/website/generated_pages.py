@@ -8,8 +8,8 @@ from pathlib import Path
 
 from website import api_pages, benchmark_pages, decisions, gallery, optimizer_page
 from website.entries import ROOT, entries
-from website.included_sections import filled, for_site
-from website.markdown_sections import PAGES, linked_files, relinked, site_path
+from website.included_sections import for_site, with_sections
+from website.markdown_sections import PAGES, linked_files, relink, site_path
 
 FRONT = Path(__file__).with_name("front_page.txt")
 _OPTIMIZERS = "<!-- optimizers -->"
@@ -17,7 +17,7 @@ _OPTIMIZERS = "<!-- optimizers -->"
 
 def pages() -> Iterator[tuple[str, str]]:
     """Yield the path and the Markdown of each generated page."""
-    yield "index.md", front()
+    yield "index.md", front_page()
     yield "optimizers/index.md", optimizer_page.index()
     for entry in entries():
         yield entry.page, optimizer_page.page(entry)
@@ -31,22 +31,22 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "decisions/index.md", decisions.page()
     for source in linked_pages():
         text = (ROOT / source).read_text(encoding="utf-8")
-        yield site_path(source), relinked(text, source, site_path(source))
+        yield site_path(source), relink(text, source, site_path(source))
     for source, page in PAGES.items():
         if source.endswith(".md") and source != "README.md":
             text = for_site((ROOT / source).read_text(encoding="utf-8"))
-            yield page, relinked(text, source, page)
+            yield page, relink(text, source, page)
 
 
-def front() -> str:
+def front_page() -> str:
     """Return the front page: sections of the README, and a link to every optimizer."""
-    text = filled(FRONT.read_text(encoding="utf-8"), "index.md")
+    text = with_sections(FRONT.read_text(encoding="utf-8"), "index.md")
     links = " · ".join(f"[{each.title}]({each.page})" for each in entries())
     return text.replace(_OPTIMIZERS, links)
 
 
 @functools.cache
-def files() -> tuple[str, ...]:
+def repository_files() -> tuple[str, ...]:
     """Return the files that pages link to, outside docs/ and `PAGES`.
 
     A Markdown file among them becomes a page, so the files that it links to are in the list, too.
@@ -65,5 +65,5 @@ def files() -> tuple[str, ...]:
 
 
 def linked_pages() -> tuple[str, ...]:
-    """Return the Markdown files among `files()`."""
-    return tuple(path for path in files() if path.endswith(".md"))
+    """Return the Markdown files among `repository_files()`."""
+    return tuple(path for path in repository_files() if path.endswith(".md"))

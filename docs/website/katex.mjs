@@ -1,4 +1,4 @@
-// Render formulas with KaTeX: one JSON line in, one JSON line out. An error of KaTeX is sent back.
+// Render formulas with KaTeX: each JSON line in has a formula, each line out its HTML or an error.
 import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
 

@@ -9,21 +9,27 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-_LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src"}
+_SOURCE_ATTRIBUTES = {
+    "script": "src",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+    "video": "src",
+}
 _LOADING_RELATIONS = {"stylesheet", "preload", "icon", "modulepreload", "preconnect", "manifest"}
 
 
 @dataclass
 class Outline:
-    """The anchors of a page, its links, and the addresses that a browser loads to show it."""
+    """A page's anchors, its links, and the addresses that a browser loads to show the page."""
 
     anchors: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
-    loaded: list[str] = field(default_factory=list)
+    loaded_links: list[str] = field(default_factory=list)
 
 
-class _Reader(HTMLParser):
-    """Reader of a page's outline."""
+class _OutlineParser(HTMLParser):
+    """Parser of a page's outline."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,56 +41,56 @@ class _Reader(HTMLParser):
         if tag == "a" and "href" in values:
             self.outline.links.append(values["href"])
         if tag == "link" and _LOADING_RELATIONS & set(values.get("rel", "").split()):
-            self.outline.loaded.append(values["href"])
-        if values.get(_LOADED.get(tag, "")):
-            self.outline.loaded.append(values[_LOADED[tag]])
+            self.outline.loaded_links.append(values["href"])
+        if values.get(_SOURCE_ATTRIBUTES.get(tag, "")):
+            self.outline.loaded_links.append(values[_SOURCE_ATTRIBUTES[tag]])
 
 
 def outline(html: str) -> Outline:
     """Return the outline of a page."""
-    reader = _Reader()
-    reader.feed(html)
-    return reader.outline
+    parser = _OutlineParser()
+    parser.feed(html)
+    return parser.outline
 
 
 @dataclass(frozen=True)
-class Checked:
+class LinkReport:
     """The result of a check."""
 
     pages: int
-    inner: int  # links in the site, which were followed
-    outer: int  # links to other hosts, which were not
+    internal: int  # links in the site, which were followed
+    external: int  # links to other hosts, which were not
     problems: tuple[str, ...]
 
 
-def check(site: Path) -> Checked:
+def check_links(site: Path) -> LinkReport:
     """Check every page of a site. Links to other hosts are counted and not followed."""
     outlines = {
         str(path.relative_to(site)): outline(path.read_text(encoding="utf-8"))
         for path in sorted(site.rglob("*.html"))
     }
-    inner = outer = 0
+    internal = external = 0
     problems: list[str] = []
     for page, page_outline in outlines.items():
         for link in page_outline.links:
-            if _is_outer(link):
-                outer += 1
+            if _is_external(link):
+                external += 1
                 continue
-            inner += 1
-            problems += _problems(site, outlines, page, link)
-        for link in page_outline.loaded:
-            if _is_outer(link):
+            internal += 1
+            problems += _link_problems(site, outlines, page, link)
+        for link in page_outline.loaded_links:
+            if _is_external(link):
                 problems.append(f"{page}: the page loads {link} from another host")
             else:
-                problems += _problems(site, outlines, page, link)
-    return Checked(len(outlines), inner, outer, tuple(problems))
+                problems += _link_problems(site, outlines, page, link)
+    return LinkReport(len(outlines), internal, external, tuple(problems))
 
 
-def _is_outer(link: str) -> bool:
+def _is_external(link: str) -> bool:
     return bool(urlsplit(link).scheme or urlsplit(link).netloc)
 
 
-def _problems(site: Path, outlines: dict[str, Outline], page: str, link: str) -> Iterator[str]:
+def _link_problems(site: Path, outlines: dict[str, Outline], page: str, link: str) -> Iterator[str]:
     """Yield what is wrong with a link to a page or a file of the site."""
     parts = urlsplit(link)
     path, anchor = unquote(parts.path), unquote(parts.fragment)

@@ -8,10 +8,10 @@ import optgen
 from optgen.ir.compute_dtype import widens
 from optgen.ir.whole_matrices import why_uncut
 from optgen.lowerings import LOWERINGS
-from website.docstrings import in_cell
+from website.docstrings import table_cell
+from website.dtype_trials import step_error
 from website.entries import Entry
 from website.tables import table
-from website.tried_dtypes import tried
 
 _TITLES = {
     "forloop": "for-loop (Python)",
@@ -19,7 +19,7 @@ _TITLES = {
     "fused_cpu": "fused C++",
     "fused_triton": "fused Triton",
 }
-_UNRUN = "not run"
+_NOT_RUN = "not run"
 
 
 def lowerings(entry: Entry) -> str:
@@ -31,7 +31,7 @@ def lowerings(entry: Entry) -> str:
         "and compile them ahead of time ([what runs where](../what-runs-where.md))."
     )
     parts.append("On a CPU, `optgen.explain(optimizer)` says:")
-    parts.append(f"```text\n{explained(entry)}\n```")
+    parts.append(f"```text\n{explain_text(entry)}\n```")
     return "\n\n".join(parts)
 
 
@@ -43,14 +43,14 @@ def _cells(entry: Entry, name: str) -> tuple[str, str]:
     if why := lowering.refusal(algorithm):
         return (f"no: {why}", "no")
     return {
-        "forloop": ("yes", _UNRUN),
-        "foreach": ("yes", _UNRUN),
+        "forloop": ("yes", _NOT_RUN),
+        "foreach": ("yes", _NOT_RUN),
         "fused_cpu": ("yes; the default", "no"),
         "fused_triton": ("in Triton's interpreter", "compiled ahead of time, not run"),
     }[name]
 
 
-def explained(entry: Entry) -> str:
+def explain_text(entry: Entry) -> str:
     """Return the text of `optgen.explain` for an optimizer of a matrix."""
     param = torch.zeros(64, 32)
     values = {"max_lr": 1e-3} if entry.name == "adamc" else {}
@@ -58,17 +58,17 @@ def explained(entry: Entry) -> str:
 
 
 def dtypes(entry: Entry) -> str:
-    """Return the dtypes of parameters that a rule takes."""
+    """Return a table of the parameter dtypes that a rule takes."""
     algorithm = entry.algorithm
-    rounded = (
+    rounding = (
         "every lowering computes in float32 or wider"
         if widens(algorithm)
         else "for-loop and foreach round after every operation, fused kernels compute in float32"
     )
     rows = [("float64, float32", "yes")]
-    for name, note in (("bfloat16", rounded), ("complex64", "as pairs of reals")):
-        why = tried(entry, getattr(torch, name))
-        rows.append((name, f"no: {in_cell(why)}" if why else f"yes: {note}"))
+    for name, note in (("bfloat16", rounding), ("complex64", "as pairs of reals")):
+        why = step_error(entry, getattr(torch, name))
+        rows.append((name, f"no: {table_cell(why)}" if why else f"yes: {note}"))
     rows += [("float8, integers", "no"), ("sparse gradients", _sparse(entry))]
     return table(("parameters in", "a step"), rows)
 

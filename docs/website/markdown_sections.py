@@ -27,7 +27,7 @@ def site_path(path: str) -> str:
     return path.removeprefix("docs/") if path.startswith("docs/") else f"repository/{path}"
 
 
-def relinked(text: str, source: str, page: str) -> str:
+def relink(text: str, source: str, page: str) -> str:
     """Return Markdown with links that are right on a page of the site.
 
     Args:
@@ -63,4 +63,4 @@ def section(path: Path, title: str, page: str) -> str:
     match = re.search(rf"^{heading}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     if match is None:
         raise ValueError(f"{path.name} has no section {title!r}")
-    return relinked(match[1].strip(), str(path.relative_to(ROOT)), page)
+    return relink(match[1].strip(), str(path.relative_to(ROOT)), page)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from inspect import signature
 
 from optgen import emit, modifiers
-from optgen.compositions import composed, spec_of
+from optgen.compositions import composed_spec, spec_of
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.whole_matrices import why_uncut
 from optgen.lowerings import LOWERINGS
@@ -17,18 +17,18 @@ from optgen.passes.latex import to_latex
 from optgen.spec.composition.names import CompositionError
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
-from website.code_section import fence, tabbed
-from website.docstrings import Docstring, display, parsed
+from website.code_section import code_block, tab_block
+from website.docstrings import Docstring, display_formula, parse
 from website.entries import SPECS
 from website.precisions import PRECISIONS
 from website.rule_section import items_table
 from website.state_bytes import size_of
-from website.state_section import about
+from website.state_section import state_description
 from website.tables import table
 
 FOLDER = SPECS / "modifiers"
 _BASES = ("adamw", "sgd")
-_SHOWN = ("forloop", "foreach", "fused_cpu", "fused_triton")
+_CLASSES = {"adamw": "AdamW", "sgd": "SGD"}
 _TITLES = {
     "forloop": "For-loop",
     "foreach": "Foreach",
@@ -39,8 +39,8 @@ _TITLES = {
 
 def sections(name: str) -> str:
     """Return the generated sections of a modifier's page."""
-    base, algorithm = with_base(name)
-    doc = _documented(algorithm)
+    base, algorithm = compose_with_base(name)
+    doc = _docstring_of(algorithm)
     title = _CLASSES[base]
     parts = [f"## {heading}\n\n{text}" for heading, text in _parts(name, base, algorithm, doc)]
     intro = (
@@ -50,13 +50,10 @@ def sections(name: str) -> str:
     return "\n\n".join(["", intro, *parts]) + "\n"
 
 
-_CLASSES = {"adamw": "AdamW", "sgd": "SGD"}
-
-
 def _parts(name: str, base: str, algorithm: Algorithm, doc: Docstring) -> Iterator[tuple[str, str]]:
     title = _CLASSES[base]
     yield "Turn it on", _diff(name, title)
-    yield f"The rule with {title}", display(to_latex(algorithm))
+    yield f"The rule with {title}", display_formula(to_latex(algorithm))
     if table_of_arguments := _arguments(name, doc):
         yield "Arguments", table_of_arguments
     yield "State and bytes", _states(base, algorithm, doc)
@@ -65,11 +62,13 @@ def _parts(name: str, base: str, algorithm: Algorithm, doc: Docstring) -> Iterat
 
 
 @functools.cache
-def with_base(name: str) -> tuple[str, Algorithm]:
+def compose_with_base(name: str) -> tuple[str, Algorithm]:
     """Return the first of adamw and sgd with which a modifier can be composed, and the result."""
     for base in _BASES:
         try:
-            spec = composed(spec_of(SPECS / f"{base}.py"), (getattr(modifiers, name),), "Composed")
+            spec = composed_spec(
+                spec_of(SPECS / f"{base}.py"), (getattr(modifiers, name),), "Composed"
+            )
             return base, read_spec(spec)[0]
         except (SpecError, CompositionError):
             continue
@@ -89,10 +88,10 @@ def _diff(name: str, title: str) -> str:
     return "\n".join(["```diff", *lines, "```"])
 
 
-def _documented(algorithm: Algorithm) -> Docstring:
+def _docstring_of(algorithm: Algorithm) -> Docstring:
     """Return the docstring that the class of a composition has."""
     positional, keywords = arguments(algorithm)
-    return parsed("\n".join(docstring(algorithm, [*positional, *keywords])))
+    return parse("\n".join(docstring(algorithm, [*positional, *keywords])))
 
 
 def _arguments(name: str, doc: Docstring) -> str:
@@ -100,20 +99,21 @@ def _arguments(name: str, doc: Docstring) -> str:
         each.name for each in COMMON_ARGUMENTS
     }
     lines = [f"{i.name} ({i.type}): {i.text}" for i in doc.items("Args") if i.name in own]
-    chosen = Docstring("", (), {"Args": "\n".join(lines)})
-    return items_table(chosen, "Args", "argument") if lines else ""
+    own_items = Docstring("", (), {"Args": "\n".join(lines)})
+    return items_table(own_items, "Args", "argument") if lines else ""
 
 
 def _states(base: str, algorithm: Algorithm, doc: Docstring) -> str:
     """Return the states that the modifier adds, and their bytes."""
     (plain, *_) = read_spec(SPECS / f"{'adam' if base == 'adamw' else base}.py")
-    known = {state.key for state in plain.states}
-    added = [state for state in algorithm.checkpoint_states() if state.key not in known]
+    base_keys = {state.key for state in plain.states}
+    added = [state for state in algorithm.checkpoint_states() if state.key not in base_keys]
     if not added:
-        return "It adds no state."
+        return "The modifier adds no state."
     texts = {item.name: item.text for item in doc.items("State")}
     rows = [
-        (f"`{s.key}`", about(algorithm, s.key, texts.get(s.key, "")), *_bytes(s)) for s in added
+        (f"`{s.key}`", state_description(algorithm, s.key, texts.get(s.key, "")), *_bytes(s))
+        for s in added
     ]
     header = ("key", "", *(f"bytes, parameter in {each.title}" for each in PRECISIONS[:2]))
     return table(header, rows)
@@ -131,7 +131,7 @@ def _lowerings(algorithm: Algorithm, title: str) -> str:
     refused = [
         f"{_TITLES[each.name]}: {each.refusal(algorithm)}"
         for each in LOWERINGS
-        if each.name in _SHOWN and each.refusal(algorithm)
+        if each.name in _TITLES and each.refusal(algorithm)
     ]
     available = f"With {title}, the composition has all four lowerings."
     if refused:
@@ -148,12 +148,12 @@ def _lowerings(algorithm: Algorithm, title: str) -> str:
 
 
 def _code(name: str, algorithm: Algorithm) -> str:
-    tabs = [("Spec", fence((FOLDER / f"{name}.py").read_text(encoding="utf-8"), ".py"))]
-    tabs.append(("Composition", fence(algorithm.source, ".py")))
+    tabs = [("Spec", code_block((FOLDER / f"{name}.py").read_text(encoding="utf-8"), ".py"))]
+    tabs.append(("Composition", code_block(algorithm.source, ".py")))
     ruff = emit.find_ruff()
     for each in LOWERINGS:
-        if each.name in _SHOWN and each.applies(algorithm) and not why_uncut(algorithm):
+        if each.name in _TITLES and each.applies(algorithm) and not why_uncut(algorithm):
             suffix = f".{each.filename.rpartition('.')[2]}"
             text = emit.render(algorithm, each, ruff, None, catalogued=False)
-            tabs.append((_TITLES[each.name], fence(text, suffix)))
-    return tabbed(tabs)
+            tabs.append((_TITLES[each.name], code_block(text, suffix)))
+    return tab_block(tabs)

@@ -7,8 +7,8 @@ import re
 
 from website.entries import entries
 
-LINKED = ("catalogue.md", "choose.md")
-"""Pages on which names become links. On others, most names are code."""
+LINKED_PAGES = ("catalogue.md", "choose.md")
+"""Pages on which names become links. On other pages, most names are part of code."""
 _NAME = re.compile(r"(?<!\[)`(?:optgen\.keyed\.)?(\w+)`")
 
 

@@ -11,16 +11,16 @@ from website import (
     cautions,
     code_section,
     lowerings_section,
-    measured,
     rule_section,
+    speed_section,
     state_section,
     support_section,
 )
-from website.docstrings import in_cell, markdown
+from website.docstrings import markdown, table_cell
 from website.entries import Entry, entries
-from website.evidence import evidence, hint, recorded
+from website.evidence import evidence, hint, recorded_comparisons
 from website.precisions import refusal
-from website.state_bytes import TALL, element_bytes_text, total
+from website.state_bytes import TALL, element_bytes_text, total_size
 from website.tables import table
 
 GROUPS = (
@@ -31,7 +31,7 @@ GROUPS = (
     ("For embeddings", "Rules for tables with sparse gradients."),
 )
 
-_ADDED = ("clip_norm", "ema")
+_EXAMPLE_MODIFIERS = ("clip_norm", "ema")
 """Modifiers for the example of a composition, which takes the first that fits the optimizer."""
 _ABOUT_FORMULAS = (
     "The formulas are those of the spec, in the author's order. The table of arguments explains "
@@ -60,8 +60,8 @@ def _head(entry: Entry) -> Iterator[str]:
 
 
 def _sections(entry: Entry) -> Iterator[tuple[str, str]]:
-    yield "Turn it on", _turned_on(entry)
-    yield "Verify it", _verified(entry)
+    yield "Turn it on", _adoption(entry)
+    yield "Verify it", _verification(entry)
     yield "The rule", f"{_ABOUT_FORMULAS}\n\n{rule_section.rule(entry)}"
     yield "Arguments", rule_section.arguments(entry)
     yield "State", state_section.states(entry)
@@ -70,28 +70,28 @@ def _sections(entry: Entry) -> Iterator[tuple[str, str]]:
     yield "Dtypes", lowerings_section.dtypes(entry)
     yield "Sharding, checkpoints, AMP, offloading", support_section.support(entry)
     yield "Evidence", evidence(entry)
-    yield "Measured", measured.measured(entry)
-    yield "Add to it", _composed(entry)
+    yield "Measured", speed_section.speed(entry)
+    yield "Add to it", _composition(entry)
     yield "Spec and generated code", code_section.code(entry)
 
 
-def _turned_on(entry: Entry) -> str:
-    notes = adoption.notes(entry.algorithm, adoption.needs(entry))
-    script = code_section.fence(adoption.script(entry), ".py")
+def _adoption(entry: Entry) -> str:
+    notes = adoption.notes(entry.algorithm, adoption.needs_of(entry))
+    script = code_section.code_block(adoption.script(entry), ".py")
     return "\n\n".join(
         [
             "[Install optgen](../index.md#install), and change one line of your script:",
             f"```diff\n{adoption.diff(entry)}```",
             *notes,
             *cautions.cautions(entry),
-            f"This script runs as it stands. {_built(entry)}Its last line says which code took the "
-            "steps:",
+            f"This script runs as it stands. {_build_note(entry)}Its last line says which code took "
+            "the steps:",
             script,
         ]
     )
 
 
-def _built(entry: Entry) -> str:
+def _build_note(entry: Entry) -> str:
     """Return why the first step takes long; "" if the rule has no C++ kernel."""
     (lowering,) = (each for each in LOWERINGS if each.name == "fused_cpu")
     if lowering.refusal(entry.algorithm) and not why_uncut(entry.algorithm):
@@ -99,9 +99,9 @@ def _built(entry: Entry) -> str:
     return "On a CPU, its first step compiles the C++ kernel once, in some seconds, and keeps it. "
 
 
-def _verified(entry: Entry) -> str:
+def _verification(entry: Entry) -> str:
     """Return the command that verifies a rule; "" if no evidence is recorded."""
-    if not any(each["name"] == entry.name for each in recorded()):
+    if not any(each["name"] == entry.name for each in recorded_comparisons()):
         return ""
     return (
         f"```sh\noptgen verify {entry.name}\n```\n\nThe command takes steps in every lowering, and "
@@ -110,9 +110,9 @@ def _verified(entry: Entry) -> str:
     )
 
 
-def _composed(entry: Entry) -> str:
+def _composition(entry: Entry) -> str:
     """Return an example of a composition; "" if neither modifier goes with the optimizer."""
-    added = next((each for each in _ADDED if not refusal(entry, each)), "")
+    added = next((each for each in _EXAMPLE_MODIFIERS if not refusal(entry, each)), "")
     if not added:
         return ""
     imports = '```python\nimport optgen\nfrom optgen import modifiers\n\nMine = optgen.compose("'
@@ -153,8 +153,8 @@ def index() -> str:
 
 def _row(entry: Entry) -> tuple[str, str, str]:
     rank = entry.algorithm.hyper("rank")
-    size = total(entry.algorithm, TALL, "float32")
+    size = total_size(entry.algorithm, TALL, "float32")
     number = rank.default if rank and isinstance(rank.default, int | float) else 0
     bytes_ = size.at(4096, 1024, int(number)) / (4096 * 1024)
     name = f"[{entry.title}]({entry.name}.md)"
-    return (name, in_cell(markdown(entry.summary)), element_bytes_text(bytes_))
+    return (name, table_cell(markdown(entry.summary)), element_bytes_text(bytes_))

@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 
 from optgen import modifiers
-from optgen.compositions import composed, spec_of
+from optgen.compositions import composed_spec, spec_of
 from optgen.ir.algorithm import Algorithm
 from optgen.spec.composition.names import CompositionError
 from optgen.spec.errors import SpecError
@@ -34,7 +34,9 @@ PRECISIONS = (
 def refusal(entry: Entry, modifier: str) -> str:
     """Return why a modifier does not go with an optimizer; "" if it does."""
     try:
-        read_spec(composed(spec_of(SPECS / f"{entry.name}.py"), (getattr(modifiers, modifier),)))
+        read_spec(
+            composed_spec(spec_of(SPECS / f"{entry.name}.py"), (getattr(modifiers, modifier),))
+        )
     except (SpecError, CompositionError) as error:
         return str(error).splitlines()[0]
     return ""
@@ -51,7 +53,7 @@ def in_precision(entry: Entry, precision: Precision) -> Algorithm | str:
     if not added:
         return entry.algorithm
     try:
-        spec = composed(spec_of(SPECS / f"{entry.name}.py"), added)
+        spec = composed_spec(spec_of(SPECS / f"{entry.name}.py"), added)
         (algorithm, *_) = read_spec(spec)
     except (SpecError, CompositionError) as error:
         return str(error).splitlines()[0]

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from website.docstrings import Docstring, Item, display, in_cell, parsed
+from website.docstrings import Docstring, Item, display_formula, parse, table_cell
 from website.entries import Entry
 from website.tables import table
 
 
 def rule(entry: Entry) -> str:
     """Return the rule as formulas, from the docstring of the class."""
-    doc = parsed(entry.cls.__doc__)
-    return "\n\n".join(display(each) for each in doc.formulas)
+    doc = parse(entry.cls.__doc__)
+    return "\n\n".join(display_formula(each) for each in doc.formulas)
 
 
 def arguments(entry: Entry) -> str:
     """Return the arguments of the constructor as a table, and the extra inputs of `step`."""
-    doc = parsed(entry.cls.__doc__)
+    doc = parse(entry.cls.__doc__)
     parts = [items_table(doc, "Args", "argument")]
     if inputs := doc.items("Inputs of `step`"):
-        rows = [(f"`{each.name}`", in_cell(each.text)) for each in inputs]
+        rows = [(f"`{each.name}`", table_cell(each.text)) for each in inputs]
         parts.append(table(("input of `step`", ""), rows))
     if modes := doc.items("Modes"):
-        parts.append(table(("mode", ""), [(f"`{m.name}`", in_cell(m.text)) for m in modes]))
+        parts.append(table(("mode", ""), [(f"`{m.name}`", table_cell(m.text)) for m in modes]))
     errors = [f"* **{e.name}**: {e.text}" if e.name else f"* {e.text}" for e in doc.items("Raises")]
     parts.append("\n".join(["The constructor or `step` raises:", "", *errors]))
     return "\n\n".join(parts)
@@ -34,7 +34,7 @@ def items_table(doc: Docstring, section: str, title: str) -> str:
         text, mark, default = _without_name(each).rpartition(" Default: ")
         text, default = (text, default.removesuffix(".")) if mark else (default, "")
         type_ = f"`{each.type}`" if each.type else ""
-        rows.append((f"`{each.name}`", type_, f"`{default}`" if default else "", in_cell(text)))
+        rows.append((f"`{each.name}`", type_, f"`{default}`" if default else "", table_cell(text)))
     header = (title, "type", "default", "")
     used = [i for i, name in enumerate(header) if not name or any(row[i] for row in rows)]
     return table([header[i] for i in used], [[row[i] for i in used] for row in rows])

@@ -28,7 +28,7 @@ class Shape:
         return {"factored": self.matrix, "tall": self.tall}[fact]
 
 
-TALL, WIDE, VECTOR = Shape(True, True), Shape(True), Shape(False)
+TALL, WIDE, VECTOR = Shape(matrix=True, tall=True), Shape(matrix=True), Shape(matrix=False)
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,15 @@ class Size:
         return bytes_
 
     @property
-    def of_elements(self) -> float | None:
+    def bytes_per_element(self) -> float | None:
         """The bytes for each element of the parameter; None if other terms grow with the shape."""
         others = {powers for powers in self.terms if powers not in ((1, 1, 0), (0, 0, 0))}
         return None if others else self.terms.get((1, 1, 0), 0)
 
     def formula(self, vector: bool = False) -> str:
         """Return the formula in LaTeX."""
-        ordered = sorted(self.terms.items(), key=lambda term: (-sum(term[0]), _rank_last(term[0])))
-        return " + ".join(_term(powers, each, vector) for powers, each in ordered) or "0"
+        terms = sorted(self.terms.items(), key=lambda term: (-sum(term[0]), _rank_last(term[0])))
+        return " + ".join(_term(powers, each, vector) for powers, each in terms) or "0"
 
 
 def _rank_last(powers: Monomial) -> tuple[int, ...]:
@@ -86,7 +86,7 @@ def element_bytes_text(value: float) -> str:
 
 def size_of(state: State, dtype: str) -> Size:
     """Return the bytes of a state beside a parameter of a dtype, for each matrix or vector."""
-    return Size({_elements(state): _bytes_of_number(state, dtype)})
+    return Size({_elements(state): _bytes_per_number(state, dtype)})
 
 
 def _elements(state: State) -> Monomial:
@@ -105,7 +105,7 @@ def _elements(state: State) -> Monomial:
             return (axes.count("rows"), axes.count("cols"), axes.count("rank"))
 
 
-def _bytes_of_number(state: State, dtype: str) -> float:
+def _bytes_per_number(state: State, dtype: str) -> float:
     if state.dtype == QUANTIZED:
         return 1 + _SCALE / state.block
     if state.dtype is not None:
@@ -113,7 +113,7 @@ def _bytes_of_number(state: State, dtype: str) -> float:
     return _BYTES["float32" if state.shape == "scalar" else dtype]
 
 
-def kept_states(
+def states_for_shape(
     algorithm: Algorithm, shape: Shape, options: Mapping[str, object]
 ) -> Iterator[State]:
     """Yield the states that a parameter of a shape has, without the step count.
@@ -127,25 +127,27 @@ def kept_states(
     for state in algorithm.checkpoint_states():
         if state.of_group:
             continue
-        name = (state.when or "").removeprefix("not ")
+        condition = state.when or ""
+        name = condition.removeprefix("not ")
         if not name:
             yield state
             continue
         value = values[name] if name in values else shape.holds(name)
-        if _true(value) is not (state.when or "").startswith("not "):
+        negated = condition.startswith("not ")
+        if _is_true(value) != negated:
             yield state
 
 
-def _true(value: object) -> bool:
+def _is_true(value: object) -> bool:
     """Tell whether a value counts as true in a spec: neither None, 0 nor False."""
     return value is not None and value != 0
 
 
-def total(
+def total_size(
     algorithm: Algorithm, shape: Shape, dtype: str, options: Mapping[str, object] | None = None
 ) -> Size:
     """Return the bytes of all states of a parameter, with the step count if that is a tensor."""
-    counted = algorithm.step is not None and algorithm.counter == "tensor"
-    steps = Size({(0, 0, 0): _BYTES["float32"]}) if counted else Size()
-    sizes = (size_of(state, dtype) for state in kept_states(algorithm, shape, options or {}))
+    has_step_tensor = algorithm.step is not None and algorithm.counter == "tensor"
+    steps = Size({(0, 0, 0): _BYTES["float32"]}) if has_step_tensor else Size()
+    sizes = (size_of(state, dtype) for state in states_for_shape(algorithm, shape, options or {}))
     return sum(sizes, start=steps)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.plan import fresh_keys_of
-from website.docstrings import in_cell, parsed
+from website.docstrings import parse, table_cell
 from website.entries import Entry, entries
 from website.precisions import PRECISIONS, Precision, in_precision
 from website.state_bytes import (
@@ -16,8 +16,8 @@ from website.state_bytes import (
     Shape,
     bytes_text,
     element_bytes_text,
-    kept_states,
-    total,
+    states_for_shape,
+    total_size,
 )
 from website.tables import table
 
@@ -27,9 +27,13 @@ _PARAMETERS = 100_000_000
 
 def states(entry: Entry) -> str:
     """Return the keys of a parameter's state as a table."""
-    doc = parsed(entry.cls.__doc__)
+    doc = parse(entry.cls.__doc__)
     rows = [
-        (f"`{i.name}`", f"`{i.type}`" if i.type else "", about(entry.algorithm, i.name, i.text))
+        (
+            f"`{i.name}`",
+            f"`{i.type}`" if i.type else "",
+            state_description(entry.algorithm, i.name, i.text),
+        )
         for i in doc.items("State")
     ]
     if not rows:
@@ -37,14 +41,14 @@ def states(entry: Entry) -> str:
     return table(("key in the checkpoint", "type", ""), rows)
 
 
-def about(algorithm: Algorithm, key: str, text: str) -> str:
+def state_description(algorithm: Algorithm, key: str, text: str) -> str:
     """Return the description of a state for a cell of a table.
 
-    A rule that asks whether a state is fresh begins it by itself, whatever the state holds then.
+    A rule that asks whether a state is fresh sets the state's first value, which may differ from 0.
     """
     if key in fresh_keys_of(algorithm):
         text = text.replace("at first 0", "set by its first step")
-    return in_cell(text)
+    return table_cell(text)
 
 
 def memory(entry: Entry) -> str:
@@ -52,12 +56,12 @@ def memory(entry: Entry) -> str:
     parts = [_intro(entry.algorithm)]
     shapes = list(_shapes(entry.algorithm))
     header = ["stored as", *(title for title, _ in shapes)]
-    base, precisions = _base(entry), _precisions(entry)
+    base, precisions = _float32_base(entry), _precisions(entry)
     rows = [_row(entry, each, shapes) for each in precisions]
     if base is not None:
-        above = _row(base, PRECISIONS[0], shapes)
+        base_row = _row(base, PRECISIONS[0], shapes)
         rows = [
-            (f"[{base.title}]({base.name}.md), {above[0]}", *above[1:]),
+            (f"[{base.title}]({base.name}.md), {base_row[0]}", *base_row[1:]),
             *((f"{entry.title}, {first}", *cells) for first, *cells in rows),
         ]
     parts.append(table(header, rows))
@@ -66,21 +70,21 @@ def memory(entry: Entry) -> str:
     refusals = [
         (p.title, why) for p in precisions if isinstance(why := in_precision(entry, p), str)
     ]
-    parts += [f"`{title}` is refused: {in_cell(why)}." for title, why in refusals]
-    if options := _optional(entry.algorithm):
+    parts += [f"`{title}` is refused: {table_cell(why)}." for title, why in refusals]
+    if options := _optional_states(entry.algorithm):
         parts.append(f"Further states exist if you ask for them: {options}.")
     parts.append(_outro(entry.algorithm))
     return "\n\n".join(each for each in parts if each)
 
 
 def _precisions(entry: Entry) -> tuple[Precision, ...]:
-    """Return the precisions of the table: without codes of 8 bits if the rule has them anyway."""
+    """Return the precisions of the table: not that of 8-bit states if the rule has them anyway."""
     coded = entry.algorithm.has_codes
     return tuple(each for each in PRECISIONS if not (coded and "quantized" in each.modifiers))
 
 
-def _base(entry: Entry) -> Entry | None:
-    """Return the optimizer whose states a rule keeps in 8 bits; None if the rule keeps none so."""
+def _float32_base(entry: Entry) -> Entry | None:
+    """Return the optimizer whose states a rule keeps in 8 bits; None if it has no such states."""
     if not entry.algorithm.has_codes:
         return None
     name = entry.name.removesuffix("_8bit")
@@ -90,7 +94,7 @@ def _base(entry: Entry) -> Entry | None:
 def _saving(base: Entry, entry: Entry) -> str:
     """Return the bytes of both optimizers for a model."""
     before, after = (
-        total(each.algorithm, TALL, "float32").of_elements or 0 for each in (base, entry)
+        total_size(each.algorithm, TALL, "float32").bytes_per_element or 0 for each in (base, entry)
     )
     return (
         f"The states of {_PARAMETERS // 10**6} million parameters take "
@@ -100,7 +104,7 @@ def _saving(base: Entry, entry: Entry) -> str:
 
 
 def _intro(algorithm: Algorithm) -> str:
-    if _by_elements(algorithm):
+    if _has_uniform_bytes(algorithm):
         return "Bytes of state for each element of a parameter, with default arguments:"
     rank = algorithm.hyper("rank")
     of_rank = f", and \\(r\\) is the rank ({rank.default} by default)" if rank else ""
@@ -112,9 +116,11 @@ def _intro(algorithm: Algorithm) -> str:
     )
 
 
-def _by_elements(algorithm: Algorithm) -> bool:
+def _has_uniform_bytes(algorithm: Algorithm) -> bool:
     """Tell whether the states of every shape take the same bytes for each element."""
-    sizes = [total(algorithm, shape, "float32").of_elements for shape in (TALL, WIDE, VECTOR)]
+    sizes = [
+        total_size(algorithm, shape, "float32").bytes_per_element for shape in (TALL, WIDE, VECTOR)
+    ]
     return None not in sizes and len(set(sizes)) == 1
 
 
@@ -123,25 +129,24 @@ def _shapes(algorithm: Algorithm) -> Iterator[tuple[str, Shape | None]]:
 
     The shape is None if one column holds for every shape.
     """
-    if _by_elements(algorithm):
+    if _has_uniform_bytes(algorithm):
         yield "bytes for each element", None
         return
-    asked = {(state.when or "").removeprefix("not ") for state in algorithm.states}
-    if "tall" in asked:
+    facts = {(state.when or "").removeprefix("not ") for state in algorithm.states}
+    if "tall" in facts:
         yield "a matrix, \\(m \\ge n\\)", TALL
         yield "a matrix, \\(m < n\\)", WIDE
     else:
         yield "a matrix", TALL
-    if not _only_matrices(algorithm):
+    if not _takes_only_matrices(algorithm):
         yield "a vector", VECTOR
 
 
-def _only_matrices(algorithm: Algorithm) -> bool:
+def _takes_only_matrices(algorithm: Algorithm) -> bool:
     """Tell whether the rule's states make sense for matrices only."""
-    kept_by_vectors = list(kept_states(algorithm, VECTOR, {}))
+    vector_states = list(states_for_shape(algorithm, VECTOR, {}))
     return any(
-        state.shape in ("row", "col") or not isinstance(state.shape, str)
-        for state in kept_by_vectors
+        state.shape in ("row", "col") or not isinstance(state.shape, str) for state in vector_states
     ) or any(r.is_about_param for r in algorithm.requires)
 
 
@@ -159,8 +164,8 @@ def _row(
 
 def _cell(algorithm: Algorithm, shape: Shape | None, precision: Precision) -> str:
     if shape is None:
-        return bytes_text(total(algorithm, TALL, precision.dtype).of_elements or 0)
-    size = total(algorithm, shape, precision.dtype)
+        return bytes_text(total_size(algorithm, TALL, precision.dtype).bytes_per_element or 0)
+    size = total_size(algorithm, shape, precision.dtype)
     formula = rf"\({size.formula(vector=not shape.matrix)}\)"
     if not shape.matrix:
         return formula
@@ -170,9 +175,11 @@ def _cell(algorithm: Algorithm, shape: Shape | None, precision: Precision) -> st
     return f"{formula} ({element_bytes_text(size.at(rows, cols, int(rank)) / (rows * cols))})"
 
 
-def _optional(algorithm: Algorithm) -> str:
+def _optional_states(algorithm: Algorithm) -> str:
     """Return the states that exist only with arguments other than the defaults."""
-    usual = {s.key for shape in (TALL, WIDE, VECTOR) for s in kept_states(algorithm, shape, {})}
+    usual = {
+        s.key for shape in (TALL, WIDE, VECTOR) for s in states_for_shape(algorithm, shape, {})
+    }
     optional = [s for s in algorithm.checkpoint_states() if s.key not in usual and not s.of_group]
     return ", ".join(f"`{s.key}` ({_condition(s)})" for s in optional)
 
@@ -187,8 +194,8 @@ def _condition(state: State) -> str:
 def _outro(algorithm: Algorithm) -> str:
     """Return sentences on what the table leaves out."""
     sentences = []
-    if _by_elements(algorithm):
-        single = [s.key for s in kept_states(algorithm, TALL, {}) if s.shape == "scalar"]
+    if _has_uniform_bytes(algorithm):
+        single = [s.key for s in states_for_shape(algorithm, TALL, {}) if s.shape == "scalar"]
         if algorithm.step is not None and algorithm.counter == "tensor":
             single.insert(0, "step")
         if single:

@@ -15,7 +15,11 @@ from website.entries import ROOT, Entry
 from website.tables import table
 
 _PAGE = "../distributed.md"
-_SAVED = ("distributed/cases.py", "distributed/whole_matrices.py", "distributed/test_programs.py")
+_CHECKPOINT_TESTS = (
+    "distributed/cases.py",
+    "distributed/whole_matrices.py",
+    "distributed/test_programs.py",
+)
 """Files of tests that save and resume checkpoints on several ranks."""
 
 
@@ -33,13 +37,21 @@ def support(entry: Entry) -> str:
 
 
 def _rows(entry: Entry) -> Iterator[tuple[str, str, str]]:
-    yield (f"[FSDP2, DTensor]({_PAGE}#fsdp2)", _sharded(entry), _tested(entry, "distributed"))
+    yield (
+        f"[FSDP2, DTensor]({_PAGE}#fsdp2)",
+        _sharded(entry),
+        _yes_if_tested(entry, "distributed"),
+    )
     yield (
         f"[DDP]({_PAGE}#ddp), [ZeRO-1]({_PAGE}#zero-1)",
         "each rank that steps a parameter has the whole of it",
-        _tested(entry, "distributed/test_ddp.py", "distributed/cases.py"),
+        _yes_if_tested(entry, "distributed/test_ddp.py", "distributed/cases.py"),
     )
-    yield (f"[checkpoints]({_PAGE}#checkpoints)", _checkpoints(entry), _tested(entry, *_SAVED))
+    yield (
+        f"[checkpoints]({_PAGE}#checkpoints)",
+        _checkpoints(entry),
+        _yes_if_tested(entry, *_CHECKPOINT_TESTS),
+    )
     yield (
         "[AMP, `GradScaler`](../what-runs-where.md#lowerings-and-features)",
         "every lowering leaves the step out if a gradient overflows, and unscales",
@@ -75,10 +87,10 @@ def _checkpoints(entry: Entry) -> str:
     return f"`state_dict()` has the keys of the table of states{codes}"
 
 
-def _tested(entry: Entry, *paths: str) -> str:
-    """Return "yes" or "no": whether one of these tests names the class or its spec."""
-    named = {word for each in paths for word in words(ROOT / "tests" / each)}
-    return "yes" if {entry.title, entry.name} & named else "no"
+def _yes_if_tested(entry: Entry, *paths: str) -> str:
+    """Return "yes" if one of these tests names the class or its spec, else "no"."""
+    test_words = {word for each in paths for word in words(ROOT / "tests" / each)}
+    return "yes" if {entry.title, entry.name} & test_words else "no"
 
 
 @functools.cache
@@ -91,7 +103,7 @@ def words(path: Path) -> frozenset[str]:
 def _words(text: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(text)):
         match node:
-            case ast.Constant(value=str() as words):
-                yield from words.split()
+            case ast.Constant(value=str() as text_):
+                yield from text_.split()
             case ast.Attribute(attr=name):
                 yield name

@@ -2,7 +2,7 @@
 
     PYTHONPATH=docs python -m website.write_source build/docs build/docs/node_modules
 
-MkDocs needs nothing but the written folder: no plugin of ours and no hook. So another generator can
+MkDocs needs only the written folder, and no plugin or hook of optgen. So another generator can
 replace MkDocs.
 """
 
@@ -17,13 +17,13 @@ from pathlib import Path
 from website import generated_pages, modifier_page
 from website.entries import ROOT
 from website.included_sections import for_site
-from website.markdown_sections import PAGES, relinked, site_path
+from website.markdown_sections import PAGES, relink, site_path
 from website.navigation import navigation
-from website.optimizer_links import LINKED, with_links
+from website.optimizer_links import LINKED_PAGES, with_links
 
 HERE = Path(__file__).parent
 DOCS = ROOT / "docs"
-_WEIGHTS = {"tutorials": 3, "optimizers": 2, "modifiers": 1.5, "decisions": 0.3}
+_SEARCH_WEIGHTS = {"tutorials": 3, "optimizers": 2, "modifiers": 1.5, "decisions": 0.3}
 """Weights of folders in the search. Other folders have 1."""
 
 
@@ -36,7 +36,7 @@ def write(target: Path, modules: Path) -> int:
     """
     shutil.rmtree(target / "source", ignore_errors=True)
     count = 0
-    for path, text in (*own_pages(), *generated_pages.pages()):
+    for path, text in (*pages_of_docs(), *generated_pages.pages()):
         file = target / "source" / path
         if file.exists():
             raise ValueError(f"two pages are called {path}")
@@ -55,21 +55,21 @@ def write(target: Path, modules: Path) -> int:
 def _front_matter(path: str, text: str) -> str:
     """Return the front matter of a page: its weight in the search, if that is not 1."""
     folder = path.partition("/")[0]
-    weight = 3 if path == "choose.md" else _WEIGHTS.get(folder)
+    weight = 3 if path == "choose.md" else _SEARCH_WEIGHTS.get(folder)
     if weight is None or text.startswith("---"):
         return ""
     return f"---\nsearch: {{ boost: {weight} }}\n---\n\n"
 
 
-def own_pages() -> Iterator[tuple[str, str]]:
+def pages_of_docs() -> Iterator[tuple[str, str]]:
     """Yield the pages of docs/ with their generated sections."""
     for file in sorted(DOCS.glob("**/*.md")):
         source = str(file.relative_to(ROOT))
         if source in PAGES:
             continue
         page = site_path(source)
-        text = relinked(for_site(file.read_text(encoding="utf-8")), source, page)
-        if page in LINKED:
+        text = relink(for_site(file.read_text(encoding="utf-8")), source, page)
+        if page in LINKED_PAGES:
             text = with_links(text, page)
         if (modifier_page.FOLDER / f"{file.stem}.py").exists() and page.startswith("modifiers/"):
             text += modifier_page.sections(file.stem)
@@ -81,7 +81,7 @@ def _files(modules: Path) -> Iterator[tuple[str, Path]]:
     for file in sorted(DOCS.rglob("*")):
         if file.is_file() and file.suffix != ".md" and HERE not in file.parents:
             yield str(file.relative_to(DOCS)), file
-    for path in generated_pages.files():
+    for path in generated_pages.repository_files():
         if path not in generated_pages.linked_pages():
             yield site_path(path), ROOT / path
     katex = modules / "katex" / "dist"
@@ -92,5 +92,5 @@ def _files(modules: Path) -> Iterator[tuple[str, Path]]:
 
 
 if __name__ == "__main__":
-    written = write(Path(sys.argv[1]), Path(sys.argv[2]))
-    print(f"{written} pages: {sys.argv[1]}")
+    count = write(Path(sys.argv[1]), Path(sys.argv[2]))
+    print(f"{count} pages: {sys.argv[1]}")

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import optgen
-from website.adoption import diff, needs, script
+from website.adoption import diff, needs_of, script
 from website.entries import Entry, entries
 
 
@@ -46,11 +46,11 @@ def test_the_diff_is_one_line_beside_the_import() -> None:
 
 
 def test_needs_are_those_of_the_rule() -> None:
-    assert needs(entry("muon")).matrices_only
-    assert needs(entry("sparse_adam")).sparse_only
-    assert needs(entry("sophia")).inputs == ("hessian",)
-    assert needs(entry("schedule_free_sgd")).has_modes
-    assert not needs(entry("soap")).matrices_only
+    assert needs_of(entry("muon")).matrices_only
+    assert needs_of(entry("sparse_adam")).sparse_only
+    assert needs_of(entry("sophia")).inputs == ("hessian",)
+    assert needs_of(entry("schedule_free_sgd")).has_modes
+    assert not needs_of(entry("soap")).matrices_only
 
 
 def test_a_state_of_8_bits_has_8_bits_in_the_script(capsys: pytest.CaptureFixture[str]) -> None:

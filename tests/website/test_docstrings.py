@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from website.docstrings import in_cell, parsed
+from website.docstrings import parse, table_cell
 
 DOC = r"""Decay the rate by :math:`\gamma` for *args.
 
@@ -26,7 +26,7 @@ DOC = r"""Decay the rate by :math:`\gamma` for *args.
 
 
 def test_formulas_stand_in_the_text() -> None:
-    docstring = parsed(DOC)
+    docstring = parse(DOC)
 
     assert docstring.text.startswith("Decay the rate by \\(\\gamma\\) for \\*args.")
     assert docstring.text.endswith("Text below.")
@@ -36,15 +36,15 @@ def test_formulas_stand_in_the_text() -> None:
 
 
 def test_an_item_has_name_type_and_text() -> None:
-    gamma, bounds, function = parsed(DOC).items("Args")
+    gamma, bounds, function = parse(DOC).items("Args")
 
     assert (gamma.name, gamma.type) == ("gamma", "float or None")
     assert gamma.text == "Factor \\(\\gamma\\), which is long. Default: 0.1."
     assert (bounds.name, bounds.type) == ("ge, lt", "")
     assert (function.name, function.type) == ("f", "Callable[[int], float]")
-    assert [error.text for error in parsed(DOC).items("Raises")] == ["A number is out of bounds."]
-    assert parsed(None).items("Args") == []
+    assert [error.text for error in parse(DOC).items("Raises")] == ["A number is out of bounds."]
+    assert parse(None).items("Args") == []
 
 
 def test_a_cell_has_no_bar() -> None:
-    assert in_cell("a | b\nc") == r"a \| b c"
+    assert table_cell("a | b\nc") == r"a \| b c"

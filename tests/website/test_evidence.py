@@ -6,7 +6,7 @@ import pytest
 
 from website import evidence as module
 from website.entries import entries
-from website.evidence import catalogue_cells, catalogue_rows, evidence, from_records
+from website.evidence import catalogue_cells, catalogue_rows, comparison_table, evidence
 
 RECORD = {
     "name": "lion",
@@ -22,14 +22,14 @@ RECORD = {
 
 
 def test_a_record_becomes_a_row() -> None:
-    text = from_records("lion", [RECORD])
+    text = comparison_table("lion", [RECORD])
 
     assert (
         "| [lion-pytorch](https://example.org/lion) | 0.2.3 | 30 steps, float64 "
         "| forloop: 2.5e-16<br>foreach: not finite | **no**, 1e-12 |"
     ) in text.replace("\N{NO-BREAK SPACE}", " ")
     assert "optgen verify lion" in text
-    assert from_records("soap", [RECORD]) == ""
+    assert comparison_table("soap", [RECORD]) == ""
 
 
 def test_every_optimizer_says_what_it_was_compared_with() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from website.links import check
+from website.links import check_links
 
 PAGE = """<html><head><link rel="stylesheet" href="a.css"><link rel="canonical" href="https://x.org">
 </head><body><h1 id="top">A</h1><a href="b/">right</a><a href="b/#there">right</a><a href="#top">
@@ -21,9 +21,9 @@ def site(folder: Path, more: str) -> Path:
 
 
 def test_right_links_are_counted(tmp_path: Path) -> None:
-    report = check(site(tmp_path, ""))
+    report = check_links(site(tmp_path, ""))
 
-    assert (report.pages, report.inner, report.outer, report.problems) == (2, 4, 1, ())
+    assert (report.pages, report.internal, report.external, report.problems) == (2, 4, 1, ())
 
 
 def test_wrong_links_are_named(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_wrong_links_are_named(tmp_path: Path) -> None:
         '<img src="missing.png"><script src="https://example.org/a.js"></script>'
     )
 
-    assert check(site(tmp_path, more)).problems == (
+    assert check_links(site(tmp_path, more)).problems == (
         "index.html: c/ leads nowhere",
         "index.html: b/#away has no such anchor",
         "index.html: #nowhere has no such anchor",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from website.entries import ROOT
-from website.included_sections import filled, for_site
-from website.markdown_sections import linked_files, relinked, section
+from website.included_sections import for_site, with_sections
+from website.markdown_sections import linked_files, relink, section
 from website.optimizer_links import with_links
 
 
@@ -27,7 +27,7 @@ from website.optimizer_links import with_links
 def test_a_link_leads_to_its_page_on_the_site(
     link: str, source: str, page: str, expected: str
 ) -> None:
-    assert relinked(f"[a]({link})", source, page) == f"[a]({expected})"
+    assert relink(f"[a]({link})", source, page) == f"[a]({expected})"
 
 
 def test_linked_files_are_found() -> None:
@@ -50,7 +50,7 @@ def test_a_section_is_found_by_its_title() -> None:
     assert install.startswith("optgen is in no package index.")
     assert "## First steps" not in install
     assert section(ROOT / "README.md", "", "index.md").startswith("optgen is a compiler")
-    assert install in filled("<!-- section: README.md#Install -->", "index.md")
+    assert install in with_sections("<!-- section: README.md#Install -->", "index.md")
     with pytest.raises(ValueError, match=r"README.md has no section 'Nothing'"):
         section(ROOT / "README.md", "Nothing", "index.md")
 

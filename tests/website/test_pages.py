@@ -15,7 +15,7 @@ from website.entries import entries
 from website.evidence import FILES
 from website.generated_pages import pages
 from website.navigation import navigation
-from website.write_source import own_pages
+from website.write_source import pages_of_docs
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def site() -> Iterator[dict[str, str]]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (backend, outlined_sweeps):
             patch.setattr(module, "kernel_or_reason", lambda *_: None)
-        yield dict((*own_pages(), *pages()))
+        yield dict((*pages_of_docs(), *pages()))
 
 
 def headings(text: str) -> list[str]:
@@ -192,7 +192,7 @@ def test_the_gallery_draws_what_the_schedules_set() -> None:
 
     assert 'points="8.0,112.0 160.0,112.0 160.0,8.0 312.0,8.0"' in curve
     text = gallery.page()
-    assert text.count("<svg") == len(gallery.codes()) >= 18
+    assert text.count("<svg") == len(gallery.code_by_schedule()) >= 18
     assert "lr.StepLR(o, step_size=25, gamma=0.5)" in text
 
 

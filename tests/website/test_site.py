@@ -32,8 +32,8 @@ needs_mkdocs = pytest.mark.skipif(
 def test_formulas_are_rendered() -> None:
     renderer = Renderer(MODULES)
     try:
-        page = renderer.page(r'<p>a <span class="arithmatex">\(x &lt; y\)</span></p>')
-        shown = renderer.page('<div class="arithmatex">\\[\nx^2\n\\]</div>')
+        page = renderer.render_page(r'<p>a <span class="arithmatex">\(x &lt; y\)</span></p>')
+        shown = renderer.render_page('<div class="arithmatex">\\[\nx^2\n\\]</div>')
         with pytest.raises(FormulaError, match=r"Undefined control sequence: \\nothing"):
             renderer.render(r"\nothing", display=False)
     finally:

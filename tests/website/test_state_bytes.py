@@ -14,7 +14,7 @@ from optgen.ir.algorithm import Algorithm
 from website.adoption import takes_vectors
 from website.entries import SPECS, Entry, entries
 from website.precisions import PRECISIONS, in_precision
-from website.state_bytes import TALL, VECTOR, WIDE, Shape, Size, total
+from website.state_bytes import TALL, VECTOR, WIDE, Shape, Size, total_size
 
 SHAPES = {TALL: (96, 64), WIDE: (64, 96), VECTOR: (6144,)}
 """Parameters that are large enough for states of 8 bits, in whole blocks."""
@@ -48,7 +48,7 @@ def bytes_of(value: object) -> int:
 
 def stated_bytes(algorithm: Algorithm, shape: Shape, dtype: str) -> float:
     """Return the bytes that the page states for a parameter."""
-    size = total(algorithm, shape, dtype)
+    size = total_size(algorithm, shape, dtype)
     rows, cols = SHAPES[shape] if shape.matrix else (1, *SHAPES[shape])
     rank = algorithm.hyper("rank")
     number = rank.default if rank and isinstance(rank.default, int | float) else 0
@@ -91,5 +91,5 @@ def test_a_size_is_shown_as_a_formula() -> None:
 
     assert size.formula() == r"4.50\,m^2 + 8\,mn + 2\,nr + 4"
     assert size.at(3, 2, 5) == 8 * 6 + 4.5 * 9 + 2 * 2 * 2 + 4  # the rank is at most 2
-    assert size.of_elements is None
-    assert Size({(1, 1, 0): 8, (0, 0, 0): 4}).of_elements == 8
+    assert size.bytes_per_element is None
+    assert Size({(1, 1, 0): 8, (0, 0, 0): 4}).bytes_per_element == 8

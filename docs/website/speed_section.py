@@ -39,7 +39,7 @@ def machine() -> str:
     )
 
 
-def measured(entry: Entry) -> str:
+def speed(entry: Entry) -> str:
     """Return the figures of a class as a table, and the command that measures it."""
     rows = [
         row(cell, figures)
@@ -49,9 +49,9 @@ def measured(entry: Entry) -> str:
     command = f"```sh\noptgen bench {entry.name}\n```"
     if not rows:
         return f"No figures of {entry.title} are checked in. This command measures it:\n\n{command}"
-    every = "[Every class on a CPU](../benchmarks/cpu.md) also has figures of two threads."
+    more = "[Every class on a CPU](../benchmarks/cpu.md) also has figures of two threads."
     return "\n\n".join(
-        [table(HEADER, rows), f"{machine()} {every} This command measures your machine:", command]
+        [table(HEADER, rows), f"{machine()} {more} This command measures your machine:", command]
     )
 
 

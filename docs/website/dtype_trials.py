@@ -11,7 +11,7 @@ from website.entries import Entry
 
 
 @functools.cache
-def tried(entry: Entry, dtype: torch.dtype) -> str:
+def step_error(entry: Entry, dtype: torch.dtype) -> str:
     """Take a step by foreach; return "" if it works, else the first line of its error."""
     param = torch.nn.Parameter(torch.eye(4, dtype=dtype))
     param.grad = torch.eye(4, dtype=dtype) / 8
