@@ -68,41 +68,46 @@ def test_the_obstacle_names_a_missing_package(
     )
 
     assert missing in fused_triton.device_obstacle(torch.device("cpu")).lower()
-    needed = missing == "triton"  # a compiled kernel needs no numpy
-    assert bool(fused_triton.device_obstacle(torch.device("cuda"))) is needed
+    is_obstacle_on_cuda = missing == "triton"  # a compiled kernel needs no numpy
+    assert bool(fused_triton.device_obstacle(torch.device("cuda"))) is is_obstacle_on_cuda
 
 
 @pytest.fixture(autouse=True)
-def through_triton() -> Iterator[None]:
+def force_fused_triton() -> Iterator[None]:
     """Force fused Triton in the interpreter, and the for-loop elsewhere."""
     with use_lowering("fused_triton") if INTERPRETED else use_lowering("forloop"):
         yield
 
 
-def pair(name: str, dtype: torch.dtype, options_of_second: Any = None, **settings: Any) -> Any:
+def new_optimizers(
+    name: str, dtype: torch.dtype, second_options: Any = None, **settings: Any
+) -> Any:
     """Return our parameters, our optimizer, torch's parameters and torch's optimizer."""
     ours, theirs = tensors(dtype), tensors(dtype)
-    second_group = options_of_second or {"lr": 3e-3}
+    second_options = second_options or {"lr": 3e-3}
     return (
         ours,
-        getattr(optgen.optim, name)(two_groups(ours, second_group), **settings),
+        getattr(optgen.optim, name)(two_groups(ours, second_options), **settings),
         theirs,
-        getattr(torch.optim, name)(two_groups(theirs, second_group), foreach=False, **settings),
+        getattr(torch.optim, name)(two_groups(theirs, second_options), foreach=False, **settings),
     )
 
 
-def train(ours: list[Tensor], optimizer: Any, theirs: list[Tensor], other: Any, steps: int) -> None:
+def train(
+    ours: list[Tensor], optimizer: Any, theirs: list[Tensor], reference: Any, steps: int
+) -> None:
+    """Take steps of both optimizers with equal gradients."""
     for step in range(steps):
         set_gradients(ours, step)
         set_gradients(theirs, step)
         optimizer.step()
-        other.step()
+        reference.step()
 
 
 @inside_interpreter
 @pytest.mark.parametrize(("name", "settings"), CASES)
 def test_steps_agree_with_torch_in_float64(name: str, settings: dict[str, Any]) -> None:
-    ours_and_torchs = pair(name, torch.float64, **settings)
+    ours_and_torchs = new_optimizers(name, torch.float64, **settings)
     train(*ours_and_torchs, steps=7)  # RAdam changes its formula in the sixth step
     assert largest_error(*ours_and_torchs) < 1e-14
 
@@ -110,14 +115,14 @@ def test_steps_agree_with_torch_in_float64(name: str, settings: dict[str, Any]) 
 @inside_interpreter
 @pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta"])
 def test_float32_steps_agree_with_torch(name: str) -> None:
-    ours_and_torchs = pair(name, torch.float32, weight_decay=0.1)
+    ours_and_torchs = new_optimizers(name, torch.float32, weight_decay=0.1)
     train(*ours_and_torchs, steps=4)
     assert largest_error(*ours_and_torchs) < 1e-6
 
 
 @inside_interpreter
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_sixteen_bits_are_rounded_once_a_step(dtype: torch.dtype) -> None:
+def test_16_bit_parameters_are_rounded_once_a_step(dtype: torch.dtype) -> None:
     param = torch.randn(2000).to(dtype).requires_grad_()
     start = param.detach().double()
     param.grad = torch.randn(2000).to(dtype)
@@ -131,12 +136,13 @@ def test_each_dtype_of_an_optimizer_has_one_bucket() -> None:
     dtypes = (torch.float64, torch.float32, torch.float16)
     ours, theirs = ([p for dtype in dtypes for p in tensors(dtype)] for _ in range(2))
     optimizer = optgen.optim.AdamW(ours, eps=1e-3)  # torch's for-loop loses 1e-8 in float16
-    other = torch.optim.AdamW(theirs, eps=1e-3, foreach=False)
-    train(ours, optimizer, theirs, other, steps=2)
-    for a, b in zip(ours, theirs, strict=True):
-        assert error(a, b) < {8: 1e-14, 4: 1e-6, 2: 2e-3}[a.dtype.itemsize]
+    reference = torch.optim.AdamW(theirs, eps=1e-3, foreach=False)
+    train(ours, optimizer, theirs, reference, steps=2)
+    bounds = dict(zip(dtypes, (1e-14, 1e-6, 2e-3), strict=True))
+    for param, expected in zip(ours, theirs, strict=True):
+        assert error(param, expected) < bounds[param.dtype]
     plan = backend("fused_triton")._plans[optimizer][None]
-    assert len(plan._buckets) == 3  # one launch each, for any number of tensors
+    assert len(plan._buckets) == 3  # a bucket is one launch, for any number of tensors
 
 
 @inside_interpreter
@@ -144,17 +150,18 @@ def test_a_moved_gradient_uploads_one_row(monkeypatch: pytest.MonkeyPatch) -> No
     uploads: list[tuple[int, ...]] = []
     upload = table.upload
 
-    def counted(target: Tensor, values: Any, staging: Any) -> None:
+    def record_upload(target: Tensor, values: Any, staging: Any) -> None:
         uploads.append(tuple(target.shape))
         upload(target, values, staging)
 
-    monkeypatch.setattr(table, "upload", counted)
+    monkeypatch.setattr(table, "upload", record_upload)
     params = [torch.randn(20, requires_grad=True) for _ in range(3)]
     optimizer = optgen.optim.Adam(params)
     for param in params:
         param.grad = torch.randn(20)
     optimizer.step()
-    # The table and its blocks, hyperparameters, addresses: param, grad, two states, step.
+    # The table, its blocks, hyperparameters, and five rows of addresses: parameters, gradients,
+    # two states and step counts.
     assert uploads == [(9, 3), (3,), (1, 8), *[(3,)] * 5]
     uploads.clear()
     optimizer.step()
@@ -186,18 +193,18 @@ def test_a_tensor_learning_rate_is_read_in_place() -> None:
 @inside_interpreter
 @pytest.mark.parametrize("scale", [4.0, 3.0])
 def test_gradients_are_unscaled(scale: float) -> None:
-    ours_and_torchs = pair("Adam", torch.float32, fused=None)
-    ours, optimizer, theirs, other = ours_and_torchs
+    ours_and_torchs = new_optimizers("Adam", torch.float32, fused=None)
+    ours, optimizer, theirs, reference = ours_and_torchs
     for step in range(3):
         set_gradients(ours, step, scale)
         set_gradients(theirs, step)
         optimizer.grad_scale = torch.tensor(scale)
         optimizer.found_inf = torch.tensor(0.0)
         optimizer.step()
-        other.step()
-        for a, b in zip(ours, theirs, strict=True):  # torch's kernels store unscaled gradients, too
-            assert (a.grad is None) == (b.grad is None)
-            assert a.grad is None or error(a.grad, b.grad) < 1e-6
+        reference.step()
+        for param, expected in zip(ours, theirs, strict=True):  # a kernel stores unscaled gradients
+            assert (param.grad is None) == (expected.grad is None)
+            assert param.grad is None or error(param.grad, expected.grad) < 1e-6
     assert largest_error(*ours_and_torchs) < 1e-6
 
 
@@ -207,13 +214,13 @@ def test_gradients_are_unscaled(scale: float) -> None:
     [("Adam", {}), ("SGD", {"momentum": 0.9, "dampening": 0.5}), ("NAdam", {})],
 )
 def test_a_step_with_an_infinity_is_skipped(name: str, settings: dict[str, Any]) -> None:
-    ours_and_torchs = pair(name, torch.float64, **settings)
+    ours_and_torchs = new_optimizers(name, torch.float64, **settings)
     ours, optimizer, _, _ = ours_and_torchs
     start = [param.detach().clone() for param in ours]
     set_gradients(ours, 0)
     optimizer.found_inf = torch.tensor(1.0)
     optimizer.step()
-    assert all(torch.equal(a, b) for a, b in zip(ours, start, strict=True))
+    assert all(map(torch.equal, ours, start))
     optimizer.found_inf = torch.tensor(0.0)
     # Step counts, products and fresh states ignore the skipped step.
     train(*ours_and_torchs, steps=3)
@@ -229,7 +236,7 @@ def test_an_infinite_parameter_stays_infinite() -> None:
 
 
 @inside_interpreter
-def test_nan_reaches_the_maximum() -> None:
+def test_nan_reaches_amsgrads_maximum() -> None:
     param = torch.zeros(2, requires_grad=True)
     param.grad = torch.tensor([torch.nan, 1.0])
     optimizer = optgen.optim.Adam([param], amsgrad=True)
@@ -240,14 +247,14 @@ def test_nan_reaches_the_maximum() -> None:
 @inside_interpreter
 @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop", "NAdam"])
 def test_a_weight_decay_of_nan_gives_nan(name: str) -> None:
-    ours_and_torchs = pair(name, torch.float64)
-    for optimizer in ours_and_torchs[1::2]:
-        for group in optimizer.param_groups:
-            group["weight_decay"] = torch.nan
+    ours_and_torchs = new_optimizers(name, torch.float64)
+    ours, optimizer, theirs, reference = ours_and_torchs
+    for group in (*optimizer.param_groups, *reference.param_groups):
+        group["weight_decay"] = torch.nan
     train(*ours_and_torchs, steps=2)
-    for ours, theirs in zip(ours_and_torchs[0], ours_and_torchs[2], strict=True):
-        assert torch.equal(ours.isnan(), theirs.isnan())
-    assert ours_and_torchs[0][4].isnan().all()
+    for param, expected in zip(ours, theirs, strict=True):
+        assert torch.equal(param.isnan(), expected.isnan())
+    assert ours[4].isnan().all()
 
 
 @inside_interpreter
@@ -261,29 +268,30 @@ def test_a_step_advances_the_version_of_a_parameter() -> None:
 
 
 @inside_interpreter
-def test_exchanged_parameters_are_stepped() -> None:
+def test_replaced_parameters_are_stepped() -> None:
     param = torch.ones(4, requires_grad=True)
     optimizer = optgen.optim.Adam([param], lr=0.5)
     param.grad = torch.ones(4)
     optimizer.step()
-    moved = param.detach().clone()
-    param.data = moved
+    new_memory = param.detach().clone()
+    param.data = new_memory
     optimizer.step()
-    assert param.data_ptr() == moved.data_ptr()
-    assert torch.allclose(moved, torch.zeros(4), atol=1e-5)
-    other = torch.full((4,), 2.0, requires_grad=True)
-    optimizer.param_groups[0]["params"][0] = other
-    other.grad = torch.ones(4)
+    assert param.data_ptr() == new_memory.data_ptr()
+    assert torch.allclose(new_memory, torch.zeros(4), atol=1e-5)
+    new_param = torch.full((4,), 2.0, requires_grad=True)
+    optimizer.param_groups[0]["params"][0] = new_param
+    new_param.grad = torch.ones(4)
     optimizer.step()
-    assert torch.allclose(other, torch.full((4,), 1.5), atol=1e-5)
+    assert torch.allclose(new_param, torch.full((4,), 1.5), atol=1e-5)
 
 
 @inside_interpreter
-def test_a_checkpoint_resumes() -> None:
-    ours_and_torchs = pair("NAdam", torch.float64, weight_decay=0.1)
-    _, optimizer, _, other = ours_and_torchs
+def test_training_resumes_from_torchs_checkpoint() -> None:
+    ours_and_torchs = new_optimizers("NAdam", torch.float64, weight_decay=0.1)
+    _, optimizer, _, reference = ours_and_torchs
     train(*ours_and_torchs, steps=2)
-    optimizer.load_state_dict(deepcopy(other.state_dict()))
-    other.load_state_dict(deepcopy(other.state_dict()))  # this also changes the dtype of mu_product
+    optimizer.load_state_dict(deepcopy(reference.state_dict()))
+    # A load changes the dtype of mu_product, so torch's optimizer loads its checkpoint too.
+    reference.load_state_dict(deepcopy(reference.state_dict()))
     train(*ours_and_torchs, steps=2)
     assert largest_error(*ours_and_torchs) < 1e-14

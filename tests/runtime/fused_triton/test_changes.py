@@ -64,7 +64,7 @@ def make_the_states_channels_last(optimizer: Any, params: list[Tensor]) -> None:
 
 
 def shrink_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
-    """Shrink a parameter and its state too, as pruning must do."""
+    """Shrink a parameter and its states, as pruning does."""
     for tensor in (params[1], *optimizer.state[params[1]].values()):
         if tensor.ndim:
             tensor.data = tensor.data[:7].clone()
@@ -78,13 +78,13 @@ def grow_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
     params[1].grad = torch.ones(1800, dtype=torch.float64)
 
 
-def narrow_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
+def convert_a_parameter_to_float32(optimizer: Any, params: list[Tensor]) -> None:
     for tensor in (params[1], *optimizer.state[params[1]].values()):
         tensor.data = tensor.data.float()
     params[1].grad = torch.ones(600)
 
 
-LAYOUTS = [
+CHANGES_OF_MEMORY = [
     make_a_parameter_channels_last,
     transpose_all_parameters_but_not_their_gradients,
     swap_the_strides_of_a_parameter,
@@ -93,17 +93,19 @@ LAYOUTS = [
     make_the_states_channels_last,
     shrink_a_parameter,
     grow_a_parameter,
-    narrow_a_parameter,
+    convert_a_parameter_to_float32,
 ]
 
 
-def trained(make: Any, change: Change, steps: int = 4) -> tuple[list[Tensor], Any]:
+def train_with_change(
+    new_optimizer: Any, change: Change, steps: int = 4
+) -> tuple[list[Tensor], Any]:
     """Return parameters and their optimizer after some steps, with a change before the third."""
     torch.manual_seed(0)
     params: list[Tensor] = [
         torch.nn.Parameter(torch.randn(shape, dtype=torch.float64)) for shape in SHAPES
     ]
-    optimizer = make(params)
+    optimizer = new_optimizer(params)
     for step in range(steps):
         give_gradients(params, step)
         if step == 2:
@@ -112,37 +114,42 @@ def trained(make: Any, change: Change, steps: int = 4) -> tuple[list[Tensor], An
     return params, optimizer
 
 
-RULES = [("Adam", {"amsgrad": True}), ("SGD", {"momentum": 0.9}), ("NAdam", {})]
+CLASSES_AND_OPTIONS = [("Adam", {"amsgrad": True}), ("SGD", {"momentum": 0.9}), ("NAdam", {})]
 
 
 @inside_interpreter
 @pytest.mark.parametrize(
-    ("change", "rule"),
+    ("change", "name", "options"),
     [
-        pytest.param(change, rule, id=f"{change.__name__}-{rule[0]}")
-        for change, rule in zip([*CHANGES, *LAYOUTS], cycle(RULES), strict=False)
+        pytest.param(change, name, options, id=f"{change.__name__}-{name}")
+        for change, (name, options) in zip(
+            [*CHANGES, *CHANGES_OF_MEMORY], cycle(CLASSES_AND_OPTIONS), strict=False
+        )
     ],
 )
-def test_changes_between_steps_are_seen(change: Change, rule: tuple[str, Any]) -> None:
-    """One rule for each change is enough, because a change affects every rule's table alike."""
-    name, options = rule
+def test_a_step_sees_changes_since_the_last_step(
+    change: Change, name: str, options: dict[str, Any]
+) -> None:
+    """One class for each change is enough, because a change affects each class's table alike."""
     with use_lowering("fused_triton"):
-        params, ours = trained(lambda p: getattr(optgen.optim, name)(p, **options), change)
-    expected, theirs = trained(
+        params, ours = train_with_change(
+            lambda p: getattr(optgen.optim, name)(p, **options), change
+        )
+    expected, theirs = train_with_change(
         lambda p: getattr(torch.optim, name)(p, foreach=False, **options), change
     )
 
-    tolerance = 1e-6 if change is narrow_a_parameter else 1e-12
+    tolerance = 1e-6 if change is convert_a_parameter_to_float32 else 1e-12
     assert error(params, expected) < tolerance
-    for a, b in zip(ours.state.values(), theirs.state.values(), strict=True):
-        assert [(k, v.dtype, v.shape) for k, v in a.items()] == [
-            (k, v.dtype, v.shape) for k, v in b.items()
+    for state, expected_state in zip(ours.state.values(), theirs.state.values(), strict=True):
+        assert [(k, v.dtype, v.shape) for k, v in state.items()] == [
+            (k, v.dtype, v.shape) for k, v in expected_state.items()
         ]
-        assert error(list(a.values()), list(b.values())) < tolerance
+        assert error(list(state.values()), list(expected_state.values())) < tolerance
 
 
 @inside_interpreter
-def test_the_same_step_again_keeps_its_buckets() -> None:
+def test_a_repeated_step_keeps_its_buckets() -> None:
     torch.manual_seed(0)
     params = [torch.nn.Parameter(torch.randn(shape)) for shape in SHAPES]
     params[0].data = with_gaps(params[0].data)
@@ -160,7 +167,7 @@ def test_the_same_step_again_keeps_its_buckets() -> None:
 @inside_interpreter
 @pytest.mark.parametrize("size", [5, 3000])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_streams_of_several_shapes_are_refused(size: int, momentum: float) -> None:
+def test_streams_of_unequal_shapes_are_refused(size: int, momentum: float) -> None:
     """A kernel goes over as many elements of each stream as the parameter has."""
     param = torch.nn.Parameter(torch.ones(2000))
     optimizer = optgen.optim.SGD([param], momentum=momentum)

@@ -5,6 +5,7 @@ To save time, each rule runs in only one of the four dtypes.
 
 import threading
 import warnings
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -18,12 +19,13 @@ from optgen.runtime.fused_triton.interpreter import patched_interpreter
 
 pytest.importorskip("triton")
 
-LEFT_OUT = ("averaging", "sparse_adam")  # no optimizer class, and no dense gradients
-RULES = [path.stem for path in TORCH_SPECS if path.stem not in LEFT_OUT]
-MATRICES = ("muon", "row_wise_adagrad")
+# `averaging` has no optimizer class, and `sparse_adam` takes no dense gradients.
+UNFIT_SPECS = ("averaging", "sparse_adam")
+RULES = [path.stem for path in TORCH_SPECS if path.stem not in UNFIT_SPECS]
+MATRIX_RULES = ("muon", "row_wise_adagrad")
 BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 2**-8, torch.float16: 2**-10}
-SPREAD = 8
-"""Factor of the bound for rules that iterate in 16 bits."""
+ITERATION_FACTOR = 8
+"""The bound of a rule that iterates in 16 bits is larger by this factor."""
 
 
 @outside_interpreter
@@ -31,10 +33,10 @@ def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
 
-def stepped(name: str, dtype: torch.dtype, lowering: str) -> list[torch.Tensor]:
+def tensors_after_two_steps(name: str, dtype: torch.dtype, lowering: str) -> list[torch.Tensor]:
     """Return parameters and states after two steps."""
     generator = torch.Generator().manual_seed(0)
-    shapes = [(7, 5), (20, 3)] if name in MATRICES else [(7, 5), (300,), ()]
+    shapes = [(7, 5), (20, 3)] if name in MATRIX_RULES else [(7, 5), (300,), ()]
     params = [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes]
     optimizer: Any = optgen.load(name)(params)
     with use_lowering(lowering):
@@ -48,13 +50,13 @@ def stepped(name: str, dtype: torch.dtype, lowering: str) -> list[torch.Tensor]:
 
 @pytest.mark.sampled(3)
 @inside_interpreter
-@pytest.mark.parametrize(
-    ("name", "dtype"), [(name, [*BOUNDS][i % 4]) for i, name in enumerate(RULES)], ids=str
-)
-def test_a_rule_gives_what_the_cpp_kernel_gives(name: str, dtype: torch.dtype) -> None:
-    bound = BOUNDS[dtype] * (SPREAD if name == "muon" else 1)
+@pytest.mark.parametrize(("name", "dtype"), [*zip(RULES, cycle(BOUNDS), strict=False)], ids=str)
+def test_results_of_a_rule_equal_those_of_its_cpp_kernel(name: str, dtype: torch.dtype) -> None:
+    bound = BOUNDS[dtype] * (ITERATION_FACTOR if name == "muon" else 1)
     for found, expected in zip(
-        stepped(name, dtype, "fused_triton"), stepped(name, dtype, "fused_cpu"), strict=True
+        tensors_after_two_steps(name, dtype, "fused_triton"),
+        tensors_after_two_steps(name, dtype, "fused_cpu"),
+        strict=True,
     ):
         assert found.dtype == expected.dtype
         deviation = (found.double() - expected.double()).abs().max()
@@ -104,12 +106,12 @@ def test_the_interpreter_is_patched_only_within_the_context() -> None:
 
 
 @inside_interpreter
-def test_threads_take_turns() -> None:
-    """The interpreter has one global state; two threads at once would mix their programs."""
+def test_threads_use_the_interpreter_in_turn() -> None:
+    """The interpreter has one global state, which two threads at once would mix up."""
     results: list[list[torch.Tensor]] = []
 
     def run_adamw() -> None:
-        results.append(stepped("adamw", torch.float32, "fused_triton"))
+        results.append(tensors_after_two_steps("adamw", torch.float32, "fused_triton"))
 
     threads = [threading.Thread(target=run_adamw) for _ in range(3)]
     for thread in threads:
@@ -118,5 +120,5 @@ def test_threads_take_turns() -> None:
         thread.join()
 
     assert len(results) == 3
-    for other in results[1:]:
-        assert all(map(torch.equal, results[0], other))
+    for result in results[1:]:
+        assert all(map(torch.equal, results[0], result))

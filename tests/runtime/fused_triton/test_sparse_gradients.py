@@ -1,4 +1,4 @@
-"""Test sparse gradients through fused Triton: the touched rows, against torch's own classes."""
+"""Test that fused Triton steps the rows of sparse gradients as torch's classes do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ CASES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("Adagrad", {}),
     ("SGD", {"lr": 0.1}),
 )
-CHECKED = torch.sparse.check_sparse_tensor_invariants
 
 
 @outside_interpreter
@@ -38,30 +37,31 @@ def gradients() -> Iterator[torch.Tensor]:
 
 @inside_interpreter
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
-def test_touched_rows_equal_torchs(name: str, options: dict[str, Any]) -> None:
+def test_parameters_and_states_equal_torchs(name: str, options: dict[str, Any]) -> None:
     start = torch.randn(9, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     finals = []
-    with CHECKED(enable=True):
+    with torch.sparse.check_sparse_tensor_invariants(enable=True):
         for module in (torch.optim, optgen.optim):
-            tables = [torch.nn.Parameter(start.clone())]
-            # also a dense parameter, if the class takes one
-            tables += [torch.nn.Parameter(start[0].clone())] * (name != "SparseAdam")
-            optimizer = getattr(module, name)(tables, **options)
+            params = [torch.nn.Parameter(start.clone())]
+            if name != "SparseAdam":  # which takes no dense gradients
+                params.append(torch.nn.Parameter(start[0].clone()))
+            optimizer = getattr(module, name)(params, **options)
             for grad in gradients():
-                for table in tables:
-                    table.grad = grad if table is tables[0] else torch.ones_like(table)
+                for param in params:
+                    param.grad = grad if param is params[0] else torch.ones_like(param)
                 if module is torch.optim:
                     optimizer.step()
                     continue
                 with optgen.use_lowering("fused_triton"):
                     optimizer.step()
-            finals.append((tables, optimizer.state_dict()["state"]))
-    (theirs, expected), (ours, state) = finals
-    for table, reference in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(table, reference, rtol=1e-13, atol=1e-14)
-    for key, values in state.items():
-        for name, value in values.items():
-            assert type(value) is type(expected[key][name])
+            finals.append((params, optimizer.state_dict()["state"]))
+    (theirs, expected_states), (ours, states) = finals
+    for param, reference in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(param, reference, rtol=1e-13, atol=1e-14)
+    for index, states_of_param in states.items():
+        for key, value in states_of_param.items():
+            expected = expected_states[index][key]
+            assert type(value) is type(expected)
             torch.testing.assert_close(
-                torch.as_tensor(value), torch.as_tensor(expected[key][name]), rtol=1e-13, atol=0
+                torch.as_tensor(value), torch.as_tensor(expected), rtol=1e-13, atol=0
             )

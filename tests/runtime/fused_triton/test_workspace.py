@@ -15,7 +15,7 @@ from optgen.runtime.fused_triton.workspace import (
     WorkspaceSpec,
 )
 
-SHAPES = {
+TILES_BY_SIZE = {  # a tile's matrices, rows and columns
     (4096, 4096): (1, 16, 128),
     (50257, 768): (1, 16, 128),
     (512, 512, 3, 3): (128, 4, 4),
@@ -31,13 +31,13 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize(("size", "tile"), SHAPES.items())
+@pytest.mark.parametrize(("size", "tile"), TILES_BY_SIZE.items())
 def test_tiles_fit_the_matrices(size: tuple[int, ...], tile: tuple[int, int, int]) -> None:
     shape = Shape.of(torch.empty(size, device="meta"))
     actual = Tile.of(shape)
     assert actual == tile
     assert actual.matrices * actual.rows * actual.columns == ELEMENTS
-    if actual.matrices > 1:  # then a block has whole matrices, and its reductions are complete
+    if actual.matrices > 1:  # a block of whole matrices has complete reductions
         assert actual.rows >= shape.rows
         assert actual.columns >= shape.columns
 
@@ -58,14 +58,25 @@ def workspace(spec: WorkspaceSpec, sizes: list[tuple[int, ...]]) -> Workspace:
     return Workspace(spec, params, sorted(set(tiles)), blocks, {}, None)
 
 
-def test_every_tensor_has_its_part_of_the_memory() -> None:
+def test_the_table_holds_offsets_of_each_tensors_memory() -> None:
     spec = WorkspaceSpec(
         5, True, row_values=2, column_values=1, matrix_values=1, sums=1, row_sums=1
     )
     work = workspace(spec, [(20, 200), (2, 17, 130)])
-    blocks, matrices, rows, columns, ndim, eps, partials, values, groups, count, kinds, shares = (
-        work.shapes.tolist()
-    )
+    (
+        blocks,
+        matrices,
+        rows,
+        columns,
+        ndim,
+        eps,
+        partials,
+        values,
+        groups,
+        group_counts,
+        tile_indices,
+        shares,
+    ) = work.shapes.tolist()
     assert (blocks, matrices) == ([4, 8], [1, 2])
     assert (rows, columns, ndim) == ([20, 17], [200, 130], [2, 3])
     assert struct.unpack("<d", array("q", eps[:1]).tobytes())[0] == torch.finfo(torch.float32).eps
@@ -73,8 +84,8 @@ def test_every_tensor_has_its_part_of_the_memory() -> None:
     assert work.partials.numel() == partials[1] + 2 * 2 * 17 + 8
     assert values == [0, 2 * 20 + 200 + 1]
     assert work.values.numel() == values[1] + 2 * (2 * 17 + 130 + 1)
-    assert (groups, count) == ([0, 1], [1, 2])
-    assert kinds == [0, 0]
+    assert (groups, group_counts) == ([0, 1], [1, 2])
+    assert tile_indices == [0, 0]
     assert shares == [partials[1], work.partials.numel()]
     assert work.arrivals.tolist() == [0, 0, 0]
     assert work.scalars.shape == (2, 5)
@@ -99,7 +110,7 @@ def test_blocks_of_whole_matrices_leave_no_partial_rows() -> None:
     assert work.programs(1, 1).tensor_indices.tolist() == [0, 0, 0, 1]
 
 
-def test_parts_of_the_sums_of_a_finish_have_room() -> None:
+def test_the_workspace_has_room_for_partial_sums_of_a_finish() -> None:
     work = workspace(WorkspaceSpec(1, True, sums=1, parts=3), [(300, 3, 3), (5, 2)])
     assert work.shapes[6].tolist() == [0, 3 + 3 * 3]
     assert work.shapes[-1].tolist() == [3, 3 + 3 * 3 + 1]
@@ -109,7 +120,7 @@ def test_parts_of_the_sums_of_a_finish_have_room() -> None:
 def test_each_chunk_of_lines_of_a_large_matrix_has_a_program() -> None:
     work = workspace(WorkspaceSpec(1, True), [(2, 300, 200), (1, 1)])
     programs = work.programs(1, 2)
-    count = -(-300 // CHUNK) + 2 * -(-200 // CHUNK)  # of programs for one matrix
+    count = -(-300 // CHUNK) + 2 * -(-200 // CHUNK)  # programs of one matrix
     assert programs.first_programs.tolist() == [0, 2 * count]
     assert programs.tensor_indices.tolist() == [0] * 2 * count + [1]
     assert programs.total == 2 * count + 1
@@ -117,7 +128,7 @@ def test_each_chunk_of_lines_of_a_large_matrix_has_a_program() -> None:
     assert work.programs().tensor_indices.tolist() == [0, 0, 1]
 
 
-def test_a_plan_without_matrices_finishes_tensor_by_tensor() -> None:
+def test_without_matrices_one_program_finishes_each_tensor() -> None:
     work = workspace(WorkspaceSpec(2, sums=3), [(5,), (0,), (7, 3)])
     assert work.partials.numel() == 9
     assert work.values.numel() == 0

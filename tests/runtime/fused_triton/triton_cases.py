@@ -9,7 +9,7 @@ SIZES = ((0,), (), (1,), (15,), (17,), (1024,), (1025,), (6, 7, 2))
 
 
 def tensors(dtype: torch.dtype, seed: int = 0) -> list[Tensor]:
-    """Return parameters: empty, 0-dim, of whole and ragged blocks, unaligned, transposed, gappy."""
+    """Return parameters: empty, 0-dim, whole and ragged blocks, unaligned, transposed, gaps."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
@@ -22,18 +22,18 @@ def tensors(dtype: torch.dtype, seed: int = 0) -> list[Tensor]:
 
 
 def set_gradients(params: list[Tensor], step: int, scale: float = 1.0) -> None:
-    """Draw gradients; some parameters have none, and only the last has its parameter's layout."""
+    """Draw gradients; some parameters get none, and only the last one keeps the layout."""
     generator = torch.Generator().manual_seed(1000 + step)
     for i, param in enumerate(params):
         drawn = torch.randn(param.shape, generator=generator, dtype=torch.float64) * scale
-        absent = i % 2 == 1 and (i + step) % 5 == 0
-        param.grad = None if absent else drawn.to(param.dtype)
+        has_no_gradient = i % 2 == 1 and (i + step) % 5 == 0
+        param.grad = None if has_no_gradient else drawn.to(param.dtype)
         if i == len(params) - 1 and param.grad is not None:
             param.grad = torch.empty_like(param).copy_(param.grad)
 
 
-def two_groups(params: list[Tensor], options_of_second: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"params": params[::2]}, {"params": params[1::2], **options_of_second}]
+def two_groups(params: list[Tensor], second_options: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"params": params[::2]}, {"params": params[1::2], **second_options}]
 
 
 def error(actual: Tensor, expected: Tensor) -> float:
@@ -44,12 +44,17 @@ def error(actual: Tensor, expected: Tensor) -> float:
     return ((a - b).abs().max() / b.abs().max().clamp(min=1e-300)).item()
 
 
-def largest_error(params: list[Tensor], optimizer: Any, others: list[Tensor], other: Any) -> float:
+def largest_error(
+    ours: list[Tensor], optimizer: Any, theirs: list[Tensor], reference: Any
+) -> float:
     """Return the largest error of a parameter or state; keys and dtypes must be equal."""
     errors = []
-    for a, b in zip(params, others, strict=True):
-        errors.append(error(a, b))
-        ours, theirs = optimizer.state.get(a, {}), other.state.get(b, {})
-        assert {k: v.dtype for k, v in ours.items()} == {k: v.dtype for k, v in theirs.items()}
-        errors += [error(ours[key], theirs[key]) for key in ours]
+    for param, expected in zip(ours, theirs, strict=True):
+        errors.append(error(param, expected))
+        states, expected_states = optimizer.state.get(param, {}), reference.state.get(expected, {})
+        dtypes, expected_dtypes = (
+            {key: value.dtype for key, value in each.items()} for each in (states, expected_states)
+        )
+        assert dtypes == expected_dtypes
+        errors += [error(states[key], expected_states[key]) for key in states]
     return max(errors)

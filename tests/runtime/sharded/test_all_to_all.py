@@ -1,7 +1,8 @@
-"""Test that each matrix goes whole to one rank, and that its shards come back."""
+"""Test that one rank gets each matrix whole, and that all ranks get their shards back."""
 
 from __future__ import annotations
 
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -29,45 +30,46 @@ CUTS = {
 SHAPES = ((7, 5), (1, 4), (6, 6), (2, 9))  # the first leaves unequal shards, the second empty ones
 
 
-class _Lane:
-    """A row or column of the grid of ranks, which are threads of this process."""
+class _ThreadGroup:
+    """Memory that a row or column of ranks shares; the ranks are threads of this process."""
 
     def __init__(self, size: int) -> None:
-        self.barrier, self.sent = threading.Barrier(size), [Tensor()] * size
+        self.barrier = threading.Barrier(size)
+        self.sources = [Tensor()] * size
         self.counts: list[list[int]] = [[]] * size
 
 
-class _Member:
-    """A rank's view of its lane; stands in for a process group."""
+class _ProcessGroup:
+    """A rank's handle on a thread group; stands in for torch's process group."""
 
-    def __init__(self, lane: _Lane, rank: int) -> None:
-        self.lane, self.rank = lane, rank
+    def __init__(self, shared: _ThreadGroup, rank: int) -> None:
+        self.shared, self.rank = shared, rank
 
 
 def _all_to_all_single(
-    output: Tensor, source: Tensor, counts: list[int], sent: list[int], group: _Member
+    output: Tensor, source: Tensor, counts: list[int], sent_counts: list[int], group: _ProcessGroup
 ) -> None:
-    """Exchange parts between the threads of a lane, as torch's collective does between ranks."""
-    lane = group.lane
-    lane.sent[group.rank], lane.counts[group.rank] = source, sent
-    lane.barrier.wait(10)
+    """Exchange parts between the threads of a group, as torch's collective does between ranks."""
+    shared = group.shared
+    shared.sources[group.rank], shared.counts[group.rank] = source, sent_counts
+    shared.barrier.wait(10)
     parts = [
         tensor.split(sizes)[group.rank]
-        for tensor, sizes in zip(lane.sent, lane.counts, strict=True)
+        for tensor, sizes in zip(shared.sources, shared.counts, strict=True)
     ]
     assert [part.numel() for part in parts] == counts
     output.copy_(torch.cat(parts))
-    lane.barrier.wait(10)
+    shared.barrier.wait(10)
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[_Member]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[_ProcessGroup]:
     """Let threads play the ranks; return a list that gets the group of each collective."""
-    groups: list[_Member] = []
+    groups: list[_ProcessGroup] = []
 
     class Distributed:
         @staticmethod
-        def all_to_all_single(*args: Any, group: _Member) -> None:
+        def all_to_all_single(*args: Any, group: _ProcessGroup) -> None:
             groups.append(group)
             _all_to_all_single(*args, group=group)
 
@@ -75,110 +77,125 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[_Member]:
     return groups
 
 
-def _cuts(
-    mesh_and_tensor_axes: tuple[tuple[int, int], ...], coordinates: tuple[int, ...], lanes: Any
+def _sharded_axes(
+    mesh_and_tensor_axes: tuple[tuple[int, int], ...], coordinates: tuple[int, ...], groups: Any
 ) -> tuple[ShardedAxis, ...]:
     return tuple(
-        ShardedAxis(lanes[dim], axis, GRID[dim], coordinates[dim])
+        ShardedAxis(groups[dim], axis, GRID[dim], coordinates[dim])
         for dim, axis in mesh_and_tensor_axes
     )
 
 
-def _shard(tensor: Tensor, cuts: tuple[ShardedAxis, ...]) -> Tensor:
+def _shard_of(tensor: Tensor, cuts: tuple[ShardedAxis, ...]) -> Tensor:
     """Return a rank's shard of a tensor."""
     for cut in cuts:
         tensor = tensor.split(cut.sizes(tensor.shape[cut.dim]), cut.dim)[cut.rank]
     return tensor
 
 
-def _on_grid(function: Any) -> list[Any]:
-    """Call a function on every rank with its coordinates and its lane along each dimension."""
-    lanes = [{index: _Lane(GRID[dim]) for index in range(GRID[1 - dim])} for dim in range(2)]
+def _call_on_all_ranks(function: Any) -> list[Any]:
+    """Call a function on every rank with its coordinates and its group along each dimension."""
+    groups = [
+        {index: _ThreadGroup(GRID[dim]) for index in range(GRID[1 - dim])} for dim in range(2)
+    ]
     all_coordinates = list(product(*map(range, GRID)))
     with ThreadPoolExecutor(len(all_coordinates)) as pool:
         futures = [
             pool.submit(
                 function,
                 coordinates,
-                [_Member(lanes[dim][coordinates[1 - dim]], coordinates[dim]) for dim in range(2)],
+                [
+                    _ProcessGroup(groups[dim][coordinates[1 - dim]], coordinates[dim])
+                    for dim in range(2)
+                ],
             )
             for coordinates in all_coordinates
         ]
         return [future.result(30) for future in futures]
 
 
-def test_owners_get_whole_matrices_and_ranks_get_shards_back(calls: list[_Member]) -> None:
+def test_owners_get_whole_matrices_and_ranks_get_shards_back(calls: list[_ProcessGroup]) -> None:
     whole = {
         (name, shape): [torch.randn(shape) for _ in range(5)]
         for name, shape in product(CUTS, SHAPES)
     }
 
-    def on_rank(coordinates: tuple[int, ...], lanes: list[Any]) -> dict[Any, int]:
+    def on_rank(coordinates: tuple[int, ...], groups: list[Any]) -> dict[Any, int]:
         cuts = {
-            name: _cuts(mesh_and_tensor_axes, coordinates, lanes)
+            name: _sharded_axes(mesh_and_tensor_axes, coordinates, groups)
             for name, mesh_and_tensor_axes in CUTS.items()
         }
         requests = {
-            (name, shape): Gather([_shard(t, cuts[name]) for t in tensors], shape, cuts[name])
+            (name, shape): Gather([_shard_of(t, cuts[name]) for t in tensors], shape, cuts[name])
             for (name, shape), tensors in whole.items()
         }
-        found = dict(zip(requests, gather(list(requests.values())), strict=True))
-        for key, tensors in found.items():
-            owned = [whole[key][index] for index in requests[key].owned_indices]
-            assert all(map(torch.equal, tensors, owned))
-        scatters = [Scatter([-2 * t for t in found[key]], requests[key]) for key in requests]
-        for (name, shape), parts in zip(requests, scatter(scatters), strict=True):
-            expected = [-2 * _shard(t, cuts[name]) for t in whole[name, shape]]
-            assert all(map(torch.equal, parts, expected))
-        return {key: len(tensors) for key, tensors in found.items()}
+        gathered = dict(zip(requests, gather(list(requests.values())), strict=True))
+        for key, tensors in gathered.items():
+            expected = [whole[key][index] for index in requests[key].owned_indices]
+            assert all(map(torch.equal, tensors, expected))
+        scatters = [Scatter([-2 * t for t in gathered[key]], requests[key]) for key in requests]
+        for (name, shape), shards in zip(requests, scatter(scatters), strict=True):
+            expected = [-2 * _shard_of(t, cuts[name]) for t in whole[name, shape]]
+            assert all(map(torch.equal, shards, expected))
+        return {key: len(tensors) for key, tensors in gathered.items()}
 
-    owned = _on_grid(on_rank)
+    counts_of_ranks = _call_on_all_ranks(on_rank)
 
     for name, shape in whole:
-        ranks = torch.tensor(GRID)[[dim for dim, _ in CUTS[name]]].prod().item()
-        copies = len(owned) // ranks  # lanes that hold shards of the same matrices
-        assert sum(counts[name, shape] for counts in owned) == 5 * copies
-    # The first cut and the second, along two dimensions each, there and back.
-    assert len(calls) == len(owned) * 2 * 2 * 2
+        ranks_per_copy = math.prod(GRID[dim] for dim, _ in CUTS[name])
+        copies = len(counts_of_ranks) // ranks_per_copy  # of each matrix, on the whole grid
+        assert sum(counts[name, shape] for counts in counts_of_ranks) == 5 * copies
+    # Each rank exchanges for a first cut and a second, along two mesh dimensions, there and back.
+    assert len(calls) == len(counts_of_ranks) * 2 * 2 * 2
 
 
 @pytest.mark.parametrize("follower", ["both, the other way round", FSDP2])
-def test_a_request_takes_the_owners_of_its_leader(calls: list[_Member], follower: str) -> None:
+def test_a_request_takes_the_owners_of_its_leader(
+    calls: list[_ProcessGroup], follower: str
+) -> None:
     params, states = ([torch.randn(shape) for _ in range(5)] for shape in ((7, 5), (5, 5)))
 
-    def on_rank(coordinates: tuple[int, ...], lanes: list[Any]) -> tuple[list[int], list[int]]:
-        first, other = (_cuts(CUTS[name], coordinates, lanes) for name in ("both", follower))
-        leader = Gather([_shard(t, first) for t in params], (7, 5), first)
-        request = Gather([_shard(t, other) for t in states], (5, 5), other, leader)
-        whole, found = gather([leader, request])
-        assert all(map(torch.equal, whole, [params[index] for index in leader.owned_indices]))
-        assert all(map(torch.equal, found, [states[index] for index in leader.owned_indices]))
-        (parts,) = scatter([Scatter([-t for t in found], request)])
-        assert all(map(torch.equal, parts, [-_shard(t, other) for t in states]))
+    def on_rank(coordinates: tuple[int, ...], groups: list[Any]) -> tuple[list[int], list[int]]:
+        leader_cuts, follower_cuts = (
+            _sharded_axes(CUTS[name], coordinates, groups) for name in ("both", follower)
+        )
+        leader = Gather([_shard_of(t, leader_cuts) for t in params], (7, 5), leader_cuts)
+        request = Gather(
+            [_shard_of(t, follower_cuts) for t in states], (5, 5), follower_cuts, leader
+        )
+        whole_params, whole_states = gather([leader, request])
+        assert all(
+            map(torch.equal, whole_params, [params[index] for index in leader.owned_indices])
+        )
+        assert all(
+            map(torch.equal, whole_states, [states[index] for index in leader.owned_indices])
+        )
+        (shards,) = scatter([Scatter([-t for t in whole_states], request)])
+        assert all(map(torch.equal, shards, [-_shard_of(t, follower_cuts) for t in states]))
         return leader.owned_indices, request.owned_indices
 
-    owned = _on_grid(on_rank)
+    owned = _call_on_all_ranks(on_rank)
 
-    assert all(ours == theirs for ours, theirs in owned)
-    assert sorted(index for ours, _ in owned for index in ours) == list(range(5))
+    assert all(of_leader == of_follower for of_leader, of_follower in owned)
+    assert sorted(index for of_leader, _ in owned for index in of_leader) == list(range(5))
 
 
-def test_matrices_are_assigned_to_ranks_by_size(calls: list[_Member]) -> None:
-    def on_rank(coordinates: tuple[int, ...], lanes: list[Any]) -> list[list[int]]:
-        cuts = _cuts(((1, 0),), coordinates, lanes)
+def test_matrices_are_assigned_to_ranks_by_size(calls: list[_ProcessGroup]) -> None:
+    def on_rank(coordinates: tuple[int, ...], groups: list[Any]) -> list[list[int]]:
+        cuts = _sharded_axes(((1, 0),), coordinates, groups)
         requests = [
-            Gather([_shard(torch.zeros(shape), cuts)] * count, shape, cuts)
+            Gather([_shard_of(torch.zeros(shape), cuts)] * count, shape, cuts)
             for shape, count in (((9, 9), 2), ((3, 3), 4))
         ]
         gather(requests)
         return [request.owned_indices for request in requests]
 
-    owned = _on_grid(on_rank)[: GRID[1]]
+    owned = _call_on_all_ranks(on_rank)[: GRID[1]]
 
     assert owned == [[[0], []], [[1], []], [[], [0, 1, 2, 3]]]
 
 
-def test_matrices_that_are_not_cut_are_not_sent(calls: list[_Member]) -> None:
+def test_matrices_that_are_not_cut_are_not_sent(calls: list[_ProcessGroup]) -> None:
     tensors = [torch.randn(2, 3, 4) for _ in range(2)]
     request = Gather(tensors, (6, 3, 4), ())
 

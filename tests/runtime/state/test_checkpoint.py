@@ -1,4 +1,4 @@
-"""Test that generated classes and torch's load one another's checkpoints in mid-training."""
+"""Test that generated classes and torch's load one another's checkpoints during training."""
 
 import io
 from typing import Any
@@ -20,13 +20,13 @@ def saved_and_loaded(checkpoint: dict[str, Any]) -> dict[str, Any]:
     return torch.load(buffer, weights_only=True)
 
 
-@pytest.mark.parametrize("default", [torch.float32, torch.float64])
+@pytest.mark.parametrize("default_dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     "options", [{}, {"amsgrad": True}, {"fused": True}, {"lr": torch.tensor(0.1)}]
 )
-def test_a_checkpoint_equals_torchs(options: dict[str, Any], default: torch.dtype) -> None:
+def test_a_checkpoint_equals_torchs(options: dict[str, Any], default_dtype: torch.dtype) -> None:
     ours, theirs = parameters(), parameters()
-    torch.set_default_dtype(default)
+    torch.set_default_dtype(default_dtype)
     try:
         optimizer, reference = Adam(ours, **options), torch.optim.Adam(theirs, **options)
         train(optimizer, ours, 3)
@@ -42,8 +42,8 @@ def test_a_checkpoint_equals_torchs(options: dict[str, Any], default: torch.dtyp
     for index, entry in expected["state"].items():
         assert list(found["state"][index]) == list(entry)
         for key, value in entry.items():
-            mine = found["state"][index][key]
-            assert (mine.dtype, mine.shape, mine.stride()) == (
+            found_value = found["state"][index][key]
+            assert (found_value.dtype, found_value.shape, found_value.stride()) == (
                 value.dtype,
                 value.shape,
                 value.stride(),
@@ -56,22 +56,22 @@ def test_a_checkpoint_equals_torchs(options: dict[str, Any], default: torch.dtyp
 @pytest.mark.parametrize("amsgrad", [False, True])
 def test_training_goes_on_after_a_load(classes: tuple[Any, Any], amsgrad: bool) -> None:
     first, second = classes
-    params, continued = parameters(), parameters()
+    params, resumed_params = parameters(), parameters()
     optimizer = first(params, lr=0.1, amsgrad=amsgrad)
     train(optimizer, params, 4)
     checkpoint = saved_and_loaded(optimizer.state_dict())
 
     with torch.no_grad():
-        for param, value in zip(continued, params, strict=True):
+        for param, value in zip(resumed_params, params, strict=True):
             param.copy_(value)
-    other = second(continued)
-    train(other, parameters(), 1)  # creates state that the load replaces
-    other.load_state_dict(checkpoint)
+    resumed = second(resumed_params)
+    train(resumed, parameters(), 1)  # creates state that the load replaces
+    resumed.load_state_dict(checkpoint)
     train(optimizer, params, 4, seed=9)
-    train(other, continued, 4, seed=9)
+    train(resumed, resumed_params, 4, seed=9)
 
-    assert error(continued, params) < 1e-12
-    assert other.param_groups[0]["lr"] == 0.1
+    assert error(resumed_params, params) < 1e-12
+    assert resumed.param_groups[0]["lr"] == 0.1
 
 
 def test_the_state_of_an_optimizer_that_took_no_step_can_be_saved_and_loaded() -> None:
@@ -82,7 +82,7 @@ def test_the_state_of_an_optimizer_that_took_no_step_can_be_saved_and_loaded() -
     assert optimizer.state_dict()["state"] == {}
 
 
-def test_missing_group_keys_get_torchs_value_or_keep_the_groups_own() -> None:
+def test_keys_missing_in_a_checkpoint_get_torchs_value_or_keep_the_groups() -> None:
     params = parameters()
     optimizer = Adam(params, maximize=True, eps=1e-3)
     optimizer.param_groups[0]["eps"] = 1e-4
@@ -113,7 +113,7 @@ def test_step_counts_of_old_checkpoints_become_tensors() -> None:
     train(optimizer, params, 1)
 
 
-def test_hooks_see_what_is_saved_and_loaded() -> None:
+def test_hooks_get_checkpoints_that_are_saved_and_loaded() -> None:
     params = parameters()
     optimizer = Adam(params)
     train(optimizer, params, 1)

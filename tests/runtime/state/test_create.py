@@ -15,11 +15,11 @@ from torch.nn import Parameter
 
 import optgen.optim
 
-BOTH = (optgen.optim, torch.optim)
-META = torch.ones(2, device="meta")
+MODULES = (optgen.optim, torch.optim)
+META_TENSOR = torch.ones(2, device="meta")
 
 
-def stepped(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+def states_after_a_step(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     """Take a step with zero gradients; return the states of each parameter."""
     for group in optimizer.param_groups:
         for param in group["params"]:
@@ -28,8 +28,8 @@ def stepped(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     return [optimizer.state[p] for group in optimizer.param_groups for p in group["params"]]
 
 
-def test_adagrad_creates_state_in_the_constructor_even_for_frozen_parameters() -> None:
-    for module in BOTH:
+def test_adagrads_constructor_creates_states_even_of_frozen_parameters() -> None:
+    for module in MODULES:
         params = [Parameter(torch.ones(2)), Parameter(torch.ones(3), requires_grad=False)]
         optimizer = module.Adagrad(params, initial_accumulator_value=0.5)
 
@@ -39,51 +39,53 @@ def test_adagrad_creates_state_in_the_constructor_even_for_frozen_parameters() -
 
 
 @adagrad_makes_missing_state
-def test_state_that_the_constructor_creates_begins_alike_in_every_group() -> None:
+def test_states_that_the_constructor_creates_start_equal_in_every_group() -> None:
     """The constructor's default counts, even for a group that has a value of its own."""
-    for module in BOTH:
+    for module in MODULES:
         first, second, late = (Parameter(torch.ones(2)) for _ in range(3))
         groups = [{"params": [first]}, {"params": [second], "initial_accumulator_value": 0.1}]
         optimizer = module.Adagrad(groups, initial_accumulator_value=0.5)
         optimizer.add_param_group({"params": [late], "initial_accumulator_value": 0.2})
 
         assert late not in optimizer.state
-        assert [s["sum"].tolist() for s in stepped(optimizer)] == [[0.5] * 2] * 3
+        assert [s["sum"].tolist() for s in states_after_a_step(optimizer)] == [[0.5] * 2] * 3
 
 
-def test_state_that_a_step_creates_begins_as_its_group_says() -> None:
-    for module in BOTH:
+def test_a_state_that_a_step_creates_starts_with_its_groups_value() -> None:
+    for module in MODULES:
         first, late = Parameter(torch.ones(2)), Parameter(torch.ones(2))
         optimizer = module.Rprop([{"params": [first], "lr": 0.1}], lr=0.2)
         optimizer.add_param_group({"params": [late], "lr": 0.3})
 
-        assert [s["step_size"][0].item() for s in stepped(optimizer)] == pytest.approx([0.1, 0.3])
+        assert [s["step_size"][0].item() for s in states_after_a_step(optimizer)] == pytest.approx(
+            [0.1, 0.3]
+        )
 
 
 @pytest.mark.parametrize(("name", "key"), [("Adagrad", "sum"), ("Rprop", "step_size")])
-def test_a_complex_state_begins_alike_in_both_parts(name: str, key: str) -> None:
-    for module in BOTH:
+def test_real_and_imaginary_parts_of_a_state_start_equal(name: str, key: str) -> None:
+    for module in MODULES:
         options = {"initial_accumulator_value": 0.5} if name == "Adagrad" else {"lr": 0.5}
         optimizer = getattr(module, name)([Parameter(torch.ones(2, dtype=torch.cfloat))], **options)
-        state = stepped(optimizer)[0][key]
+        state = states_after_a_step(optimizer)[0][key]
         assert state.tolist() == [0.5 + 0.5j] * 2
 
 
 @pytest.mark.parametrize("name", ["ASGD", "Rprop"])
 @pytest.mark.parametrize("shape", [(), (1,)])
-def test_state_that_begins_as_a_tensor_lr_is_detached_from_it(
+def test_a_state_that_starts_as_a_tensor_lr_is_detached_from_the_lr(
     name: str, shape: tuple[int, ...]
 ) -> None:
-    """State never requires gradients. Torch's Rprop raises an error for such an lr."""
+    """A state never requires gradients. Torch's Rprop refuses an lr that requires gradients."""
     lr = torch.full(shape, 0.5).requires_grad_()
     optimizer = getattr(optgen.optim, name)([Parameter(torch.ones(2))], lr=lr)
-    state = stepped(optimizer)[0]
+    state = states_after_a_step(optimizer)[0]
     assert {"ASGD": "eta", "Rprop": "step_size"}[name] in state
     assert not any(value.requires_grad for value in state.values())
 
 
 def test_share_memory_shares_the_states() -> None:
-    for module in BOTH:
+    for module in MODULES:
         optimizer = module.Adagrad([Parameter(torch.ones(2))])
         optimizer.share_memory()
         (state,) = optimizer.state.values()
@@ -94,24 +96,27 @@ def test_share_memory_shares_the_states() -> None:
 def scalar_devices(optimizer: Any) -> dict[str, str]:
     """Return the device types of a meta parameter's scalar states, by key."""
     optimizer.init_state()
-    state: dict[str, Tensor] = optimizer.state[META]
+    state: dict[str, Tensor] = optimizer.state[META_TENSOR]
     return {key: value.device.type for key, value in state.items() if not value.dim()}
 
 
 def test_scalar_states_have_torchs_devices() -> None:
     """Scalars are on the CPU, except in a capturable group and in ASGD."""
-    META.requires_grad_()
+    META_TENSOR.requires_grad_()
     nadam, asgd = optgen.optim.NAdam, optgen.optim.ASGD
 
-    assert scalar_devices(nadam([META])) == {"step": "cpu", "mu_product": "cpu"}
-    assert scalar_devices(nadam([META], capturable=True)) == {"step": "meta", "mu_product": "meta"}
-    assert scalar_devices(asgd([META])) == {"step": "meta", "eta": "meta", "mu": "meta"}
+    assert scalar_devices(nadam([META_TENSOR])) == {"step": "cpu", "mu_product": "cpu"}
+    assert scalar_devices(nadam([META_TENSOR], capturable=True)) == {
+        "step": "meta",
+        "mu_product": "meta",
+    }
+    assert scalar_devices(asgd([META_TENSOR])) == {"step": "meta", "eta": "meta", "mu": "meta"}
 
 
 def test_python_numbers_in_an_old_checkpoint_become_tensors() -> None:
-    for module in BOTH:
+    for module in MODULES:
         optimizer = module.ASGD([Parameter(torch.ones(2))])
-        stepped(optimizer)
+        states_after_a_step(optimizer)
         saved = optimizer.state_dict()
         saved["state"][0] |= {"step": 3, "eta": 0.25, "mu": 1}
         optimizer.load_state_dict(saved)
@@ -149,8 +154,8 @@ def test_creating_many_states_starts_no_garbage_collection(gc_events: list[str])
 
     # Since Python 3.12 the collector runs between bytecodes, and not inside an allocation. So a
     # small collection that was due before the creation of states may still run.
-    due = ["start 0", "stop 0"] if sys.version_info >= (3, 12) else []
-    assert gc_events in ([], due)
+    due_collection = ["start 0", "stop 0"] if sys.version_info >= (3, 12) else []
+    assert gc_events in ([], due_collection)
     assert gc.isenabled()
     assert len(optimizer.state) == 1000
 
@@ -160,9 +165,9 @@ def test_objects_frozen_for_the_collector_stay_frozen() -> None:
     optimizer = optgen.optim.Adam(thousand_parameters())
     gc.freeze()
     try:
-        frozen = gc.get_freeze_count()
+        frozen_count = gc.get_freeze_count()
         optimizer.init_state()
-        assert gc.get_freeze_count() == frozen
+        assert gc.get_freeze_count() == frozen_count
     finally:
         gc.unfreeze()
         gc.freeze()

@@ -1,4 +1,4 @@
-"""Test `swap_in_optimizer_params_and_state`: its steps, and messages equal to torch's."""
+"""Test steps in `swap_in_optimizer_params_and_state`, and errors, whose messages are torch's."""
 
 from __future__ import annotations
 
@@ -30,56 +30,56 @@ def train(optimizer: Any, params: list[Tensor], steps: int) -> None:
         optimizer.step()
 
 
-def optimizers(name: str, *params: list[Tensor]) -> list[Any]:
+def optimizers(name: str, *param_lists: list[Tensor]) -> list[Any]:
     """Return an optimizer for each list of parameters, with two groups, after two steps."""
-    trained = []
-    for each in params:
-        optimizer = getattr(optgen.optim, name)(each[:1])
-        optimizer.add_param_group({"params": each[1:], "lr": 0.5})
-        train(optimizer, each, 2)
-        trained.append(optimizer)
-    return trained
+    results = []
+    for params in param_lists:
+        optimizer = getattr(optgen.optim, name)(params[:1])
+        optimizer.add_param_group({"params": params[1:], "lr": 0.5})
+        train(optimizer, params, 2)
+        results.append(optimizer)
+    return results
+
+
+def by_name(params: list[Tensor]) -> dict[str, Tensor]:
+    return dict(zip("ab", params, strict=True))
 
 
 @pytest.mark.parametrize("name", [name for name in CLASSES if name != "SGD"])
 def test_a_step_uses_the_parameters_and_state_that_are_swapped_in(name: str) -> None:
-    live, other = parameters(0), parameters(1)
-    optimizer, twin = optimizers(name, live, other)
-    twin.param_groups[0]["lr"] = 0.25
-    state = twin.state_dict()
-    before = copy.deepcopy([p.detach() for p in live]), copy.deepcopy(optimizer.state_dict())
-    expected = copy.deepcopy(twin)
-    train(expected, [p for g in expected.param_groups for p in g["params"]], 1)
+    own, swapped_in = parameters(0), parameters(1)
+    optimizer, donor = optimizers(name, own, swapped_in)
+    donor.param_groups[0]["lr"] = 0.25
+    params_before = [param.detach().clone() for param in own]
+    checkpoint_before = copy.deepcopy(optimizer.state_dict())
+    expected = copy.deepcopy(donor)
+    expected_params = [param for group in expected.param_groups for param in group["params"]]
+    train(expected, expected_params, 1)
 
-    with swap_in_optimizer_params_and_state(optimizer, dict(zip("ab", other, strict=True)), state):
+    with swap_in_optimizer_params_and_state(optimizer, by_name(swapped_in), donor.state_dict()):
         assert [g["lr"] for g in optimizer.param_groups] == [0.25, 0.5]
-        train(optimizer, other, 1)
+        train(optimizer, swapped_in, 1)
         optimizer.param_groups[0]["added"] = 1
 
-    for param, group in zip(other, expected.param_groups, strict=True):
-        assert torch.equal(param, group["params"][0])
-        values = [
-            list(o.state[p].values()) for o, p in ((twin, param), (expected, group["params"][0]))
-        ]
-        for found, expected_value in zip(*values, strict=True):
-            if isinstance(expected_value, Tensor):  # changed in place, in the twin's own state
-                assert torch.equal(found, expected_value)
-    assert all(map(torch.equal, live, before[0]))
-    torch.testing.assert_close(optimizer.state_dict(), before[1], rtol=0, atol=0)
-    train(optimizer, live, 1)
-    assert not any(map(torch.equal, live, before[0]))
+    for param, expected_param in zip(swapped_in, expected_params, strict=True):
+        assert torch.equal(param, expected_param)
+        for key, expected_value in expected.state[expected_param].items():
+            if isinstance(expected_value, Tensor):  # the step changes the donor's state in place
+                assert torch.equal(donor.state[param][key], expected_value)
+    assert all(map(torch.equal, own, params_before))
+    torch.testing.assert_close(optimizer.state_dict(), checkpoint_before, rtol=0, atol=0)
+    train(optimizer, own, 1)
+    assert not any(map(torch.equal, own, params_before))
 
 
 def test_parameters_and_state_come_back_after_an_error() -> None:
-    params, other = parameters(0), parameters(1)
+    params, swapped_in = parameters(0), parameters(1)
     (optimizer,) = optimizers("Adam", params)
     state = optimizer.state
 
     with (
         pytest.raises(ZeroDivisionError),
-        swap_in_optimizer_params_and_state(
-            optimizer, dict(zip("ab", other, strict=True)), optimizer.state_dict()
-        ),
+        swap_in_optimizer_params_and_state(optimizer, by_name(swapped_in), optimizer.state_dict()),
     ):
         raise ZeroDivisionError
     assert optimizer.state is state
@@ -113,9 +113,13 @@ MISTAKES: list[Callable[[dict[str, Any]], Any]] = [
 ]
 
 
-@pytest.mark.skipif(
-    not hasattr(torch.optim, "swap_in_optimizer_params_and_state"), reason="this torch has none"
+needs_torchs_swap = pytest.mark.skipif(
+    not hasattr(torch.optim, "swap_in_optimizer_params_and_state"),
+    reason="this torch has no swap_in_optimizer_params_and_state",
 )
+
+
+@needs_torchs_swap
 @pytest.mark.parametrize("mistake", [*range(len(MISTAKES)), "no state", "too few"])
 def test_mistakes_raise_torchs_errors(mistake: int | str) -> None:
     messages = []
@@ -130,7 +134,7 @@ def test_mistakes_raise_torchs_errors(mistake: int | str) -> None:
             state = MISTAKES[mistake](state)
         if mistake == "no state":
             optimizer = Adam(params)
-        params_by_name = dict(zip("ab", params, strict=True))
+        params_by_name = by_name(params)
         if mistake == "too few":
             del params_by_name["b"]
         with pytest.raises(RuntimeError) as caught, swap(optimizer, params_by_name, state):
@@ -140,18 +144,17 @@ def test_mistakes_raise_torchs_errors(mistake: int | str) -> None:
     assert messages[0] == messages[1]
 
 
+@needs_torchs_swap
 def test_torchs_swap_works_on_our_optimizers() -> None:
-    if not hasattr(torch.optim, "swap_in_optimizer_params_and_state"):
-        pytest.skip("this torch has none")
     results = []
     for swap in (
         swap_in_optimizer_params_and_state,
         torch.optim.swap_in_optimizer_params_and_state,
     ):
-        live, other = parameters(0), parameters(1)
-        optimizer, twin = optimizers("Adam", live, other)
-        with swap(optimizer, dict(zip("ab", other, strict=True)), twin.state_dict()):
-            train(optimizer, other, 1)
-        results.append(other)
+        swapped_in = parameters(1)
+        optimizer, donor = optimizers("Adam", parameters(0), swapped_in)
+        with swap(optimizer, by_name(swapped_in), donor.state_dict()):
+            train(optimizer, swapped_in, 1)
+        results.append(swapped_in)
 
     assert all(map(torch.equal, *results))

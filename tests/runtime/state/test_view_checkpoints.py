@@ -1,4 +1,4 @@
-"""Test checkpoints of groups with a view: the loaded view wins, and states fit or are refused."""
+"""Test checkpoints of groups with a view: a load sets the view; states of others are refused."""
 
 from __future__ import annotations
 
@@ -36,23 +36,25 @@ def train(param: Tensor, optimizer: Any, steps: int, start: int = 0) -> None:
         optimizer.step()
 
 
-def on_disk(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
+def saved_and_loaded(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Save a checkpoint to a file, and return what is loaded from the file."""
     torch.save(checkpoint, folder / "checkpoint.pt")
     return torch.load(folder / "checkpoint.pt", weights_only=True)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("earlier", [{"view": (2, 3, -1)}, {"view": (3, 16)}, {}], ids=str)
-def test_training_goes_on(lowering: str, earlier: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("earlier_options", [{"view": (2, 3, -1)}, {"view": (3, 16)}, {}], ids=str)
+def test_training_goes_on_with_the_checkpoints_view(
+    lowering: str, earlier_options: dict[str, Any], tmp_path: Path
+) -> None:
     """The checkpoint's view replaces the view that the group had before."""
     with use_lowering(lowering):
         uninterrupted, optimizer = new_optimizer(view=(2, 3, -1))
         train(uninterrupted, optimizer, 3)
-        saved = on_disk(optimizer.state_dict(), tmp_path)
+        saved = saved_and_loaded(optimizer.state_dict(), tmp_path)
         weights = uninterrupted.detach().clone()
         train(uninterrupted, optimizer, 3, start=3)
-        resumed, loaded = new_optimizer(**earlier)
+        resumed, loaded = new_optimizer(**earlier_options)
         train(resumed, loaded, 2)
         loaded.load_state_dict(saved)
         with torch.no_grad():
@@ -77,7 +79,7 @@ def test_a_checkpoint_has_the_view_and_states_of_its_shape() -> None:
     assert shapes == {"step": (), "row_var": (2, 3, 1), "col_var": (2, 1, 8)}
 
 
-def test_groups_without_a_view_are_torchs() -> None:
+def test_groups_without_a_view_have_torchs_keys() -> None:
     ours, theirs = Parameter(START.clone()), Parameter(START.clone())
     optimizer, reference = AdamW([ours]), torch.optim.AdamW([theirs])
     assert list(optimizer.param_groups[0]) == list(reference.param_groups[0])
@@ -87,13 +89,15 @@ def test_groups_without_a_view_are_torchs() -> None:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_checkpoint_without_the_key_keeps_the_view(lowering: str, tmp_path: Path) -> None:
+def test_a_load_of_a_checkpoint_without_a_view_keeps_the_groups_view(
+    lowering: str, tmp_path: Path
+) -> None:
     """Muon's momentum has the parameter's shape, so a group with any view can load it."""
     with use_lowering(lowering):
         param, optimizer = new_optimizer(Muon)
         train(param, optimizer, 2)
         other, viewed = new_optimizer(Muon, view=(12, 4))
-        viewed.load_state_dict(on_disk(optimizer.state_dict(), tmp_path))
+        viewed.load_state_dict(saved_and_loaded(optimizer.state_dict(), tmp_path))
         assert viewed.param_groups[0]["view"] == (12, 4)
         momentum = optimizer.state[param]["momentum_buffer"]
         assert torch.equal(viewed.state[other]["momentum_buffer"], momentum)
@@ -102,24 +106,25 @@ def test_a_checkpoint_without_the_key_keeps_the_view(lowering: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("saved", [{}, {"view": (3, 2, 8)}], ids=str)
+@pytest.mark.parametrize("saved_options", [{}, {"view": (3, 2, 8)}], ids=str)
 def test_row_and_column_states_of_another_view_are_refused(
-    lowering: str, saved: dict[str, Any]
+    lowering: str, saved_options: dict[str, Any]
 ) -> None:
     with use_lowering(lowering):
-        param, optimizer = new_optimizer(**saved)
+        param, optimizer = new_optimizer(**saved_options)
         train(param, optimizer, 2)
-        if saved:
+        if saved_options:
             optimizer.param_groups[0]["view"] = (2, 3, 8)
         else:
             checkpoint = optimizer.state_dict()
             param, optimizer = new_optimizer(view=(2, 3, 8))
             optimizer.load_state_dict(checkpoint)
         before = param.detach().clone(), copy.deepcopy(optimizer.state[param])
-        with pytest.raises(RuntimeError) as refused:
+        with pytest.raises(RuntimeError) as caught:
             train(param, optimizer, 1)
-        assert str(refused.value) == (
-            f"row_var has the shape {(3, 2, 1) if saved else (6, 1)}, but its parameter (2, 3, 8): "
+        shape = (3, 2, 1) if saved_options else (6, 1)
+        assert str(caught.value) == (
+            f"row_var has the shape {shape}, but its parameter (2, 3, 8): "
             "a state belongs to a parameter of one shape, as its group's view shows it; give the "
             "group the view that the state was made with, or clear the optimizer's state for the "
             "parameter"
@@ -152,7 +157,7 @@ def test_a_load_of_a_view_that_does_not_fit_changes_nothing(view: Any) -> None:
     train(param, optimizer, 1)
 
 
-def test_pickles_keep_the_view() -> None:
+def test_a_pickled_optimizer_keeps_the_view() -> None:
     param, optimizer = new_optimizer(view=(2, 3, 8))
     train(param, optimizer, 2)
     copied_param, other = pickle.loads(pickle.dumps((param, optimizer)))
