@@ -84,8 +84,8 @@ def _adoption(entry: Entry) -> str:
             f"```diff\n{adoption.diff(entry)}```",
             *notes,
             *cautions.cautions(entry),
-            f"This script runs as it stands. {_build_note(entry)}Its last line says which code took "
-            "the steps:",
+            f"This script runs as it stands. {_build_note(entry)}Its last line says which code "
+            "took the steps:",
             script,
         ]
     )
