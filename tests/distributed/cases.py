@@ -1,4 +1,4 @@
-"""The classes that are trained on two ranks, and parameters sharded over two ranks in every way."""
+"""Classes, placements and gradients for tests that train sharded parameters on two ranks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from parity.cases import CASE_OF_CLASS, CASES, OWN, Case
 from torch import Tensor
 from torch.distributed.tensor import Placement, Replicate, Shard
 
-_ELEMENTWISE = "ASGD Adadelta Adagrad Adam AdamW Adamax NAdam RAdam RMSprop Rprop SGD"
-TOLERANCE: dict[str, float] = dict.fromkeys(_ELEMENTWISE.split(), 0.0)
-"""Bounds on the difference between two ranks and one process. Elementwise rules have equal bits."""
+ELEMENTWISE = (
+    *("ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax"),
+    *("NAdam", "RAdam", "RMSprop", "Rprop", "SGD"),
+)
+"""Classes with elementwise rules: two ranks compute the same bits as one process."""
 
-SHARDED: tuple[tuple[tuple[int, ...], Placement | None], ...] = (
+PLACED_SHAPES: tuple[tuple[tuple[int, ...], Placement | None], ...] = (
     ((8, 4), Shard(0)),
     ((5, 3), Shard(0)),  # unevenly
     ((1, 6), Shard(0)),  # one rank has nothing
@@ -31,20 +33,21 @@ SHARDED: tuple[tuple[tuple[int, ...], Placement | None], ...] = (
 
 
 def cases(name: str) -> list[Case]:
-    """Return the cases of a class that turn on every flag and state; no argument is a tensor."""
-    of_name = [case for case in CASES if case.name == name and case.options in OWN[name]]
-    return [CASE_OF_CLASS[name], *(case for case in of_name if not _tensors(case.options))]
+    """Return the cases of a class that turn on every flag and state, without tensor options."""
+    cases_of_class = [case for case in CASES if case.name == name and case.options in OWN[name]]
+    without_tensors = [case for case in cases_of_class if not _has_tensors(case.options)]
+    return [CASE_OF_CLASS[name], *without_tensors]
 
 
-def _tensors(options: Any) -> bool:
+def _has_tensors(options: Any) -> bool:
     values = (v for value in options.values() for v in (value if type(value) is tuple else [value]))
     return any(isinstance(value, Tensor) for value in values)
 
 
 def gradients(step: int, dtype: torch.dtype) -> Iterator[Tensor | None]:
-    """Yield a gradient for each shape, which depends on the step only; some are None."""
+    """Yield a gradient or None for each shape. They depend only on the step."""
     generator = torch.Generator().manual_seed(1000 + step)
-    for index, (shape, _) in enumerate(SHARDED):
+    for index, (shape, _) in enumerate(PLACED_SHAPES):
         grad = torch.randn(shape, generator=generator, dtype=torch.float64)
         if dtype.is_complex:
             grad = torch.complex(grad, grad.flip(0) if grad.dim() else grad)

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 STEPS = 4
 BOUND = 1e-12
-"""Bound on differences in float64: ranks add up a batch in another order than one process."""
+"""Bound on differences in float64: two ranks sum over a batch in another order than one process."""
 
 
 def model() -> nn.Sequential:
@@ -23,9 +23,11 @@ def model() -> nn.Sequential:
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:
-    """Return inputs and targets for both ranks."""
+    """Return the 8 inputs and targets of a step, 4 for each rank."""
     generator = torch.Generator().manual_seed(100 + step)
-    return tuple(torch.randn(8, n, generator=generator, dtype=torch.float64) for n in (6, 1))
+    return tuple(
+        torch.randn(8, width, generator=generator, dtype=torch.float64) for width in (6, 1)
+    )
 
 
 def half(rank: int, whole: Tensor) -> Tensor:
@@ -36,7 +38,7 @@ def half(rank: int, whole: Tensor) -> Tensor:
 def train(
     network: nn.Module, optimizer: Optimizer, rank: int | None = None, start: int = 0
 ) -> None:
-    """Take steps on whole batches, or with a rank on its half of each."""
+    """Take steps on whole batches or, if a rank is given, on its half of each."""
     for step in range(start, start + STEPS):
         inputs, targets = batch(step)
         if rank is not None:

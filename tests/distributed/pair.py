@@ -4,7 +4,7 @@ The first call starts the processes. Later calls reuse them, because starting ta
 an error, a death or a time-out both are killed, and the next call starts new ones. So no test
 affects another.
 
-`several` starts more processes, for the tests of one module.
+`processes` starts more than two, for the tests of one module.
 """
 
 import atexit
@@ -31,21 +31,21 @@ from typing import Any, Final
 from unittest import mock
 
 RANKS: Final = 2
-_MEETING: Final = 120.0  # seconds that two processes may need to import torch and to meet
-_GRACE: Final = 2.0  # seconds for a rank to answer after the other has failed, or after the limit
+_START_LIMIT: Final = 120.0  # seconds in which all processes import torch and find each other
+_GRACE: Final = 2.0  # seconds for a rank to answer after another has failed, or after the limit
 
-_IMPORTED: Final = [
+_PRELOADED: Final = [
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",
     "torch.distributed.tensor",
     "optgen.optim",
 ]
 
-Function = Callable[..., Any]  # of a module, so that a new process finds it: (rank, *args)
+Function = Callable[..., Any]  # (rank, *args), of a module: a process imports it by name
 
 
 class RankError(Exception):
-    """A rank's error with its traceback; after a time-out, the stacks of both ranks."""
+    """A rank's error with its traceback; after a time-out, the stacks of all ranks."""
 
 
 def run(function: Function, *args: Any, limit: float = 60.0) -> list[Any]:
@@ -60,7 +60,7 @@ def run(function: Function, *args: Any, limit: float = 60.0) -> list[Any]:
     __tracebackhide__ = True
     global _pair
     if _pair is None:
-        _pair = _Pair()
+        _pair = _Ranks()
     try:
         return _pair.call(function, args, limit)
     except BaseException:
@@ -77,18 +77,18 @@ def close() -> None:
 
 
 @contextmanager
-def several(ranks: int) -> Iterator[Callable[..., list[Any]]]:
-    """Start processes and yield a function like `run` for them; end them afterwards."""
-    processes = _Pair(ranks)
+def processes(ranks: int) -> Iterator[Callable[..., list[Any]]]:
+    """Start that many processes and yield a function like `run` for them; end them afterwards."""
+    started = _Ranks(ranks)
 
     def run(function: Function, *args: Any, limit: float = 120.0) -> list[Any]:
         __tracebackhide__ = True
-        return processes.call(function, args, limit)
+        return started.call(function, args, limit)
 
     try:
         yield run
     finally:
-        processes.kill()
+        started.kill()
 
 
 @cache
@@ -98,7 +98,7 @@ def _server() -> ForkServer:
     Python's own server is not used: tests/interpreter.py starts it with another environment.
     """
     server = ForkServer()
-    server.set_forkserver_preload(_IMPORTED)
+    server.set_forkserver_preload(_PRELOADED)
     return server
 
 
@@ -111,8 +111,8 @@ def _start(context: ForkServerContext, **options: Any) -> ForkServerProcess:
     return process
 
 
-class _Pair:
-    """Running processes, two by default, and a pipe to each."""
+class _Ranks:
+    """Processes that run, one for each rank, and a pipe to each."""
 
     def __init__(self, ranks: int = RANKS) -> None:
         self._ranks = ranks
@@ -128,7 +128,7 @@ class _Pair:
             self._pipes.append(ours)
             self._processes.append(process)
         try:
-            self._answers(_MEETING)
+            self._receive_all(_START_LIMIT)
         except BaseException:
             self.kill()
             raise
@@ -138,7 +138,7 @@ class _Pair:
         message = pickle.dumps((function, args, limit))
         for pipe in self._pipes:
             pipe.send_bytes(message)
-        return self._answers(limit + _GRACE)
+        return self._receive_all(limit + _GRACE)
 
     def kill(self) -> None:
         for process in self._processes:
@@ -148,8 +148,8 @@ class _Pair:
             pipe.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _answers(self, seconds: float) -> list[Any]:
-        """Return every rank's answer; raise an error if one is late."""
+    def _receive_all(self, seconds: float) -> list[Any]:
+        """Return every rank's result; raise an error if a rank has failed or is late."""
         __tracebackhide__ = True
         end = time.monotonic() + seconds
         results: dict[int, Any] = {}
@@ -161,7 +161,7 @@ class _Pair:
                 break
             for pipe in ready:
                 rank = waiting.pop(pipe)
-                failed, value = self._answer(rank)
+                failed, value = self._receive(rank)
                 if failed:
                     errors.append(f"rank {rank}: {value}")
                     end = min(end, time.monotonic() + _GRACE)
@@ -174,7 +174,8 @@ class _Pair:
             raise RankError(f"{late} did not come back in time\n{self._stacks()}")
         return [results[rank] for rank in range(self._ranks)]
 
-    def _answer(self, rank: int) -> tuple[bool, Any]:
+    def _receive(self, rank: int) -> tuple[bool, Any]:
+        """Return whether a rank has failed, and its result or its error."""
         try:
             return pickle.loads(self._pipes[rank].recv_bytes())
         except (EOFError, ConnectionError):
@@ -182,23 +183,23 @@ class _Pair:
             return True, f"died with exit code {self._processes[rank].exitcode}"
 
     def _stacks(self) -> str:
-        texts = [_stacks_of(self._folder, rank).read_text() for rank in range(self._ranks)]
+        texts = [_stack_file(self._folder, rank).read_text() for rank in range(self._ranks)]
         return "\n".join(f"rank {rank}: {text}" for rank, text in enumerate(texts))
 
 
-def _stacks_of(folder: Path, rank: int) -> Path:
+def _stack_file(folder: Path, rank: int) -> Path:
     return folder / f"stacks-{rank}"
 
 
 def _serve(rank: int, ranks: int, pipe: Connection, folder: Path) -> None:
-    """Run in each process: meet the other rank, then answer calls until the parent hangs up."""
+    """Run in each process: meet the other ranks, then answer calls until the parent is gone."""
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
-    with _stacks_of(folder, rank).open("w") as stacks:
+    with _stack_file(folder, rank).open("w") as stacks:
         try:
             _meet(rank, ranks, folder)
             answer = pickle.dumps((False, None))
         except Exception:
-            answer = _failure()
+            answer = _pickled_traceback()
         while True:
             pipe.send_bytes(answer)
             try:
@@ -206,14 +207,14 @@ def _serve(rank: int, ranks: int, pipe: Connection, folder: Path) -> None:
             except EOFError:
                 return
             except Exception:  # the function's module cannot be imported here
-                answer = _failure()
+                answer = _pickled_traceback()
                 continue
             faulthandler.dump_traceback_later(limit, file=stacks)
-            answer = _called(function, rank, args)
+            answer = _call(function, rank, args)
             faulthandler.cancel_dump_traceback_later()
 
 
-def _failure() -> bytes:
+def _pickled_traceback() -> bytes:
     return pickle.dumps((True, traceback.format_exc()))
 
 
@@ -226,6 +227,7 @@ def _end_with_the_parent() -> None:
 
 
 def _meet(rank: int, ranks: int, folder: Path) -> None:
+    """Join the process group of all ranks."""
     import torch
     import wide_libraries
     from torch import distributed
@@ -235,11 +237,12 @@ def _meet(rank: int, ranks: int, folder: Path) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # whatever the machine's host name is
     torch.set_num_threads(1)
     store = distributed.FileStore(str(folder / "store"), ranks)
-    limit = timedelta(seconds=10 * _MEETING)
+    limit = timedelta(seconds=10 * _START_LIMIT)  # of gloo; longer than the limit of any call
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=limit)
 
 
-def _called(function: Function, rank: int, args: tuple[Any, ...]) -> bytes:
+def _call(function: Function, rank: int, args: tuple[Any, ...]) -> bytes:
+    """Return the pickled result, or the pickled traceback of an error."""
     import torch
     from torch import distributed
 
@@ -249,8 +252,8 @@ def _called(function: Function, rank: int, args: tuple[Any, ...]) -> bytes:
         distributed.barrier()
         return pickle.dumps((False, result))
     except Exception:
-        return _failure()
+        return _pickled_traceback()
 
 
-_pair: _Pair | None = None
+_pair: _Ranks | None = None
 atexit.register(close)

@@ -23,7 +23,7 @@ def shard(tensor: Tensor, placement: Placement | None, mesh: DeviceMesh) -> Tens
 
 
 def difference(actual: Any, expected: Any) -> float:
-    """Return the largest deviation, in units of the largest element; infinite if one side has NaN.
+    """Return the largest deviation, in units of the largest element; infinite if there is a NaN.
 
     For a DTensor, each rank compares its shard with the same shard of the expected tensor.
     """

@@ -1,4 +1,4 @@
-"""Test that both ranks step a sharded parameter or neither does, and that none waits for ever."""
+"""Test that either both ranks step a sharded parameter or none, and that none waits forever."""
 
 from __future__ import annotations
 
@@ -15,36 +15,40 @@ from optgen.optim import Adafactor, Adam, Muon
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
-Spoil = Callable[[Any, Any], None]  # changes one rank's optimizer or parameter
+Spoil = Callable[[Any, Any], None]  # (optimizer, param): changes one of them on one rank
 
 
-def _no_gradient(optimizer: Any, param: Any) -> None:
+def _remove_gradient(optimizer: Any, param: Any) -> None:
     param.grad = None
 
 
-def _another_lr(optimizer: Any, param: Any) -> None:
+def _change_lr(optimizer: Any, param: Any) -> None:
     optimizer.param_groups[0]["lr"] = 0.5
 
 
-def _a_state_of_another_shape(optimizer: Any, param: Any) -> None:
+def _change_shape_of_a_state(optimizer: Any, param: Any) -> None:
     optimizer.state[param]["row_var"] = torch.zeros(7, 1)
 
 
-def _another_count(optimizer: Any, param: Any) -> None:
+def _change_step_count(optimizer: Any, param: Any) -> None:
     optimizer.state[param]["step"].add_(1)
 
 
-def _another_lowering(optimizer: Any, param: Any) -> None:
+def _set_differentiable(optimizer: Any, param: Any) -> None:
     optimizer.param_groups[0]["differentiable"] = True
 
 
-# the errors of rank 0, and of rank 1, which spoils the step
-SPOILT: dict[str, tuple[Spoil, str, str]] = {
-    "no gradient": (_no_gradient, "different steps", "different steps"),
-    "another lr": (_another_lr, "different steps", "different steps"),
-    "another count": (_another_count, "different steps", "different steps"),
-    "a state": (_a_state_of_another_shape, "another rank could not", "row_var has the shape"),
-    "differentiable": (_another_lowering, "another rank could not", "neither differentiable"),
+# how rank 1 spoils the step; then the errors of rank 0 and of rank 1
+CASES_OF_ONE_FAILURE: dict[str, tuple[Spoil, str, str]] = {
+    "no gradient": (_remove_gradient, "different steps", "different steps"),
+    "another lr": (_change_lr, "different steps", "different steps"),
+    "another step count": (_change_step_count, "different steps", "different steps"),
+    "a state of another shape": (
+        _change_shape_of_a_state,
+        "another rank could not",
+        "row_var has the shape",
+    ),
+    "differentiable": (_set_differentiable, "another rank could not", "neither differentiable"),
 }
 
 
@@ -58,7 +62,7 @@ def _sharded(shape: tuple[int, ...] = (5, 3), axis: int = 0) -> Any:
     return param
 
 
-def _spoilt(rank: int, spoil: Spoil, fused: bool) -> str:
+def _error_of_spoilt_step(rank: int, spoil: Spoil, fused: bool) -> str:
     """Return the error of a step that rank 1 spoils; then take a step that is not spoilt."""
     param, other = _sharded(), _sharded((4,))
     optimizer = Adafactor([param, other], foreach=not fused, fused=fused)
@@ -81,7 +85,7 @@ def _spoilt(rank: int, spoil: Spoil, fused: bool) -> str:
     return str(caught.value)
 
 
-def _nearly_the_same(rank: int) -> str:
+def _error_of_nearly_equal_lrs(rank: int) -> str:
     """Return the error for tensor learning rates that differ only beyond the printed digits."""
     lrs = torch.tensor([0.01, 0.010001])
     assert repr(lrs[0]) == repr(lrs[1])
@@ -91,26 +95,26 @@ def _nearly_the_same(rank: int) -> str:
     return str(caught.value)
 
 
-def _partial_sums(param: Any) -> Any:
+def _partial_gradient(param: Any) -> Any:
     """Return a gradient of which each rank holds a summand."""
     from torch.distributed.tensor import DTensor, Partial
 
     return DTensor.from_local(torch.ones(param.shape), param.device_mesh, [Partial()])
 
 
-def _bad_lr(optimizer: Any, param: Any) -> None:
+def _set_bad_lr(optimizer: Any, param: Any) -> None:
     optimizer.param_groups[0]["lr"] = "high"
 
 
-def _bad_beta(optimizer: Any, param: Any) -> None:
+def _set_bad_beta(optimizer: Any, param: Any) -> None:
     optimizer.param_groups[0]["betas"] = (1.5, 0.9)
 
 
-def _other_shards(optimizer: Any, param: Any) -> None:
+def _shard_gradient_by_columns(optimizer: Any, param: Any) -> None:
     param.grad = _ones(param, axis=1)
 
 
-def _placed_as_the_parameter(optimizer: Any, param: Any) -> None:
+def _shard_gradient_by_rows(optimizer: Any, param: Any) -> None:
     param.grad = _ones(param, axis=0)
 
 
@@ -121,18 +125,30 @@ def _ones(param: Any, axis: int) -> Any:
     return distribute_tensor(ones, param.device_mesh, [Shard(axis)], src_data_rank=None)
 
 
-# the class, a change of rank 1, and the errors of rank 0 and rank 1
-REDISTRIBUTED: dict[str, tuple[type[Any], Spoil, str, str]] = {
-    "elementwise": (Adam, _bad_lr, "", "lr must be a number"),
-    "elementwise, a bound": (Adam, _bad_beta, "", "betas must be less than 1"),
-    "phases": (Adafactor, _bad_lr, "another rank could not", "lr must be a number"),
-    "other shards": (Adafactor, _other_shards, "different steps", "different steps"),
-    "no need": (Adafactor, _placed_as_the_parameter, "different steps", "different steps"),
+# the class; how rank 1 spoils the step; then the errors of rank 0 and of rank 1
+CASES_OF_REDISTRIBUTION: dict[str, tuple[type[Any], Spoil, str, str]] = {
+    "elementwise": (Adam, _set_bad_lr, "", "lr must be a number"),
+    "elementwise, a bound": (Adam, _set_bad_beta, "", "betas must be less than 1"),
+    "phases": (Adafactor, _set_bad_lr, "another rank could not", "lr must be a number"),
+    "another redistribution": (
+        Adafactor,
+        _shard_gradient_by_columns,
+        "different steps",
+        "different steps",
+    ),
+    "no redistribution on rank 1": (
+        Adafactor,
+        _shard_gradient_by_rows,
+        "different steps",
+        "different steps",
+    ),
 }
 
 
-def _redistributed(rank: int, cls: type[Any], spoil: Spoil, fused: bool) -> list[str]:
-    """Return the errors of a first and a second step that redistribute, and that rank 1 spoils."""
+def _errors_of_redistributing_steps(
+    rank: int, cls: type[Any], spoil: Spoil, fused: bool
+) -> list[str]:
+    """Return the errors of a first and a second step. Both redistribute; rank 1 spoils both."""
     messages = []
     for earlier_steps in (0, 1):
         first, last = _sharded(), _sharded((4, 2))
@@ -140,7 +156,7 @@ def _redistributed(rank: int, cls: type[Any], spoil: Spoil, fused: bool) -> list
         optimizer = cls(groups, foreach=not fused, fused=fused)
         for _ in range(earlier_steps):
             optimizer.step()
-        first.grad, last.grad = _partial_sums(first), _partial_sums(last)
+        first.grad, last.grad = _partial_gradient(first), _partial_gradient(last)
         if rank == 1:
             spoil(optimizer, first)
         message = ""
@@ -154,8 +170,11 @@ def _redistributed(rank: int, cls: type[Any], spoil: Spoil, fused: bool) -> list
     return messages
 
 
-def _overflowed(rank: int, fused: bool) -> list[float]:
-    """Let a gradient scaler find an infinity on one rank: neither rank steps; next time both do."""
+def _values_after_overflow(rank: int, fused: bool) -> list[float]:
+    """Let a gradient scaler find an infinity on rank 1 only; neither rank steps. Then both step.
+
+    Return for both steps `found_inf`, whether the parameter changed, and the step count.
+    """
     param = _sharded()
     optimizer: Any = Adafactor([param], foreach=not fused, fused=fused)
     optimizer.step()
@@ -169,8 +188,8 @@ def _overflowed(rank: int, fused: bool) -> list[float]:
     return observed
 
 
-def _unsharded_on_one_rank(rank: int) -> list[str]:
-    """Give one rank parameters that are not sharded; they need no agreement."""
+def _explain_beside_an_unsharded_parameter(rank: int) -> list[str]:
+    """Return `explain` of steps in which rank 1 also has a parameter that is not sharded."""
     param, alone = _sharded(), nn.Parameter(torch.ones(3, 2))
     optimizer = Muon([param, alone] if rank else [param], foreach=True)
     alone.grad = torch.ones(3, 2)
@@ -180,8 +199,8 @@ def _unsharded_on_one_rank(rank: int) -> list[str]:
     return explain(optimizer).splitlines()
 
 
-def _not_a_number(rank: int) -> list[bool]:
-    """Tell whether maxima over both ranks are right: NaN from rank 0, NaN from rank 1, and 2."""
+def _check_maxima(rank: int) -> list[bool]:
+    """Tell whether maxima over both ranks are right: NaN of rank 0, NaN of rank 1, and 2."""
     from optgen.runtime.sharded.all_reduce import PartialReduction, batched_all_reduce
 
     values = torch.tensor([torch.nan if rank == 0 else 1.0, torch.nan if rank else 1.0, rank + 1.0])
@@ -202,41 +221,41 @@ def _not_a_number(rank: int) -> list[bool]:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("case", SPOILT)
-def test_if_one_rank_cannot_step_neither_does(case: str, fused: bool) -> None:
-    spoil, expected_of_other, expected_of_spoiler = SPOILT[case]
+@pytest.mark.parametrize("case", CASES_OF_ONE_FAILURE)
+def test_neither_rank_steps_if_one_cannot(case: str, fused: bool) -> None:
+    spoil, expected_of_other, expected_of_spoiler = CASES_OF_ONE_FAILURE[case]
 
-    other, spoiler = pair.run(_spoilt, spoil, fused)
+    other, spoiler = pair.run(_error_of_spoilt_step, spoil, fused)
 
     assert expected_of_other in other
     assert expected_of_spoiler in spoiler
 
 
 @pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("case", REDISTRIBUTED)
-def test_no_rank_waits_in_a_redistribution(case: str, fused: bool) -> None:
+@pytest.mark.parametrize("case", CASES_OF_REDISTRIBUTION)
+def test_no_rank_waits_forever_in_a_redistribution(case: str, fused: bool) -> None:
     """A failing rank still takes part in the redistributions, or all ranks refuse the step."""
-    cls, spoil, expected_of_other, expected_of_spoiler = REDISTRIBUTED[case]
+    cls, spoil, expected_of_other, expected_of_spoiler = CASES_OF_REDISTRIBUTION[case]
 
-    other, spoiler = pair.run(_redistributed, cls, spoil, fused, limit=20)
+    other, spoiler = pair.run(_errors_of_redistributing_steps, cls, spoil, fused, limit=20)
 
     assert [bool(message) for message in other] == [bool(expected_of_other)] * 2
     assert all(expected_of_other in message for message in other), other
     assert all(expected_of_spoiler in message for message in spoiler), spoiler
 
 
-def test_learning_rates_that_nearly_agree_are_distinguished() -> None:
-    for message in pair.run(_nearly_the_same):
+def test_ranks_with_nearly_equal_learning_rates_are_refused() -> None:
+    for message in pair.run(_error_of_nearly_equal_lrs):
         assert "different steps" in message
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_gradients_that_overflow_on_one_rank_stop_both(fused: bool) -> None:
-    assert pair.run(_overflowed, fused) == [[1, False, 1, 0, True, 2]] * 2
+def test_neither_rank_steps_if_gradients_overflow_on_one(fused: bool) -> None:
+    assert pair.run(_values_after_overflow, fused) == [[1, False, 1, 0, True, 2]] * 2
 
 
-def test_a_rank_may_have_parameters_of_its_own() -> None:
-    one, two = pair.run(_unsharded_on_one_rank)
+def test_one_rank_may_have_an_unsharded_parameter() -> None:
+    one, two = pair.run(_explain_beside_an_unsharded_parameter)
 
     assert len(one) == len(two) == 1  # only the sharded parameter has a gradient
     assert "the other shards" in one[0]
@@ -244,4 +263,4 @@ def test_a_rank_may_have_parameters_of_its_own() -> None:
 
 
 def test_nan_is_the_largest_magnitude_on_all_ranks() -> None:
-    assert pair.run(_not_a_number) == [[True, True, True]] * 2
+    assert pair.run(_check_maxima) == [[True, True, True]] * 2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from distributed import pair
-from distributed.cases import SHARDED, difference, shard
+from distributed.cases import PLACED_SHAPES, difference, shard
 from torch import Tensor, distributed, nn
 
 from optgen import compose, modifiers, use_lowering
@@ -25,26 +25,26 @@ COMPOSITIONS = {
 }
 
 
-def _listed(tensors: list[Tensor]) -> list[dict[str, Any]]:
+def _two_groups(tensors: list[Tensor]) -> list[dict[str, Any]]:
     return [{"params": tensors[:4]}, {"params": tensors[4:], "lr": 0.05}]
 
 
-def _train(rank: int, base: str, names: Sequence[str], lowering: Any) -> float:
+def _difference_after_training(rank: int, base: str, names: Sequence[str], lowering: Any) -> float:
     """Return the difference between shards and the for-loop in one process after five steps."""
     mesh = distributed.init_device_mesh("cpu", (2,))
     torch.manual_seed(3)
-    drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in SHARDED]
+    drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in PLACED_SHAPES]
     alone = [nn.Parameter(value.clone()) for value in drawn]
     sharded = [
         nn.Parameter(shard(v, placement, mesh))
-        for v, (_, placement) in zip(drawn, SHARDED, strict=True)
+        for v, (_, placement) in zip(drawn, PLACED_SHAPES, strict=True)
     ]
-    values = {"accumulate": (2,), "lookahead": (2,), "update_floor": (2.0, base == "adam")}
-    chosen = [getattr(modifiers, name)(*values.get(name, ())) for name in names]
+    arguments = {"accumulate": (2,), "lookahead": (2,), "update_floor": (2.0, base == "adam")}
+    chosen = [getattr(modifiers, name)(*arguments.get(name, ())) for name in names]
     cls: Any = compose(base, *chosen)
-    ours, reference = cls(_listed(sharded), lr=0.1), cls(_listed(alone), lr=0.1)
+    ours, reference = cls(_two_groups(sharded), lr=0.1), cls(_two_groups(alone), lr=0.1)
     for step in range(5):
-        for own, whole, (_, placement) in zip(sharded, alone, SHARDED, strict=True):
+        for own, whole, (_, placement) in zip(sharded, alone, PLACED_SHAPES, strict=True):
             whole.grad = torch.cos(whole.detach() * (step + 1))
             if "skip_nonfinite" in names and step == 2 and whole is alone[1]:
                 whole.grad.view(-1)[0] = torch.nan  # on one rank only
@@ -69,8 +69,9 @@ def _train(rank: int, base: str, names: Sequence[str], lowering: Any) -> float:
         (base, lowering)
         for base, names in COMPOSITIONS.items()
         for lowering in ("forloop", "foreach", "fused_cpu")
-        if lowering != "fused_cpu" or "gradient_noise" not in names  # shards draw in Python
+        if lowering != "fused_cpu"
+        or "gradient_noise" not in names  # not for random numbers of shards
     ],
 )
 def test_shards_follow_one_process(base: str, lowering: str) -> None:
-    assert max(pair.run(_train, base, COMPOSITIONS[base], lowering)) < 1e-12
+    assert max(pair.run(_difference_after_training, base, COMPOSITIONS[base], lowering)) < 1e-12

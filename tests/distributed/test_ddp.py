@@ -1,4 +1,4 @@
-"""Test DDP, and ZeRO-1 on top of it: a replicated network trains as on one process."""
+"""Test DDP, and DDP with ZeRO-1: a replicated network trains as in one process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from distributed import models, pair
-from distributed.cases import TOLERANCE, difference
+from distributed.cases import ELEMENTWISE, difference
 from parity.cases import CASE_OF_CLASS, Case
 from torch import Tensor, distributed, nn
 
@@ -18,17 +18,17 @@ pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch
 OPTIONS: tuple[dict[str, Any], ...] = ({}, {"fused": True}, {"foreach": True}, {"foreach": False})
 
 
-def _parallel(views: bool) -> Any:
+def _ddp_model(views: bool) -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
     return DistributedDataParallel(models.model(), gradient_as_bucket_view=views)
 
 
-def _trained(rank: int, name: str) -> dict[str, float]:
+def _differences_after_ddp(rank: int, name: str) -> dict[str, float]:
     results = {}
     for options in OPTIONS:
         for views in (True, False):
-            network, alone = _parallel(views), models.model()
+            network, alone = _ddp_model(views), models.model()
             ours = CASE_OF_CLASS[name].ours(network.parameters(), **options)
             reference = CASE_OF_CLASS[name].ours(alone.parameters(), **options)
             models.train(network, ours, rank)
@@ -38,13 +38,13 @@ def _trained(rank: int, name: str) -> dict[str, float]:
     return results
 
 
-def _zero(rank: int, case: Case) -> dict[str, float]:
+def _differences_after_zero(rank: int, case: Case) -> dict[str, float]:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     results = {}
     cls = getattr(optgen.optim, case.name)
     for views in (True, False):
-        network, alone = _parallel(views), models.model()
+        network, alone = _ddp_model(views), models.model()
         reference = case.ours(alone.parameters())
         ours = ZeroRedundancyOptimizer(
             network.parameters(),
@@ -64,8 +64,8 @@ def _zero(rank: int, case: Case) -> dict[str, float]:
     return results
 
 
-def _muon(rank: int) -> dict[str, float]:
-    """Train the matrices alone with Muon; under ZeRO-1 each rank steps some of them."""
+def _errors_of_muon(rank: int) -> dict[str, float]:
+    """Train only the matrices, with Muon; under ZeRO-1 each rank steps some of them."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     def matrices(module: nn.Module) -> list[Tensor]:
@@ -75,7 +75,7 @@ def _muon(rank: int) -> dict[str, float]:
     models.train(alone, optgen.optim.Muon(matrices(alone)))
     results = {}
     for is_sharded in (False, True):
-        network, cls = _parallel(False), optgen.optim.Muon
+        network, cls = _ddp_model(False), optgen.optim.Muon
         params = matrices(network)
         ours = ZeroRedundancyOptimizer(params, cls) if is_sharded else cls(params)
         models.train(network, ours, rank)
@@ -87,8 +87,8 @@ def _muon(rank: int) -> dict[str, float]:
     return results
 
 
-def _sparse(rank: int) -> bool:
-    """Train an embedding whose gradients touch different rows on each rank."""
+def _sparse_training_is_equal(rank: int) -> bool:
+    """Train an embedding whose gradients have different rows on each rank; tell if it is equal."""
     from torch.nn.parallel import DistributedDataParallel
 
     def embedding() -> nn.Embedding:
@@ -109,15 +109,15 @@ def _sparse(rank: int) -> bool:
     return torch.allclose(network.module.weight, alone.weight, rtol=1e-6)
 
 
-def _lbfgs(rank: int) -> dict[str, float]:
-    """Train with LBFGS; both ranks must decide alike, so they decide by the mean loss."""
-    network, alone = _parallel(False), models.model()
-    runs = []
+def _differences_after_lbfgs(rank: int) -> dict[str, float]:
+    """Train with LBFGS. Its line search uses the mean loss, so that both ranks decide alike."""
+    network, alone = _ddp_model(False), models.model()
+    optimizers = []
     for module in (network, alone):
         options = {"max_iter": 4, "line_search_fn": "strong_wolfe"}
-        runs.append(optgen.optim.LBFGS(module.parameters(), **options))
+        optimizers.append(optgen.optim.LBFGS(module.parameters(), **options))
 
-        def closure(module: Any = module, optimizer: Any = runs[-1]) -> Tensor:
+        def closure(module: Any = module, optimizer: Any = optimizers[-1]) -> Tensor:
             inputs, targets = models.batch(0)
             if module is network:
                 inputs, targets = models.half(rank, inputs), models.half(rank, targets)
@@ -130,37 +130,38 @@ def _lbfgs(rank: int) -> dict[str, float]:
             return mean
 
         for _ in range(3):
-            runs[-1].step(closure)
+            optimizers[-1].step(closure)
     pairs = zip(network.parameters(), alone.parameters(), strict=True)
-    return {str(i): d for i, (a, b) in enumerate(pairs) if (d := difference(a, b)) > 1e-9}
+    results = {str(index): difference(a, b) for index, (a, b) in enumerate(pairs)}
+    return {index: value for index, value in results.items() if value > 1e-9}
 
 
 def _loss(output: Tensor) -> Tensor:
     return (output**2 + output).sum()
 
 
-@pytest.mark.parametrize("name", [*TOLERANCE, "Adafactor"])
-def test_trains_as_one_process(name: str) -> None:
-    for found in pair.run(_trained, name):
+@pytest.mark.parametrize("name", [*ELEMENTWISE, "Adafactor"])
+def test_ddp_trains_as_one_process(name: str) -> None:
+    for found in pair.run(_differences_after_ddp, name):
         assert found == {}
 
 
 def test_muon_trains_as_one_process() -> None:
     """The bound is loose: products in bfloat16 amplify differences in a gradient's last bits."""
-    for found in pair.run(_muon):
+    for found in pair.run(_errors_of_muon):
         assert max(found.values()) < 5e-3
 
 
 def test_sparse_gradients_train_as_one_process() -> None:
-    assert all(pair.run(_sparse))
+    assert all(pair.run(_sparse_training_is_equal))
 
 
 def test_lbfgs_trains_as_one_process() -> None:
-    for found in pair.run(_lbfgs):
+    for found in pair.run(_differences_after_lbfgs):
         assert found == {}
 
 
-@pytest.mark.parametrize("name", [*TOLERANCE, "Adafactor"])
+@pytest.mark.parametrize("name", [*ELEMENTWISE, "Adafactor"])
 def test_zero_trains_as_one_process(name: str) -> None:
-    for found in pair.run(_zero, CASE_OF_CLASS[name]):
+    for found in pair.run(_differences_after_zero, CASE_OF_CLASS[name]):
         assert found == {}

@@ -1,4 +1,4 @@
-"""Test the lines of docs/distributed.md: they run as they are, in two processes."""
+"""Test that the Python blocks of docs/distributed.md run unchanged in two processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Model(nn.Module):
 
 
 def _blocks() -> dict[str, str]:
-    """Return the Python of every section."""
+    """Return the Python code of every section by its title."""
     sections = re.split(r"^## (.+)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     pairs = zip(sections[1::2], sections[2::2], strict=True)
     return {
@@ -37,22 +37,22 @@ def _blocks() -> dict[str, str]:
     }
 
 
-def _run(rank: int, section: str, folder: str) -> bool:
-    """Run a section; tell whether all weights have changed.
+def _all_weights_change(rank: int, section: str, folder: str) -> bool:
+    """Run a section's code; tell whether all weights have changed.
 
-    Checkpoints runs after FSDP2, whose names it uses.
+    The section Checkpoints uses variables of FSDP2, so it runs after that.
     """
     os.chdir(folder)
-    names: dict[str, Any] = {"model": _Model(), "loss_function": mse_loss}
-    names["batches"] = [[models.half(rank, part) for part in models.batch(s)] for s in range(3)]
-    before = [param.detach().clone() for param in names["model"].parameters()]
-    chosen = ["FSDP2", section] if section == "Checkpoints" else [section]
-    for each in chosen:
-        exec(compile(_blocks()[each], f"{PAGE.name}, {each}", "exec"), names)
-    after = [getattr(p, "full_tensor", lambda p=p: p)() for p in names["model"].parameters()]
+    variables: dict[str, Any] = {"model": _Model(), "loss_function": mse_loss}
+    variables["batches"] = [[models.half(rank, part) for part in models.batch(s)] for s in range(3)]
+    before = [param.detach().clone() for param in variables["model"].parameters()]
+    sections = ["FSDP2", section] if section == "Checkpoints" else [section]
+    for title in sections:
+        exec(compile(_blocks()[title], f"{PAGE.name}, {title}", "exec"), variables)
+    after = [getattr(p, "full_tensor", lambda p=p: p)() for p in variables["model"].parameters()]
     return not any(map(torch.equal, before, after))
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_a_section_runs(section: str, tmp_path: Path) -> None:
-    assert pair.run(_run, section, str(tmp_path)) == [True, True]
+def test_the_code_of_a_section_trains_all_weights(section: str, tmp_path: Path) -> None:
+    assert pair.run(_all_weights_change, section, str(tmp_path)) == [True, True]

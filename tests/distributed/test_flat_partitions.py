@@ -1,4 +1,4 @@
-"""Test FSDP 1, which flattens parameters: elementwise rules step the pieces, others refuse them."""
+"""Test FSDP 1, which flattens parameters: only elementwise rules step flat partitions."""
 
 import warnings
 
@@ -33,7 +33,7 @@ def loss_of_one_process(name: str) -> float:
 
 
 def loss_or_error(rank: int, name: str, use_orig_params: bool, strategy: str) -> float | str:
-    """Return the last loss of a sharded model, or the optimizer's error."""
+    """Return the last loss of a model under FSDP, or the optimizer's error."""
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
     with warnings.catch_warnings():
@@ -52,17 +52,17 @@ def loss_or_error(rank: int, name: str, use_orig_params: bool, strategy: str) ->
 
 
 @pytest.mark.parametrize("use_orig_params", [False, True])
-def test_an_elementwise_rule_steps_the_pieces(use_orig_params: bool) -> None:
+def test_an_elementwise_rule_steps_flat_partitions(use_orig_params: bool) -> None:
     losses = pair.run(loss_or_error, "AdamW", use_orig_params, "FULL_SHARD")
     assert losses == pytest.approx([loss_of_one_process("AdamW")] * 2, rel=1e-6)
 
 
 @pytest.mark.parametrize("use_orig_params", [False, True])
-def test_another_rule_refuses_the_pieces(use_orig_params: bool) -> None:
+def test_a_rule_that_is_not_elementwise_refuses_flat_partitions(use_orig_params: bool) -> None:
     for error in pair.run(loss_or_error, "Adafactor", use_orig_params, "FULL_SHARD"):
         assert "Adafactor cannot step a flat partition: FSDP has flattened its parameters" in error
 
 
-def test_whole_parameters_are_no_pieces() -> None:
+def test_any_rule_steps_parameters_that_are_not_sharded() -> None:
     losses = pair.run(loss_or_error, "Adafactor", True, "NO_SHARD")
     assert losses == pytest.approx([loss_of_one_process("Adafactor")] * 2, rel=1e-6)

@@ -1,4 +1,4 @@
-"""Test FSDP2: a network sharded by `fully_shard` trains as on one process."""
+"""Test FSDP2: a network sharded by `fully_shard` trains as in one process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from distributed import models, pair
-from distributed.cases import TOLERANCE, difference
+from distributed.cases import ELEMENTWISE, difference
 from newest import HAS_2_12, HAS_2_15
 from parity.cases import CASE_OF_CLASS
 from torch import distributed
@@ -29,7 +29,7 @@ FAILURES_OF_TORCH = [
 """Classes and options with which torch's own classes fail."""
 
 
-def _sharded(*mesh: int) -> Any:
+def _sharded_network(*mesh: int) -> Any:
     from torch.distributed.fsdp import fully_shard
 
     names = ("replicated", "sharded")[-len(mesh) :]
@@ -40,10 +40,12 @@ def _sharded(*mesh: int) -> Any:
     return fully_shard(network, mesh=device_mesh)
 
 
-def _trained(rank: int, name: str, all_options: tuple[Any, ...], *mesh: int) -> dict[str, float]:
+def _differences_after_training(
+    rank: int, name: str, all_options: tuple[Any, ...], *mesh: int
+) -> dict[str, float]:
     results = {}
     for options in all_options:
-        network, alone = _sharded(*mesh), models.model()
+        network, alone = _sharded_network(*mesh), models.model()
         ours = CASE_OF_CLASS[name].ours(network.parameters(), **options)
         reference = CASE_OF_CLASS[name].ours(alone.parameters(), **options)
         models.train(network, ours, rank)
@@ -53,21 +55,21 @@ def _trained(rank: int, name: str, all_options: tuple[Any, ...], *mesh: int) -> 
     return results
 
 
-def _of_matrices(rank: int, all_options: tuple[Any, ...]) -> dict[str, float]:
-    """Train a network's matrices with Muon and its vectors with AdamW; errors are relative."""
+def _errors_of_muon_beside_adamw(rank: int, all_options: tuple[Any, ...]) -> dict[str, float]:
+    """Train a network's matrices with Muon and its vectors with AdamW; return relative errors."""
     results = {}
     for options in all_options:
         changes = []
-        for network, own_rank in ((_sharded(2), rank), (models.model(), None)):
+        for network, own_rank in ((_sharded_network(2), rank), (models.model(), None)):
             params = list(network.parameters())
-            before = [_whole(param) for param in params]
-            both = [
+            before = [_full_tensor(param) for param in params]
+            optimizers = [
                 optgen.optim.Muon([p for p in params if p.ndim == 2], lr=0.02, **options),
                 optgen.optim.AdamW([p for p in params if p.ndim == 1], **options),
             ]
-            _train(network, both, own_rank)
+            _train(network, optimizers, own_rank)
             pairs = zip(params, before, strict=True)
-            changes.append([_whole(param) - value for param, value in pairs])
+            changes.append([_full_tensor(param) - value for param, value in pairs])
         for index, (ours, alone) in enumerate(zip(*changes, strict=True)):
             results[f"{options} {index}"] = difference(ours, alone)
     return results
@@ -85,14 +87,17 @@ def _train(network: Any, optimizers: list[Any], rank: int | None) -> None:
             optimizer.step()
 
 
-def _whole(param: Any) -> torch.Tensor:
+def _full_tensor(param: Any) -> torch.Tensor:
     value = param.detach()
     return value.full_tensor() if hasattr(value, "full_tensor") else value.clone()
 
 
-def _scaled(rank: int, name: str, fused: bool) -> Any:
-    """Train with a gradient scaler; in the second step rank 1 overflows, and both skip the step."""
-    network, alone = _sharded(2), models.model()
+def _differences_with_a_scaler(rank: int, name: str, fused: bool) -> Any:
+    """Train with a gradient scaler; rank 1 overflows in the second step, which both ranks skip.
+
+    Return the differences to one process, and the last scale.
+    """
+    network, alone = _sharded_network(2), models.model()
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
     ours = getattr(optgen.optim, name)(network.parameters(), fused=fused or None)
     reference = getattr(torch.optim, name)(alone.parameters())
@@ -112,10 +117,10 @@ def _scaled(rank: int, name: str, fused: bool) -> Any:
     return models.differences((network, ours), (alone, reference)), scaler.get_scale()
 
 
-def _torch_fails(rank: int) -> list[str]:
+def _errors_of_torch(rank: int) -> list[str]:
     results = []
     for name, options in FAILURES_OF_TORCH:
-        network = _sharded(2)
+        network = _sharded_network(2)
         params = [p for p in network.parameters() if p.ndim == 2]
         optimizer = getattr(torch.optim, name)(params, **options)
         for param in params:
@@ -128,9 +133,9 @@ def _torch_fails(rank: int) -> list[str]:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", [*TOLERANCE, "Adafactor"])
-def test_trains_as_one_process(name: str) -> None:
-    for found in pair.run(_trained, name, OPTIONS, 2):
+@pytest.mark.parametrize("name", [*ELEMENTWISE, "Adafactor"])
+def test_fsdp2_trains_as_one_process(name: str) -> None:
+    for found in pair.run(_differences_after_training, name, OPTIONS, 2):
         assert found == {}
 
 
@@ -139,12 +144,12 @@ def test_trains_as_one_process(name: str) -> None:
 def test_replicated_and_sharded_networks_train_as_one_process(
     name: str, mesh: tuple[int, int]
 ) -> None:
-    for found in pair.run(_trained, name, OPTIONS, *mesh):
+    for found in pair.run(_differences_after_training, name, OPTIONS, *mesh):
         assert found == {}
 
 
 def test_muon_trains_matrices_beside_another_optimizer() -> None:
-    for found in pair.run(_of_matrices, OPTIONS):
+    for found in pair.run(_errors_of_muon_beside_adamw, OPTIONS):
         assert found
         assert {what: value for what, value in found.items() if value > 5e-3} == {}
 
@@ -152,14 +157,14 @@ def test_muon_trains_matrices_beside_another_optimizer() -> None:
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor"])
 def test_a_gradient_scaler_skips_a_step_on_both_ranks(name: str, fused: bool) -> None:
-    for found, scale in pair.run(_scaled, name, fused):
+    for found, scale in pair.run(_differences_with_a_scaler, name, fused):
         assert found == {}
         assert scale == 32.0
 
 
-def test_torchs_own_classes_still_fail() -> None:
-    """If this fails, torch's classes can do more now, and docs/distributed.md must say so."""
-    for found in pair.run(_torch_fails):
+def test_torchs_classes_still_fail() -> None:
+    """If this test fails, torch's classes can do more now, and docs/distributed.md must say so."""
+    for found in pair.run(_errors_of_torch):
         assert [each.partition("}")[0] + "}" for each in found] == [
-            f"{n} {w}" for n, w in FAILURES_OF_TORCH
+            f"{name} {options}" for name, options in FAILURES_OF_TORCH
         ]

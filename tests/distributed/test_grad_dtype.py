@@ -1,4 +1,4 @@
-"""Test sharded parameters with gradients of another dtype: the dtype does not change the step."""
+"""Test that sharded parameters take the same step from equal gradients of another dtype."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def _trained(name: str, lowering: str, params: list[Any], dtype: torch.dtype) -> list[Any]:
-    """Take steps; all gradients but one have the dtype, and values that are exact in bfloat16."""
+def _params_after_training(
+    name: str, lowering: str, params: list[Any], dtype: torch.dtype
+) -> list[Any]:
+    """Take steps. All gradients but one have `dtype`; their values are exact in bfloat16."""
     params = [nn.Parameter(param.clone()) for param in params]
     optimizer = getattr(optgen.optim, name)(params, lr=0.1)
     for step in range(3):
@@ -29,27 +31,28 @@ def _trained(name: str, lowering: str, params: list[Any], dtype: torch.dtype) ->
             generator = torch.Generator().manual_seed(9 * step + index)
             drawn = torch.randn(param.shape, generator=generator).bfloat16()
             grad = drawn.to(torch.float32 if (step, index) == (1, 0) else dtype)
-            mesh_and_placements = param.device_mesh, param.placements
             param.grad_dtype = None
-            param.grad = distribute_tensor(grad, *mesh_and_placements, src_data_rank=None)
+            param.grad = distribute_tensor(
+                grad, param.device_mesh, param.placements, src_data_rank=None
+            )
         with use_lowering(lowering):
             optimizer.step()
     return params
 
 
-def _error(rank: int, name: str, lowering: str) -> float:
+def _difference_of_dtypes(rank: int, name: str, lowering: str) -> float:
     mesh = distributed.init_device_mesh("cpu", (2,))
     drawn = [torch.randn(shape) for shape in ((8, 4), (5, 3), (33, 70))]
     sharded = [distribute_tensor(value, mesh, [Shard(0)], src_data_rank=None) for value in drawn]
-    narrow = _trained(name, lowering, sharded, torch.bfloat16)
-    same_dtype = _trained(name, lowering, sharded, torch.float32)
-    assert not any(map(torch.equal, drawn, (param.full_tensor() for param in narrow)))
-    return max(difference(a.detach(), b.detach()) for a, b in zip(narrow, same_dtype, strict=True))
+    bfloat16_grads = _params_after_training(name, lowering, sharded, torch.bfloat16)
+    float32_grads = _params_after_training(name, lowering, sharded, torch.float32)
+    assert not any(map(torch.equal, drawn, (param.full_tensor() for param in bfloat16_grads)))
+    pairs = zip(bfloat16_grads, float32_grads, strict=True)
+    return max(difference(a.detach(), b.detach()) for a, b in pairs)
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor", "Muon"])
-def test_a_narrow_gradient_steps_as_an_equal_wide_one(name: str, lowering: str) -> None:
-    """Equal gradients give equal steps, whatever their dtype."""
-    for found in pair.run(_error, name, lowering):
+def test_bfloat16_gradients_step_as_equal_float32_gradients(name: str, lowering: str) -> None:
+    for found in pair.run(_difference_of_dtypes, name, lowering):
         assert found < 1e-6

@@ -1,4 +1,4 @@
-"""Test keyed optimizers on two ranks: checkpoints by name, and loads in which no rank waits."""
+"""Test checkpoints of keyed optimizers on two ranks: by name, and refused without a collective."""
 
 import warnings
 from pathlib import Path
@@ -24,7 +24,7 @@ def values(seed: int) -> dict[str, Tensor]:
     return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
 
 
-def spread(tensor: Tensor) -> Tensor:
+def shard_rows(tensor: Tensor) -> Tensor:
     from torch.distributed.tensor import Shard, distribute_tensor
 
     mesh = distributed.init_device_mesh("cpu", (2,))
@@ -32,10 +32,10 @@ def spread(tensor: Tensor) -> Tensor:
 
 
 def optimizer(library: str, sharded: bool, seed: int) -> keyed.WarmupOptimizer:
-    """Return an optimizer with warm-up: Adam for shards and a bias, another one for a table."""
+    """Return an optimizer with warm-up: Adam for shards and a bias, Adagrad for a table."""
     package = LIBRARIES[library]
     tensors = values(seed)
-    shards = {n: spread(v) if sharded else v for n, v in tensors.items()}
+    shards = {n: shard_rows(v) if sharded else v for n, v in tensors.items()}
     dense = {n: torch.nn.Parameter(v) for n, v in shards.items()}
     dense["bias"] = torch.nn.Parameter(tensors["even"][0].clone())
     table = {"rows": torch.nn.Parameter(tensors["uneven"].clone())}
@@ -49,23 +49,23 @@ def optimizer(library: str, sharded: bool, seed: int) -> keyed.WarmupOptimizer:
     return keyed.WarmupOptimizer(combined, stages, lr=0.1)
 
 
-def train(each: keyed.KeyedOptimizer, steps: range, sharded: bool) -> None:
+def train(keyed_optimizer: keyed.KeyedOptimizer, steps: range, sharded: bool) -> None:
     for step in steps:
         grads = values(100 + step)
-        for name, param in each.params.items():
+        for name, param in keyed_optimizer.params.items():
             whole = grads.get(name.split(".")[-1])
             if whole is not None:
-                param.grad = spread(whole) if sharded else whole
-        each.params["dense.bias"].grad = grads["even"][0]
-        each.params["table.rows"].grad = grads["uneven"]
-        each.step()
+                param.grad = shard_rows(whole) if sharded else whole
+        keyed_optimizer.params["dense.bias"].grad = grads["even"][0]
+        keyed_optimizer.params["table.rows"].grad = grads["uneven"]
+        keyed_optimizer.step()
 
 
-def full_tensors(each: keyed.KeyedOptimizer) -> dict[str, Any]:
-    """Return parameters and state as plain tensors."""
-    found: dict[str, Any] = {**each.params, **each.state_dict()["state"]}
+def full_tensors(keyed_optimizer: keyed.KeyedOptimizer) -> dict[str, Any]:
+    """Return parameters and states as plain tensors by name."""
+    nested: dict[str, Any] = {**keyed_optimizer.params, **keyed_optimizer.state_dict()["state"]}
     flat: dict[str, Any] = {}
-    for name, value in found.items():
+    for name, value in nested.items():
         flat.update(
             {f"{name}.{k}": v for k, v in value.items()}
             if isinstance(value, dict)
@@ -74,30 +74,30 @@ def full_tensors(each: keyed.KeyedOptimizer) -> dict[str, Any]:
     return {k: getattr(v, "full_tensor", lambda v=v: v)().detach() for k, v in flat.items()}
 
 
-def contents(each: keyed.KeyedOptimizer) -> dict[str, Any]:
-    params = {name: param for name, param in each.params.items() if param.numel()}
-    return {"optimizer": each.state_dict(), "model": params}
+def checkpoint_contents(keyed_optimizer: keyed.KeyedOptimizer) -> dict[str, Any]:
+    params = {name: param for name, param in keyed_optimizer.params.items() if param.numel()}
+    return {"optimizer": keyed_optimizer.state_dict(), "model": params}
 
 
-def save(rank: int, library: str, folder: str) -> dict[str, Any]:
-    """Train two steps, save, train two more."""
+def train_and_save(rank: int, library: str, folder: str) -> dict[str, Any]:
+    """Train two steps, save, and train two more; return the tensors at the end."""
     import torch.distributed.checkpoint as dcp
 
     trained = optimizer(library, True, seed=0)
     train(trained, range(2), True)
-    dcp.save(contents(trained), checkpoint_id=folder)
+    dcp.save(checkpoint_contents(trained), checkpoint_id=folder)
     train(trained, range(2, 4), True)
     return full_tensors(trained)
 
 
-def resume(rank: int | None, library: str, folder: str) -> dict[str, Any]:
-    """Load a checkpoint into an optimizer of other weights, and train two steps."""
+def load_and_train(rank: int | None, library: str, folder: str) -> dict[str, Any]:
+    """Load a checkpoint into an optimizer of other weights, train two steps, return the tensors."""
     import torch.distributed.checkpoint as dcp
 
     sharded = rank is not None
     resumed = optimizer(library, sharded, seed=7)
     resumed.init_state()
-    state = contents(resumed)
+    state = checkpoint_contents(resumed)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is", UserWarning)
         dcp.load(state, checkpoint_id=folder)
@@ -107,11 +107,14 @@ def resume(rank: int | None, library: str, folder: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_training_goes_on_from_its_checkpoint(library: str, tmp_path: Path) -> None:
-    first, second = pair.run(save, library, str(tmp_path))
+def test_training_continues_from_a_checkpoint(library: str, tmp_path: Path) -> None:
+    first, second = pair.run(train_and_save, library, str(tmp_path))
     assert "dense.uneven.exp_avg" in first
     assert first["__warmup.warmup"].tolist() == [4, 0]
-    resumed = [*pair.run(resume, library, str(tmp_path)), resume(None, library, str(tmp_path))]
+    resumed = [
+        *pair.run(load_and_train, library, str(tmp_path)),
+        load_and_train(None, library, str(tmp_path)),
+    ]
 
     for found in (second, *resumed):
         assert found.keys() == first.keys()
@@ -119,52 +122,52 @@ def test_a_training_goes_on_from_its_checkpoint(library: str, tmp_path: Path) ->
             torch.testing.assert_close(found[name], value, rtol=0, atol=0)
 
 
-def refuse(rank: int) -> tuple[str, list[Any]]:
-    """Load a state that rank 1 must refuse, late in the list of parameters."""
+def error_and_states_of_a_refused_load(rank: int) -> tuple[str, list[Any]]:
+    """Load a state that rank 1 must refuse at one of its last parameters."""
     trained, target = (optimizer("optgen", True, seed=0) for _ in range(2))
     train(trained, range(2), True)
     target.init_state()
-    packed = trained.state_dict()
+    checkpoint = trained.state_dict()
     if rank == 1:
-        packed["state"]["table.rows"] = {"step": torch.tensor(2.0), "total": torch.ones(3, 2)}
+        checkpoint["state"]["table.rows"] = {"step": torch.tensor(2.0), "total": torch.ones(3, 2)}
     message = ""
     try:
-        target.load_state_dict(packed)
+        target.load_state_dict(checkpoint)
     except ValueError as error:
         message = str(error)
     states = target.state_dict()["state"]
     return message, [states["dense.even"]["step"].item(), states["__warmup"]["warmup"].tolist()]
 
 
-def test_a_rank_that_refuses_leaves_no_other_waiting() -> None:
-    first, second = pair.run(refuse, limit=20)
+def test_a_rank_loads_although_the_other_refuses() -> None:
+    first, second = pair.run(error_and_states_of_a_refused_load, limit=20)
 
     assert first == ("", [2.0, [2, 0]])
     assert second[0].startswith('Different entries: ["step", "sum"] vs ["step", "total"] for the')
     assert second[1] == [0.0, [0, 0]]
 
 
-def redistribute(rank: int, order: list[int] | None) -> str:
-    """Load a tensor of other placements on one rank; torchrec would communicate there.
+def error_of_other_placements(rank: int, order: list[int] | None) -> str:
+    """Load a tensor of other placements on rank 1, where torchrec would start a collective.
 
-    The tensor is replicated, or sharded over the ranks in another order.
+    The tensor is replicated or, with an order, sharded over the ranks in this order.
     """
     from torch.distributed.tensor import DeviceMesh, DTensor, Replicate, Shard
 
-    params = {"w": torch.nn.Parameter(spread(torch.ones(4, 2)))}
+    params = {"w": torch.nn.Parameter(shard_rows(torch.ones(4, 2)))}
     target = keyed.KeyedOptimizerWrapper(params, optgen.optim.Adam)
     target.init_state()
-    packed = target.state_dict()
-    other = packed["state"]["w"]["exp_avg"]
+    checkpoint = target.state_dict()
+    other = checkpoint["state"]["w"]["exp_avg"]
     if order is None:
         other = other.redistribute(placements=[Replicate()])
     else:
         mesh = DeviceMesh("cpu", order)
         other = DTensor.from_local(other.to_local(), mesh, [Shard(0)], run_check=False)
     if rank == 1:
-        packed["state"]["w"] = {**packed["state"]["w"], "exp_avg": other}
+        checkpoint["state"]["w"] = {**checkpoint["state"]["w"], "exp_avg": other}
     try:
-        target.load_state_dict(packed)
+        target.load_state_dict(checkpoint)
     except ValueError as error:
         return str(error)
     return ""
@@ -172,7 +175,7 @@ def redistribute(rank: int, order: list[int] | None) -> str:
 
 @pytest.mark.parametrize("order", [None, [1, 0]], ids=["replicated", "another order"])
 def test_a_tensor_of_other_placements_is_refused_without_a_collective(order: Any) -> None:
-    first, second = pair.run(redistribute, order, limit=20)
+    first, second = pair.run(error_of_other_placements, order, limit=20)
 
     assert first == ""
     assert second.startswith("Different placements: (Shard(dim=0),) on DeviceMesh(")

@@ -1,4 +1,4 @@
-"""Test the two processes for distributed tests: results, errors, time-outs, and later calls."""
+"""Test `pair`, the two processes of distributed tests: results, errors, time-outs, later calls."""
 
 import os
 import time
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch
 
 @pytest.fixture(scope="module", autouse=True)
 def own_processes() -> Iterator[None]:
-    """Use processes of this module, and keep those of other tests, which have imported much."""
+    """Start new processes for this module; keep the other tests' for later, as a start is slow."""
     processes_of_others, pair._pair = pair._pair, None
     yield
     pair.close()
@@ -45,7 +45,7 @@ def _sleep(rank: int) -> None:
     distributed.barrier()
 
 
-def test_both_ranks_answer_and_are_kept() -> None:
+def test_both_ranks_answer_and_stay_alive() -> None:
     first, second = pair.run(_sum_of_ranks, 0.5), pair.run(_sum_of_ranks, 1.0)
     assert [each["rank"] for each in first] == [0, 1]
     assert [each["total"].item() for each in first + second] == [2.0, 2.0, 3.0, 3.0]

@@ -1,4 +1,4 @@
-"""Test train() and eval() of sharded parameters: shards change as whole parameters do."""
+"""Test that train() and eval() change shards as they change whole parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from distributed import pair
-from distributed.cases import SHARDED, difference, shard
+from distributed.cases import PLACED_SHAPES, difference, shard
 from spec_files import spec_file
 from torch import distributed, nn
 
@@ -18,25 +18,25 @@ pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch
 SPEC = spec_file("schedule_free_adamw")
 
 
-def _train(rank: int, lowering: str) -> float:
-    """Return the difference between shards and whole parameters, in both modes."""
+def _difference_after_training(rank: int, lowering: str) -> float:
+    """Return the largest difference between shards and whole parameters, in both modes."""
     mesh = distributed.init_device_mesh("cpu", (2,))
-    drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in SHARDED]
+    drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in PLACED_SHAPES]
     alone = [nn.Parameter(value.clone()) for value in drawn]
     sharded = [
         nn.Parameter(shard(value, placement, mesh))
-        for value, (_, placement) in zip(drawn, SHARDED, strict=True)
+        for value, (_, placement) in zip(drawn, PLACED_SHAPES, strict=True)
     ]
-    both: Any = [optgen.load(SPEC)(params, warmup_steps=2) for params in (sharded, alone)]
+    optimizers: Any = [optgen.load(SPEC)(params, warmup_steps=2) for params in (sharded, alone)]
     results = []
     for step in range(4):
-        for own, whole, (_, placement) in zip(sharded, alone, SHARDED, strict=True):
+        for own, whole, (_, placement) in zip(sharded, alone, PLACED_SHAPES, strict=True):
             whole.grad = torch.cos(whole.detach() * (step + 1))
             own.grad = shard(whole.grad, placement, mesh)
         with optgen.use_lowering(lowering):
-            for change in ("step", "eval", "train"):
-                for optimizer in both:
-                    getattr(optimizer, change)()
+            for method in ("step", "eval", "train"):
+                for optimizer in optimizers:
+                    getattr(optimizer, method)()
                 pairs = zip(sharded, alone, strict=True)
                 results += [difference(own.detach(), whole.detach()) for own, whole in pairs]
     return max(results)
@@ -44,4 +44,4 @@ def _train(rank: int, lowering: str) -> float:
 
 @pytest.mark.parametrize("lowering", ["foreach", "forloop", "fused_cpu"])
 def test_train_and_eval_change_shards_as_whole_parameters(lowering: str) -> None:
-    assert max(pair.run(_train, lowering)) < 1e-12
+    assert max(pair.run(_difference_after_training, lowering)) < 1e-12

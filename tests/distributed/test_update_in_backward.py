@@ -32,7 +32,7 @@ def _sharded(network: nn.Sequential) -> nn.Module:
     return fully_shard(network)
 
 
-def _fsdp(rank: int, cls: Any, bucket_bytes: int) -> dict[str, float]:
+def _differences_after_fsdp(rank: int, cls: Any, bucket_bytes: int) -> dict[str, float]:
     network = _sharded(models.model())
     model = UpdateInBackward(network, cls, bucket_bytes=bucket_bytes, lr=0.1)
     models.train(model, model.fused_optimizer, rank)
@@ -45,11 +45,11 @@ def _fsdp(rank: int, cls: Any, bucket_bytes: int) -> dict[str, float]:
     "bucket_bytes", [0, 200, LARGER_THAN_THE_MODEL], ids=["each", "some", "all"]
 )
 def test_fsdp2_trains_as_one_process(bucket_bytes: int, cls: Any) -> None:
-    """Rules may communicate, because all ranks reach the parameters in the same order."""
-    assert pair.run(_fsdp, cls, bucket_bytes) == [{}, {}]
+    """Rules may communicate, because all ranks update the parameters in the same order."""
+    assert pair.run(_differences_after_fsdp, cls, bucket_bytes) == [{}, {}]
 
 
-def _too_early(rank: int) -> None:
+def _check_wrapping_before_fully_shard(rank: int) -> None:
     network = models.model()
     model = UpdateInBackward(network, AdamW)
     _sharded(network)
@@ -59,10 +59,10 @@ def _too_early(rank: int) -> None:
 
 def test_wrapping_before_fully_shard_is_refused() -> None:
     """The hooks would be on parameters that no longer exist."""
-    pair.run(_too_early)
+    pair.run(_check_wrapping_before_fully_shard)
 
 
-def _ddp(rank: int, bucket_bytes: int, view: bool) -> dict[str, float]:
+def _differences_after_ddp(rank: int, bucket_bytes: int, view: bool) -> dict[str, float]:
     network = models.model()
     engine = nn.parallel.DistributedDataParallel(
         network, gradient_as_bucket_view=view, bucket_cap_mb=2e-4
@@ -78,11 +78,11 @@ def _ddp(rank: int, bucket_bytes: int, view: bool) -> dict[str, float]:
     "bucket_bytes", [0, 200, LARGER_THAN_THE_MODEL], ids=["each", "some", "all"]
 )
 def test_ddp_trains_as_one_process(bucket_bytes: int, view: bool) -> None:
-    """Updates come after the sums of both ranks, which DDP makes in buckets of its own."""
-    assert pair.run(_ddp, bucket_bytes, view) == [{}, {}]
+    """Parameters are updated after DDP has summed gradients over both ranks, in DDP's buckets."""
+    assert pair.run(_differences_after_ddp, bucket_bytes, view) == [{}, {}]
 
 
-def _one_each(rank: int) -> float:
+def _difference_with_one_optimizer_each(rank: int) -> float:
     network = models.model()
     _sharded(network)
     apply_optimizer_in_backward(AdamW, network.parameters(), {"lr": 0.1})
@@ -95,11 +95,11 @@ def _one_each(rank: int) -> float:
 
 
 def test_one_optimizer_per_parameter_trains_as_one_process() -> None:
-    assert max(pair.run(_one_each)) < models.BOUND
+    assert max(pair.run(_difference_with_one_optimizer_each)) < models.BOUND
 
 
-def _taken_over(rank: int) -> bool:
-    """Let DDP take over the parameters: DDP steps them itself, on an accelerator's stream."""
+def _ddp_removes_hooks(rank: int) -> bool:
+    """Tell whether DDP removes the hooks. DDP then steps parameters on an accelerator's stream."""
     network = models.model()
     apply_optimizer_in_backward(SGD, network.parameters(), {"lr": 0.1})
     engine = nn.parallel.DistributedDataParallel(network)
@@ -111,13 +111,13 @@ def _taken_over(rank: int) -> bool:
     return not any(param._post_accumulate_grad_hooks for param in network.parameters())
 
 
-def test_ddp_takes_over_the_hooks() -> None:
+def test_ddp_removes_the_hooks() -> None:
     """On a CPU torch's own function fails in the same way."""
-    assert pair.run(_taken_over) == [True, True]
+    assert pair.run(_ddp_removes_hooks) == [True, True]
 
 
-def _without_group(rank: int) -> str:
-    """Prepare a parameter while there is no process group, and use it when there is one."""
+def _check_hooks_before_init_process_group(rank: int) -> None:
+    """Put a hook on a parameter before there is a process group, and call it afterwards."""
     from unittest.mock import patch
 
     param = nn.Parameter(torch.zeros(2))
@@ -125,16 +125,15 @@ def _without_group(rank: int) -> str:
         apply_optimizer_in_backward(SGD, [param], {})
     with pytest.raises(RuntimeError, match="call init_process_group first"):
         param.sum().backward()
-    return "refused"
 
 
-def test_the_process_group_must_come_first() -> None:
-    """Otherwise DDP would not know of the hook, and the ranks would diverge."""
-    assert pair.run(_without_group) == ["refused", "refused"]
+def test_hooks_before_init_process_group_are_refused() -> None:
+    """DDP would not know of these hooks, and the ranks would diverge."""
+    pair.run(_check_hooks_before_init_process_group)
 
 
-def _tables(rank: int) -> Any:
-    """Train a table of each rank's own; nothing is exchanged."""
+def _changed_rows(rank: int) -> Any:
+    """Train a table of this rank only; return the rows that changed."""
     table = FusedEmbeddingBag(8, 4, mode="sum", optimizer_kwargs={"lr": 0.1})
     before = table.weight.detach().clone()
     table(torch.tensor([[rank, 5]])).sum().backward()
@@ -142,4 +141,4 @@ def _tables(rank: int) -> Any:
 
 
 def test_each_rank_trains_a_table_of_its_own() -> None:
-    assert pair.run(_tables) == [[0, 5], [1, 5]]
+    assert pair.run(_changed_rows) == [[0, 5], [1, 5]]

@@ -1,4 +1,4 @@
-"""Test groups with a view on two ranks: shards of the parameter are shards of the view."""
+"""Test groups with a view on two ranks: a shard of the parameter is a shard of the view."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 import torch
 from distributed import models, pair
 from distributed.cases import difference, shard
-from distributed.test_checkpoints import _Engine
-from distributed.test_reductions import counted
+from distributed.test_checkpoints import Engine
+from distributed.test_reductions import count_collectives
 from lowerings.test_phases import orthogonalize_in_own_dtype
 from spec_files import spec_file
 from torch import distributed, nn
@@ -40,8 +40,8 @@ CASES: dict[str, tuple[str, tuple[int, ...], int, tuple[int, ...]]] = {
     "matrices on both ranks": ("Muon", (8, 4, 2), 0, (8, 8)),
     "elementwise": ("AdamW", (5, 4), 0, (2, 10)),
 }
-"""Rules, shapes, the axis that two ranks cut, and views."""
-FUSED = ("heads", "uneven", "a batch", "the second axis", "elementwise")
+"""Rules, shapes, the axis along which they are sharded, and views."""
+FUSED_CASES = ("heads", "uneven", "a batch", "the second axis", "elementwise")
 
 
 def optimizer_class(name: str) -> Any:
@@ -51,21 +51,23 @@ def optimizer_class(name: str) -> Any:
     return known[name] if name in known else optgen.load(spec_file(file))
 
 
-def _cut(axis: int) -> Any:
+def _placement(axis: int) -> Any:
     from torch.distributed.tensor import Shard
 
     return Shard(axis)
 
 
-class _Run:
-    """One optimizer of two ranks, and one of this process alone, with equal views."""
+class _Comparison:
+    """Two optimizers with equal views: of sharded parameters, and of equal whole ones."""
 
     def __init__(self, case: str, dtype: torch.dtype = torch.float64) -> None:
         name, self.shape, self.axis, view = CASES[case]
         self.mesh, self.dtype = distributed.init_device_mesh("cpu", (2,)), dtype
         drawn = [torch.randn(self.shape, dtype=dtype) for _ in range(3)]
         self.alone = [nn.Parameter(value.clone()) for value in drawn]
-        self.sharded = [nn.Parameter(shard(value, _cut(self.axis), self.mesh)) for value in drawn]
+        self.sharded = [
+            nn.Parameter(shard(value, _placement(self.axis), self.mesh)) for value in drawn
+        ]
         self.ours, self.reference = (
             optimizer_class(name)([{"params": params, "view": view}], lr=0.01)
             for params in (self.sharded, self.alone)
@@ -74,7 +76,7 @@ class _Run:
     def step(self, lowering: str) -> None:
         for alone, part in zip(self.alone, self.sharded, strict=True):
             alone.grad = torch.randn_like(alone)
-            part.grad = shard(alone.grad, _cut(self.axis), self.mesh)
+            part.grad = shard(alone.grad, _placement(self.axis), self.mesh)
         with use_lowering(lowering):
             self.ours.step()
         with use_lowering("fused_cpu" if lowering == "fused_cpu" else "forloop"):
@@ -91,27 +93,27 @@ class _Run:
         return max(results)
 
 
-def _trained(rank: int, case: str, lowering: str) -> float:
+def _error_after_training(rank: int, case: str, lowering: str) -> float:
     with mock.patch.object(matrix_ops, "orthogonalize", orthogonalize_in_own_dtype):
-        run = _Run(case)
+        comparison = _Comparison(case)
         for _ in range(4):
-            run.step(lowering)
-    return run.error()
+            comparison.step(lowering)
+    return comparison.error()
 
 
-COMBINATIONS = [(case, "foreach") for case in CASES] + [(case, "fused_cpu") for case in FUSED]
+COMBINATIONS = [(case, "foreach") for case in CASES] + [(case, "fused_cpu") for case in FUSED_CASES]
 
 
 @pytest.mark.parametrize(("case", "lowering"), COMBINATIONS)
 def test_two_ranks_step_as_one_process(case: str, lowering: str) -> None:
-    assert max(pair.run(_trained, case, lowering)) <= 1e-12
+    assert max(pair.run(_error_after_training, case, lowering)) <= 1e-12
 
 
 def _collectives(rank: int, lowering: str) -> Counter[str]:
-    run = _Run("heads", torch.float32)
-    run.step(lowering)
-    with counted() as calls:
-        run.step(lowering)
+    comparison = _Comparison("heads", torch.float32)
+    comparison.step(lowering)
+    with count_collectives() as calls:
+        comparison.step(lowering)
     return calls
 
 
@@ -121,12 +123,12 @@ def test_whole_matrices_need_no_other_rank(lowering: str) -> None:
     assert pair.run(_collectives, lowering) == [Counter(all_reduce=1)] * 2
 
 
-def _states(rank: int) -> list[tuple[Any, ...]]:
+def _shapes_and_axes_of_states(rank: int) -> list[tuple[Any, ...]]:
     results = []
     for case in ("a batch", "a flat convolution", "the second axis"):
-        run = _Run(case)
-        run.ours.init_state()
-        states = run.ours.state[run.sharded[0]]
+        comparison = _Comparison(case)
+        comparison.ours.init_state()
+        states = comparison.ours.state[comparison.sharded[0]]
         for key in ("row_var", "col_var"):
             placement = states[key].placements[0]
             axis = None if placement.is_replicate() else placement.dim
@@ -135,7 +137,7 @@ def _states(rank: int) -> list[tuple[Any, ...]]:
 
 
 def test_states_of_rows_and_columns_are_sharded_as_the_view() -> None:
-    for found in pair.run(_states):
+    for found in pair.run(_shapes_and_axes_of_states):
         assert found == [
             *(((12, 4, 1), (6, 4, 1), 0), ((12, 1, 16), (6, 1, 16), 0)),
             *(((6, 1), (3, 1), 0), ((1, 12), (1, 12), None)),
@@ -143,23 +145,23 @@ def test_states_of_rows_and_columns_are_sharded_as_the_view() -> None:
         ]
 
 
-REFUSED = [((48, 16), 0, (3, 16, 16)), ((48, 16), 1, (12, 4, 16)), ((5, 4), 0, (10, 2))]
+REFUSED_VIEWS = [((48, 16), 0, (3, 16, 16)), ((48, 16), 1, (12, 4, 16)), ((5, 4), 0, (10, 2))]
 
 
-def _refused(rank: int) -> list[str]:
+def _errors_of_views(rank: int) -> list[str]:
     mesh = distributed.init_device_mesh("cpu", (2,))
     results = []
-    for shape, axis, view in REFUSED:
-        param = nn.Parameter(shard(torch.ones(shape), _cut(axis), mesh))
-        with pytest.raises(ValueError, match="group 0: ") as refused:
+    for shape, axis, view in REFUSED_VIEWS:
+        param = nn.Parameter(shard(torch.ones(shape), _placement(axis), mesh))
+        with pytest.raises(ValueError, match="group 0: ") as caught:
             Adafactor([{"params": [param], "view": view}])
-        results.append(str(refused.value))
+        results.append(str(caught.value))
         AdamW([{"params": [param], "view": view}])
     return results
 
 
-def test_shards_that_are_no_shards_of_the_view_are_refused() -> None:
-    for found in pair.run(_refused):
+def test_views_that_do_not_keep_the_shards_are_refused() -> None:
+    for found in pair.run(_errors_of_views):
         assert found[0] == (
             "group 0: a parameter of shape (48, 16) has 2 shards along axis 0, which are no shards "
             "of the view (3, 16, 16): axis 0 of the view must be the parameter's, or 2 must divide "
@@ -169,47 +171,50 @@ def test_shards_that_are_no_shards_of_the_view_are_refused() -> None:
         assert "no shards of the view (10, 2)" in found[2]
 
 
-def _set_on_one_rank(rank: int) -> str:
-    run = _Run("a batch")
-    run.step("foreach")
-    before = [param.detach().to_local().clone() for param in run.sharded]
+def _error_of_a_view_on_one_rank(rank: int) -> str:
+    comparison = _Comparison("a batch")
+    comparison.step("foreach")
+    before = [param.detach().to_local().clone() for param in comparison.sharded]
     if rank == 1:
-        run.ours.param_groups[0]["view"] = (3, 16, 16)
-    with pytest.raises((ValueError, RuntimeError)) as refused:
-        run.step("foreach")
-    for param, value in zip(run.sharded, before, strict=True):
+        comparison.ours.param_groups[0]["view"] = (3, 16, 16)
+    with pytest.raises((ValueError, RuntimeError)) as caught:
+        comparison.step("foreach")
+    for param, value in zip(comparison.sharded, before, strict=True):
         assert torch.equal(param.detach().to_local(), value)
-    run.ours.param_groups[0]["view"] = (12, 4, 16)
-    run.ours.step()
-    return str(refused.value)
+    comparison.ours.param_groups[0]["view"] = (12, 4, 16)
+    comparison.ours.step()
+    return str(caught.value)
 
 
-def test_a_view_that_one_rank_cannot_take_stops_both() -> None:
-    first, second = pair.run(_set_on_one_rank)
+def test_neither_rank_steps_if_a_view_does_not_fit_on_one() -> None:
+    first, second = pair.run(_error_of_a_view_on_one_rank)
     assert "another rank could not take this step" in first
     assert "no shards of the view (3, 16, 16)" in second
 
 
-def _viewed(params: list[nn.Parameter]) -> Adafactor:
-    """Return an optimizer that sees the 8 x 6 weight as 4 matrices, and the 5 x 8 one as 5."""
+def _adafactor_with_views(params: list[nn.Parameter]) -> Adafactor:
+    """Return an optimizer that sees the 8 x 6 weight as 4 matrices, and the 5 x 8 weight as 5."""
     groups: list[dict[str, Any]] = [{"params": [param]} for param in params]
     for group, view in zip(groups[::2], [(4, 2, 6), (5, 2, 4)], strict=False):
         group["view"] = view
     return Adafactor(groups, lr=0.01)
 
 
-def _resumed(rank: int, folder: str) -> dict[str, float]:
-    """Train, save, load and go on: on 2 and 1, 1 and 2, 2 and 2 ranks."""
+def _differences_after_resuming(rank: int, folder: str) -> dict[str, float]:
+    """Return how runs with a checkpoint differ from one without.
+
+    One run saves on 2 ranks and continues on 1, one on 1 and on 2, and one on 2 and on 2.
+    """
     results = {}
-    alone = _Engine(rank, 1, _viewed)
+    alone = Engine(rank, 1, _adafactor_with_views)
     for start in (0, models.STEPS):
         models.train(alone.network, alone.optimizer, start=start)
     for before, after in [(2, 1), (1, 2), (2, 2)]:
         path = f"{folder}/{before}-{after}"
-        first = _Engine(rank, before, _viewed)
+        first = Engine(rank, before, _adafactor_with_views)
         first.train()
         first.save(path)
-        second = _Engine(rank, after, _viewed)
+        second = Engine(rank, after, _adafactor_with_views)
         second.load(path)
         second.train(models.STEPS)
         if second.takes_part:
@@ -219,6 +224,6 @@ def _resumed(rank: int, folder: str) -> dict[str, float]:
     return results
 
 
-def test_training_goes_on_from_distributed_checkpoints(tmp_path: Path) -> None:
-    for found in pair.run(_resumed, str(tmp_path)):
+def test_training_continues_from_distributed_checkpoints(tmp_path: Path) -> None:
+    for found in pair.run(_differences_after_resuming, str(tmp_path)):
         assert found == {}

@@ -1,4 +1,4 @@
-"""Test rules on whole matrices on shards: each parameter steps whole, on one of its ranks."""
+"""Test that rules on whole matrices step each sharded parameter as a whole, on one of its ranks."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pytest
 import torch
 from distributed import pair
 from distributed.shards import difference, shard
-from distributed.test_reductions import counted
+from distributed.test_reductions import count_collectives
 from distributed.whole_matrices import (
     CASES,
     MESHES,
     differences,
-    followed,
-    resumed,
-    resumed_from_whole_states,
-    rule_of,
-    whole,
+    differences_after_checkpoints,
+    differences_after_full_states,
+    differences_on_mesh,
+    full_tensor,
+    optimizer_class,
 )
 from torch import distributed, nn
 
@@ -34,44 +34,47 @@ pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch
 @pytest.fixture(scope="module")
 def four_ranks() -> Iterator[Callable[..., list[Any]]]:
     for name in CASES:
-        rule_of(name)  # one process writes the texts, and four processes find them
-    with pair.several(4) as run:
+        optimizer_class(name)  # writes the generated files, which the four processes then read
+    with pair.processes(4) as run:
         yield run
 
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("mesh", MESHES)
 def test_ranks_follow_one_process(mesh: str, four_ranks: Callable[..., list[Any]]) -> None:
-    for found in four_ranks(followed, mesh, limit=600):
+    for found in four_ranks(differences_on_mesh, mesh, limit=600):
         assert found == {}
 
 
-def test_checkpoints_go_on_with_other_numbers_of_ranks(
+def test_training_continues_on_another_number_of_ranks(
     tmp_path: Path, four_ranks: Callable[..., list[Any]]
 ) -> None:
     for rule in ("shampoo", "dion"):
-        for found in four_ranks(resumed, rule, str(tmp_path / rule)):
+        for found in four_ranks(differences_after_checkpoints, rule, str(tmp_path / rule)):
             assert found == {}
 
 
 @pytest.mark.parametrize("rule", ["shampoo", "dion"])
-def test_training_goes_on_from_whole_states_of_one_rank(rule: str) -> None:
-    for found in pair.run(resumed_from_whole_states, rule):
+def test_training_continues_from_full_states_of_rank_0(rule: str) -> None:
+    for found in pair.run(differences_after_full_states, rule):
         assert found == {}
 
 
-def _pair_of(rule: str, shape: tuple[int, ...], **group: Any) -> tuple[Any, Any]:
-    """Return an optimizer of two parameters sharded over two ranks, and one in this process."""
+def _sharded_and_whole_optimizer(
+    rule: str, shape: tuple[int, ...], **group: Any
+) -> tuple[Any, Any]:
+    """Return an optimizer of two parameters sharded over two ranks, and one of equal whole ones."""
     from torch.distributed.tensor import Shard
 
     mesh = distributed.init_device_mesh("cpu", (2,))
     drawn = [torch.randn(shape, dtype=torch.float64) for _ in range(2)]
     sharded = [nn.Parameter(shard(value, Shard(0), mesh)) for value in drawn]
     alone = [nn.Parameter(value) for value in drawn]
-    return tuple(rule_of(rule)([{"params": each, **group}]) for each in (sharded, alone))  # type: ignore[return-value]
+    return tuple(optimizer_class(rule)([{"params": each, **group}]) for each in (sharded, alone))  # type: ignore[return-value]
 
 
 def _step(*optimizers: Any) -> None:
+    """Take a step of each optimizer, without batched calls, which round differently."""
     with mock.patch.object(tensor_lists, "BATCHED_ELEMENTS", 0):
         for optimizer in optimizers:
             for param in optimizer.param_groups[0]["params"]:
@@ -80,9 +83,9 @@ def _step(*optimizers: Any) -> None:
 
 
 def _collectives(rank: int, shape: tuple[int, ...], group: dict[str, Any]) -> Any:
-    ours, reference = _pair_of("shampoo", shape, **group)
+    ours, reference = _sharded_and_whole_optimizer("shampoo", shape, **group)
     _step(ours, reference)
-    with counted() as calls:
+    with count_collectives() as calls:
         _step(ours, reference)
     states = ours.state[ours.param_groups[0]["params"][0]]
     sizes = {key: tuple(states[key].to_local().shape) for key in ("gram_left", "gram_right")}
@@ -113,7 +116,7 @@ def test_a_view_of_rows_equals_one_process() -> None:
         assert differing == {}
 
 
-def _in_other_dtypes(rank: int) -> list[float]:
+def _errors_in_other_dtypes(rank: int) -> list[float]:
     """Return errors of bfloat16 parameters, and of float32 parameters with bfloat16 gradients."""
     from torch.distributed.tensor import Shard
 
@@ -121,24 +124,24 @@ def _in_other_dtypes(rank: int) -> list[float]:
     for dtype, grad_dtype in [(torch.bfloat16, None), (torch.float32, torch.bfloat16)]:
         value = torch.randn(5, 4).to(dtype)
         sharded, alone = nn.Parameter(shard(value, Shard(0), mesh)), nn.Parameter(value)
-        optimizers = [rule_of("one_sided_shampoo")([param]) for param in (sharded, alone)]
+        optimizers = [optimizer_class("one_sided_shampoo")([param]) for param in (sharded, alone)]
         for param, optimizer in zip((sharded, alone), optimizers, strict=True):
             param.grad_dtype = grad_dtype
             for step in range(3):
                 param.grad = torch.cos(param.detach() * step).to(grad_dtype or dtype)
                 optimizer.step()
-        found.append(difference(whole(sharded.detach()), alone.detach()))
+        found.append(difference(full_tensor(sharded.detach()), alone.detach()))
     return found
 
 
-def test_other_dtypes_equal_one_process() -> None:
-    for found in pair.run(_in_other_dtypes):
+def test_parameters_and_gradients_of_other_dtypes_equal_one_process() -> None:
+    for found in pair.run(_errors_in_other_dtypes):
         assert max(found) < 1e-6
 
 
 def _error_of_spoilt_step(rank: int, case: str) -> str:
-    """Spoil the second step on rank 1; return the error, after which nothing has changed."""
-    ours, _ = _pair_of("dion", (5, 4), rank=2)
+    """Spoil the second step on rank 1; return the error and check that nothing has changed."""
+    ours, _ = _sharded_and_whole_optimizer("dion", (5, 4), rank=2)
     (group,) = ours.param_groups
     _step(ours)
     first = group["params"][0]
@@ -153,10 +156,10 @@ def _error_of_spoilt_step(rank: int, case: str) -> str:
     if case == "differentiable":
         group["differentiable"] = True
     before = first.detach().to_local().clone()
-    with pytest.raises(RuntimeError) as refused:
+    with pytest.raises(RuntimeError) as caught:
         ours.step()
     assert torch.equal(first.detach().to_local(), before)
-    return str(refused.value)
+    return str(caught.value)
 
 
 @pytest.mark.parametrize(

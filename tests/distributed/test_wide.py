@@ -1,4 +1,4 @@
-"""Test that wide rules step shards as one process steps whole parameters."""
+"""Test that rules with wide reductions step shards as one process steps whole parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from distributed import pair
-from distributed.cases import SHARDED, difference, shard
+from distributed.cases import PLACED_SHAPES, difference, shard
 from spec_files import spec_file
 from torch import Tensor, distributed, nn
 
@@ -17,11 +17,11 @@ from optgen import use_lowering
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
 
-def _listed(tensors: list[Tensor]) -> list[dict[str, Any]]:
+def _two_groups(tensors: list[Tensor]) -> list[dict[str, Any]]:
     return [{"params": tensors[:4]}, {"params": tensors[4:], "lr": 0.05}]
 
 
-def _train(rank: int, name: str, shapes: Any, lowering: Any) -> float:
+def _difference_after_training(rank: int, name: str, shapes: Any, lowering: Any) -> float:
     """Return the difference between shards and the for-loop in one process after five steps."""
     mesh = distributed.init_device_mesh("cpu", (2,))
     torch.manual_seed(3)
@@ -30,7 +30,7 @@ def _train(rank: int, name: str, shapes: Any, lowering: Any) -> float:
     pairs = list(zip(drawn, shapes, strict=True))
     sharded = [nn.Parameter(shard(value, placement, mesh)) for value, (_, placement) in pairs]
     cls: Any = optgen.load(spec_file(name))
-    ours, reference = cls(_listed(sharded)), cls(_listed(alone))
+    ours, reference = cls(_two_groups(sharded)), cls(_two_groups(alone))
     for step in range(5):
         for own, whole, (_, placement) in zip(sharded, alone, shapes, strict=True):
             whole.grad = torch.cos(whole.detach() * (step + 1))
@@ -49,13 +49,13 @@ def _train(rank: int, name: str, shapes: Any, lowering: Any) -> float:
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("name", ["odd_wide", "prodigy", "dadapt_adam", "clipped_lamb"])
 def test_shards_follow_one_process(name: str, lowering: str) -> None:
-    assert max(pair.run(_train, name, SHARDED, lowering)) < 1e-12
+    assert max(pair.run(_difference_after_training, name, PLACED_SHAPES, lowering)) < 1e-12
 
 
-def _one_fails(rank: int) -> str:
+def _error_of_a_gradient_on_one_rank(rank: int) -> str:
     mesh = distributed.init_device_mesh("cpu", (2,))
     params = [
-        nn.Parameter(shard(torch.ones(4, 3), placement, mesh)) for _, placement in SHARDED[:1]
+        nn.Parameter(shard(torch.ones(4, 3), placement, mesh)) for _, placement in PLACED_SHAPES[:1]
     ]
     optimizer: Any = optgen.load(spec_file("clipped_lamb"))(params)
     for param in params:
@@ -67,5 +67,8 @@ def _one_fails(rank: int) -> str:
     return ""
 
 
-def test_ranks_that_differ_are_refused() -> None:
-    assert all("about to take different steps" in error for error in pair.run(_one_fails))
+def test_a_gradient_on_one_rank_only_is_refused() -> None:
+    assert all(
+        "about to take different steps" in error
+        for error in pair.run(_error_of_a_gradient_on_one_rank)
+    )

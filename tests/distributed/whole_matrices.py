@@ -1,6 +1,6 @@
-"""Rules on whole matrices on four ranks, or on some of them: followed, saved and resumed.
+"""Train, save and load with rules on whole matrices, on some of four ranks.
 
-The processes import this module, which imports little.
+The ranks import this module, so it imports little.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from optgen.runtime.eager import owner_step, tensor_lists
 
 BOUND = 1e-12
 STEPS = 4
-Cuts = tuple[tuple[tuple[int, ...], int | None], ...]
-MATRICES: Cuts = (
+ShapesAndAxes = tuple[tuple[tuple[int, ...], int | None], ...]
+MATRICES: ShapesAndAxes = (
     ((8, 4), 0),
     ((8, 4), 0),
     ((4, 6), 0),
@@ -28,33 +28,40 @@ MATRICES: Cuts = (
     ((3, 5), 1),
     ((8, 4), 0),
 )
-BATCHES: Cuts = (((3, 5, 4), 1), ((2, 5, 3), 0), ((3, 4), None))
-OTHERS: Cuts = (((7,), 0), ((), None))
-SQUARES: Cuts = (((5, 5), 0), ((5, 5), 0), ((4, 4), 1), ((3, 5, 5), 0), ((3, 5, 5), 1), *OTHERS)
-"""Shapes, and the axis along which ranks cut them; with None, all hold the whole.
+BATCHES: ShapesAndAxes = (((3, 5, 4), 1), ((2, 5, 3), 0), ((3, 4), None))
+VECTOR_AND_SCALAR: ShapesAndAxes = (((7,), 0), ((), None))
+SQUARES: ShapesAndAxes = (
+    ((5, 5), 0),
+    ((5, 5), 0),
+    ((4, 4), 1),
+    ((3, 5, 5), 0),
+    ((3, 5, 5), 1),
+    *VECTOR_AND_SCALAR,
+)
+"""Shapes, and the axis along which they are sharded. With None, all ranks hold the whole tensor.
 
 SQUARES have Gram matrices of full rank, so the eigenvectors are unique.
 """
-CASES: dict[str, tuple[dict[str, Any], Cuts]] = {
+CASES: dict[str, tuple[dict[str, Any], ShapesAndAxes]] = {
     "soap": ({"precondition_frequency": 2}, SQUARES),
-    "shampoo": ({"update_freq": 2}, (*MATRICES, *BATCHES, *OTHERS)),
+    "shampoo": ({"update_freq": 2}, (*MATRICES, *BATCHES, *VECTOR_AND_SCALAR)),
     "kl_soap": ({"precondition_frequency": 2}, MATRICES),
     "dion": ({"rank": 2}, (*MATRICES, *BATCHES)),
     "galore": ({"rank": 2, "update_proj_gap": 2}, (*MATRICES, *BATCHES)),
     "apollo": ({"rank": 2, "mini": True}, (*MATRICES, *BATCHES)),
-    "clipped_shampoo": ({}, (*MATRICES, *BATCHES, *OTHERS)),
+    "clipped_shampoo": ({}, (*MATRICES, *BATCHES, *VECTOR_AND_SCALAR)),
 }
 """Options and parameters of rules: some have row, column or group states, or random numbers."""
 MESHES = ("two", "three", "HSDP", "rows and columns", "strided")
-ON_TWO_DIMENSIONS = ("shampoo", "kl_soap", "dion", "clipped_shampoo")
+RULES_ON_TWO_DIMENSIONS = ("shampoo", "kl_soap", "dion", "clipped_shampoo")
 """Rules for meshes of two dimensions; the others run on two and three ranks."""
 
 
-def rule_of(name: str) -> Any:
+def optimizer_class(name: str) -> Any:
     return optgen.load(spec_file(name))
 
 
-def _groups(params: list[Any]) -> list[dict[str, Any]]:
+def _two_groups(params: list[Any]) -> list[dict[str, Any]]:
     return [{"params": params[:3]}, {"params": params[3:], "lr": 0.05}]
 
 
@@ -74,21 +81,24 @@ def _sharded(value: Tensor, axis: int | None, mesh: Any, name: str) -> nn.Parame
     if axis is None and not value.dim():
         return nn.Parameter(value.clone())
     if axis is None:
-        everywhere = [Replicate()] * mesh.ndim
-        return nn.Parameter(distribute_tensor(value.clone(), mesh, everywhere, src_data_rank=None))
-    other = Shard(value.dim() - 1) if name == "rows and columns" else Shard(axis)
-    placements = {"HSDP": [Replicate(), other], "rows and columns": [Shard(0), other]}
+        replicated = [Replicate()] * mesh.ndim
+        return nn.Parameter(distribute_tensor(value.clone(), mesh, replicated, src_data_rank=None))
+    inner_placement = Shard(value.dim() - 1) if name == "rows and columns" else Shard(axis)
+    placements = {
+        "HSDP": [Replicate(), inner_placement],
+        "rows and columns": [Shard(0), inner_placement],
+    }
     if name == "strided":
         holder = nn.Module()
         inner = distribute_tensor(value, mesh["inner"], [Shard(axis)], src_data_rank=None)
         holder.weight = nn.Parameter(inner)
         fully_shard(holder, mesh=mesh["outer"])
         return holder.weight
-    chosen = placements.get(name, [other] * mesh.ndim)
-    return nn.Parameter(distribute_tensor(value.clone(), mesh, chosen, src_data_rank=None))
+    mesh_placements = placements.get(name, [inner_placement] * mesh.ndim)
+    return nn.Parameter(distribute_tensor(value.clone(), mesh, mesh_placements, src_data_rank=None))
 
 
-def whole(tensor: Any) -> Any:
+def full_tensor(tensor: Any) -> Any:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
@@ -101,40 +111,41 @@ def differences(ours: Any, alone: Any) -> dict[str, float]:
         pairs = zip(group["params"], expected["params"], strict=True)
         for index, (param, alone_param) in enumerate(pairs):
             results[f"{index} {tuple(alone_param.shape)}"] = difference(
-                whole(param.detach()), alone_param.detach()
+                full_tensor(param.detach()), alone_param.detach()
             )
             assert list(ours.state.get(param, {})) == list(alone.state.get(alone_param, {}))
             for key, value in alone.state.get(alone_param, {}).items():
                 what = f"{key} of {index} {tuple(alone_param.shape)}"
-                results[what] = difference(whole(ours.state[param][key]), value)
-    return {name: value for name, value in results.items() if not value <= BOUND}
+                results[what] = difference(full_tensor(ours.state[param][key]), value)
+    return {name: value for name, value in results.items() if value > BOUND}
 
 
-def followed(rank: int, mesh: str) -> dict[str, float]:
-    """Step shards on a mesh and the same parameters in one process; return the differences."""
-    results = _followed_on(mesh)
+def differences_on_mesh(rank: int, mesh: str) -> dict[str, float]:
+    """Step shards on a mesh and equal parameters in one process; return the differences."""
+    results = _differences_on_mesh(mesh)
     distributed.barrier()  # the ranks outside the mesh wait here
     return results
 
 
-def _followed_on(name: str) -> dict[str, float]:
+def _differences_on_mesh(name: str) -> dict[str, float]:
     mesh, found = _mesh(name), {}
     if mesh.get_coordinate() is None:
         return {}
-    for rule in CASES if mesh.ndim == 1 else ON_TWO_DIMENSIONS:
-        options, cuts = CASES[rule]
+    for rule in CASES if mesh.ndim == 1 else RULES_ON_TWO_DIMENSIONS:
+        options, shapes = CASES[rule]
         torch.manual_seed(3)
-        drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in cuts]
+        drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in shapes]
         alone = [nn.Parameter(value.clone()) for value in drawn]
-        pairs = zip(drawn, cuts, strict=True)
+        pairs = zip(drawn, shapes, strict=True)
         sharded = [_sharded(value, axis, mesh, name) for value, (_, axis) in pairs]
-        # Owners compute as foreach does. Other roundings may choose another basis of a null space.
-        cls, options = rule_of(rule), {**options, "foreach": True}
-        ours, reference = (cls(_groups(each), **options) for each in (sharded, alone))
+        # Owners compute as foreach does. Other roundings may give another basis of a null space.
+        cls, options = optimizer_class(rule), {**options, "foreach": True}
+        ours, reference = (cls(_two_groups(each), **options) for each in (sharded, alone))
         starts = [param.detach().clone() for param in (*sharded, *alone)]
         with (
             mock.patch.object(owner_step, "HELD_BYTES", 1 if name == "three" else 2**28),
-            mock.patch.object(tensor_lists, "BATCHED_ELEMENTS", 0),  # batches round in other ways
+            # Without batched calls, which round differently.
+            mock.patch.object(tensor_lists, "BATCHED_ELEMENTS", 0),
         ):
             for step in range(STEPS):
                 for index, (param, start) in enumerate(
@@ -169,7 +180,7 @@ class Engine:
         }
         if self.takes_part:
             params = self.network.parameters()
-            self.optimizer = rule_of(rule)(params, lr=0.05, foreach=True, **options)
+            self.optimizer = optimizer_class(rule)(params, lr=0.05, foreach=True, **options)
 
     def train(self, start: int) -> None:
         """Take steps with the same data on all ranks."""
@@ -203,20 +214,24 @@ class Engine:
         )
 
 
-def resumed_from_whole_states(rank: int, rule: str) -> dict[str, float]:
-    """Load whole states, which rank 0 sends to all; return the differences to one process."""
+def differences_after_full_states(rank: int, rule: str) -> dict[str, float]:
+    """Load full states, which rank 0 sends to all; return the differences to one process."""
     from torch.distributed.checkpoint import state_dict
 
     mesh = _mesh("two")
     first, second = Engine(rule, mesh), Engine(rule, mesh)
     first.train(0)
-    gets = state_dict.StateDictOptions(full_state_dict=True)
-    states = state_dict.get_optimizer_state_dict(first.network, first.optimizer, options=gets)
+    get_options = state_dict.StateDictOptions(full_state_dict=True)
+    states = state_dict.get_optimizer_state_dict(
+        first.network, first.optimizer, options=get_options
+    )
     weights = state_dict.get_model_state_dict(first.network)
-    sets = state_dict.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_options = state_dict.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     to_load = {} if rank else states
     state_dict.set_model_state_dict(second.network, weights)
-    state_dict.set_optimizer_state_dict(second.network, second.optimizer, to_load, options=sets)
+    state_dict.set_optimizer_state_dict(
+        second.network, second.optimizer, to_load, options=set_options
+    )
     alone = Engine(rule, None, True)
     alone.train(0)
     for engine in (alone, second):
@@ -224,7 +239,7 @@ def resumed_from_whole_states(rank: int, rule: str) -> dict[str, float]:
     return differences(second.optimizer, alone.optimizer)
 
 
-def resumed(rank: int, rule: str, folder: str) -> dict[str, float]:
+def differences_after_checkpoints(rank: int, rule: str, folder: str) -> dict[str, float]:
     """Train on two ranks, then three, then one; return the differences to one process."""
     two, three = _mesh("two"), _mesh("three")
     first, second = Engine(rule, two), Engine(rule, three)

@@ -35,8 +35,8 @@ def adam(params: dict[str, Tensor], library: Any = optgen.optim, **options: Any)
     return KeyedOptimizerWrapper(params, lambda each: library.AdamW(each, **options))
 
 
-class Still(KeyedOptimizer):
-    """A keyed optimizer whose step does nothing."""
+class NoOpOptimizer(KeyedOptimizer):
+    """A keyed optimizer that leaves its parameters as they are."""
 
     def step(self, closure: Callable[[], float] | None = None) -> None:
         pass

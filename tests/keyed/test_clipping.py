@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from keyed.models import Still
+from keyed.models import NoOpOptimizer
 from torch import Tensor, nn
 
 import optgen.keyed.clipping
@@ -39,7 +39,7 @@ def clipping_only(params: dict[str, Tensor], **options: Any) -> GradientClipping
     """Return an optimizer that clips and does nothing else; its parameters are in two groups."""
     listed = list(params.values())
     groups = [{"params": listed[:2]}, {"params": listed[2:]}]
-    return GradientClippingOptimizer(Still(params, {}, groups), **options)
+    return GradientClippingOptimizer(NoOpOptimizer(params, {}, groups), **options)
 
 
 def gradients(params: dict[str, Tensor]) -> list[Tensor]:

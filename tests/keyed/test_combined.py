@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from keyed.models import IDS, LIBRARIES, Still, adam, content, parameters, train
+from keyed.models import IDS, LIBRARIES, NoOpOptimizer, adam, content, parameters, train
 from torch import Tensor
 
 from optgen.keyed import (
@@ -149,7 +149,7 @@ def test_zero_grad_sets_to_zeros_or_none() -> None:
 
 
 def test_calls_are_passed_on_to_members() -> None:
-    class Recorder(Still):
+    class Recorder(NoOpOptimizer):
         def __init__(self, size: int) -> None:
             params = {f"p{size}": torch.nn.Parameter(torch.ones(1))}
             super().__init__(params, {}, [{"params": list(params.values())}])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from keyed.models import Still
+from keyed.models import NoOpOptimizer
 from torch import nn
 
 from optgen.keyed import (
@@ -62,7 +62,7 @@ def test_an_empty_fused_optimizer_does_nothing() -> None:
     assert empty.step(lambda: 3.0) == 3.0
     assert empty.state_dict() == {"state": {}}
     empty.load_state_dict({"state": {}})
-    combined = CombinedOptimizer([("a", empty), ("b", Still({}, {}, []))])
+    combined = CombinedOptimizer([("a", empty), ("b", NoOpOptimizer({}, {}, []))])
     assert combined.state_dict() == {"state": {}}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from keyed.models import IDS, LIBRARIES, Still, adam, content, parameters, train
+from keyed.models import IDS, LIBRARIES, NoOpOptimizer, adam, content, parameters, train
 
 from optgen.keyed import (
     CombinedOptimizer,
@@ -29,9 +29,9 @@ def warmed(optimizer: KeyedOptimizer) -> WarmupOptimizer:
     return WarmupOptimizer(optimizer, [WarmupStage(max_iters=4, value=0.5)])
 
 
-def keyed_still() -> Still:
+def keyed_still() -> NoOpOptimizer:
     params = parameters()
-    return Still(params, {}, [{"params": list(params.values()), "lr": 0.1}])
+    return NoOpOptimizer(params, {}, [{"params": list(params.values()), "lr": 0.1}])
 
 
 FACTORIES: dict[str, Factory] = {

@@ -120,13 +120,15 @@ def test_a_sparse_tensor_takes_the_axes_of_the_loaded_one(
 
 @pytest.mark.filterwarnings("ignore:Please use DTensor:FutureWarning")
 def test_sharded_tensors_may_be_the_parameters() -> None:
-    class Still(KeyedOptimizer):
+    class NoOpOptimizer(KeyedOptimizer):
         def step(self, closure: Any = None) -> None:
             pass
 
-    def make(value: float) -> Still:
+    def make(value: float) -> NoOpOptimizer:
         param, state = (sharded_tensor([torch.full((2, 2), value)]) for _ in range(2))
-        return Still({"w": param}, {param: {"m": state}}, [{"params": [param], "lr": value}])
+        return NoOpOptimizer(
+            {"w": param}, {param: {"m": state}}, [{"params": [param], "lr": value}]
+        )
 
     source, target = make(1.0), make(2.0)
     for each in (source, target):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from keyed.models import IDS, LIBRARIES, Still, adam, content, parameters, train
+from keyed.models import IDS, LIBRARIES, NoOpOptimizer, adam, content, parameters, train
 from logs import collected
 
 from optgen.keyed import (
@@ -21,13 +21,13 @@ from optgen.keyed import (
 LINEAR = WarmupStage(WarmupPolicy.LINEAR, max_iters=4, value=0.0)
 
 
-def grouped(*rates: Any, key: str = "lr") -> Still:
+def grouped(*rates: Any, key: str = "lr") -> NoOpOptimizer:
     """Return a keyed optimizer with a group for each rate; a group for None has no rate."""
     params = {f"p{i}": torch.nn.Parameter(torch.ones(1)) for i in range(len(rates))}
     groups = [{"params": [param]} for param in params.values()]
     for group, rate in zip(groups, rates, strict=True):
         group.update({} if rate is None else {key: rate})
-    return Still(params, {}, groups)
+    return NoOpOptimizer(params, {}, groups)
 
 
 def rates(optimizer: KeyedOptimizer, key: str = "lr") -> list[float]:

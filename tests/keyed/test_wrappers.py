@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from keyed.models import IDS, LIBRARIES, Still, adam, parameters, train
+from keyed.models import IDS, LIBRARIES, NoOpOptimizer, adam, parameters, train
 from torch import Tensor
 
 import optgen.keyed
@@ -124,7 +124,7 @@ def test_the_error_about_an_unkeyed_optimizer_names_a_remedy() -> None:
     for pairs in (params.items(), list(params.values())):
         for make in (
             lambda p: KeyedOptimizerWrapper(p, torch.optim.SGD),
-            lambda p: Still(p, {}, []),
+            lambda p: NoOpOptimizer(p, {}, []),
         ):
             with pytest.raises(TypeError, match=r"such as dict\(model.named_parameters\(\)\), not"):
                 make(pairs)
