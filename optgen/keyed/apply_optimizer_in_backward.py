@@ -43,7 +43,7 @@ def apply_optimizer_in_backward(
 def in_backward_optimizer_filter(
     named_parameters: Iterable[tuple[str, nn.Parameter]], include: bool = False
 ) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters that no backward pass updates; with `include`, those that are updated."""
+    """Yield the parameters that no backward pass updates; with `include`, the updated ones."""
     for name, param in named_parameters:
         if hasattr(param, "_in_backward_optimizers") == include:
             yield name, param

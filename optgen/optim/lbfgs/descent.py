@@ -30,12 +30,14 @@ class Descent:
     ) -> None:
         self._group, self._state = group, state
         self._objective, self._history = objective, history
-        self._current = start  # the evaluation at the current parameters
+        self._current_evaluation = start
         self._lr = float(group["lr"])
         self._iterations = 0
         gradient = start.gradient
         self._direction = _copy_or_empty(state.get("d"), gradient)
-        self._previous = Evaluation(0.0, _copy_or_empty(state.get("prev_flat_grad"), gradient))
+        self._previous_evaluation = Evaluation(
+            0.0, _copy_or_empty(state.get("prev_flat_grad"), gradient)
+        )
         self._scratch = torch.empty_like(gradient)
         self._slope = 0.0  # the dot product of the direction with the gradient
         self._max_abs_direction = 0.0
@@ -61,18 +63,18 @@ class Descent:
 
     def _choose_direction(self) -> None:
         """Add the last step to the history; choose the next direction and the step length."""
-        gradient, direction = self._current.gradient, self._direction
+        gradient, direction = self._current_evaluation.gradient, self._direction
         is_first = self._state["n_iter"] == 1
         if not is_first:
             curvature, square = self._history.write_pair(
-                gradient, self._previous.gradient, direction, self._t
+                gradient, self._previous_evaluation.gradient, direction, self._t
             )
             if curvature > MIN_CURVATURE:
                 self._history.accept(curvature / square)
         self._slope, self._max_abs_direction = self._history.compute_direction(
             gradient, direction, self._scratch
         )
-        self._previous = self._current
+        self._previous_evaluation = self._current_evaluation
         self._t = self._lr
         if is_first:
             self._t *= min(1.0, ratio(1.0, gradient.abs().sum().item()))
@@ -88,7 +90,7 @@ class Descent:
         self._objective.flat.add(self._direction, self._t)
         # After the last iteration, no gradient is needed: a step begins with an evaluation.
         if self._iterations != self._group["max_iter"]:
-            self._current = self._objective()
+            self._current_evaluation = self._objective()
 
     def _search_line(self) -> None:
         flat = self._objective.flat
@@ -100,7 +102,9 @@ class Descent:
             slope = evaluation.gradient.dot(direction).item()
             return Trial(t, evaluation.loss, slope, evaluation.gradient)
 
-        first_trial = Trial(0.0, self._current.loss, self._slope, self._current.gradient)
+        first_trial = Trial(
+            0.0, self._current_evaluation.loss, self._slope, self._current_evaluation.gradient
+        )
         search = Search(evaluate_at, first_trial, self._group["max_eval"] - self._objective.calls)
         t, self._t = self._t, 0.0  # if a closure raises, the parameters go back to t = 0
         try:
@@ -110,18 +114,18 @@ class Descent:
             raise
         flat.place(start, direction, best.t)
         self._t = best.t
-        self._current = Evaluation(best.loss, best.gradient)
+        self._current_evaluation = Evaluation(best.loss, best.gradient)
 
     def _should_stop(self) -> bool:
         group, tolerance = self._group, self._group["tolerance_change"]
         if self._iterations == group["max_iter"] or self._objective.calls >= group["max_eval"]:
             return True
-        max_abs_gradient = self._current.max_abs_gradient
+        max_abs_gradient = self._current_evaluation.max_abs_gradient
         return (
             not math.isfinite(max_abs_gradient)
             or max_abs_gradient <= group["tolerance_grad"]
             or self._max_abs_direction * abs(self._t) <= tolerance
-            or abs(self._current.loss - self._previous.loss) < tolerance
+            or abs(self._current_evaluation.loss - self._previous_evaluation.loss) < tolerance
         )
 
     def _write_state(self) -> None:
@@ -131,8 +135,8 @@ class Descent:
             state["al"] = self._history.alphas()
         state["d"], state["t"] = self._direction, self._t
         self._history.write_to(state)
-        state["prev_flat_grad"] = self._previous.gradient
-        state["prev_loss"] = self._previous.loss
+        state["prev_flat_grad"] = self._previous_evaluation.gradient
+        state["prev_loss"] = self._previous_evaluation.loss
 
 
 def _copy_or_empty(stored: Tensor | None, like: Tensor) -> Tensor:
