@@ -1,4 +1,4 @@
-"""Measure updates of averaged models on the CPU, against torch's and the memory limit.
+"""Measure updates of averaged models on the CPU, against torch's updates and the memory limit.
 
 python benchmarks/averaging.py [SECONDS] [LIST …]
 """
@@ -31,8 +31,8 @@ MEANS = ("ema", "swa")
 TRAFFIC = Traffic(((Access("param", stored=True), Access("grad")),))
 
 
-class Averaged:
-    """A model and its average. The benchmark's gradients become the model's weights."""
+class AverageUpdate:
+    """An update of a model's average. The benchmark's gradients become the model's weights."""
 
     def __init__(self, module: Any, mean: str, shapes: Sequence[tuple[int, ...]]) -> None:
         self._model = nn.ParameterList(torch.zeros(shape) for shape in shapes)
@@ -49,7 +49,7 @@ class Averaged:
         self._averaged.update_parameters(self._model)
 
 
-class Limit:
+class MemoryLimit:
     """The memory limit of an update, which reads two streams and writes one."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
@@ -63,18 +63,18 @@ class Limit:
         """Let further steps read these tensors."""
         for mean, weight in zip(self._means, gradients, strict=True):
             mean.grad = weight.clone()
-        self._roofline.take_gradients()
+        self._roofline.update_gradient_addresses()
 
 
-def measured(shapes: Sequence[tuple[int, ...]], seconds: float) -> dict[str, StepTimes]:
+def measure(shapes: Sequence[tuple[int, ...]], seconds: float) -> dict[str, StepTimes]:
     """Return the milliseconds of an update, for each variant by its title."""
     modules = {"optgen": swa_utils, "torch": torch.optim.swa_utils}
     variants: dict[str, Variant] = {
-        f"{title} {mean}": Averaged(module, mean, shapes)
+        f"{title} {mean}": AverageUpdate(module, mean, shapes)
         for title, module in modules.items()
         for mean in MEANS
     }
-    variants["limit"] = Limit(shapes)
+    variants["limit"] = MemoryLimit(shapes)
     return compare(variants, lambda: [torch.randn(s) for s in shapes], Budget(seconds))
 
 
@@ -82,7 +82,7 @@ def main(seconds: float, names: Sequence[str]) -> None:
     """Print a table for each list."""
     print(f"{torch.get_num_threads()} thread(s), float32; ms per update: median (minimum)")
     for name in names or SHAPES:
-        by_title = measured(SHAPES[name], seconds)
+        by_title = measure(SHAPES[name], seconds)
         print(f"{name}: {len(SHAPES[name])} tensors, {sum(map(prod, SHAPES[name])):,} elements")
         for title, figures in by_title.items():
             fraction = by_title["limit"]["median"] / figures["median"]

@@ -10,29 +10,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.bench.variants import CLASSES, generated
+from optgen.bench.variants import CLASSES, class_of
 
-__all__ = ["CLASSES", "accepted", "accepts", "generated", "reference"]
+__all__ = ["CLASSES", "accepted_parameters", "accepts_argument", "class_of", "torch_class"]
 
 
-def reference(name: str) -> Callable[..., torch.optim.Optimizer]:
+def torch_class(name: str) -> Callable[..., torch.optim.Optimizer]:
     """Return torch's class of this name, with foreach=False if it has the argument."""
     cls = getattr(torch.optim, name)
-    return partial(cls, foreach=False) if accepts(cls, "foreach") else cls
+    return partial(cls, foreach=False) if accepts_argument(cls, "foreach") else cls
 
 
-def accepts(cls: Any, argument: str) -> bool:
+def accepts_argument(cls: Any, argument: str) -> bool:
     """Tell whether a class's constructor has an argument."""
     return argument in inspect.signature(cls).parameters
 
 
-def accepted(cls: Any, params: Sequence[Tensor]) -> list[Tensor]:
+def accepted_parameters(cls: Any, params: Sequence[Tensor]) -> list[Tensor]:
     """Return the parameters that a class accepts; some classes accept matrices only."""
-    taken = []
+    accepted = []
     for param in params:
         try:
             cls([param])
         except ValueError:
             continue
-        taken.append(param)
-    return taken
+        accepted.append(param)
+    return accepted

@@ -32,7 +32,7 @@ def parameters() -> list[Tensor]:
     return params
 
 
-def by_torch() -> Callable[[], None]:
+def torch_step() -> Callable[[], None]:
     """Return the step with torch's fused AdamW and its helpers."""
     params = parameters()
     grads = [param.grad for param in params if param.grad is not None]
@@ -51,14 +51,14 @@ def by_torch() -> Callable[[], None]:
 def variants() -> dict[str, Callable[[], object]]:
     """Return the steps to time, the plain one first."""
     clip, average = modifiers.clip_norm(1.0), modifiers.ema(_DECAY)
-    everything = compose(optim.AdamW, clip, average, modifiers.zero_grad)
+    with_all = compose(optim.AdamW, clip, average, modifiers.zero_grad)
     return {
         "AdamW": optim.AdamW(parameters()).step,
         "AdamW + clip": compose(optim.AdamW, clip)(parameters()).step,
         "AdamW + clip + ema": compose(optim.AdamW, clip, average)(parameters()).step,
-        "AdamW + clip + ema + zero": everything(parameters()).step,
+        "AdamW + clip + ema + zero": with_all(parameters()).step,
         "torch's fused AdamW": torch.optim.AdamW(parameters(), fused=True).step,
-        "torch's, with clip, ema, zero": by_torch(),
+        "torch's, with clip, ema, zero": torch_step(),
     }
 
 
@@ -75,8 +75,8 @@ def main() -> None:
             step()
             times[name].append(time.perf_counter() - started)
     plain = min(times["AdamW"][WARM_UP:])
-    for name, taken in times.items():
-        least, median = min(taken[WARM_UP:]), statistics.median(taken[WARM_UP:])
+    for name, seconds in times.items():
+        least, median = min(seconds[WARM_UP:]), statistics.median(seconds[WARM_UP:])
         print(f"{name:30} {1e3 * least:7.1f} ms {1e3 * median:7.1f} ms  x{least / plain:.2f}")
 
 

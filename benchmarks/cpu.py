@@ -42,22 +42,22 @@ MARKS = ("<!-- by benchmarks/cpu.py -->", "<!-- end -->")
 def main() -> int:
     """Measure the requested cells, print them, and compare the file with the targets."""
     arguments = parse()
-    chosen = [] if arguments.verdict else requested(arguments)
+    cells = [] if arguments.verdict else requested_cells(arguments)
     if arguments.resume:
         known = results.load(arguments.out)
-        chosen = [cell for cell in chosen if cell not in known]
-    failed = run(chosen, arguments)
+        cells = [cell for cell in cells if cell not in known]
+    failed = run(cells, arguments)
     if not arguments.try_:
-        judge(arguments.out)
+        compare_with_targets(arguments.out)
     return 1 if failed else 0
 
 
-def run(chosen: Sequence[results.Cell], arguments: argparse.Namespace) -> list[results.Cell]:
-    """Measure cells. Report a cell that fails and go on, so that it does not end a long run."""
+def run(cells: Sequence[results.Cell], arguments: argparse.Namespace) -> list[results.Cell]:
+    """Measure cells, and return those that failed. A failure is printed, and the run goes on."""
     failed: list[results.Cell] = []
     measurements = suite.Suite(traffic, Budget(arguments.seconds))
     begin = time.perf_counter()
-    for number, cell in enumerate(chosen, 1):
+    for number, cell in enumerate(cells, 1):
         try:
             figures = measurements.run(cell)
         except Exception:
@@ -65,7 +65,7 @@ def run(chosen: Sequence[results.Cell], arguments: argparse.Namespace) -> list[r
             failed.append(cell)
             continue
         passed = time.perf_counter() - begin
-        print(f"{passed:5.0f} s {number}/{len(chosen)} {report.line(cell, figures)}", flush=True)
+        print(f"{passed:5.0f} s {number}/{len(cells)} {report.line(cell, figures)}", flush=True)
         if not arguments.try_:
             results.merge(arguments.out, {cell: figures})
     for cell in failed:
@@ -73,15 +73,15 @@ def run(chosen: Sequence[results.Cell], arguments: argparse.Namespace) -> list[r
     return failed
 
 
-def judge(path: Path) -> None:
+def compare_with_targets(path: Path) -> None:
     """Compare the results in a file with the targets, draw them, and update the README.
 
     The README shows the figures of RESULTS, and is not changed for another file.
     """
     known, machine = results.load(path), results.machine_of(path)
-    judged = verdicts(targets_of_machine(machine), known)
-    print(columns(report.verdict_table(judged)))
-    print("\n".join(report.misses(judged)))
+    all_verdicts = verdicts(targets_of_machine(machine), known)
+    print(columns(report.verdict_table(all_verdicts)))
+    print("\n".join(report.misses(all_verdicts)))
     draw(known, path.with_suffix(".png"))
     if path == RESULTS:
         README.write_text(with_summary(README.read_text(encoding="utf-8"), known), encoding="utf-8")
@@ -96,11 +96,11 @@ def with_summary(text: str, known: results.Results) -> str:
     return f"{before}{begin}\n\n{markdown(known)}\n\n{end}{after}"
 
 
-def requested(arguments: argparse.Namespace) -> list[results.Cell]:
-    """Return the requested cells."""
+def requested_cells(arguments: argparse.Namespace) -> list[results.Cell]:
+    """Return the published cells that the arguments select."""
     return [
         cell
-        for cell in select_cells.everything(is_memory_bound)
+        for cell in select_cells.published_cells(is_memory_bound)
         if cell.part in arguments.parts
         and cell.name in arguments.only
         and cell.tensors in arguments.lists

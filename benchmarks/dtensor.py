@@ -75,10 +75,10 @@ class SameShapeStepper:
             param.grad = grad
 
 
-def measured(
+def measure(
     name: str, options: dict[str, Any], shape: tuple[int, ...], mesh: Any, seconds: float
 ) -> dict[str, StepTimes]:
-    """Return the figures of ours and torch's, for plain tensors and DTensors."""
+    """Return the step times of our class and of torch's, for plain tensors and DTensors."""
     variants: dict[str, Variant] = {
         f"{source} {'DTensor' if sharded else 'plain'}": SameShapeStepper(
             getattr(module, name), options, shape, mesh if sharded else None
@@ -104,7 +104,7 @@ def main(seconds: float = 3.0) -> None:
     with one_rank() as mesh:
         for shape in SHAPES:
             for name, form, options in CASES:
-                by_title = measured(name, options, shape, mesh, seconds)
+                by_title = measure(name, options, shape, mesh, seconds)
                 size = "x".join(map(str, shape))
                 cells = " | ".join(_cells(by_title, source) for source in ("optgen", "torch"))
                 print(f"| {name} | {form} | {size} | {cells} |", flush=True)

@@ -4,7 +4,7 @@
 
 Needs only torch with CUDA and Triton, because generated/ is checked in. Appends each result to
 benchmarks/results/gpu-<device>.jsonl as soon as it is known. If --minutes or a limit of the machine
-ends a run, the next run continues its file. After a fault, a new process continues with the next
+ends a run, the next run continues the file. After a fault, a new process continues with the next
 task. Exits with 1 if a check failed, with 3 if tasks are left.
 
     python benchmarks/gpu.py --rehearse
@@ -37,6 +37,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("situations", "trajectories", "speed")
 MAX_SILENCE = 240.0
 """Seconds without a result after which a process counts as hanging."""
+GRACE = 20.0
+"""Seconds after the deadline in which a process may end by itself."""
 DEVICE_FAULT = 75
 """The exit status of a process whose device no longer works."""
 Tasks = dict[str, Callable[[], Result]]
@@ -46,16 +48,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the remaining tasks, in one process after another, until all are done or time is up."""
     arguments = parse(argv)
     if arguments.worker:
-        return work(arguments)
+        return run_worker(arguments)
     out = arguments.out or ROOT / "benchmarks" / "results" / f"gpu-{device_name(arguments)}.jsonl"
     command = [sys.executable, __file__, "--worker", "--out", str(out), "--part", *arguments.part]
     command += ["--only", *arguments.only] if arguments.only else []
     command += ["--no-compile"] if arguments.no_compile else []
-    until = time.monotonic() + 60 * arguments.minutes
+    deadline = time.monotonic() + 60 * arguments.minutes
     environment = {**os.environ, "TRITON_INTERPRET": "1"} if arguments.rehearse else None
-    while (left := until - time.monotonic()) > 0:
-        process = subprocess.Popen([*command, "--minutes", str(left / 60)], env=environment)
-        status = wait_for(process, out, until)
+    while (seconds_left := deadline - time.monotonic()) > 0:
+        process = subprocess.Popen([*command, "--minutes", str(seconds_left / 60)], env=environment)
+        status = wait_for(process, out, deadline)
         results = Results(out)
         if results.current_task:
             results.add(
@@ -69,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 3
 
 
-def wait_for(process: subprocess.Popen[bytes], out: Path, until: float) -> int:
+def wait_for(process: subprocess.Popen[bytes], out: Path, deadline: float) -> int:
     """Wait for a process, and return its exit status; kill it if it hangs or time is up."""
     last_change, size = time.monotonic(), -1
     while process.poll() is None:
@@ -77,20 +79,20 @@ def wait_for(process: subprocess.Popen[bytes], out: Path, until: float) -> int:
         size_now = out.stat().st_size if out.exists() else 0
         if size_now != size:
             last_change, size = time.monotonic(), size_now
-        if time.monotonic() > min(last_change + MAX_SILENCE, until + 20):
+        if time.monotonic() > min(last_change + MAX_SILENCE, deadline + GRACE):
             process.kill()
     return process.wait()
 
 
-def work(arguments: argparse.Namespace) -> int:
+def run_worker(arguments: argparse.Namespace) -> int:
     """Run the tasks that are not done, as a worker process; stop at a fault of the device."""
     import torch
 
-    results, until = Results(arguments.out), time.monotonic() + 60 * arguments.minutes
-    for name, run in plan(arguments).items():
+    results, deadline = Results(arguments.out), time.monotonic() + 60 * arguments.minutes
+    for name, run in all_tasks(arguments).items():
         if name in results.done:
             continue
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             return 3
         results.begin(name)
         try:
@@ -107,14 +109,14 @@ def work(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def plan(arguments: argparse.Namespace) -> Tasks:
-    """Return the tasks by name. Only a worker imports Triton; --rehearse interprets it."""
+def all_tasks(arguments: argparse.Namespace) -> Tasks:
+    """Return the tasks of the wanted parts, by name. Only a worker does: this imports Triton."""
     from benchmarks.classes import CLASSES
     from benchmarks.gpu_checks import Check, situation_checks, trajectory_checks
     from benchmarks.gpu_device import replace_torch_compiler
     from benchmarks.gpu_speed import comparisons
 
-    def checked(check: Check) -> Callable[[], Result]:
+    def task_of(check: Check) -> Callable[[], Result]:
         def run() -> Result:
             error, bound = check()
             return {"right": error <= bound, "error": error, "bound": bound}
@@ -124,18 +126,18 @@ def plan(arguments: argparse.Namespace) -> Tasks:
     replace_torch_compiler()
     names = arguments.only or CLASSES
     parts: dict[str, Tasks] = {
-        "situations": {name: checked(check) for name, check in situation_checks(names).items()},
-        "trajectories": {name: checked(check) for name, check in trajectory_checks(names).items()},
+        "situations": {name: task_of(check) for name, check in situation_checks(names).items()},
+        "trajectories": {name: task_of(check) for name, check in trajectory_checks(names).items()},
         "speed": comparisons(names, compiled=not arguments.no_compile),
     }
-    todo: Tasks = {"machine": machine}
+    tasks: Tasks = {"machine": machine}
     for part in arguments.part:
-        todo |= {f"{part}: {name}": run for name, run in parts[part].items()}
-    return todo
+        tasks |= {f"{part}: {name}": run for name, run in parts[part].items()}
+    return tasks
 
 
 def summary(results: Results, out: Path) -> int:
-    """Print what failed; return the exit status."""
+    """Print the failed checks; return the exit status."""
     failed = list(results.failed())
     print(
         f"\n{len(results.done)} results, {len(failed)} failed checks, in {out}", *failed, sep="\n  "
@@ -181,8 +183,8 @@ def machine() -> dict[str, Any]:
 
 def driver() -> str:
     """Return the driver's version and the clocks, from nvidia-smi if it exists."""
-    asked = "driver_version,clocks.max.sm,clocks.max.memory,power.limit"
-    command = ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"]
+    fields = "driver_version,clocks.max.sm,clocks.max.memory,power.limit"
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError) as problem:

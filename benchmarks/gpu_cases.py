@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.classes import accepted, accepts, generated
+from benchmarks.classes import accepted_parameters, accepts_argument, class_of
 from benchmarks.gpu_device import DEVICE, REHEARSAL
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
@@ -20,8 +20,8 @@ from optgen.spec.read_spec import read_spec
 Sizes = tuple[tuple[int, ...], ...]
 
 _EDGES: Sizes = ((), (1,), (15,), (17,), (64, 33), (8, 16, 3, 3), (5, 16, 17), (1, 1))
-_WIDE: Sizes = ((1024,), (1025,), (100_003,), (3, 40_000), (300, 400), (700, 1), (512, 256, 1, 1))
-SIZES: Sizes = (*_EDGES, (40, 70), (1030,)) if REHEARSAL else (*_EDGES, *_WIDE)
+_LARGE: Sizes = ((1024,), (1025,), (100_003,), (3, 40_000), (300, 400), (700, 1), (512, 256, 1, 1))
+SIZES: Sizes = (*_EDGES, (40, 70), (1030,)) if REHEARSAL else (*_EDGES, *_LARGE)
 STEPS = 2 if REHEARSAL else 30
 MIN_COMPARED_ELEMENTS = 1_000 if REHEARSAL else 100_000
 """Smallest tensor whose rounding errors are compared with torch's. Errors of smaller tensors depend
@@ -45,7 +45,7 @@ _SPECS = Path(__file__).resolve().parents[1] / "specs"
 
 def settings_of(name: str) -> list[dict[str, Any]]:
     """Return the constructor arguments of each run of a class."""
-    decayed = [{"weight_decay": 0.1}] if accepts(generated(name), "weight_decay") else []
+    decayed = [{"weight_decay": 0.1}] if accepts_argument(class_of(name), "weight_decay") else []
     return SETTINGS.get(name, [{}, *decayed])
 
 
@@ -57,8 +57,8 @@ def bound_of(name: str) -> float:
 def draw(size: tuple[int, ...], seed: int, precision: torch.dtype, dtype: torch.dtype) -> Tensor:
     """Return normal numbers rounded to `precision`, stored in `dtype`; equal on all devices."""
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(size, generator=generator, dtype=torch.float64)
-    return drawn.to(precision).to(dtype).to(DEVICE)
+    numbers = torch.randn(size, generator=generator, dtype=torch.float64)
+    return numbers.to(precision).to(dtype).to(DEVICE)
 
 
 def parameters(name: str, precision: torch.dtype, dtype: torch.dtype) -> list[Tensor]:
@@ -70,7 +70,9 @@ def parameters(name: str, precision: torch.dtype, dtype: torch.dtype) -> list[Te
         draw((25, 44), 102, precision, dtype)[:, ::2],
         draw((0,), 103, precision, dtype),
     ]
-    return accepted(generated(name), [tensor.detach().requires_grad_() for tensor in tensors])
+    return accepted_parameters(
+        class_of(name), [tensor.detach().requires_grad_() for tensor in tensors]
+    )
 
 
 def give_gradients(params: Sequence[Tensor], precision: torch.dtype, step: int) -> None:
@@ -102,7 +104,7 @@ def groups(params: Sequence[Tensor], count: int = 2) -> list[dict[str, Any]]:
 @cache
 def algorithm_of(name: str) -> Algorithm:
     """Return the rule of a class, from its spec file."""
-    (algorithm,) = read_spec(_SPECS / f"{generated(name).rule.name}.py")
+    (algorithm,) = read_spec(_SPECS / f"{class_of(name).rule.name}.py")
     return add_maximize(algorithm)
 
 

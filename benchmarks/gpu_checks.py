@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import optgen.optim
-from benchmarks.classes import generated, reference
+from benchmarks.classes import class_of, torch_class
 from benchmarks.gpu_cases import (
     MIN_COMPARED_ELEMENTS,
     STEPS,
@@ -102,14 +102,14 @@ def train(name: str, number: int, dtype: torch.dtype, lowering: str) -> tuple[li
 
     Return the parameters, and the oracle after the same steps.
     """
-    cls: Any = generated(name) if lowering else reference(name)
+    cls: Any = class_of(name) if lowering else torch_class(name)
     params = parameters(name, dtype, dtype)
     if not lowering:
         params = [
             p for p in params if p.numel()
         ]  # torch's Adafactor divides by the number of elements
     optimizer, oracle = cls(groups(params), **settings_of(name)[number]), Oracle(name, params)
-    ours = generated(name)(groups(params), **settings_of(name)[number])  # has the rule's options
+    ours = class_of(name)(groups(params), **settings_of(name)[number])  # has the rule's options
     for step in range(STEPS):
         give_gradients(params, dtype, step)
         oracle.step(ours, params)
@@ -125,7 +125,7 @@ def compare_graph_replays(name: str) -> ErrorAndLimit:
     """Compare replays of a captured step, with new gradients and another learning rate."""
     params = parameters(name, torch.float64, torch.float64)
     lr = torch.tensor(1e-3, dtype=torch.float64, device=DEVICE)
-    optimizer, oracle = generated(name)(params, lr=lr, capturable=True), Oracle(name, params)
+    optimizer, oracle = class_of(name)(params, lr=lr, capturable=True), Oracle(name, params)
     replay: Callable[[], Any] = optimizer.step
     with use_lowering("fused_triton"):
         for step in range(3):
@@ -149,7 +149,7 @@ def compare_graph_replays(name: str) -> ErrorAndLimit:
 def compare_scaled_steps(name: str) -> ErrorAndLimit:
     """Compare steps with scaled gradients. Two of the steps overflow and are skipped."""
     params = parameters(name, torch.float32, torch.float32)
-    optimizer, oracle = generated(name)(params, fused=not REHEARSAL), Oracle(name, params)
+    optimizer, oracle = class_of(name)(params, fused=not REHEARSAL), Oracle(name, params)
     grad_scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**10)
     for step in range(6):
         give_gradients(params, torch.float32, step)
@@ -170,7 +170,7 @@ def compare_scaled_steps(name: str) -> ErrorAndLimit:
 def compare_steps_on_another_stream(name: str) -> ErrorAndLimit:
     """Compare steps on another stream, with new gradients each time and the host running ahead."""
     params = parameters(name, torch.float64, torch.float64)
-    optimizer, oracle = generated(name)(params), Oracle(name, params)
+    optimizer, oracle = class_of(name)(params), Oracle(name, params)
     with on_another_stream(), use_lowering("fused_triton"):
         for step in range(STEPS):
             give_gradients(params, torch.float64, step)
@@ -183,7 +183,7 @@ def compare_steps_on_another_stream(name: str) -> ErrorAndLimit:
 def compare_steps_of_many_groups(name: str) -> ErrorAndLimit:
     """Compare steps with 20 groups, whose learning rates change at every step."""
     params = parameters(name, torch.float64, torch.float64)
-    optimizer, oracle = generated(name)(groups(params, 20)), Oracle(name, params)
+    optimizer, oracle = class_of(name)(groups(params, 20)), Oracle(name, params)
     for step in range(4):
         give_gradients(params, torch.float64, step)
         for group in optimizer.param_groups:
@@ -198,7 +198,7 @@ def check_checkpoint(name: str) -> ErrorAndLimit:
     """Check that torch's class continues from our checkpoint as our class does."""
     params = parameters(name, torch.float64, torch.float64)
     params = [p for p in params if p.numel()]  # torch's Adafactor divides by the number of elements
-    optimizer = generated(name)(params)
+    optimizer = class_of(name)(params)
     for step in range(3):
         give_gradients(params, torch.float64, step)
         optimizer.step()
@@ -206,7 +206,7 @@ def check_checkpoint(name: str) -> ErrorAndLimit:
     if any("step" in s and not s["step"].is_cpu for s in saved["state"].values()):
         raise AssertionError("`step` is on the device, and torch keeps it on the CPU")
     torch_params = [t.detach().clone().requires_grad_() for t in params]
-    torch_optimizer = reference(name)(torch_params)
+    torch_optimizer = torch_class(name)(torch_params)
     torch_optimizer.load_state_dict(saved)
     optimizer.load_state_dict(copy.deepcopy(saved))
     for step in range(3, 6):
@@ -224,7 +224,7 @@ def check_compiles_once(name: str) -> ErrorAndLimit:
     for count in (1, 3, 16, 64):
         tensors = [draw((8, 6), i, torch.float32, torch.float32) for i in range(count)]
         params = [tensor.requires_grad_() for tensor in tensors]
-        optimizer = generated(name)(params, lr=0.1 / count)
+        optimizer = class_of(name)(params, lr=0.1 / count)
         for step in range(3):
             refill_gradients(params, step)
             optimizer.param_groups[0].update(lr=1.0 / (step + 1), weight_decay=step)
@@ -236,7 +236,7 @@ def check_compiles_once(name: str) -> ErrorAndLimit:
 
 def variant_counts(name: str) -> Iterator[int]:
     """Yield the number of compiled variants of every kernel of a class."""
-    module = import_module(f"{generated(name).lowerings}.fused_triton")
+    module = import_module(f"{class_of(name).lowerings}.fused_triton")
     for kernel in vars(module).values():
         for cached, *_ in getattr(kernel, "device_caches", {}).values():
             yield len(cached)
@@ -285,7 +285,7 @@ def compare_large_tensor(name: str, size: tuple[int, ...]) -> ErrorAndLimit:
         param = torch.ones(shape, dtype=torch.bfloat16, device=DEVICE, requires_grad=True)
         param.grad = torch.ones_like(param)
         with use_lowering("fused_triton"):
-            generated(name)([param], lr=0.5).step()
+            class_of(name)([param], lr=0.5).step()
         ends.append((param.detach().min().item(), param.detach().max().item()))
     (low, high), (expected, _) = ends
     limit = 0.0 if expected != 1.0 else -1.0  # -1 fails the check: the step changed nothing

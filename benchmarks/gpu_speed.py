@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import optgen
-from benchmarks.classes import accepted, generated, reference
+from benchmarks.classes import accepted_parameters, class_of, torch_class
 from benchmarks.gpu_cases import groups
 from benchmarks.gpu_device import (
     DEVICE,
@@ -27,7 +27,7 @@ from benchmarks.gpu_device import (
 )
 from benchmarks.gpu_results import Result
 from optgen import use_lowering
-from optgen.bench.tensor_lists import FOR_ALL, LISTS, TensorList
+from optgen.bench.tensor_lists import LISTS, LISTS_FOR_ALL, TensorList
 
 OURS = "optgen fused Triton"
 ROUNDS = 2 if REHEARSAL else 9
@@ -45,7 +45,11 @@ MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
 
 def comparisons(names: Sequence[str], compiled: bool) -> dict[str, Callable[[], Result]]:
     """Return a comparison of every class on every list."""
-    lists = {"rehearsal": REHEARSAL_LIST} if REHEARSAL else {name: LISTS[name] for name in FOR_ALL}
+    lists = (
+        {"rehearsal": REHEARSAL_LIST}
+        if REHEARSAL
+        else {name: LISTS[name] for name in LISTS_FOR_ALL}
+    )
     tasks: dict[str, Callable[[], Result]] = {"memory": memory}
     for key, tensors in lists.items():
         for name in names:
@@ -77,7 +81,7 @@ def memory() -> Result:
 
 def min_streams(name: str) -> int:
     """Return the number of reads and writes of a parameter's size that a step needs."""
-    cls = generated(name)
+    cls = class_of(name)
     group = cls([torch.zeros(2, 2, requires_grad=True)]).param_groups[0]
     like = [s for s in cls.rule.states if s.shape == "like" and s.is_present(group)]
     return MIN_STREAMS.get(name, 3 + 2 * len(like))
@@ -85,12 +89,12 @@ def min_streams(name: str) -> int:
 
 def variants(name: str, compiled: bool) -> dict[str, MakeOptimizer]:
     """Return functions that make each optimizer. A function fails if torch lacks the form."""
-    ours, theirs = generated(name), getattr(torch.optim, name)
+    ours, theirs = class_of(name), getattr(torch.optim, name)
     by_title: dict[str, MakeOptimizer] = {
         OURS: lambda params: ours(params),
         f"{OURS}, in a graph": lambda params: ours(params, capturable=True),
         "optgen foreach": lambda params: ours(params, foreach=True),
-        "torch for-loop": reference(name),
+        "torch for-loop": torch_class(name),
         "torch foreach": lambda params: theirs(params, foreach=True),
         "torch fused": lambda params: theirs(params, fused=True),
         "torch fused, in a graph": lambda params: theirs(params, fused=True, capturable=True),
@@ -144,7 +148,7 @@ def parameters(name: str, tensors: TensorList, dtype: torch.dtype) -> list[Tenso
     """Return the parameters of a list, with gradients, that a class accepts."""
     shapes = list(dict.fromkeys(tensors.shapes))
     tried = [torch.empty(shape, device="meta", requires_grad=True) for shape in shapes]
-    accepted_shapes = {tuple(param.shape) for param in accepted(generated(name), tried)}
+    accepted_shapes = {tuple(param.shape) for param in accepted_parameters(class_of(name), tried)}
     params = [
         torch.randn(s, device=DEVICE, dtype=dtype) for s in tensors.shapes if s in accepted_shapes
     ]

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from optgen.bench import child_process
-from optgen.bench.peak_memory import peak
+from optgen.bench.peak_memory import peak_growth
 from optgen.keyed import FusedEmbeddingBag, UpdateInBackward
 from optgen.optim import Adagrad, AdamW
 
@@ -67,7 +67,7 @@ def measure(part: str, variant: str, size: int, width: int) -> dict[str, float]:
     )
     for _ in range(3):
         iteration()
-    growth = peak(iteration, 2)
+    growth = peak_growth(iteration, 2)
     times = []
     for _ in range(15):
         began = time.perf_counter()

@@ -13,12 +13,12 @@ def ask(
     module: str,
     request: Mapping[str, Any],
     environment: Mapping[str, str] | None = None,
-    limit: float | None = None,
+    timeout: float | None = None,
 ) -> Any:
-    """Run a module in a new process and return its answer; None if it exceeds a time limit.
+    """Run a module in a new process and return its answer; None if it does not end in time.
 
-    The process has the import path of this one. After `limit` seconds it is killed, with its
-    children.
+    The new process has the import path of this process. After `timeout` seconds it is killed, with
+    its children.
 
     Raises:
         RuntimeError: the module failed; the message holds its error output.
@@ -33,7 +33,7 @@ def ask(
         start_new_session=True,
     ) as child:
         try:
-            output, errors = child.communicate(timeout=limit)
+            output, errors = child.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             _kill(child)
             return None

@@ -15,21 +15,21 @@ from contextlib import contextmanager
 
 import torch
 
-from optgen.bench.measure import seconds_of
+from optgen.bench.measure import mean_seconds
 from optgen.bench.results import Cell, Figures
 from optgen.bench.tensor_lists import LISTS
-from optgen.bench.variants import FUSED, OURS, Stepper, forms, gradients, suited
+from optgen.bench.variants import FUSED, OURS, Stepper, accepted_tensors, forms, gradients
 
 _SAMPLES = 15
-_SETTLE = 0.05  # seconds within which the other process surely runs, or has stopped
+_SETTLE_SECONDS = 0.05  # until the other process surely runs, or has stopped
 
 
-def quiet_and_busy(cell: Cell) -> Figures:
+def quiet_and_busy_times(cell: Cell) -> Figures:
     """Return milliseconds of a step of our class and of torch's fused form.
 
     "quiet" is the time without the other process, "busy" the time beside it.
     """
-    tensors, dtype = suited(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
+    tensors, dtype = accepted_tensors(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
     figures: Figures = {}
     for title in (OURS, FUSED):
         if title in forms(cell.name, dtype):
@@ -43,17 +43,17 @@ def quiet_and_busy(cell: Cell) -> Figures:
 
 def _figures(stepper: Stepper) -> dict[str, float]:
     times: dict[str, list[float]] = {"quiet": [], "busy": []}
-    with _neighbour() as neighbour:
+    with _busy_process() as busy_process:
         for _ in range(_SAMPLES):
             for state, sign in (("quiet", signal.SIGSTOP), ("busy", signal.SIGCONT)):
-                os.kill(neighbour.pid, sign)
-                time.sleep(_SETTLE)
-                times[state].append(seconds_of(stepper.step) * 1e3)
+                os.kill(busy_process.pid, sign)
+                time.sleep(_SETTLE_SECONDS)
+                times[state].append(mean_seconds(stepper.step) * 1e3)
     return {state: statistics.median(samples) for state, samples in times.items()}
 
 
 @contextmanager
-def _neighbour() -> Iterator["subprocess.Popen[bytes]"]:
+def _busy_process() -> Iterator["subprocess.Popen[bytes]"]:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
         try:
             yield child

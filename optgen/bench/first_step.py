@@ -1,6 +1,6 @@
-"""Measure the first step of a new process, constructor included, beside torch's.
+"""Measure the first step of a new process, constructor included, of our class and of torch's.
 
-Ours is measured with an empty cache of compiled libraries (cold) and with a filled one (warm).
+Our class is measured with an empty cache of compiled libraries (cold) and with a filled one (warm).
 All figures are milliseconds. `first` is the first step. `again` is the first step of a second
 optimizer in the same process, which also creates its state. `plain` is a later step. `states` is
 the time that `torch.zeros_like` alone takes for the state tensors.
@@ -21,37 +21,49 @@ from torch import Tensor
 from optgen.bench import child_process
 from optgen.bench.results import Cell, Figures
 from optgen.bench.tensor_lists import LISTS, Shape, TensorList
-from optgen.bench.variants import DEFAULT, FUSED, OURS, forms, gradients, make, parameters, suited
+from optgen.bench.variants import (
+    DEFAULT,
+    FUSED,
+    OURS,
+    accepted_tensors,
+    forms,
+    gradients,
+    make_optimizer,
+    parameters,
+)
 
 COLD, WARM = f"{OURS}, cold", f"{OURS}, warm"
 
 
 def first_steps(cell: Cell) -> Figures:
     """Return the figures of our class, cold and warm, and of torch's forms."""
-    tensors = suited(cell.name, LISTS[cell.tensors])
+    tensors = accepted_tensors(cell.name, LISTS[cell.tensors])
     request = {"name": cell.name, "dtype": cell.dtype, "threads": cell.threads}
     request["shapes"] = tensors.shapes
-    figures: Figures = {COLD: _summary(_cold(request, 1)), WARM: _summary(_warm(request, 3))}
+    figures: Figures = {
+        COLD: _summary(_measure_cold(request, 1)),
+        WARM: _summary(_measure_warm(request, 3)),
+    }
     for title in (DEFAULT, FUSED):
         if title in forms(cell.name, getattr(torch, cell.dtype)):
             figures[title] = child_process.ask(__name__, request | {"title": title})
     return figures
 
 
-def _cold(request: dict[str, Any], times: int) -> Iterator[dict[str, float]]:
+def _measure_cold(request: dict[str, Any], times: int) -> Iterator[dict[str, float]]:
     for _ in range(times):
         with tempfile.TemporaryDirectory() as folder:
-            yield _ours(request, folder)
+            yield _measure_ours(request, folder)
 
 
-def _warm(request: dict[str, Any], times: int) -> Iterator[dict[str, float]]:
+def _measure_warm(request: dict[str, Any], times: int) -> Iterator[dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
-        _ours(request, folder)
+        _measure_ours(request, folder)
         for _ in range(times):
-            yield _ours(request, folder)
+            yield _measure_ours(request, folder)
 
 
-def _ours(request: dict[str, Any], folder: str) -> dict[str, float]:
+def _measure_ours(request: dict[str, Any], folder: str) -> dict[str, float]:
     environment = {"OPTGEN_CACHE_DIR": str(Path(folder) / "cache")}
     figures: dict[str, float] = child_process.ask(__name__, request | {"title": OURS}, environment)
     return figures
@@ -72,15 +84,15 @@ def first_and_later_steps(
     torch.set_num_threads(threads)
     tensors = TensorList("", "", [tuple(each) for each in shapes])
     torch_dtype = getattr(torch, dtype)
-    first, optimizer = _first(name, title, tensors, torch_dtype)
+    first, optimizer = _time_first_step(name, title, tensors, torch_dtype)
     states = _milliseconds(partial(_allocate_states, optimizer))
     plain = min(_milliseconds(optimizer.step) for _ in range(6))
     del optimizer  # free it now, not while the next one is measured
-    again, _ = _first(name, title, tensors, torch_dtype)
+    again, _ = _time_first_step(name, title, tensors, torch_dtype)
     return {"first": first, "states": states, "plain": plain, "again": again}
 
 
-def _first(
+def _time_first_step(
     name: str, title: str, tensors: TensorList, torch_dtype: torch.dtype
 ) -> tuple[float, torch.optim.Optimizer]:
     """Return the milliseconds of the constructor and the first step, and the optimizer."""
@@ -88,25 +100,25 @@ def _first(
     for param, gradient in zip(params, gradients(tensors, torch_dtype), strict=True):
         param.grad = gradient
     gc.collect()  # else the first collection after importing torch falls into the measured time
-    begin = time.perf_counter()
-    optimizer = make(name, title, params)
+    start = time.perf_counter()
+    optimizer = make_optimizer(name, title, params)
     optimizer.step()
-    return (time.perf_counter() - begin) * 1e3, optimizer
+    return (time.perf_counter() - start) * 1e3, optimizer
 
 
 def _allocate_states(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Allocate new tensors like an optimizer's states, which keep their own memory."""
+    """Allocate new tensors like an optimizer's states; the states keep their memory."""
     states = (value for values in optimizer.state.values() for value in values.values())
     return list(map(torch.zeros_like, filter(torch.is_tensor, states)))
 
 
 def _milliseconds(function: Callable[[], object]) -> float:
     """Return the milliseconds of a call, without the time that freeing its result takes."""
-    begin = time.perf_counter()
+    start = time.perf_counter()
     result = function()
     end = time.perf_counter()
     del result
-    return (end - begin) * 1e3
+    return (end - start) * 1e3
 
 
 if __name__ == "__main__":

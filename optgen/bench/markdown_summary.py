@@ -6,8 +6,8 @@ from textwrap import fill
 from optgen.bench.first_step import COLD, WARM
 from optgen.bench.report import ratio, torch_ratio
 from optgen.bench.results import Cell, Figures, Results
-from optgen.bench.target_figures import mean, speedup
-from optgen.bench.targets import MEAN, VECTOR_CLASSES
+from optgen.bench.target_figures import geometric_mean, speedup
+from optgen.bench.targets import MEAN_LISTS, VECTOR_CLASSES
 from optgen.bench.tensor_lists import LISTS
 from optgen.bench.torch_compile import COMPILED
 from optgen.bench.variants import DEFAULT, FUSED, LIMIT, OURS
@@ -58,12 +58,15 @@ def _digits(value: float) -> str:
 
 
 def _points(results: Results) -> Iterator[str]:
-    count = len(VECTOR_CLASSES) * len(MEAN)
+    count = len(VECTOR_CLASSES) * len(MEAN_LISTS)
     complete = f"{count} of {count}"  # the label of a mean if no figure is missing
-    means = [mean(speedup(VECTOR_CLASSES, MEAN, form), count)(results) for form in (None, DEFAULT)]
+    means = [
+        geometric_mean(speedup(VECTOR_CLASSES, MEAN_LISTS, form), count)(results)
+        for form in (None, DEFAULT)
+    ]
     if all(complete in each for each in means):
         best, default = (each[complete] for each in means)
-        lists = ", ".join(LISTS[name].title for name in MEAN)
+        lists = ", ".join(LISTS[name].title for name in MEAN_LISTS)
         yield (
             f"On {len(VECTOR_CLASSES)} algorithms and three lists of tensors ({lists}), torch's "
             f"fastest form takes {best:.1f} times as long as optgen, and torch's default form "

@@ -19,7 +19,7 @@ class Access:
     key: str
     stored: bool = False
     shape: str = "like"  # "like" the parameter, or one number per "row" or "col"
-    when: str | None = None  # the key of the group value that must be true, or of an extra input
+    when: str | None = None  # the key of a group value or extra input that must be true
 
     def shape_for(self, param: Tensor) -> list[int]:
         """Return the shape of the tensor for a parameter."""
@@ -33,11 +33,11 @@ class Traffic:
     sweeps: tuple[tuple[Access, ...], ...]
     facts: Mapping[str, bool] = field(default_factory=dict)
 
-    def suits(self, param: Tensor) -> bool:
+    def applies_to(self, param: Tensor) -> bool:
         """Tell whether the facts apply to a parameter."""
         return all(FACTS[fact](param) is holds for fact, holds in self.facts.items())
 
-    def present(self, group: Mapping[str, object]) -> Iterator[list[Access]]:
+    def accesses_by_sweep(self, group: Mapping[str, object]) -> Iterator[list[Access]]:
         """Yield the accesses of each sweep for the values of a group, stored tensors first."""
         for sweep in self.sweeps:
             accessed = [t for t in sweep if t.when is None or truth(group.get(t.when))]

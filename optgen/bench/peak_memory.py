@@ -2,8 +2,8 @@
 
 Linux records the peak resident memory of a process (VmHWM) and can reset the record. The record
 counts all pages, allocated by torch, by a kernel or by Python. Memory freed earlier would hide new
-allocations, so it is returned to the system first, and Python allocates objects with malloc too.
-The first steps are measured, so that memory kept from one step to the next counts.
+allocations, so the process first returns it to the system, and Python allocates objects with malloc
+too. The first steps are measured, so that memory kept from one step to the next counts.
 """
 
 import ctypes
@@ -17,14 +17,14 @@ import torch
 from optgen.bench import child_process
 from optgen.bench.results import Cell, Figures
 from optgen.bench.tensor_lists import LISTS
-from optgen.bench.variants import Stepper, forms, gradients, suited
+from optgen.bench.variants import Stepper, accepted_tensors, forms, gradients
 from optgen.runtime import GeneratedOptimizer
 
 _STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _STEPS = 5
 
 
-def peaks(cell: Cell) -> Figures:
+def extra_memory(cell: Cell) -> Figures:
     """Return the extra bytes of a step of each form of a class, and their ratio to parameters."""
     request = {"name": cell.name, "tensors": cell.tensors, "dtype": cell.dtype}
     figures: Figures = child_process.ask(
@@ -33,24 +33,24 @@ def peaks(cell: Cell) -> Figures:
     return figures
 
 
-def measured(name: str, tensors: str, dtype: str, threads: int) -> Figures:
+def measure_extra_memory(name: str, tensors: str, dtype: str, threads: int) -> Figures:
     """Return the extra bytes of the first steps of each form. Runs in a separate process."""
     torch.set_num_threads(threads)
-    taken, torch_dtype = suited(name, LISTS[tensors]), getattr(torch, dtype)
+    tensor_list, torch_dtype = accepted_tensors(name, LISTS[tensors]), getattr(torch, dtype)
     figures: Figures = {}
     for title in forms(name, torch_dtype):  # `forms` takes steps, so all libraries are loaded
-        stepper = Stepper(name, title, taken, torch_dtype)
-        stepper.set_gradients(gradients(taken, torch_dtype))
+        stepper = Stepper(name, title, tensor_list, torch_dtype)
+        stepper.set_gradients(gradients(tensor_list, torch_dtype))
         if isinstance(stepper.optimizer, GeneratedOptimizer):
             stepper.optimizer.init_state()
         before = _state_bytes(stepper)
-        extra = peak(stepper.step, _STEPS) - (_state_bytes(stepper) - before)
+        extra = peak_growth(stepper.step, _STEPS) - (_state_bytes(stepper) - before)
         params = sum(param.nbytes for param in stepper.params)
         figures[title] = {"bytes": extra, "of_params": extra / params}
     return figures
 
 
-def peak(function: Callable[[], object], times: int = 1) -> int:
+def peak_growth(function: Callable[[], object], times: int = 1) -> int:
     """Return by how many bytes the process grows, at its peak, while it calls a function."""
     ctypes.CDLL(None).malloc_trim(0)
     _CLEAR_REFS.write_text("5")  # resets VmHWM
@@ -66,11 +66,11 @@ def _state_bytes(stepper: Stepper) -> int:
 
 
 def _status(name: str) -> int:
-    """Return a figure of the process's status in bytes."""
+    """Return a figure of /proc/self/status in bytes."""
     match = re.search(rf"{name}:\s+(\d+) kB", _STATUS.read_text())
     assert match
     return int(match[1]) * 1024
 
 
 if __name__ == "__main__":
-    child_process.answer(measured)
+    child_process.answer(measure_extra_memory)

@@ -42,7 +42,7 @@ def draw(results: Results, path: Path, dtype: str = "float32", threads: int = 1)
         1, len(panels), figsize=(width, height), sharey=True, squeeze=False, layout="constrained"
     )
     for axis, (tensors, by_name) in zip(axes[0], panels.items(), strict=True):
-        _panel(axis, names, by_name)
+        _draw_panel(axis, names, by_name)
         axis.set_title(PANELS[tensors], fontsize=10, loc="left")
     axes[0][0].set_yticks(range(len(names)), names)
     title = f"Time of a step as a multiple of the memory limit: CPU, {dtype}, {threads} thread"
@@ -70,10 +70,10 @@ def _figures_by_name(
     }
 
 
-def _panel(axis: Any, names: Sequence[str], by_name: dict[str, Figures]) -> None:
+def _draw_panel(axis: Any, names: Sequence[str], by_name: dict[str, Figures]) -> None:
     """Draw one list of tensors, with a line for each algorithm."""
     heights = [height for height, name in enumerate(names) if name in by_name]
-    rows = [_times_the_limit(by_name[name]) for name in names if name in by_name]
+    rows = [_multiples_of_limit(by_name[name]) for name in names if name in by_name]
     ours, best, default = zip(*rows, strict=True)
     axis.axvline(1, color="#444444", linewidth=1, zorder=1, label="memory limit")
     axis.hlines(heights, ours, default, color="#dfe2e6", linewidth=3, zorder=1)
@@ -83,10 +83,10 @@ def _panel(axis: Any, names: Sequence[str], by_name: dict[str, Figures]) -> None
         (ours, _GREEN, "optgen", 44),
     ):
         axis.scatter(values, heights, s=size, color=color, label=label, zorder=3)
-    for height, mine, theirs, last in zip(heights, ours, best, default, strict=True):
+    for height, our_time, best_time, default_time in zip(heights, ours, best, default, strict=True):
         axis.annotate(
-            _times(theirs / mine),
-            (max(last, theirs), height),
+            _multiple(best_time / our_time),
+            (max(default_time, best_time), height),
             xytext=(7, 0),
             textcoords="offset points",
             va="center",
@@ -101,11 +101,11 @@ def _panel(axis: Any, names: Sequence[str], by_name: dict[str, Figures]) -> None
     axis.tick_params(axis="y", length=0)
 
 
-def _times(ratio: float) -> str:
+def _multiple(ratio: float) -> str:
     return f"{ratio:.1f}×" if ratio < 10 else f"{ratio:.0f}×"
 
 
-def _times_the_limit(figures: Figures) -> tuple[float, float, float]:
+def _multiples_of_limit(figures: Figures) -> tuple[float, float, float]:
     """Return the times of ours, torch's fastest form and its default, in units of the limit."""
     limit = ratio(figures, LIMIT) or 1
     return 1 / limit, (torch_ratio(figures) or 0) / limit, (ratio(figures, DEFAULT) or 0) / limit

@@ -6,28 +6,30 @@ from optgen.bench.results import Cell, Figures, Results
 from optgen.bench.variants import DEFAULT, LIMIT, OURS, UNFUSED
 from optgen.bench.verdict import Verdict
 
-_STEPS = ("class", "tensors", "type", "threads", "ms", "cold ms", "of limit")
+_STEP_HEADER = ("class", "tensors", "type", "threads", "ms", "cold ms", "of limit")
 
 
 def line(cell: Cell, figures: Figures) -> str:
     """Return the line for a cell of any part of the benchmark."""
-    return f"{cell}: " + (_step(figures) if cell.part == "step" else _all_figures(figures))
+    return f"{cell}: " + (_step_text(figures) if cell.part == "step" else _all_figures(figures))
 
 
 def steps_table(results: Results) -> Iterator[tuple[str, ...]]:
     """Yield a header, then rows of our times and the ratios of torch and of our other lowerings."""
     others = [title for title in UNFUSED if any(title in each for each in results.values())]
     has_torch = any(torch_ratio(each) for cell, each in results.items() if cell.part == "step")
-    yield (*_STEPS, *(("torch's fastest", "torch's default") if has_torch else ()), *others)
+    yield (*_STEP_HEADER, *(("torch's fastest", "torch's default") if has_torch else ()), *others)
     for cell, figures in results.items():
         if cell.part == "step":
             ours = figures[OURS]
             yield (
                 *(cell.name, cell.tensors, cell.dtype, str(cell.threads)),
                 *(f"{ours[key]:.3g}" for key in ("median", "cold")),
-                _of_limit(figures) or "-",
-                *map(_times, (torch_ratio(figures), ratio(figures, DEFAULT)) if has_torch else ()),
-                *(_times(ratio(figures, title)) for title in others),
+                _fraction_of_limit(figures) or "-",
+                *map(
+                    _multiple, (torch_ratio(figures), ratio(figures, DEFAULT)) if has_torch else ()
+                ),
+                *(_multiple(ratio(figures, title)) for title in others),
             )
 
 
@@ -43,8 +45,8 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
 def misses(verdicts: Sequence[Verdict]) -> Iterator[str]:
     """Yield a line for each missed target, with the figures that miss it."""
     for each in verdicts:
-        if each.missed:
-            figures = (f"{name} {each.values[name]:.3g}" for name in each.missed)
+        if each.missed_figures:
+            figures = (f"{name} {each.values[name]:.3g}" for name in each.missed_figures)
             yield f"{each.target.title}, wanted {each.target.bound}: {'; '.join(figures)}"
 
 
@@ -59,21 +61,23 @@ def ratio(figures: Figures, title: str, key: str = "median") -> float | None:
     return figures[title][key] / figures[OURS][key] if title in figures else None
 
 
-def _step(figures: Figures) -> str:
+def _step_text(figures: Figures) -> str:
     parts = [f"{figures[OURS]['median']:.3g} ms"]
-    if of_limit := _of_limit(figures):
+    if of_limit := _fraction_of_limit(figures):
         parts.append(f"{of_limit} of the limit")
     others = (title for title in figures if title not in (OURS, LIMIT))
-    return " | ".join([*parts, *(f"{title} {_times(ratio(figures, title))}" for title in others)])
+    return " | ".join(
+        [*parts, *(f"{title} {_multiple(ratio(figures, title))}" for title in others)]
+    )
 
 
-def _of_limit(figures: Figures) -> str:
+def _fraction_of_limit(figures: Figures) -> str:
     """Return the fraction of the limit as text: by medians, and in brackets by minima."""
     fractions = (ratio(figures, LIMIT, key) for key in ("median", "min"))
     return "{:.2f} ({:.2f})".format(*fractions) if LIMIT in figures else ""
 
 
-def _times(value: float | None) -> str:
+def _multiple(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}x" if value < 100 else f"{value:.0f}x"
 
 

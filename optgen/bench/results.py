@@ -19,8 +19,8 @@ class Cell:
     """One measurement of the benchmark. A later result of the same cell replaces an earlier one."""
 
     part: str  # "step", …: the names of suite.PARTS
-    name: str  # the class
-    tensors: str  # the list
+    name: str  # of the class
+    tensors: str  # the name of the list
     dtype: str = "float32"
     threads: int = 1
 
@@ -53,7 +53,8 @@ def save(path: Path, results: Mapping[Cell, Figures]) -> None:
     """Write results, one cell a line, so that diffs are readable."""
     cells = sorted(results, key=astuple)
     lines = [
-        json.dumps({"cell": asdict(cell), "figures": _rounded(results[cell])}) for cell in cells
+        json.dumps({"cell": asdict(cell), "figures": _round_figures(results[cell])})
+        for cell in cells
     ]
     machine = json.dumps(describe_machine())
     text = f'{{"machine": {machine},\n "cells": [\n  ' + ",\n  ".join(lines) + "\n ]}\n"
@@ -84,11 +85,11 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def _rounded(figures: Figures) -> Figures:
+def _round_figures(figures: Figures) -> Figures:
     """Round figures to four digits; measurements are no more precise."""
-    return {variant: dict(_digits(pairs.items())) for variant, pairs in figures.items()}
+    return {variant: dict(_round_values(pairs.items())) for variant, pairs in figures.items()}
 
 
-def _digits(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
+def _round_values(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
     for key, value in items:
         yield key, float(f"{value:.4g}") if isinstance(value, float) else value

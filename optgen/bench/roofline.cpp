@@ -1,5 +1,6 @@
 // The memory limit (roofline): loops over the streams of a step, with hardly any arithmetic. Values
-// are written back unchanged, so the streams may be the tensors of an optimizer in use, of any dtype.
+// are written back unchanged, so the streams may be the tensors of an optimizer in use. They may
+// have any dtype.
 #include <cstdint>
 #include <utility>
 
@@ -8,19 +9,19 @@ namespace {
 using i64 = std::int64_t;
 using u32 = std::uint32_t;
 
-constexpr int MAX_STREAMS = 6; // in one loop; the same as in roofline.py
+constexpr int MAX_STREAMS = 6; // of one loop; the same number as in roofline.py
 
-// Streams of one size that a sweep reads together; the first `stored` of them are written back.
+// Streams of one size that a sweep reads together. The first `stored_count` are written back.
 struct Sweep {
     i64 words; // 32-bit words of a stream
-    i64 first, elements; // of its parameter; `first` counts from the start of the list
-    i64 read, stored;
-    u32* at[MAX_STREAMS];
+    i64 first, elements; // the parameter's first element in the list, and its number of elements
+    i64 read_count, stored_count; // numbers of streams
+    u32* streams[MAX_STREAMS];
 };
 
 struct Roofline {
-    i64 sweeps, elements; // of the whole list
-    const Sweep* sweep;
+    i64 sweep_count, elements; // of the whole list
+    const Sweep* sweeps;
     u32 zero; // always 0, which the compiler cannot know
     u32 seen; // result of all reads, so that the compiler cannot drop them
 };
@@ -35,19 +36,19 @@ struct Threads {
 
 // Reads all streams, and writes the first STORED back: `seen & zero` is 0, so no value changes.
 template <int STORED, int... K, class... Stream>
-u32 loop(i64 n, u32 zero, std::integer_sequence<int, K...>, Stream* __restrict... at) {
+u32 loop(i64 n, u32 zero, std::integer_sequence<int, K...>, Stream* __restrict... streams) {
     u32 all_seen = 0;
     for (i64 i = 0; i < n; ++i) {
-        const u32 seen = (at[i] | ...);
+        const u32 seen = (streams[i] | ...);
         if constexpr (STORED == 0) all_seen |= seen;
-        ((K < STORED ? void(at[i] ^= seen & zero) : void()), ...);
+        ((K < STORED ? void(streams[i] ^= seen & zero) : void()), ...);
     }
     return all_seen;
 }
 
 template <int STORED, int... K>
-u32 loop_from(const Sweep& s, i64 low, i64 n, u32 zero, std::integer_sequence<int, K...> places) {
-    return loop<STORED>(n, zero, places, (s.at[K] + low)...);
+u32 loop_from(const Sweep& s, i64 low, i64 n, u32 zero, std::integer_sequence<int, K...> indices) {
+    return loop<STORED>(n, zero, indices, (s.streams[K] + low)...);
 }
 
 template <int READ, int STORED>
@@ -57,25 +58,25 @@ u32 loop_over(const Sweep& s, i64 low, i64 n, u32 zero) {
 
 using Loop = u32 (*)(const Sweep&, i64, i64, u32);
 
-// Returns the loop for this many streams, of which `stored` are written back.
+// Returns the loop over `read` streams, of which the first `stored` are written back.
 template <int... I>
-Loop variant(i64 read, i64 stored, std::integer_sequence<int, I...>) {
-    static constexpr Loop variants[] = {loop_over<1 + I / (MAX_STREAMS + 1), I % (MAX_STREAMS + 1)>...};
-    return variants[(read - 1) * (MAX_STREAMS + 1) + stored];
+Loop select_loop(i64 read, i64 stored, std::integer_sequence<int, I...>) {
+    static constexpr Loop loops[] = {loop_over<1 + I / (MAX_STREAMS + 1), I % (MAX_STREAMS + 1)>...};
+    return loops[(read - 1) * (MAX_STREAMS + 1) + stored];
 }
 
-// Processes the elements [low, high) of the list: all sweeps of a tensor, then the next tensor, so
+// Goes over the elements [low, high) of the list: all sweeps of a tensor, then the next tensor, so
 // that small tensors stay in the caches.
-u32 range(const Roofline& roofline, i64 low, i64 high) {
+u32 run_sweeps(const Roofline& roofline, i64 low, i64 high) {
     u32 seen = 0;
-    for (i64 i = 0; i < roofline.sweeps; ++i) {
-        const Sweep& s = roofline.sweep[i];
+    for (i64 i = 0; i < roofline.sweep_count; ++i) {
+        const Sweep& s = roofline.sweeps[i];
         const i64 begin = low > s.first ? low - s.first : 0;
         const i64 end = high - s.first < s.elements ? high - s.first : s.elements;
         if (begin >= end) continue;
         const i64 from = s.words * begin / s.elements, to = s.words * end / s.elements;
         const std::make_integer_sequence<int, MAX_STREAMS*(MAX_STREAMS + 1)> all;
-        seen |= variant(s.read, s.stored, all)(s, from, to - from, roofline.zero);
+        seen |= select_loop(s.read_count, s.stored_count, all)(s, from, to - from, roofline.zero);
     }
     return seen;
 }
@@ -84,11 +85,11 @@ struct Region {
     Roofline& roofline;
     const Threads& threads;
 
-    static void work(void* at) {
-        const Region& region = *static_cast<Region*>(at);
+    static void run(void* pointer) {
+        const Region& region = *static_cast<Region*>(pointer);
         const i64 n = region.roofline.elements;
         const i64 id = region.threads.id(), team = region.threads.team();
-        const u32 seen = range(region.roofline, n * id / team, n * (id + 1) / team);
+        const u32 seen = run_sweeps(region.roofline, n * id / team, n * (id + 1) / team);
         __atomic_or_fetch(&region.roofline.seen, seen, __ATOMIC_RELAXED);
     }
 };
@@ -98,7 +99,7 @@ struct Region {
 extern "C" void optgen_roofline(Roofline* roofline, const Threads* threads) {
     Region region{*roofline, *threads};
     if (threads->count > 1)
-        threads->parallel(Region::work, &region, unsigned(threads->count), 0);
+        threads->parallel(Region::run, &region, unsigned(threads->count), 0);
     else
-        roofline->seen |= range(*roofline, 0, roofline->elements);
+        roofline->seen |= run_sweeps(*roofline, 0, roofline->elements);
 }

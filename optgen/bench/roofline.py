@@ -15,21 +15,21 @@ from optgen.bench.memory_traffic import Access, Traffic
 from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.toolchain import library_cache
 
-_MAX_STREAMS = 6  # in one loop; the same as in roofline.cpp
+_MAX_STREAMS = 6  # of one loop; the same number as in roofline.cpp
 
 
 class _Sweep(ctypes.Structure):
     _fields_ = [
-        *((name, c_int64) for name in ("words", "first", "elements", "read", "stored")),
-        ("at", c_void_p * _MAX_STREAMS),
+        *((name, c_int64) for name in ("words", "first", "elements", "read_count", "stored_count")),
+        ("streams", c_void_p * _MAX_STREAMS),
     ]
 
 
 class _Roofline(ctypes.Structure):
     _fields_ = [
-        ("sweeps", c_int64),
+        ("sweep_count", c_int64),
         ("elements", c_int64),
-        ("sweep", ctypes.POINTER(_Sweep)),
+        ("sweeps", ctypes.POINTER(_Sweep)),
         ("zero", c_uint32),
         ("seen", c_uint32),
     ]
@@ -45,8 +45,8 @@ class Roofline:
         sweeps: list[_Sweep] = []
         first = 0
         for param, group in params:
-            (traffic,) = (each for each in traffics if each.suits(param))
-            for accesses in traffic.present(group):
+            (traffic,) = (each for each in traffics if each.applies_to(param))
+            for accesses in traffic.accesses_by_sweep(group):
                 sweeps += self._sweeps(accesses, param, optimizer.state[param], first)
             first += param.numel()
         self._table = (_Sweep * len(sweeps))(*sweeps)
@@ -57,13 +57,13 @@ class Roofline:
     @property
     def traffic(self) -> int:
         """Bytes read and written in a step."""
-        return sum(4 * s.words * (s.read + s.stored) for s in self._table)
+        return sum(4 * s.words * (s.read_count + s.stored_count) for s in self._table)
 
-    def take_gradients(self) -> None:
+    def update_gradient_addresses(self) -> None:
         """Update the addresses of the parameters' gradients."""
         for sweep, index, param in self._grads:
             assert param.grad is not None
-            sweep.at[index] = param.grad.data_ptr()
+            sweep.streams[index] = param.grad.data_ptr()
 
     def step(self) -> None:
         """Run all sweeps over all tensors once."""
@@ -81,7 +81,7 @@ class Roofline:
             stored = sum(access.stored for access, _ in same_size)
             sweep = _Sweep(words, first, param.numel(), len(same_size), stored)
             for index, (access, tensor) in enumerate(same_size):
-                sweep.at[index] = tensor.data_ptr()
+                sweep.streams[index] = tensor.data_ptr()
                 if access.key == "grad":
                     self._grads.append((sweep, index, param))
             yield sweep
@@ -101,7 +101,7 @@ class Roofline:
         return self._temporaries[key]
 
     def _point_at_table(self, sweeps: list[_Sweep]) -> None:
-        """Replace the sweeps of `_grads` by their copies in the table, which the loop reads."""
+        """Replace the sweeps of `_grads` by the copies in the table, which the C++ loop reads."""
         rows = {id(sweep): row for row, sweep in enumerate(sweeps)}
         self._grads = [(self._table[rows[id(s)]], index, p) for s, index, p in self._grads]
 

@@ -1,11 +1,11 @@
-"""Choose the cells to measure: those requested, or all that are published for a machine."""
+"""List the cells to measure: combinations of settings, or all that are published for a machine."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 from optgen.bench.results import Cell
-from optgen.bench.tensor_lists import FOR_ALL, LISTS
-from optgen.bench.variants import CLASSES, FACTORED, suited
+from optgen.bench.tensor_lists import LISTS, LISTS_FOR_ALL
+from optgen.bench.variants import CLASSES, FACTORED, accepted_tensors
 
 _LARGE = 5_000_000  # elements; with more, a step that multiplies matrices takes seconds
 _BUSY = ("SGD", "AdamW", "Adafactor")  # classes to measure while another process keeps a core busy
@@ -16,7 +16,7 @@ IsMemoryBound = Callable[[str], bool]
 """Tells whether memory limits a class's step: it does unless the step multiplies matrices."""
 
 
-def chosen(
+def combinations(
     part: str,
     names: Sequence[str],
     lists: Sequence[str],
@@ -26,21 +26,21 @@ def chosen(
 ) -> Iterator[Cell]:
     """Yield every combination, except lists that are too large or have no tensor for a class."""
     for count, dtype, tensors, name in product(threads, dtypes, lists, names):
-        taken = suited(name, LISTS[tensors])
-        if taken.shapes and (is_memory_bound(name) or taken.elements <= _LARGE):
+        accepted = accepted_tensors(name, LISTS[tensors])
+        if accepted.shapes and (is_memory_bound(name) or accepted.elements <= _LARGE):
             yield Cell(part, name, tensors, dtype, count)
 
 
-def everything(is_memory_bound: IsMemoryBound) -> Iterator[Cell]:
+def published_cells(is_memory_bound: IsMemoryBound) -> Iterator[Cell]:
     """Yield all cells that are published for a machine, the most important ones first."""
     memory_bound = [name for name in CLASSES if is_memory_bound(name)]
     for threads, dtype in product((1, 2), ("float32", "bfloat16")):
-        yield from chosen("step", CLASSES, FOR_ALL, is_memory_bound, [dtype], [threads])
-        yield from chosen("step", FACTORED, ["thin"], is_memory_bound, [dtype], [threads])
-    yield from chosen("first step", CLASSES, ["2000x256"], is_memory_bound)
+        yield from combinations("step", CLASSES, LISTS_FOR_ALL, is_memory_bound, [dtype], [threads])
+        yield from combinations("step", FACTORED, ["thin"], is_memory_bound, [dtype], [threads])
+    yield from combinations("first step", CLASSES, ["2000x256"], is_memory_bound)
     yield from (Cell("first step", *each) for each in _FIRST_STEP)
-    yield from chosen("memory", memory_bound, ["resnet50", "2.5e7"], is_memory_bound)
-    yield from chosen("memory", FACTORED, ["thin"], is_memory_bound)
-    yield from chosen("busy", _BUSY, ["2000x256"], is_memory_bound, threads=(1, 2))
-    yield from chosen("bits", memory_bound, ["resnet50"], is_memory_bound, threads=(2,))
+    yield from combinations("memory", memory_bound, ["resnet50", "2.5e7"], is_memory_bound)
+    yield from combinations("memory", FACTORED, ["thin"], is_memory_bound)
+    yield from combinations("busy", _BUSY, ["2000x256"], is_memory_bound, threads=(1, 2))
+    yield from combinations("bits", memory_bound, ["resnet50"], is_memory_bound, threads=(2,))
     yield from (Cell("compile", *each) for each in _COMPILED)

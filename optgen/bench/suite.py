@@ -7,20 +7,28 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from optgen.bench.cpu_contention import quiet_and_busy
+from optgen.bench.cpu_contention import quiet_and_busy_times
 from optgen.bench.first_step import first_steps
-from optgen.bench.measure import Budget, compare_redrawn
+from optgen.bench.measure import Budget, compare_recreated
 from optgen.bench.memory_traffic import Traffic
-from optgen.bench.peak_memory import peaks
+from optgen.bench.peak_memory import extra_memory
 from optgen.bench.results import Cell, Figures
 from optgen.bench.tensor_lists import LISTS
-from optgen.bench.thread_determinism import same_bits
-from optgen.bench.torch_compile import compiled
-from optgen.bench.variants import OURS, Stepper, Variant, forms, renewal, suited, variants
+from optgen.bench.thread_determinism import count_different_tensors
+from optgen.bench.torch_compile import compiled_step_times
+from optgen.bench.variants import (
+    OURS,
+    Stepper,
+    Variant,
+    accepted_tensors,
+    forms,
+    gradient_copier,
+    variants,
+)
 
 TrafficOf = Callable[[str], Sequence[Traffic] | None]
 ONE_GROUP = f"{OURS}, one group"
-_CACHED_BYTES = 4 << 20  # of parameters, up to which caches hold all that a step reads
+_CACHED_BYTES = 4 << 20  # with parameters up to this size, caches hold all that a step reads
 
 
 @dataclass(frozen=True)
@@ -40,37 +48,37 @@ class Suite:
         return figures
 
 
-def steps(suite: Suite, cell: Cell) -> Figures:
+def measure_steps(suite: Suite, cell: Cell) -> Figures:
     """Measure a step of every variant, repeated and cold."""
-    tensors, dtype = suited(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
+    tensors, dtype = accepted_tensors(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
     titles = forms(cell.name, dtype, unfused=suite.unfused)
 
-    def draw() -> dict[str, Variant]:
-        drawn = dict(variants(cell.name, tensors, dtype, suite.traffic(cell.name), titles))
+    def create() -> dict[str, Variant]:
+        created = dict(variants(cell.name, tensors, dtype, suite.traffic(cell.name), titles))
         if tensors.groups > 1:
-            drawn[ONE_GROUP] = Stepper(cell.name, OURS, replace(tensors, groups=1), dtype)
-        return drawn
+            created[ONE_GROUP] = Stepper(cell.name, OURS, replace(tensors, groups=1), dtype)
+        return created
 
-    draws = 5 if tensors.elements * dtype.itemsize <= _CACHED_BYTES else 1
-    return compare_redrawn(draw, renewal(tensors, dtype), suite.budget, draws)
+    repeats = 5 if tensors.elements * dtype.itemsize <= _CACHED_BYTES else 1
+    return compare_recreated(create, gradient_copier(tensors, dtype), suite.budget, repeats)
 
 
 PARTS: Mapping[str, Callable[[Suite, Cell], Figures]] = {
-    "step": steps,
+    "step": measure_steps,
     "first step": lambda suite, cell: first_steps(cell),
-    "memory": lambda suite, cell: peaks(cell),
-    "busy": lambda suite, cell: quiet_and_busy(cell),
-    "bits": lambda suite, cell: same_bits(cell),
-    "compile": lambda suite, cell: compiled(cell, suite.compile_limit),
+    "memory": lambda suite, cell: extra_memory(cell),
+    "busy": lambda suite, cell: quiet_and_busy_times(cell),
+    "bits": lambda suite, cell: count_different_tensors(cell),
+    "compile": lambda suite, cell: compiled_step_times(cell, suite.compile_limit),
 }
 
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
     """Set the number of torch's threads inside the context."""
-    before = torch.get_num_threads()
+    old_count = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(old_count)

@@ -13,7 +13,7 @@ Extract = Callable[[Results], Values]
 Measure = Callable[[Figures], float | None]
 
 
-def steps(
+def figures_of_steps(
     measure: Measure, names: Sequence[str], lists: Sequence[str], dtype: str = "float32"
 ) -> Extract:
     """Return a function that extracts one figure of each step on one thread."""
@@ -26,7 +26,9 @@ def steps(
     return extract
 
 
-def part(name: str, measure: Callable[[Figures], float], names: Sequence[str]) -> Extract:
+def figures_of_part(
+    name: str, measure: Callable[[Figures], float], names: Sequence[str]
+) -> Extract:
     """Return a function that extracts one figure of each cell of a part, such as `memory`."""
 
     def extract(results: Results) -> Values:
@@ -40,17 +42,17 @@ def fraction_of_limit(
     names: Sequence[str], lists: Sequence[str], dtype: str = "float32"
 ) -> Extract:
     """Return a function that extracts the speed of steps as a fraction of the memory limit's."""
-    return steps(lambda figures: ratio(figures, LIMIT), names, lists, dtype)
+    return figures_of_steps(lambda figures: ratio(figures, LIMIT), names, lists, dtype)
 
 
 def speedup(names: Sequence[str], lists: Sequence[str], form: str | None = None) -> Extract:
-    """Return a function that extracts torch's time over ours, by default of its fastest form."""
+    """Return a function that extracts torch's time over ours, by default its fastest form's."""
     if form is None:
-        return steps(torch_ratio, names, lists)
-    return steps(lambda figures: ratio(figures, form), names, lists)
+        return figures_of_steps(torch_ratio, names, lists)
+    return figures_of_steps(lambda figures: ratio(figures, form), names, lists)
 
 
-def mean(figures: Extract, count: int) -> Extract:
+def geometric_mean(figures: Extract, count: int) -> Extract:
     """Return a function that extracts the geometric mean of some figures, labelled "n of count"."""
 
     def extract(results: Results) -> Values:

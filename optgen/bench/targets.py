@@ -1,21 +1,35 @@
-"""Define the targets of a step on a CPU. Only cells of `busy` and `bits` have several threads."""
+"""Define the targets of a step on a CPU. Only the parts `busy` and `bits` use several threads."""
 
 from collections.abc import Iterator, Mapping
 
 from optgen.bench.first_step import COLD, WARM
 from optgen.bench.results import Figures
 from optgen.bench.suite import ONE_GROUP
-from optgen.bench.target_figures import fraction_of_limit, mean, part, speedup, steps
+from optgen.bench.target_figures import (
+    figures_of_part,
+    figures_of_steps,
+    fraction_of_limit,
+    geometric_mean,
+    speedup,
+)
 from optgen.bench.tensor_lists import TensorList
-from optgen.bench.variants import CLASSES, DEFAULT, FACTORED, FUSED, OURS, generated, suited
+from optgen.bench.variants import (
+    CLASSES,
+    DEFAULT,
+    FACTORED,
+    FUSED,
+    OURS,
+    accepted_tensors,
+    class_of,
+)
 from optgen.bench.verdict import Target
 
-ELEMENTWISE = tuple(n for n in CLASSES if generated(n).rule.elementwise)
-VECTOR_CLASSES = tuple(n for n in CLASSES if suited(n, TensorList("", "", [(1,)])).shapes)
+ELEMENTWISE = tuple(n for n in CLASSES if class_of(n).rule.elementwise)
+VECTOR_CLASSES = tuple(n for n in CLASSES if accepted_tensors(n, TensorList("", "", [(1,)])).shapes)
 """The classes that take vectors. Muon takes matrices only."""
-_ROOTS = ("Adagrad", "RMSprop")  # their root and division take longer than the cached reads
+_ROOT_BOUND = ("Adagrad", "RMSprop")  # their root and division take longer than the cached reads
 _LARGE = ("2.5e7", "gpt2", "resnet50")
-MEAN = ("2.5e7", "resnet50", "2000x256")
+MEAN_LISTS = ("2.5e7", "resnet50", "2000x256")
 _TINY = ("2000x256",)
 
 
@@ -36,9 +50,11 @@ def _float32() -> Iterator[Target]:
     )
     yield Target("of the limit, ResNet-50", fraction_of_limit(ELEMENTWISE, ["resnet50"]), 0.9)
     yield Target("against torch's fused, large lists", speedup(ELEMENTWISE, _LARGE, FUSED), 1)
-    others = tuple(name for name in ELEMENTWISE if name not in _ROOTS)
+    others = tuple(name for name in ELEMENTWISE if name not in _ROOT_BOUND)
     yield Target("of the limit, 1e6", fraction_of_limit(others, ["1e6"]), 0.75)
-    yield Target(f"of the limit, 1e6: {', '.join(_ROOTS)}", fraction_of_limit(_ROOTS, ["1e6"]), 0.7)
+    yield Target(
+        f"of the limit, 1e6: {', '.join(_ROOT_BOUND)}", fraction_of_limit(_ROOT_BOUND, ["1e6"]), 0.7
+    )
 
 
 def _phases() -> Iterator[Target]:
@@ -86,44 +102,64 @@ def _many_tensors() -> Iterator[Target]:
     rest = [name for name in VECTOR_CLASSES if not any(name in names for names in bounds)]
     yield Target("times faster than torch, 2000x256: the rest", speedup(rest, _TINY), 20)
     yield Target(
-        "20 groups, times one group", steps(_of_one_group, VECTOR_CLASSES, ["20groups"]), most=1.2
+        "20 groups, times one group",
+        figures_of_steps(_slowdown_by_groups, VECTOR_CLASSES, ["20groups"]),
+        most=1.2,
     )
-    count = len(VECTOR_CLASSES) * len(MEAN)
+    count = len(VECTOR_CLASSES) * len(MEAN_LISTS)
     for least, title, form in ((6, "fastest", None), (10, "default", DEFAULT)):
-        values = mean(speedup(VECTOR_CLASSES, MEAN, form), count)
+        values = geometric_mean(speedup(VECTOR_CLASSES, MEAN_LISTS, form), count)
         yield Target(f"geometric mean against torch's {title}", values, least)
 
 
 def _around_steps() -> Iterator[Target]:
-    yield Target("first step, cold: s", part("first step", _cold, VECTOR_CLASSES), most=1)
     yield Target(
-        "first step, warm: ms over a plain one", part("first step", _warm, VECTOR_CLASSES), most=10
+        "first step, cold: s", figures_of_part("first step", _cold_seconds, VECTOR_CLASSES), most=1
+    )
+    yield Target(
+        "first step, warm: ms over a plain one",
+        figures_of_part("first step", _warm_overhead, VECTOR_CLASSES),
+        most=10,
     )
     title = "first step, warm: ms over a plain one and memory for states"
-    yield Target(title, part("first step", _warm_without_memory, VECTOR_CLASSES), most=10)
-    yield Target("beside a busy process, times alone", part("busy", _busy, VECTOR_CLASSES), most=3)
-    yield Target("peak extra memory: MB", part("memory", _megabytes, ELEMENTWISE), most=1)
-    yield Target("peak, with column sums: MB", part("memory", _megabytes, FACTORED), most=16)
-    yield Target("tensors that threads change", part("bits", _different, VECTOR_CLASSES), most=0)
+    yield Target(
+        title, figures_of_part("first step", _warm_overhead_without_states, VECTOR_CLASSES), most=10
+    )
+    yield Target(
+        "beside a busy process, times alone",
+        figures_of_part("busy", _busy_slowdown, VECTOR_CLASSES),
+        most=3,
+    )
+    yield Target(
+        "peak extra memory: MB", figures_of_part("memory", _megabytes, ELEMENTWISE), most=1
+    )
+    yield Target(
+        "peak, with column sums: MB", figures_of_part("memory", _megabytes, FACTORED), most=16
+    )
+    yield Target(
+        "tensors that threads change",
+        figures_of_part("bits", _different_tensors, VECTOR_CLASSES),
+        most=0,
+    )
 
 
-def _of_one_group(figures: Figures) -> float:
+def _slowdown_by_groups(figures: Figures) -> float:
     return float(figures[OURS]["median"] / figures[ONE_GROUP]["median"])
 
 
-def _cold(figures: Figures) -> float:
+def _cold_seconds(figures: Figures) -> float:
     return float(figures[COLD]["first"] / 1e3)
 
 
-def _warm(figures: Figures) -> float:
+def _warm_overhead(figures: Figures) -> float:
     return float(figures[WARM]["first"] - figures[WARM]["plain"])
 
 
-def _warm_without_memory(figures: Figures) -> float:
-    return _warm(figures) - float(figures[WARM]["states"])
+def _warm_overhead_without_states(figures: Figures) -> float:
+    return _warm_overhead(figures) - float(figures[WARM]["states"])
 
 
-def _busy(figures: Figures) -> float:
+def _busy_slowdown(figures: Figures) -> float:
     return float(figures[OURS]["busy"] / figures[OURS]["quiet"])
 
 
@@ -131,7 +167,7 @@ def _megabytes(figures: Figures) -> float:
     return float(figures[OURS]["bytes"] / 1e6)
 
 
-def _different(figures: Figures) -> float:
+def _different_tensors(figures: Figures) -> float:
     return float(figures[OURS]["different"])
 
 

@@ -9,7 +9,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class TensorList:
-    """Shapes under a short name, divided into groups with different learning rates."""
+    """Shapes under a short name. The tensors may be divided into groups of different rates."""
 
     name: str
     title: str  # the number of tensors, and the elements of each: "2,000 of 256"
@@ -23,6 +23,7 @@ class TensorList:
 
 
 def _bottleneck(width: int, inner: int) -> list[Shape]:
+    """Return the shapes of a block: convolutions, each with a batch norm's weight and bias."""
     convolutions = [(inner, width, 1, 1), (inner, inner, 3, 3), (width, inner, 1, 1)]
     return [s for c in convolutions for s in (c, (c[0],), (c[0],))]
 
@@ -49,5 +50,5 @@ LISTS = {
         TensorList("thin", "four long thin matrices", _THIN),
     )
 }
-FOR_ALL = tuple(name for name in LISTS if name != "thin")
+LISTS_FOR_ALL = tuple(name for name in LISTS if name != "thin")
 """Lists for every class. Thin matrices matter only to rules with rows and columns."""

@@ -4,12 +4,12 @@ import torch
 
 from optgen.bench.results import Cell, Figures
 from optgen.bench.tensor_lists import LISTS
-from optgen.bench.variants import OURS, Stepper, gradients, suited
+from optgen.bench.variants import OURS, Stepper, accepted_tensors, gradients
 
 _STEPS = 3
 
 
-def same_bits(cell: Cell) -> Figures:
+def count_different_tensors(cell: Cell) -> Figures:
     """Count the parameters and states that differ from those of one thread, after a few steps."""
     by_one, by_several = (_tensors_after_steps(cell, threads) for threads in (1, cell.threads))
     pairs = zip(by_one, by_several, strict=True)
@@ -19,7 +19,7 @@ def same_bits(cell: Cell) -> Figures:
 def _tensors_after_steps(cell: Cell, threads: int) -> list[torch.Tensor]:
     """Return parameters and states after a few steps."""
     torch.set_num_threads(threads)
-    tensors, dtype = suited(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
+    tensors, dtype = accepted_tensors(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
     stepper = Stepper(cell.name, OURS, tensors, dtype)
     stepper.set_gradients(gradients(tensors, dtype))
     for _ in range(_STEPS):

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import prod
+from math import ceil, prod
 from typing import Any, Protocol
 
 import torch
@@ -26,18 +26,18 @@ UNFUSED: dict[str, dict[str, Any]] = {
     "optgen for-loop": {"foreach": False},
     "optgen foreach": {"foreach": True},
 }
-_DRAWN = 1 << 18  # the number of random numbers; larger tensors repeat them
+_RANDOM_NUMBERS = 1 << 18  # how many are drawn; larger tensors repeat them
 SETTINGS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}}
 """Constructor arguments of a class, for every form."""
 
 
-OWN: dict[str, Any] = {}
+USER_CLASSES: dict[str, Any] = {}
 """Classes of the user's own spec files, by name."""
 
 
-def generated(name: str) -> Any:
-    """Return the class with a name: of the user's spec files, or ours."""
-    return OWN.get(name) or getattr(optgen.optim, name)
+def class_of(name: str) -> Any:
+    """Return the class with a name, from the user's spec files or from optgen.optim."""
+    return USER_CLASSES.get(name) or getattr(optgen.optim, name)
 
 
 def _takes_dense_gradients(cls: object) -> bool:
@@ -46,9 +46,9 @@ def _takes_dense_gradients(cls: object) -> bool:
     return cls.rule.gradient != "sparse_only"
 
 
-CLASSES = tuple(n for n in optgen.optim.__all__ if _takes_dense_gradients(generated(n)))
+CLASSES = tuple(n for n in optgen.optim.__all__ if _takes_dense_gradients(class_of(n)))
 """Every generated class that takes dense gradients. New algorithms are included."""
-FACTORED = tuple(n for n in CLASSES if any(s.shape == "row" for s in generated(n).rule.states))
+FACTORED = tuple(n for n in CLASSES if any(s.shape == "row" for s in class_of(n).rule.states))
 """The classes whose rule has row and column states."""
 
 
@@ -67,7 +67,9 @@ class Stepper:
 
     def __init__(self, name: str, title: str, tensors: TensorList, dtype: torch.dtype) -> None:
         self.params = parameters(tensors, dtype)
-        self.optimizer = make(name, title, grouped(name, self.params, tensors.groups))
+        self.optimizer = make_optimizer(
+            name, title, param_groups(name, self.params, tensors.groups)
+        )
         self.step: Callable[[], Any] = self.optimizer.step
 
     def set_gradients(self, gradients: Sequence[Tensor]) -> None:
@@ -76,7 +78,7 @@ class Stepper:
             param.grad = gradient
 
 
-class Limit:
+class MemoryLimit:
     """The memory limit, on the tensors of an optimizer that has taken a step."""
 
     def __init__(self, traffics: Sequence[Traffic], stepper: Stepper) -> None:
@@ -87,12 +89,12 @@ class Limit:
     def set_gradients(self, gradients: Sequence[Tensor]) -> None:
         """Let further steps read these gradients."""
         self._stepper.set_gradients(gradients)
-        self.roofline.take_gradients()
+        self.roofline.update_gradient_addresses()
 
 
-def make(name: str, title: str, params: Any) -> torch.optim.Optimizer:
+def make_optimizer(name: str, title: str, params: Any) -> torch.optim.Optimizer:
     """Make an optimizer of a class in one of its forms, a key of `FORMS` or `UNFUSED`."""
-    cls: Any = generated(name) if title.startswith(OURS) else getattr(torch.optim, name)
+    cls: Any = class_of(name) if title.startswith(OURS) else getattr(torch.optim, name)
     flags = (FORMS | UNFUSED)[title]
     # A True flag is passed to a class without that argument, too: by the TypeError, `forms` learns
     # that the class lacks the form.
@@ -105,16 +107,18 @@ def make(name: str, title: str, params: Any) -> torch.optim.Optimizer:
 
 def forms(name: str, dtype: torch.dtype, *, unfused: bool = False) -> list[str]:
     """Return the titles of the forms that exist for a class. Some classes of torch lack a form."""
-    return [each for each in (FORMS | UNFUSED if unfused else FORMS) if _has(name, each, dtype)]
+    return [
+        each for each in (FORMS | UNFUSED if unfused else FORMS) if _has_form(name, each, dtype)
+    ]
 
 
-def _has(name: str, title: str, dtype: torch.dtype) -> bool:
+def _has_form(name: str, title: str, dtype: torch.dtype) -> bool:
     if title == OURS:
         return True
     param = torch.ones(2, 2, dtype=dtype, requires_grad=True)
     param.grad = torch.ones_like(param)
     try:
-        make(name, title, [param]).step()
+        make_optimizer(name, title, [param]).step()
     except (AttributeError, TypeError, RuntimeError):
         return False
     return True
@@ -126,44 +130,51 @@ def _arguments(cls: Any) -> Mapping[str, inspect.Parameter]:
 
 def parameters(tensors: TensorList, dtype: torch.dtype) -> list[Tensor]:
     """Return parameters for a list, with the same values every time."""
-    return [each.requires_grad_() for each in _noise(tensors, dtype, seed=0)]
+    return [each.requires_grad_() for each in _random_tensors(tensors, dtype, seed=0)]
 
 
 def gradients(tensors: TensorList, dtype: torch.dtype) -> list[Tensor]:
     """Return gradients for a list, with the same values every time."""
-    return list(_noise(tensors, dtype, seed=1))
+    return list(_random_tensors(tensors, dtype, seed=1))
 
 
-def renewal(tensors: TensorList, dtype: torch.dtype) -> Callable[[], list[Tensor]]:
+def gradient_copier(tensors: TensorList, dtype: torch.dtype) -> Callable[[], list[Tensor]]:
     """Return a function that copies the gradients of a list to new addresses at each call."""
     originals = gradients(tensors, dtype)
     return lambda: [gradient.clone() for gradient in originals]
 
 
-def _noise(tensors: TensorList, dtype: torch.dtype, seed: int) -> Iterator[Tensor]:
+def _random_tensors(tensors: TensorList, dtype: torch.dtype, seed: int) -> Iterator[Tensor]:
     """Yield random tensors. Large ones repeat their values, because drawing all takes seconds."""
-    drawn = torch.randn(_DRAWN, generator=torch.Generator().manual_seed(seed)).to(dtype).repeat(2)
-    for number, shape in enumerate(tensors.shapes):
-        count, first = prod(shape), number * 251 % _DRAWN  # tensors begin at different numbers
-        chunk = drawn[first : first + min(count, _DRAWN)]
-        yield chunk.repeat(-(-count // _DRAWN))[:count].view(shape)
+    numbers = (
+        torch.randn(_RANDOM_NUMBERS, generator=torch.Generator().manual_seed(seed))
+        .to(dtype)
+        .repeat(2)
+    )
+    for index, shape in enumerate(tensors.shapes):
+        count, first = (
+            prod(shape),
+            index * 251 % _RANDOM_NUMBERS,
+        )  # tensors begin at different numbers
+        chunk = numbers[first : first + min(count, _RANDOM_NUMBERS)]
+        yield chunk.repeat(ceil(count / _RANDOM_NUMBERS))[:count].view(shape)
 
 
-def grouped(name: str, params: Sequence[Tensor], groups: int) -> Any:
-    """Return parameters as a constructor takes them; several groups have different rates."""
+def param_groups(name: str, params: Sequence[Tensor], groups: int) -> Any:
+    """Return parameters as a constructor takes them; if in several groups, with different rates."""
     if groups == 1:
         return list(params)
-    lr = _arguments(generated(name)).get("lr")
-    size = -(-len(params) // groups)
+    lr = _arguments(class_of(name)).get("lr")
+    size = ceil(len(params) / groups)
     rates = [{"lr": float(lr.default) * (1 + i / groups)} if lr else {} for i in range(groups)]
     return [
         {"params": list(params[i * size : (i + 1) * size]), **rate} for i, rate in enumerate(rates)
     ]
 
 
-def suited(name: str, tensors: TensorList) -> TensorList:
-    """Return the tensors of a list that a class accepts; some classes accept matrices only."""
-    cls, accepted = generated(name), set()
+def accepted_tensors(name: str, tensors: TensorList) -> TensorList:
+    """Return the list of the tensors that a class accepts; some classes accept matrices only."""
+    cls, accepted = class_of(name), set()
     for shape in dict.fromkeys(tensors.shapes):
         try:
             cls([torch.empty(shape, device="meta", requires_grad=True)])
@@ -181,11 +192,11 @@ def variants(
     traffics: Sequence[Traffic] | None,
     titles: Sequence[str],
 ) -> Iterator[tuple[str, Variant]]:
-    """Yield pairs of a title and a variant. The memory limit follows our class."""
+    """Yield pairs of a title and a variant. The memory limit comes after our class."""
     for title in titles:
         stepper = Stepper(name, title, tensors, dtype)
         yield title, stepper
         if title == OURS and traffics is not None:
             stepper.set_gradients(gradients(tensors, dtype))
             stepper.step()  # creates the states that the limit reads
-            yield LIMIT, Limit(traffics, stepper)
+            yield LIMIT, MemoryLimit(traffics, stepper)

@@ -11,7 +11,7 @@ Values = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Target:
-    """A bound on each of some figures: at least `least`, or at most `most`."""
+    """A bound that each of some figures must meet: at least `least`, or at most `most`."""
 
     title: str
     values: Callable[[Results], Values]
@@ -42,7 +42,7 @@ class Verdict:
     values: Values
 
     @property
-    def missed(self) -> Sequence[str]:
+    def missed_figures(self) -> Sequence[str]:
         """The names of the figures that miss the target."""
         return [name for name, value in self.values.items() if not self.target.admits(value)]
 
@@ -59,10 +59,12 @@ class Verdict:
         """The result as text: reached, missed or not measured, with the number of figures."""
         if not self.values:
             return "not measured"
-        if not self.missed:
+        if not self.missed_figures:
             return "reached" if len(self.values) == 1 else f"reached by {len(self.values)}"
         return (
-            "missed" if len(self.values) == 1 else f"missed: {len(self.missed)}/{len(self.values)}"
+            "missed"
+            if len(self.values) == 1
+            else f"missed: {len(self.missed_figures)}/{len(self.values)}"
         )
 
 

@@ -15,7 +15,7 @@ from optgen.bench.plot import PANELS, draw
 from optgen.bench.results import Cell, Results
 from optgen.bench.suite import Suite
 from optgen.bench.tensor_lists import LISTS
-from optgen.bench.variants import CLASSES, OWN
+from optgen.bench.variants import CLASSES, USER_CLASSES
 from optgen.cli.list_specs import columns
 from optgen.cli.locate_specs import spec_path
 from optgen.cli.plan_traffic import traffic
@@ -50,14 +50,13 @@ class Request:
                 raise typer.BadParameter(f"no list {tensors}; there are {', '.join(LISTS)}")
         if self.dtype not in DTYPES:
             raise typer.BadParameter(f"no dtype {self.dtype}; there are {', '.join(DTYPES)}")
-        setting = ([self.dtype], [self.threads])
-        cells = list(select_cells.chosen("step", names, self.lists, is_memory_bound, *setting))
+        settings = (self.lists, is_memory_bound, [self.dtype], [self.threads])
+        cells = list(select_cells.combinations("step", names, *settings))
         if self.compiled:
             # The process that compiles imports classes of the catalogue only.
-            catalogued = [name for name in names if name not in OWN]
-            cells += select_cells.chosen(
-                "compile", catalogued, [_COMPILED_LIST], is_memory_bound, *setting
-            )
+            catalogued = [name for name in names if name not in USER_CLASSES]
+            settings = ([_COMPILED_LIST], *settings[1:])
+            cells += select_cells.combinations("compile", catalogued, *settings)
         return cells
 
     def suite(self) -> Suite:
@@ -66,40 +65,42 @@ class Request:
 
 
 def run(request: Request, json: Path | None, plot: Path | None) -> None:
-    """Measure with a progress bar, print tables, and write the files that are asked for."""
+    """Measure with a progress bar, print tables, and write the files that the user wants."""
     if plot and find_spec("matplotlib") is None:
         raise ToolchainError("matplotlib is not installed: pip install matplotlib")
     try:
-        measured = measure(request.suite(), request.cells())
+        figures_by_cell = measure(request.suite(), request.cells())
     except (NoCompilerError, CompileError) as error:
         raise ToolchainError(str(error)) from None
-    typer.echo("\n".join(tables(measured)))
+    typer.echo("\n".join(tables(figures_by_cell)))
     if json:
-        results.merge(json, measured)
+        results.merge(json, figures_by_cell)
         typer.echo(f"results: {json}")
     if plot:
-        drawn = draw(measured, plot, request.dtype, request.threads)
+        is_drawn = draw(figures_by_cell, plot, request.dtype, request.threads)
         no_picture = f"no picture: it shows steps beside torch's, on the lists {', '.join(PANELS)}"
-        typer.echo(f"picture: {plot}" if drawn else no_picture)
+        typer.echo(f"picture: {plot}" if is_drawn else no_picture)
 
 
-def measure(suite: Suite, chosen: Sequence[Cell]) -> Results:
+def measure(suite: Suite, cells: Sequence[Cell]) -> Results:
     """Measure cells, and show the progress."""
-    measured: Results = {}
+    figures_by_cell: Results = {}
     with typer.progressbar(
-        chosen, item_show_func=lambda cell: str(cell or ""), file=typer.get_text_stream("stderr")
+        cells, item_show_func=lambda cell: str(cell or ""), file=typer.get_text_stream("stderr")
     ) as bar:
         for cell in bar:
-            measured[cell] = suite.run(cell)
-    return measured
+            figures_by_cell[cell] = suite.run(cell)
+    return figures_by_cell
 
 
-def tables(measured: Results) -> Iterable[str]:
+def tables(figures_by_cell: Results) -> Iterable[str]:
     """Yield a table of the steps, then a line for each cell of another part."""
-    if any(cell.part == "step" for cell in measured):
-        yield columns(report.steps_table(measured))
+    if any(cell.part == "step" for cell in figures_by_cell):
+        yield columns(report.steps_table(figures_by_cell))
     yield from (
-        report.line(cell, figures) for cell, figures in measured.items() if cell.part != "step"
+        report.line(cell, figures)
+        for cell, figures in figures_by_cell.items()
+        if cell.part != "step"
     )
 
 
@@ -109,9 +110,9 @@ def is_memory_bound(name: str) -> bool:
 
 
 def _class_name(name: str) -> str:
-    """Return the class that an argument names: as adamw, as AdamW, or by a spec file.
+    """Return the name of the class that an argument means: adamw, AdamW, or a spec file.
 
-    The class of a spec file is loaded, and so is a class of the catalogue that torch lacks.
+    A class of a spec file is loaded, and so is a class of the catalogue that torch lacks.
     """
     for each in CLASSES:
         if module_name(name) == module_name(each):
@@ -129,6 +130,6 @@ def _load_class(path: str) -> str:
     if cls.rule.needs_inputs:
         needed = ", ".join(state.step_argument for state in cls.rule.inputs)
         raise typer.BadParameter(f"{path}: a step needs {needed}, and the benchmark has none")
-    if OWN.setdefault(cls.__name__, cls) is not cls:
+    if USER_CLASSES.setdefault(cls.__name__, cls) is not cls:
         raise typer.BadParameter(f"{path}: two of these files hold a class {cls.__name__}")
     return str(cls.__name__)

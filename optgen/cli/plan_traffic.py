@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from optgen.bench.memory_traffic import Access, Traffic
-from optgen.bench.variants import OWN
+from optgen.bench.variants import USER_CLASSES
 from optgen.cli.locate_specs import spec_path, specs_folder
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.binding_times import Axes
@@ -24,11 +24,11 @@ _SHAPES = {Axes.ROW: "row", Axes.COLUMN: "col"}
 
 @cache
 def traffic(name: str) -> tuple[Traffic, ...] | None:
-    """Return the memory traffic of a class's step, one for each plan of its rule.
+    """Return the memory traffic of a class's step, for each plan of its rule.
 
     Return None if the rule multiplies matrices, because memory does not limit such a step.
     """
-    source = OWN[name].spec if name in OWN else spec_path(name)
+    source = USER_CLASSES[name].spec if name in USER_CLASSES else spec_path(name)
     (algorithm,) = (each for each in read_spec(source) if each.name == name)
     base = read_base(algorithm, specs_folder())
     return traffic_of(algorithm if base is None else derive(algorithm, base))
@@ -47,34 +47,35 @@ def _accesses(plan: Plan) -> Iterator[tuple[Access, ...]]:
     """Yield the tensors that each phase accesses.
 
     A sweep reads streams, rows and columns. A finish updates row and column states. Sums, and
-    values that only the next sweep reads, need not go through memory.
+    values that only the next sweep reads, need no memory traffic.
     """
     for phase in plan.phases:
         if isinstance(phase, Sweep):
-            yield (*map(_stream, phase.streams), *_factors(plan, phase))
-        elif isinstance(phase, Finish) and (accessed := tuple(_updated(plan, phase))):
+            yield (*map(_stream_access, phase.streams), *_row_and_column_reads(plan, phase))
+        elif isinstance(phase, Finish) and (accessed := tuple(_factor_updates(plan, phase))):
             yield accessed
 
 
-def _stream(stream: Stream) -> Access:
-    key = (
-        stream.state.key if stream.state else stream.name if stream.role == "local" else stream.role
-    )
+def _stream_access(stream: Stream) -> Access:
+    if stream.state:
+        key = stream.state.key
+    else:
+        key = stream.name if stream.role == "local" else stream.role
     return Access(key, stream.stored, when=stream.when)
 
 
-def _factors(plan: Plan, sweep: Sweep) -> Iterator[Access]:
+def _row_and_column_reads(plan: Plan, sweep: Sweep) -> Iterator[Access]:
     """Yield the rows and columns that a sweep reads."""
     assigned = {stmt.target.name for stmt in assigns(sweep.body)}
-    read = (ref for expr in expressions(sweep.body) for ref in reads(expr))
-    axes = {ref.name: plan.kinds[ref].axes for ref in read if ref.name not in assigned}
+    refs = (ref for expr in expressions(sweep.body) for ref in reads(expr))
+    axes = {ref.name: plan.kinds[ref].axes for ref in refs if ref.name not in assigned}
     keys = {state.symbol: state.key for state in plan.algorithm.factor_states()}
     for name, axis in axes.items():
         if axis in _SHAPES:
             yield Access(keys.get(name, name), shape=_SHAPES[axis])
 
 
-def _updated(plan: Plan, finish: Finish) -> Iterator[Access]:
+def _factor_updates(plan: Plan, finish: Finish) -> Iterator[Access]:
     """Yield the row and column states that a finish updates."""
     stored = {stmt.target.name for stmt in assigns(finish.body)}
     for state in plan.algorithm.factor_states():

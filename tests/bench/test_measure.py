@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor, zeros
 
 from optgen.bench import measure
-from optgen.bench.measure import Budget, compare, compare_redrawn, seconds_of
+from optgen.bench.measure import Budget, compare, compare_recreated, mean_seconds
 
 
 @dataclass
@@ -109,35 +109,35 @@ def test_a_slow_step_is_not_repeated(clock: Clock) -> None:
 
 
 def test_a_sample_is_long_enough(clock: Clock) -> None:
-    assert seconds_of(Stub(0.003, clock).step, clock) == pytest.approx(0.003)
+    assert mean_seconds(Stub(0.003, clock).step, clock) == pytest.approx(0.003)
     assert clock.now == pytest.approx(0.021)
 
 
-def test_redrawn_variants_share_the_time(clock: Clock) -> None:
+def test_recreated_variants_share_the_time(clock: Clock) -> None:
     log: list[str] = []
-    drawn: list[Stub] = []
+    created: list[Stub] = []
 
-    def draw() -> dict[str, Stub]:
-        drawn.append(Stub(0.01 * len(drawn) + 0.01, clock, str(len(drawn)), log))
-        return {"one": drawn[-1]}
+    def create() -> dict[str, Stub]:
+        created.append(Stub(0.01 * len(created) + 0.01, clock, str(len(created)), log))
+        return {"one": created[-1]}
 
-    times = compare_redrawn(
-        draw, lambda: [zeros(1)], Budget(100, max_samples=15, clock=clock), draws=5
+    times = compare_recreated(
+        create, lambda: [zeros(1)], Budget(100, max_samples=15, clock=clock), repeats=5
     )
 
     assert log == [name for name in "01234" for _ in range(1 + 3)]  # one to warm up, three samples
     assert times["one"]["samples"] == 15
-    assert times["one"]["cold"] == pytest.approx(30)  # of all draws, not of the last one
+    assert times["one"]["cold"] == pytest.approx(30)  # of all repeats, not of the last one
 
 
-def test_a_draw_leaves_its_unused_time_to_the_next(clock: Clock) -> None:
+def test_the_next_repeat_gets_the_unused_time_of_the_one_before(clock: Clock) -> None:
     log: list[str] = []
 
-    def draw() -> dict[str, Stub]:
+    def create() -> dict[str, Stub]:
         return {"one": Stub(0.125, clock, "", log)}
 
-    times = compare_redrawn(
-        draw, lambda: [zeros(1)], Budget(1.25, max_samples=50, clock=clock), draws=5
+    times = compare_recreated(
+        create, lambda: [zeros(1)], Budget(1.25, max_samples=50, clock=clock), repeats=5
     )
 
     assert times["one"]["samples"] == 5  # each takes a quarter of a second

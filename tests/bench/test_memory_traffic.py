@@ -13,7 +13,7 @@ from optgen.spec.read_spec import read_spec
 
 def keys(traffic: Traffic, group: dict[str, object]) -> list[tuple[list[str], list[str]]]:
     """Return (keys that are stored, keys that are only read) for each trip."""
-    trips = list(traffic.present(group))
+    trips = list(traffic.accesses_by_sweep(group))
     return [
         ([t.key for t in trip if t.stored], [t.key for t in trip if not t.stored]) for trip in trips
     ]
@@ -49,8 +49,8 @@ def test_a_rule_with_rows_and_columns_has_a_trip_for_each_phase() -> None:
         ([], ["param", "grad", "variance"]),
         (["param", "variance"], ["grad"]),
     ]
-    assert factored.suits(torch.empty(2, 2))
-    assert not factored.suits(torch.empty(2))
+    assert factored.applies_to(torch.empty(2, 2))
+    assert not factored.applies_to(torch.empty(2))
 
 
 def test_lamb_stores_its_moments_in_the_second_trip() -> None:

@@ -105,7 +105,7 @@ def test_take_gradients_finds_new_gradients() -> None:
     before = param.detach().view(torch.int32).clone()
     param.grad = torch.full((10,), -0.0)
 
-    roofline.take_gradients()
+    roofline.update_gradient_addresses()
     roofline.step()
 
     seen = before | param.grad.view(torch.int32)

@@ -24,7 +24,7 @@ from optgen.bench.plot import draw
 from optgen.bench.results import Cell
 from optgen.bench.suite import ONE_GROUP, PARTS, Suite
 from optgen.bench.tensor_lists import LISTS, TensorList
-from optgen.bench.variants import CLASSES, DEFAULT, FUSED, LIMIT, OURS, forms, make
+from optgen.bench.variants import CLASSES, DEFAULT, FUSED, LIMIT, OURS, forms, make_optimizer
 from optgen.cli.bench import is_memory_bound
 from optgen.cli.plan_traffic import traffic
 
@@ -82,12 +82,12 @@ def test_sgd_is_measured_with_momentum() -> None:
     params = [torch.zeros(2, requires_grad=True)]
 
     for title in forms("SGD", torch.float32):
-        assert make("SGD", title, params).param_groups[0]["momentum"] == 0.9
+        assert make_optimizer("SGD", title, params).param_groups[0]["momentum"] == 0.9
 
 
 def test_steps_are_measured_beside_a_busy_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_contention, "_SAMPLES", 1)
-    monkeypatch.setattr(cpu_contention, "_SETTLE", 0.0)
+    monkeypatch.setattr(cpu_contention, "_SETTLE_SECONDS", 0.0)
 
     found = SUITE.run(Cell("busy", "SGD", "small"))
 
@@ -104,13 +104,13 @@ def test_a_peak_counts_memory_of_torch_and_of_malloc() -> None:
         peak_memory.ctypes.memset(address, 1, 8_000_000)
         libc.free(peak_memory.ctypes.c_void_p(address))
 
-    assert 7e6 < peak_memory.peak(lambda: torch.ones(2_000_000)) < 10e6
-    assert 7e6 < peak_memory.peak(by_malloc) < 10e6
-    assert peak_memory.peak(lambda: None) < 1e6
+    assert 7e6 < peak_memory.peak_growth(lambda: torch.ones(2_000_000)) < 10e6
+    assert 7e6 < peak_memory.peak_growth(by_malloc) < 10e6
+    assert peak_memory.peak_growth(lambda: None) < 1e6
 
 
 def test_the_peak_of_every_form_is_measured() -> None:
-    found = peak_memory.measured("Adam", "small", "float32", torch.get_num_threads())
+    found = peak_memory.measure_extra_memory("Adam", "small", "float32", torch.get_num_threads())
 
     assert set(found) == set(forms("Adam", torch.float32))
     assert found[OURS]["bytes"] < 1e6
@@ -130,7 +130,7 @@ def test_memory_that_a_step_keeps_counts_and_state_does_not(
 
     monkeypatch.setattr(optgen.optim.SGD, "step", step_that_keeps_memory)
 
-    found = peak_memory.measured("SGD", "small", "float32", torch.get_num_threads())
+    found = peak_memory.measure_extra_memory("SGD", "small", "float32", torch.get_num_threads())
 
     assert 7e6 < found[OURS]["bytes"] < 10e6
     assert abs(found[FUSED]["bytes"]) < 1e6
@@ -174,10 +174,10 @@ def test_a_new_process_answers() -> None:
 
 
 def test_a_process_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert child_process.ask("timeit", {}, limit=0.01) is None
+    assert child_process.ask("timeit", {}, timeout=0.01) is None
 
     monkeypatch.setattr(child_process, "ask", lambda *arguments: None)
-    found = torch_compile.compiled(Cell("compile", "SGD", "small"), 3.0)
+    found = torch_compile.compiled_step_times(Cell("compile", "SGD", "small"), 3.0)
     assert found == {torch_compile.COMPILED: {"not_done_after_s": 3.0}}
 
 
@@ -187,7 +187,7 @@ def test_a_process_that_fails_says_why() -> None:
 
 
 def test_the_published_cells_have_every_part_and_class() -> None:
-    found = list(select_cells.everything(is_memory_bound))
+    found = list(select_cells.published_cells(is_memory_bound))
 
     assert len(found) == len(set(found))
     assert {cell.part for cell in found} == set(PARTS)

@@ -12,7 +12,7 @@ def test_a_line_for_every_way(
 ) -> None:
     def measure_in_this_process(module: str, request: dict[str, Any]) -> dict[str, float]:
         assert module == "benchmarks.in_backward"
-        return in_backward.measured(**request)
+        return in_backward.measure(**request)
 
     monkeypatch.setattr(in_backward.child_process, "ask", measure_in_this_process)
     monkeypatch.setattr(in_backward, "ROWS", 30)

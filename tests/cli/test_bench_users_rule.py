@@ -21,7 +21,7 @@ def small_lists(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(LISTS, "2000x256", TensorList("2000x256", "", [(2, 2)] * 3))
     monkeypatch.setitem(LISTS, "20groups", TensorList("20groups", "", [(2, 2)] * 4, 2))
     yield
-    variants.OWN.clear()
+    variants.USER_CLASSES.clear()
     traffic.cache_clear()
 
 
