@@ -26,7 +26,7 @@ class GradScaler(torch.amp.GradScaler):
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> float | None:
         """Unscale gradients, and take the step unless one of them is not finite.
 
-        As in torch, gradients are unscaled already if you have called `unscale_`.
+        As in torch, gradients are not unscaled again after you have called `unscale_`.
         """
         if args or "closure" in kwargs or not self._step_can_check(optimizer):
             return super().step(optimizer, *args, **kwargs)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optgen.jit import LoadedType, load, named_spec, resource
+from optgen.jit import LoadedType, data_folder, load, named_spec
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.spec.inert_spec import Modifier, Spec
 
@@ -34,7 +34,7 @@ class StateDtype:
 
     default: str | None
     by_key: tuple[tuple[str, str | None], ...]
-    quantized_options: tuple[tuple[str, int | str], ...] = ()  # of states of 8 bits
+    quantized_options: tuple[tuple[str, int | str], ...] = ()  # for states in 8 bits
 
     @property
     def name(self) -> str:
@@ -115,14 +115,14 @@ def compose(
         hint = "write modifiers.ema, or modifiers.ema(0.99)"
         raise TypeError(f"compose takes modifiers after the optimizer, not {wrong[0]!r}: {hint}")
     if isinstance(base, Composition):
-        spec = composed(base.base, (*base.modifiers, *listed), name)
+        spec = composed_spec(base.base, (*base.modifiers, *listed), name)
     else:
-        spec = composed(base, listed, name)
+        spec = composed_spec(base, listed, name)
     with errors_of_parts(spec):
         return load(spec)
 
 
-def composed(
+def composed_spec(
     base: Spec, modifiers: tuple[Modifier | StateDtype, ...], name: str | None = None
 ) -> Composition:
     """Return the spec of an optimizer with modifiers; see `compose`."""
@@ -134,7 +134,9 @@ def composed(
     parts = _parts(base, modifiers)
     name = name or parts[0].name + "".join(_camel(each.name) for each in modifiers)
     if not name.isidentifier() or keyword.iskeyword(name):
-        raise CompositionError(f"the name {name!r} of a class is a word of letters: MyAdamW")
+        raise CompositionError(
+            f"{name!r} cannot name a class: write an identifier, such as MyAdamW"
+        )
     named = with_fitting_names(parts[0], parts[1:])
     with located_errors(Place(base.file, base.line, 1), base.source):
         text = write_spec(name, named)
@@ -149,7 +151,7 @@ def _parts(base: Spec, modifiers: tuple[Modifier | StateDtype, ...]) -> list[Par
 
     listed = [each for each in modifiers if isinstance(each, Modifier)]
     parts = [with_values(modifier_part(each.spec), dict(each.values)) for each in listed]
-    parts = [_optimizer(base), *parts]
+    parts = [_optimizer_part(base), *parts]
     for each in modifiers:
         if isinstance(each, StateDtype):
             choice = (each.default, dict(each.by_key), dict(each.quantized_options))
@@ -159,7 +161,7 @@ def _parts(base: Spec, modifiers: tuple[Modifier | StateDtype, ...]) -> list[Par
 
 @contextlib.contextmanager
 def errors_of_parts(spec: Composition, names_parts: bool = True) -> Iterator[None]:
-    """Convert errors about the composed text: they then show the place in the file of a part.
+    """Convert errors about the composed text into errors at the places in the parts' files.
 
     With `names_parts`, the message names all parts.
     """
@@ -176,15 +178,15 @@ def errors_of_parts(spec: Composition, names_parts: bool = True) -> Iterator[Non
         raise error_of_part(error, with_fitting_names(optimizer, others), names_parts) from None
 
 
-def _optimizer(spec: Spec) -> Part:
-    """Return the part of an optimizer's spec, complete if the spec derives from another one."""
+def _optimizer_part(spec: Spec) -> Part:
+    """Return the part of an optimizer's spec; a derived spec gets the rule of its base."""
     from optgen.spec.base_spec import read_base
     from optgen.spec.composition.complete import derived
     from optgen.spec.composition.parts import optimizer_part
     from optgen.spec.read_spec import read_spec
 
     (algorithm, *_) = read_spec(spec)  # a spec with a mistake is refused at its place
-    part, specs = optimizer_part(spec), resource("specs")
+    part, specs = optimizer_part(spec), data_folder("specs")
     base = read_base(algorithm, specs)
     return derived(part, optimizer_part(named_spec(specs / f"{base.module}.py"))) if base else part
 
@@ -216,10 +218,10 @@ def modifier(name: str) -> Modifier:
     Raises:
         FileNotFoundError: there is no modifier of that name.
     """
-    return modifier_of(_folder() / f"{name}.py")
+    return modifier_from_file(_modifiers_folder() / f"{name}.py")
 
 
-def modifier_of(path: Path) -> Modifier:
+def modifier_from_file(path: Path) -> Modifier:
     """Return the modifier of a spec file, after checking it."""
     from optgen.spec.composition.check_modifier import modifier_part
 
@@ -230,11 +232,11 @@ def modifier_of(path: Path) -> Modifier:
 
 def list_modifiers() -> list[str]:
     """Return the names of the modifiers of the catalogue, sorted."""
-    return sorted(path.stem for path in _folder().glob("[!_]*.py"))
+    return sorted(path.stem for path in _modifiers_folder().glob("[!_]*.py"))
 
 
-def _folder() -> Path:
-    return resource("specs") / "modifiers"
+def _modifiers_folder() -> Path:
+    return data_folder("specs") / "modifiers"
 
 
 def _camel(name: str) -> str:

@@ -174,7 +174,7 @@ def render_all(
     """Return the text of every file of an algorithm, by path in its spec's generated folder."""
     texts: dict[str, str] = {}
     for each in with_sweeps(algorithm):
-        texts |= _files(each, base, catalogued)
+        texts |= _render_files(each, base, catalogued)
     if ruff:
         texts |= format_files({name: x for name, x in texts.items() if name.endswith(".py")}, ruff)
     if algorithm.is_function:
@@ -183,7 +183,7 @@ def render_all(
     return texts
 
 
-def _files(algorithm: Algorithm, base: Algorithm | None, catalogued: bool) -> dict[str, str]:
+def _render_files(algorithm: Algorithm, base: Algorithm | None, catalogued: bool) -> dict[str, str]:
     """Return the unformatted text of every file of one algorithm; programs have their own files."""
     subfolder = Path(algorithm.folder).relative_to(algorithm.module)
     return {
@@ -223,7 +223,7 @@ def changes(folder: Path, texts: Mapping[str, str]) -> Iterable[Change]:
     """Yield the changes after which a generated folder holds exactly these texts."""
     for name, new in texts.items():
         path = folder / name
-        old = _text(path) if path.is_file() else None
+        old = _read_text(path) if path.is_file() else None
         if old != new:
             yield Change(path, old, new)
     yield from leftovers(folder, keep=texts)
@@ -231,16 +231,16 @@ def changes(folder: Path, texts: Mapping[str, str]) -> Iterable[Change]:
 
 def leftovers(folder: Path, keep: Iterable[str] = ()) -> Iterable[Change]:
     """Yield the removal of each generated file in a folder, except the paths in `keep`."""
-    kept = {folder / name for name in keep}
+    kept_paths = {folder / name for name in keep}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
-        if path in kept or not path.is_file() or path.suffix not in (".py", ".cpp"):
+        if path in kept_paths or not path.is_file() or path.suffix not in (".py", ".cpp"):
             continue
-        old = _text(path)
+        old = _read_text(path)
         if _is_generated(old):
             yield Change(path, old, None)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """Return the text of a file, with replacement characters where it is not UTF-8."""
     return path.read_text(encoding="utf-8", errors="replace")
 

@@ -61,9 +61,9 @@ def load(spec: str | os.PathLike[str] | Spec) -> type[LoadedOptimizer]:
             f"not {spec!r}"
         )
     spec = named_spec(spec)
-    key = _key(spec)
+    key = _cache_key(spec)
     if key not in _loaded:
-        _loaded[key] = _loaded_class(_import(spec, key), spec)
+        _loaded[key] = _make_loaded_class(_import_generated(spec, key), spec)
     return _loaded[key]
 
 
@@ -73,17 +73,17 @@ def named_spec(spec: str | os.PathLike[str] | Spec) -> Spec:
     Raises:
         FileNotFoundError: there is neither a file nor an algorithm of that name.
     """
-    return spec if isinstance(spec, Spec) else _from_file(_find(spec))
+    return spec if isinstance(spec, Spec) else _read_spec_file(_find_file(spec))
 
 
-def _find(spec: str | os.PathLike[str]) -> Path:
+def _find_file(spec: str | os.PathLike[str]) -> Path:
     """Return the spec file for a path or for a name of the catalogue."""
     path = Path(spec)
     if path.suffix == ".py" or path.is_file():
         return path
     from optgen.spec.files import catalogue_name
 
-    known = {path.stem: path for path in sorted(resource("specs").glob("[!_]*.py"))}
+    known = {path.stem: path for path in sorted(data_folder("specs").glob("[!_]*.py"))}
     name = catalogue_name(str(spec), known)
     if name is None:
         message = f"neither a spec file nor a name of the catalogue ({', '.join(known)})"
@@ -93,24 +93,28 @@ def _find(spec: str | os.PathLike[str]) -> Path:
     return known[name]
 
 
-def _from_file(path: Path) -> Spec:
+def _read_spec_file(path: Path) -> Spec:
     from optgen.spec.files import read_file
 
     return Spec(path.stem, read_file(path), str(path), 1)
 
 
-def _key(spec: Spec) -> str:
+def _cache_key(spec: Spec) -> str:
     """Return the key of a spec in the cache: a digest of the generator, the name and the text."""
-    parts = (_generator(), spec.name, spec.source)
+    parts = (_generator_digest(), spec.name, spec.source)
     return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 @functools.cache
-def _generator() -> str:
+def _generator_digest() -> str:
     """Return a digest of the generator, the templates, the base specs and the formatter."""
     digest = hashlib.sha256()
     package = Path(__file__).parent
-    roots = [*(package / name for name in _GENERATOR), resource("templates"), resource("specs")]
+    roots = [
+        *(package / name for name in _GENERATOR),
+        data_folder("templates"),
+        data_folder("specs"),
+    ]
     for root in roots:
         for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
             if path.suffix in (".py", ".jinja"):
@@ -127,12 +131,12 @@ def _formatter_version() -> str:
         return ""
 
 
-def resource(name: str) -> Path:
-    """Return the folder of a part of the package that holds data: specs or templates."""
+def data_folder(name: str) -> Path:
+    """Return a folder of data in the package: specs or templates."""
     return Path(str(importlib.resources.files(f"optgen.{name}")))
 
 
-def _import(spec: Spec, key: str) -> ModuleType:
+def _import_generated(spec: Spec, key: str) -> ModuleType:
     """Import the generated package of a spec."""
     name = re.sub(r"\W", "_", f"optgen_{spec.name}_{key}".lower())
     return import_package(name, *texts_of(key, functools.partial(_generate, spec)))
@@ -151,19 +155,26 @@ def _generate(spec: Spec) -> dict[str, str]:
         raise SpecError(first.place, message, hint, first.source)
     if others:
         hint = f"the first is `{first.name}`; one algorithm, one file"
-        raise SpecError(others[0].place, "a second spec in what is loaded", hint, first.source)
-    base = read_base(first, resource("specs"))
+        message = "a second spec in a text that is loaded as one class"
+        raise SpecError(others[0].place, message, hint, first.source)
+    base = read_base(first, data_folder("specs"))
     with spec_errors(first):
         return emit.render_all(first, emit.find_ruff(), base)
 
 
-def _loaded_class(module: ModuleType, spec: Spec) -> type[LoadedOptimizer]:
-    """Return a subclass of a module's generated class that knows its spec."""
+def _make_loaded_class(module: ModuleType, spec: Spec) -> type[LoadedOptimizer]:
+    """Return a subclass of a module's generated class, with its spec as the attribute `spec`."""
     generated = next(
         v for v in vars(module).values() if isinstance(v, type) and _is_generated(v, module)
     )
-    copied = ("__module__", "__qualname__", "__doc__", "__firstlineno__", "__static_attributes__")
-    namespace = {name: vars(generated)[name] for name in copied if name in vars(generated)}
+    copied_names = (
+        "__module__",
+        "__qualname__",
+        "__doc__",
+        "__firstlineno__",
+        "__static_attributes__",
+    )
+    namespace = {name: vars(generated)[name] for name in copied_names if name in vars(generated)}
     loaded = LoadedType(generated.__name__, (generated,), {**namespace, "spec": spec})
     return cast("type[LoadedOptimizer]", loaded)
 

@@ -259,7 +259,7 @@ def test_a_class_is_the_same_without_ruff(heavy: Path, monkeypatch: pytest.Monke
     expected = trained(optgen.load(heavy))
     monkeypatch.setattr("optgen.jit._loaded", {})
     monkeypatch.setattr("optgen.emit.find_ruff", lambda: None)
-    monkeypatch.setattr("optgen.jit._generator", lambda: "without ruff")
+    monkeypatch.setattr("optgen.jit._generator_digest", lambda: "without ruff")
 
     torch.testing.assert_close(trained(optgen.load(heavy)), expected)
 
@@ -269,7 +269,7 @@ def test_the_key_depends_on_the_formatter(monkeypatch: pytest.MonkeyPatch) -> No
     keys = set()
     for version in ("0.17.4", "0.17.5", ""):
         monkeypatch.setattr("optgen.jit._formatter_version", lambda text=version: text)
-        keys.add(optgen.jit._generator.__wrapped__())
+        keys.add(optgen.jit._generator_digest.__wrapped__())
 
     assert len(keys) == 3
 

@@ -38,7 +38,7 @@ Name = Annotated[
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Turn errors that the user can fix into a message and an exit code."""
+    """Turn expected errors into a message and an exit code."""
     try:
         yield
     except SpecError as error:
@@ -98,7 +98,7 @@ def build(
     with exit_codes():
         from optgen.cli import build as command
 
-        targets = command.targets(specs or [], out)
+        targets = command.find_targets(specs or [], out)
         if check or diff:
             raise typer.Exit(STALE if command.compare(targets, diff=diff) else 0)
         command.write(targets)
@@ -130,8 +130,8 @@ def show(
 
     NAME is a name of the catalogue or a spec file.
     """
-    chosen = [option for option in (lowering, latex, ir) if option]
-    if len(chosen) > 1:
+    options = [option for option in (lowering, latex, ir) if option]
+    if len(options) > 1:
         raise typer.BadParameter("choose one of --lowering, --latex and --ir")
     with exit_codes():
         from optgen.cli import show as command
@@ -139,9 +139,9 @@ def show(
         if lowering:
             typer.echo(command.generated(name, lowering), nl=False)
             return
-        view: Callable[[str], str]
-        view = command.latex if latex else command.ir if ir else command.source
-        typer.echo(view(name).rstrip("\n"))
+        text_of: Callable[[str], str]
+        text_of = command.latex if latex else command.ir if ir else command.source
+        typer.echo(text_of(name).rstrip("\n"))
 
 
 @app.command()

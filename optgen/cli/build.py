@@ -24,7 +24,7 @@ class Targets:
     is_whole_folder: bool = False
 
 
-def targets(specs: Sequence[str], out: Path | None) -> Targets:
+def find_targets(specs: Sequence[str], out: Path | None) -> Targets:
     """Return the targets for the arguments of the command line."""
     checkout = find_checkout()
     if not specs:
@@ -47,25 +47,25 @@ def targets(specs: Sequence[str], out: Path | None) -> Targets:
     return Targets(paths, out)
 
 
-def write(chosen: Targets) -> None:
+def write(targets: Targets) -> None:
     """Update the output folder, and print what changed."""
     start = time.perf_counter()
-    changes = _changes(chosen)
+    changes = _changes(targets)
     for change in changes:
         change.apply()
         typer.echo(f"{change.verb} {shorten(change.path)}")
-    _remove_empty(change.path.parent for change in changes if change.new is None)
-    for folder in _orphans(chosen):
+    _remove_empty_folders(change.path.parent for change in changes if change.new is None)
+    for folder in _orphans(targets):
         typer.echo(f"note: {_orphan_message(folder)}")
-    took = time.perf_counter() - start
-    count = len(chosen.specs)
+    seconds = time.perf_counter() - start
+    count = len(targets.specs)
     files = f"{len(changes)} file{'s' * (len(changes) != 1)}" if changes else "nothing"
-    typer.echo(f"{count} spec{'s' * (count != 1)} in {took:.1f} s, {files} changed")
+    typer.echo(f"{count} spec{'s' * (count != 1)} in {seconds:.1f} s, {files} changed")
 
 
-def compare(chosen: Targets, *, diff: bool) -> int:
+def compare(targets: Targets, *, diff: bool) -> int:
     """Print the stale files, or their diffs, and orphaned folders; return how many there are."""
-    changes = _changes(chosen)
+    changes = _changes(targets)
     for change in changes:
         path = str(shorten(change.path))
         if diff:
@@ -77,15 +77,15 @@ def compare(chosen: Targets, *, diff: bool) -> int:
             typer.echo(f"stale: {path} ({change.verb})")
     if changes and not diff:
         typer.echo(f"{len(changes)} stale: run optgen build")
-    orphans = _orphans(chosen)
+    orphans = _orphans(targets)
     for folder in orphans:
         typer.echo(_orphan_message(folder))
     return len(changes) + len(orphans)
 
 
-def _changes(chosen: Targets) -> list[emit.Change]:
+def _changes(targets: Targets) -> list[emit.Change]:
     """Return all changes, after reading every spec and generating every text."""
-    changes = list(_differences(chosen))
+    changes = list(_differences(targets))
     if handwritten := [str(shorten(change.path)) for change in changes if change.is_handwritten]:
         raise typer.BadParameter(
             f"not written by optgen, so not overwritten: {', '.join(handwritten)}; "
@@ -94,29 +94,29 @@ def _changes(chosen: Targets) -> list[emit.Change]:
     return changes
 
 
-def _differences(chosen: Targets) -> Iterator[emit.Change]:
-    """Yield the difference of each file from its generated text."""
+def _differences(targets: Targets) -> Iterator[emit.Change]:
+    """Yield each file that differs from its generated text, and each file to remove."""
     ruff = emit.require_ruff()
     texts: dict[str, dict[str, str]] = {}
-    for algorithm in read(chosen.specs):
+    for algorithm in read(targets.specs):
         texts.setdefault(algorithm.module, {}).update(render(algorithm, ruff))
     for module, files in texts.items():
-        yield from emit.changes(chosen.out / module, files)
-    if chosen.is_whole_folder and chosen.out.is_dir():
-        for folder in sorted(chosen.out.iterdir()):
+        yield from emit.changes(targets.out / module, files)
+    if targets.is_whole_folder and targets.out.is_dir():
+        for folder in sorted(targets.out.iterdir()):
             if folder.name not in texts and folder.is_dir():
                 yield from emit.leftovers(folder)
 
 
-def _orphans(chosen: Targets) -> list[Path]:
-    """Return the generated folders without a spec, in `chosen` or beside the specs in `chosen`."""
-    if chosen.is_whole_folder or not chosen.out.is_dir():
+def _orphans(targets: Targets) -> list[Path]:
+    """Return the generated folders that have no spec, in the targets or beside their specs."""
+    if targets.is_whole_folder or not targets.out.is_dir():
         return []
-    requested = {path.stem for path in chosen.specs}
-    spec_folders = {path.resolve().parent for path in chosen.specs}
+    requested = {path.stem for path in targets.specs}
+    spec_folders = {path.resolve().parent for path in targets.specs}
     return [
         folder
-        for folder in sorted(chosen.out.iterdir())
+        for folder in sorted(targets.out.iterdir())
         if folder.is_dir() and folder.name not in requested
         if not any((specs / f"{folder.name}.py").is_file() for specs in spec_folders)
         if any(True for _ in emit.leftovers(folder))
@@ -129,7 +129,7 @@ def _orphan_message(folder: Path) -> str:
     )
 
 
-def _remove_empty(folders: Iterable[Path]) -> None:
+def _remove_empty_folders(folders: Iterable[Path]) -> None:
     """Remove folders that hold nothing but Python's bytecode."""
     for folder in sorted(set(folders), reverse=True):  # inner folders come first
         remaining = [p for p in folder.rglob("*") if p.is_file()]

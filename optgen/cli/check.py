@@ -8,7 +8,7 @@ from pathlib import Path
 from optgen import emit, modifiers
 from optgen.cli.generate import read, render
 from optgen.cli.locate_specs import spec_path
-from optgen.compositions import composed, errors_of_parts
+from optgen.compositions import composed_spec, errors_of_parts
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Place, assigns
 from optgen.spec.composition.names import CompositionError
@@ -17,7 +17,7 @@ from optgen.spec.errors import InternalError, SpecError
 from optgen.spec.inert_spec import Spec, hypers_of
 from optgen.spec.read_spec import read_spec
 
-_PLAIN = '''from optgen.spec import optimizer, sqrt, state, hyper
+_PLAIN_RULE = '''from optgen.spec import optimizer, sqrt, state, hyper
 
 
 @optimizer(paper="https://example.org")
@@ -37,11 +37,11 @@ def check(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
     Yield a line for each correct algorithm, the first error of each wrong file, and at the end an
     error if two files would be generated into the same folder.
     """
-    correct = []
+    correct_paths = []
     for path in dict.fromkeys(spec_path(name) for name in names):
         try:
             if is_modifier(path):
-                yield _checked_modifier(path)
+                yield _check_modifier(path)
                 continue
             algorithms = read([path])
             for algorithm in algorithms:
@@ -49,20 +49,20 @@ def check(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
         except (SpecError, InternalError) as error:
             yield error
             continue
-        correct.append(path)
+        correct_paths.append(path)
         for algorithm in algorithms:
             yield f"{algorithm.name}: ok ({_summary(algorithm)})"
     try:
-        read(correct)
+        read(correct_paths)
     except SpecError as error:
         yield error
 
 
-def _checked_modifier(path: Path) -> str:
+def _check_modifier(path: Path) -> str:
     """Generate a plain rule with the modifier of a file; return a line about the modifier."""
     modifier = modifiers.load(path)
     try:
-        spec = composed(Spec("Checked", _PLAIN, "checked.py", 1), (modifier,), "Checked")
+        spec = composed_spec(Spec("Checked", _PLAIN_RULE, "checked.py", 1), (modifier,), "Checked")
     except CompositionError as error:
         raise SpecError(Place(str(path), 1, 1), str(error), "choose other names") from None
     with errors_of_parts(spec, names_parts=False):

@@ -35,21 +35,21 @@ def compile_specs(names: Iterable[str]) -> Iterator[str]:
     paths = dict.fromkeys(spec_path(name) for name in names)
     for path in filterfalse(is_modifier, paths):
         for algorithm in read_spec(path):
-            yield from map(_compiled, filter(_CPP.applies, with_sweeps(algorithm)))
+            yield from map(_compile, filter(_CPP.applies, with_sweeps(algorithm)))
             if reason := outline_sweeps(algorithm).why_none:
                 yield f"{algorithm.name}: no fused step on the CPU: {reason}"
 
 
-def _compiled(algorithm: Algorithm) -> str:
+def _compile(algorithm: Algorithm) -> str:
     """Build the C++ of an algorithm, and return a line that says so."""
     try:
-        _build(algorithm)
+        _build_libraries(algorithm)
     except (library_cache.NoCompilerError, CompileError) as error:
         raise ToolchainError(f"{algorithm.name}: {error}") from None
     return f"{algorithm.name}: compiles"
 
 
-def _build(algorithm: Algorithm) -> None:
+def _build_libraries(algorithm: Algorithm) -> None:
     """Build the libraries for float32 parameters, and those that other dtypes may need."""
     source = inline_includes(emit.render(algorithm, _CPP, None))
     sources = {source: dtype_variants.bits_of_dtypes([torch.float32])}

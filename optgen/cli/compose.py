@@ -11,7 +11,7 @@ import typer
 from optgen.cli.locate_specs import spec_path
 from optgen.compositions import (
     StateDtype,
-    composed,
+    composed_spec,
     errors_of_parts,
     list_modifiers,
     modifier,
@@ -34,9 +34,9 @@ def spec_text(optimizer: str, modifiers: Sequence[str], name: str | None) -> str
         typer.BadParameter: a name or an argument is wrong, or the parts do not go together.
         SpecError: a part has a mistake, or the composed rule is not in the language.
     """
-    chosen = tuple(map(_modifier, modifiers))
+    parsed_modifiers = tuple(map(_parse_modifier, modifiers))
     try:
-        spec = composed(spec_of(spec_path(optimizer)), chosen, name)
+        spec = composed_spec(spec_of(spec_path(optimizer)), parsed_modifiers, name)
     except (CompositionError, TypeError) as error:
         raise typer.BadParameter(str(error)) from None
     with errors_of_parts(spec):
@@ -45,16 +45,16 @@ def spec_text(optimizer: str, modifiers: Sequence[str], name: str | None) -> str
     return format_python(spec.source, ruff) if ruff else spec.source
 
 
-def _modifier(text: str) -> Modifier | StateDtype:
+def _parse_modifier(text: str) -> Modifier | StateDtype:
     """Return the modifier that `ema`, `ema(0.99)` or `my_noise.py(0.1)` names."""
     name, bracket, rest = text.partition("(")
     constructor = _constructor(name)
-    args, options = _arguments(bracket + rest) if bracket else ([], {})
+    args, options = _parse_arguments(bracket + rest) if bracket else ([], {})
     try:
-        chosen: Modifier | StateDtype = constructor(*args, **options)
+        parsed: Modifier | StateDtype = constructor(*args, **options)
     except TypeError as error:
         raise typer.BadParameter(str(error)) from None
-    return chosen
+    return parsed
 
 
 def _constructor(name: str) -> Any:
@@ -69,8 +69,8 @@ def _constructor(name: str) -> Any:
     raise typer.BadParameter(f"no modifier is called {name}; {hint}")
 
 
-def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
-    """Return the literals of a call's arguments: the positional ones, and those with names."""
+def _parse_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a call: the list of positional ones, and the dict of named ones."""
     try:
         match ast.parse(f"call{text}", mode="eval").body:
             case ast.Call(func=ast.Name(), args=args, keywords=keywords):
@@ -79,5 +79,5 @@ def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
                     return [ast.literal_eval(arg) for arg in args], values
     except (SyntaxError, ValueError):
         pass
-    message = f"{text} holds no arguments: write ema(0.99) or clip_norm(max_norm=2)"
+    message = f"{text} are not literal arguments: write ema(0.99) or clip_norm(max_norm=2)"
     raise typer.BadParameter(message)

@@ -18,7 +18,7 @@ _MODIFIERS = ("modifier", "stage", "hyperparameters")
 
 
 def table() -> str:
-    """Return a table of the optimizers, one of the functions over lists, one of the modifiers."""
+    """Return three tables: of the optimizers, of the functions over lists, of the modifiers."""
     algorithms = read_specs(catalogue().values())
     parts = [columns([_HEADER, *(_row(a) for a in algorithms if not a.is_function)])]
     functions = [(a.module, a.name, ", ".join(a.lists)) for a in algorithms if a.is_function]

@@ -44,7 +44,7 @@ def find_checkout() -> Checkout | None:
 
 
 def specs_folder() -> Path:
-    """Return the folder of specs, of the checkout or else of the installed package."""
+    """Return the folder of specs: of the checkout, or without one of the installed package."""
     checkout = find_checkout()
     return checkout.specs if checkout else Path(str(importlib.resources.files("optgen.specs")))
 
@@ -83,6 +83,6 @@ def spec_path(name: str) -> Path:
 
 
 def shorten(path: Path) -> Path:
-    """Return a path relative to the current folder if it lies in it, else the absolute path."""
+    """Return a path relative to the current folder if it lies there, else the absolute path."""
     path, here = path.resolve(), Path.cwd().resolve()
     return path.relative_to(here) if path.is_relative_to(here) else path

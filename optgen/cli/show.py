@@ -28,7 +28,7 @@ def source(name: str) -> str:
 def latex(name: str) -> str:
     """Return the rule in LaTeX, as the docstring of the class has it."""
     texts: list[str] = []
-    for algorithm in _and_functions(_with_base_rules(name)):
+    for algorithm in _with_program_functions(_with_base_rules(name)):
         with spec_errors(algorithm):
             texts.append(to_latex(algorithm))
     return "\n\n".join(texts)
@@ -37,7 +37,7 @@ def latex(name: str) -> str:
 def ir(name: str) -> str:
     """Return the text of the algorithm and of its plan."""
     texts: list[str] = []
-    for algorithm in _and_functions(_with_base_rules(name)):
+    for algorithm in _with_program_functions(_with_base_rules(name)):
         with spec_errors(algorithm):
             texts += [to_text(algorithm), to_text(plan(algorithm))]
     return "\n\n".join(texts)
@@ -49,19 +49,19 @@ def generated(name: str, lowering: str) -> str:
     if lowering not in by_name:
         message = f"{lowering!r} is not one of {', '.join(by_name)}"
         raise typer.BadParameter(message, param_hint="--lowering")
-    chosen = by_name[lowering]
+    wanted = by_name[lowering]
     declared = _read(name)
-    candidates = (each for algorithm in declared for each in _with_functions(algorithm, chosen))
-    algorithms = list(filter(chosen.applies, candidates))
+    candidates = (each for algorithm in declared for each in _algorithms_for(algorithm, wanted))
+    algorithms = list(filter(wanted.applies, candidates))
     for algorithm in declared:
-        if not any(map(chosen.applies, _with_functions(algorithm, chosen))):
-            raise typer.BadParameter(_why_no_file(algorithm, chosen))
+        if not any(map(wanted.applies, _algorithms_for(algorithm, wanted))):
+            raise typer.BadParameter(_why_no_file(algorithm, wanted))
     ruff = emit.find_ruff()
     texts: list[str] = []
     for algorithm in algorithms:
         base, catalogued = read_base(algorithm, specs_folder()), is_catalogued(algorithm)
         with spec_errors(algorithm):
-            texts.append(emit.render(algorithm, chosen, ruff, base, catalogued=catalogued))
+            texts.append(emit.render(algorithm, wanted, ruff, base, catalogued=catalogued))
     return "\n".join(texts)
 
 
@@ -79,13 +79,13 @@ def _why_no_file(algorithm: Algorithm, lowering: Lowering) -> str:
     return f"{name} runs {base}'s {lowering.name}: show {base} instead"
 
 
-def _and_functions(algorithms: Iterable[Algorithm]) -> Iterator[Algorithm]:
+def _with_program_functions(algorithms: Iterable[Algorithm]) -> Iterator[Algorithm]:
     """Yield each algorithm, and after it the functions of its programs."""
     for algorithm in algorithms:
         yield from algorithm.with_functions
 
 
-def _with_functions(algorithm: Algorithm, lowering: Lowering) -> tuple[Algorithm, ...]:
+def _algorithms_for(algorithm: Algorithm, lowering: Lowering) -> tuple[Algorithm, ...]:
     """Return an algorithm, the functions of its programs, and for C++ those of its sweeps."""
     return with_sweeps(algorithm) if lowering.name == "fused_cpu" else algorithm.with_functions
 

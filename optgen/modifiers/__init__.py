@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optgen.compositions import list_modifiers, modifier, modifier_of, quantized, state_dtype
+from optgen.compositions import list_modifiers, modifier, modifier_from_file, quantized, state_dtype
 from optgen.spec.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def load(path: str | os.PathLike[str]) -> Modifier:
         SpecError: the file holds no modifier, or the modifier has a mistake.
         OSError: the file cannot be read.
     """
-    return modifier_of(Path(path))
+    return modifier_from_file(Path(path))
 
 
 def __getattr__(name: str) -> Modifier:
