@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out cases after `-k` and `-m` have chosen."""
+    """Leave out cases, but only from those that `-k` and `-m` have selected."""
     sampling.deselect(config, items)
 
 
@@ -73,7 +73,9 @@ class Golden:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             return
-        assert path.is_file(), f"{path.name} is missing: run pytest --update-golden and read it"
+        assert path.is_file(), (
+            f"{path.name} is missing: run pytest --update-golden and read the new file"
+        )
         assert text == path.read_text(encoding="utf-8"), f"differs from {path.name}"
 
 

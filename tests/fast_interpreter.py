@@ -13,7 +13,7 @@ from functools import cache, wraps
 from typing import Any
 
 import numpy as np
-from fast_operators import faster, takes_type_of
+from fast_operators import fast_form, takes_type_of
 from triton.language import core, semantic
 from triton.runtime import interpreter
 
@@ -40,20 +40,20 @@ def _patch_once_per_launch() -> None:
     Nothing undoes a patch of that name, so one patch at the first call of such a helper is enough.
     """
     function = interpreter.InterpretedFunction
-    patching = function.__call__
-    patched = set()
+    patch_and_call = function.__call__
+    patched_helpers = set()
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.fn.__module__.startswith("triton.") and self.fn not in patched:
-            patched.add(self.fn)
-            return patching(self, *args, **kwargs)
+        if self.fn.__module__.startswith("triton.") and self.fn not in patched_helpers:
+            patched_helpers.add(self.fn)
+            return patch_and_call(self, *args, **kwargs)
         return self.rewrite()(*args, **kwargs)
 
     function.__call__ = call
 
 
 def _remember_builtins() -> None:
-    """Look for the builtins of a module or class once, and call each without a filter."""
+    """Find the builtins of a module or class once; call them without filtering keywords."""
     builtins: dict[Any, list[tuple[str, Any]]] = {}
 
     def patch_builtins(package: Any, _builder: Any, scope: Any) -> None:
@@ -74,7 +74,7 @@ def _with_semantic(member: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         return inner(*args, **(kwargs | option))
 
-    return faster(inner, call)
+    return fast_form(inner, call)
 
 
 def _compare_by_identity() -> None:
@@ -101,17 +101,17 @@ def _compare_by_identity() -> None:
 
 
 def _unwrap_by_type() -> None:
-    """Look at a value's type before it is unwrapped: most values are no `constexpr`."""
-    unwrap = core._unwrap_if_constexpr
-    plain = (int, bool, str, float, core.dtype, core.tensor)
+    """Check a value's type before unwrapping it: most values are not `constexpr`."""
+    triton_unwrap = core._unwrap_if_constexpr
+    plain_types = (int, bool, str, float, core.dtype, core.tensor)
 
-    def unwrapped(value: Any) -> Any:
+    def unwrap(value: Any) -> Any:
         kind = type(value)
         if kind is core.constexpr:
             return value.value
-        return value if kind in plain else unwrap(value)
+        return value if kind in plain_types else triton_unwrap(value)
 
-    core._unwrap_if_constexpr = unwrapped
+    core._unwrap_if_constexpr = unwrap
 
 
 def _remember_shapes() -> None:
@@ -120,13 +120,13 @@ def _remember_shapes() -> None:
     block_types: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     def tensor_init(self: Any, handle: Any, type: Any) -> None:
-        known = type.__dict__.get("known")
-        if known is None:
+        fields = type.__dict__.get("tensor_fields")
+        if fields is None:
             init(self, handle, type)
-            type.known = self.shape, self.numel, self.dtype
+            type.tensor_fields = self.shape, self.numel, self.dtype
         else:
             self.handle, self.type = handle, type
-            self.shape, self.numel, self.dtype = known
+            self.shape, self.numel, self.dtype = fields
 
     def with_element_ty(self: Any, element: Any) -> Any:
         if type(element) is not core.dtype:
@@ -137,17 +137,17 @@ def _remember_shapes() -> None:
         return block_types[key]
 
     core.tensor.__init__, core.block_type.with_element_ty = tensor_init, with_element_ty
-    core.block_type.to_ir = lambda self, builder: self  # Triton's returns a new, equal type
+    core.block_type.to_ir = lambda self, builder: self  # Triton's method returns a new, equal type
 
 
 def _pass_equal_types() -> None:
     """Return operands as they are if they need neither a conversion nor a broadcast."""
-    triton = semantic.TritonSemantic
-    check, broadcast = triton.binary_op_type_checking_impl, triton.broadcast_impl_value
-    cast = triton.cast
+    operations = semantic.TritonSemantic
+    triton_check = operations.binary_op_type_checking_impl
+    triton_broadcast, triton_cast = operations.broadcast_impl_value, operations.cast
 
-    @wraps(check)
-    def checked(
+    @wraps(triton_check)
+    def check(
         self: Any,
         lhs: Any,
         rhs: Any,
@@ -160,69 +160,70 @@ def _pass_equal_types() -> None:
         if left and right and _need_no_conversion(lhs.type, rhs.type, div_or_mod):
             return lhs, rhs
         if left and arithmetic_check and takes_type_of(rhs, lhs.dtype):
-            return broadcasted(self, lhs, self.scalar_constant(rhs, lhs.dtype))
+            return broadcast(self, lhs, self.scalar_constant(rhs, lhs.dtype))
         if right and arithmetic_check and takes_type_of(lhs, rhs.dtype):
-            return broadcasted(self, self.scalar_constant(lhs, rhs.dtype), rhs)
+            return broadcast(self, self.scalar_constant(lhs, rhs.dtype), rhs)
         if left and allow_lhs_ptr and lhs.dtype.is_ptr():
-            other = self.to_tensor(rhs)
-            if type(other.dtype) is core.dtype and other.dtype.is_int():
-                return broadcasted(self, lhs, other)
+            offset = self.to_tensor(rhs)
+            if type(offset.dtype) is core.dtype and offset.dtype.is_int():
+                return broadcast(self, lhs, offset)
         pointers = allow_lhs_ptr, allow_rhs_ptr
-        return check(self, lhs, rhs, *pointers, arithmetic_check, div_or_mod)
+        return triton_check(self, lhs, rhs, *pointers, arithmetic_check, div_or_mod)
 
-    @wraps(broadcast)
-    def broadcasted(self: Any, lhs: Any, rhs: Any) -> Any:
-        own, other = lhs.type, rhs.type
-        same = own is other or getattr(own, "shape", ()) == getattr(other, "shape", ())
-        return (lhs, rhs) if same else broadcast(self, lhs, rhs)
+    @wraps(triton_broadcast)
+    def broadcast(self: Any, lhs: Any, rhs: Any) -> Any:
+        left, right = lhs.type, rhs.type
+        same_shape = left is right or getattr(left, "shape", ()) == getattr(right, "shape", ())
+        return (lhs, rhs) if same_shape else triton_broadcast(self, lhs, rhs)
 
-    @wraps(cast)
-    def converted(self: Any, input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-        return input if input.dtype is target else cast(self, input, target, *args, **kwargs)
+    @wraps(triton_cast)
+    def cast(self: Any, input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        return input if input.dtype is target else triton_cast(self, input, target, *args, **kwargs)
 
-    triton.binary_op_type_checking_impl, triton.broadcast_impl_value = checked, broadcasted
-    triton.cast = converted
+    operations.binary_op_type_checking_impl = check
+    operations.broadcast_impl_value, operations.cast = broadcast, cast
 
 
-def _need_no_conversion(own: Any, other: Any, div_or_mod: bool) -> bool:
+def _need_no_conversion(left: Any, right: Any, div_or_mod: bool) -> bool:
     """Tell whether an operation takes two tensors of these types as they are."""
-    if own is not other and own.name != other.name:
+    if left is not right and left.name != right.name:
         return False
-    scalar = own.scalar
+    scalar = left.scalar
     return type(scalar) is core.dtype and not (div_or_mod and scalar.name in _HALF)
 
 
 def _skip_unread_checks() -> None:
-    """Compute no check for overflow: without Triton's debug option, nothing reads its result."""
-    triton = semantic.TritonSemantic
-    check = triton.binary_op_sanitize_overflow_impl
+    """Skip checks for overflow unless Triton's debug option, which reads them, is set."""
+    operations = semantic.TritonSemantic
+    triton_check = operations.binary_op_sanitize_overflow_impl
 
-    def checked(self: Any, *args: Any) -> None:
+    def check(self: Any, *args: Any) -> None:
         if self.builder.options.debug:
-            check(self, *args)
+            triton_check(self, *args)
 
-    triton.binary_op_sanitize_overflow_impl = checked
+    operations.binary_op_sanitize_overflow_impl = check
 
 
 def _reduce_by_pairs() -> None:
     """Combine all neighbouring pairs of an axis in one call, until one element is left.
 
-    Triton's interpreter calls the function once for each element. Reductions are associative, and
-    the order of the elements stays the same.
+    Triton's interpreter calls the combining function once for each element. The function is
+    associative, and the order of the elements stays the same.
     """
-    triton = interpreter.ReduceOps
-    reduce_by_elements = triton.generic_reduce
+    reductions = interpreter.ReduceOps
+    reduce_by_elements = reductions.generic_reduce
 
     @wraps(reduce_by_elements)
-    def reduced(self: Any, input: Any) -> Any:
+    def reduce_by_pairs(self: Any, input: Any) -> Any:
         (tensor, *others), axis = self.unravel(input, self.axis)
         data, scalar = tensor.handle.data, tensor.dtype
         length = data.shape[axis]
-        if others or length & (length - 1):
+        is_power_of_two = length & (length - 1) == 0
+        if others or not is_power_of_two:
             return reduce_by_elements(self, input)
         while data.shape[axis] > 1:
-            halves = np.moveaxis(data, axis, 0)
-            left, right = (np.moveaxis(halves[at::2], 0, axis) for at in (0, 1))
+            axis_first = np.moveaxis(data, axis, 0)
+            left, right = (np.moveaxis(axis_first[start::2], 0, axis) for start in (0, 1))
             pair = self.to_tensor(left, scalar), self.to_tensor(right, scalar)
             combined = self.combine_fn.fn(*pair)
             if combined.dtype != scalar:
@@ -232,4 +233,4 @@ def _reduce_by_pairs() -> None:
             data = data.item() if self.axis is None else data.squeeze(axis)
         return [self.to_tensor(data, scalar)]
 
-    triton.generic_reduce = reduced
+    reductions.generic_reduce = reduce_by_pairs

@@ -1,6 +1,6 @@
 """Texts that would do harm if they ran as code, or that are hard to quote or to lay out.
 
-Also specs that hold such a text everywhere.
+`hostile_spec` and `hostile_function_spec` write such a text into every field of a spec.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ TEXTS = {
 }
 
 
-def hostile(text: str) -> str:
+def hostile_spec(text: str) -> str:
     """Return a spec with the text in every field that takes a text, and in statements.
 
     Generated code quotes the statements as comments.
@@ -95,8 +95,8 @@ def Hostile(
 """
 
 
-def hostile_function(text: str) -> str:
-    """Return a function over lists with the text in every field that takes a text."""
+def hostile_function_spec(text: str) -> str:
+    """Return an `@elementwise` spec with the text in every field that takes a text."""
     escaped = text.replace("{", "{{").replace("}", "}}")
     return f"""from optgen.spec import *
 

@@ -1,10 +1,11 @@
 """Run tests in Triton's interpreter.
 
 The interpreter must be chosen before a kernel is decorated, and nothing compiles in a process that
-has chosen it. So these tests run in processes of their own, which an ordinary run of the test file
-starts.
+has chosen it. So tests marked `inside_interpreter` run in processes of their own. The ordinary run
+of a test file starts such a process.
 
-Each process is forked from one that has imported the slow libraries and has run no test.
+Each process is forked from a fork server, which has imported the slow libraries and has run no
+test.
 """
 
 import multiprocessing
@@ -30,14 +31,14 @@ _ROOT = Path(__file__).parents[1]
 _PRELOADED = ["pytest", "sympy", "torch_inputs", "warm_interpreter"]
 
 
-def run_inside(file: str, chosen: str = "") -> str:
-    """Run the tests of a file that are marked `inside_interpreter`, and that `-k chosen` selects.
+def run_inside(file: str, keyword: str = "") -> str:
+    """Run the tests of a file that are marked `inside_interpreter`, and that `-k keyword` selects.
 
     Fail if any of them fails. Return pytest's summary.
     """
     # Pytest warns that it cannot rewrite the asserts of a plugin that is already imported.
     ignored = "ignore::pytest.PytestAssertRewriteWarning"
-    arguments = ["-q", "-p", "no:cacheprovider", "-W", ignored, "-k", chosen, file]
+    arguments = ["-q", "-p", "no:cacheprovider", "-W", ignored, "-k", keyword, file]
     with TemporaryDirectory() as folder:
         output = Path(folder) / "output"
         process = _server().Process(target=_run, args=(arguments, str(output)))

@@ -54,7 +54,11 @@ def outcome(function: Any, *args: Any) -> Any:
         found = function(*args)
     except Exception as error:
         return type(error)
-    tensors = found if isinstance(found, tuple) else (found,)
+    return types_and_numbers(found if isinstance(found, tuple) else (found,))
+
+
+def types_and_numbers(tensors: Any) -> list[Any]:
+    """Return everything that a kernel could tell apart in these tensors."""
     return [
         (
             *(str(x.type), str(x.dtype), [size.value for size in x.shape], x.numel.value),
@@ -128,7 +132,8 @@ def test_blocks_are_reduced_as_triton_does(combine: Any) -> None:
         fast = interpreter.ReduceOps.generic_reduce
         reduction = interpreter.ReduceOps(axis, combine, keep)
         found, wanted = (f(reduction, (block,)) for f in (fast, fast.__wrapped__))
-        assert repr(outcome(tuple, found)) == repr(outcome(tuple, wanted)), (kind, axis, keep)
+        same = repr(types_and_numbers(found)) == repr(types_and_numbers(wanted))
+        assert same, (kind, axis, keep)
 
 
 NAMES = "add sub mul truediv radd rsub rmul rtruediv and or lt le gt ge eq ne"
@@ -144,31 +149,34 @@ def test_operators_answer_as_triton_does_at_every_call(
 ) -> None:
     kinds = (tl.int1, tl.int32, tl.int64, tl.float16, tl.float64, tl.pointer_type(tl.float32))
     tensors = [tensor_of(kind, shape) for kind in kinds for shape in SHAPES[:3]]
-    for place, tensor in enumerate(tensors):
-        tensor.handle.data = (tensor.handle.data * (place + 2)).astype(tensor.handle.data.dtype)
+    for index, tensor in enumerate(tensors):
+        tensor.handle.data = (tensor.handle.data * (index + 2)).astype(tensor.handle.data.dtype)
     for left, right in product(tensors, [*tensors, 0, 3, 2**31, -0.0, 0.5, float("nan"), True]):
         wanted = outcome(ORIGINALS[name], left, right, semantic)
-        for _ in range(2):  # the second call reuses the types that the first got from Triton
+        for _ in range(2):  # the second call reuses the types that the first call got from Triton
             found = outcome(getattr(tl.tensor, name), left, right)
             assert repr(found) == repr(wanted), (left, right)
 
 
 @inside_interpreter
 @pytest.mark.parametrize("masked", [False, True])
-def test_loads_and_stores_are_those_of_triton(semantic: TritonSemantic[Any], masked: bool) -> None:
-    memory, other = np.arange(8.0), np.arange(8.0)
+def test_loads_and_stores_read_and_write_as_triton_does(
+    semantic: TritonSemantic[Any], masked: bool
+) -> None:
+    memory, triton_memory = np.arange(8.0), np.arange(8.0)
     block = tl.block_type(tl.pointer_type(tl.float64), [4])
     mask = tensor_of(tl.int1, (4,)) if masked else None
     if mask is not None:
         mask.handle.data[2] = False
     for step in range(3):
-        lanes = 8 * (step + np.arange(4)).astype(np.uint64)
-        pairs = []
-        for start in (memory.ctypes.data, other.ctypes.data):
-            places = interpreter.TensorHandle(lanes + np.uint64(start), block.element_ty)
-            pairs.append(tl.tensor(places, block))
-        found, wanted = tl.load(pairs[0], mask), LOAD(pairs[1], mask, _semantic=semantic)
-        assert outcome(tuple, (found,)) == outcome(tuple, (wanted,))
-        tl.store(pairs[0], found * 2, mask)
-        STORE(pairs[1], wanted * 2, mask, _semantic=semantic)
-        assert memory.tolist() == other.tolist()
+        offsets = 8 * (step + np.arange(4)).astype(np.uint64)
+        blocks = []
+        for start in (memory.ctypes.data, triton_memory.ctypes.data):
+            addresses = interpreter.TensorHandle(offsets + np.uint64(start), block.element_ty)
+            blocks.append(tl.tensor(addresses, block))
+        pointers, triton_pointers = blocks
+        found, wanted = tl.load(pointers, mask), LOAD(triton_pointers, mask, _semantic=semantic)
+        assert types_and_numbers([found]) == types_and_numbers([wanted])
+        tl.store(pointers, found * 2, mask)
+        STORE(triton_pointers, wanted * 2, mask, _semantic=semantic)
+        assert memory.tolist() == triton_memory.tolist()

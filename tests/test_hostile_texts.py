@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hostile import TEXTS, WITNESS, hostile, hostile_function
+from hostile import TEXTS, WITNESS, hostile_function_spec, hostile_spec
 from torch.nn import Parameter
 
 import optgen
@@ -37,19 +37,20 @@ def nothing_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 
 def single_spaced(text: str | None) -> str:
-    """Return a text with all white space made single spaces."""
+    """Return a text in which every run of white space is one space."""
     return " ".join((text or "").split())
 
 
 @functools.cache
-def rendered(text: str, formatted: bool) -> dict[str, str]:
+def render(text: str, formatted: bool) -> dict[str, str]:
+    """Return the generated files of a spec."""
     (algorithm,) = read_spec(Spec("hostile", text, "hostile.py", 1))
     ruff = emit.find_ruff()
     assert ruff
     return emit.render_all(algorithm, ruff if formatted else None)
 
 
-class _Blank(ast.NodeTransformer):
+class _EmptyTexts(ast.NodeTransformer):
     """Makes all texts of a module empty, so that only its code remains."""
 
     def visit_Constant(self, node: ast.Constant) -> ast.Constant:
@@ -64,7 +65,7 @@ class _Blank(ast.NodeTransformer):
 def code_of(name: str, text: str) -> str:
     """Return the code of a generated file: Python as a tree without texts, C++ without comments."""
     if name.endswith(".py"):
-        return ast.dump(_Blank().visit(ast.parse(text)))
+        return ast.dump(_EmptyTexts().visit(ast.parse(text)))
     found = compiler.find()
     assert found
     command = [*found, "-fpreprocessed", "-E", "-P", "-std=c++17", "-x", "c++", "-"]
@@ -75,12 +76,12 @@ def code_of(name: str, text: str) -> str:
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize("formatted", [True, False], ids=["formatted", "plain"])
+@pytest.mark.parametrize("formatted", [True, False], ids=["formatted", "unformatted"])
 @pytest.mark.parametrize("case", TEXTS)
-def test_generated_files_do_the_same_whatever_the_texts(case: str, formatted: bool) -> None:
-    for spec in (hostile, hostile_function):
-        expected = rendered(spec(PLAIN), formatted)
-        found = rendered(spec(TEXTS[case]), formatted)
+def test_generated_code_does_not_depend_on_texts(case: str, formatted: bool) -> None:
+    for spec in (hostile_spec, hostile_function_spec):
+        expected = render(spec(PLAIN), formatted)
+        found = render(spec(TEXTS[case]), formatted)
 
         assert found.keys() == expected.keys()
         for name, text in found.items():
@@ -91,9 +92,9 @@ def test_generated_files_do_the_same_whatever_the_texts(case: str, formatted: bo
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", TEXTS)
 def test_an_optimizer_has_the_texts_of_its_spec(case: str) -> None:
-    """The docstring, the messages and the param group have the text, and a choice may equal it."""
+    """The docstring, the messages and the param group hold the text."""
     text = TEXTS[case]
-    cls = optgen.load(Spec("Hostile", hostile(text), "hostile.py", 1))
+    cls = optgen.load(Spec("Hostile", hostile_spec(text), "hostile.py", 1))
 
     assert single_spaced(cls.__doc__).startswith(single_spaced(f"Doc. {text}"))
     assert single_spaced(cls.__doc__).count(single_spaced(text)) >= 6
@@ -121,7 +122,7 @@ def raises_value_error(message: str, cls: type[torch.optim.Optimizer], **options
 @pytest.mark.parametrize("case", ["closed docstring", "trigraphs and backslashes", "braces"])
 def test_every_lowering_compares_a_choice_with_its_text(case: str) -> None:
     text = TEXTS[case]
-    cls = optgen.load(Spec("Hostile", hostile(text), "hostile.py", 1))
+    cls = optgen.load(Spec("Hostile", hostile_spec(text), "hostile.py", 1))
 
     for mode, expected in ((text, -0.5 * (1 + 1.5 * 0.25)), ("other", -0.5 * 2), (None, -0.5 * 2)):
         for lowering in ("forloop", "foreach", "fused_cpu"):
@@ -138,7 +139,7 @@ def test_every_lowering_compares_a_choice_with_its_text(case: str) -> None:
 def test_a_function_has_the_texts_of_its_spec(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = TEXTS[case]
     folder = Path("made")
-    for name, content in rendered(hostile_function(text), formatted=True).items():
+    for name, content in render(hostile_function_spec(text), formatted=True).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content, encoding="utf-8")
     monkeypatch.syspath_prepend(".")
@@ -155,16 +156,16 @@ def test_a_function_has_the_texts_of_its_spec(case: str, monkeypatch: pytest.Mon
 
 def test_a_text_over_two_lines_is_quoted_in_one_line() -> None:
     """A statement may hold a triple-quoted text; generated files quote it in a one-line comment."""
-    body = hostile(PLAIN).replace("'plain'\n    if", '"""plain\\\n"""\n    if')
-    assert body != hostile(PLAIN)
+    body = hostile_spec(PLAIN).replace("'plain'\n    if", '"""plain\\\n"""\n    if')
+    assert body != hostile_spec(PLAIN)
 
-    expected, found = rendered(hostile(PLAIN), True), rendered(body, True)
+    expected, found = render(hostile_spec(PLAIN), True), render(body, True)
     for name, text in found.items():
         assert code_of(name, text) == code_of(name, expected[name])
 
 
 def test_latex_of_a_choice_has_no_commands() -> None:
-    text = hostile("\\input{x}_$^~ %#&").replace("t > 1", 'mode != "other"')
+    text = hostile_spec("\\input{x}_$^~ %#&").replace("t > 1", 'mode != "other"')
     (algorithm,) = read_spec(Spec("hostile", text, "hostile.py", 1))
 
     shown = r"\text{\textbackslash{}input\{x\}\_\$\textasciicircum{}\textasciitilde{} \%\#\&}"

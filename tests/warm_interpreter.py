@@ -1,7 +1,8 @@
-"""Import what processes with Triton's interpreter need, once: they are forked from this state.
+"""Import once the modules that processes with Triton's interpreter need.
 
-The interpreter imports Gluon at its first launch, and rewrites each function at its first call.
-Objects of this state are never garbage, so no collection looks at them.
+A fork server imports this module, and the processes are forked from the server.
+The interpreter imports Gluon at its first launch, and rewrites each function at its first call; the
+server does the rewriting. It freezes all objects, so that no garbage collection searches them.
 """
 
 import gc
