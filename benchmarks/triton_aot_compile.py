@@ -17,7 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
-from benchmarks.classes import accepted
+from benchmarks.classes import accepted_parameters
 from benchmarks.triton_aot_assembly import Figures, figures
 from optgen import use_lowering
 from optgen.runtime.fused_triton import backend
@@ -112,7 +112,9 @@ def figures_of(cls: Any, case: Case, cache: str) -> dict[str, Figures]:
 def take_step(cls: Any, case: Case) -> None:
     """Take a step with parameters and states of a case's dtypes."""
     dtype, state_dtype = TYPES[case.types]
-    params = accepted(cls, [torch.ones(size, dtype=dtype, requires_grad=True) for size in SHAPES])
+    params = accepted_parameters(
+        cls, [torch.ones(size, dtype=dtype, requires_grad=True) for size in SHAPES]
+    )
     for param in params:
         ones = torch.ones_like(param)
         param.grad = ones.to_sparse(1) if cls.rule.gradient == "sparse_only" else ones

@@ -19,7 +19,7 @@ from optgen import compose, modifiers, optim, use_lowering
 from optgen.keyed import KeyedOptimizerWrapper
 from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.spec import Spec
-from optgen.verification.references.eight_bits import rounded_to_8_bits
+from optgen.verification.references.eight_bits import round_to_8_bits
 
 SHAPES = ((40, 33), (130,), (20, 4, 3, 3), (7,))
 """The last is smaller than `SMALLEST`, so its states have no codes."""
@@ -67,7 +67,7 @@ def round_states(states: dict[str, Tensor], code_map: str) -> None:
     for key, value in states.items():
         if key != "step":
             large = value.numel() >= SMALLEST
-            value.copy_(rounded_to_8_bits(value, BLOCK, code_map) if large else value.float())
+            value.copy_(round_to_8_bits(value, BLOCK, code_map) if large else value.float())
 
 
 BASES: dict[str, dict[str, Any]] = {

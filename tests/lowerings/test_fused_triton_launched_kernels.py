@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 
 from triton.runtime.interpreter import InterpretedFunction
 
-from benchmarks.classes import accepted
+from benchmarks.classes import accepted_parameters
 from benchmarks.triton_aot import classes
 
 SHAPES = [(5, 40), (300,), (), (3, 2, 3, 3), (20, 130), (8, 4, 1, 1), (7,), (40, 3)]
@@ -51,7 +51,9 @@ def test_a_step_launches_the_listed_kernels(
 
     monkeypatch.setattr(InterpretedFunction, "__getitem__", record_launch)
     cls = classes()[name]
-    params = accepted(cls, [torch.ones(size, requires_grad=True) for size in SHAPES * count])
+    params = accepted_parameters(
+        cls, [torch.ones(size, requires_grad=True) for size in SHAPES * count]
+    )
     if cls.rule.gradient == "sparse_only":
         params = [param for param in params if param.ndim]
     for param in params:
