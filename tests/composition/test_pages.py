@@ -25,20 +25,20 @@ INDEX = (FOLDER / "README.md").read_text(encoding="utf-8")
 ROW = r"^\| \[`(\w+)`\]\((\w+)\.md\) \| [^|]+ \| `(\w+)` \| ([^|]*) \| ([\w, ]+) \| (\d+) \|$"
 ROWS = {found[0]: found[1:] for found in re.findall(ROW, INDEX, re.MULTILINE)}
 PLAIN_READS, PLAIN_WRITES = 4, 3
-"""The streams of plain AdamW."""
+"""Tensors of the parameter's size that a step of plain AdamW reads and writes."""
 
 
 def part_of(name: str) -> Part:
     return modifier_part(modifier(name).spec)
 
 
-def streams(cls: Any) -> tuple[int, int]:
+def reads_and_writes(cls: Any) -> tuple[int, int]:
     """Return how many tensors of the parameter's size a step reads and writes."""
-    found = traffic_of(read_spec(cls.spec)[0])
-    assert found is not None
-    trips = list(found[0].present({"amsgrad": False}))
-    accesses = [a for trip in trips for a in trip if a.shape == "like"]
-    return len(accesses), sum(a.stored for a in accesses)
+    traffic = traffic_of(read_spec(cls.spec)[0])
+    assert traffic is not None
+    trips = list(traffic[0].accesses_by_sweep({"amsgrad": False}))
+    accesses = [access for trip in trips for access in trip if access.shape == "like"]
+    return len(accesses), sum(access.stored for access in accesses)
 
 
 def test_the_index_has_every_modifier_in_the_order_of_the_stages() -> None:
@@ -53,10 +53,10 @@ def test_a_row_of_the_index_agrees_with_the_modifier(name: str) -> None:
     part = part_of(name)
     assert (page, stage) == (name, part.stage)
     assert re.findall(r"`(\w+)`", keys) == [declared_key(state) for _, state in part.states]
-    trips = {"all": PLAIN_READS, "all, twice": 2 * PLAIN_READS}
-    added = trips[reads] if reads in trips else int(reads)
+    reads_in_words = {"all": PLAIN_READS, "all, twice": 2 * PLAIN_READS}
+    added = reads_in_words[reads] if reads in reads_in_words else int(reads)
     expected = (PLAIN_READS + added, PLAIN_WRITES + int(writes))
-    assert streams(compose(optim.AdamW, modifier(name))) == expected
+    assert reads_and_writes(compose(optim.AdamW, modifier(name))) == expected
 
 
 @pytest.mark.parametrize("name", list_modifiers())
@@ -75,7 +75,7 @@ def test_a_page_agrees_with_the_modifier(name: str) -> None:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", list_modifiers())
-def test_an_example_of_a_page_runs(name: str) -> None:
+def test_the_example_of_a_page_runs(name: str) -> None:
     """The page's line creates an optimizer, which takes a step."""
     (line,) = re.findall(
         r"^```python\noptimizer = (.*?)\n```$",
