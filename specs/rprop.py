@@ -43,9 +43,9 @@ def Rprop(
     s_min, s_max = step_sizes
 
     agreement = g * g_prev
-    sign_changed = agreement < 0
-    factor = where(agreement > 0, eta_plus, where(sign_changed, eta_minus, 1))
+    flipped = agreement < 0
+    factor = where(agreement > 0, eta_plus, where(flipped, eta_minus, 1))
     s = clamp(s * factor, s_min, s_max)
 
-    g_prev = where(sign_changed, 0, g)  # 0: no step now, and no comparison in the next step
+    g_prev = where(flipped, 0, g)  # 0: no step now, and no comparison in the next step
     p = p - sign(g_prev) * s

@@ -7,6 +7,7 @@ namespace {
 
 // Adam that divides by the deviation of gradients from their mean (Zhuang et al., 2020).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_VAR, STREAMS };
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
@@ -16,7 +17,8 @@ struct Rule {
         double lr, betas[2], eps, weight_decay, rectify, degenerated_to_sgd, maximize;
     };
 
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -76,6 +78,7 @@ struct Rule {
         const C eps = C(hypers.eps);
         const C step_size = C(scalars.step_size);
         const C scaled_eps = C(scalars.scaled_eps);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto rho_at_least_5 = flag<C>(truth(hypers.rectify) && (scalars.rho >= 5));
         const auto degenerated_to_sgd = flag<C>(truth(hypers.rectify)

@@ -25,7 +25,7 @@ class Adadelta(GeneratedOptimizer):
         \end{aligned}
 
     Args:
-        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
+        params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float or Tensor): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1.0.
         rho (float): Decay rate of both running averages, in [0, 1]; :math:`\rho` in the rule.
             Default: 0.9.

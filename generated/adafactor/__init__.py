@@ -42,7 +42,7 @@ class Adafactor(GeneratedOptimizer):
         \end{aligned}
 
     Args:
-        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
+        params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float or Tensor): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-2.
         beta2_decay (float): Exponent: the newest squared gradient has the weight step**beta2_decay,
             at most 0; :math:`\tau` in the rule. Default: -0.8.

@@ -7,6 +7,7 @@ namespace {
 
 // A factored second moment, and steps relative to the weights (Shazeer & Stern, 2018).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, ROW_VAR, COL_VAR, VARIANCE, STREAMS };
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
@@ -19,7 +20,8 @@ struct Rule {
 
 // Plan of parameters that are factored and not one by one.
 struct AdafactorFactoredNotOneByOneRule : Rule {
-    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && !one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -230,6 +232,7 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         const S* __restrict grads, ComputeScalar<S>* __restrict grad_sqs,
         ComputeScalar<S>* __restrict grad_sq_row_sums,
         ComputeScalar<S>* __restrict grad_sq_col_sums) {
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -346,6 +349,7 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         const S* __restrict grads, const ComputeScalar<S>* __restrict row_factor_rsqrts,
         const ComputeScalar<S>* __restrict col_var_rsqrts) {
         const C inverse_floor = C(scalars.inverse_floor);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -394,6 +398,7 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         const C inverse_floor = C(scalars.inverse_floor);
         const C decay = C(scalars.decay);
         const C step_size = C(numbers.step_size);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
@@ -477,7 +482,8 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
 
 // Plan of parameters that are factored and one by one.
 struct AdafactorFactoredOneByOneRule : Rule {
-    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -554,6 +560,7 @@ struct AdafactorFactoredOneByOneRule : Rule {
         const C w = C(scalars.w);
         const C floor = C(scalars.floor);
         const C floor_sq = C(scalars.floor_sq);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         C param_sq_sum = 0, u_sq_sum = 0;
@@ -612,6 +619,7 @@ struct AdafactorFactoredOneByOneRule : Rule {
         const C floor_sq = C(scalars.floor_sq);
         const C decay = C(scalars.decay);
         const C step_size = C(numbers.step_size);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
@@ -676,7 +684,8 @@ struct AdafactorFactoredOneByOneRule : Rule {
 
 // Plan of parameters that are not factored.
 struct AdafactorNotFactoredRule : Rule {
-    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return !factored(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -751,6 +760,7 @@ struct AdafactorNotFactoredRule : Rule {
         const S* __restrict params, const S* __restrict grads, const S* __restrict variances) {
         const C w = C(scalars.w);
         const C floor_sq = C(scalars.floor_sq);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         C param_sq_sum = 0, u_sq_sum = 0;
@@ -804,6 +814,7 @@ struct AdafactorNotFactoredRule : Rule {
         const C floor_sq = C(scalars.floor_sq);
         const C decay = C(scalars.decay);
         const C step_size = C(numbers.step_size);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 

@@ -51,7 +51,7 @@ class AdafactorHF(GeneratedOptimizer):
         \end{aligned}
 
     Args:
-        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
+        params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float or None): Learning rate; None is 1 / sqrt(step), at most 1e-2, at least 0;
             :math:`\gamma` in the rule. Default: None.
         eps (tuple[float, float]): Eps, each at least 0; :math:`(\epsilon_1, \epsilon_2)` in the

@@ -7,6 +7,7 @@ namespace {
 
 // Second moments of rows and columns of a matrix, clipped steps (Shazeer & Stern, 2018).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ_ROW, EXP_AVG_SQ_COL, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
@@ -20,7 +21,8 @@ struct Rule {
 
 // Plan of parameters that are factored and not one by one.
 struct AdafactorHFFactoredNotOneByOneRule : Rule {
-    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && !one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -237,6 +239,7 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
         ComputeScalar<S>* __restrict square_values, ComputeScalar<S>* __restrict square_row_sums,
         ComputeScalar<S>* __restrict square_col_sums) {
         const C eps1 = C(scalars.eps1);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto scale_parameter = flag<C>(truth(hypers.scale_parameter));
 
@@ -364,6 +367,7 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
         const S* __restrict grads, const ComputeScalar<S>* __restrict row_factors,
         const ComputeScalar<S>* __restrict col_factors) {
         const C grad_weight = C(scalars.grad_weight);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -425,6 +429,7 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
         const C u_scale = C(numbers.u_scale);
         const C u_scale2 = C(numbers.u_scale2);
         const C step_size = C(numbers.step_size);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto scale_parameter = flag<C>(truth(hypers.scale_parameter));
 
@@ -524,7 +529,8 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
 
 // Plan of parameters that are factored and one by one.
 struct AdafactorHFFactoredOneByOneRule : Rule {
-    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -605,6 +611,7 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
         const S* __restrict exp_avg_sq_cols) {
         const C eps1 = C(scalars.eps1);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto scale_parameter = flag<C>(truth(hypers.scale_parameter));
 
@@ -686,6 +693,7 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
         const C u_scale = C(numbers.u_scale);
         const C u_scale2 = C(numbers.u_scale2);
         const C step_size = C(numbers.step_size);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto scale_parameter = flag<C>(truth(hypers.scale_parameter));
 
@@ -765,7 +773,8 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
 
 // Plan of parameters that are not factored.
 struct AdafactorHFNotFactoredRule : Rule {
-    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return !factored(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -845,6 +854,7 @@ struct AdafactorHFNotFactoredRule : Rule {
         const S* __restrict params, const S* __restrict grads, const S* __restrict exp_avg_sqs) {
         const C eps1 = C(scalars.eps1);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto scale_parameter = flag<C>(truth(hypers.scale_parameter));
 
@@ -923,6 +933,7 @@ struct AdafactorHFNotFactoredRule : Rule {
         const C u_scale = C(numbers.u_scale);
         const C u_scale2 = C(numbers.u_scale2);
         const C step_size = C(numbers.step_size);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto scale_parameter = flag<C>(truth(hypers.scale_parameter));
 

@@ -7,6 +7,7 @@ namespace {
 
 // Adam whose second moment averages squares of the Hessian's diagonal (Yao et al., 2020).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_HESSIAN_DIAG_SQ, HESSIAN_INPUT, STREAMS };
     static constexpr u32 READ_ONLY = 1 << GRAD | 1 << HESSIAN_INPUT;
     enum { STEP, CELLS };
@@ -17,7 +18,8 @@ struct Rule {
         double lr, betas[2], eps, weight_decay, hessian_power, maximize;
     };
 
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -61,6 +63,7 @@ struct Rule {
         const C eps = C(hypers.eps);
         const C weight_decay = C(hypers.weight_decay);
         const C lr = C(hypers.lr);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const i64 ahead = prefetch_distance<S>(n);

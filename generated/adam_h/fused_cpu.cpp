@@ -7,6 +7,7 @@ namespace {
 
 // Adam that keeps the norm of weights and steps by lr times this norm (Wen et al., 2025).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
@@ -19,7 +20,8 @@ struct Rule {
 
 // Plan of all parameters.
 struct AdamHRule : Rule {
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
@@ -105,6 +107,7 @@ struct AdamHRule : Rule {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C exp_avg_weight = C(scalars.exp_avg_weight);
         const C scaled_eps = C(scalars.scaled_eps);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         C param_sq_sum = 0, u_sq_sum = 0;
@@ -158,6 +161,7 @@ struct AdamHRule : Rule {
         const C inverse_bias_correction2_sqrt = C(scalars.inverse_bias_correction2_sqrt);
         const C eps = C(hypers.eps);
         const C q_scale = C(numbers.q_scale);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         C q_sq_sum = 0;
@@ -209,6 +213,7 @@ struct AdamHRule : Rule {
         const C eps = C(hypers.eps);
         const C q_scale = C(numbers.q_scale);
         const C step_size = C(numbers.step_size);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {

@@ -7,6 +7,7 @@ namespace {
 
 // Adam with one second moment for each row of a matrix (Zhang et al., 2024).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, M, VMEAN, V, STREAMS };
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
@@ -19,7 +20,8 @@ struct Rule {
 
 // Plan of parameters that are factored and not one by one.
 struct AdamMiniFactoredNotOneByOneRule : Rule {
-    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && !one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -133,6 +135,7 @@ struct AdamMiniFactoredNotOneByOneRule : Rule {
     NOINLINE static void sweep1(
         const Hypers& hypers, i64 rows, i64 n, i64 pitch, const S* __restrict grads,
         ComputeScalar<S>* __restrict grad_sqs, ComputeScalar<S>* __restrict grad_sq_row_sums) {
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -194,6 +197,7 @@ struct AdamMiniFactoredNotOneByOneRule : Rule {
         const C decay = C(scalars.decay);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C step_size = C(scalars.step_size);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -262,7 +266,8 @@ struct AdamMiniFactoredNotOneByOneRule : Rule {
 
 // Plan of parameters that are factored and one by one.
 struct AdamMiniFactoredOneByOneRule : Rule {
-    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -324,6 +329,7 @@ struct AdamMiniFactoredOneByOneRule : Rule {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C step_size = C(scalars.step_size);
         const C scaled_eps = C(scalars.scaled_eps);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -375,7 +381,8 @@ struct AdamMiniFactoredOneByOneRule : Rule {
 
 // Plan of parameters that are not factored.
 struct AdamMiniNotFactoredRule : Rule {
-    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return !factored(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -437,6 +444,7 @@ struct AdamMiniNotFactoredRule : Rule {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C step_size = C(scalars.step_size);
         const C scaled_eps = C(scalars.scaled_eps);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {

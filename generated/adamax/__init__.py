@@ -25,7 +25,7 @@ class Adamax(GeneratedOptimizer):
         \end{aligned}
 
     Args:
-        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
+        params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float or Tensor): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 2e-3.
         betas (tuple[float, float]): Decay rates of the running average, and of the largest recent
             gradient, each in [0, 1); :math:`(\beta_1, \beta_2)` in the rule. Default: (0.9, 0.999).

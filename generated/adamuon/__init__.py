@@ -33,7 +33,7 @@ class AdaMuon(GeneratedOptimizer):
         \end{aligned}
 
     Args:
-        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
+        params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 2e-2.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 1e-2.
         momentum (float): Decay rate of the running averages, in [0, 1); :math:`\mu` in the rule.

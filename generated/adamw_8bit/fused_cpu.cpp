@@ -7,6 +7,7 @@ namespace {
 
 // AdamW with a quarter of its states' bytes (Dettmers et al., 2021).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };
 
@@ -22,7 +23,8 @@ struct Rule {
         double lr, betas[2], eps, weight_decay, maximize;
     };
 
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -61,6 +63,7 @@ struct Rule {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C step_size = C(scalars.step_size);
         const C scaled_eps = C(scalars.scaled_eps);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const i64 ahead = prefetch_distance<S>(n);
         struct { DelayedStore<S> param, exp_avg, exp_avg_sq; } delayed;

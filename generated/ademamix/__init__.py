@@ -35,7 +35,7 @@ class AdEMAMix(GeneratedOptimizer):
         \end{aligned}
 
     Args:
-        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
+        params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-3.
         betas (tuple[float, float, float]): Betas, each in [0, 1); :math:`(\beta_1, \beta_2,
             \beta_3)` in the rule. Default: (0.9, 0.999, 0.9999).

@@ -28,7 +28,7 @@ class ASGD(GeneratedOptimizer):
         \end{aligned}
 
     Args:
-        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
+        params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float or Tensor): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-2.
         lambd (float): Decay of the parameter, and of the step size with time, at least 0;
             :math:`\lambda` in the rule. Default: 1e-4.

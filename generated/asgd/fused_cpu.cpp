@@ -7,6 +7,7 @@ namespace {
 
 // Stochastic gradient descent, and the average of its path (Polyak & Juditsky, 1992).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, AX, STREAMS };
     enum { STEP, ETA, MU, CELLS };
     static constexpr bool HAS_STEP = true;
@@ -16,7 +17,8 @@ struct Rule {
         double lr, lambd, alpha, t0, weight_decay, maximize;
     };
 
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -53,6 +55,7 @@ struct Rule {
         const C decay = C(scalars.decay);
         const C eta_before = C(scalars.eta_before);
         const C mu_before = C(scalars.mu_before);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const auto mu_before_equals_1 = flag<C>(scalars.mu_before == 1);

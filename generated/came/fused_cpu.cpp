@@ -7,6 +7,7 @@ namespace {
 
 // Adafactor that shrinks updates that differ from their running mean (Luo et al., 2023).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum {
         PARAM, GRAD, EXP_AVG, EXP_AVG_SQ_ROW, EXP_AVG_SQ_COL, EXP_AVG_RES_ROW, EXP_AVG_RES_COL,
         STREAMS };
@@ -21,7 +22,8 @@ struct Rule {
 
 // Plan of parameters that are not one by one.
 struct CAMENotOneByOneRule : Rule {
-    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return !one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -297,6 +299,7 @@ struct CAMENotOneByOneRule : Rule {
         const S* __restrict grads, ComputeScalar<S>* __restrict grad_values,
         ComputeScalar<S>* __restrict grad_row_sums, ComputeScalar<S>* __restrict grad_col_sums) {
         const C eps1 = C(scalars.eps1);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -399,6 +402,7 @@ struct CAMENotOneByOneRule : Rule {
         const Hypers& hypers, Numbers& sums, i64 rows, i64 n, i64 pitch, const S* __restrict grads,
         const ComputeScalar<S>* __restrict row_factors,
         const ComputeScalar<S>* __restrict col_factors) {
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -448,6 +452,7 @@ struct CAMENotOneByOneRule : Rule {
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C eps2 = C(scalars.eps2);
         const C u_scale = C(numbers.u_scale);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -578,6 +583,7 @@ struct CAMENotOneByOneRule : Rule {
         const C decay = C(scalars.decay);
         const C lr = C(hypers.lr);
         const C exp_avg_scale = C(numbers.exp_avg_scale);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -678,7 +684,8 @@ struct CAMENotOneByOneRule : Rule {
 
 // Plan of parameters that are one by one.
 struct CAMEOneByOneRule : Rule {
-    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -775,6 +782,7 @@ struct CAMEOneByOneRule : Rule {
         const C beta2 = C(scalars.beta2);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C exp_avg_sq_row_offset = C(scalars.exp_avg_sq_row_offset);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         C exp_avg_sq_row_sum = 0;
@@ -816,6 +824,7 @@ struct CAMEOneByOneRule : Rule {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C exp_avg_sq_row_offset = C(scalars.exp_avg_sq_row_offset);
         const C u_scale = C(numbers.u_scale);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         C u_sq_sum = 0;
@@ -870,6 +879,7 @@ struct CAMEOneByOneRule : Rule {
         const C one_minus_beta3 = C(scalars.one_minus_beta3);
         const C u_scale2 = C(numbers.u_scale2);
         const C u_scale = C(numbers.u_scale);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         C exp_avg_res_row_sum = 0;
@@ -934,6 +944,7 @@ struct CAMEOneByOneRule : Rule {
         const C u_scale2 = C(numbers.u_scale2);
         const C u_scale = C(numbers.u_scale);
         const C param_scale = C(numbers.param_scale);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {

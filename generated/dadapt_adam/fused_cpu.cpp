@@ -7,6 +7,7 @@ namespace {
 
 // Adam with the estimated distance to a minimum as its rate (Defazio & Mishchenko, 2023).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, S_, STREAMS };
     enum { K, D, NUMERATOR_WEIGHTED, CELLS };
     static constexpr bool HAS_STEP = false;
@@ -20,7 +21,8 @@ struct Rule {
 
 // Plan of all parameters.
 struct DAdaptAdamRule : Rule {
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
@@ -125,6 +127,7 @@ struct DAdaptAdamRule : Rule {
         const C beta3 = C(scalars.beta3);
         const C grad_weight2 = C(scalars.grad_weight2);
         const C decay = C(scalars.decay);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
         const auto decouple = unlikely<C>(truth(hypers.decouple));

@@ -7,6 +7,7 @@ namespace {
 
 // AdamW whose steps are not lost in the rounding of the parameter (Zamirai et al., 2020).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, COMPENSATION, STREAMS };
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
@@ -16,7 +17,8 @@ struct Rule {
         double lr, betas[2], eps, weight_decay, maximize;
     };
 
-    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -60,6 +62,7 @@ struct Rule {
         const C scaled_eps = C(scalars.scaled_eps);
         const C param_weight = C(scalars.param_weight);
         const C machine_eps = C(scalars.machine_eps);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const i64 ahead = prefetch_distance<S>(n);
         struct { DelayedStore<S> param, exp_avg, exp_avg_sq, compensation; } delayed;

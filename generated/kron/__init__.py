@@ -73,7 +73,7 @@ class Kron(GeneratedOptimizer):
         \end{aligned}
 
     Args:
-        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
+        params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 2e-4.
         lr_preconditioner (float): Lr preconditioner, in (0, 1); :math:`\text{lr preconditioner}` in
             the rule. Default: 0.5.

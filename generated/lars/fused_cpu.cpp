@@ -7,6 +7,7 @@ namespace {
 
 // SGD with steps relative to the norm of weights (You et al., 2017).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, MOMENTUM_BUFFER, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
@@ -20,7 +21,8 @@ struct Rule {
 
 // Plan of all parameters.
 struct LARSRule : Rule {
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
@@ -75,6 +77,7 @@ struct LARSRule : Rule {
     NOINLINE static void sweep1(
         const Hypers& hypers, Numbers& sums, i64 n, const S* __restrict params,
         const S* __restrict grads) {
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         C param_sq_sum = 0, grad_sq_sum = 0;
@@ -133,6 +136,7 @@ struct LARSRule : Rule {
         const C one_minus_dampening = C(scalars.one_minus_dampening);
         const C trust3 = C(numbers.trust3);
         const C grad_scale = C(numbers.grad_scale);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay_or_always_adapt = flag<C>(truth(hypers.weight_decay)
             || truth(hypers.always_adapt));

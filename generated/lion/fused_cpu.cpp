@@ -7,6 +7,7 @@ namespace {
 
 // The sign of momentum, found by a search over programs (Chen et al., 2023).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
@@ -16,7 +17,8 @@ struct Rule {
         double lr, betas[2], weight_decay, maximize;
     };
 
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -48,6 +50,7 @@ struct Rule {
         const C beta1 = C(scalars.beta1);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const i64 ahead = prefetch_distance<S>(n);
         const i64 strip = prefetch_strip<S>(n);

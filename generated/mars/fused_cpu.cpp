@@ -7,6 +7,7 @@ namespace {
 
 // AdamW on gradients corrected by their last change, for less variance (Yuan et al., 2024).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, LAST_GRAD, STREAMS };
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
@@ -20,7 +21,8 @@ struct Rule {
 
 // Plan of all parameters.
 struct MARSRule : Rule {
-    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
@@ -120,6 +122,7 @@ struct MARSRule : Rule {
         const S* __restrict grads, const S* __restrict last_grads) {
         const C grad_weight = C(scalars.grad_weight);
         const C last_grad_weight = C(scalars.last_grad_weight);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto condition1 = flag<C>(truth(hypers.optimize_1d) || (scalars.param_ndim == 2));
 
@@ -172,6 +175,7 @@ struct MARSRule : Rule {
         const C step_size = C(scalars.step_size);
         const C scaled_eps = C(scalars.scaled_eps);
         const C c_scale = C(numbers.c_scale);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto condition1 = flag<C>(truth(hypers.optimize_1d) || (scalars.param_ndim == 2));
 

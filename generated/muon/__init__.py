@@ -36,7 +36,7 @@ class Muon(GeneratedOptimizer):
         \end{aligned}
 
     Args:
-        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
+        params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float or Tensor): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-3.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.1.
         momentum (float): Decay rate of the running average of gradients, at least 0; :math:`\mu` in

@@ -7,6 +7,7 @@ namespace {
 
 // Momentum made orthogonal, for the matrices of hidden layers (Jordan et al., 2024).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, MOMENTUM_BUFFER, U, O, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
@@ -20,7 +21,8 @@ struct Rule {
 
 // Plan of all parameters, until orthogonalize.
 struct MuonBefore : Rule {
-    static constexpr bool ASKS_SIZES = false, LAST_PART = false;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = false;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
@@ -67,6 +69,7 @@ struct MuonBefore : Rule {
         S* __restrict momentum_buffers, S* __restrict us) {
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C momentum = C(hypers.momentum);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto nesterov = flag<C>(truth(hypers.nesterov));
 
@@ -117,7 +120,8 @@ struct MuonBefore : Rule {
 
 // Plan of all parameters, after orthogonalize.
 struct MuonAfter : Rule {
-    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.

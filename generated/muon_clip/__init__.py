@@ -28,7 +28,7 @@ class MuonClip(InputOptimizer):
         \end{aligned}
 
     Args:
-        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
+        params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 2e-4.
         momentum (float): Fraction of the last update that is kept in the next one, in [0, 1);
             :math:`\mu` in the rule. Default: 0.95.

@@ -7,6 +7,7 @@ namespace {
 
 // Muon, whose query and key weights shrink when attention logits explode (Kimi Team, 2025).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, MOMENTUM_BUFFER, MAX_LOGITS_INPUT, MOMENTUM_BUFFER_MATRIX, O, STREAMS };
     static constexpr u32 READ_ONLY = 1 << GRAD | 1 << MAX_LOGITS_INPUT;
     enum { CELLS };
@@ -21,7 +22,8 @@ struct Rule {
 
 // Plan of all parameters, until orthogonalize.
 struct MuonClipBefore : Rule {
-    static constexpr bool ASKS_SIZES = false, LAST_PART = false;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = false;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
@@ -66,6 +68,7 @@ struct MuonClipBefore : Rule {
         const Hypers& hypers, i64 n, const S* __restrict grads, S* __restrict momentum_buffers,
         S* __restrict momentum_buffer_matrices) {
         const C momentum = C(hypers.momentum);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -109,7 +112,8 @@ struct MuonClipBefore : Rule {
 
 // Plan of all parameters, after orthogonalize.
 struct MuonClipAfter : Rule {
-    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.

@@ -27,7 +27,7 @@ class MuonH(GeneratedOptimizer):
         \end{aligned}
 
     Args:
-        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
+        params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 0.018.
         momentum (float): Decay rate of the running average of gradients, in [0, 1); :math:`\mu` in
             the rule. Default: 0.95.

@@ -7,6 +7,7 @@ namespace {
 
 // Muon that keeps the norm of weights and steps by lr times this norm (Wen, 2026).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, MOMENTUM_BUFFER, U_MATRIX, O, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
@@ -19,7 +20,8 @@ struct Rule {
 
 // Plan of all parameters, until orthogonalize.
 struct MuonHBefore : Rule {
-    static constexpr bool ASKS_SIZES = false, LAST_PART = false;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = false;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
@@ -75,6 +77,7 @@ struct MuonHBefore : Rule {
         const S* __restrict grads, const S* __restrict momentum_buffers) {
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C momentum = C(hypers.momentum);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         C u_sq_sum = 0;
@@ -116,6 +119,7 @@ struct MuonHBefore : Rule {
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C momentum = C(hypers.momentum);
         const C u_matrix_scale = C(numbers.u_matrix_scale);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -165,7 +169,8 @@ struct MuonHBefore : Rule {
 
 // Plan of all parameters, after orthogonalize.
 struct MuonHAfter : Rule {
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.

@@ -7,6 +7,7 @@ namespace {
 
 // Muon with rows scaled to one size, and the norm of the matrix kept (Li et al., 2025).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, MOMENTUM_BUFFER, SECOND_MOMENTUM_BUFFER, U, O, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
@@ -19,7 +20,8 @@ struct Rule {
 
 // Plan of all parameters, until orthogonalize.
 struct NorMuonBefore : Rule {
-    static constexpr bool ASKS_SIZES = false, LAST_PART = false;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = false;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
@@ -66,6 +68,7 @@ struct NorMuonBefore : Rule {
         S* __restrict momentum_buffers, S* __restrict us) {
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C momentum = C(hypers.momentum);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -109,7 +112,8 @@ struct NorMuonBefore : Rule {
 
 // Plan of all parameters, after orthogonalize.
 struct NorMuonAfter : Rule {
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.

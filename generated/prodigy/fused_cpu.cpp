@@ -7,6 +7,7 @@ namespace {
 
 // Adam with the estimated distance to a minimum as its rate (Mishchenko & Defazio, 2023).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, S_, P0, STREAMS };
     static constexpr u32 READ_ONLY = 1 << GRAD | 1 << P0;
     enum { K, D, D_MAX, D_NUMERATOR, CELLS };
@@ -21,7 +22,8 @@ struct Rule {
 
 // Plan of all parameters.
 struct ProdigyRule : Rule {
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
@@ -142,6 +144,7 @@ struct ProdigyRule : Rule {
         const C weight_decay = C(hypers.weight_decay);
         const C decay2 = C(scalars.decay2);
         const C grad_weight = C(scalars.grad_weight);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
         const auto safeguard_warmup = unlikely<C>(truth(hypers.safeguard_warmup));
@@ -246,6 +249,7 @@ struct ProdigyRule : Rule {
         const C grad_weight3 = C(scalars.grad_weight3);
         const C decay_factor = C(scalars.decay_factor);
         const C param_scale = C(numbers.param_scale);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
         const auto decouple = flag<C>(truth(hypers.decouple));

@@ -7,6 +7,7 @@ namespace {
 
 // Adam with a rectified adaptive learning rate (Liu et al., 2020, Algorithm 2).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
@@ -16,7 +17,8 @@ struct Rule {
         double lr, betas[2], eps, weight_decay, decoupled_weight_decay, maximize;
     };
 
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -68,6 +70,7 @@ struct Rule {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C step_size = C(scalars.step_size);
         const C eps = C(hypers.eps);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto decoupled_weight_decay = unlikely<C>(truth(hypers.weight_decay)
             && truth(hypers.decoupled_weight_decay));

@@ -38,7 +38,7 @@ class RMSpropTF(GeneratedOptimizer):
         \end{aligned}
 
     Args:
-        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
+        params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-2.
         alpha (float): Decay rate of the running averages, at least 0; :math:`\alpha` in the rule.
             Default: 0.9.

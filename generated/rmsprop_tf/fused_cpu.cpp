@@ -7,6 +7,7 @@ namespace {
 
 // RMSprop with eps inside of the root, and a mean that begins at 1 (Hinton, 2012).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, SQUARE_AVG, MOMENTUM_BUFFER, GRAD_AVG, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
@@ -17,7 +18,8 @@ struct Rule {
         double maximize;
     };
 
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -48,6 +50,7 @@ struct Rule {
         const C eps = C(hypers.eps);
         const C momentum = C(hypers.momentum);
         const C lr = C(hypers.lr);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto decoupled_decay = unlikely<C>(truth(hypers.weight_decay)
             && truth(hypers.decoupled_decay));

@@ -24,7 +24,7 @@ class RowWiseAdagrad(GeneratedOptimizer):
         \end{aligned}
 
     Args:
-        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
+        params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float or Tensor): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-2.
         lr_decay (float): Number that each step adds to the divisor of lr, at least 0; :math:`\eta`
             in the rule. Default: 0.

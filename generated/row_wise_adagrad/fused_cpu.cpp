@@ -7,6 +7,7 @@ namespace {
 
 // Adagrad with one accumulator for each row of an embedding table (Naumov et al., 2019).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, STATE_SUM, STREAMS };
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
@@ -19,7 +20,8 @@ struct Rule {
 
 // Plan of parameters that are not one by one.
 struct RowWiseAdagradNotOneByOneRule : Rule {
-    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return !one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -130,6 +132,7 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
         const S* __restrict grads, ComputeScalar<S>* __restrict grad_sqs,
         ComputeScalar<S>* __restrict grad_sq_row_sums) {
         const C weight_decay = C(hypers.weight_decay);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
@@ -193,6 +196,7 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
         const ComputeScalar<S>* __restrict row_factors) {
         const C weight_decay = C(hypers.weight_decay);
         const C rate = C(scalars.rate);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
@@ -260,7 +264,8 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
 
 // Plan of parameters that are one by one.
 struct RowWiseAdagradOneByOneRule : Rule {
-    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -310,6 +315,7 @@ struct RowWiseAdagradOneByOneRule : Rule {
         const C weight_decay = C(hypers.weight_decay);
         const C rate = C(scalars.rate);
         const C eps = C(hypers.eps);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 

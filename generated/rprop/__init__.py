@@ -17,16 +17,16 @@ class Rprop(GeneratedOptimizer):
             &\textbf{if } \textit{maximize}: \\
             &\quad g_t \leftarrow -g_t \\
             &\text{agreement}_t \leftarrow g_t g^{\text{prev}}_{t-1} \\
-            &\text{sign changed}_t \leftarrow \text{agreement}_t < 0 \\
-            &\text{factor}_t \leftarrow (\text{agreement}_t > 0 \;?\; \eta^+ : (\text{sign
-                changed}_t \;?\; \eta^- : 1)) \\
+            &\text{flipped}_t \leftarrow \text{agreement}_t < 0 \\
+            &\text{factor}_t \leftarrow (\text{agreement}_t > 0 \;?\; \eta^+ : (\text{flipped}_t
+                \;?\; \eta^- : 1)) \\
             &s_t \leftarrow \operatorname{clamp}(s_{t-1} \text{factor}_t, s^{\min}, s^{\max}) \\
-            &g^{\text{prev}}_t \leftarrow (\text{sign changed}_t \;?\; 0 : g_t) \\
+            &g^{\text{prev}}_t \leftarrow (\text{flipped}_t \;?\; 0 : g_t) \\
             &\theta_t \leftarrow \theta_{t-1} - \operatorname{sign}(g^{\text{prev}}_t) s_t
         \end{aligned}
 
     Args:
-        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
+        params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float or Tensor): Size of the first step of every element, at least 0. Default: 1e-2.
         etas (tuple[float, float]): Factors of the step size if the gradient's sign changes, and if
             not; :math:`(\eta^-, \eta^+)` in the rule. Default: (0.5, 1.2).

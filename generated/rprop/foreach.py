@@ -32,15 +32,14 @@ def update(
             grads = torch._foreach_neg(grads)
         # agreement = g * g_prev
         agreements = torch._foreach_mul(grads, prevs)
-        # sign_changed = agreement < 0
-        sign_changeds = [agreement.lt(0) for agreement in agreements]
-        # factor = where(agreement > 0, eta_plus, where(sign_changed, eta_minus, 1))
+        # flipped = agreement < 0
+        flippeds = [agreement.lt(0) for agreement in agreements]
+        # factor = where(agreement > 0, eta_plus, where(flipped, eta_minus, 1))
         # s = clamp(s * factor, s_min, s_max)
         conditions = [agreement.gt(0) for agreement in agreements]
         values = [params[0].new_full((), eta_minus)] * len(params)
         operands = [
-            torch.where(sign_changed, value, 1)
-            for sign_changed, value in zip(sign_changeds, values, strict=True)
+            torch.where(flipped, value, 1) for flipped, value in zip(flippeds, values, strict=True)
         ]
         operands = [
             operand.masked_fill_(condition, eta_plus)
@@ -49,11 +48,10 @@ def update(
         torch._foreach_mul_(state_step_sizes, operands)
         torch._foreach_clamp_min_(state_step_sizes, s_min)
         torch._foreach_clamp_max_(state_step_sizes, s_max)
-        # g_prev = where(sign_changed, 0, g)
+        # g_prev = where(flipped, 0, g)
         torch._foreach_copy_(prevs, grads)
         prevs = [
-            prev.masked_fill_(sign_changed, 0)
-            for prev, sign_changed in zip(prevs, sign_changeds, strict=True)
+            prev.masked_fill_(flipped, 0) for prev, flipped in zip(prevs, flippeds, strict=True)
         ]
         # p = p - sign(g_prev) * s
         operands = torch._foreach_sign(prevs)

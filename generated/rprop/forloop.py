@@ -31,16 +31,16 @@ def update(
             grad = grad.neg()
         # agreement = g * g_prev
         agreement = grad.mul(prev)
-        # sign_changed = agreement < 0
-        sign_changed = agreement.lt(0)
-        # factor = where(agreement > 0, eta_plus, where(sign_changed, eta_minus, 1))
+        # flipped = agreement < 0
+        flipped = agreement.lt(0)
+        # factor = where(agreement > 0, eta_plus, where(flipped, eta_minus, 1))
         # s = clamp(s * factor, s_min, s_max)
         condition = agreement.gt(0)
         value = param.new_full((), eta_minus)
-        operand = torch.where(sign_changed, value, 1).masked_fill_(condition, eta_plus)
+        operand = torch.where(flipped, value, 1).masked_fill_(condition, eta_plus)
         state_step_size.mul_(operand).clamp_min_(s_min).clamp_max_(s_max)
-        # g_prev = where(sign_changed, 0, g)
-        prev.copy_(grad).masked_fill_(sign_changed, 0)
+        # g_prev = where(flipped, 0, g)
+        prev.copy_(grad).masked_fill_(flipped, 0)
         # p = p - sign(g_prev) * s
         operand = prev.sign()
         param.addcmul_(operand, state_step_size, value=-1)
@@ -73,18 +73,18 @@ def update_functional(
             grad = -grad
         # agreement = g * g_prev
         agreement = grad * prev
-        # sign_changed = agreement < 0
-        sign_changed = agreement < 0
-        # factor = where(agreement > 0, eta_plus, where(sign_changed, eta_minus, 1))
+        # flipped = agreement < 0
+        flipped = agreement < 0
+        # factor = where(agreement > 0, eta_plus, where(flipped, eta_minus, 1))
         # s = clamp(s * factor, s_min, s_max)
         state_step_size = clamp(
             state_step_size
-            * where(agreement > 0, eta_plus, where(sign_changed, in_dtype_of(param, eta_minus), 1)),
+            * where(agreement > 0, eta_plus, where(flipped, in_dtype_of(param, eta_minus), 1)),
             s_min,
             s_max,
         )
-        # g_prev = where(sign_changed, 0, g)
-        prev = where(sign_changed, 0, grad)
+        # g_prev = where(flipped, 0, g)
+        prev = where(flipped, 0, grad)
         # p = p - sign(g_prev) * s
         param = param - sign(prev) * state_step_size
 

@@ -7,6 +7,7 @@ namespace {
 
 // Steps that follow the gradient's sign alone (Riedmiller & Braun, 1993, as RPROP-).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, PREV, STATE_STEP_SIZE, STREAMS };
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
@@ -16,7 +17,8 @@ struct Rule {
         double etas[2], step_sizes[2], maximize;
     };
 
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -46,6 +48,7 @@ struct Rule {
         const C eta_minus = C(scalars.eta_minus);
         const C s_min = C(scalars.s_min);
         const C s_max = C(scalars.s_max);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const i64 ahead = prefetch_distance<S>(n);
 
@@ -61,14 +64,14 @@ struct Rule {
             }
             // agreement = g * g_prev
             const C agreement = grad * prev;
-            // sign_changed = agreement < 0
-            const auto sign_changed = agreement < 0;
-            // factor = where(agreement > 0, eta_plus, where(sign_changed, eta_minus, 1))
+            // flipped = agreement < 0
+            const auto flipped = agreement < 0;
+            // factor = where(agreement > 0, eta_plus, where(flipped, eta_minus, 1))
             // s = clamp(s * factor, s_min, s_max)
             state_step_size = clamp(state_step_size
-                * where<C>(agreement > 0, eta_plus, where<C>(sign_changed, eta_minus, 1)), s_min, s_max);
-            // g_prev = where(sign_changed, 0, g)
-            prev = where<C>(sign_changed, 0, grad);
+                * where<C>(agreement > 0, eta_plus, where<C>(flipped, eta_minus, 1)), s_min, s_max);
+            // g_prev = where(flipped, 0, g)
+            prev = where<C>(flipped, 0, grad);
             // p = p - sign(g_prev) * s
             param = param - sign(prev) * state_step_size;
 

@@ -74,24 +74,22 @@ def rprop_step_on_elements(
         grad = neg(grad)
     # agreement = g * g_prev
     agreement = grad * prev
-    # sign_changed = agreement < 0
-    sign_changed = agreement < 0
-    # factor = where(agreement > 0, eta_plus, where(sign_changed, eta_minus, 1))
+    # flipped = agreement < 0
+    flipped = agreement < 0
+    # factor = where(agreement > 0, eta_plus, where(flipped, eta_minus, 1))
     # s = clamp(s * factor, s_min, s_max)
     state_step_size = minimum(
         maximum(
             state_step_size
             * tl.where(
-                agreement > 0,
-                eta_plus,
-                tl.where(sign_changed != 0, eta_minus, tl.full((), 1, dtype)),
+                agreement > 0, eta_plus, tl.where(flipped != 0, eta_minus, tl.full((), 1, dtype))
             ),
             s_min,
         ),
         s_max,
     )
-    # g_prev = where(sign_changed, 0, g)
-    prev = tl.where(sign_changed != 0, tl.full((), 0, dtype), grad)
+    # g_prev = where(flipped, 0, g)
+    prev = tl.where(flipped != 0, tl.full((), 0, dtype), grad)
     # p = p - sign(g_prev) * s
     param = param - sign(prev) * state_step_size
 

@@ -35,7 +35,7 @@ class ScheduleFreeSGD(ModeOptimizer):
         \end{aligned}
 
     Args:
-        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
+        params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1.
         momentum (float): Momentum, in (0, 1); :math:`\mu` in the rule. Default: 0.9.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.

@@ -7,6 +7,7 @@ namespace {
 
 // SGD without a schedule: gradients lie between z and the average (Defazio et al., 2024).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, Z, STREAMS };
     enum { STEP, LR_MAX, WEIGHT_SUM, CELLS };
     static constexpr bool HAS_STEP = true;
@@ -16,7 +17,8 @@ struct Rule {
         double lr, momentum, weight_decay, warmup_steps, r, weight_lr_power, maximize;
     };
 
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -71,6 +73,7 @@ struct Rule {
         const C c = C(scalars.c);
         const C step_size = C(scalars.step_size);
         const C rate = C(scalars.rate);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const i64 ahead = prefetch_distance<S>(n);

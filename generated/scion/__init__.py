@@ -34,7 +34,7 @@ class Scion(GeneratedOptimizer):
         \end{aligned}
 
     Args:
-        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
+        params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-3.
         momentum (float): Weight of the newest gradient; 0.1 is usual, in (0, 1]; :math:`\mu` in the
             rule. Default: 1.0.

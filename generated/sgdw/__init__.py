@@ -29,7 +29,7 @@ class SGDW(GeneratedOptimizer):
         \end{aligned}
 
     Args:
-        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
+        params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-3.
         momentum (float): Fraction of the last update that is kept in the next one, at least 0;
             :math:`\mu` in the rule. Default: 0.0.

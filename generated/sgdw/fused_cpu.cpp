@@ -7,6 +7,7 @@ namespace {
 
 // SGD with decoupled weight decay (Loshchilov & Hutter, 2017).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, MOMENTUM_BUFFER, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
@@ -16,7 +17,8 @@ struct Rule {
         double lr, momentum, dampening, weight_decay, nesterov, maximize;
     };
 
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -44,6 +46,7 @@ struct Rule {
         const C momentum = C(hypers.momentum);
         const C one_minus_dampening = C(scalars.one_minus_dampening);
         const C lr = C(hypers.lr);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto fresh_momentum_buffer = unlikely<C>(bool(fresh & 1));
         const auto nesterov = unlikely<C>(truth(hypers.nesterov));

@@ -38,7 +38,7 @@ class Shampoo(GeneratedOptimizer):
         \end{aligned}
 
     Args:
-        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
+        params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 0.1.
         eps (float): Eps, at least 0; :math:`\epsilon` in the rule. Default: 1e-4.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.0.

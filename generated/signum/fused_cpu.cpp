@@ -7,6 +7,7 @@ namespace {
 
 // The sign of momentum; without momentum, signSGD (Bernstein et al., 2018).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, MOMENTUM_BUFFER, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
@@ -16,7 +17,8 @@ struct Rule {
         double lr, momentum, weight_decay, maximize;
     };
 
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -42,6 +44,7 @@ struct Rule {
         const C decay = C(scalars.decay);
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C lr = C(hypers.lr);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const i64 ahead = prefetch_distance<S>(n);
         const i64 strip = prefetch_strip<S>(n);

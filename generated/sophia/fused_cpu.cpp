@@ -7,6 +7,7 @@ namespace {
 
 // Momentum divided by an estimate of the Hessian's diagonal, clipped (Liu et al., 2023).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, HESSIAN, HESSIAN_INPUT, STREAMS };
     static constexpr u32 READ_ONLY = 1 << GRAD | 1 << HESSIAN_INPUT;
     enum { CELLS };
@@ -17,7 +18,8 @@ struct Rule {
         double lr, betas[2], rho, batch_size, weight_decay, given_hessian, maximize;
     };
 
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -52,6 +54,7 @@ struct Rule {
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C lr = C(hypers.lr);
         const C hessian_scale = C(scalars.hessian_scale);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const i64 ahead = prefetch_distance<S>(n);
         struct { DelayedStore<S> param, exp_avg, hessian; } delayed;

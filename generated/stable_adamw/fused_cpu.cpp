@@ -7,6 +7,7 @@ namespace {
 
 // AdamW with Adafactor's clipping of updates instead of gradients (Wortsman et al., 2023).
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
@@ -19,7 +20,8 @@ struct Rule {
 
 // Plan of all parameters.
 struct StableAdamWRule : Rule {
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
@@ -87,6 +89,7 @@ struct StableAdamWRule : Rule {
         const C beta2 = C(scalars.beta2);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C eps_sq = C(scalars.eps_sq);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         C grad_sum = 0;
@@ -132,6 +135,7 @@ struct StableAdamWRule : Rule {
         const C eps = C(hypers.eps);
         const C step_size = C(numbers.step_size);
         const C rate = C(numbers.rate);
+        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {

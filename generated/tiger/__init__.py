@@ -21,7 +21,7 @@ class Tiger(GeneratedOptimizer):
         \end{aligned}
 
     Args:
-        params: Parameters, or pairs (name, parameter), or dicts that define groups of them.
+        params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-3.
         beta (float): Decay rate of the running average of gradients, in [0, 1); :math:`\beta` in
             the rule. Default: 0.965.

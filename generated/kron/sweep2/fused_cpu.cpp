@@ -9,6 +9,7 @@ namespace {
 
 // Elementwise part of a step of Kron.
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { X, EMA, EMA_GAUSSIAN, STREAMS };
     static constexpr u32 READ_ONLY = 1 << EMA | 1 << EMA_GAUSSIAN;
     enum { CELLS };
@@ -19,7 +20,8 @@ struct Rule {
         double damping;
     };
 
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.

@@ -9,6 +9,7 @@ namespace {
 
 // Elementwise part of a step of Scion.
 struct Rule {
+    // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { MOMENTUM_BUFFER, GRAD, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
@@ -18,7 +19,8 @@ struct Rule {
         double momentum;
     };
 
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.

@@ -185,7 +185,7 @@ def _one_sweep_context(plan: Plan, fresh: list[str]) -> Context:
     return {
         "form": "fused_cpu_elementwise.cpp.jinja",
         "header": "elementwise_kernel.h",
-        "asks_sizes": str(program.asks_sizes).lower(),
+        "reads_sizes": str(program.reads_sizes).lower(),
         "inputs": ", ".join(program.parameters()),
         "template": ", ".join(["class S", *(f"bool {flag}" for flag in printer.flags.values())]),
         **indented_blocks(blocks),

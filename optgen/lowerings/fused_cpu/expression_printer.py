@@ -69,10 +69,10 @@ _KEYWORDS = (
     "virtual void volatile wchar_t while xor xor_eq"
 )
 _GENERATED_NAMES = (
-    "add_to ahead applies ASKS_SIZES at AXES begin broadcast C CACHE_LINE CELLS cells CODES cols "
+    "add_to ahead applies READS_SIZES at AXES begin broadcast C CACHE_LINE CELLS cells CODES cols "
     "COLUMN COLUMN_REDUCTIONS ComputeScalar ComputeType delayed DelayedStore draw DRAWS end "
     "EXACT_COLUMNS EXACT_MATRICES EXACT_ROWS EXPANDED first flag fresh HAS_AXES HAS_STEP has_step "
-    "Hypers hypers i i64 INLINE inputs lane_sum LANES LAST_PART load load_as LOOP LoopInputs "
+    "Hypers hypers i i64 INLINE inputs lane_sum LANES STORES_CELLS load load_as LOOP LoopInputs "
     "MATRIX MATRIX_REDUCTIONS mod n named NOINLINE NONE NUMBERS Numbers numbers optgen Pass "
     "PASS_COUNTS PASSES pitch Pointer pow prefetch prefetch_distance prefetch_strip program "
     "random_bits16 random_numbers random_numbers16 RandomKey RandomKey16 READ_ONLY rounded "

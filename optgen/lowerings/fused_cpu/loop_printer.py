@@ -116,6 +116,10 @@ class LoopPrinter:
                 lines.append(f"const C {variable(name)} = C({text});")
         for declaration in self._keys.declarations():
             lines += wrapped_statement(declaration, _COLUMN - 4)
+        if self._conditions:
+            lines.append(
+                "// Conditions as 1 or 0 in type C, so that the loop has selects, not jumps."
+            )
         for name, text in self._conditions.items():
             lines += wrapped_statement(f"const auto {name} = {text};", _COLUMN - 4)
         return [*lines, *self._vector_constants()] if self.loop.by_vectors else lines

@@ -90,7 +90,7 @@ class PhasedRule:
         return {
             "name": self.name,
             "about": self.about,
-            "asks_sizes": str(self.program.asks_sizes or bool(self.plan.facts)).lower(),
+            "reads_sizes": str(self.program.reads_sizes or bool(self.plan.facts)).lower(),
             "last": str(self.is_last).lower(),
             "has_axes": self.has_axes,
             "inputs": ", ".join(self.program.parameters()),

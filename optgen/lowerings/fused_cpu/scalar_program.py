@@ -56,11 +56,11 @@ class ScalarProgram:
             "const Hypers& hypers" if reads_hypers else "const Hypers&",
             "Scalar* cells" if reads_cells else "Scalar*",
             "unsigned fresh" if self._calls("fresh") else "unsigned",
-            "const Sizes& sizes" if self.asks_sizes else "const Sizes&",
+            "const Sizes& sizes" if self.reads_sizes else "const Sizes&",
         ]
 
     @property
-    def asks_sizes(self) -> bool:
+    def reads_sizes(self) -> bool:
         """Tell whether the program reads a property of the parameter."""
         return self._calls(*PROPERTIES)
 

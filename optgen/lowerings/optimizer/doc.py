@@ -54,7 +54,9 @@ _FACTS = {
 
 def docstring(algorithm: Algorithm, arguments: Iterable[Argument]) -> list[str]:
     """Return the lines of a class docstring; all but the first are indented for the class."""
-    params = "params: Parameters, or pairs (name, parameter), or dicts that define groups of them."
+    params = (
+        "params: Parameters to optimize or pairs (name, parameter), or dicts that define groups."
+    )
     lines = list(_head(algorithm))
     lines += ["", "    Args:", *_item(params), *_arguments(algorithm, arguments)]
     lines += ["", "    Raises:", *_raises(algorithm)]

@@ -91,7 +91,7 @@ struct Program {
         Sizes last_sizes{};
         i64 last = -1, runs = 0, capacity = 64;
         for (i64 t = 0; t < table.tensors; ++t) {
-            const Sizes tensor_sizes = R::ASKS_SIZES ? sizes(t) : Sizes{};
+            const Sizes tensor_sizes = R::READS_SIZES ? sizes(t) : Sizes{};
             scalar_run[t] = -1;
             if (dtype(1, t) == ABSENT || !R::applies(tensor_sizes)) continue;
             bool same = last >= 0 && table.group[t] == table.group[last]
@@ -111,7 +111,7 @@ struct Program {
             // Matrix ops split a rule into parts. Each part needs the old values, so only the last
             // part stores new values.
             for (int c = 0; c < CELLS; ++c)
-                if (R::LAST_PART && cells[c].dtype)
+                if (R::STORES_CELLS && cells[c].dtype)
                     write_scalar(cells[c].dtype, cells[c].value, address(STREAMS + c, t));
             scalar_run[t] = int(runs - 1);
             last = t;
