@@ -1,4 +1,4 @@
-"""Keyed optimizers to test: two parameters, their gradients, and optimizers of both libraries."""
+"""Parameters, gradients and optimizers of both libraries for tests of keyed optimizers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ def parameters(seed: int = 0) -> dict[str, Tensor]:
 
 
 def train(optimizer: Any, steps: int, seed: int = 1) -> None:
-    """Take steps; gradients depend on the parameter's position and on the step only."""
+    """Take steps with random gradients, which depend on the parameter's position and the step."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         for group in optimizer.param_groups:
@@ -30,7 +30,7 @@ def train(optimizer: Any, steps: int, seed: int = 1) -> None:
         optimizer.step()
 
 
-def adam(params: dict[str, Tensor], library: Any = optgen.optim, **options: Any) -> Any:
+def keyed_adamw(params: dict[str, Tensor], library: Any = optgen.optim, **options: Any) -> Any:
     """Return a keyed AdamW."""
     return KeyedOptimizerWrapper(params, lambda each: library.AdamW(each, **options))
 
@@ -42,10 +42,10 @@ class NoOpOptimizer(KeyedOptimizer):
         pass
 
 
-def content(packed: Any) -> Any:
+def content(checkpoint: Any) -> Any:
     """Return a checkpoint with its tensors as lists, to compare by ==."""
-    if isinstance(packed, dict):
-        return {key: content(value) for key, value in packed.items()}
-    if isinstance(packed, (list, tuple)):
-        return [content(each) for each in packed]
-    return packed.tolist() if isinstance(packed, Tensor) else packed
+    if isinstance(checkpoint, dict):
+        return {key: content(value) for key, value in checkpoint.items()}
+    if isinstance(checkpoint, (list, tuple)):
+        return [content(each) for each in checkpoint]
+    return checkpoint.tolist() if isinstance(checkpoint, Tensor) else checkpoint

@@ -1,4 +1,4 @@
-"""Test one optimizer for each parameter in the backward pass, like torch's private function."""
+"""Test apply_optimizer_in_backward: each parameter has an optimizer, as in torch's function."""
 
 from __future__ import annotations
 
@@ -74,9 +74,11 @@ def test_torch_finds_the_optimizers() -> None:
     assert len(_get_in_backward_optimizers(net)) == 6
 
 
-def test_an_engine_may_take_the_steps() -> None:
+def test_without_hooks_the_backward_pass_takes_no_step() -> None:
     net = network()
-    apply_optimizer_in_backward(optgen.optim.SGD, net.parameters(), {"lr": 0.1}, False)
+    apply_optimizer_in_backward(
+        optgen.optim.SGD, net.parameters(), {"lr": 0.1}, register_hook=False
+    )
     before = [param.detach().clone() for param in net.parameters()]
     backward(net, 0)
     for param, old in zip(net.parameters(), before, strict=True):

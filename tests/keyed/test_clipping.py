@@ -37,8 +37,8 @@ def parameters(dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
 
 def clipping_only(params: dict[str, Tensor], **options: Any) -> GradientClippingOptimizer:
     """Return an optimizer that clips and does nothing else; its parameters are in two groups."""
-    listed = list(params.values())
-    groups = [{"params": listed[:2]}, {"params": listed[2:]}]
+    all_params = list(params.values())
+    groups = [{"params": all_params[:2]}, {"params": all_params[2:]}]
     return GradientClippingOptimizer(NoOpOptimizer(params, {}, groups), **options)
 
 
@@ -52,8 +52,8 @@ def test_clipping_by_norm_equals_torchs(norm_type: float | str, max_gradient: fl
     ours, theirs = parameters(), parameters()
     optimizer = clipping_only(ours, clipping=NORM, max_gradient=max_gradient, norm_type=norm_type)
     optimizer.step()
-    filled = [p for p in theirs.values() if p.numel()]  # torch has no maximum of no elements
-    total = nn.utils.clip_grad_norm_(filled, max_gradient, float(norm_type))
+    non_empty = [p for p in theirs.values() if p.numel()]  # torch has no maximum of no elements
+    total = nn.utils.clip_grad_norm_(non_empty, max_gradient, float(norm_type))
 
     torch.testing.assert_close(gradients(ours), gradients(theirs))
     torch.testing.assert_close(optimizer.last_total_grad_norm, total)
@@ -66,13 +66,11 @@ def test_norms_are_not_rounded_to_16_bits(dtype: torch.dtype) -> None:
     optimizer = clipping_only(params, clipping=NORM, max_gradient=1.0)
     total = optimizer.clip_grad_norm_()
 
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    assert total.dtype == wide
-    torch.testing.assert_close(total, exact.abs().to(wide))
-    clipped_values = (
-        torch.cat([g.flatten().to(torch.complex128) for g in gradients(params)]).norm().item()
-    )
-    assert clipped_values == pytest.approx(1.0, rel=1e-2 if dtype == torch.bfloat16 else 1e-5)
+    norm_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+    assert total.dtype == norm_dtype
+    torch.testing.assert_close(total, exact.abs().to(norm_dtype))
+    clipped_norm = torch.cat([g.flatten().to(torch.complex128) for g in gradients(params)]).norm()
+    assert clipped_norm.item() == pytest.approx(1.0, rel=1e-2 if dtype == torch.bfloat16 else 1e-5)
 
 
 def test_a_large_gradient_has_an_exact_norm() -> None:
@@ -93,7 +91,7 @@ def test_a_norm_can_be_computed_in_64_bits(monkeypatch: pytest.MonkeyPatch) -> N
     assert grads[0] is params[""].grad
 
 
-def test_clipping_by_value_and_no_clipping() -> None:
+def test_clipping_by_value_equals_torchs_and_is_off_by_default() -> None:
     ours, theirs, untouched = parameters(), parameters(), parameters()
     optimizer = clipping_only(ours, clipping=VALUE, max_gradient=0.7)
     optimizer.step()
@@ -112,9 +110,9 @@ def test_clipping_by_value_and_no_clipping() -> None:
         torch.testing.assert_close(optimizer.last_total_grad_norm, expected)
 
 
-def test_sparse_gradients_count_as_sums_of_their_rows() -> None:
-    """Rows 1 and 1 add up to (4, 0), so the norm is 5, not the root of 13."""
-    for clipping, clipped_values in (
+def test_equal_rows_of_sparse_gradients_are_summed_before_clipping() -> None:
+    """The two entries of row 1 add up to (4, 0), so the norm is 5, not the root of 17."""
+    for clipping, expected in (
         (NORM, [[0.0, 0.6], [0.8, 0.0]]),
         (VALUE, [[0.0, 1.0], [1.0, 0.0]]),
     ):
@@ -128,11 +126,11 @@ def test_sparse_gradients_count_as_sums_of_their_rows() -> None:
         )
         optimizer.step()
         assert param.grad.is_sparse
-        torch.testing.assert_close(param.grad.to_dense(), torch.tensor(clipped_values))
+        torch.testing.assert_close(param.grad.to_dense(), torch.tensor(expected))
         torch.testing.assert_close(optimizer.last_total_grad_norm, torch.tensor(5.0))
 
 
-def test_a_parameter_of_two_groups_counts_once() -> None:
+def test_a_parameter_in_two_groups_counts_once_in_the_norm() -> None:
     param = nn.Parameter(torch.zeros(2))
     param.grad = torch.tensor([3.0, 4.0])
     optimizer = clipping_only({"a": param, "b": param, "c": param}, clipping=NORM, max_gradient=1.0)
@@ -152,7 +150,7 @@ def test_the_norm_is_that_of_the_last_step() -> None:
     assert optimizer.clip_grad_norm_() == 0
 
 
-def test_a_nan_gives_nan_everywhere() -> None:
+def test_a_nan_makes_all_gradients_nan() -> None:
     for norm_type in (2.0, "inf"):
         params = parameters()
         params["p3"].grad[0] = torch.nan
@@ -191,7 +189,7 @@ def test_meta_parameters_are_not_clipped() -> None:
 
 
 def test_training_with_clipping_equals_torchs() -> None:
-    """Clipping works around our optimizers and torch's, in a combined optimizer."""
+    """Clipping wraps a combined optimizer, of our optimizer or of torch's."""
 
     def train(cls: Any, clip: bool) -> list[Tensor]:
         torch.manual_seed(0)
@@ -214,7 +212,7 @@ def test_training_with_clipping_equals_torchs() -> None:
         torch.testing.assert_close(train(cls, clip=True), expected)
 
 
-def test_copies_and_pickles_clip_too() -> None:
+def test_copies_and_unpickled_optimizers_clip() -> None:
     params = parameters()
     inner = KeyedOptimizerWrapper(params, lambda each: optgen.optim.SGD(each, lr=1.0))
     optimizer = GradientClippingOptimizer(inner, clipping=NORM, max_gradient=1.0)
@@ -222,7 +220,7 @@ def test_copies_and_pickles_clip_too() -> None:
         for param in other.params.values():
             param.grad = torch.ones_like(param)
         other.step()
-        torch.testing.assert_close(other.last_total_grad_norm, torch.tensor(32.0).sqrt())
+        torch.testing.assert_close(other.last_total_grad_norm, torch.tensor(32.0).sqrt())  # 32 ones
 
 
 def test_invalid_arguments_are_refused() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from keyed.models import IDS, LIBRARIES, NoOpOptimizer, adam, content, parameters, train
+from keyed.models import IDS, LIBRARIES, NoOpOptimizer, content, keyed_adamw, parameters, train
 from torch import Tensor
 
 from optgen.keyed import (
@@ -23,7 +23,7 @@ def adam_and_sgd(library: Any = torch.optim) -> CombinedOptimizer:
     sgd = KeyedOptimizerWrapper(
         parameters(1), lambda params: library.SGD(params, lr=0.1, momentum=0.9)
     )
-    return CombinedOptimizer([("dense", adam(parameters(), library, lr=0.1)), sgd])
+    return CombinedOptimizer([("dense", keyed_adamw(parameters(), library, lr=0.1)), sgd])
 
 
 @pytest.mark.parametrize(
@@ -39,13 +39,13 @@ def test_a_step_steps_every_member(library: Any) -> None:
     combined = adam_and_sgd(library)
     train(combined, 3)
     params = [parameters(), parameters(1)]
-    alone = [
+    members = [
         library.AdamW(list(params[0].values()), lr=0.1),
         library.SGD(list(params[1].values()), lr=0.1, momentum=0.9),
     ]
-    both = KeyedOptimizer({}, {}, [group for each in alone for group in each.param_groups])
-    both.step = lambda: [each.step() for each in alone]  # type: ignore[method-assign]
-    train(both, 3)
+    reference = KeyedOptimizer({}, {}, [group for each in members for group in each.param_groups])
+    reference.step = lambda: [each.step() for each in members]  # type: ignore[method-assign]
+    train(reference, 3)
 
     expected = [*params[0].values(), *params[1].values()]
     assert list(combined.params) == ["dense.weight", "dense.bias", "weight", "bias"]
@@ -54,14 +54,14 @@ def test_a_step_steps_every_member(library: Any) -> None:
     assert combined.state_dict()["state"].keys() == combined.params.keys()
 
 
-def test_members_share_their_state_and_groups() -> None:
+def test_a_combined_optimizer_shares_state_and_groups_with_its_members() -> None:
     combined = adam_and_sgd()
     combined.save_param_groups(True)
     train(combined, 1)
-    packed = copy.deepcopy(combined.state_dict())
-    packed["param_groups"][1]["lr"] = 7.0
-    packed["state"]["bias"]["momentum_buffer"].fill_(5.0)
-    combined.load_state_dict(packed)
+    checkpoint = copy.deepcopy(combined.state_dict())
+    checkpoint["param_groups"][1]["lr"] = 7.0
+    checkpoint["state"]["bias"]["momentum_buffer"].fill_(5.0)
+    combined.load_state_dict(checkpoint)
 
     (_, dense), (_, sgd) = combined.optimizers
     assert sgd.param_groups[0]["lr"] == 7.0
@@ -72,25 +72,26 @@ def test_members_share_their_state_and_groups() -> None:
 
 def test_a_duplicate_name_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^Duplicate param key weight$"):
-        CombinedOptimizer([adam(parameters()), adam(parameters())])
-    nested = CombinedOptimizer([("b", adam(parameters()))])
+        CombinedOptimizer([keyed_adamw(parameters()), keyed_adamw(parameters())])
+    nested = CombinedOptimizer([("b", keyed_adamw(parameters()))])
     with pytest.raises(ValueError, match=r"^Duplicate param key a\.b\.weight$"):
-        CombinedOptimizer([("a", nested), ("a.b", adam(parameters()))])
+        CombinedOptimizer([("a", nested), ("a.b", keyed_adamw(parameters()))])
 
 
-def test_all_or_none_save_their_groups() -> None:
-    saving = adam(parameters())
-    saving.save_param_groups(True)
+def test_either_all_members_save_their_groups_or_none() -> None:
+    saving = optimizer_that_saves_groups()
     with pytest.raises(ValueError, match="Some optimizers save their param_groups") as caught:
-        CombinedOptimizer([("a", saving), ("b", adam(parameters()))])
+        CombinedOptimizer([("a", saving), ("b", keyed_adamw(parameters()))])
     assert isinstance(caught.value, AssertionError)
-    # a wrapper has the flag of the optimizer that it wraps
-    combined = CombinedOptimizer([("a", saving), ("b", OptimizerWrapper(saving_optimizer()))])
+    # A wrapper has the flag of the optimizer that it wraps.
+    combined = CombinedOptimizer(
+        [("a", saving), ("b", OptimizerWrapper(optimizer_that_saves_groups()))]
+    )
     assert len(combined.state_dict()["param_groups"]) == 2
 
 
-def saving_optimizer() -> KeyedOptimizer:
-    keyed: KeyedOptimizer = adam(parameters())
+def optimizer_that_saves_groups() -> KeyedOptimizer:
+    keyed: KeyedOptimizer = keyed_adamw(parameters())
     keyed.save_param_groups(True)
     return keyed
 
@@ -127,16 +128,15 @@ def test_a_step_returns_the_loss_of_its_closure(wrap: Any) -> None:
         calls.append(1)
         return 2.0
 
-    assert wrap(adam(parameters())).step(closure) == 2.0
+    assert wrap(keyed_adamw(parameters())).step(closure) == 2.0
     assert wrap(adam_and_sgd()).step(closure) == 2.0
     assert len(calls) == 2
 
 
 def test_defaults_are_those_that_all_members_have() -> None:
     assert {"lr", "weight_decay"} <= adam_and_sgd().defaults.keys()
-    assert (
-        not {"betas", "momentum"} & adam_and_sgd().defaults.keys()
-    )  # schedulers set these in every group
+    # Schedulers set betas and momentum in every group if the defaults have them.
+    assert not {"betas", "momentum"} & adam_and_sgd().defaults.keys()
 
 
 def test_zero_grad_sets_to_zeros_or_none() -> None:
@@ -185,7 +185,7 @@ def test_hooks_of_members_run_with_their_steps() -> None:
 
 
 def test_the_repr_has_all_members() -> None:
-    first, second = adam(parameters()), adam(parameters())
+    first, second = keyed_adamw(parameters()), keyed_adamw(parameters())
 
     assert repr(CombinedOptimizer([("a", first), ("b", second)])) == f"a: {first!r},b: {second!r}"
 
@@ -193,8 +193,10 @@ def test_the_repr_has_all_members() -> None:
 def test_warmups_of_members_are_resumed() -> None:
     def make() -> CombinedOptimizer:
         stages = [WarmupStage(max_iters=10, value=0.0)]
-        pair = [WarmupOptimizer(adam(parameters()), stages, lr=lr) for lr in (1.0, 2.0)]
-        return CombinedOptimizer([("a", pair[0]), ("b", pair[1])])
+        first, second = (
+            WarmupOptimizer(keyed_adamw(parameters()), stages, lr=lr) for lr in (1.0, 2.0)
+        )
+        return CombinedOptimizer([("a", first), ("b", second)])
 
     trained, resumed = make(), make()
     train(trained, 3)

@@ -1,11 +1,11 @@
-"""Test state that is created without a step: it can load a checkpoint, and nothing else changes."""
+"""Test init_state, which creates state without a step and changes nothing else."""
 
 import copy
 from typing import Any
 
 import pytest
 import torch
-from keyed.models import IDS, LIBRARIES, adam, content, parameters, train
+from keyed.models import IDS, LIBRARIES, content, keyed_adamw, parameters, train
 from torch import Tensor
 
 from optgen import optim
@@ -21,13 +21,14 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "Rprop": {"lr": 0.1},
     "SGD": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.5},
 }
-every_kind = pytest.mark.parametrize("name", ARGUMENTS)
+every_class = pytest.mark.parametrize("name", ARGUMENTS)
 every_library = pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
 
 
 class Foreign(torch.optim.Optimizer):
-    """A rule that optgen does not know: momentum, decay not scaled by lr, a state with first
-    weights.
+    """A rule that optgen does not know.
+
+    It has momentum, decay that lr does not scale, and the first weights as a state.
     """
 
     def __init__(self, params: Any) -> None:
@@ -60,21 +61,21 @@ def keyed_optimizer(name: str, library: Any) -> KeyedOptimizerWrapper:
 
 
 @every_library
-@every_kind
-def test_init_state_changes_neither_weights_nor_a_training(name: str, library: Any) -> None:
-    touched, untouched = keyed_optimizer(name, library), keyed_optimizer(name, library)
-    touched.init_state()
-    assert content(dict(touched.params)) == content(dict(untouched.params))
-    for each in (touched, untouched):
+@every_class
+def test_init_state_changes_neither_weights_nor_later_training(name: str, library: Any) -> None:
+    initialized, plain = keyed_optimizer(name, library), keyed_optimizer(name, library)
+    initialized.init_state()
+    assert content(dict(initialized.params)) == content(dict(plain.params))
+    for each in (initialized, plain):
         train(each, 3)
 
-    assert content(dict(touched.params)) == content(dict(untouched.params))
-    assert content(touched.state_dict()) == content(untouched.state_dict())
+    assert content(dict(initialized.params)) == content(dict(plain.params))
+    assert content(initialized.state_dict()) == content(plain.state_dict())
 
 
 @every_library
-@every_kind
-def test_a_checkpoint_loads(name: str, library: Any) -> None:
+@every_class
+def test_created_state_can_load_a_checkpoint(name: str, library: Any) -> None:
     old, new = keyed_optimizer(name, library), keyed_optimizer(name, library)
     train(old, 3)
     new.init_state()
@@ -84,8 +85,8 @@ def test_a_checkpoint_loads(name: str, library: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["Shampoo", "SOAP"])
-def test_a_training_from_created_matrices_stays_finite(name: str) -> None:
-    """A step computes the first value of these matrices; zeros have no inverse root."""
+def test_training_from_created_matrices_stays_finite(name: str) -> None:
+    """The first step must compute the matrices: created ones are zeros, without inverse roots."""
     optimizer = KeyedOptimizerWrapper(parameters(), getattr(optim, name))
     optimizer.init_state()
     train(optimizer, 3)
@@ -93,7 +94,7 @@ def test_a_training_from_created_matrices_stays_finite(name: str) -> None:
     assert all(param.isfinite().all() for param in optimizer.params.values())
 
 
-def test_torchs_rule_keeps_gradients_of_zeros() -> None:
+def test_init_state_of_torchs_class_leaves_gradients_of_zeros() -> None:
     optimizer = keyed_optimizer("SGD", torch.optim)
     params = optimizer.params = {**optimizer.params, "frozen": torch.ones(2)}
     optimizer.init_state({"bias"})
@@ -103,13 +104,13 @@ def test_torchs_rule_keeps_gradients_of_zeros() -> None:
     assert params["bias"].grad is not None
     assert params["bias"].grad.is_sparse
     optimizer.init_state({"weight"})
-    assert params["weight"].grad.sparse_dim() == 1  # rows, as an embedding's
+    assert params["weight"].grad.sparse_dim() == 1  # it has rows, as an embedding's gradient
     assert not params["bias"].grad.to_dense().any()
     assert params["frozen"].grad is None
 
 
 @every_library
-def test_state_for_sparse_gradients(library: Any) -> None:
+def test_only_torchs_class_has_sparse_state_for_sparse_gradients(library: Any) -> None:
     optimizer = keyed_optimizer("SGD", library)
     optimizer.init_state({"weight"})
     entries = optimizer.state_dict()["state"]
@@ -119,17 +120,17 @@ def test_state_for_sparse_gradients(library: Any) -> None:
     assert content(dict(optimizer.params)) == content(parameters())
 
 
-def test_momentum_begins_with_zeros() -> None:
+def test_momentum_of_torchs_sgd_begins_with_zeros() -> None:
     def make() -> KeyedOptimizerWrapper:
         options = {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}
         return KeyedOptimizerWrapper(parameters(), lambda p: torch.optim.SGD(p, **options))
 
-    touched, untouched = make(), make()
-    touched.init_state()
-    for each in (touched, untouched):
+    initialized, plain = make(), make()
+    initialized.init_state()
+    for each in (initialized, plain):
         train(each, 1)
 
-    first, other = (each.state_dict()["state"]["bias"] for each in (untouched, touched))
+    first, other = (each.state_dict()["state"]["bias"] for each in (plain, initialized))
     assert torch.equal(other["momentum_buffer"], 0.5 * first["momentum_buffer"])
 
 
@@ -137,7 +138,7 @@ def test_momentum_begins_with_zeros() -> None:
 def test_frozen_parameters_have_no_state(library: Any) -> None:
     params = parameters()
     params["bias"].requires_grad_(False)
-    optimizer = adam(params, library)
+    optimizer = keyed_adamw(params, library)
     optimizer.init_state()
 
     assert optimizer.state_dict()["state"].keys() == {"weight"}
@@ -167,7 +168,7 @@ def test_a_foreign_rule_creates_state() -> None:
         assert torch.equal(values["first"], optimizer.params[name])
 
 
-def test_a_rule_that_fails_leaves_no_trace() -> None:
+def test_an_init_state_that_fails_changes_nothing() -> None:
     class Failing(Foreign):
         def _update(self, param: Tensor, group: dict[str, Any]) -> None:
             super()._update(param, group)
@@ -183,8 +184,8 @@ def test_a_rule_that_fails_leaves_no_trace() -> None:
 
 
 @pytest.mark.parametrize("make", [Foreign, torch.optim.AdamW, None])
-def test_existing_state_stays(make: Any) -> None:
-    optimizer = KeyedOptimizerWrapper(parameters(), make) if make else adam(parameters())
+def test_init_state_keeps_existing_state(make: Any) -> None:
+    optimizer = KeyedOptimizerWrapper(parameters(), make) if make else keyed_adamw(parameters())
     train(optimizer, 2)
     before, weights = content(optimizer.state_dict()), content(dict(optimizer.params))
     optimizer.init_state()
@@ -194,7 +195,7 @@ def test_existing_state_stays(make: Any) -> None:
 
 
 def test_a_users_keyed_optimizer_creates_state() -> None:
-    class Mine(KeyedOptimizer):
+    class UsersOptimizer(KeyedOptimizer):
         def __init__(self, params: dict[str, Tensor]) -> None:
             super().__init__(params, {}, [{"params": list(params.values()), "lr": 0.1}])
 
@@ -205,7 +206,7 @@ def test_a_users_keyed_optimizer_creates_state() -> None:
                 state.setdefault(param, {"step": torch.tensor(0.0)})["step"] += 1
                 param.sub_(0.1)
 
-    optimizer = Mine(parameters())
+    optimizer = UsersOptimizer(parameters())
     optimizer.init_state()
 
     assert content(optimizer.state_dict()["state"]) == {

@@ -1,4 +1,4 @@
-"""Test tables that update their rows in the backward pass: a step after it gives equal bits."""
+"""Test tables whose rows are updated in the backward pass: bits equal those of a later step."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_bits_are_those_of_a_step_after_the_backward_pass(
     )
 
 
-def test_the_gradient_is_never_dense_and_never_stays() -> None:
+def test_the_gradient_is_sparse_and_is_freed_in_the_backward_pass() -> None:
     table = nn.EmbeddingBag(ROWS, WIDTH, sparse=True)
     records = []
     fused = FusedEmbeddingBag(ROWS, WIDTH, _weight=table.weight.detach(), mode="sum")
@@ -78,25 +78,25 @@ def test_the_gradient_is_never_dense_and_never_stays() -> None:
     before = fused.weight.detach().clone()
     backward(fused, 0)
 
-    touched = torch.cat(lookups(0)).unique()
+    used_rows = torch.cat(lookups(0)).unique()
     ((layout, values),) = records
     assert layout is torch.sparse_coo
-    assert len(touched) <= values <= 24
-    same = (fused.weight == before).all(1)
-    assert set(torch.arange(ROWS)[~same].tolist()) == set(touched.tolist())
+    assert len(used_rows) <= values <= 24  # two lookups of 12 indices
+    is_changed = (fused.weight != before).any(1)
+    assert set(torch.arange(ROWS)[is_changed].tolist()) == set(used_rows.tolist())
 
 
-def test_the_row_kernel_takes_the_step() -> None:
+def test_fused_cpu_steps_the_rows_of_a_table() -> None:
     table = FusedEmbedding(ROWS, WIDTH, optimizer_class=optgen.optim.Adagrad)
     (bucket,) = table.fused_optimizer._buckets  # type: ignore[attr-defined]
     table.weight.grad = torch.ones(ROWS, WIDTH).to_sparse(1)
-    explained = explain(bucket.optimizer)
-    assert "fused C++" in explained
-    assert "sparse gradients by the rows they touch" in explained
+    text = explain(bucket.optimizer)
+    assert "fused C++" in text
+    assert "sparse gradients by the rows they touch" in text
 
 
-def test_checkpoints_and_copies_train_on() -> None:
-    """A table's weight is saved as torch's, its optimizer by name; a copy is independent."""
+def test_copies_and_loaded_tables_train_as_the_original() -> None:
+    """A table's state_dict has its weight only; its optimizer has a state_dict by name."""
     table = FusedEmbedding(ROWS, WIDTH, padding_idx=0, optimizer_kwargs={"lr": 0.2})
     backward(table, 0)
     other = copy.deepcopy(table)
@@ -113,7 +113,7 @@ def test_checkpoints_and_copies_train_on() -> None:
     assert other.fused_optimizer.state[other.weight]["step"] == 2
 
 
-def test_unfit_classes_and_modes_are_refused() -> None:
+def test_classes_and_modes_without_sparse_gradients_are_refused() -> None:
     with pytest.raises(ValueError, match="AdamW takes no sparse gradients; RowWiseAdagrad, "):
         FusedEmbedding(3, 2, optimizer_class=optgen.optim.AdamW)
     with pytest.raises(ValueError, match='mode "max" has no sparse gradient'):

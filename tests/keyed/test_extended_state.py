@@ -1,11 +1,11 @@
-"""Test state with extra entries beside the parameters' state."""
+"""Test ExtendedState, which joins the parameters' state and extra entries."""
 
 from collections import defaultdict
 from typing import Any
 
 import pytest
 import torch
-from keyed.models import adam, parameters, train
+from keyed.models import keyed_adamw, parameters, train
 
 from optgen.keyed import OptimizerWrapper, WarmupOptimizer, WarmupStage
 from optgen.keyed.extended_state import ExtendedState
@@ -13,53 +13,56 @@ from optgen.keyed.extended_state import ExtendedState
 FIRST, SECOND, EXTRA, MISSING = (torch.nn.Parameter(torch.ones(1)) for _ in range(4))
 
 
-def states(state: Any = None) -> tuple[Any, Any, ExtendedState]:
+def states_and_joined(state: Any = None) -> tuple[Any, Any, ExtendedState]:
+    """Return the parameters' state, the extra state, and both joined."""
     state = {FIRST: {"a": 1}, SECOND: {"b": 2}} if state is None else state
     extra: Any = {EXTRA: {"c": 3}}
     return state, extra, ExtendedState(state, extra)
 
 
 def test_both_states_read_as_one_dict() -> None:
-    state, extra, both = states()
+    state, extra, joined = states_and_joined()
 
-    assert list(both) == [FIRST, SECOND, EXTRA]
-    assert len(both) == 3
-    assert both == {**state, **extra}
-    assert both[EXTRA] is extra[EXTRA]
-    assert both.get(FIRST) is state[FIRST]
-    assert repr(both) == repr({**state, **extra})
-    assert MISSING not in both
+    assert list(joined) == [FIRST, SECOND, EXTRA]
+    assert len(joined) == 3
+    assert joined == {**state, **extra}
+    assert joined[EXTRA] is extra[EXTRA]
+    assert joined.get(FIRST) is state[FIRST]
+    assert repr(joined) == repr({**state, **extra})
+    assert MISSING not in joined
     with pytest.raises(KeyError):
-        both[MISSING]
+        joined[MISSING]
 
 
 def test_writes_go_to_the_dict_that_has_the_entry() -> None:
-    state, extra, both = states()
-    both[EXTRA] = {"c": 4}
-    both[MISSING] = {"d": 5}
-    del both[FIRST]
-    assert both.pop(SECOND) == {"b": 2}
+    state, extra, joined = states_and_joined()
+    joined[EXTRA] = {"c": 4}
+    joined[MISSING] = {"d": 5}
+    del joined[FIRST]
+    assert joined.pop(SECOND) == {"b": 2}
 
     assert state == {MISSING: {"d": 5}}
     assert extra == {EXTRA: {"c": 4}}
-    both.clear()
+    joined.clear()
     assert not state
     assert not extra
 
 
-def test_lookups_create_no_entry() -> None:
-    state, _, both = states(defaultdict(dict))
-    assert MISSING not in both
-    assert both.get(MISSING) is None
-    assert both.pop(MISSING, None) is None
+def test_get_and_pop_create_no_entry() -> None:
+    state, _, joined = states_and_joined(defaultdict(dict))
+    assert MISSING not in joined
+    assert joined.get(MISSING) is None
+    assert joined.pop(MISSING, None) is None
     assert not state
-    assert both.setdefault(FIRST, {"a": 1}) == {"a": 1}
-    both[MISSING]["d"] = 5
+    assert joined.setdefault(FIRST, {"a": 1}) == {"a": 1}
+    joined[MISSING]["d"] = 5
     assert state == {FIRST: {"a": 1}, MISSING: {"d": 5}}
 
 
 def test_writes_through_wrappers_reach_the_state() -> None:
-    optimizer = OptimizerWrapper(WarmupOptimizer(adam(parameters()), [WarmupStage(max_iters=2)]))
+    optimizer = OptimizerWrapper(
+        WarmupOptimizer(keyed_adamw(parameters()), [WarmupStage(max_iters=2)])
+    )
     train(optimizer, 1)
     weight, bias = optimizer.params["weight"], optimizer.params["bias"]
     del optimizer.state[weight]

@@ -1,4 +1,4 @@
-"""Test optimizers that update in the backward pass, and the optimizer that collects them."""
+"""Test fused optimizers, which update in the backward pass, and how a model's are collected."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Layer(nn.Linear, FusedOptimizerModule):
 
     def __init__(self) -> None:
         super().__init__(2, 2)
-        self.inside = FusedEmbedding(2, 2)  # the layer itself uses the table; nobody else sees it
+        self.inside = FusedEmbedding(2, 2)  # not collected: it belongs to the layer
         params = {"weight": self.weight, "bias": self.bias}
         self._optimizer = StepCounter(params, {}, [{"params": list(params.values()), "lr": 0.1}])
 
@@ -48,7 +48,7 @@ class Layer(nn.Linear, FusedOptimizerModule):
         return self._optimizer
 
 
-def test_the_interface_is_abstract() -> None:
+def test_fused_classes_are_abstract_and_a_subclass_has_a_repr() -> None:
     for cls in (FusedOptimizer, FusedOptimizerModule):
         with pytest.raises(TypeError, match="abstract"):
             cls()
@@ -66,7 +66,7 @@ def test_an_empty_fused_optimizer_does_nothing() -> None:
     assert combined.state_dict() == {"state": {}}
 
 
-def test_a_models_optimizers_under_their_paths() -> None:
+def test_a_models_optimizers_are_collected_under_their_paths() -> None:
     shared = Layer()
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(Layer(), nn.ReLU()), shared, shared)
     collected = fused_optimizer_of(model)
@@ -78,23 +78,23 @@ def test_a_models_optimizers_under_their_paths() -> None:
     assert [each.steps for _, each in collected.optimizers] == [1, 1]  # type: ignore[attr-defined]
 
 
-def test_a_model_that_is_one_fused_module_and_a_model_without_any() -> None:
+def test_a_model_may_be_one_fused_module_or_have_none() -> None:
     assert list(fused_optimizer_of(FusedEmbedding(3, 2)).params) == ["weight"]
     assert fused_optimizer_of(nn.Linear(2, 2)).state_dict() == {"state": {}}
 
 
-def test_parameters_have_the_models_names() -> None:
-    """Part of the model is wrapped; a table in this part keeps its own optimizer."""
+def test_collected_parameters_have_the_models_names() -> None:
+    """UpdateInBackward wraps a part of the model; a table in this part keeps its own optimizer."""
     part = nn.Sequential(FusedEmbedding(4, 3), nn.Linear(3, 2))
     model = nn.Sequential(nn.Flatten(), UpdateInBackward(part, SGD, lr=0.1))
     collected = fused_optimizer_of(model)
     collected.init_state()
 
     assert sorted(collected.params) == sorted(dict(model.named_parameters()))
-    # SGD without momentum has no state
+    # SGD without momentum has no state.
     assert set(collected.state_dict()["state"]) == {"1.module.0.weight"}
     before = [param.detach().clone() for param in model.parameters()]
     model(torch.tensor([[1, 2]])).sum().backward()
     assert all(param.grad is None for param in model.parameters())
-    changed = zip(before, model.parameters(), strict=True)
-    assert all(not torch.equal(old, new) for old, new in changed)
+    pairs = zip(before, model.parameters(), strict=True)
+    assert not any(torch.equal(old, new) for old, new in pairs)

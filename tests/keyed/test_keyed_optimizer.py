@@ -1,4 +1,4 @@
-"""Test what a keyed optimizer saves, which hooks it calls, and its copies."""
+"""Test checkpoints, hooks and copies of keyed optimizers, and schedulers around them."""
 
 import copy
 import io
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from keyed.models import IDS, LIBRARIES, NoOpOptimizer, adam, content, parameters, train
+from keyed.models import IDS, LIBRARIES, NoOpOptimizer, content, keyed_adamw, parameters, train
 
 from optgen.keyed import (
     CombinedOptimizer,
@@ -21,32 +21,32 @@ from optgen.keyed import (
 Factory = Callable[[], Any]
 
 
-def combined() -> CombinedOptimizer:
-    return CombinedOptimizer([("a", adam(parameters())), ("b", adam(parameters()))])
+def combined_optimizer() -> CombinedOptimizer:
+    return CombinedOptimizer([("a", keyed_adamw(parameters())), ("b", keyed_adamw(parameters()))])
 
 
-def warmed(optimizer: KeyedOptimizer) -> WarmupOptimizer:
+def with_warmup(optimizer: KeyedOptimizer) -> WarmupOptimizer:
     return WarmupOptimizer(optimizer, [WarmupStage(max_iters=4, value=0.5)])
 
 
-def keyed_still() -> NoOpOptimizer:
+def no_op_optimizer() -> NoOpOptimizer:
     params = parameters()
     return NoOpOptimizer(params, {}, [{"params": list(params.values()), "lr": 0.1}])
 
 
 FACTORIES: dict[str, Factory] = {
-    "KeyedOptimizer": keyed_still,
-    "KeyedOptimizerWrapper": lambda: adam(parameters()),
-    "OptimizerWrapper": lambda: OptimizerWrapper(adam(parameters())),
-    "WarmupOptimizer": lambda: warmed(adam(parameters())),
-    "CombinedOptimizer": combined,
-    "around CombinedOptimizer": lambda: warmed(OptimizerWrapper(combined())),
+    "KeyedOptimizer": no_op_optimizer,
+    "KeyedOptimizerWrapper": lambda: keyed_adamw(parameters()),
+    "OptimizerWrapper": lambda: OptimizerWrapper(keyed_adamw(parameters())),
+    "WarmupOptimizer": lambda: with_warmup(keyed_adamw(parameters())),
+    "CombinedOptimizer": combined_optimizer,
+    "around CombinedOptimizer": lambda: with_warmup(OptimizerWrapper(combined_optimizer())),
 }
 every_class = pytest.mark.parametrize("make", FACTORIES.values(), ids=FACTORIES)
 
 
 class Counter:
-    """An entry with a state of its own."""
+    """An entry of a state that has its own state_dict()."""
 
     def __init__(self) -> None:
         self.count = torch.zeros(2)
@@ -55,32 +55,32 @@ class Counter:
         return {"count": self.count}
 
 
-def test_the_layout_of_a_checkpoint() -> None:
+def test_a_checkpoint_has_state_and_groups_by_name() -> None:
     params = parameters()
     tensor, counter = torch.ones(2), Counter()
     state = {params["bias"]: {"one": 1, "deep": {"tensor": tensor, "counter": counter}}}
     groups = [{"params": [params["weight"], params["bias"]], "lr": [0.1]}]
     optimizer = KeyedOptimizer(params, state, groups)
 
-    packed = optimizer.state_dict()
-    assert list(packed) == ["state"]
-    assert packed["state"].keys() == {"bias"}
-    assert packed["state"]["bias"]["one"] == 1
-    assert packed["state"]["bias"]["deep"]["tensor"] is tensor
-    assert packed["state"]["bias"]["deep"]["counter"]["count"] is counter.count
+    checkpoint = optimizer.state_dict()
+    assert list(checkpoint) == ["state"]
+    assert checkpoint["state"].keys() == {"bias"}
+    assert checkpoint["state"]["bias"]["one"] == 1
+    assert checkpoint["state"]["bias"]["deep"]["tensor"] is tensor
+    assert checkpoint["state"]["bias"]["deep"]["counter"]["count"] is counter.count
     assert optimizer.params is params
     assert optimizer.state is state
     assert optimizer.param_groups is groups
 
     optimizer.save_param_groups(True)
-    packed = optimizer.state_dict()
-    assert packed["param_groups"] == [{"params": ["bias", "weight"], "lr": [0.1]}]
-    assert packed["param_groups"][0]["lr"] is not groups[0]["lr"]
+    checkpoint = optimizer.state_dict()
+    assert checkpoint["param_groups"] == [{"params": ["bias", "weight"], "lr": [0.1]}]
+    assert checkpoint["param_groups"][0]["lr"] is not groups[0]["lr"]
     optimizer.save_param_groups(False)
     assert list(optimizer.state_dict()) == ["state"]
 
 
-def test_state_keys_are_parameters() -> None:
+def test_state_keys_must_be_parameters() -> None:
     params = parameters()
     with pytest.raises(ValueError) as caught:
         KeyedOptimizer(params, {params["bias"]: {}, "x": {}}, [])
@@ -89,14 +89,14 @@ def test_state_keys_are_parameters() -> None:
     )
 
 
-def test_a_parameter_needs_a_name() -> None:
+def test_saving_a_parameter_without_a_name_is_an_error() -> None:
     params = parameters()
-    optimizer = adam(params)
+    optimizer = keyed_adamw(params)
     train(optimizer, 1)
     optimizer.params = {"bias": params["bias"]}
     with pytest.raises(ValueError, match=r"The state has a parameter of shape \(3, 2\) that has"):
         optimizer.state_dict()
-    optimizer = keyed_still()
+    optimizer = no_op_optimizer()
     optimizer.params = {"bias": params["bias"]}
     optimizer.state_dict()
     optimizer.save_param_groups(True)
@@ -107,16 +107,16 @@ def test_a_parameter_needs_a_name() -> None:
 def test_a_parameter_of_two_names_loads_what_it_saved() -> None:
     params = parameters()
     params["tied"] = params["weight"]
-    optimizer = adam({"weight": params["weight"]})
+    optimizer = keyed_adamw({"weight": params["weight"]})
     optimizer.params = params
     train(optimizer, 1)
-    packed = optimizer.state_dict()
+    checkpoint = optimizer.state_dict()
 
-    assert packed["state"].keys() == {"tied"}
-    optimizer.load_state_dict(copy.deepcopy(packed))
+    assert checkpoint["state"].keys() == {"tied"}
+    optimizer.load_state_dict(copy.deepcopy(checkpoint))
 
 
-def test_missing_methods_raise() -> None:
+def test_step_and_add_param_group_are_not_implemented() -> None:
     optimizer = KeyedOptimizer(parameters(), {}, [])
 
     with pytest.raises(NotImplementedError, match="KeyedOptimizer has no step"):
@@ -133,17 +133,17 @@ def test_all_hooks_fire(make: Factory) -> None:
     optimizer.register_step_pre_hook(lambda *_: calls.append("step"))
     optimizer.register_step_post_hook(lambda *_: calls.append("stepped"))
     optimizer.register_state_dict_pre_hook(lambda _: calls.append("save"))
-    optimizer.register_state_dict_post_hook(lambda _, packed: {**packed, "more": 1})
+    optimizer.register_state_dict_post_hook(lambda _, checkpoint: {**checkpoint, "more": 1})
     optimizer.register_load_state_dict_pre_hook(
-        lambda _, packed: calls.append(f"load {packed.pop('more')}")
+        lambda _, checkpoint: calls.append(f"load {checkpoint.pop('more')}")
     )
     optimizer.register_load_state_dict_post_hook(lambda _: calls.append("loaded"))
 
     optimizer.step()
-    packed = optimizer.state_dict()
-    optimizer.load_state_dict(packed)
+    checkpoint = optimizer.state_dict()
+    optimizer.load_state_dict(checkpoint)
     assert calls == ["step", "stepped", "save", "load 1", "loaded"]
-    assert packed["more"] == 1
+    assert checkpoint["more"] == 1
 
 
 @every_class
@@ -159,13 +159,17 @@ def test_a_hook_may_replace_the_state_to_load(make: Factory) -> None:
 
 
 @every_class
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
-def test_a_copy_goes_on_alone(make: Factory, copied: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize(
+    "make_copy", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))]
+)
+def test_a_copy_is_independent_of_its_original(
+    make: Factory, make_copy: Callable[[Any], Any]
+) -> None:
     original = make()
     train(original, 2)
     original.register_step_pre_hook(lambda *_: pytest.fail("a hook was copied"))
     saved = content(original.state_dict())
-    other = copied(original)
+    other = make_copy(original)
 
     assert content(other.state_dict()) == saved
     train(other, 1)
@@ -189,10 +193,10 @@ def test_torch_save_keeps_names(make: Factory) -> None:
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
-def test_a_copy_is_free_of_the_schedulers_of_its_original(library: Any) -> None:
-    optimizer = keyed_still()
+def test_a_copy_has_no_scheduler(library: Any) -> None:
+    optimizer = no_op_optimizer()
     library.lr_scheduler.StepLR(optimizer, 1)
-    assert "step" in vars(optimizer)  # the scheduler counts this optimizer's steps by this
+    assert "step" in vars(optimizer)  # the scheduler has replaced the method to count steps
 
     assert "step" not in vars(copy.deepcopy(optimizer))
     pickle.loads(pickle.dumps(optimizer)).step()
@@ -217,7 +221,7 @@ def test_schedulers_set_the_rate(make: Factory, library: Any) -> None:
     "wrap", [lambda each: each, OptimizerWrapper, lambda o: CombinedOptimizer([o])]
 )
 def test_schedulers_find_momentum_in_defaults(library: Any, wrap: Any) -> None:
-    optimizer = wrap(adam(parameters()))
+    optimizer = wrap(keyed_adamw(parameters()))
     library.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=4)
 
     assert optimizer.param_groups[0]["betas"][0] == 0.95
@@ -228,11 +232,11 @@ def test_a_subclass_with_a_step_runs_hooks_once(name: str) -> None:
     optimizer = FACTORIES[name]()
     base: Any = type(optimizer)
 
-    class Mine(base):  # type: ignore[misc]
+    class SubclassWithStep(base):  # type: ignore[misc]
         def step(self, closure: Any = None) -> Any:
             return super().step(closure)
 
-    optimizer.__class__ = Mine
+    optimizer.__class__ = SubclassWithStep
     optimizer._patch_step_function()  # as torch does for a new class
     calls: list[int] = []
     optimizer.register_step_post_hook(lambda *_: calls.append(1))
@@ -240,9 +244,9 @@ def test_a_subclass_with_a_step_runs_hooks_once(name: str) -> None:
     assert calls == [1]
 
 
-def test_a_grad_scaler_skips_its_steps() -> None:
+def test_a_grad_scaler_skips_steps_of_a_keyed_optimizer() -> None:
     params = parameters()
-    optimizer = OptimizerWrapper(adam(params))
+    optimizer = OptimizerWrapper(keyed_adamw(params))
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     scaler.scale((params["weight"] ** 2).sum()).backward()
     params["bias"].grad = torch.full((2,), torch.inf)

@@ -1,4 +1,4 @@
-"""Test loading sharded state shard by shard; here one rank has all shards."""
+"""Test loading of sharded state, shard by shard. In these tests one rank has all shards."""
 
 import copy
 import warnings
@@ -23,7 +23,7 @@ def _one_rank() -> Iterator[None]:
 
 
 def sharded_tensor(values: list[Tensor]) -> Any:
-    """Return a ShardedTensor of any shards: torch makes one shard for one rank, its users more."""
+    """Return a ShardedTensor with these local shards; torch itself makes only one for a rank."""
     from torch.distributed._shard import sharded_tensor, sharding_spec
 
     spec = sharding_spec.ChunkShardingSpec(dim=0, placements=["rank:0/cpu"])
@@ -37,10 +37,10 @@ def sharded_tensor(values: list[Tensor]) -> Any:
     return tensor
 
 
-def dtensor(local: Any, placement: str = "Shard", names: Any = None) -> Any:
+def dtensor(local: Any, placement: str = "Shard", dim_names: Any = None) -> Any:
     from torch.distributed import tensor
 
-    mesh = distributed.init_device_mesh("cpu", (1,), mesh_dim_names=names)
+    mesh = distributed.init_device_mesh("cpu", (1,), mesh_dim_names=dim_names)
     placements = [tensor.Shard(0) if placement == "Shard" else tensor.Replicate()]
     return tensor.DTensor.from_local(local, mesh, placements, run_check=False)
 
@@ -84,9 +84,9 @@ def test_dtensors_are_written_in_place() -> None:
     assert (local == 1).all()
 
 
-def test_a_mesh_may_have_other_names() -> None:
+def test_the_dimensions_of_a_mesh_may_have_other_names() -> None:
     local = torch.zeros(3, 2)
-    load(dtensor(local, names=("dp",)), dtensor(torch.ones(3, 2)))
+    load(dtensor(local, dim_names=("dp",)), dtensor(torch.ones(3, 2)))
 
     assert (local == 1).all()
 
@@ -106,15 +106,15 @@ def test_sparse_momentum_becomes_dense() -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 3])
-@pytest.mark.parametrize(("axes", "new_axes"), [(1, 2), (2, 1), (1, 1)])
-def test_a_sparse_tensor_takes_the_axes_of_the_loaded_one(
-    axes: int, new_axes: int, rows: int
+@pytest.mark.parametrize(("sparse_dim", "new_sparse_dim"), [(1, 2), (2, 1), (1, 1)])
+def test_a_sparse_tensor_takes_the_sparse_axes_of_the_loaded_one(
+    sparse_dim: int, new_sparse_dim: int, rows: int
 ) -> None:
-    momentum = torch.zeros(3, 2).index_fill_(0, torch.arange(rows), 1.0).to_sparse(axes)
-    load(momentum, torch.full((3, 2), 2.0).to_sparse(new_axes))
+    momentum = torch.zeros(3, 2).index_fill_(0, torch.arange(rows), 1.0).to_sparse(sparse_dim)
+    load(momentum, torch.full((3, 2), 2.0).to_sparse(new_sparse_dim))
 
-    assert (momentum.sparse_dim(), momentum.dense_dim()) == (new_axes, 2 - new_axes)
-    momentum.mul_(2).add_(torch.ones(3, 2).to_sparse(new_axes))  # as a step does
+    assert (momentum.sparse_dim(), momentum.dense_dim()) == (new_sparse_dim, 2 - new_sparse_dim)
+    momentum.mul_(2).add_(torch.ones(3, 2).to_sparse(new_sparse_dim))  # as a step does
     assert (momentum.to_dense() == 5).all()
 
 

@@ -1,4 +1,4 @@
-"""Test the examples of docs/keyed.md: they run as they are."""
+"""Test that the examples of docs/keyed.md run unchanged."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ BLOCKS = re.findall(
 
 
 class Recommender(torch.nn.Module):
-    """A table of rows, and a layer over two of them."""
+    """A model with a table of rows and a layer, whose inputs are two rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,29 +28,31 @@ class Recommender(torch.nn.Module):
 
 
 def run(block: str, model: Recommender) -> Any:
-    """Run a block; return the names that it defines."""
-    names: dict[str, Any] = {"model": model}
-    exec(compile(block, str(PAGE), "exec"), names)
-    return names
+    """Run a block; return its variables."""
+    variables: dict[str, Any] = {"model": model}
+    exec(compile(block, str(PAGE), "exec"), variables)
+    return variables
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    construction, first, second = BLOCKS
+    construction, torch_save_block, dcp_block = BLOCKS
     model = Recommender()
-    names = run(construction, model)
-    optimizer = names["optimizer"]
+    variables = run(construction, model)
+    optimizer = variables["optimizer"]
     for _ in range(3):
         model(torch.tensor([[0, 1], [2, 2]])).backward()
         optimizer.step()
         optimizer.zero_grad()
     saved = content(optimizer.state_dict())
-    save, load = first.split("\n\n")
-    exec(compile(save, str(PAGE), "exec"), names)
+    save, load = torch_save_block.split("\n\n")
+    exec(compile(save, str(PAGE), "exec"), variables)
 
-    names = run(construction + load, Recommender())
-    assert content(names["optimizer"].state_dict()) == saved
-    assert [g["lr"] for g in names["optimizer"].param_groups] == pytest.approx([1.297e-5, 1.297e-4])
-    exec(compile(second, str(PAGE), "exec"), names)
-    assert content(names["optimizer"].state_dict()) == saved
+    variables = run(construction + load, Recommender())
+    assert content(variables["optimizer"].state_dict()) == saved
+    assert [g["lr"] for g in variables["optimizer"].param_groups] == pytest.approx(
+        [1.297e-5, 1.297e-4]
+    )
+    exec(compile(dcp_block, str(PAGE), "exec"), variables)
+    assert content(variables["optimizer"].state_dict()) == saved

@@ -1,4 +1,4 @@
-"""Test RowWiseAdagrad against torchrec's rule, written here in torch; tables, states and errors."""
+"""Test RowWiseAdagrad: steps equal torchrec's rule in plain torch; also states and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tables(dtype: torch.dtype = torch.float64) -> list[Tensor]:
     return [torch.randn(shape, dtype=dtype).requires_grad_() for shape in SHAPES]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=["defaults", "decaying", "climbing"])
+@pytest.mark.parametrize("options", OPTIONS, ids=["defaults", "lr_decay", "maximize"])
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_training_equals_torchrecs(lowering: str, options: dict[str, Any]) -> None:
     params = tables()
@@ -60,8 +60,8 @@ def test_training_equals_torchrecs(lowering: str, options: dict[str, Any]) -> No
         assert optimizer.state[param]["step"] == 5
 
 
-def test_one_column_is_adagrad() -> None:
-    """A row of one element has an accumulator of its own, so the rule is Adagrad's."""
+def test_a_table_of_one_column_trains_as_with_adagrad() -> None:
+    """Each row has one element and its own accumulator, as every element has in Adagrad."""
     ours, theirs = (torch.ones(9, 1, dtype=torch.float64, requires_grad=True) for _ in range(2))
     optimizer, reference = RowWiseAdagrad([ours]), Adagrad([theirs])
     for _ in range(3):
@@ -87,26 +87,26 @@ def test_state_is_made_by_the_constructor() -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_sparse_gradients_train_as_dense_ones(lowering: str) -> None:
-    """A row without a gradient would not change, so training equals that with dense gradients."""
+    """A dense gradient of zeros does not change a row, so both trainings are equal."""
     sparse, dense = (torch.ones(8, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    by_rows, reference = (RowWiseAdagrad([p], lr=0.1, lr_decay=0.2) for p in (sparse, dense))
+    with_sparse, reference = (RowWiseAdagrad([p], lr=0.1, lr_decay=0.2) for p in (sparse, dense))
     for _ in range(4):
         indices = torch.randint(8, (1, 5))
         values = torch.randn(5, 4, dtype=torch.float64)
         sparse.grad = torch.sparse_coo_tensor(indices, values, (8, 4), check_invariants=False)
         dense.grad = sparse.grad.to_dense()
         with use_lowering(lowering):
-            by_rows.step()
+            with_sparse.step()
             reference.step()
 
-    assert "sparse gradients by the rows they touch" in explain(by_rows)
+    assert "sparse gradients by the rows they touch" in explain(with_sparse)
     torch.testing.assert_close(sparse, dense, rtol=1e-13, atol=0)
     torch.testing.assert_close(
-        by_rows.state[sparse]["sum"], reference.state[dense]["sum"], rtol=1e-13, atol=0
+        with_sparse.state[sparse]["sum"], reference.state[dense]["sum"], rtol=1e-13, atol=0
     )
 
 
-def test_unfit_sparse_gradients_are_refused() -> None:
+def test_sparse_gradients_with_decay_or_without_whole_rows_are_refused() -> None:
     table = torch.ones(3, 2, requires_grad=True)
     table.grad = torch.ones(3, 2).to_sparse(1)
     with pytest.raises(RuntimeError, match="weight_decay option is not compatible with sparse"):
@@ -132,7 +132,7 @@ def test_invalid_arguments_are_refused(argument: str, message: str) -> None:
         RowWiseAdagrad(tables(), **{argument: -1})
 
 
-def test_only_tables_are_taken() -> None:
+def test_parameters_of_one_axis_and_unknown_options_are_refused() -> None:
     with pytest.raises(ValueError, match=r"parameters of two axes, not torch.Size\(\[3\]\)"):
         RowWiseAdagrad([torch.ones(3)])
     with pytest.raises(TypeError, match="unexpected keyword argument 'lr_deacy'"):
@@ -140,14 +140,14 @@ def test_only_tables_are_taken() -> None:
 
 
 def test_an_old_checkpoint_is_loaded_into_an_unpickled_optimizer() -> None:
-    """The step count is a number, and the group lacks the keys that torchrec's class lacks."""
+    """As in torchrec, the step count is a plain number, and groups have no `maximize`."""
     (param, *_) = tables()
     optimizer = RowWiseAdagrad([param], lr=0.5)
-    packed = optimizer.state_dict()
-    packed["state"][0]["step"] = 3
-    del packed["param_groups"][0]["maximize"]
+    checkpoint = optimizer.state_dict()
+    checkpoint["state"][0]["step"] = 3
+    del checkpoint["param_groups"][0]["maximize"]
     other = pickle.loads(pickle.dumps(RowWiseAdagrad([param])))
-    other.load_state_dict(packed)
+    other.load_state_dict(checkpoint)
 
     ((_, state),) = other.state.items()
     assert torch.equal(state["step"], torch.tensor(3.0))

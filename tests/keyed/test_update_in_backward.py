@@ -1,4 +1,4 @@
-"""Test updates in the backward pass: a step after it gives equal bits, and holds more gradients."""
+"""Test updates in the backward pass: they give the bits of a later step, with fewer gradients."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ NAMES = [
 ]
 
 
-class Blocks(nn.Module):
-    """Layers of sizes that are no multiple of a vector's, one of them used twice."""
+class Network(nn.Module):
+    """Three layers; the middle one is used twice. No size is a multiple of a SIMD vector's."""
 
     def __init__(self, bias: bool = True) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def train_with_steps(
         optimizer.step()
 
 
-def assert_same(ours: nn.Module, theirs: nn.Module) -> None:
+def assert_equal_params(ours: nn.Module, theirs: nn.Module) -> None:
     for param, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert torch.equal(param, expected)
 
@@ -78,9 +78,9 @@ def assert_same(ours: nn.Module, theirs: nn.Module) -> None:
     "bucket_bytes", [0, 3000, LARGER_THAN_A_NETWORK], ids=["each", "some", "all"]
 )
 @pytest.mark.parametrize("name", NAMES)
-def test_the_bits_are_those_of_a_step_after_the_pass(name: str, bucket_bytes: int) -> None:
+def test_updates_have_the_bits_of_a_step_after_the_pass(name: str, bucket_bytes: int) -> None:
     cls, bias = getattr(optgen.optim, name), name != "Muon"
-    ours, theirs = Blocks(bias), Blocks(bias)
+    ours, theirs = Network(bias), Network(bias)
     model = UpdateInBackward(ours, cls, bucket_bytes=bucket_bytes, lr=0.01)
     reference = cls(theirs.parameters(), lr=0.01)
     for step in range(3):
@@ -89,7 +89,7 @@ def test_the_bits_are_those_of_a_step_after_the_pass(name: str, bucket_bytes: in
         model.fused_optimizer.step()
     train_with_steps(theirs, reference, 3)
 
-    assert_same(ours, theirs)
+    assert_equal_params(ours, theirs)
     for param, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
         states = model.fused_optimizer.state[param]
         for key, value in reference.state[expected].items():
@@ -98,37 +98,41 @@ def test_the_bits_are_those_of_a_step_after_the_pass(name: str, bucket_bytes: in
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_every_lowering_and_dtype_has_the_same_bits(dtype: torch.dtype, lowering: str) -> None:
-    ours, theirs = Blocks().to(dtype), Blocks().to(dtype)
+def test_updates_have_the_bits_of_a_later_step_in_every_lowering_and_dtype(
+    dtype: torch.dtype, lowering: str
+) -> None:
+    ours, theirs = Network().to(dtype), Network().to(dtype)
     model = UpdateInBackward(ours, AdamW, bucket_bytes=3000, lr=0.01)
     with use_lowering(lowering):
         for step in range(3):
             backward(model, step, dtype)
             model.fused_optimizer.step()
         train_with_steps(theirs, AdamW(theirs.parameters(), lr=0.01), 3, dtype)
-    assert_same(ours, theirs)
+    assert_equal_params(ours, theirs)
 
 
-@pytest.mark.parametrize("bucket_bytes", [0, 3000, None], ids=["each", "some", "train_with_steps"])
+@pytest.mark.parametrize(
+    "bucket_bytes", [0, 3000, None], ids=["each", "some", "step after the pass"]
+)
 def test_at_most_a_buckets_gradients_are_alive(bucket_bytes: int | None) -> None:
     """With a step after the pass, all gradients are alive."""
-    network = Blocks()
-    params, references, alive = list(network.parameters()), [], []
+    network = Network()
+    params, references, alive_bytes = list(network.parameters()), [], []
 
     def record_bytes(param: Tensor) -> None:
         references.append(weakref.ref(param.grad))
-        living = [grad for ref in references if (grad := ref()) is not None]
-        alive.append(sum(grad.nbytes for grad in living))
+        grads = [grad for ref in references if (grad := ref()) is not None]
+        alive_bytes.append(sum(grad.nbytes for grad in grads))
 
     for param in params:
         param.register_post_accumulate_grad_hook(record_bytes)  # before the update's own hook
     if bucket_bytes is None:
         backward(network, 0)
-        assert max(alive) == sum(param.nbytes for param in params)
+        assert max(alive_bytes) == sum(param.nbytes for param in params)
         return
     backward(UpdateInBackward(network, AdamW, bucket_bytes=bucket_bytes), 0)
-    assert len(alive) == len(params)
-    assert max(alive) <= max(bucket_bytes, *(param.nbytes for param in params))
+    assert len(alive_bytes) == len(params)
+    assert max(alive_bytes) <= max(bucket_bytes, *(param.nbytes for param in params))
     assert not any(ref() is not None for ref in references)
 
 
@@ -143,25 +147,27 @@ def test_an_unused_part_of_the_model_is_left_out() -> None:
         each["used"](torch.ones(2, 3)).sum().backward()
     assert network["used"].weight.grad is None
     reference.step()
-    assert_same(network, expected)
+    assert_equal_params(network, expected)
     assert "module.idle.weight" not in model.fused_optimizer.params
 
 
 def test_a_learning_rate_acts_on_the_next_pass() -> None:
     """A schedule or a warm-up sets the rate, and groups have their own rates."""
     for with_warmup in (False, True):
-        networks = Blocks(), Blocks()
-        grouped = [
+        networks = Network(), Network()
+        groups_of_networks = [
             [
                 {"params": [net.first.weight, net.last.weight]},
                 {"params": [*net.middle.parameters(), net.first.bias, net.last.bias], "lr": 0.5},
             ]
             for net in networks
         ]
-        model = UpdateInBackward(networks[0], SGD, groups=grouped[0], lr=0.2, bucket_bytes=3000)
-        plain = SGD(grouped[1], lr=0.2)
-        named = dict(networks[1].named_parameters())
-        reference: Any = KeyedOptimizerWrapper(named, lambda _, plain=plain: plain)
+        model = UpdateInBackward(
+            networks[0], SGD, groups=groups_of_networks[0], lr=0.2, bucket_bytes=3000
+        )
+        plain = SGD(groups_of_networks[1], lr=0.2)
+        named_params = dict(networks[1].named_parameters())
+        reference: Any = KeyedOptimizerWrapper(named_params, lambda _, plain=plain: plain)
         ours: Any = model.fused_optimizer
         if with_warmup:
             stages = [WarmupStage(max_iters=4, value=0.1)]
@@ -175,11 +181,11 @@ def test_a_learning_rate_acts_on_the_next_pass() -> None:
             reference.step()
             for schedule in schedules:
                 schedule.step()
-        assert_same(*networks)
+        assert_equal_params(*networks)
 
 
-def test_a_closure_may_run_the_passes() -> None:
-    ours, theirs = Blocks(), Blocks()
+def test_a_closure_may_run_the_backward_pass() -> None:
+    ours, theirs = Network(), Network()
     model = UpdateInBackward(ours, AdamW, lr=0.01)
 
     def closure() -> float:
@@ -191,11 +197,11 @@ def test_a_closure_may_run_the_passes() -> None:
     reference = AdamW(theirs.parameters(), lr=0.01)
     for _ in range(2):
         train_with_steps(theirs, reference, 1)
-    assert_same(ours, theirs)
+    assert_equal_params(ours, theirs)
 
 
 def test_gradients_are_not_accumulated() -> None:
-    network = Blocks()
+    network = Network()
     model = UpdateInBackward(network, SGD, lr=0.1)
     backward(model, 0)
     after = [param.detach().clone() for param in network.parameters()]
@@ -211,7 +217,7 @@ def test_gradients_are_not_accumulated() -> None:
 
 def test_a_graph_cannot_be_used_again() -> None:
     """The update has changed the weights, and torch notices."""
-    model = UpdateInBackward(Blocks(), SGD, lr=0.1)
+    model = UpdateInBackward(Network(), SGD, lr=0.1)
     loss = model(batch(0)).sum()
     loss.backward(retain_graph=True)
     model.fused_optimizer.step()
@@ -220,8 +226,8 @@ def test_a_graph_cannot_be_used_again() -> None:
 
 
 def test_a_failed_pass_can_be_followed_by_another() -> None:
-    """`zero_grad` drops the gradients that waited, so that the next pass trains as usual."""
-    ours, theirs = Blocks(), Blocks()
+    """`zero_grad` drops the gradients of the failed pass, so that the next pass trains as usual."""
+    ours, theirs = Network(), Network()
     model = UpdateInBackward(ours, AdamW, bucket_bytes=LARGER_THAN_A_NETWORK, lr=0.01)
 
     def fail(grad: Tensor) -> None:
@@ -236,22 +242,22 @@ def test_a_failed_pass_can_be_followed_by_another() -> None:
     assert ours.last.weight.grad is None
     backward(model, 0)
     train_with_steps(theirs, AdamW(theirs.parameters(), lr=0.01), 1)
-    assert_same(ours, theirs)
+    assert_equal_params(ours, theirs)
 
 
 def test_gradients_are_clipped_by_value() -> None:
-    ours, theirs = Blocks(), Blocks()
+    ours, theirs = Network(), Network()
     model = UpdateInBackward(ours, SGD, clip_value=1e-3, lr=0.5)
     backward(model, 0)
     backward(theirs, 0)
     nn.utils.clip_grad_value_(theirs.parameters(), 1e-3)
     SGD(theirs.parameters(), lr=0.5).step()
-    assert_same(ours, theirs)
+    assert_equal_params(ours, theirs)
 
 
-def test_checkpoints_are_by_name() -> None:
-    """A new model loads a checkpoint of two steps, and goes on without a difference."""
-    model = UpdateInBackward(Blocks(), AdamW, lr=0.01)
+def test_a_new_model_loads_a_checkpoint_by_name() -> None:
+    """A new model loads a checkpoint of step 2, and its third step equals the old model's."""
+    model = UpdateInBackward(Network(), AdamW, lr=0.01)
     for step in range(2):
         backward(model, step)
         model.fused_optimizer.step()
@@ -259,7 +265,7 @@ def test_checkpoints_are_by_name() -> None:
     torch.save((model.state_dict(), model.fused_optimizer.state_dict()), file)
     file.seek(0)
     weights, state = torch.load(file)
-    other = UpdateInBackward(Blocks(), AdamW, bucket_bytes=LARGER_THAN_A_NETWORK, lr=0.01)
+    other = UpdateInBackward(Network(), AdamW, bucket_bytes=LARGER_THAN_A_NETWORK, lr=0.01)
     other.load_state_dict(weights)
     fresh = [param.detach().clone() for param in other.parameters()]
     other.fused_optimizer.init_state()
@@ -268,44 +274,44 @@ def test_checkpoints_are_by_name() -> None:
     for each in (model, other):
         backward(each, 2)
     assert set(state["state"]) == set(dict(model.named_parameters()))
-    assert_same(model, other)
+    assert_equal_params(model, other)
 
 
 def test_copies_train_too() -> None:
-    model = UpdateInBackward(Blocks(), AdamW, bucket_bytes=3000, lr=0.01)
+    model = UpdateInBackward(Network(), AdamW, bucket_bytes=3000, lr=0.01)
     backward(model, 0)
     model.fused_optimizer.step()
     others = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
     for each in (model, *others):
         backward(each, 1)
     for other in others:
-        assert_same(model, other)
+        assert_equal_params(model, other)
         assert next(iter(other.parameters())) is not next(iter(model.parameters()))
 
 
-def test_a_gradient_scaler_finds_nothing() -> None:
-    model, scaler = UpdateInBackward(Blocks(), SGD, lr=0.1), torch.amp.GradScaler("cpu")
+def test_a_gradient_scaler_finds_no_gradients() -> None:
+    model, scaler = UpdateInBackward(Network(), SGD, lr=0.1), torch.amp.GradScaler("cpu")
     scaler.scale(model(batch(0)).sum()).backward()
     with pytest.raises(AssertionError, match="No inf checks were recorded"):
         scaler.step(model.fused_optimizer)
 
 
-def test_the_filter_leaves_the_other_parameters() -> None:
+def test_the_filter_yields_parameters_without_updates_in_backward() -> None:
     model = nn.Sequential(UpdateInBackward(nn.Linear(2, 2), SGD), nn.Linear(2, 2))
     remaining = [name for name, _ in in_backward_optimizer_filter(model.named_parameters())]
     assert remaining == ["1.weight", "1.bias"]
 
 
-def test_unfit_groups_and_parameters_are_refused() -> None:
-    network = Blocks()
-    some = [network.first.weight]
+def test_wrong_groups_and_replaced_parameters_are_refused() -> None:
+    network = Network()
+    first_weight = network.first.weight
     with pytest.raises(ValueError, match=r"module\.first\.bias is in none of the groups"):
-        UpdateInBackward(network, SGD, groups=[{"params": some}])
+        UpdateInBackward(network, SGD, groups=[{"params": [first_weight]}])
     layer = nn.Linear(1, 1)
     with pytest.raises(ValueError, match="groups have parameters that are not the module's"):
-        UpdateInBackward(layer, SGD, groups=[{"params": [*some, *layer.parameters()]}])
+        UpdateInBackward(layer, SGD, groups=[{"params": [first_weight, *layer.parameters()]}])
     with pytest.raises(ValueError, match="Invalid learning rate: -1"):
-        UpdateInBackward(Blocks(), SGD, lr=-1)
+        UpdateInBackward(Network(), SGD, lr=-1)
     model = UpdateInBackward(network, SGD)
     network.middle.bias = nn.Parameter(torch.zeros(37))
     with pytest.raises(RuntimeError, match=r"module\.middle\.bias is another parameter than when"):

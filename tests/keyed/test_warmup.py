@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from keyed.models import IDS, LIBRARIES, NoOpOptimizer, adam, content, parameters, train
-from logs import collected
+from keyed.models import IDS, LIBRARIES, NoOpOptimizer, content, keyed_adamw, parameters, train
+from logs import collect_logs
 
 from optgen.keyed import (
     CombinedOptimizer,
@@ -21,8 +21,8 @@ from optgen.keyed import (
 LINEAR = WarmupStage(WarmupPolicy.LINEAR, max_iters=4, value=0.0)
 
 
-def grouped(*rates: Any, key: str = "lr") -> NoOpOptimizer:
-    """Return a keyed optimizer with a group for each rate; a group for None has no rate."""
+def optimizer_with_rates(*rates: Any, key: str = "lr") -> NoOpOptimizer:
+    """Return a keyed optimizer with a group for each rate; for None the group has no rate."""
     params = {f"p{i}": torch.nn.Parameter(torch.ones(1)) for i in range(len(rates))}
     groups = [{"params": [param]} for param in params.values()]
     for group, rate in zip(groups, rates, strict=True):
@@ -34,13 +34,15 @@ def rates(optimizer: KeyedOptimizer, key: str = "lr") -> list[float]:
     return [float(group[key]) for group in optimizer.param_groups]
 
 
-def combined(library: Any = torch.optim) -> CombinedOptimizer:
+def combined_optimizer(library: Any = torch.optim) -> CombinedOptimizer:
     sgd = KeyedOptimizerWrapper(parameters(1), lambda params: library.SGD(params, lr=0.1))
-    return CombinedOptimizer([("dense", adam(parameters(), library, lr=0.1)), ("tables", sgd)])
+    return CombinedOptimizer(
+        [("dense", keyed_adamw(parameters(), library, lr=0.1)), ("tables", sgd)]
+    )
 
 
 def test_the_rate_is_set_at_once_and_after_every_step() -> None:
-    optimizer = WarmupOptimizer(grouped(0.1), [LINEAR], lr=2.0)
+    optimizer = WarmupOptimizer(optimizer_with_rates(0.1), [LINEAR], lr=2.0)
     rates_of_steps = [rates(optimizer)[0]]
     for _ in range(6):
         optimizer.step()
@@ -50,10 +52,10 @@ def test_the_rate_is_set_at_once_and_after_every_step() -> None:
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
-def test_training_is_that_with_these_rates(library: Any) -> None:
-    warmed = WarmupOptimizer(adam(parameters(), library, lr=0.7), [LINEAR], lr=0.1)
-    plain = adam(parameters(), library, lr=0.7)
-    train(warmed, 6)
+def test_training_equals_training_with_the_warmups_rates(library: Any) -> None:
+    with_warmup = WarmupOptimizer(keyed_adamw(parameters(), library, lr=0.7), [LINEAR], lr=0.1)
+    plain = keyed_adamw(parameters(), library, lr=0.7)
+    train(with_warmup, 6)
     generator_seed = 1
     for step, rate in enumerate([0.0, 0.25, 0.5, 0.75, 1.0, 1.0]):
         plain.param_groups[0]["lr"] = 0.1 * rate
@@ -64,40 +66,40 @@ def test_training_is_that_with_these_rates(library: Any) -> None:
         plain.step()
 
     assert content(dict(plain.params)) == content(
-        {name: warmed.params[name] for name in plain.params}
+        {name: with_warmup.params[name] for name in plain.params}
     )
 
 
-def test_the_layout_of_the_state() -> None:
+def test_the_warmups_state_is_an_entry_beside_those_of_parameters() -> None:
     params = parameters()
-    optimizer = WarmupOptimizer(adam(params), [LINEAR])
+    optimizer = WarmupOptimizer(keyed_adamw(params), [LINEAR])
     assert list(optimizer.params) == ["weight", "bias", "__warmup"]
     assert optimizer.params["__warmup"].numel() == 0
     assert optimizer.state_dict() == {"state": {}}
     train(optimizer, 5)
 
-    packed = optimizer.state_dict()["state"]
-    assert list(packed) == ["weight", "bias", "__warmup"]
-    assert packed["__warmup"].keys() == {"warmup"}
-    assert packed["__warmup"]["warmup"].dtype == torch.int64
-    assert packed["__warmup"]["warmup"].tolist() == [5, 1]
+    checkpoint = optimizer.state_dict()["state"]
+    assert list(checkpoint) == ["weight", "bias", "__warmup"]
+    assert checkpoint["__warmup"].keys() == {"warmup"}
+    assert checkpoint["__warmup"]["warmup"].dtype == torch.int64
+    assert checkpoint["__warmup"]["warmup"].tolist() == [5, 1]
     assert optimizer.state[optimizer.params["__warmup"]]["warmup"].tolist() == [5, 1]
 
 
 def test_the_inner_optimizer_keeps_its_own_parameters() -> None:
     params = parameters()
-    inner = adam(params, torch.optim)
+    inner = keyed_adamw(params, torch.optim)
     train(WarmupOptimizer(inner, [LINEAR]), 2)
 
     assert list(params) == ["weight", "bias"]
     assert inner._optimizer.state.keys() == set(params.values())
-    # torch's own state_dict still works
+    # torch's own state_dict still works.
     assert inner._optimizer.state_dict()["state"].keys() == {0, 1}
     assert list(inner.state_dict()["state"]) == ["weight", "bias", "__warmup"]
 
 
 def test_a_duplicate_name_is_refused() -> None:
-    inner = WarmupOptimizer(adam(parameters()), [LINEAR], param_name="mine")
+    inner = WarmupOptimizer(keyed_adamw(parameters()), [LINEAR], param_name="mine")
     with pytest.raises(ValueError, match=r"^Duplicate param key mine$"):
         WarmupOptimizer(inner, [LINEAR], param_name="mine")
     outer = WarmupOptimizer(inner, [LINEAR])
@@ -107,8 +109,8 @@ def test_a_duplicate_name_is_refused() -> None:
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
-@pytest.mark.parametrize("make", [lambda lib: adam(parameters(), lib), combined])
-def test_resumed_training_is_uninterrupted_training(make: Any, library: Any) -> None:
+@pytest.mark.parametrize("make", [lambda lib: keyed_adamw(parameters(), lib), combined_optimizer])
+def test_resumed_training_equals_uninterrupted_training(make: Any, library: Any) -> None:
     stages = [LINEAR, WarmupStage(WarmupPolicy.STEP, max_iters=9, value=0.5, decay_iters=2)]
     uninterrupted, resumed = (WarmupOptimizer(make(library), stages, lr=0.1) for _ in range(2))
     train(uninterrupted, 6)
@@ -126,11 +128,13 @@ def test_resumed_training_is_uninterrupted_training(make: Any, library: Any) -> 
     assert content(dict(resumed.params)) == content(dict(uninterrupted.params))
 
 
-def test_resumed_training_with_other_stages_is_in_the_stage_of_its_step() -> None:
-    old = WarmupOptimizer(grouped(1.0), [WarmupStage(max_iters=1), WarmupStage(max_iters=2)])
+def test_a_warmup_with_other_stages_resumes_at_its_step() -> None:
+    old = WarmupOptimizer(
+        optimizer_with_rates(1.0), [WarmupStage(max_iters=1), WarmupStage(max_iters=2)]
+    )
     for _ in range(5):
         old.step()
-    new = WarmupOptimizer(grouped(1.0), [WarmupStage(max_iters=10, value=0.0)], lr=1.0)
+    new = WarmupOptimizer(optimizer_with_rates(1.0), [WarmupStage(max_iters=10, value=0.0)], lr=1.0)
     new.init_state()
     new.load_state_dict(old.state_dict())
 
@@ -138,7 +142,7 @@ def test_resumed_training_with_other_stages_is_in_the_stage_of_its_step() -> Non
 
 
 def test_groups_keep_the_ratio_of_their_rates() -> None:
-    inner = grouped(0.2, 0.02, 0.6, None, 0.2)
+    inner = optimizer_with_rates(0.2, 0.02, 0.6, None, 0.2)
     optimizer = WarmupOptimizer(inner, [WarmupStage(max_iters=2, value=0.5)], lr=1.0)
     assert rates(optimizer) == pytest.approx([0.5, 0.05, 1.5, 0.5, 0.5])
     optimizer.step()
@@ -153,14 +157,14 @@ def test_a_rate_of_zero_beside_another_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"param_groups\[0\] has a learning rate of 0, and .*\[1\]"
     ):
-        WarmupOptimizer(grouped(0.0, 0.1), [LINEAR])
-    assert rates(WarmupOptimizer(grouped(0.0, 0.0), [], lr=0.5)) == [0.5, 0.5]
+        WarmupOptimizer(optimizer_with_rates(0.0, 0.1), [LINEAR])
+    assert rates(WarmupOptimizer(optimizer_with_rates(0.0, 0.0), [], lr=0.5)) == [0.5, 0.5]
 
 
-def test_the_rate_stays_after_the_last_stage() -> None:
+def test_the_rate_is_constant_after_the_last_stage() -> None:
     down = WarmupStage(WarmupPolicy.POLY, max_iters=4, value=1.0, decay_iters=8)
     for options, rate_after in (({}, 0.5), ({"final": 1.0}, 1.0)):
-        optimizer = WarmupOptimizer(grouped(1.0), [down], lr=1.0, **options)
+        optimizer = WarmupOptimizer(optimizer_with_rates(1.0), [down], lr=1.0, **options)
         for _ in range(4):
             optimizer.step()
         assert rates(optimizer) == [0.5]
@@ -169,16 +173,18 @@ def test_the_rate_stays_after_the_last_stage() -> None:
 
 
 def test_the_rate_may_have_another_key() -> None:
-    optimizer = WarmupOptimizer(grouped(0.1, key="eta"), [LINEAR], lr=2.0, lr_param="eta")
+    optimizer = WarmupOptimizer(
+        optimizer_with_rates(0.1, key="eta"), [LINEAR], lr=2.0, lr_param="eta"
+    )
     optimizer.step()
 
     assert rates(optimizer, "eta") == [0.5]
     assert "lr" not in optimizer.param_groups[0]
 
 
-def test_a_tensor_rate_is_filled() -> None:
+def test_a_tensor_rate_is_set_in_place() -> None:
     shared = torch.tensor(0.1)
-    inner = grouped(shared, shared)
+    inner = optimizer_with_rates(shared, shared)
     optimizer = WarmupOptimizer(inner, [LINEAR], lr=2.0)
     optimizer.step()
 
@@ -187,7 +193,7 @@ def test_a_tensor_rate_is_filled() -> None:
 
 
 def test_init_state_counts_no_step() -> None:
-    optimizer = WarmupOptimizer(adam(parameters()), [LINEAR], lr=1.0)
+    optimizer = WarmupOptimizer(keyed_adamw(parameters()), [LINEAR], lr=1.0)
     optimizer.init_state()
     assert optimizer.state_dict()["state"]["__warmup"]["warmup"].tolist() == [0, 0]
     assert rates(optimizer) == [0.0]
@@ -197,20 +203,20 @@ def test_init_state_counts_no_step() -> None:
 
 
 def test_groups_and_warmup_are_saved_together() -> None:
-    old, new = (WarmupOptimizer(grouped(1.0), [LINEAR], lr=1.0) for _ in range(2))
+    old, new = (WarmupOptimizer(optimizer_with_rates(1.0), [LINEAR], lr=1.0) for _ in range(2))
     for each in (old, new):
         each.save_param_groups(True)
         each.init_state()
     old.step()
-    packed = old.state_dict()
-    assert packed["param_groups"] == [{"params": ["p0"], "lr": 0.25}]
-    new.load_state_dict(packed)
+    checkpoint = old.state_dict()
+    assert checkpoint["param_groups"] == [{"params": ["p0"], "lr": 0.25}]
+    new.load_state_dict(checkpoint)
     assert rates(new) == [0.25]
 
 
 def test_the_end_of_a_stage_and_a_load_are_logged() -> None:
-    optimizer = WarmupOptimizer(grouped(1.0), [WarmupStage(max_iters=1)])
-    with collected("optgen.keyed.warmup", level=logging.INFO) as logged:
+    optimizer = WarmupOptimizer(optimizer_with_rates(1.0), [WarmupStage(max_iters=1)])
+    with collect_logs("optgen.keyed.warmup", level=logging.INFO) as logged:
         optimizer.step()
         assert not logged
         optimizer.step()

@@ -1,4 +1,4 @@
-"""Test the factors of a warm-up's stages: torchrec's numbers, and results where torchrec fails."""
+"""Test the factors of a warm-up's stages: torchrec's, and right ones where torchrec fails."""
 
 import math
 from typing import Any
@@ -13,8 +13,8 @@ COSINE = WarmupPolicy.COSINE_ANNEALING_WARM_RESTARTS
 
 def factors(count: int, *stages: WarmupStage) -> list[float]:
     """Return the factors of the first steps of a list of stages."""
-    filled = schedule(stages, None)
-    stage_of_step = [next(s for s in filled if i <= s.max_iters) for i in range(count)]
+    all_stages = schedule(stages, None)
+    stage_of_step = [next(s for s in all_stages if i <= s.max_iters) for i in range(count)]
     return [multiplier(stage, i) for i, stage in enumerate(stage_of_step)]
 
 
@@ -49,7 +49,7 @@ def factors(count: int, *stages: WarmupStage) -> list[float]:
     ],
     ids=lambda each: each["policy"].value if isinstance(each, dict) else "",
 )
-def test_the_factors_of_each_policy(stage: dict[str, Any], expected: list[float]) -> None:
+def test_each_policy_has_its_factors(stage: dict[str, Any], expected: list[float]) -> None:
     found = factors(len(expected), WarmupStage(**stage))
     scaled = factors(len(expected), WarmupStage(**stage, lr_scale=3.0))
 
@@ -70,13 +70,13 @@ def test_policies_have_torchrecs_names() -> None:
     ]
 
 
-def test_a_decay_that_has_ended_stays_there() -> None:
+def test_the_factor_is_constant_after_a_decay() -> None:
     poly = WarmupStage(WarmupPolicy.POLY, max_iters=6, value=0.5, decay_iters=2)
 
     assert factors(5, poly) == pytest.approx([1, math.sqrt(0.5), 0, 0, 0])
 
 
-def test_steps_are_counted_from_the_start_of_the_training() -> None:
+def test_max_iters_counts_from_the_start_of_the_training() -> None:
     up = WarmupStage(WarmupPolicy.LINEAR, max_iters=2, value=0.5)
     down = WarmupStage(WarmupPolicy.STEP, max_iters=5, value=0.5, decay_iters=2)
 
@@ -86,7 +86,9 @@ def test_steps_are_counted_from_the_start_of_the_training() -> None:
 @pytest.mark.parametrize(
     ("final", "expected"), [(None, [0.25, 0.25, 0.25]), (1.0, [0.25, 1.0, 1.0])]
 )
-def test_the_last_factor_or_the_final_one_stays(final: float | None, expected: list[float]) -> None:
+def test_the_last_or_the_final_factor_holds_after_all_stages(
+    final: float | None, expected: list[float]
+) -> None:
     down = WarmupStage(WarmupPolicy.STEP, max_iters=2, value=0.5)
     stage, after_all_stages = schedule([down], final)
 
@@ -97,16 +99,16 @@ def test_the_last_factor_or_the_final_one_stays(final: float | None, expected: l
     ] == expected
 
 
-def test_no_stages_are_a_factor_of_one() -> None:
+def test_the_factor_without_stages_is_one() -> None:
     assert factors(3) == [1.0, 1.0, 1.0]
 
 
 def test_the_users_stages_are_not_changed() -> None:
     stage = WarmupStage(WarmupPolicy.POLY, max_iters=4)
-    (filled, _) = schedule([stage], None)
+    (checked, _) = schedule([stage], None)
 
     assert stage.decay_iters == -1
-    assert filled.decay_iters == 4
+    assert checked.decay_iters == 4
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
-"""Test keyed optimizers around others: what they pass on, and what they share."""
+"""Test keyed optimizers that wrap others: what they pass on, and what they share."""
 
 import importlib
 from typing import Any
 
 import pytest
 import torch
-from keyed.models import IDS, LIBRARIES, NoOpOptimizer, adam, parameters, train
+from keyed.models import IDS, LIBRARIES, NoOpOptimizer, keyed_adamw, parameters, train
 from torch import Tensor
 
 import optgen.keyed
@@ -19,8 +19,8 @@ from optgen.keyed import (
 )
 
 
-class Buffered(torch.optim.SGD):
-    """An optimizer with all the methods that wrappers pass on."""
+class SGDWithAllMethods(torch.optim.SGD):
+    """An optimizer with all methods to which wrappers pass calls."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, lr=0.1)
@@ -40,7 +40,7 @@ class Buffered(torch.optim.SGD):
 @pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
 def test_a_wrappers_step_is_that_of_its_optimizer(library: Any) -> None:
     ours, theirs = parameters(), parameters()
-    train(OptimizerWrapper(adam(ours, library, lr=0.1)), 3)
+    train(OptimizerWrapper(keyed_adamw(ours, library, lr=0.1)), 3)
     train(library.AdamW(list(theirs.values()), lr=0.1), 3)
 
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
@@ -48,18 +48,20 @@ def test_a_wrappers_step_is_that_of_its_optimizer(library: Any) -> None:
 
 def test_state_groups_and_parameters_are_shared() -> None:
     params = parameters()
-    keyed = adam(params)
+    keyed = keyed_adamw(params)
     outer = OptimizerWrapper(keyed)
 
     assert keyed.params is outer.params is params
     assert keyed.state is outer.state is keyed._optimizer.state
     assert keyed.param_groups is outer.param_groups is keyed._optimizer.param_groups
-    keyed._optimizer.load_state_dict(keyed._optimizer.state_dict())  # replaces both
+    keyed._optimizer.load_state_dict(
+        keyed._optimizer.state_dict()
+    )  # replaces state and param_groups
     assert keyed.state is outer.state is keyed._optimizer.state
     assert keyed.param_groups is outer.param_groups is keyed._optimizer.param_groups
 
 
-def test_the_factory_may_take_the_names() -> None:
+def test_the_factory_may_take_parameters_by_name() -> None:
     params = parameters()
     keyed = KeyedOptimizerWrapper(params, lambda each: torch.optim.SGD(each.items()), True)
 
@@ -67,8 +69,8 @@ def test_the_factory_may_take_the_names() -> None:
 
 
 @pytest.mark.parametrize("wrap", [lambda each: each, OptimizerWrapper])
-def test_methods_are_passed_on(wrap: Any) -> None:
-    outer = wrap(KeyedOptimizerWrapper(parameters(), Buffered))
+def test_calls_are_passed_on_to_the_inner_optimizer(wrap: Any) -> None:
+    outer = wrap(KeyedOptimizerWrapper(parameters(), SGDWithAllMethods))
     outer.set_optimizer_step(7)
     outer.update_hyper_parameters({"a": 1})
     inner = outer._optimizer if wrap is not OptimizerWrapper else outer._optimizer._optimizer
@@ -77,8 +79,11 @@ def test_methods_are_passed_on(wrap: Any) -> None:
     assert outer.scratch_buffers() == (inner.buffer,)
 
 
-def test_missing_methods_do_nothing() -> None:
-    for outer in (adam(parameters()), OptimizerWrapper(KeyedOptimizer(parameters(), {}, []))):
+def test_calls_of_methods_that_the_inner_optimizer_lacks_do_nothing() -> None:
+    for outer in (
+        keyed_adamw(parameters()),
+        OptimizerWrapper(KeyedOptimizer(parameters(), {}, [])),
+    ):
         outer.set_optimizer_step(7)
         outer.update_hyper_parameters({"a": 1})
         assert outer.scratch_buffers() == ()
@@ -87,7 +92,7 @@ def test_missing_methods_do_nothing() -> None:
 @pytest.mark.parametrize("wrap", [lambda each: each, OptimizerWrapper])
 def test_zero_grad_sets_to_zeros_or_none(wrap: Any) -> None:
     params = parameters()
-    outer = wrap(adam(params))
+    outer = wrap(keyed_adamw(params))
     train(outer, 1)
     outer.zero_grad(set_to_none=False)
     assert all(param.grad is not None and not param.grad.any() for param in params.values())
@@ -96,7 +101,7 @@ def test_zero_grad_sets_to_zeros_or_none(wrap: Any) -> None:
 
 
 def test_the_save_flag_is_seen_through_wrappers() -> None:
-    keyed = adam(parameters())
+    keyed = keyed_adamw(parameters())
     outer = OptimizerWrapper(OptimizerWrapper(keyed))
     outer.save_param_groups(True)
 
@@ -105,13 +110,13 @@ def test_the_save_flag_is_seen_through_wrappers() -> None:
 
 
 def test_a_wrapper_has_the_repr_of_its_optimizer() -> None:
-    keyed = adam(parameters())
+    keyed = keyed_adamw(parameters())
 
     assert repr(OptimizerWrapper(keyed)) == repr(keyed)
     assert repr(keyed).startswith("KeyedOptimizerWrapper (\nParameter Group 0")
 
 
-def test_state_of_other_parameters_is_refused() -> None:
+def test_a_factory_with_state_of_other_parameters_is_refused() -> None:
     def factory(params: list[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.Adagrad([torch.nn.Parameter(torch.ones(1))])
 
@@ -119,7 +124,7 @@ def test_state_of_other_parameters_is_refused() -> None:
         KeyedOptimizerWrapper(parameters(), factory)
 
 
-def test_the_error_about_an_unkeyed_optimizer_names_a_remedy() -> None:
+def test_errors_about_unnamed_parameters_and_plain_optimizers_name_a_remedy() -> None:
     params = parameters()
     for pairs in (params.items(), list(params.values())):
         for make in (
