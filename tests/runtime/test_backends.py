@@ -49,7 +49,7 @@ class Descent:
 
 @pytest.fixture
 def descent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add a backend to the table."""
+    """Add the backend `Descent` to the table."""
     module = ModuleType("descent")
     module.backend = lambda lowering: Descent()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "descent", module)
@@ -72,7 +72,7 @@ def test_one_table_entry_adds_a_backend() -> None:
 
 
 @pytest.mark.usefixtures("descent")
-def test_a_backend_says_what_it_cannot_take() -> None:
+def test_a_backend_says_why_it_cannot_take_a_batch() -> None:
     param = torch.nn.Parameter(torch.ones(3))
     param.grad = torch.ones(3)
     optimizer = SGD([param], lr=0.25, momentum=0.5)

@@ -45,14 +45,14 @@ def move_to_new_memory(param: Tensor) -> None:
     param.data = param.data.clone()
 
 
-def widen(param: Tensor) -> None:
+def double_the_precision(param: Tensor) -> None:
     param.grad = None
     param.data = param.data.to(torch.complex128 if param.is_complex() else torch.float64)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
-@pytest.mark.parametrize("change", [move_to_new_memory, widen])
+@pytest.mark.parametrize("change", [move_to_new_memory, double_the_precision])
 def test_the_new_storage_of_a_parameter_is_used(
     lowering: str, dtype: torch.dtype, change: Callable[[Tensor], None]
 ) -> None:
@@ -88,7 +88,7 @@ def test_the_new_storage_of_a_state_is_used(lowering: str) -> None:
 
 @pytest.fixture
 def shard(tmp_path: Path) -> Iterator[Callable[[Tensor], Any]]:
-    """Return a function that makes a tensor a DTensor on a mesh of one rank."""
+    """Return a function that converts a tensor to a DTensor on a mesh of one rank."""
     if not torch.distributed.is_available():
         pytest.skip("no torch.distributed")
     from torch.distributed.tensor import Shard, distribute_tensor
@@ -102,7 +102,9 @@ def shard(tmp_path: Path) -> Iterator[Callable[[Tensor], Any]]:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_shard_that_fsdp_swaps_is_used(lowering: str, shard: Callable[[Tensor], Any]) -> None:
+def test_a_local_shard_that_fsdp_replaces_is_used(
+    lowering: str, shard: Callable[[Tensor], Any]
+) -> None:
     results = []
     for cls in (AdamW, torch.optim.AdamW):
         param = torch.nn.Parameter(shard(torch.ones(8, 4)))
@@ -225,7 +227,7 @@ def test_a_state_made_by_init_state_is_fresh_at_its_first_gradient(lowering: str
 def test_states_may_be_switched_on_and_off(lowering: str) -> None:
     """One state replaces another, so that the number and the dtypes of states stay equal."""
 
-    def trained(lowering: str) -> list[Tensor]:
+    def params_after_steps(lowering: str) -> list[Tensor]:
         params = parameters()
         optimizer = RMSprop([{"params": params[:1]}, {"params": params[1:]}], momentum=0.5)
         group = optimizer.param_groups[1]
@@ -239,11 +241,11 @@ def test_states_may_be_switched_on_and_off(lowering: str) -> None:
             train(optimizer, params, 3, seed=4)
         return params
 
-    assert error(trained(lowering), trained("forloop")) < 1e-12
+    assert error(params_after_steps(lowering), params_after_steps("forloop")) < 1e-12
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_step_count_of_several_parameters_is_advanced_by_each(lowering: str) -> None:
+def test_a_step_count_that_parameters_share_is_advanced_by_each(lowering: str) -> None:
     results, counts = [], []
     for cls in (Adam, torch.optim.Adam):
         params = parameters()
@@ -260,7 +262,7 @@ def test_a_step_count_of_several_parameters_is_advanced_by_each(lowering: str) -
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_step_count_that_is_a_whole_number_goes_on(lowering: str) -> None:
+def test_an_integer_step_count_is_advanced(lowering: str) -> None:
     """Programs that convert checkpoints write integer step counts."""
     results = []
     for cls in (Adam, torch.optim.Adam):

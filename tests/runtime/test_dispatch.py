@@ -13,11 +13,11 @@ from optgen.runtime.fused_cpu.backend import FusedCpuBackend
 
 
 @pytest.fixture
-def assumed_kernel(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Pretend that there is a C++ kernel, unless the test sets "obstacle" in the returned dict."""
-    answer = {"obstacle": ""}
-    monkeypatch.setattr(FusedCpuBackend, "obstacle", lambda self, owner, batch: answer["obstacle"])
-    return answer
+def pretended_kernel(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Pretend that there is a C++ kernel; a test may set an "obstacle" in the returned dict."""
+    kernel = {"obstacle": ""}
+    monkeypatch.setattr(FusedCpuBackend, "obstacle", lambda self, owner, batch: kernel["obstacle"])
+    return kernel
 
 
 def adam_with_gradient(dtype: torch.dtype = torch.float32, **options: Any) -> Adam:
@@ -50,23 +50,25 @@ def adam_with_gradient(dtype: torch.dtype = torch.float32, **options: Any) -> Ad
         ({"dtype": torch.complex64}, "fused C++: CPU tensors, float32"),
     ],
 )
-@pytest.mark.usefixtures("assumed_kernel")
+@pytest.mark.usefixtures("pretended_kernel")
 def test_options_choose_the_lowering(options: dict[str, Any], expected: str) -> None:
     assert optgen.explain(adam_with_gradient(**options)) == f"group 0: {expected}"
 
 
-def test_without_a_compiler_the_best_unfused_lowering_steps(assumed_kernel: dict[str, str]) -> None:
-    assumed_kernel["obstacle"] = "no C++ compiler was found"
-    of_one_parameter = adam_with_gradient()
-    of_five_parameters = Adam([torch.nn.Parameter(torch.ones(2)) for _ in range(5)])
+def test_without_a_compiler_the_best_unfused_lowering_steps(
+    pretended_kernel: dict[str, str],
+) -> None:
+    pretended_kernel["obstacle"] = "no C++ compiler was found"
+    adam_of_one = adam_with_gradient()
+    adam_of_five = Adam([torch.nn.Parameter(torch.ones(2)) for _ in range(5)])
 
-    assert optgen.explain(of_one_parameter) == "group 0: for-loop: no C++ compiler was found"
-    assert optgen.explain(of_five_parameters) == "group 0: foreach: no C++ compiler was found"
+    assert optgen.explain(adam_of_one) == "group 0: for-loop: no C++ compiler was found"
+    assert optgen.explain(adam_of_five) == "group 0: foreach: no C++ compiler was found"
     with pytest.raises(RuntimeError, match=r"Adam\(fused=True\) cannot take a step: no C\+\+ comp"):
         adam_with_gradient(fused=True).step()
 
 
-@pytest.mark.usefixtures("assumed_kernel")
+@pytest.mark.usefixtures("pretended_kernel")
 def test_every_group_has_a_line() -> None:
     params = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
     optimizer = Adam([{"params": params[:1]}, {"params": params[1:], "foreach": False}])
@@ -77,7 +79,7 @@ def test_every_group_has_a_line() -> None:
     ]
 
 
-@pytest.mark.usefixtures("assumed_kernel")
+@pytest.mark.usefixtures("pretended_kernel")
 def test_a_group_on_two_devices_takes_two_lowerings() -> None:
     params = [torch.nn.Parameter(torch.ones(2, device=d)) for d in ("cpu", "meta", "cpu")]
     for param in params:
@@ -116,14 +118,14 @@ def test_a_group_without_parameters_is_accepted() -> None:
         (Adam, r"this is the class optgen\.optim\.adam\.Adam"),
     ],
 )
-def test_an_object_that_is_no_optimizer_of_optgen_is_not_explained(
+def test_explain_refuses_objects_that_optgen_did_not_generate(
     argument: Any, description: str
 ) -> None:
     with pytest.raises(TypeError, match=f"an optimizer that optgen generated.*{description}"):
         optgen.explain(argument)
 
 
-def test_a_state_of_a_wrapper_class_takes_the_for_loop() -> None:
+def test_a_state_of_a_tensor_subclass_takes_the_for_loop() -> None:
     optimizer = adam_with_gradient(betas=(0.5, 0.9))
     optimizer.step()
     for values in optimizer.state.values():
@@ -139,8 +141,8 @@ def test_a_state_of_a_wrapper_class_takes_the_for_loop() -> None:
     assert values["exp_avg"].b.tolist() == [0.75] * 3
 
 
-@pytest.mark.usefixtures("assumed_kernel")
-def test_explaining_changes_nothing() -> None:
+@pytest.mark.usefixtures("pretended_kernel")
+def test_explain_changes_nothing() -> None:
     optimizer = adam_with_gradient()
 
     optgen.explain(optimizer)
@@ -148,7 +150,7 @@ def test_explaining_changes_nothing() -> None:
     assert not optimizer.state
 
 
-def test_a_lowering_can_be_forced_and_is_forced_no_longer_than_the_context() -> None:
+def test_a_lowering_is_forced_only_inside_its_context() -> None:
     optimizer = adam_with_gradient()
     with optgen.use_lowering("foreach"):
         assert optgen.explain(optimizer) == "group 0: foreach: asked for by use_lowering"
@@ -175,17 +177,17 @@ def test_an_unknown_lowering_is_an_error() -> None:
     ],
 )
 def test_a_forced_lowering_that_cannot_run_is_an_error(
-    assumed_kernel: dict[str, str], lowering: str, options: dict[str, Any], reason: str
+    pretended_kernel: dict[str, str], lowering: str, options: dict[str, Any], reason: str
 ) -> None:
-    assumed_kernel["obstacle"] = "no kernel today"
+    pretended_kernel["obstacle"] = "no kernel today"
     optimizer = adam_with_gradient(**options)
 
     with optgen.use_lowering(lowering), pytest.raises(RuntimeError) as caught:
         optimizer.step()
 
     assert str(caught.value) == f"Adam cannot take a step through {lowering!r}: {reason}"
-    parameter = optimizer.param_groups[0]["params"][0]
-    assert (parameter == 1).all()
+    param = optimizer.param_groups[0]["params"][0]
+    assert (param == 1).all()
 
 
 def test_fused_on_complex_tensors_raises_torchs_error() -> None:

@@ -23,12 +23,14 @@ ADA_HESSIAN = optgen.load(spec_file("adahessian"))
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
 SHAPES = ((3, 4), (), (2, 3, 2), (1,))
 
-TWO = '''from optgen.spec import *
+TWO_INPUTS = '''from optgen.spec import *
 
 
 @optimizer(paper="https://example.org")
-def Two(p, g, t, a=given("first"), b=given("second"), /, m=state("m"), s=state("s", shape="scalar"),
-        *, lr=hyper(0.1, ge=0), fa=flag(True)):
+def TwoInputs(
+    p, g, t, a=given("first"), b=given("second"), /,
+    m=state("m"), s=state("s", shape="scalar"), *, lr=hyper(0.1, ge=0), fa=flag(True),
+):
     """Two inputs that may be absent, in branches, and sums."""
     x = g
     if given(a) and fa:
@@ -42,7 +44,11 @@ def Two(p, g, t, a=given("first"), b=given("second"), /, m=state("m"), s=state("
         m = lerp(m, b * mean(b), 0.25) + x
     p = p - lr * m / (1 + s)
 '''
-ELEMENTS = TWO.replace(" * rms(a)", "").replace(" * mean(b)", "").replace("Two", "Elements")
+ELEMENTWISE = (
+    TWO_INPUTS.replace(" * rms(a)", "")
+    .replace(" * mean(b)", "")
+    .replace("TwoInputs", "Elementwise")
+)
 
 
 @outside_interpreter
@@ -66,18 +72,18 @@ def estimate(point: Tensor, step: int) -> Tensor:
 
 
 def class_of(text: str) -> Any:
-    """Return the class of a spec, by the spec's text."""
+    """Return the class of the spec that has this text."""
     name = text.partition("def ")[2].partition("(")[0]
     return optgen.load(Spec(name, text, f"{name}.py", 1))
 
 
-def close(found: list[Tensor], expected: list[Tensor]) -> None:
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a.detach(), b, rtol=1e-10, atol=1e-10)
+def check_close(found: list[Tensor], expected: list[Tensor]) -> None:
+    for tensor, expected_tensor in zip(found, expected, strict=True):
+        torch.testing.assert_close(tensor.detach(), expected_tensor, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_sophia_is_the_published_one(lowering: str) -> None:
+def test_sophia_steps_as_its_paper_says(lowering: str) -> None:
     """Algorithm 3 of the paper with SophiaG's scale; two groups, and an estimate every 7 steps."""
     params, beta1, beta2, rho, size, decay = parameters(), 0.9, 0.95, 0.05, 10, 0.1
     rates = [0.02, 0.02, 0.01, 0.01]
@@ -88,23 +94,23 @@ def test_sophia_is_the_published_one(lowering: str) -> None:
     means = [torch.zeros_like(point) for point in points]
     diagonals = [torch.zeros_like(point) for point in points]
     for step in range(30):
-        handed = [estimate(point, step) for point in points] if step % 7 == 2 else None
+        hessian = [estimate(point, step) for point in points] if step % 7 == 2 else None
         for param in params:
             param.grad = gradient(param, step)
         for i, point in enumerate(points):
             means[i] = beta1 * means[i] + (1 - beta1) * gradient(point, step)
-            if handed:
-                diagonals[i] = beta2 * diagonals[i] + (1 - beta2) * handed[i]
+            if hessian:
+                diagonals[i] = beta2 * diagonals[i] + (1 - beta2) * hessian[i]
             scaled = means[i] / (rho * size * diagonals[i] + 1e-15)
             points[i] = point - rates[i] * decay * point - rates[i] * scaled.clamp(-1, 1)
         with optgen.use_lowering(lowering):
-            optimizer.step(hessian=handed)
-        close(params, points)
-    close([optimizer.state[param]["hessian"] for param in params], diagonals)
+            optimizer.step(hessian=hessian)
+        check_close(params, points)
+    check_close([optimizer.state[param]["hessian"] for param in params], diagonals)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_ada_hessian_is_the_published_one(lowering: str) -> None:
+def test_ada_hessian_steps_as_its_paper_says(lowering: str) -> None:
     """Equations 9 to 12 of the paper, with eps and weight decay as in the authors' code."""
     params, beta1, beta2, lr, power, decay = parameters(), 0.9, 0.98, 0.1, 0.7, 0.1
     options = {"lr": lr, "betas": (beta1, beta2), "weight_decay": decay, "hessian_power": power}
@@ -113,16 +119,16 @@ def test_ada_hessian_is_the_published_one(lowering: str) -> None:
     gradients: list[list[Tensor]] = [[] for _ in points]
     squares: list[list[Tensor]] = [[] for _ in points]
     for step in range(30):
-        handed = [estimate(point, step) for point in points]
+        hessian = [estimate(point, step) for point in points]
         for i, (param, point) in enumerate(zip(params, points, strict=True)):
             param.grad = gradient(param, step)
             gradients[i].append(gradient(point, step))
-            squares[i].append(handed[i] ** 2)
+            squares[i].append(hessian[i] ** 2)
             m, v = mean(gradients[i], beta1), mean(squares[i], beta2)
             points[i] = point - lr * (m / (v.sqrt() ** power + 1e-4) + decay * point)
         with optgen.use_lowering(lowering):
-            optimizer.step(hessian=handed)
-        close(params, points)
+            optimizer.step(hessian=hessian)
+        check_close(params, points)
 
 
 def mean(values: list[Tensor], beta: float) -> Tensor:
@@ -133,20 +139,20 @@ def mean(values: list[Tensor], beta: float) -> Tensor:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("text", [TWO, ELEMENTS], ids=["sums", "elements"])
+@pytest.mark.parametrize("text", [TWO_INPUTS, ELEMENTWISE], ids=["sums", "elements"])
 @pytest.mark.parametrize("options", [{}, {"fa": False, "maximize": True}], ids=str)
 def test_every_combination_of_inputs_follows_the_rule(
     text: str, lowering: str, options: dict[str, Any]
 ) -> None:
-    """Each step hands inputs to some parameters only; each parameter follows the oracle."""
+    """Each step has inputs for some parameters only; each parameter follows the oracle."""
     cls = class_of(text)
     (rule,) = read_spec(cls.spec)
     params, algorithm = parameters(), add_maximize(rule)
     optimizer = cls(params, **options)
-    values = {**{h.name: h.default for h in algorithm.hypers}, **options}
+    hypers = {**{h.name: h.default for h in algorithm.hypers}, **options}
     expected: list[tuple[Tensor, dict[str, Any]]] = [(p.detach().clone(), {}) for p in params]
     for step in range(8):
-        handed: dict[str, list[Tensor | None]] = {
+        inputs_of_step: dict[str, list[Tensor | None]] = {
             name: [
                 estimate(param, step + 3 * number) if (step + i + number) % 3 == 0 else None
                 for i, param in enumerate(params)
@@ -154,48 +160,50 @@ def test_every_combination_of_inputs_follows_the_rule(
             for number, name in enumerate(("first", "second"))
         }
         if step == 4:
-            handed = {}
+            inputs_of_step = {}
         for i, param in enumerate(params):
             param.grad = gradient(param, step)
             inputs_of_param = {
-                name: column[i] for name, column in handed.items() if column[i] is not None
+                name: tensors[i]
+                for name, tensors in inputs_of_step.items()
+                if tensors[i] is not None
             }
-            answers = {f"given_{name}": name in inputs_of_param for name in ("first", "second")}
+            given = {f"given_{name}": name in inputs_of_param for name in ("first", "second")}
             inputs = {f"{name}_input": tensor for name, tensor in inputs_of_param.items()}
             point, state = expected[i]
             grad = gradient(point, step)
             point, state = evaluate(
-                algorithm, values | answers, point, grad, state | inputs, torch.float64
+                algorithm, hypers | given, point, grad, state | inputs, torch.float64
             )
             states_only = {key: value for key, value in state.items() if not key.endswith("_input")}
             expected[i] = point, states_only
         with optgen.use_lowering(lowering):
-            optimizer.step(**handed)
-        close(params, [point for point, _ in expected])
+            optimizer.step(**inputs_of_step)
+        check_close(params, [point for point, _ in expected])
         for param, (_, state) in zip(params, expected, strict=True):
             assert list(optimizer.state[param]) == ["step", "m", "s"]
-            close([optimizer.state[param]["m"]], [state["m"]])
+            check_close([optimizer.state[param]["m"]], [state["m"]])
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64], ids=str)
 def test_an_input_may_have_any_dtype(dtype: torch.dtype, lowering: str) -> None:
-    """An input is not written, and is as precise as a gradient."""
+    """A step does not write to an input, and reads it as precisely as a gradient."""
     torch.manual_seed(0)
-    text = ELEMENTS.replace("Elements", "Plain").replace("1 + s", "2 + s")
+    text = ELEMENTWISE.replace("Elementwise", "Plain").replace("1 + s", "2 + s")
     param = torch.nn.Parameter(torch.randn(5, 3).to(dtype))
-    start, grad, handed = param.detach().clone(), torch.randn(5, 3).to(dtype), torch.randn(5, 3)
-    inputs = [handed.to(dtype)]
+    start, grad = param.detach().clone(), torch.randn(5, 3).to(dtype)
+    inputs = [torch.randn(5, 3).to(dtype)]
     param.grad = grad.clone()
     optimizer = class_of(text)([param], lr=0.5)
     before = inputs[0].clone()
     with optgen.use_lowering(lowering):
         optimizer.step(first=inputs)
 
-    wide = torch.complex128 if dtype.is_complex else torch.float64
-    expected = start.to(wide) - 0.5 * (grad.to(wide) + before.to(wide)) / 3
+    double = torch.complex128 if dtype.is_complex else torch.float64
+    expected = start.to(double) - 0.5 * (grad.to(double) + before.to(double)) / 3
     tolerance = 2**-6 if dtype == torch.bfloat16 else 1e-6
-    found = param.detach().to(wide)
+    found = param.detach().to(double)
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
     assert torch.equal(inputs[0], before)
 
@@ -203,21 +211,21 @@ def test_an_input_may_have_any_dtype(dtype: torch.dtype, lowering: str) -> None:
 @outside_interpreter
 def test_autograd_follows_an_input() -> None:
     param = torch.zeros(3, dtype=torch.float64)
-    optimizer = class_of(ELEMENTS)([param], lr=0.5, differentiable=True)
+    optimizer = class_of(ELEMENTWISE)([param], lr=0.5, differentiable=True)
     param.grad = torch.ones(3, dtype=torch.float64)
-    handed = torch.full((3,), 2.0, dtype=torch.float64, requires_grad=True)
-    optimizer.step(first=[handed])
+    extra_input = torch.full((3,), 2.0, dtype=torch.float64, requires_grad=True)
+    optimizer.step(first=[extra_input])
 
     assert param.tolist() == [-0.75] * 3
     param.sum().backward()
-    assert handed.grad is not None
-    assert handed.grad.tolist() == [-0.25] * 3
+    assert extra_input.grad is not None
+    assert extra_input.grad.tolist() == [-0.25] * 3
 
 
 @outside_interpreter
-@pytest.mark.parametrize("text", [TWO, ELEMENTS], ids=["sums", "elements"])
-def test_a_captured_step_equals_the_usual_one(text: str) -> None:
-    """The host reads no number of an input: a captured graph could not."""
+@pytest.mark.parametrize("text", [TWO_INPUTS, ELEMENTWISE], ids=["sums", "elements"])
+def test_a_capturable_step_equals_an_ordinary_one(text: str) -> None:
+    """The host reads no number of an input, because a captured graph cannot."""
     results = []
     for options in ({}, {"capturable": True}):
         params = parameters()
@@ -225,11 +233,11 @@ def test_a_captured_step_equals_the_usual_one(text: str) -> None:
         for step in range(3):
             for param in params:
                 param.grad = gradient(param, step)
-            handed = [estimate(param, step) if step != 1 else None for param in params]
+            inputs = [estimate(param, step) if step != 1 else None for param in params]
             with captured(forbid_reads="capturable" in options), optgen.use_lowering("foreach"):
-                optimizer.step(first=handed)
+                optimizer.step(first=inputs)
         results.append(params)
-    close(results[1], [param.detach() for param in results[0]])
+    check_close(results[1], [param.detach() for param in results[0]])
 
 
 @outside_interpreter
@@ -239,8 +247,8 @@ def test_a_step_without_inputs_is_cached_and_one_with_inputs_is_not() -> None:
     for step in range(6):
         for param in params:
             param.grad = gradient(param, step)
-        handed = [estimate(param, step) for param in params] if step == 3 else None
-        optimizer.step(hessian=handed)
+        hessian = [estimate(param, step) for param in params] if step == 3 else None
+        optimizer.step(hessian=hessian)
         assert (optimizer._context.cached_step is None) is (step == 3)
         assert not optimizer._context.extra_inputs
 
@@ -252,15 +260,15 @@ def test_a_missing_input_is_an_error_before_anything_changes() -> None:
     for param in params:
         param.grad = gradient(param, 0)
     start = [param.detach().clone() for param in params]
-    handed: list[Tensor | None] = [estimate(param, 0) for param in params]
-    handed[3] = None
-    for hessian in (handed, None):
+    incomplete: list[Tensor | None] = [estimate(param, 0) for param in params]
+    incomplete[3] = None
+    for hessian in (incomplete, None):
         with pytest.raises(ValueError, match=r"needs hessian for each parameter .* of shape \("):
             optimizer.step(hessian=hessian)
         assert all(map(torch.equal, params, start))
         assert not optimizer.state
     params[3].grad = None  # a parameter without a gradient needs no input
-    optimizer.step(hessian=handed)
+    optimizer.step(hessian=incomplete)
     assert params[3] not in optimizer.state
     assert optgen.explain(optimizer).startswith("group 0: fused C++")
 
@@ -296,14 +304,14 @@ UNFIT_INPUTS: dict[str, tuple[Any, type[Exception], str]] = {
 
 @outside_interpreter
 @pytest.mark.parametrize("name", UNFIT_INPUTS)
-def test_an_input_that_fits_no_parameter_is_refused(name: str) -> None:
-    handed, error, message = UNFIT_INPUTS[name]
+def test_an_input_that_does_not_fit_its_parameter_is_refused(name: str) -> None:
+    hessian, error, message = UNFIT_INPUTS[name]
     params = [torch.nn.Parameter(torch.ones(2, 3)) for _ in range(2)]
     optimizer: Any = SOPHIA(params)
     for param in params:
         param.grad = torch.ones(2, 3)
     with pytest.raises(error, match=message):
-        optimizer.step(hessian=handed)
+        optimizer.step(hessian=hessian)
 
     assert not optimizer.state
     assert all(torch.equal(param, torch.ones(2, 3)) for param in params)
@@ -311,21 +319,26 @@ def test_an_input_that_fits_no_parameter_is_refused(name: str) -> None:
 
 
 @outside_interpreter
-def test_other_arguments_are_refused() -> None:
+def test_unknown_arguments_are_refused() -> None:
     param = torch.nn.Parameter(torch.ones(2))
     with pytest.raises(TypeError, match=r"Sophia\.step\(\) got an unexpected keyword.*'hess'"):
         SOPHIA([param]).step(hess=[None])
     with pytest.raises(TypeError, match="unexpected keyword argument"):
         optgen.optim.AdamW([param]).step(hessian=[None])  # type: ignore[call-overload]
+
+
+@outside_interpreter
+def test_an_input_in_the_memory_of_its_parameter_is_refused() -> None:
+    param = torch.nn.Parameter(torch.ones(2))
     param.grad = torch.ones(2)
     for view in (param, param.data, param.detach()):
         with pytest.raises(ValueError, match=r"hessian\[0\] is in the parameter's memory"):
             SOPHIA([param]).step(hessian=[view])
     buffer = torch.ones(4)  # holds a parameter, and behind it an input
-    part = torch.nn.Parameter(buffer[:2])
-    part.grad = torch.ones(2)
-    SOPHIA([part]).step(hessian=[buffer[2:]])
-    assert part.tolist() != [1, 1]
+    param = torch.nn.Parameter(buffer[:2])
+    param.grad = torch.ones(2)
+    SOPHIA([param]).step(hessian=[buffer[2:]])
+    assert param.tolist() != [1, 1]
 
 
 @outside_interpreter
@@ -373,13 +386,13 @@ def test_hooks_and_the_closure_run_once() -> None:
 @outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_an_input_may_have_any_layout(lowering: str) -> None:
-    """An input in another memory order, or whose elements share memory, is read as it is."""
+    """An input may have another memory order than its parameter, or elements that share memory."""
     results = []
-    for handed in (torch.rand(4, 6).t(), torch.tensor(0.5).expand(6, 4)):
-        for each in (handed, handed.contiguous()):
+    for extra_input in (torch.rand(4, 6).t(), torch.tensor(0.5).expand(6, 4)):
+        for each in (extra_input, extra_input.contiguous()):
             param = torch.nn.Parameter(torch.ones(6, 4))
             param.grad = torch.ones(6, 4)
-            optimizer = class_of(ELEMENTS)([param])
+            optimizer = class_of(ELEMENTWISE)([param])
             with optgen.use_lowering(lowering):
                 optimizer.step(first=[each])
             results.append(param.detach())
@@ -388,49 +401,49 @@ def test_an_input_may_have_any_layout(lowering: str) -> None:
 
 
 @outside_interpreter
-def test_a_conjugate_view_is_read() -> None:
+def test_an_input_may_be_a_conjugate_view() -> None:
     results = []
-    handed = torch.randn(3, dtype=torch.complex64).conj()
-    for each in (handed, handed.resolve_conj()):
+    conjugate = torch.randn(3, dtype=torch.complex64).conj()
+    for each in (conjugate, conjugate.resolve_conj()):
         param = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
         param.grad = torch.ones(3, dtype=torch.complex64)
-        class_of(ELEMENTS)([param]).step(first=[each])
+        class_of(ELEMENTWISE)([param]).step(first=[each])
         results.append(param.detach())
 
     assert torch.equal(*results)
 
 
 @outside_interpreter
-def test_a_tensor_class_with_operations_of_its_own_takes_the_for_loop() -> None:
+def test_an_input_of_a_class_with_operations_of_its_own_takes_the_for_loop() -> None:
     param = torch.nn.Parameter(torch.ones(3))
     param.grad = torch.ones(3)
-    optimizer = class_of(ELEMENTS)([param], lr=0.5)
+    optimizer = class_of(ELEMENTWISE)([param], lr=0.5)
     optimizer.step(first=[torch.ones(3).as_subclass(OverridingTensor)])
 
     assert param.tolist() == [0.5] * 3
 
 
-BOTH = (
-    ELEMENTS.replace("Elements", "Both")
+WITH_PROGRAMS = (
+    ELEMENTWISE.replace("Elementwise", "WithPrograms")
     + """
 
-@Both.train
-def leave(p, m, /):
+@WithPrograms.train
+def subtract_m(p, m, /):
     p = p - m
 
 
-@Both.eval
-def come(p, m, /):
+@WithPrograms.eval
+def add_m(p, m, /):
     p = p + m
 """
 )
 
 
 @outside_interpreter
-def test_a_class_may_have_programs_too() -> None:
+def test_a_class_may_have_extra_inputs_and_programs() -> None:
     param = torch.nn.Parameter(torch.ones(3))
     param.grad = torch.ones(3)
-    optimizer = class_of(BOTH)([param], lr=0.5)
+    optimizer = class_of(WITH_PROGRAMS)([param], lr=0.5)
     optimizer.step(first=[torch.ones(3)])
     assert param.tolist() == [0.5] * 3
     optimizer.eval()

@@ -18,7 +18,7 @@ from optgen.optim import Adam
 
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu", "default")
 Group = dict[str, Any]
-Break = Callable[[Adam, Group, Tensor], Any]
+Change = Callable[[Adam, Group, Tensor], Any]
 
 
 @outside_interpreter
@@ -26,7 +26,7 @@ def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
 
-def forced(lowering: str) -> AbstractContextManager[Any]:
+def lowering_context(lowering: str) -> AbstractContextManager[Any]:
     return nullcontext() if lowering == "default" else optgen.use_lowering(lowering)
 
 
@@ -45,10 +45,12 @@ def give_gradients(optimizer: Adam) -> None:
             param.grad = torch.randn_like(param)
 
 
-def described(value: Any) -> Any:
+def comparable_form(value: Any) -> Any:
     """Return a value's identity, layout and numbers, in a form that `==` compares."""
+    if isinstance(value, list | tuple):
+        return [comparable_form(each) for each in value]
     if not isinstance(value, Tensor):
-        return value if not isinstance(value, list | tuple) else [described(each) for each in value]
+        return value
     properties = [id(value), value.dtype, value.device, value.shape, value.stride()]
     if value.layout is torch.strided and not value.is_meta:
         properties.append(value.detach().reshape(-1).tolist())
@@ -59,20 +61,22 @@ def snapshot_of(optimizer: Adam) -> Any:
     """Return all that a failed step must leave as it was: parameters, gradients, state, groups."""
     params = [param for group in optimizer.param_groups for param in group["params"]]
     state = [
-        (id(param), [(key, described(value)) for key, value in values.items()])
+        (id(param), [(key, comparable_form(value)) for key, value in values.items()])
         for param, values in optimizer.state.items()
     ]
-    groups = [[(key, described(value)) for key, value in g.items()] for g in optimizer.param_groups]
+    groups = [
+        [(key, comparable_form(value)) for key, value in g.items()] for g in optimizer.param_groups
+    ]
     return (
-        [described(p.data)[1:] for p in params],
-        [described(p.grad) for p in params],
+        [comparable_form(p.data)[1:] for p in params],
+        [comparable_form(p.grad) for p in params],
         state,
         groups,
     )
 
 
-def a_state(key: str, value: Any) -> Break:
-    """Return a change that replaces a state of the parameter."""
+def replace_state(key: str, value: Any) -> Change:
+    """Return a change that sets a state of the parameter."""
 
     def change(optimizer: Adam, group: Group, param: Tensor) -> None:
         optimizer.state[param][key] = value
@@ -80,7 +84,7 @@ def a_state(key: str, value: Any) -> Break:
     return change
 
 
-def a_hyper(key: str, value: Any) -> Break:
+def set_option(key: str, value: Any) -> Change:
     """Return a change that sets an option of the group."""
 
     def change(optimizer: Adam, group: Group, param: Tensor) -> None:
@@ -89,7 +93,7 @@ def a_hyper(key: str, value: Any) -> Break:
     return change
 
 
-def an_expanded_parameter(optimizer: Adam, group: Group, param: Tensor) -> None:
+def expand_parameter(optimizer: Adam, group: Group, param: Tensor) -> None:
     param.data = torch.ones(4).expand(3, 4)
 
 
@@ -103,64 +107,64 @@ def add_an_axis_to_a_gradient(optimizer: Adam, group: Group, param: Tensor) -> N
     param.grad.resize_(1, 3, 4)
 
 
-def a_gradient_that_is_sparse(optimizer: Adam, group: Group, param: Tensor) -> None:
+def make_gradient_sparse(optimizer: Adam, group: Group, param: Tensor) -> None:
     param.grad = param.detach().to_sparse()
 
 
-def a_group_that_lacks_a_key(optimizer: Adam, group: Group, param: Tensor) -> None:
+def remove_eps(optimizer: Adam, group: Group, param: Tensor) -> None:
     del group["eps"]
 
 
-def a_hook_that_raises(optimizer: Adam, group: Group, param: Tensor) -> Any:
+def add_failing_hook(optimizer: Adam, group: Group, param: Tensor) -> Any:
     def fail(*args: Any) -> None:
         raise ValueError("a hook")
 
     return optimizer.register_step_pre_hook(fail).remove
 
 
-ALWAYS: dict[str, Break] = {  # also before the first step
-    "an expanded parameter": an_expanded_parameter,
+CHANGES_AT_ANY_STEP: dict[str, Change] = {  # also at the first step
+    "an expanded parameter": expand_parameter,
     "a gradient of transposed shape": resize_a_gradient,
     "a gradient with another axis": add_an_axis_to_a_gradient,
-    "a sparse gradient": a_gradient_that_is_sparse,
-    "lr is a string": a_hyper("lr", "x"),
-    "lr is None": a_hyper("lr", None),
-    "lr has two elements": a_hyper("lr", torch.ones(2)),
-    "betas has one item": a_hyper("betas", (0.9,)),
-    "betas is a number": a_hyper("betas", 0.9),
-    "betas has a string": a_hyper("betas", ("x", 0.9)),
-    "beta1 is 1": a_hyper("betas", (1.0, 0.99)),
-    "beta2 is above 1": a_hyper("betas", (0.9, 1.5)),
-    "eps is None": a_hyper("eps", None),
-    "weight_decay is a string": a_hyper("weight_decay", "y"),
-    "no eps": a_group_that_lacks_a_key,
-    "a hook": a_hook_that_raises,
+    "a sparse gradient": make_gradient_sparse,
+    "lr is a string": set_option("lr", "x"),
+    "lr is None": set_option("lr", None),
+    "lr has two elements": set_option("lr", torch.ones(2)),
+    "betas has one item": set_option("betas", (0.9,)),
+    "betas is a number": set_option("betas", 0.9),
+    "betas has a string": set_option("betas", ("x", 0.9)),
+    "beta1 is 1": set_option("betas", (1.0, 0.99)),
+    "beta2 is above 1": set_option("betas", (0.9, 1.5)),
+    "eps is None": set_option("eps", None),
+    "weight_decay is a string": set_option("weight_decay", "y"),
+    "no eps": remove_eps,
+    "a hook": add_failing_hook,
 }
-LATER: dict[str, Break] = {  # only when there are states
-    "an expanded state": a_state("exp_avg", torch.zeros(4).expand(3, 4)),
-    "an overlapping state": a_state("exp_avg_sq", torch.ones(1).expand(3, 4)),
-    "a state of another size": a_state("exp_avg", torch.zeros(9)),
-    "a state of transposed shape": a_state("exp_avg", torch.zeros(4, 3)),
-    "a state of whole numbers": a_state("exp_avg", torch.zeros(3, 4, dtype=torch.int64)),
-    "a state of bools": a_state("exp_avg_sq", torch.zeros(3, 4, dtype=torch.bool)),
-    "a complex state": a_state("exp_avg", torch.zeros(3, 4, dtype=torch.complex64)),
-    "a state on another device": a_state("exp_avg", torch.zeros(3, 4, device="meta")),
-    "a state that is a number": a_state("exp_avg", 0.5),
-    "a step count on another device": a_state("step", torch.zeros((), device="meta")),
-    "a step count of two elements": a_state("step", torch.zeros(2)),
-    "a step count that is a number": a_state("step", 3.0),
-    "a step count of -3": a_state("step", torch.tensor(-3.0)),
-    "a step count of -1": a_state("step", torch.tensor(-1.0)),
+CHANGES_OF_STATES: dict[str, Change] = {  # at later steps, when there are states
+    "an expanded state": replace_state("exp_avg", torch.zeros(4).expand(3, 4)),
+    "an overlapping state": replace_state("exp_avg_sq", torch.ones(1).expand(3, 4)),
+    "a state of another size": replace_state("exp_avg", torch.zeros(9)),
+    "a state of transposed shape": replace_state("exp_avg", torch.zeros(4, 3)),
+    "a state of whole numbers": replace_state("exp_avg", torch.zeros(3, 4, dtype=torch.int64)),
+    "a state of bools": replace_state("exp_avg_sq", torch.zeros(3, 4, dtype=torch.bool)),
+    "a complex state": replace_state("exp_avg", torch.zeros(3, 4, dtype=torch.complex64)),
+    "a state on another device": replace_state("exp_avg", torch.zeros(3, 4, device="meta")),
+    "a state that is a number": replace_state("exp_avg", 0.5),
+    "a step count on another device": replace_state("step", torch.zeros((), device="meta")),
+    "a step count of two elements": replace_state("step", torch.zeros(2)),
+    "a step count that is a number": replace_state("step", 3.0),
+    "a step count of -3": replace_state("step", torch.tensor(-3.0)),
+    "a step count of -1": replace_state("step", torch.tensor(-1.0)),
 }
 # A case runs after no step and after two steps. In Triton's interpreter, which is slow, it runs
 # after one of the two.
 CASES = [
     *(
         (name, change, steps)
-        for index, (name, change) in enumerate(ALWAYS.items())
+        for index, (name, change) in enumerate(CHANGES_AT_ANY_STEP.items())
         for steps in ([(0, 2)[index % 2]] if INTERPRETED else (0, 2))
     ),
-    *((name, change, 2) for name, change in LATER.items()),
+    *((name, change, 2) for name, change in CHANGES_OF_STATES.items()),
 ]
 
 
@@ -168,18 +172,19 @@ CASES = [
 @pytest.mark.parametrize(
     ("change", "steps"), [c[1:] for c in CASES], ids=[f"{c[0]}, {c[2]}" for c in CASES]
 )
-def test_a_step_that_fails_changes_nothing(change: Break, steps: int, lowering: str) -> None:
-    """After the cause is removed, the next step is that of a twin without a failed step."""
+def test_a_step_that_fails_changes_nothing(change: Change, steps: int, lowering: str) -> None:
+    """When the cause is removed, the next step equals that of a twin that had no failed step."""
     optimizer, twin = three_groups(), three_groups()
     group, param = optimizer.param_groups[-1], optimizer.param_groups[-1]["params"][-1]
-    with forced(lowering):
+    with lowering_context(lowering):
         for each in (optimizer, twin):
             torch.manual_seed(1)
             for _ in range(steps):
                 give_gradients(each)
                 each.step()
             give_gradients(each)
-        original = dict(group), param.data, param.grad.clone(), dict(optimizer.state.get(param, {}))
+        group_before, state_before = dict(group), dict(optimizer.state.get(param, {}))
+        data_before, grad_before = param.data, param.grad.clone()
         undo = change(optimizer, group, param)
         before = snapshot_of(optimizer)
 
@@ -188,11 +193,12 @@ def test_a_step_that_fails_changes_nothing(change: Break, steps: int, lowering: 
         assert type(caught.value) is not AssertionError
         assert snapshot_of(optimizer) == before
 
-        undo and undo()
-        param.data, param.grad = original[1:3]
-        group |= original[0]
+        if undo is not None:
+            undo()
+        param.data, param.grad = data_before, grad_before
+        group |= group_before
         if steps:
-            optimizer.state[param].update(original[3])
+            optimizer.state[param].update(state_before)
         for each in (optimizer, twin):
             each.step()
     for ours, theirs in zip(optimizer.param_groups, twin.param_groups, strict=True):
@@ -209,7 +215,7 @@ def test_a_closure_that_raises_changes_nothing(lowering: str) -> None:
     def fail() -> float:
         raise ValueError("a closure")
 
-    with forced(lowering), pytest.raises(ValueError, match="a closure"):
+    with lowering_context(lowering), pytest.raises(ValueError, match="a closure"):
         optimizer.step(fail)
     assert snapshot_of(optimizer) == before
     assert torch.is_grad_enabled()
@@ -233,7 +239,7 @@ def test_a_later_group_with_impossible_options_changes_nothing() -> None:
 
 
 @outside_interpreter
-def test_states_made_for_a_step_that_fails_are_taken_back() -> None:
+def test_states_made_for_a_step_that_fails_are_removed() -> None:
     """A failed step also removes the states that `amsgrad` adds to those of earlier steps."""
     optimizer = three_groups()
     for _ in range(2):
@@ -251,7 +257,7 @@ def test_states_made_for_a_step_that_fails_are_taken_back() -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu", "default"])
-def test_a_gradient_that_names_no_row_of_a_later_parameter_changes_nothing(lowering: str) -> None:
+def test_a_row_index_out_of_range_of_a_later_parameter_changes_nothing(lowering: str) -> None:
     params = [Parameter(torch.ones(5, 2)) for _ in range(3)]
     optimizer = optgen.optim.Adagrad(
         [{"params": params[:1], "foreach": True}, {"params": params[1:]}]
@@ -261,7 +267,7 @@ def test_a_gradient_that_names_no_row_of_a_later_parameter_changes_nothing(lower
         param.grad = torch.sparse_coo_tensor(rows, torch.ones(2, 2), (5, 2), check_invariants=False)
     before = snapshot_of(optimizer)
 
-    with forced(lowering), pytest.raises(IndexError, match="names rows 1 to 6"):
+    with lowering_context(lowering), pytest.raises(IndexError, match="names rows 1 to 6"):
         optimizer.step()
     assert snapshot_of(optimizer) == before
 
@@ -279,7 +285,7 @@ def test_a_leaf_in_a_differentiable_step_raises_torchs_error() -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "NAdam", "RAdam", "Adamax", "SparseAdam"])
-def test_a_negative_count_and_a_beta_above_one_are_refused(name: str) -> None:
+def test_a_negative_step_count_and_a_beta_above_one_are_refused(name: str) -> None:
     """Torch's arithmetic raises an error for these values. optgen's would give NaN."""
     param = Parameter(torch.ones(3, 2))
     optimizer = getattr(optgen.optim, name)([param])
@@ -287,11 +293,11 @@ def test_a_negative_count_and_a_beta_above_one_are_refused(name: str) -> None:
     param.grad = grad.to_sparse(1) if name == "SparseAdam" else grad
     optimizer.step()
     state = optimizer.state[param]
-    count = state["step"]
+    step_count = state["step"]
     state["step"] = -3 if name == "SparseAdam" else torch.tensor(-3.0)
     with pytest.raises(ValueError, match="steps are counted from 0"):
         optimizer.step()
-    state["step"] = count
+    state["step"] = step_count
     optimizer.param_groups[0]["betas"] = (0.9, 1.5)
     with pytest.raises(ValueError, match=r"betas must be less than 1, and is 1\.5"):
         optimizer.step()

@@ -34,7 +34,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "RowWiseAdagrad": {"weight_decay": 0.1},
     "Ragged": {},
 }
-MATRIX_ONLY = ("Muon", "CAME", "RowWiseAdagrad")  # rules that refuse batches of matrices
+MATRIX_RULES = ("Muon", "CAME", "RowWiseAdagrad")  # rules that take matrices only
 STEPS = 4
 _PAPER = '@optimizer(paper="https://example.org")'
 
@@ -45,7 +45,7 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 
 @cache
-def rule(name: str) -> Any:
+def class_named(name: str) -> Any:
     """Return the class of this name, from this package or from a spec of the tests."""
     for cls in (Adafactor, Muon, RowWiseAdagrad, AdamW):
         if cls.__name__ == name:
@@ -77,8 +77,8 @@ def last_axes_transposed(tensor: Tensor) -> Tensor:
 
 
 def with_gaps(tensor: Tensor) -> Tensor:
-    wide = torch.zeros(*tensor.shape[:-1], 2 * tensor.shape[-1], dtype=tensor.dtype)
-    return wide[..., ::2].copy_(tensor)
+    memory = torch.zeros(*tensor.shape[:-1], 2 * tensor.shape[-1], dtype=tensor.dtype)
+    return memory[..., ::2].copy_(tensor)
 
 
 class ViewedAndPlain:
@@ -118,27 +118,28 @@ class ViewedAndPlain:
         States of the shape "like" have their parameter's shape, not the view's.
         """
         for ours, plain in zip(self.ours, self.plain, strict=True):
-            close(ours.detach().reshape(plain.shape), plain.detach(), bound)
+            check_close(ours.detach().reshape(plain.shape), plain.detach(), bound)
             states, expected = self.optimizer.state[ours], self.reference.state[plain]
             assert list(states) == list(expected)
             for state in self.optimizer.rule.states:
                 if state.key in states:
-                    found, wanted = states[state.key], expected[state.key]
-                    assert found.dtype == wanted.dtype
-                    assert found.shape == (ours.shape if state.shape == "like" else wanted.shape)
-                    close(found.reshape(wanted.shape), wanted, bound)
+                    found, of_plain = states[state.key], expected[state.key]
+                    shape = ours.shape if state.shape == "like" else of_plain.shape
+                    assert found.dtype == of_plain.dtype
+                    assert found.shape == shape
+                    check_close(found.reshape(of_plain.shape), of_plain, bound)
             assert states.get("step") == expected.get("step")
 
 
-def close(found: Tensor, expected: Tensor, bound: float) -> None:
-    """Check that no element is further off than `bound` times the largest one."""
+def check_close(found: Tensor, expected: Tensor, bound: float) -> None:
+    """Check that each error is at most `bound` times the largest element."""
     if bound == 0:
         assert torch.equal(found, expected)
     elif expected.numel():
         assert (found - expected).abs().max() <= bound * expected.abs().max()
 
 
-VIEWS = [
+VIEWS = [  # a parameter's shape, and its view
     ((48, 16), (3, 4, -1, 16)),
     ((48, 16), (12, 4, 16)),
     ((6, 4, 3, 3), (6, -1)),
@@ -157,9 +158,9 @@ DTYPES = [torch.float32] if INTERPRETED else [torch.float64, torch.float32, torc
 def test_a_step_with_a_view_equals_a_step_of_reshaped_parameters(
     name: str, lowering: str, dtype: torch.dtype
 ) -> None:
-    views = [each for each in VIEWS if name not in MATRIX_ONLY or len(each[1]) == 2]
+    views = [(shape, view) for shape, view in VIEWS if name not in MATRIX_RULES or len(view) == 2]
     for shape, view in views[:1] if INTERPRETED else views:
-        run = ViewedAndPlain(rule(name), OPTIONS[name], [shape, shape], view, dtype)
+        run = ViewedAndPlain(class_named(name), OPTIONS[name], [shape, shape], view, dtype)
         for step in range(2 if INTERPRETED else STEPS):
             run.step(lowering, missing=1 if step == 1 else None)
         run.check()
@@ -185,55 +186,64 @@ def test_parameters_of_several_shapes_share_a_view(lowering: str) -> None:
     optimizer = Adafactor([{"params": ours, "view": (3, -1, 2)}], lr=0.1)
     reference = Adafactor(plain, lr=0.1)
     for _ in range(STEPS):
-        for a, b in zip(ours, plain, strict=True):
-            a.grad = torch.randn(a.shape, generator=generator, dtype=torch.float64)
-            b.grad = a.grad.reshape(b.shape)
+        for param, plain_param in zip(ours, plain, strict=True):
+            param.grad = torch.randn(param.shape, generator=generator, dtype=torch.float64)
+            plain_param.grad = param.grad.reshape(plain_param.shape)
         with use_lowering(lowering):
             optimizer.step()
             reference.step()
-    for a, b in zip(ours, plain, strict=True):
-        assert torch.equal(a.detach().reshape(b.shape), b.detach())
+    for param, plain_param in zip(ours, plain, strict=True):
+        assert torch.equal(param.detach().reshape(plain_param.shape), plain_param.detach())
 
 
-def heads(cls: Any, lowering: str, dtype: torch.dtype) -> list[list[Tensor]]:
-    """Train a QKV weight by a view, and each head as a parameter; return pairs to compare."""
+def results_by_view_and_by_head(cls: Any, lowering: str, dtype: torch.dtype) -> list[list[Tensor]]:
+    """Train a QKV weight by a view, and each head as a parameter; return pairs of their results."""
     generator = torch.Generator().manual_seed(3)
     weight = torch.randn(48, 16, generator=generator, dtype=dtype)
     qkv = Parameter(weight.clone())
-    parts = [Parameter(part.clone()) for part in weight.view(12, 4, 16)]
+    heads = [Parameter(head.clone()) for head in weight.view(12, 4, 16)]
     by_view = cls([{"params": [qkv], "view": (3, 4, -1, 16)}], lr=0.1)
-    by_head = cls(parts, lr=0.1)
+    by_head = cls(heads, lr=0.1)
     for _ in range(10):
         grad = torch.randn(48, 16, generator=generator, dtype=dtype)
         qkv.grad = grad.clone()
-        for part, each in zip(parts, grad.view(12, 4, 16), strict=True):
-            part.grad = each.clone()
+        for head, head_grad in zip(heads, grad.view(12, 4, 16), strict=True):
+            head.grad = head_grad.clone()
         with use_lowering(lowering):
             by_view.step()
             by_head.step()
-    states, others = by_view.state[qkv], [by_head.state[part] for part in parts]
+    states, states_of_heads = by_view.state[qkv], [by_head.state[head] for head in heads]
     assert states["row_sq"].shape == (3, 4, 4, 1)
     assert states["momentum_buffer"].shape == qkv.shape
     return [
-        [qkv.detach(), torch.cat([part.detach() for part in parts])],
+        [qkv.detach(), torch.cat([head.detach() for head in heads])],
         *(
-            [states[key].reshape(-1), torch.cat([each[key].reshape(-1) for each in others])]
+            [
+                states[key].reshape(-1),
+                torch.cat([each[key].reshape(-1) for each in states_of_heads]),
+            ]
             for key in states
         ),
     ]
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_heads_step_as_parameters_of_their_own(lowering: str, float64_matrix_ops: None) -> None:
-    for found, expected in heads(rule("HeadMuon"), lowering, torch.float64):
-        close(found, expected, 1e-12)
+def test_viewed_heads_step_as_parameters_of_their_own_in_float64(
+    lowering: str, float64_matrix_ops: None
+) -> None:
+    for found, expected in results_by_view_and_by_head(
+        class_named("HeadMuon"), lowering, torch.float64
+    ):
+        check_close(found, expected, 1e-12)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_heads_step_as_parameters_in_float32(lowering: str) -> None:
-    """By view or by head, the op multiplies the same matrices in bfloat16."""
-    for found, expected in heads(rule("HeadMuon"), lowering, torch.float32):
-        close(found, expected, 1e-6)
+def test_viewed_heads_step_as_parameters_of_their_own_in_float32(lowering: str) -> None:
+    """With a view too, `orthogonalize` multiplies the matrices of single heads, in bfloat16."""
+    for found, expected in results_by_view_and_by_head(
+        class_named("HeadMuon"), lowering, torch.float32
+    ):
+        check_close(found, expected, 1e-6)
 
 
 LAYOUTS = [channels_last, last_axes_transposed, with_gaps]
@@ -247,7 +257,7 @@ def test_memory_that_cannot_be_viewed_is_copied(name: str, lowering: str) -> Non
     pairs += [(unchanged, layout) for layout in LAYOUTS] + [(channels_last, channels_last)]
     for layouts in pairs[::3] if INTERPRETED else pairs:
         run = ViewedAndPlain(
-            rule(name), OPTIONS[name], [(4, 3, 2, 5), (2, 6, 5, 2)], (4, -1), layouts=layouts
+            class_named(name), OPTIONS[name], [(4, 3, 2, 5), (2, 6, 5, 2)], (4, -1), layouts=layouts
         )
         strides = [param.stride() for param in run.ours]
         for step in range(2 if INTERPRETED else 3):
@@ -257,7 +267,7 @@ def test_memory_that_cannot_be_viewed_is_copied(name: str, lowering: str) -> Non
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_viewed_step_changes_versions(lowering: str) -> None:
+def test_a_viewed_step_advances_the_parameters_version(lowering: str) -> None:
     for layout in (unchanged, channels_last):
         param = Parameter(layout(torch.ones(2, 3, 4, 5)))
         param.grad, before = torch.ones_like(param), param._version
@@ -311,11 +321,11 @@ def test_a_parameter_listed_twice_is_stepped_twice() -> None:
                 param.grad = torch.ones_like(param)
                 optimizer.step()
             results.append(param.detach().reshape(2, -1))
-        close(*results, 1e-6)
+        check_close(*results, 1e-6)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_view_none_is_no_view(lowering: str) -> None:
+def test_a_view_of_none_is_no_view(lowering: str) -> None:
     params = [Parameter(torch.arange(12.0).reshape(3, 4)) for _ in range(2)]
     with use_lowering(lowering):
         for param, group in zip(params, ({"view": None}, {}), strict=True):
@@ -381,7 +391,7 @@ def test_a_tensor_class_with_operations_of_its_own_may_have_a_view() -> None:
 @pytest.mark.skipif(INTERPRETED, reason="torch's operations take the step")
 @pytest.mark.parametrize("layout", [unchanged, channels_last])
 def test_autograd_follows_a_viewed_step(layout: Layout) -> None:
-    """The derivative by the learning rate is that of a parameter of the view's shape."""
+    """The gradients of the learning rate and of the start equal those of a plain parameter."""
     results = []
     start = torch.linspace(-1, 2, 24, dtype=torch.float64).reshape(2, 3, 2, 2)
     for shape, view in [((2, 3, 2, 2), (2, -1)), ((2, 12), None)]:
@@ -413,7 +423,7 @@ def test_a_differentiable_step_refuses_a_leaf() -> None:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("layout", [unchanged, last_axes_transposed])
 def test_a_gradient_scaler_leaves_unscaling_to_the_step(lowering: str, layout: Layout) -> None:
-    """The step divides the gradients in place, copied ones too; an overflow skips the step."""
+    """The step unscales gradients in place, even those it copies; an overflow skips the step."""
     run = ViewedAndPlain(Adafactor, {"lr": 0.1, "fused": None}, [(6, 8)], (2, 3, -1), torch.float32)
     for overflow in (0.0, 1.0, 0.0):
         (ours,), (plain,) = run.ours, run.plain
@@ -430,8 +440,8 @@ def test_a_gradient_scaler_leaves_unscaling_to_the_step(lowering: str, layout: L
 @pytest.mark.skipif(INTERPRETED, reason="the functional form is the for-loop's")
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("layout", [unchanged, last_axes_transposed])
-def test_a_captured_step_reads_no_number(lowering: str, layout: Layout) -> None:
-    """The host reads no number of a tensor, and the step stays the same."""
+def test_a_capturable_step_reads_no_number_on_the_host(lowering: str, layout: Layout) -> None:
+    """The results stay those of a plain parameter."""
     options = {"lr": 0.1, "capturable": True}
     run = ViewedAndPlain(Adafactor, options, [(6, 8)], (2, 3, -1), layouts=(layout, unchanged))
     for forbid_reads in (False, True, True):
@@ -441,7 +451,7 @@ def test_a_captured_step_reads_no_number(lowering: str, layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_copies_and_pickles_go_on(lowering: str) -> None:
+def test_a_deepcopy_keeps_the_view(lowering: str) -> None:
     run = ViewedAndPlain(Adafactor, {"lr": 0.1}, [(6, 8)], (2, 3, -1))
     run.step(lowering)
     run.ours, run.optimizer = copy.deepcopy((run.ours, run.optimizer))

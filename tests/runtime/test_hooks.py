@@ -1,4 +1,4 @@
-"""Test what runs around a step: hooks, and the profiler."""
+"""Test hooks around a step, and the profiler's record of a step."""
 
 import functools
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def test_hooks_run_in_torchs_order_with_torchs_arguments(cls: Any) -> None:
     assert calls == expected
 
 
-def test_a_pre_hook_replaces_arguments_and_must_return_them_as_torch_says() -> None:
+def test_a_pre_hook_may_replace_arguments_in_torchs_form_only() -> None:
     optimizer = Adam([parameter_with_gradient()])
     handle = optimizer.register_step_pre_hook(lambda self, args, kwargs: ((self, lambda: 7.0), {}))
     assert optimizer.step() == 7.0
@@ -58,13 +58,13 @@ def test_a_pre_hook_replaces_arguments_and_must_return_them_as_torch_says() -> N
 
 
 def test_a_subclass_with_its_own_step_runs_hooks_once() -> None:
-    class Mine(Adam):
+    class AdamWithOwnStep(Adam):
         def step(self, closure: Any = None) -> Any:
             return super().step(closure)
 
     Adam([parameter_with_gradient()]).step()
     calls = []
-    optimizer = Mine([parameter_with_gradient()])
+    optimizer = AdamWithOwnStep([parameter_with_gradient()])
     optimizer.register_step_post_hook(lambda *_: calls.append(1))
 
     optimizer.step()
@@ -78,10 +78,10 @@ def test_hooks_run_once_if_step_is_patched(
     original = Adam.step
 
     @functools.wraps(original)
-    def patched(*args: Any, **kwargs: Any) -> Any:
+    def patched_step(*args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(Adam, "step", patched)
+    monkeypatch.setattr(Adam, "step", patched_step)
     calls = []
     optimizer = Adam([parameter_with_gradient()])
     optimizer.register_step_post_hook(lambda *_: calls.append(1))

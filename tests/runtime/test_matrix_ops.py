@@ -12,29 +12,29 @@ from optgen.runtime.matrix_ops import orthogonalize
 COEFFICIENTS = (3.4445, -4.775, 2.0315)
 
 
-def random(*shape: int, seed: int = 0) -> torch.Tensor:
+def random_tensor(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("shape", [(5, 9), (9, 5), (16, 16), (1, 4)], ids=str)
-def test_one_matrix_has_the_bits_of_torchs(shape: tuple[int, int]) -> None:
-    x = random(*shape)
+def test_the_result_for_one_matrix_agrees_with_torchs_function(shape: tuple[int, int]) -> None:
+    x = random_tensor(*shape)
     (ours,) = orthogonalize([x], COEFFICIENTS, 5, 1e-7)
     assert ours.dtype == torch.bfloat16
     torch.testing.assert_close(ours, _zeropower_via_newtonschulz(x, COEFFICIENTS, 5, 1e-7))
 
 
-def test_the_result_is_near_the_oracle() -> None:
-    x = random(3, 12, 7).double()
+def test_the_result_in_bfloat16_is_near_the_oracle() -> None:
+    x = random_tensor(3, 12, 7).double()
     exact = OPS["orthogonalize"].meaning(x, COEFFICIENTS, 5, torch.tensor(1e-7))
-    (rounded,) = orthogonalize([x], COEFFICIENTS, 5, 1e-7)
-    torch.testing.assert_close(rounded.double(), exact, rtol=0, atol=0.03)
+    (result,) = orthogonalize([x], COEFFICIENTS, 5, 1e-7)
+    torch.testing.assert_close(result.double(), exact, rtol=0, atol=0.03)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
-def test_each_iteration_has_its_coefficients(steps: int) -> None:
+def test_each_iteration_has_coefficients_of_its_own(steps: int) -> None:
     """The last three coefficients hold for all later iterations."""
-    x = random(6, 4).double()
+    x = random_tensor(6, 4).double()
     triples = [(3.0, -3.0, 1.0), (1.5, -0.5, 0.0)]
     flat = [number for triple in triples for number in triple]
     y = x / x.norm()
@@ -43,12 +43,17 @@ def test_each_iteration_has_its_coefficients(steps: int) -> None:
         y = a * y + y @ (b * gram + c * gram @ gram)
     exact = OPS["orthogonalize"].meaning(x, flat, steps, torch.tensor(1e-7))
     torch.testing.assert_close(exact, y)
-    (rounded,) = orthogonalize([x], flat, steps, 1e-7)
-    torch.testing.assert_close(rounded.double(), y, rtol=0, atol=0.03)
+    (result,) = orthogonalize([x], flat, steps, 1e-7)
+    torch.testing.assert_close(result.double(), y, rtol=0, atol=0.03)
 
 
-def test_a_list_of_matrices_gives_the_results_of_each_alone() -> None:
-    tensors = [random(4, 6), random(6, 4, seed=1), random(4, 6, seed=2), random(2, 4, 6, seed=3)]
+def test_results_of_a_list_agree_with_those_of_each_matrix_alone() -> None:
+    tensors = [
+        random_tensor(4, 6),
+        random_tensor(6, 4, seed=1),
+        random_tensor(4, 6, seed=2),
+        random_tensor(2, 4, 6, seed=3),
+    ]
     batched = orthogonalize(tensors, COEFFICIENTS, 5, 1e-7)
     for tensor, result in zip(tensors, batched, strict=True):
         (alone,) = orthogonalize([tensor], COEFFICIENTS, 5, 1e-7)
@@ -58,7 +63,7 @@ def test_a_list_of_matrices_gives_the_results_of_each_alone() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_operands_are_not_changed(dtype: torch.dtype) -> None:
-    tensors = [random(4, 6).to(dtype), random(4, 6, seed=1).to(dtype)]
+    tensors = [random_tensor(4, 6).to(dtype), random_tensor(4, 6, seed=1).to(dtype)]
     before = [tensor.clone() for tensor in tensors]
     orthogonalize(tensors, COEFFICIENTS, 5, 1e-7)
     orthogonalize(tensors[:1], COEFFICIENTS, 5, 1e-7)
@@ -66,7 +71,7 @@ def test_operands_are_not_changed(dtype: torch.dtype) -> None:
         assert torch.equal(tensor, old)
 
 
-def test_an_empty_list_and_a_matrix_of_zeros_are_taken() -> None:
+def test_an_empty_list_and_a_matrix_of_zeros_are_accepted() -> None:
     assert orthogonalize([], COEFFICIENTS, 5, 1e-7) == []
     (result,) = orthogonalize([torch.zeros(3, 2)], COEFFICIENTS, 5, 1e-7)
     assert not result.any()

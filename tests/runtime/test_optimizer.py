@@ -1,4 +1,4 @@
-"""Test the base class: what torch.optim.Optimizer promises, and what every framework needs."""
+"""Test the base class: the promises of torch.optim.Optimizer, and the needs of frameworks."""
 
 import copy
 import inspect
@@ -68,13 +68,13 @@ def test_zero_grad_sets_to_none_or_to_zeros() -> None:
     assert [p.grad for p in params] == [None, None]
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
-def test_a_copy_goes_on_by_itself(copied: Callable[[Adam], Adam]) -> None:
+@pytest.mark.parametrize("copy_of", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
+def test_a_copy_steps_independently(copy_of: Callable[[Adam], Adam]) -> None:
     params = parameters()
     optimizer = Adam(params, lr=0.1, amsgrad=True)
     train(optimizer, params, 3)
 
-    twin = copied(optimizer)
+    twin = copy_of(optimizer)
     copies = twin.param_groups[0]["params"]
     train(optimizer, params, 3, seed=5)
     assert error(copies, params) > 1e-3  # nothing is shared
@@ -83,16 +83,16 @@ def test_a_copy_goes_on_by_itself(copied: Callable[[Adam], Adam]) -> None:
     assert error(copies, params) == 0
 
 
-def test_a_class_with_a_copied_dict_goes_on() -> None:
-    """Lightning makes such a class of any optimizer's class."""
+def test_an_object_with_a_copied_dict_shares_the_state() -> None:
+    """Lightning wraps an optimizer in an object of a subclass, and copies its `__dict__`."""
     ours, theirs = parameters(), parameters()
     optimizer, reference = Adam(ours), torch.optim.Adam(theirs, foreach=False)
     train(optimizer, ours, 2)
 
-    lightning = type("LightningAdam", (Adam,), {})
-    other = lightning.__new__(lightning)
-    other.__dict__ = dict(optimizer.__dict__)
-    train(other, ours, 2)
+    subclass = type("LightningAdam", (Adam,), {})
+    wrapper = subclass.__new__(subclass)
+    wrapper.__dict__ = dict(optimizer.__dict__)
+    train(wrapper, ours, 2)
     train(optimizer, ours, 2)
 
     for _ in range(3):
@@ -153,7 +153,7 @@ def test_wrong_parameters_raise_torchs_error(params: Any) -> None:
     assert messages[0] == messages[1]
 
 
-def test_amp_scaling_is_offered_only_where_fused_was_asked_for() -> None:
+def test_an_optimizer_unscales_gradients_only_with_fused_true() -> None:
     assert not hasattr(Adam([parameter_with_gradient()]), "_step_supports_amp_scaling")
     assert Adam([parameter_with_gradient()], fused=True)._step_supports_amp_scaling is True
 
@@ -175,7 +175,7 @@ def test_a_grad_scaler_skips_a_step_with_infinities_and_unscales_others(fused: b
     torch.testing.assert_close(param.detach(), torch.full((3,), 0.5))
 
 
-def test_init_state_makes_the_state_and_takes_no_step() -> None:
+def test_init_state_creates_the_state_and_takes_no_step() -> None:
     ours, theirs = parameters(), parameters()
     optimizer = Adam(ours, amsgrad=True)
     frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
@@ -194,7 +194,7 @@ def test_init_state_makes_the_state_and_takes_no_step() -> None:
     assert error(ours, theirs) < 1e-12
 
 
-def test_a_compiled_step_is_the_same_step() -> None:
+def test_a_step_under_torch_compile_equals_torchs() -> None:
     ours, theirs = parameters(), parameters()
     optimizer = Adam(ours)
 

@@ -46,11 +46,12 @@ def train(optimizer: Any, steps: int, start: int = 0) -> None:
         optimizer.step()
 
 
-def values(optimizer: Any) -> list[Tensor]:
+def param_values(optimizer: Any) -> list[Tensor]:
+    """Return copies of an optimizer's parameters."""
     return [p.detach().clone() for group in optimizer.param_groups for p in group["params"]]
 
 
-def published(
+def published_sequences(
     start: Tensor,
     direction: Callable[[Tensor, int], Tensor],
     beta: float,
@@ -59,10 +60,10 @@ def published(
     r: float,
     decay: float,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield y and x after each step, by the three sequences of the paper (equations 3 to 5).
+    """Yield the paper's y and x after each step (equations 3 to 5).
 
-    Gradients and weight decay are taken at y. The average x has the weights of section 4, with the
-    warmup of the authors' code.
+    Steps use the gradient and the weight decay at y. The average x has the weights of section 4,
+    with the warmup of the authors' code.
     """
     z, x, y = start.clone(), start.clone(), start.clone()
     largest = total = 0.0
@@ -98,7 +99,7 @@ GROUPS = ({"lr": 0.05, "weight_decay": 0.1}, {"lr": 0.02})
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("rule", ["AdamW", "SGD"])
-def test_thirty_steps_are_the_published_ones(rule: str, lowering: str) -> None:
+def test_thirty_steps_equal_those_of_the_paper(rule: str, lowering: str) -> None:
     """Two groups, warmup, weight decay, checkpoints in both modes, and many changes of mode."""
     params, warmup, r, beta = parameters(), 10, 0.5, 0.85
     cls: Any = ADAMW if rule == "AdamW" else SGD
@@ -106,51 +107,52 @@ def test_thirty_steps_are_the_published_ones(rule: str, lowering: str) -> None:
     groups = [{"params": params[:2], **GROUPS[0]}, {"params": params[2:], **GROUPS[1]}]
     optimizer = cls(groups, warmup_steps=warmup, r=r, **betas)
     expected = [
-        published(
+        published_sequences(
             param.detach().clone(),
             adam_direction(0.95, 1e-8) if rule == "AdamW" else gradient,
             beta,
-            GROUPS[index > 1]["lr"],
+            group["lr"],
             warmup,
             r,
-            GROUPS[index > 1].get("weight_decay", 0.0),
+            group.get("weight_decay", 0.0),
         )
-        for index, param in enumerate(params)
+        for group in groups
+        for param in group["params"]
     ]
     with optgen.use_lowering(lowering):
         for step in range(30):
             train(optimizer, 1, step)
             points = list(map(next, expected))
-            close(params, [y for y, _ in points])
+            check_close(params, [y for y, _ in points])
             if step % 4 == 1:
                 optimizer.eval()
-                close(params, [x for _, x in points])
+                check_close(params, [x for _, x in points])
                 if step == 9:
                     saved = optimizer.state_dict()
                     optimizer = cls([{"params": g["params"]} for g in groups])
                     optimizer.load_state_dict(saved)
                 optimizer.train()
-                close(params, [y for y, _ in points])
+                check_close(params, [y for y, _ in points])
 
 
-def close(found: list[Tensor], expected: list[Tensor]) -> None:
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a.detach(), b, rtol=1e-10, atol=1e-10)
+def check_close(found: list[Tensor], expected: list[Tensor]) -> None:
+    for tensor, expected_tensor in zip(found, expected, strict=True):
+        torch.testing.assert_close(tensor.detach(), expected_tensor, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_asking_for_the_present_mode_changes_nothing(lowering: str) -> None:
+def test_a_call_of_the_current_mode_changes_nothing(lowering: str) -> None:
     optimizer = ADAMW(parameters())
     with optgen.use_lowering(lowering):
         train(optimizer, 3)
-        at_gradient = values(optimizer)
+        in_train_mode = param_values(optimizer)
         optimizer.train()
-        assert all(map(torch.equal, values(optimizer), at_gradient))
+        assert all(map(torch.equal, param_values(optimizer), in_train_mode))
         optimizer.eval()
-        average = values(optimizer)
-        assert not any(map(torch.equal, average, at_gradient))
+        in_eval_mode = param_values(optimizer)
+        assert not any(map(torch.equal, in_eval_mode, in_train_mode))
         optimizer.eval()
-        assert all(map(torch.equal, values(optimizer), average))
+        assert all(map(torch.equal, param_values(optimizer), in_eval_mode))
 
 
 @outside_interpreter
@@ -158,20 +160,20 @@ def test_a_step_in_eval_mode_is_an_error_before_anything_changes() -> None:
     optimizer = ADAMW(parameters())
     train(optimizer, 2)
     optimizer.eval()
-    before, saved = values(optimizer), copy.deepcopy(optimizer.state_dict())
+    before, saved = param_values(optimizer), copy.deepcopy(optimizer.state_dict())
     called = []
     with pytest.raises(RuntimeError, match=r"ScheduleFreeAdamW\.step in eval mode: call"):
         optimizer.step(lambda: called.append(0) or 0.0)
 
     assert not called
-    assert all(map(torch.equal, values(optimizer), before))
+    assert all(map(torch.equal, param_values(optimizer), before))
     assert repr(optimizer.state_dict()) == repr(saved)
     optimizer.train()
     train(optimizer, 1)
 
 
 @outside_interpreter
-def test_a_parameter_without_state_stays() -> None:
+def test_a_program_does_not_change_a_parameter_without_state() -> None:
     params = parameters()
     optimizer = ADAMW(params)
     optimizer.eval()
@@ -193,32 +195,33 @@ def test_a_program_moves_a_parameter_that_is_listed_twice_once() -> None:
     param = parameters()[0]
     optimizer = SGD([param, param], momentum=0.5)
     train(optimizer, 2)
-    before, z = values(optimizer)[0], optimizer.state[param]["z"]
+    before, z = param_values(optimizer)[0], optimizer.state[param]["z"]
     optimizer.eval()
 
-    close([param], [2 * before - z])
+    check_close([param], [2 * before - z])
 
 
 @outside_interpreter
 @pytest.mark.parametrize("method", ["state dict", "pickle", "copy"])
-def test_the_mode_is_kept(method: str) -> None:
+def test_a_checkpoint_or_copy_keeps_the_mode(method: str) -> None:
     optimizer: Any = ADAMW(parameters())
     train(optimizer, 3)
     optimizer.eval()
     assert [g["train_mode"] for g in optimizer.state_dict()["param_groups"]] == [False]
     if method == "state dict":
-        other: Any = ADAMW([p.detach().clone().requires_grad_() for p in values(optimizer)])
+        other: Any = ADAMW([p.detach().clone().requires_grad_() for p in param_values(optimizer)])
         other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    elif method == "pickle":
+        other = pickle.loads(pickle.dumps(optimizer))
     else:
-        text = pickle.dumps(optimizer) if method == "pickle" else b""
-        other = pickle.loads(text) if text else copy.deepcopy(optimizer)
+        other = copy.deepcopy(optimizer)
     with pytest.raises(RuntimeError, match="eval mode"):
         other.step()
     for each in (optimizer, other):
         each.train()
         train(each, 3, 3)
 
-    assert all(map(torch.equal, values(optimizer), values(other)))
+    assert all(map(torch.equal, param_values(optimizer), param_values(other)))
 
 
 @outside_interpreter
@@ -237,7 +240,7 @@ def test_a_checkpoint_without_a_mode_is_loaded_in_train_mode() -> None:
 def test_a_group_may_join_in_eval_mode() -> None:
     optimizer: Any = ADAMW(parameters())
     train(optimizer, 2)
-    before = values(optimizer)
+    before = param_values(optimizer)
     optimizer.eval()
     new = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
     optimizer.add_param_group({"params": [new]})
@@ -245,29 +248,29 @@ def test_a_group_may_join_in_eval_mode() -> None:
         optimizer.step()
     optimizer.train()
 
-    close(values(optimizer), [*before, torch.ones(3, dtype=torch.float64)])
+    check_close(param_values(optimizer), [*before, torch.ones(3, dtype=torch.float64)])
     train(optimizer, 1, 2)
 
 
 @outside_interpreter
-def test_an_error_changes_no_group() -> None:
-    """The program cannot convert the second group, so it leaves the first one too."""
+def test_an_error_of_a_program_changes_no_group() -> None:
+    """The program cannot convert the second group, so it does not convert the first one."""
     params = parameters()
     optimizer: Any = ADAMW([{"params": params[:2]}, {"params": params[2:]}])
     train(optimizer, 2)
-    before = values(optimizer)
+    before = param_values(optimizer)
     optimizer.state[params[3]]["z"] = torch.zeros(7, dtype=torch.float64)
     with pytest.raises(ValueError, match="differ in length or in the shapes"):
         optimizer.eval()
 
-    assert all(map(torch.equal, values(optimizer), before))
+    assert all(map(torch.equal, param_values(optimizer), before))
     assert all(group["train_mode"] for group in optimizer.param_groups)
 
 
 @outside_interpreter
 @pytest.mark.parametrize("options", [{"foreach": True}, {"foreach": False}, {"fused": False}])
-def test_the_options_of_a_group_hold(options: dict[str, Any]) -> None:
-    """A group that refuses the fused kernel runs its programs without it."""
+def test_a_program_follows_the_options_of_its_group(options: dict[str, Any]) -> None:
+    """If a group's options exclude the fused kernel, its programs run without the kernel."""
     optimizer: Any = ADAMW(parameters(), **options)
     program = optimizer.eval_program.function(optimizer.lowerings)
     program._cached.clear()
@@ -287,8 +290,8 @@ def test_a_program_takes_any_dtype(dtype: torch.dtype, lowering: str) -> None:
         for _ in range(3):
             param.grad = torch.randn(5, 3).to(dtype)
             optimizer.step()
-    wide = torch.complex128 if dtype.is_complex else torch.float64
-    p, z = param.detach().to(wide), optimizer.state[param]["z"].to(wide)
+    double = torch.complex128 if dtype.is_complex else torch.float64
+    p, z = param.detach().to(double), optimizer.state[param]["z"].to(double)
     version = param._version
     with optgen.use_lowering(lowering):
         optimizer.eval()
@@ -296,41 +299,43 @@ def test_a_program_takes_any_dtype(dtype: torch.dtype, lowering: str) -> None:
     assert param._version > version
     tolerance = 2**-7 if dtype == torch.bfloat16 else 1e-6
     torch.testing.assert_close(
-        param.detach().to(wide), p + (1 - 1 / 0.75) * (z - p), rtol=tolerance, atol=tolerance
+        param.detach().to(double), p + (1 - 1 / 0.75) * (z - p), rtol=tolerance, atol=tolerance
     )
 
 
-HELD = '''from optgen.spec import flag, hyper, optimizer, state
+OPTIONAL_AVERAGE = '''from optgen.spec import flag, hyper, optimizer, state
 
 
 @optimizer(paper="https://example.org")
-def Held(
+def OptionalAverage(
     p, g, /, a=state("average", init="p", when="keep"), *,
     lr=hyper(0.5, ge=0, tensor="always"), keep=flag(True), back=hyper(2.0), to=hyper(0.5),
 ):
-    """Keeps an average if it is asked to."""
+    """Keeps an average if the flag says so."""
     p = p - lr * g
     if keep:
         a = (a + p) / 2
 
 
-@Held.train
+@OptionalAverage.train
 def move_back(p, a, /, *, back):
     p = a + back * (p - a)
 
 
-@Held.eval
+@OptionalAverage.eval
 def move(p, a, /, *, to, lr):
     p = a + to * (p - a) + 0 * lr
 '''
 
 
 @outside_interpreter
-def test_a_parameter_of_a_group_without_the_state_stays() -> None:
-    """A parameter stays if its group has no such state; a learning rate may be a tensor."""
+def test_a_program_does_not_change_a_group_whose_options_exclude_the_state() -> None:
+    """The learning rate, which one of the programs takes, may be a tensor."""
     params = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
     groups = [{"params": params[:1]}, {"params": params[1:], "keep": False}]
-    optimizer: Any = optgen.load(Spec("Held", HELD, "held.py", 1))(groups, lr=torch.tensor(0.5))
+    optimizer: Any = optgen.load(
+        Spec("OptionalAverage", OPTIONAL_AVERAGE, "optional_average.py", 1)
+    )(groups, lr=torch.tensor(0.5))
     for param in params:
         param.grad = torch.ones(3)
     optimizer.step()  # p is 0.5, and the average is 0.75
@@ -361,12 +366,12 @@ def test_wrappers_that_save_no_groups_refuse_programs() -> None:
 
 
 @outside_interpreter
-def test_a_checkpoint_of_torch_may_ask_for_state_in_eval_mode() -> None:
+def test_torchs_get_optimizer_state_dict_creates_states_in_eval_mode() -> None:
     state_dicts = pytest.importorskip("torch.distributed.checkpoint.state_dict")
     model = torch.nn.Linear(3, 2)
     optimizer: Any = ADAMW(model.parameters())
     optimizer.eval()
-    found = state_dicts.get_optimizer_state_dict(model, optimizer)
+    checkpoint = state_dicts.get_optimizer_state_dict(model, optimizer)
 
-    assert "z" in found["state"]["weight"]
+    assert "z" in checkpoint["state"]["weight"]
     assert optimizer.param_groups[0]["train_mode"] is False

@@ -34,21 +34,23 @@ def step(optimizer: torch.optim.Optimizer, seed: int) -> None:
     optimizer.step()
 
 
-def assert_equal(ours: Any, theirs: Any) -> None:
-    for a, b in zip(ours.param_groups[0]["params"], theirs.param_groups[0]["params"], strict=True):
-        assert torch.equal(a, b)
-        assert ours.state[a].keys() == theirs.state[b].keys()
-        for key, value in ours.state[a].items():
-            assert torch.equal(value, theirs.state[b][key])
+def check_equal(optimizer: Any, reference: Any) -> None:
+    """Check that two optimizers have equal parameters and states."""
+    for param, expected in zip(params_of(optimizer), params_of(reference), strict=True):
+        assert torch.equal(param, expected)
+        states, expected_states = optimizer.state[param], reference.state[expected]
+        assert states.keys() == expected_states.keys()
+        for key, value in states.items():
+            assert torch.equal(value, expected_states[key])
 
 
-def test_the_states_have_the_batch_of_the_parameter() -> None:
+def test_square_states_have_the_leading_axes_of_the_parameter() -> None:
     optimizer = Shampoo(parameters())
     step(optimizer, 1)
-    matrix, batch, vector, _ = optimizer.param_groups[0]["params"]
+    matrix, stack, vector, _ = optimizer.param_groups[0]["params"]
     shapes = {key: tuple(value.shape) for key, value in optimizer.state[matrix].items()}
     assert (shapes["gram_left"], shapes["gram_right"]) == ((4, 4), (3, 3))
-    assert optimizer.state[batch]["gram_left"].shape == (2, 3, 3)
+    assert optimizer.state[stack]["gram_left"].shape == (2, 3, 3)
     assert optimizer.state[vector].keys() == {"step", "sum"}
 
 
@@ -66,14 +68,14 @@ def params_of(optimizer: Any) -> list[Tensor]:
     return params
 
 
-def test_copies_and_checkpoints_go_on() -> None:
+def test_copies_and_checkpoints_take_the_same_next_step() -> None:
     optimizer = Shampoo(parameters())
     step(optimizer, 1)
     others = list(copies(optimizer))
     step(optimizer, 2)
     for other in others:
         step(other, 2)
-        assert_equal(other, optimizer)
+        check_equal(other, optimizer)
 
 
 def test_a_state_of_another_shape_is_an_error() -> None:
@@ -126,8 +128,8 @@ def test_a_gradient_of_nan_does_not_reach_other_parameters(lowering: Any) -> Non
         with use_lowering(lowering):
             optimizer.step()
     assert params_of(with_nan)[0].isnan().all()
-    for a, b in zip(params_of(with_nan)[1:], params_of(without_nan)[1:], strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
+    for param, expected in zip(params_of(with_nan)[1:], params_of(without_nan)[1:], strict=True):
+        torch.testing.assert_close(param, expected, rtol=1e-12, atol=0)
 
 
 def test_a_matrix_without_elements_is_stepped() -> None:
@@ -139,21 +141,25 @@ def test_a_matrix_without_elements_is_stepped() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_low_precision_computes_in_float32(dtype: torch.dtype) -> None:
-    """A step of 16 bits is a float32 step from equal values, rounded once."""
-    low = Shampoo(parameters(dtype))
-    exact = Shampoo([p.detach().float().requires_grad_() for p in params_of(low)])
+def test_steps_in_low_precision_compute_in_float32(dtype: torch.dtype) -> None:
+    """A step in 16 bits equals a float32 step from equal values, rounded once."""
+    in_low_precision = Shampoo(parameters(dtype))
+    in_float32 = Shampoo([p.detach().float().requires_grad_() for p in params_of(in_low_precision)])
     generator = torch.Generator().manual_seed(5)
-    for a, b in zip(params_of(low), params_of(exact), strict=True):
-        a.grad = torch.randn(a.shape, generator=generator).to(dtype)
-        b.grad = a.grad.float()
-    low.step()
-    exact.step()
-    for a, b in zip(params_of(low), params_of(exact), strict=True):
-        assert torch.equal(a, b.to(dtype))
+    for param, float32_param in zip(
+        params_of(in_low_precision), params_of(in_float32), strict=True
+    ):
+        param.grad = torch.randn(param.shape, generator=generator).to(dtype)
+        float32_param.grad = param.grad.float()
+    in_low_precision.step()
+    in_float32.step()
+    for param, float32_param in zip(
+        params_of(in_low_precision), params_of(in_float32), strict=True
+    ):
+        assert torch.equal(param, float32_param.to(dtype))
 
 
-def test_float32_states_serve_parameters_of_any_dtype() -> None:
+def test_parameters_of_any_dtype_may_have_float32_states() -> None:
     text = spec(
         'require(ndim(p) == 2, "{shape}")',
         "L = L + g @ transpose(g)",
@@ -182,7 +188,7 @@ def test_steps_with_groups_and_a_closure_lower_the_loss() -> None:
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
-    first = closure()
+    loss_before = closure()
     for _ in range(5):
         optimizer.step(closure)
-    assert closure() < first
+    assert closure() < loss_before

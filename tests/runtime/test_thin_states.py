@@ -1,4 +1,4 @@
-"""Test thin states at run time: their sizes, changed ranks, checkpoints, views, and refusals."""
+"""Test thin states at run time: shapes, changed ranks, checkpoints, views, and refusals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def step(optimizer: Any, seed: int) -> None:
     optimizer.step()
 
 
-def sizes(optimizer: Any, key: str) -> list[tuple[int, ...]]:
+def state_shapes(optimizer: Any, key: str) -> list[tuple[int, ...]]:
     """Return the shapes of a state, one for each parameter."""
     return [tuple(optimizer.state[p][key].shape) for p in params_of(optimizer)]
 
@@ -49,10 +49,10 @@ def test_the_rank_is_at_most_the_number_of_rows_and_of_columns() -> None:
     ):
         optimizer = Dion(parameters(), rank=rank)
         step(optimizer, 1)
-        assert sizes(optimizer, "Q") == expected
+        assert state_shapes(optimizer, "Q") == expected
 
 
-def test_tall_and_wide_parameters_have_states_of_their_own() -> None:
+def test_tall_and_wide_parameters_have_different_states() -> None:
     optimizer = GaLore(parameters(shapes=((5, 4), (4, 5), (4, 4))), rank=2)
     step(optimizer, 1)
     tall, wide, square = (
@@ -64,7 +64,7 @@ def test_tall_and_wide_parameters_have_states_of_their_own() -> None:
     assert square == {"right_vectors": (4, 2), "exp_avg": (4, 2), "exp_avg_sq": (4, 2)}
 
 
-def test_parameters_draw_different_numbers() -> None:
+def test_parameters_of_one_shape_draw_different_numbers() -> None:
     optimizer = Dion(parameters(shapes=((4, 3), (4, 3))))
     for param in params_of(optimizer):
         param.grad = torch.zeros_like(param)
@@ -75,10 +75,10 @@ def test_parameters_draw_different_numbers() -> None:
 
 
 def test_each_group_may_have_a_rank() -> None:
-    a, b = parameters(shapes=((4, 5), (4, 5)))
-    optimizer = Dion([{"params": [a], "rank": 1}, {"params": [b]}], rank=3)
+    first, second = parameters(shapes=((4, 5), (4, 5)))
+    optimizer = Dion([{"params": [first], "rank": 1}, {"params": [second]}], rank=3)
     step(optimizer, 1)
-    assert sizes(optimizer, "Q") == [(5, 1), (5, 3)]
+    assert state_shapes(optimizer, "Q") == [(5, 1), (5, 3)]
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
@@ -127,11 +127,11 @@ def test_an_invalid_rank_of_a_group_is_an_error_of_a_step(rank: Any) -> None:
 def test_a_whole_float_is_a_rank() -> None:
     optimizer = Dion(parameters(), rank=2.0)
     step(optimizer, 1)
-    assert sizes(optimizer, "Q")[0] == (3, 2)
+    assert state_shapes(optimizer, "Q")[0] == (3, 2)
 
 
 @pytest.mark.parametrize("cls", [Dion, GaLore], ids=["Dion", "GaLore"])
-def test_copies_and_checkpoints_go_on(cls: Any) -> None:
+def test_copies_and_checkpoints_take_the_same_next_step(cls: Any) -> None:
     optimizer = cls(parameters(), rank=2)
     step(optimizer, 1)
     other = cls([p.detach().clone().requires_grad_() for p in params_of(optimizer)], rank=7)
@@ -155,8 +155,7 @@ def test_cpp_takes_the_rule_and_triton_says_why_not() -> None:
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
-def test_a_view_takes_the_step_of_a_batch(lowering: Any) -> None:
-    """A view of three heads gives the step of a batch of three matrices."""
+def test_a_viewed_matrix_takes_the_step_of_a_stack_of_matrices(lowering: Any) -> None:
     (whole,) = parameters(shapes=((3, 4, 5),))
     flat = whole.detach().reshape(12, 5).requires_grad_()
     ours = Dion([{"params": [flat], "view": (3, 4, 5)}], rank=2)
@@ -183,20 +182,26 @@ def test_states_of_another_view_are_refused() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("cls", [Dion, GaLore], ids=["Dion", "GaLore"])
-def test_low_precision_computes_in_float32(cls: Any, dtype: torch.dtype) -> None:
-    low = cls(parameters(dtype), rank=2)
-    exact = cls([p.detach().float().requires_grad_() for p in params_of(low)], rank=2)
+def test_steps_in_low_precision_compute_in_float32(cls: Any, dtype: torch.dtype) -> None:
+    in_low_precision = cls(parameters(dtype), rank=2)
+    in_float32 = cls(
+        [p.detach().float().requires_grad_() for p in params_of(in_low_precision)], rank=2
+    )
     generator = torch.Generator().manual_seed(5)
-    for a, b in zip(params_of(low), params_of(exact), strict=True):
-        a.grad = torch.randn(a.shape, generator=generator).to(dtype)
-        b.grad = a.grad.float()
-    low.step()
-    exact.step()
-    for a, b in zip(params_of(low), params_of(exact), strict=True):
-        assert torch.equal(a, b.to(dtype))
+    for param, float32_param in zip(
+        params_of(in_low_precision), params_of(in_float32), strict=True
+    ):
+        param.grad = torch.randn(param.shape, generator=generator).to(dtype)
+        float32_param.grad = param.grad.float()
+    in_low_precision.step()
+    in_float32.step()
+    for param, float32_param in zip(
+        params_of(in_low_precision), params_of(in_float32), strict=True
+    ):
+        assert torch.equal(param, float32_param.to(dtype))
 
 
-def test_float32_states_serve_parameters_of_any_dtype() -> None:
+def test_parameters_of_any_dtype_may_have_float32_states() -> None:
     text = spec(
         'require(ndim(p) == 2, "{shape}")',
         "Q = transpose(g) @ g @ Q",
@@ -228,8 +233,10 @@ def test_a_gradient_of_nan_does_not_reach_other_parameters(lowering: Any) -> Non
             with use_lowering(lowering):
                 optimizer.step()
         assert params_of(with_nan)[0].isnan().all()
-        for a, b in zip(params_of(with_nan)[1:], params_of(without_nan)[1:], strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
+        for param, expected in zip(
+            params_of(with_nan)[1:], params_of(without_nan)[1:], strict=True
+        ):
+            torch.testing.assert_close(param, expected, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("cls", [Dion, GaLore], ids=["Dion", "GaLore"])
@@ -241,8 +248,10 @@ def test_a_matrix_without_elements_is_stepped(cls: Any) -> None:
                 step(optimizer, 1)
 
 
-def test_the_docstring_says_the_shape() -> None:
-    about = " ".join(Dion.__doc__.split())
-    assert "rank (float): Rank of thin matrices, a whole number, at least 1." in about
-    assert "for each matrix of the parameter one of its columns by the rank, at first 0" in about
+def test_docstrings_say_the_shapes_of_thin_states() -> None:
+    docstring = " ".join(Dion.__doc__.split())
+    assert "rank (float): Rank of thin matrices, a whole number, at least 1." in docstring
+    assert (
+        "for each matrix of the parameter one of its columns by the rank, at first 0" in docstring
+    )
     assert "only where it has no fewer rows than columns" in " ".join(GaLore.__doc__.split())

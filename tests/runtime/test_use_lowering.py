@@ -19,7 +19,7 @@ def reset_lowering() -> Iterator[None]:
     optgen.use_lowering(None)
 
 
-def test_a_statement_holds_until_the_next() -> None:
+def test_a_statement_forces_a_lowering_until_the_next_statement() -> None:
     param = torch.nn.Parameter(torch.ones(2))
     param.grad = torch.ones(2)
     optimizer = optgen.optim.SGD([param])
@@ -32,7 +32,7 @@ def test_a_statement_holds_until_the_next() -> None:
     assert "asked for" not in optgen.explain(optimizer)
 
 
-def test_leaving_a_context_restores_the_lowering_before() -> None:
+def test_the_end_of_a_context_restores_the_lowering_before() -> None:
     optgen.use_lowering("foreach")
     with optgen.use_lowering("forloop") as target:
         assert target is None  # __enter__ returns nothing
@@ -47,7 +47,7 @@ def test_leaving_a_context_restores_the_lowering_before() -> None:
 
 
 def test_a_context_may_be_made_before_it_is_entered_and_be_entered_twice() -> None:
-    """Making the context forces the lowering at once; leaving restores the lowering before."""
+    """The call forces the lowering at once; the end of the context restores the one before."""
     context = optgen.use_lowering("forloop")
     assert current_forced_lowering() == "forloop"
     for _ in range(2):
@@ -56,15 +56,16 @@ def test_a_context_may_be_made_before_it_is_entered_and_be_entered_twice() -> No
         assert current_forced_lowering() is None
 
 
-def test_a_decorator_holds_inside_the_function_only() -> None:
+def test_a_decorator_forces_a_lowering_inside_the_function_only() -> None:
     @optgen.use_lowering("foreach")
-    def inside(depth: int) -> list[str | None]:
-        return [current_forced_lowering(), *(inside(depth - 1) if depth else ())]
+    def lowerings_inside(depth: int) -> list[str | None]:
+        nested = lowerings_inside(depth - 1) if depth else []
+        return [current_forced_lowering(), *nested]
 
     assert current_forced_lowering() is None
-    assert inside(2) == ["foreach"] * 3
+    assert lowerings_inside(2) == ["foreach"] * 3
     optgen.use_lowering("forloop")
-    assert inside(1) == ["foreach"] * 2
+    assert lowerings_inside(1) == ["foreach"] * 2
     assert current_forced_lowering() == "forloop"
 
 

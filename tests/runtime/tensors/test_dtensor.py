@@ -1,4 +1,4 @@
-"""Test DTensor parameters: lowerings step on local shards, states are sharded as the parameters."""
+"""Test DTensor parameters: lowerings step on local shards; states are sharded as parameters are."""
 
 import gc
 import weakref
@@ -37,18 +37,18 @@ def test_sharded_and_plain_parameters_share_a_group(
 ) -> None:
     from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-    def sharded(tensor: torch.Tensor) -> torch.Tensor:
+    def shard(tensor: torch.Tensor) -> torch.Tensor:
         return distribute_tensor(tensor, mesh, [Shard(0)])
 
     torch.manual_seed(0)
     values = [torch.randn(3, 4, dtype=torch.float64) for _ in range(2)]
     theirs = [torch.nn.Parameter(value.clone()) for value in values]
-    ours = [torch.nn.Parameter(sharded(values[0].clone())), torch.nn.Parameter(values[1].clone())]
+    ours = [torch.nn.Parameter(shard(values[0].clone())), torch.nn.Parameter(values[1].clone())]
     optimizer, reference = Adam(ours), torch.optim.Adam(theirs)
     for _ in range(4):
         for param in theirs:
             param.grad = torch.randn_like(param)
-        ours[0].grad, ours[1].grad = sharded(theirs[0].grad), theirs[1].grad.clone()
+        ours[0].grad, ours[1].grad = shard(theirs[0].grad), theirs[1].grad.clone()
         with use_lowering(lowering):
             optimizer.step()
         reference.step()
@@ -76,10 +76,10 @@ def test_a_cached_sharding_does_not_keep_its_mesh_alive(mesh: "distributed.Devic
 
 
 class TestACachedStep:
-    """The C++ reader fetches the local shards while the sharding is that of the step before."""
+    """The C++ reader reads local shards as long as the sharding is that of the step before."""
 
     @pytest.fixture
-    def pair(self, mesh: "distributed.DeviceMesh") -> "tuple[Any, Any]":
+    def optimizer_and_step(self, mesh: "distributed.DeviceMesh") -> "tuple[Any, Any]":
         """Return an optimizer of a sharded and a plain parameter, and a function that steps."""
         from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -108,37 +108,43 @@ class TestACachedStep:
         step()
         return optimizer, step
 
-    def test_its_tensors_are_read_in_cpp(
-        self, pair: "tuple[Any, Any]", monkeypatch: pytest.MonkeyPatch
+    def test_local_shards_are_read_in_cpp(
+        self, optimizer_and_step: "tuple[Any, Any]", monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        optimizer, step = pair
-        monkeypatch.setattr(dispatch, "gather_batches", lambda *_: pytest.fail("gathered"))
-        versions = [param._version for param in self.tensors(optimizer)]
+        optimizer, step = optimizer_and_step
+        monkeypatch.setattr(
+            dispatch, "gather_batches", lambda *_: pytest.fail("gathered in Python")
+        )
+        versions = [p._version for p in self.params_and_shard(optimizer)]
         step()
         step()
-        assert [p._version for p in self.tensors(optimizer)] == [v + 2 for v in versions]
+        assert [p._version for p in self.params_and_shard(optimizer)] == [v + 2 for v in versions]
 
-    def test_another_placement_ends_it(self, pair: "tuple[Any, Any]") -> None:
+    def test_another_placement_ends_the_cached_step(
+        self, optimizer_and_step: "tuple[Any, Any]"
+    ) -> None:
         from torch.distributed.tensor import Replicate, Shard
 
-        optimizer, step = pair
+        optimizer, step = optimizer_and_step
         for placement in (Shard(1), Replicate(), Shard(0)):
             cached_before = optimizer._context.cached_step
             step(placement)
             assert optimizer._context.cached_step is not cached_before
 
-    def test_replaced_memory_is_used(self, pair: "tuple[Any, Any]") -> None:
-        optimizer, step = pair
+    def test_replaced_memory_is_used(self, optimizer_and_step: "tuple[Any, Any]") -> None:
+        optimizer, step = optimizer_and_step
         param = optimizer.param_groups[0]["params"][0]
         param._local_tensor = param._local_tensor.clone()
         step()
         optimizer.state[param]["exp_avg"] = optimizer.state[param]["exp_avg"].clone()
         step()
 
-    def test_a_state_of_other_placements_is_refused(self, pair: "tuple[Any, Any]") -> None:
+    def test_a_state_of_other_placements_is_refused(
+        self, optimizer_and_step: "tuple[Any, Any]"
+    ) -> None:
         from torch.distributed.tensor import Shard
 
-        optimizer, step = pair
+        optimizer, step = optimizer_and_step
         param = optimizer.param_groups[0]["params"][0]
         optimizer.state[param]["exp_avg"] = optimizer.state[param]["exp_avg"].redistribute(
             placements=[Shard(1)]
@@ -147,6 +153,7 @@ class TestACachedStep:
             step()
 
     @staticmethod
-    def tensors(optimizer: Any) -> list[torch.Tensor]:
+    def params_and_shard(optimizer: Any) -> list[torch.Tensor]:
+        """Return both parameters, and the local shard of the first."""
         first, second = optimizer.param_groups[0]["params"]
-        return [first, first.to_local().detach(), second]
+        return [first, second, first.to_local().detach()]

@@ -1,4 +1,4 @@
-"""Test tensors of 8 bits: their codes, and what operations of torch see."""
+"""Test tensors of 8 bits: their codes, and the numbers that torch's operations read and write."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ def random_values(count: int, size: float = 1.0, power: int = 5) -> Tensor:
 
 @pytest.mark.parametrize(("block", "code_map"), BLOCKS_AND_MAPS)
 @pytest.mark.parametrize("size", [1.0, 1e-15, 1e30])
-def test_numbers_are_the_nearest_shares(block: int, code_map: str, size: float) -> None:
-    """A code stands for a share of its block's scale. A number gets the code of the nearest one."""
+def test_a_number_gets_the_code_of_the_nearest_share(
+    block: int, code_map: str, size: float
+) -> None:
+    """A code stands for a share of its block's scale."""
     for count in (1, 63, block, 4001):
         values = random_values(count, size)
         for each in (values, values.abs()):
@@ -36,22 +38,20 @@ def test_numbers_are_the_nearest_shares(block: int, code_map: str, size: float) 
             torch.testing.assert_close(
                 decoded, round_to_8_bits(each, block, code_map), rtol=1e-6, atol=0
             )
-            defined = quantization.quantized(each, block, code_map)
-            torch.testing.assert_close(decoded, defined, rtol=1e-6, atol=0)
+            oracle = quantization.quantized(each, block, code_map)
+            torch.testing.assert_close(decoded, oracle, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize(("block", "code_map"), BLOCKS_AND_MAPS)
 @pytest.mark.parametrize("size", [1.0, 1e-29, 1e37])
-def test_numbers_that_were_decoded_have_the_same_codes(
-    block: int, code_map: str, size: float
-) -> None:
+def test_decoded_numbers_get_the_same_codes_again(block: int, code_map: str, size: float) -> None:
     for values in (random_values(4001, size), random_values(4001, size).abs()):
-        once = quantize(values, block, code_map)
-        again = quantize(once.dequantize(), block, code_map)
-        assert isinstance(once, QuantizedTensor)
-        assert isinstance(again, QuantizedTensor)
-        assert torch.equal(once.codes, again.codes)
-        assert torch.equal(once.scales, again.scales)
+        first = quantize(values, block, code_map)
+        second = quantize(first.dequantize(), block, code_map)
+        assert isinstance(first, QuantizedTensor)
+        assert isinstance(second, QuantizedTensor)
+        assert torch.equal(first.codes, second.codes)
+        assert torch.equal(first.scales, second.scales)
 
 
 @pytest.mark.parametrize("code_map", QUANTIZED_MAPS)
@@ -67,7 +67,7 @@ def test_every_code_is_used_and_read_back(code_map: str) -> None:
     assert SHARES[code_map] == sorted(SHARES[code_map])
 
 
-def test_nan_and_infinity_spoil_their_block_only() -> None:
+def test_nan_and_infinity_make_only_their_own_block_nan() -> None:
     values = random_values(640)
     values[3], values[100], values[200] = torch.nan, torch.inf, 1e38
     values[256:320] *= 1e-32
@@ -78,7 +78,8 @@ def test_nan_and_infinity_spoil_their_block_only() -> None:
     assert torch.equal(decoded.isnan(), quantization.quantized(values, 64, "dynamic").isnan())
 
 
-def test_denominators_do_not_become_zero() -> None:
+def test_small_positive_numbers_decode_to_zero_only_beside_negative_ones() -> None:
+    """Second moments, which are denominators, have no negative numbers."""
     squares = torch.tensor([1.0, 1e-12, 0.0])
     for code_map in QUANTIZED_MAPS:
         decoded = quantize(squares, 64, code_map).dequantize()
@@ -87,17 +88,17 @@ def test_denominators_do_not_become_zero() -> None:
         assert signed[1] == 0
 
 
-def test_memory_follows_that_of_the_parameter() -> None:
+def test_codes_have_the_memory_layout_of_the_parameter() -> None:
     param = random_values(8 * 3 * 5 * 5).view(8, 3, 5, 5).to(memory_format=torch.channels_last)
     tensor = quantize(param, 64, "dynamic")
     assert tensor.shape == param.shape
     assert tensor.stride() == param.stride() == tensor.dequantize().stride()
-    in_order = round_to_8_bits(param.permute(0, 2, 3, 1).contiguous(), 64).permute(0, 3, 1, 2)
-    torch.testing.assert_close(tensor.dequantize(), in_order, rtol=1e-6, atol=0)
+    expected = round_to_8_bits(param.permute(0, 2, 3, 1).contiguous(), 64).permute(0, 3, 1, 2)
+    torch.testing.assert_close(tensor.dequantize(), expected, rtol=1e-6, atol=0)
     assert quantize(param[:, ::2], 64, "linear").dequantize().shape == (8, 2, 5, 5)
 
 
-def test_operations_see_decoded_numbers() -> None:
+def test_operations_read_decoded_numbers() -> None:
     values = random_values(5000).view(50, 100)
     tensor = quantize(values, 256, "dynamic")
     decoded = tensor.dequantize()  # type: ignore[no-untyped-call]
@@ -171,4 +172,4 @@ def test_codes_take_a_quarter_of_float32s_memory() -> None:
     for block in QUANTIZED_BLOCKS:
         tensor = quantize(random_values(100_000), block, "dynamic")
         assert tensor.nbytes == tensor.untyped_storage().nbytes()
-        assert tensor.nbytes <= (0.27 if block > 64 else 0.28) * 400_000
+        assert tensor.nbytes <= (0.27 if block > 64 else 0.28) * 4 * 100_000
