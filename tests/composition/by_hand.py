@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from composition.training import members
+from composition.training import params_and_lrs
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -16,7 +16,7 @@ class ByHand:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
-        self.params = [param for param, _ in members(optimizer)]
+        self.params = [param for param, _ in params_and_lrs(optimizer)]
 
     def before(self, param: Tensor, lr: float) -> None:
         """Change a parameter or its gradient before the step."""
@@ -26,11 +26,11 @@ class ByHand:
 
     @torch.no_grad()
     def step(self) -> None:
-        for param, lr in members(self.optimizer):
+        for param, lr in params_and_lrs(self.optimizer):
             self.before(param, lr)
         olds = [param.detach().clone() for param in self.params]
         self.optimizer.step()
-        for (param, lr), old in zip(members(self.optimizer), olds, strict=True):
+        for (param, lr), old in zip(params_and_lrs(self.optimizer), olds, strict=True):
             self.after(param, lr, old)
 
 
@@ -268,17 +268,17 @@ class ScheduleFree:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
-        self.params = [param.detach().clone() for param, _ in members(optimizer)]
+        self.params = [param.detach().clone() for param, _ in params_and_lrs(optimizer)]
         self.averages = [param.clone() for param in self.params]
         self.largest = [0.0 for _ in self.params]
         self.totals = [0.0 for _ in self.params]
 
     @torch.no_grad()
     def step(self) -> None:
-        for (z, _), y in zip(members(self.optimizer), self.params, strict=True):
+        for (z, _), y in zip(params_and_lrs(self.optimizer), self.params, strict=True):
             z.grad = y.grad
         self.optimizer.step()
-        for index, (z, lr) in enumerate(members(self.optimizer)):
+        for index, (z, lr) in enumerate(params_and_lrs(self.optimizer)):
             self.largest[index] = max(self.largest[index], lr)
             weight = self.largest[index] ** 2
             self.totals[index] += weight

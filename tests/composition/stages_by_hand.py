@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from composition.by_hand import unit_norm
-from composition.training import members
+from composition.training import params_and_lrs
 from torch import Tensor
 
 import optgen
@@ -105,7 +105,7 @@ class Step:
 
     def __init__(self, optimizer: torch.optim.Optimizer, names: Sequence[str]) -> None:
         self.optimizer, self.names = optimizer, in_order(names)
-        self.weights = [weight for weight, _ in members(optimizer)]
+        self.weights = [weight for weight, _ in params_and_lrs(optimizer)]
         starts = [weight.detach().clone() for weight in self.weights]
         has_own_params = not {"master", "schedule_free"}.isdisjoint(names)
         self.params = [start.clone() for start in starts] if has_own_params else self.weights
@@ -153,7 +153,7 @@ class Step:
 
     def update(self, index: int, old: Tensor) -> None:
         """Change the update of a parameter, store the parameter, and observe it."""
-        weight, lr = [*members(self.optimizer)][index]
+        weight, lr = [*params_and_lrs(self.optimizer)][index]
         assert weight.grad is not None
         u = weight - old
         for name in self.names:

@@ -11,14 +11,14 @@ from composition import by_hand as hand
 from composition.training import (
     BOUND,
     LOWERINGS,
-    MATRICES,
     SHAPES,
+    SHAPES_UP_TO_2D,
     STEPS,
     check_same_path,
     difference,
     give_gradients,
-    members,
     parameters,
+    params_and_lrs,
     two_groups,
 )
 from interpreter import INTERPRETED, outside_interpreter, run_inside
@@ -56,10 +56,10 @@ class Case(NamedTuple):
 
 CASES = {
     "accumulate": Case(hand.Accumulate, {"accumulated_steps": 3}, "NAdam"),
-    "adaptive_clip": Case(hand.AdaptiveClip, {"clip_factor": 0.1}, "RMSprop", MATRICES),
+    "adaptive_clip": Case(hand.AdaptiveClip, {"clip_factor": 0.1}, "RMSprop", SHAPES_UP_TO_2D),
     "cautious": Case(hand.Cautious, {}, "RAdam"),
     "cautious_decay": Case(hand.CautiousDecay, {"decay": 0.1}, "Adamax"),
-    "centralize": Case(hand.Centralize, {}, "Adagrad", MATRICES),
+    "centralize": Case(hand.Centralize, {}, "Adagrad", SHAPES_UP_TO_2D),
     "clip_norm": Case(hand.ClipNorm, {"max_norm": 1.0}, "Adadelta"),
     "clip_tensor_norm": Case(hand.ClipTensorNorm, {"max_tensor_norm": 0.5}, "RMSprop"),
     "clip_value": Case(hand.ClipValue, {"max_value": 0.3}, "NAdam"),
@@ -113,7 +113,10 @@ def test_every_modifier_has_a_case() -> None:
 def test_amsgrad_equals_torchs(base: str, lowering: str) -> None:
     ours = compose(getattr(optim, base), modifier("amsgrad"))(two_groups(parameters()))
     theirs = getattr(torch.optim, base)(two_groups(parameters()), amsgrad=True)
-    params, expected = [param for param, _ in members(ours)], [p for p, _ in members(theirs)]
+    params, expected = (
+        [param for param, _ in params_and_lrs(ours)],
+        [p for p, _ in params_and_lrs(theirs)],
+    )
     for seed in range(STEPS):
         for each in (params, expected):
             give_gradients(each, seed)
@@ -127,7 +130,10 @@ def test_amsgrad_equals_torchs(base: str, lowering: str) -> None:
 def test_zero_grad_leaves_gradients_at_zero(lowering: str) -> None:
     ours = compose(optim.AdamW, modifier("zero_grad"))(two_groups(parameters()))
     theirs = optim.AdamW(two_groups(parameters()))
-    params, expected = [param for param, _ in members(ours)], [p for p, _ in members(theirs)]
+    params, expected = (
+        [param for param, _ in params_and_lrs(ours)],
+        [p for p, _ in params_and_lrs(theirs)],
+    )
     for seed in range(STEPS):
         for each in (params, expected):
             give_gradients(each, seed)
@@ -147,8 +153,10 @@ def test_an_argument_norm_does_not_hide_the_function_norm(name: str, lowering: s
     arguments, by_hand = CASES[name].arguments, CASES[name].by_hand
     options = {"norm": "Sign", "momentum": 0.5}
     cls: Any = compose("scion", modifier(name)(**arguments))
-    theirs = optim.Scion(two_groups(parameters(MATRICES)), **options)
-    check_same_path(cls(two_groups(parameters(MATRICES)), **options), by_hand(theirs), lowering)
+    theirs = optim.Scion(two_groups(parameters(SHAPES_UP_TO_2D)), **options)
+    check_same_path(
+        cls(two_groups(parameters(SHAPES_UP_TO_2D)), **options), by_hand(theirs), lowering
+    )
 
 
 @pytest.mark.sampled(3)
@@ -178,8 +186,8 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_optimizers_by_hand(name: str, lowering: str) -> None:
     cls, rule, options = PUBLISHED[name]
-    optimizer = cls(two_groups(parameters(MATRICES)), **options)
-    by_hand = authors.Published(two_groups(parameters(MATRICES)), rule)
+    optimizer = cls(two_groups(parameters(SHAPES_UP_TO_2D)), **options)
+    by_hand = authors.Published(two_groups(parameters(SHAPES_UP_TO_2D)), rule)
     check_same_path(optimizer, by_hand, lowering)
 
 
@@ -216,10 +224,14 @@ def test_modifiers_take_effect_in_the_order_of_the_stages(lowering: str) -> None
         "centralize": {},
     }
     listed = [modifier(name)(**arguments) for name, arguments in parts.items()]
-    optimizer: Any = compose(optim.AdamW, *listed)(two_groups(parameters(MATRICES)), weight_decay=0)
-    by_hand = hand.ManyStages(torch.optim.AdamW(two_groups(parameters(MATRICES)), weight_decay=0))
+    optimizer: Any = compose(optim.AdamW, *listed)(
+        two_groups(parameters(SHAPES_UP_TO_2D)), weight_decay=0
+    )
+    by_hand = hand.ManyStages(
+        torch.optim.AdamW(two_groups(parameters(SHAPES_UP_TO_2D)), weight_decay=0)
+    )
     check_same_path(optimizer, by_hand, lowering)
-    averages = [optimizer.state[param]["ema"] for param, _ in members(optimizer)]
+    averages = [optimizer.state[param]["ema"] for param, _ in params_and_lrs(optimizer)]
     assert difference(averages, by_hand.averages()) < BOUND
 
 
@@ -264,7 +276,7 @@ def test_steps_with_nonfinite_gradients_are_skipped(base: str, lowering: str) ->
     """Even in a skipped first step, no state and no count may change."""
     spoiled = {0: (2, float("nan")), 3: (0, float("inf")), 4: (3, -float("inf"))}
     optimizer, by_hand = composed_and_by_hand("skip_nonfinite", base)
-    params = [param for param, _ in members(optimizer)]
+    params = [param for param, _ in params_and_lrs(optimizer)]
     for seed in range(STEPS):
         for each in (params, by_hand.params):
             give_gradients(each, seed)
@@ -290,7 +302,7 @@ def test_accumulated_gradients_are_clipped_together(lowering: str) -> None:
         two_groups(parameters())
     )
     torchs = torch.optim.AdamW(two_groups(parameters()))
-    params, theirs = ([param for param, _ in members(each)] for each in (optimizer, torchs))
+    params, theirs = ([param for param, _ in params_and_lrs(each)] for each in (optimizer, torchs))
     for seed in range(9):
         give_gradients(params, seed)
         with use_lowering(lowering):
@@ -331,7 +343,7 @@ def test_large_gradients_are_not_skipped(dtype: torch.dtype, large: float) -> No
 def test_eval_swaps_the_weights_and_their_average(lowering: str) -> None:
     optimizer, by_hand = composed_and_by_hand("ema", "AdamW")
     check_same_path(optimizer, by_hand, lowering)
-    params = [param for param, _ in members(optimizer)]
+    params = [param for param, _ in params_and_lrs(optimizer)]
     weights = [param.detach().clone() for param in params]
     for _ in range(2):
         optimizer.eval()
@@ -347,7 +359,7 @@ def test_eval_swaps_the_weights_and_their_average(lowering: str) -> None:
 def test_eval_takes_the_average_of_schedule_free(lowering: str) -> None:
     optimizer, by_hand = composed_and_by_hand("schedule_free", "AdamW")
     check_same_path(optimizer, by_hand, lowering)
-    params = [param for param, _ in members(optimizer)]
+    params = [param for param, _ in params_and_lrs(optimizer)]
     optimizer.eval()
     assert difference(params, by_hand.averages) < BOUND
     optimizer.train()
@@ -375,7 +387,7 @@ def test_modifiers_see_accumulated_steps_only(base: str, lowering: str) -> None:
     torchs = getattr(torch.optim, base)(two_groups(parameters()), **options)
     by_hand = hand.AccumulateAndMore(torchs)
     check_same_path(optimizer, by_hand, lowering, steps=9 if INTERPRETED else 30)
-    averages = [optimizer.state[param]["ema"] for param, _ in members(optimizer)]
+    averages = [optimizer.state[param]["ema"] for param, _ in params_and_lrs(optimizer)]
     assert difference(averages, by_hand.ema.averages()) < BOUND
 
 
@@ -391,8 +403,8 @@ def test_modifiers_of_one_stage_keep_their_order(order: tuple[int, int], lowerin
             for index in order:
                 by_hand[index].before(self, param, lr)
 
-    torchs = torch.optim.SGD(two_groups(parameters(MATRICES)))
-    check_same_path(cls(two_groups(parameters(MATRICES))), Both(torchs), lowering)
+    torchs = torch.optim.SGD(two_groups(parameters(SHAPES_UP_TO_2D)))
+    check_same_path(cls(two_groups(parameters(SHAPES_UP_TO_2D))), Both(torchs), lowering)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -400,7 +412,7 @@ def test_parameters_without_a_gradient_stay(lowering: str) -> None:
     """Such parameters count neither for norms nor for steps."""
     listed = [modifier("clip_norm")(1.0), modifier("decoupled_decay")(0.1)]
     optimizer: Any = compose(optim.AdamW, *listed)(two_groups(parameters()), weight_decay=0)
-    params = [param for param, _ in members(optimizer)]
+    params = [param for param, _ in params_and_lrs(optimizer)]
     torchs = torch.optim.AdamW(two_groups(parameters()), weight_decay=0.1)
     by_hand = hand.ClipNorm(torchs)
     for seed in range(STEPS):
@@ -416,9 +428,9 @@ def test_parameters_without_a_gradient_stay(lowering: str) -> None:
 def test_hyperball_moves_nothing_with_a_learning_rate_of_zero() -> None:
     """A warm-up may begin with 0."""
     optimizer: Any = compose(optim.Adam, modifier("hyperball"))(parameters(), lr=0.0)
-    give_gradients((param for param, _ in members(optimizer)), 0)
+    give_gradients((param for param, _ in params_and_lrs(optimizer)), 0)
     optimizer.step()
-    assert difference((param for param, _ in members(optimizer)), parameters()) < BOUND
+    assert difference((param for param, _ in params_and_lrs(optimizer)), parameters()) < BOUND
 
 
 @pytest.mark.sampled(2)
@@ -427,9 +439,9 @@ def test_a_learning_rate_of_zero_moves_nothing(name: str) -> None:
     shapes = CASES[name].shapes
     optimizer: Any = compose(optim.AdamW, modifier(name))(parameters(shapes), lr=0.0)
     for seed in range(6):
-        give_gradients((param for param, _ in members(optimizer)), seed)
+        give_gradients((param for param, _ in params_and_lrs(optimizer)), seed)
         optimizer.step()
-    found = (param for param, _ in members(optimizer))
+    found = (param for param, _ in params_and_lrs(optimizer))
     assert difference(found, parameters(shapes)) < BOUND
 
 

@@ -32,10 +32,10 @@ WITH_HYPER_DECAY = Spec(
     "Made", spec("p = p - lr * decay * g", hypers="lr=hyper(0.1), decay=hyper(1)"), "made.py", 1
 )
 
-COMPOSITIONS: dict[str, tuple[Any, ...]] = {
+WRONG_PARTS: dict[str, tuple[Any, ...]] = {
     "one modifier twice": ("adamw", modifier("cautious"), modifier("cautious")),
     "one modifier twice, with arguments": ("adamw", modifier("ema")(0.9), modifier("ema")(0.99)),
-    "one modifier twice, also of a composition": (
+    "one modifier twice, first in a composition": (
         compose(optim.AdamW, modifier("ema")),
         modifier("ema"),
     ),
@@ -51,41 +51,45 @@ COMPOSITIONS: dict[str, tuple[Any, ...]] = {
         modifier("ema"),
         modifier_from("s = s + g", "g = s", takes='g, /, s=state("ema")'),
     ),
-    "two that store": ("adamw", modifier("kahan"), modifier("master")),
-    "two that move for evaluation": ("adamw", modifier("ema"), modifier("schedule_free")),
-    "an optimizer that moves for evaluation": (
+    "two modifiers that store": ("adamw", modifier("kahan"), modifier("master")),
+    "two modifiers that move parameters for evaluation": (
+        "adamw",
+        modifier("ema"),
+        modifier("schedule_free"),
+    ),
+    "an optimizer that moves parameters for evaluation": (
         spec_file("schedule_free_adamw"),
         modifier("ema"),
     ),
     "sparse gradients": ("sparse_adam", modifier("clip_norm")),
     "no learning rate": (WITHOUT_LR, modifier("decoupled_decay")),
-    "skips of a fresh optimizer": (WITH_FRESH, modifier("skip_nonfinite")),
-    "skips of a fresh modifier": ("adamw", modifier("ema"), modifier("skip_nonfinite")),
+    "skips with fresh in the optimizer": (WITH_FRESH, modifier("skip_nonfinite")),
+    "skips with fresh in a modifier": ("adamw", modifier("ema"), modifier("skip_nonfinite")),
     "an update that the rule has rounded": (spec_file("kahan_adamw"), modifier("cautious")),
-    "a state of the group that waits": ("prodigy", modifier("accumulate")(3)),
+    "accumulation with a group state": ("prodigy", modifier("accumulate")(3)),
     "unknown dtype of states": ("adamw", state_dtype("int8")),
     "unknown dtype of one state": ("adamw", state_dtype(exp_avg="float64")),
     "unknown state": ("adamw", state_dtype(exp_avg_sqr="bfloat16")),
-    "unknown state, far": ("adamw", state_dtype(memory="bfloat16")),
-    "unknown dtype beside codes": ("adamw", quantized("8bits")),
-    "codes of an unknown state": ("adamw", quantized(exp_avgs="8bit")),
-    "codes of rows": ("adafactor", quantized(None, row_var="8bit")),
-    "codes of one number": ("adamw", modifier("schedule_free"), quantized(lr_max="8bit")),
-    "codes without blocks": ("adamw", state_dtype("8bit")),
+    "unknown state, unlike any other": ("adamw", state_dtype(memory="bfloat16")),
+    "unknown dtype in quantized": ("adamw", quantized("8bits")),
+    "8 bits for an unknown state": ("adamw", quantized(exp_avgs="8bit")),
+    "8 bits for rows": ("adafactor", quantized(None, row_var="8bit")),
+    "8 bits for one number": ("adamw", modifier("schedule_free"), quantized(lr_max="8bit")),
+    "8 bits without blocks": ("adamw", state_dtype("8bit")),
     "dtype of one number": ("adamw", modifier("schedule_free"), state_dtype(lr_max="bfloat16")),
 }
 
 
-@pytest.mark.parametrize("case", COMPOSITIONS)
-def test_composed_parts(case: str, golden: Golden) -> None:
+@pytest.mark.parametrize("case", WRONG_PARTS)
+def test_parts_that_do_not_go_together_are_refused(case: str, golden: Golden) -> None:
     with pytest.raises(CompositionError) as raised:
-        compose(*COMPOSITIONS[case])
+        compose(*WRONG_PARTS[case])
     golden.check(str(raised.value))
 
 
-TYPES: dict[str, Callable[[], Any]] = {
+WRONG_TYPES: dict[str, Callable[[], Any]] = {
     "a name of a modifier": lambda: compose("adamw", "cautious"),
-    "nothing for a modifier": lambda: compose("adamw", None),
+    "None for a modifier": lambda: compose("adamw", None),
     "an optimizer after an optimizer": lambda: compose("adamw", optim.SGD),
     "a number for an optimizer": lambda: compose(3, modifier("ema")),
     "an optimizer of torch": lambda: compose(torch.optim.AdamW),
@@ -101,14 +105,14 @@ TYPES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", TYPES)
-def test_composed_types(case: str, golden: Golden) -> None:
+@pytest.mark.parametrize("case", WRONG_TYPES)
+def test_arguments_of_wrong_types_are_refused(case: str, golden: Golden) -> None:
     with pytest.raises(TypeError) as raised:
-        TYPES[case]()
+        WRONG_TYPES[case]()
     golden.check(str(raised.value))
 
 
-WRONG = {
+WRONG_MODIFIERS = {
     "no decorator": text().replace("@modifier(stage='clip_all')\n", ""),
     "an optimizer": spec(),
     "two modifiers": text(after=text(name="other").partition("\n\n")[2]),
@@ -116,7 +120,7 @@ WRONG = {
     "no stage": text(decorator="@modifier()"),
     "no brackets": text(decorator="@modifier"),
     "unknown stage": text(stage="clip"),
-    "stage that is no text": text(decorator="@modifier(stage=3)"),
+    "stage that is no string": text(decorator="@modifier(stage=3)"),
     "unknown option": text(options=", when='later'"),
     "repeated option": text(decorator="@modifier(stage='mask', stage='mask')"),
     "unknown input": text("g = h * g", takes="g, h, /"),
@@ -163,15 +167,15 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_modifier(case: str, golden: Golden) -> None:
+@pytest.mark.parametrize("case", WRONG_MODIFIERS)
+def test_wrong_modifiers_are_refused(case: str, golden: Golden) -> None:
     with pytest.raises(SpecError) as raised:
-        compose("adamw", modifier_of(WRONG[case]))
+        compose("adamw", modifier_of(WRONG_MODIFIERS[case]))
     assert raised.value.hint
     golden.check(str(raised.value))
 
 
-HELPED = "\n\n".join(
+WITH_A_HELPER = "\n\n".join(
     [
         "from optgen.spec import *",
         "SCALE = 2.0",
@@ -179,7 +183,7 @@ HELPED = "\n\n".join(
         '@modifier(stage=\'mask\')\ndef made(u, /):\n    """Made up."""\n    u = half(u)',
     ]
 )
-IN_RULES = {
+MISTAKES = {
     "in a sum": text("s = s + g", "g = g + 2 * sqrt(s, 3)", takes='g, /, s=state("s")'),
     "in a branch": text("if by > 1:", "    g = g * (1 + row(g))", takes="g, /, *, by=hyper(2.0)"),
     "in a condition": text("if norm(g, 2) > 1:", "    g = 2 * g"),
@@ -193,7 +197,7 @@ IN_RULES = {
         *("if by > 1:", "    a = g", "    b = 2 * a", "else:", "    b = g", "b = 2 * a", "g = b"),
         takes="g, /, *, by=hyper(2.0)",
     ),
-    "in a helper": HELPED,
+    "in a helper": WITH_A_HELPER,
     "in an accumulation": text(
         "if t % 2 == 0:", "    g = g * sqrt(t, 2)", takes="g, t, /", stage="accumulate"
     ),
@@ -203,11 +207,11 @@ IN_RULES = {
 }
 
 
-@pytest.mark.parametrize("case", IN_RULES)
-def test_mistakes_in_rules_have_their_places(case: str, golden: Golden) -> None:
-    """The composed text has the mistake; the error names its line in the author's file."""
+@pytest.mark.parametrize("case", MISTAKES)
+def test_errors_name_the_line_of_a_mistake_in_a_modifier(case: str, golden: Golden) -> None:
+    """The mistake is found in the composed text. The error names the line in the author's file."""
     with pytest.raises(SpecError) as raised:
-        compose("adamw", modifier("clip_norm"), modifier_of(IN_RULES[case]))
+        compose("adamw", modifier("clip_norm"), modifier_of(MISTAKES[case]))
     golden.check(_with_short_paths(raised.value))
 
 
@@ -215,22 +219,22 @@ def _with_short_paths(error: SpecError) -> str:
     return str(error).replace(f"{Path(__file__).parents[2]}/", "")
 
 
-def test_mistakes_inside_the_if_of_an_accumulation_have_their_places() -> None:
-    """The error names the column in the modifier's file, where the line is indented less."""
+def test_errors_name_the_column_of_a_mistake_in_a_modifier() -> None:
+    """The composed text indents the line by more: an `if` of the accumulation holds it."""
     with pytest.raises(SpecError, match=r"made.py:6:13: .* of AdamW, accumulate and made"):
         compose("adamw", modifier("accumulate")(2), modifier_of(text("g = g + sqrt(g, 2)")))
 
 
-def test_the_command_shows_the_place_in_the_file(tmp_path: Path) -> None:
+def test_the_check_command_shows_the_line_of_a_mistake(tmp_path: Path) -> None:
     path = tmp_path / "made.py"
-    path.write_text(IN_RULES["in a sum"])
+    path.write_text(MISTAKES["in a sum"])
     (error,) = check([str(path)])
     assert str(error).startswith(
         f"{path}:7:17: `sqrt` takes 1 argument, not 2\n        g = g + 2 *"
     )
 
 
-FORMS = {
+WRONG_FORMS = {
     "a name of the optimizer": text("g = g * beta1"),
     "a helper that reads an unknown constant": text("g = half(g)").replace(
         "@modifier", "def half(x):\n    return x / SCALE\n\n\n@modifier"
@@ -259,14 +263,14 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("case", FORMS)
-def test_wrong_forms_of_modifiers(case: str, golden: Golden) -> None:
+@pytest.mark.parametrize("case", WRONG_FORMS)
+def test_modifiers_of_a_wrong_form_are_refused(case: str, golden: Golden) -> None:
     with pytest.raises(SpecError) as raised:
-        compose("adamw", modifier_of(FORMS[case]))
+        compose("adamw", modifier_of(WRONG_FORMS[case]))
     golden.check(str(raised.value))
 
 
-DEFAULTS = {
+WRONG_DEFAULTS = {
     "text": "1.0",
     "none": None,
     "flag": True,
@@ -274,7 +278,7 @@ DEFAULTS = {
     "nan": float("nan"),
     "infinity": float("inf"),
 }
-NOT_WHOLE = {
+FRACTIONS = {
     "accumulate": ("accumulated_steps", 2.5),
     "gradient_noise": ("noise_seed", 0.5),
     "lookahead": ("sync_period", 2.5),
@@ -282,16 +286,16 @@ NOT_WHOLE = {
 }
 
 
-@pytest.mark.parametrize("case", DEFAULTS)
-def test_wrong_default(case: str, golden: Golden) -> None:
+@pytest.mark.parametrize("case", WRONG_DEFAULTS)
+def test_wrong_defaults_are_refused(case: str, golden: Golden) -> None:
     with pytest.raises(SpecError) as raised:
-        compose("adamw", modifier("clip_norm")(DEFAULTS[case]))
+        compose("adamw", modifier("clip_norm")(WRONG_DEFAULTS[case]))
     golden.check(str(raised.value))
 
 
-@pytest.mark.parametrize("name", NOT_WHOLE)
-def test_counts_and_seeds_are_whole(name: str) -> None:
-    argument, value = NOT_WHOLE[name]
+@pytest.mark.parametrize("name", FRACTIONS)
+def test_counts_and_seeds_that_are_not_whole_are_refused(name: str) -> None:
+    argument, value = FRACTIONS[name]
     with pytest.raises(SpecError, match=f"`{argument}`, {value}, is outside its range"):
         compose("adamw", modifier(name)(**{argument: value}))
     cls: Any = compose("adamw", modifier(name))
@@ -315,7 +319,7 @@ def test_an_invalid_class_name_is_refused(name: str) -> None:
         compose("adamw", modifier("clip_norm"), name=name)
 
 
-def test_a_name_with_another_meaning(golden: Golden) -> None:
+def test_a_class_name_with_another_meaning_is_refused(golden: Golden) -> None:
     with pytest.raises(SpecError) as raised:
         compose("adamw", modifier("clip_norm"), name="Tensor")
     golden.check(str(raised.value))
@@ -329,22 +333,21 @@ def test_unknown_modifiers_raise() -> None:
 
 
 def test_either_of_two_guards_skips_a_step() -> None:
-    """A step is skipped if either of two modifiers skips it."""
-    small = modifier_from(
+    skip_large = modifier_from(
         "small = norm(g) < 1",
         takes="g, /",
         stage="skip",
         options=", guard='small'",
         name="skip_large",
     )
-    cls: Any = compose("adamw", small, modifier("skip_nonfinite"))
+    cls: Any = compose("adamw", skip_large, modifier("skip_nonfinite"))
     param = torch.ones(3, requires_grad=True)
     param.grad = torch.full_like(param, 10.0)
     cls([param]).step()
     assert torch.equal(param, torch.ones(3))
 
 
-def test_codes_of_a_state_that_a_program_takes(golden: Golden) -> None:
+def test_8_bits_for_a_state_that_a_program_takes_are_refused(golden: Golden) -> None:
     with pytest.raises(SpecError) as raised:
         compose("adamw", modifier("schedule_free"), quantized(z="8bit"))
     golden.check(_with_short_paths(raised.value))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from composition.training import LOWERINGS, give_gradients, members, parameters, two_groups
+from composition.training import LOWERINGS, give_gradients, parameters, params_and_lrs, two_groups
 from interpreter import INTERPRETED, outside_interpreter, run_inside
 from torch import Tensor
 
@@ -17,9 +17,8 @@ from optgen import amp, compose, modifiers, optim, use_lowering
 
 Scaler = Callable[..., Any]
 SCALE = 8.0
-Overflows = dict[
-    int, tuple[int, float]
-]  # by step: a parameter's index, and the value that its gradient gets
+Overflows = dict[int, tuple[int, float]]
+"""For some steps: a parameter's index, and the value that an element of its gradient gets."""
 
 COMPOSITIONS: dict[str, tuple[str, tuple[Any, ...], torch.dtype]] = {
     "clipped": ("adamw", (modifiers.clip_norm(0.5),), torch.float32),
@@ -27,7 +26,7 @@ COMPOSITIONS: dict[str, tuple[str, tuple[Any, ...], torch.dtype]] = {
 }
 if not INTERPRETED:
     COMPOSITIONS |= {
-        "alone": ("lion", (), torch.float32),
+        "without other modifiers": ("lion", (), torch.float32),
         "half": ("adamw", (modifiers.master, modifiers.state_dtype("float32")), torch.float16),
         "bfloat16": ("adamw", (modifiers.kahan,), torch.bfloat16),
         "accumulated": ("adamw", (modifiers.accumulate(2),), torch.float32),
@@ -36,15 +35,15 @@ if not INTERPRETED:
         "rows and columns": ("adafactor", (), torch.float32),
     }
 OVERFLOWS: dict[str, Overflows] = {
-    "none": {},
+    "no overflow": {},
     "first step": {0: (0, torch.inf)},
     "last parameter": {3: (-1, -torch.inf)},
-    "first steps, later ones": {0: (2, torch.nan), 1: (1, torch.inf), 4: (-1, torch.nan)},
+    "first steps, a later step": {0: (2, torch.nan), 1: (1, torch.inf), 4: (-1, torch.nan)},
 }
 
 
 class CountingScaler(amp.GradScaler):
-    """Our scaler, which counts its reads of all gradients."""
+    """Our scaler. It counts how often it reads all gradients."""
 
     reads = 0
 
@@ -57,19 +56,20 @@ def new_optimizer(cls: Any, dtype: torch.dtype = torch.float32, **options: Any) 
     return cls(two_groups(parameters(dtype=dtype)), **options)
 
 
-def skipping(base: str = "adamw", *parts: Any) -> Any:
+def skipping_class(base: str = "adamw", *parts: Any) -> Any:
+    """Return a composition that skips steps with nonfinite gradients."""
     return compose(base, *parts, modifiers.skip_nonfinite)
 
 
-def scaler_of(scaler_class: Scaler, scale: float = SCALE) -> Any:
+def new_scaler(scaler_class: Scaler, scale: float = SCALE) -> Any:
     scaler = scaler_class("cpu", init_scale=scale, growth_interval=2)
     scaler.scale(torch.zeros(()))
     return scaler
 
 
-def give_scaled(optimizer: Any, scale: float, seed: int, overflows: Overflows) -> None:
-    """Give scaled gradients to the parameters, one of which may overflow."""
-    params = [param for param, _ in members(optimizer)]
+def give_scaled_gradients(optimizer: Any, scale: float, seed: int, overflows: Overflows) -> None:
+    """Set scaled gradients. One of them may overflow."""
+    params = [param for param, _ in params_and_lrs(optimizer)]
     give_gradients(params, seed)
     for param in params:
         assert param.grad is not None
@@ -81,14 +81,14 @@ def give_scaled(optimizer: Any, scale: float, seed: int, overflows: Overflows) -
         grad.view(-1)[-1] = value
 
 
-def trained(scaler: Any, optimizer: Any, overflows: Overflows) -> list[Any]:
-    """Return parameters, states and the scaler's checkpoint after each of some steps."""
+def train(scaler: Any, optimizer: Any, overflows: Overflows) -> list[Any]:
+    """Take 6 steps. Return parameters, states and the scaler's checkpoint after each step."""
     results = []
     for seed in range(6):
-        give_scaled(optimizer, scaler.get_scale(), seed, overflows)
+        give_scaled_gradients(optimizer, scaler.get_scale(), seed, overflows)
         scaler.step(optimizer)
         scaler.update()
-        params = [param.detach().clone() for param, _ in members(optimizer)]
+        params = [param.detach().clone() for param, _ in params_and_lrs(optimizer)]
         results.append((params, copy.deepcopy(optimizer.state_dict()), scaler.state_dict()))
     return results
 
@@ -112,13 +112,13 @@ def test_training_equals_that_with_torchs_scaler(
 ) -> None:
     """Parameters, states, step counts, the scale and its growth tracker have equal bits."""
     base, added, dtype = composition
-    cls = skipping(base, *added)
+    cls = skipping_class(base, *added)
     with use_lowering(lowering):
-        theirs = trained(
-            scaler_of(torch.amp.GradScaler), new_optimizer(cls, dtype, fused=True), overflows
+        theirs = train(
+            new_scaler(torch.amp.GradScaler), new_optimizer(cls, dtype, fused=True), overflows
         )
-        ours = trained(
-            scaler := scaler_of(CountingScaler), new_optimizer(cls, dtype, fused=True), overflows
+        ours = train(
+            scaler := new_scaler(CountingScaler), new_optimizer(cls, dtype, fused=True), overflows
         )
     assert_same(ours, theirs)
     assert scaler.reads == 0
@@ -127,28 +127,30 @@ def test_training_equals_that_with_torchs_scaler(
 @outside_interpreter
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_training_without_fused_equals_that_with_torchs_scaler(dtype: torch.dtype) -> None:
-    """In a skipped first step, torch's scaler takes no step at all, so there is no state then."""
-    cls = skipping("adamw", modifiers.clip_norm(0.5))
-    overflows = OVERFLOWS["first steps, later ones"]
-    theirs = trained(scaler_of(torch.amp.GradScaler), new_optimizer(cls, dtype), overflows)
-    ours = trained(scaler := scaler_of(CountingScaler), new_optimizer(cls, dtype), overflows)
+    """Torch's scaler skips the first steps without a call of `step`, so it creates no states."""
+    cls = skipping_class("adamw", modifiers.clip_norm(0.5))
+    overflows = OVERFLOWS["first steps, a later step"]
+    theirs = train(new_scaler(torch.amp.GradScaler), new_optimizer(cls, dtype), overflows)
+    ours = train(scaler := new_scaler(CountingScaler), new_optimizer(cls, dtype), overflows)
     assert scaler.reads == 0
     assert_same(ours[2:], theirs[2:])
-    for (params, packed, of_scaler), (others, _, of_theirs) in zip(ours[:2], theirs, strict=False):
-        assert_same([params, of_scaler], [others, of_theirs])
+    for (params, checkpoint, scaler_state), (their_params, _, their_scaler_state) in zip(
+        ours[:2], theirs, strict=False
+    ):
+        assert_same([params, scaler_state], [their_params, their_scaler_state])
         assert not any(
-            value.any() for state in packed["state"].values() for value in state.values()
+            value.any() for state in checkpoint["state"].values() for value in state.values()
         )
 
 
 @outside_interpreter
-def test_gradients_are_read_by_the_step_alone() -> None:
-    optimizer = new_optimizer(skipping())
-    scaler = scaler_of(CountingScaler)
+def test_only_the_step_reads_gradients() -> None:
+    optimizer = new_optimizer(skipping_class())
+    scaler = new_scaler(CountingScaler)
     for seed in range(3):
-        give_scaled(optimizer, SCALE, seed, {1: (1, torch.inf)})
+        give_scaled_gradients(optimizer, SCALE, seed, {1: (1, torch.inf)})
         scaler.step(optimizer)
-        grads = [param.grad for param, _ in members(optimizer)]
+        grads = [param.grad for param, _ in params_and_lrs(optimizer)]
         scaler.update(SCALE)
     assert scaler.reads == 0
     expected = parameters(dtype=torch.float32)
@@ -159,10 +161,12 @@ def test_gradients_are_read_by_the_step_alone() -> None:
 WITHOUT_CHECK: dict[str, Callable[[], Any]] = {
     "torch's": lambda: new_optimizer(torch.optim.AdamW, fused=True),
     "no check in the rule": lambda: new_optimizer(optim.AdamW, fused=True),
-    "a norm only": lambda: new_optimizer(compose("adamw", modifiers.clip_norm(1.0)), fused=True),
-    "8 bits": lambda: new_optimizer(skipping("adamw", modifiers.quantized())),
-    "whole matrices": lambda: skipping("muon")([parameters()[0]]),
-    "differentiable": lambda: skipping()(
+    "a norm, and no check": lambda: new_optimizer(
+        compose("adamw", modifiers.clip_norm(1.0)), fused=True
+    ),
+    "8 bits": lambda: new_optimizer(skipping_class("adamw", modifiers.quantized())),
+    "whole matrices": lambda: skipping_class("muon")([parameters()[0]]),
+    "differentiable": lambda: skipping_class()(
         two_groups([param.detach() for param in parameters()]), differentiable=True
     ),
 }
@@ -170,29 +174,29 @@ WITHOUT_CHECK: dict[str, Callable[[], Any]] = {
 
 @outside_interpreter
 @pytest.mark.parametrize("make", WITHOUT_CHECK.values(), ids=WITHOUT_CHECK)
-def test_for_other_optimizers_the_scaler_reads_gradients(make: Callable[[], Any]) -> None:
-    scaler, optimizer = scaler_of(CountingScaler), make()
+def test_the_scaler_reads_gradients_for_optimizers_without_a_check(make: Callable[[], Any]) -> None:
+    scaler, optimizer = new_scaler(CountingScaler), make()
     scaler_classes = (torch.amp.GradScaler, CountingScaler)
     runs = [
-        trained(scaler_of(scaler_class), make(), {1: (0, torch.inf)})
+        train(new_scaler(scaler_class), make(), {1: (0, torch.inf)})
         for scaler_class in scaler_classes
     ]
     assert_same(*runs)
-    give_scaled(optimizer, SCALE, 0, {})
+    give_scaled_gradients(optimizer, SCALE, 0, {})
     scaler.step(optimizer)
     assert scaler.reads == 1
 
 
 @outside_interpreter
 @pytest.mark.parametrize("fused", [True, None])
-def test_after_unscale_the_scaler_has_read_the_gradients(fused: bool | None) -> None:
+def test_unscale_reads_the_gradients_once_per_step(fused: bool | None) -> None:
     results = []
     for scaler_class in (torch.amp.GradScaler, CountingScaler):
-        optimizer, scaler = new_optimizer(skipping(), fused=fused), scaler_of(scaler_class)
+        optimizer, scaler = new_optimizer(skipping_class(), fused=fused), new_scaler(scaler_class)
         for seed in range(4):
-            give_scaled(optimizer, scaler.get_scale(), seed, {2: (-1, torch.inf)})
+            give_scaled_gradients(optimizer, scaler.get_scale(), seed, {2: (-1, torch.inf)})
             scaler.unscale_(optimizer)
-            torch.nn.utils.clip_grad_norm_([param for param, _ in members(optimizer)], 0.1)
+            torch.nn.utils.clip_grad_norm_([param for param, _ in params_and_lrs(optimizer)], 0.1)
             scaler.step(optimizer)
             scaler.update()
         results.append((optimizer.state_dict(), scaler.state_dict()))
@@ -206,31 +210,34 @@ def test_several_optimizers_may_share_a_scaler(overflowing: Sequence[int]) -> No
     """Each optimizer skips for its own gradients; the scale falls if any optimizer overflows."""
     results = []
     for scaler_class in (torch.amp.GradScaler, amp.GradScaler):
-        listed = [
-            new_optimizer(skipping()),
+        optimizers = [
+            new_optimizer(skipping_class()),
             new_optimizer(torch.optim.SGD, lr=0.1),
-            new_optimizer(skipping("lion")),
+            new_optimizer(skipping_class("lion")),
         ]
-        scaler = scaler_of(scaler_class)
+        scaler = new_scaler(scaler_class)
         for seed in range(4):
-            for number, optimizer in enumerate(listed):
+            for number, optimizer in enumerate(optimizers):
                 overflows = {2: (0, torch.inf)} if number in overflowing else {}
-                give_scaled(optimizer, scaler.get_scale(), seed, overflows)
+                give_scaled_gradients(optimizer, scaler.get_scale(), seed, overflows)
                 scaler.step(optimizer)
             scaler.update()
-        results.append(([each.state_dict() for each in listed], scaler.state_dict()))
+        results.append(([each.state_dict() for each in optimizers], scaler.state_dict()))
     assert_same(*results)
 
 
 @outside_interpreter
 @pytest.mark.parametrize("scale", [1.0, 0.25])
 def test_a_gradient_that_unscaling_makes_infinite_is_no_overflow(scale: float) -> None:
-    """Only a scale below 1 can do this. The scale does not fall, but the rule skips the step."""
+    """Only a scale below 1 makes it infinite. The scale does not fall; the rule skips the step."""
     runs = []
     for scaler_class in (torch.amp.GradScaler, amp.GradScaler):
-        optimizer, scaler = new_optimizer(skipping(), fused=True), scaler_of(scaler_class, scale)
+        optimizer, scaler = (
+            new_optimizer(skipping_class(), fused=True),
+            new_scaler(scaler_class, scale),
+        )
         for seed in range(3):
-            give_scaled(optimizer, 1.0, seed, {1: (0, 3e38)})
+            give_scaled_gradients(optimizer, 1.0, seed, {1: (0, 3e38)})
             scaler.step(optimizer)
             scaler.update(scale)
         runs.append((optimizer.state_dict(), scaler.state_dict()))
@@ -241,8 +248,8 @@ def test_a_gradient_that_unscaling_makes_infinite_is_no_overflow(scale: float) -
 
 @outside_interpreter
 def test_a_large_finite_gradient_is_no_overflow() -> None:
-    optimizer, scaler = new_optimizer(skipping(), torch.float64), scaler_of(amp.GradScaler)
-    give_scaled(optimizer, SCALE, 0, {0: (0, 1e300)})
+    optimizer, scaler = new_optimizer(skipping_class(), torch.float64), new_scaler(amp.GradScaler)
+    give_scaled_gradients(optimizer, SCALE, 0, {0: (0, 1e300)})
     scaler.step(optimizer)
     scaler.update()
     assert scaler.get_scale() == SCALE
@@ -250,35 +257,35 @@ def test_a_large_finite_gradient_is_no_overflow() -> None:
 
 
 @outside_interpreter
-def test_parameters_that_take_no_part_keep_their_counts() -> None:
-    """The counts of a skipped step are undone before a hook after the step clears gradients."""
-    optimizer, scaler = new_optimizer(skipping()), scaler_of(amp.GradScaler)
+def test_parameters_without_a_gradient_keep_their_counts() -> None:
+    """A skipped step undoes its counts before the hook after the step clears gradients."""
+    optimizer, scaler = new_optimizer(skipping_class()), new_scaler(amp.GradScaler)
     optimizer.register_step_post_hook(lambda self, *_: self.zero_grad())
     for seed in range(3):
-        give_scaled(optimizer, SCALE, seed, {2: (3, torch.inf)})
+        give_scaled_gradients(optimizer, SCALE, seed, {2: (3, torch.inf)})
         if seed == 1:
             optimizer.param_groups[0]["params"][0].grad = None
         scaler.step(optimizer)
         scaler.update(SCALE)
-    counts = [optimizer.state[param]["step"].item() for param, _ in members(optimizer)]
+    counts = [optimizer.state[param]["step"].item() for param, _ in params_and_lrs(optimizer)]
     assert counts == [1, 2, 2, 2]
     assert not any(state["skipped_steps"] for state in optimizer.state.values())
 
 
 @outside_interpreter
-def test_checkpoints_and_copies_go_on_as_torchs() -> None:
+def test_training_continues_from_checkpoints_as_with_torchs_scaler() -> None:
     """Each scaler can load the checkpoint of the other."""
     scaler_classes = (torch.amp.GradScaler, amp.GradScaler)
     results = []
     for first in scaler_classes:
         for second in scaler_classes:
-            optimizer, scaler = new_optimizer(skipping()), scaler_of(first)
+            optimizer, scaler = new_optimizer(skipping_class()), new_scaler(first)
             for seed in range(6):
                 if seed == 3:
-                    packed = pickle.loads(pickle.dumps(scaler)).state_dict()
-                    scaler = scaler_of(second, 2.0)
-                    scaler.load_state_dict(packed)
-                give_scaled(optimizer, scaler.get_scale(), seed, {1: (0, torch.inf)})
+                    checkpoint = pickle.loads(pickle.dumps(scaler)).state_dict()
+                    scaler = new_scaler(second, 2.0)
+                    scaler.load_state_dict(checkpoint)
+                give_scaled_gradients(optimizer, scaler.get_scale(), seed, {1: (0, torch.inf)})
                 scaler.step(optimizer)
                 scaler.update()
             results.append((optimizer.state_dict(), scaler.state_dict()))
@@ -287,11 +294,11 @@ def test_checkpoints_and_copies_go_on_as_torchs() -> None:
 
 
 @outside_interpreter
-def test_a_factor_of_the_user_multiplies_the_scale() -> None:
+def test_a_grad_scale_of_the_user_multiplies_the_scale() -> None:
     results = []
     for scaler_class in (torch.amp.GradScaler, CountingScaler):
-        optimizer, scaler = new_optimizer(skipping(), fused=True), scaler_of(scaler_class)
-        give_scaled(optimizer, 2 * SCALE, 0, {})
+        optimizer, scaler = new_optimizer(skipping_class(), fused=True), new_scaler(scaler_class)
+        give_scaled_gradients(optimizer, 2 * SCALE, 0, {})
         optimizer.grad_scale = torch.tensor(2.0)
         scaler.step(optimizer)
         assert not hasattr(optimizer, "grad_scale")
@@ -302,14 +309,14 @@ def test_a_factor_of_the_user_multiplies_the_scale() -> None:
 
 @outside_interpreter
 def test_misuse_raises_torchs_errors() -> None:
-    optimizer = new_optimizer(skipping())
+    optimizer = new_optimizer(skipping_class())
     unused_scaler = amp.GradScaler("cpu")
     with pytest.raises(AssertionError, match="_scale is None"):
         unused_scaler.step(optimizer)
-    scaler = scaler_of(amp.GradScaler)
+    scaler = new_scaler(amp.GradScaler)
     with pytest.raises(RuntimeError, match="Closure use is not currently supported"):
         scaler.step(optimizer, closure=lambda: 0.0)
-    give_scaled(optimizer, SCALE, 0, {})
+    give_scaled_gradients(optimizer, SCALE, 0, {})
     scaler.step(optimizer)
     with pytest.raises(RuntimeError, match="already been called since the last update"):
         scaler.step(optimizer)
@@ -320,9 +327,9 @@ def test_misuse_raises_torchs_errors() -> None:
 
 
 @outside_interpreter
-def test_a_failed_step_leaves_nothing_behind() -> None:
-    optimizer, scaler = new_optimizer(skipping()), scaler_of(amp.GradScaler)
-    give_scaled(optimizer, SCALE, 0, {})
+def test_a_failed_step_changes_nothing() -> None:
+    optimizer, scaler = new_optimizer(skipping_class()), new_scaler(amp.GradScaler)
+    give_scaled_gradients(optimizer, SCALE, 0, {})
     param: Tensor = optimizer.param_groups[0]["params"][0]
     optimizer.state[param]["exp_avg"] = torch.zeros(7)
     before = param.detach().clone()
@@ -339,12 +346,12 @@ def test_a_failed_step_leaves_nothing_behind() -> None:
 @outside_interpreter
 def test_a_disabled_scaler_only_steps() -> None:
     scaler = amp.GradScaler("cpu", enabled=False)
-    ours, plain = new_optimizer(skipping()), new_optimizer(skipping())
+    with_scaler, without_scaler = new_optimizer(skipping_class()), new_optimizer(skipping_class())
     for seed in range(3):
-        for optimizer in (ours, plain):
-            give_scaled(optimizer, 1.0, seed, {1: (0, torch.nan)})
-        scaler.step(ours)
+        for optimizer in (with_scaler, without_scaler):
+            give_scaled_gradients(optimizer, 1.0, seed, {1: (0, torch.nan)})
+        scaler.step(with_scaler)
         scaler.update()
-        plain.step()
-    assert_same(ours.state_dict(), plain.state_dict())
-    assert all(state["skipped_steps"] == 1 for state in ours.state.values())
+        without_scaler.step()
+    assert_same(with_scaler.state_dict(), without_scaler.state_dict())
+    assert all(state["skipped_steps"] == 1 for state in with_scaler.state.values())

@@ -1,4 +1,4 @@
-"""Test modifiers that store parameters, or copies of them, in 16 bits."""
+"""Test modifiers for parameters in 16 bits."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from composition.training import (
     check_same_path,
     difference,
     give_gradients,
-    members,
     parameters,
+    params_and_lrs,
     two_groups,
 )
 from interpreter import INTERPRETED, outside_interpreter, run_inside
@@ -27,7 +27,7 @@ from optgen.compositions import compose, modifier, state_dtype
 from optgen.spec import Spec
 
 FLOAT32_BOUND = 2e-6
-"""Bound on the differences of numbers that are computed in float32."""
+"""Bound on relative differences of numbers that are computed in float32."""
 NUMBERS, COPIES = 40, 25
 """Number of values that are rounded stochastically, and copies of each value in a parameter."""
 
@@ -38,12 +38,12 @@ def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__, "fused_triton")
 
 
-def plain(base: str, params: Sequence[Tensor], **options: Any) -> Any:
+def torchs_optimizer(base: str, params: Sequence[Tensor], **options: Any) -> Any:
     return getattr(torch.optim, base)(two_groups(params), **options)
 
 
 def states(optimizer: Any, key: str) -> list[Tensor]:
-    return [optimizer.state[param][key] for param, _ in members(optimizer)]
+    return [optimizer.state[param][key] for param, _ in params_and_lrs(optimizer)]
 
 
 BASES: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}}
@@ -55,12 +55,12 @@ if not INTERPRETED:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("base", BASES)
 def test_master_weights_by_hand(base: str, dtype: torch.dtype, lowering: str) -> None:
-    """An optimizer of torch moves float32 copies, and every parameter is its copy, rounded."""
+    """Torch's optimizer steps float32 copies, and every parameter is its copy, rounded."""
     cls: Any = compose(base.lower(), modifier("master"), state_dtype("float32"))
     params = parameters(dtype=dtype)
     optimizer = cls(two_groups(params), **BASES[base])
     copies = [param.detach().float() for param in params]
-    by_hand = plain(base, copies, **BASES[base])
+    by_hand = torchs_optimizer(base, copies, **BASES[base])
     for seed in range(STEPS):
         give_gradients(params, seed)
         for copy, param in zip(copies, params, strict=True):
@@ -76,45 +76,46 @@ def test_master_weights_by_hand(base: str, dtype: torch.dtype, lowering: str) ->
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_kahan_by_hand(lowering: str) -> None:
-    """The step is added to the compensation, which gets the rounding error of the parameter."""
+    """The update includes the compensation, which then becomes the parameter's rounding error."""
     params = parameters(dtype=torch.bfloat16)
     theirs = [param.detach().clone() for param in params]
     optimizer: Any = compose(optim.SGD, modifier("kahan"))(two_groups(params))
-    lost = [torch.zeros_like(param) for param in theirs]
+    compensations = [torch.zeros_like(param) for param in theirs]
     for seed in range(STEPS):
         give_gradients(params, seed)
         with use_lowering(lowering):
             optimizer.step()
-        for index, (param, lr) in enumerate(members(optimizer)):
+        for index, (param, lr) in enumerate(params_and_lrs(optimizer)):
             assert param.grad is not None
-            old, wide = theirs[index].float(), lost[index].float() - lr * param.grad.float()
-            theirs[index] = (old + wide).bfloat16()
-            lost[index] = (wide - (theirs[index].float() - old)).bfloat16()
+            old = theirs[index].float()
+            update = compensations[index].float() - lr * param.grad.float()
+            theirs[index] = (old + update).bfloat16()
+            compensations[index] = (update - (theirs[index].float() - old)).bfloat16()
         assert difference(params, theirs) < FLOAT32_BOUND
-        assert difference(states(optimizer, "compensation"), lost) < 0.01
+        assert difference(states(optimizer, "compensation"), compensations) < 0.01
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("base", BASES)
-def test_kahan_keeps_what_bfloat16_loses(base: str, lowering: str) -> None:
+def test_kahan_compensates_for_the_rounding_of_bfloat16(base: str, lowering: str) -> None:
     """The sum of parameter and compensation is closer to a run in float64 than the parameter."""
     params = parameters(dtype=torch.bfloat16)
     cls: Any = compose(base.lower(), modifier("kahan"), state_dtype("float32"))
     optimizer = cls(two_groups(params), **BASES[base])
-    wide = [param.detach().double() for param in params]
-    by_hand = plain(base, wide, **BASES[base])
+    float64_params = [param.detach().double() for param in params]
+    by_hand = torchs_optimizer(base, float64_params, **BASES[base])
     for seed in range(30 if INTERPRETED else 100):
         give_gradients(params, seed)
-        for param, copy in zip(params, wide, strict=True):
+        for param, copy in zip(params, float64_params, strict=True):
             assert param.grad is not None
             copy.grad = param.grad.double()
         with use_lowering(lowering):
             optimizer.step()
         by_hand.step()
-    lost = states(optimizer, "compensation")
-    sums = [p.detach().double() + c.double() for p, c in zip(params, lost, strict=True)]
-    assert difference(params, wide) < 2**-8
-    assert difference(sums, wide) < 2**-13
+    compensations = states(optimizer, "compensation")
+    sums = [p.detach().double() + c.double() for p, c in zip(params, compensations, strict=True)]
+    assert difference(params, float64_params) < 2**-8
+    assert difference(sums, float64_params) < 2**-13
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -122,9 +123,9 @@ def test_small_steps_are_not_lost(lowering: str) -> None:
     """A plain bfloat16 weight of 1 does not move by steps of 1e-3."""
     means = {}
     for name in ("plain", "kahan", "master", "stochastic_rounding"):
-        listed = [] if name == "plain" else [modifier(name)]
+        modifiers = [] if name == "plain" else [modifier(name)]
         param = torch.ones(4000, dtype=torch.bfloat16, requires_grad=True)
-        optimizer: Any = compose(optim.SGD, *listed)([param], lr=1e-3)
+        optimizer: Any = compose(optim.SGD, *modifiers)([param], lr=1e-3)
         for _ in range(25):
             param.grad = torch.ones_like(param)
             with use_lowering(lowering):
@@ -140,10 +141,12 @@ def test_small_steps_are_not_lost(lowering: str) -> None:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("name", ["kahan", "low_precision_copy", "stochastic_rounding"])
-def test_wide_parameters_step_as_without_the_modifier(name: str, base: str, lowering: str) -> None:
-    """In float64, these modifiers change parameters by less than rounding does."""
+def test_float64_parameters_step_as_without_the_modifier(
+    name: str, base: str, lowering: str
+) -> None:
+    """In float64, these modifiers change parameters by no more than rounding errors."""
     optimizer: Any = compose(base.lower(), modifier(name))(two_groups(parameters()), **BASES[base])
-    by_hand = ByHand(plain(base, parameters(), **BASES[base]))
+    by_hand = ByHand(torchs_optimizer(base, parameters(), **BASES[base]))
     check_same_path(optimizer, by_hand, lowering)
 
 
@@ -153,13 +156,13 @@ def test_wide_parameters_step_as_without_the_modifier(name: str, base: str, lowe
 @pytest.mark.parametrize("base", ["Adafactor", "CAME", "Muon", "SOAP"])
 @pytest.mark.parametrize("name", ["kahan", "stochastic_rounding"])
 def test_rules_with_rows_and_matrices_round(name: str, base: str, lowering: str) -> None:
-    """In float64 nothing is rounded. In bfloat16, two steps end near those of float64."""
+    """Nothing is rounded in float64. Two steps in bfloat16 end near two steps in float64."""
     for dtype, bound in ((torch.float64, 1e-12), (torch.bfloat16, 2**-6)):
-        ends = []
+        results = []
         for cls in (getattr(optim, base), compose(getattr(optim, base), modifier(name))):
             start = parameters([(6, 4), (4, 6)], torch.bfloat16)
-            wide = cls is getattr(optim, base)
-            params = [p.detach().to(torch.float64 if wide else dtype) for p in start]
+            unmodified = cls is getattr(optim, base)
+            params = [p.detach().to(torch.float64 if unmodified else dtype) for p in start]
             optimizer = cls([p.requires_grad_() for p in params], lr=0.01)
             for seed in range(2):
                 give_gradients(params, seed)
@@ -168,8 +171,8 @@ def test_rules_with_rows_and_matrices_round(name: str, base: str, lowering: str)
                     param.grad = param.grad.bfloat16().to(param.dtype)
                 with use_lowering(lowering):
                     optimizer.step()
-            ends.append(params)
-        assert difference(ends[1], ends[0]) < bound
+            results.append(params)
+        assert difference(results[1], results[0]) < bound
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -213,27 +216,26 @@ def gradients() -> Tensor:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_stochastic_rounding_has_an_exact_mean(
-    lowering: str, start: Tensor, gradients: Tensor
-) -> None:
-    """Each result is a neighbour of the exact value, and the mean of results is close to it."""
+def test_stochastic_rounding_is_unbiased(lowering: str, start: Tensor, gradients: Tensor) -> None:
+    """Each result is one of the two numbers next to the exact value, and their mean is near."""
     exact = (start.float() - 0.01 * gradients.float())[:NUMBERS]
     nearest = exact.bfloat16()
-    away = torch.where(nearest.float() > exact, -torch.inf, torch.inf).bfloat16()
-    other = torch.nextafter(nearest, away)
+    direction = torch.where(nearest.float() > exact, -torch.inf, torch.inf).bfloat16()
+    second_nearest = torch.nextafter(nearest, direction)
     draws = torch.stack(
         [each for seed in range(6) for each in stochastic_step(seed, lowering, start, gradients)]
     )
     draws = draws.view(-1, NUMBERS)
-    assert ((draws == nearest) | (draws == other)).all()
-    gap = (other.float() - nearest.float()).abs()
+    assert ((draws == nearest) | (draws == second_nearest)).all()
+    gap = (second_nearest.float() - nearest.float()).abs()
     error = (draws.float().mean(dim=0) - exact).abs() / gap
-    assert error.max() < 4.5 * 0.5 / len(draws) ** 0.5
+    largest_deviation = 0.5  # standard deviation of one draw, in gaps
+    assert error.max() < 4.5 * largest_deviation / len(draws) ** 0.5
     assert (draws != nearest).any()
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_stochastic_rounding_follows_its_seed(
+def test_stochastic_rounding_depends_on_the_seed_and_the_parameter(
     lowering: str, start: Tensor, gradients: Tensor
 ) -> None:
     first, again = (
@@ -241,7 +243,7 @@ def test_stochastic_rounding_follows_its_seed(
         stochastic_step(1, lowering, start, gradients),
     )
     assert all(map(torch.equal, first, again))
-    assert not torch.equal(*first), "the parameters have streams of their own"
+    assert not torch.equal(*first), "equal parameters are rounded by different random numbers"
     other = stochastic_step(2, lowering, start, gradients)
     assert not any(map(torch.equal, first, other))
 
@@ -257,7 +259,7 @@ def test_a_later_sweep_reads_unrounded_values(lowering: str) -> None:
     assert ((param - 1).abs() < 0.2).all()
 
 
-STORED = '''
+UNROUNDED_READ = '''
 from optgen.spec import mean, optimizer, state
 
 @optimizer(paper="https://example.org")
@@ -272,7 +274,7 @@ def Stored(p, g, /, v=state("exp_avg", dtype="float32", min_elements=0)):
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_later_sweep_reads_no_stored_value(lowering: str, dtype: str) -> None:
     """The new value of a state is stored rounded. A sweep that needs it recomputes it."""
-    text = STORED.replace("float32", dtype)
+    text = UNROUNDED_READ.replace("float32", dtype)
     if dtype != "8bit":
         text = text.replace(", min_elements=0", "")
     optimizer_class: Any = optgen.load(Spec("Stored", text, "stored.py", 1))
@@ -286,12 +288,12 @@ def test_a_later_sweep_reads_no_stored_value(lowering: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_clipping_at_a_large_norm_leaves_the_rounding_as_it_is(lowering: str) -> None:
+def test_clipping_at_a_large_norm_does_not_change_the_rounding(lowering: str) -> None:
     rounding = modifier("stochastic_rounding")
     results = []
-    for chosen in ([rounding], [modifier("clip_norm")(1e9), rounding]):
+    for modifiers in ([rounding], [modifier("clip_norm")(1e9), rounding]):
         params = parameters(dtype=torch.bfloat16)
-        cls: Any = compose(optim.SGD, *chosen)
+        cls: Any = compose(optim.SGD, *modifiers)
         optimizer = cls(two_groups(params), momentum=0.9)
         for seed in range(STEPS):
             give_gradients(params, seed)
@@ -302,7 +304,9 @@ def test_clipping_at_a_large_norm_leaves_the_rounding_as_it_is(lowering: str) ->
 
 
 @outside_interpreter
-def test_stochastic_rounding_has_the_same_bits_everywhere(start: Tensor, gradients: Tensor) -> None:
+def test_stochastic_rounding_has_the_same_bits_in_all_lowerings(
+    start: Tensor, gradients: Tensor
+) -> None:
     results = [stochastic_step(3, lowering, start, gradients) for lowering in LOWERINGS]
     for each in results[1:]:
         assert all(map(torch.equal, each, results[0]))

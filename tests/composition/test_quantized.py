@@ -1,4 +1,4 @@
-"""Test optimizers with states of 8 bits: by hand, in checkpoints, and what they refuse."""
+"""Test optimizers with states of 8 bits: their steps, checkpoints and errors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from optgen.spec import Spec
 from optgen.verification.references.eight_bits import round_to_8_bits
 
 SHAPES = ((40, 33), (130,), (20, 4, 3, 3), (7,))
-"""The last is smaller than `SMALLEST`, so its states have no codes."""
-SMALLEST = 100
+"""The last has fewer than `MIN_ELEMENTS` elements, so its states are not quantized."""
+MIN_ELEMENTS = 100
 BLOCK = 64
 STEPS = 4
 LION = '''
@@ -34,7 +34,7 @@ def Lion(
     p, g, /, m=state("exp_avg", dtype="8bit", block=64, min_elements=100),
     *, lr=hyper(1e-3, ge=0), betas=hyper((0.9, 0.99), ge=0, lt=1),
 ):
-    """Steps by the sign of a mean of gradients (Chen et al., 2023)."""
+    """Step by the sign of a mean of gradients (Chen et al., 2023)."""
     beta1, beta2 = betas
     p = p - lr * sign(beta1 * m + (1 - beta1) * g)
     m = beta2 * m + (1 - beta2) * g
@@ -47,9 +47,10 @@ def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__, "fused_triton")
 
 
-def quantized(base: Any, code_map: str = "dynamic", **by_key: str) -> Any:
-    chosen = modifiers.quantized(block=BLOCK, map=code_map, min_elements=SMALLEST, **by_key)
-    return compose(base, chosen)
+def quantized_class(base: Any, code_map: str = "dynamic", **dtypes: str) -> Any:
+    """Return a composition with states of 8 bits. `dtypes` has the dtypes of other states."""
+    modifier = modifiers.quantized(block=BLOCK, map=code_map, min_elements=MIN_ELEMENTS, **dtypes)
+    return compose(base, modifier)
 
 
 def step(optimizer: Any, params: Iterable[Tensor], seed: int, lowering: str = "foreach") -> None:
@@ -63,10 +64,10 @@ def decoded(state: Tensor) -> Tensor:
 
 
 def round_states(states: dict[str, Tensor], code_map: str) -> None:
-    """Round the states of a plain optimizer as those of 8 bits are rounded."""
+    """Round the states of a plain optimizer to 8 bits, in place."""
     for key, value in states.items():
         if key != "step":
-            large = value.numel() >= SMALLEST
+            large = value.numel() >= MIN_ELEMENTS
             value.copy_(round_to_8_bits(value, BLOCK, code_map) if large else value.float())
 
 
@@ -79,10 +80,12 @@ CASES = [("AdamW", "dynamic"), ("AdamW", "linear"), ("SGD", "dynamic")]
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize(("base", "code_map"), CASES)
-def test_by_hand(base: str, code_map: str, lowering: str) -> None:
-    """An optimizer of torch takes the step, and the test rounds its states."""
+def test_steps_equal_those_with_states_rounded_by_hand(
+    base: str, code_map: str, lowering: str
+) -> None:
+    """Torch's optimizer takes each step, then the test rounds the states."""
     params, theirs = parameters(SHAPES), parameters(SHAPES)
-    optimizer = quantized(getattr(optim, base), code_map)(params, **BASES[base])
+    optimizer = quantized_class(getattr(optim, base), code_map)(params, **BASES[base])
     by_hand = getattr(torch.optim, base)(theirs, **BASES[base])
     for seed in range(STEPS):
         step(optimizer, params, seed, lowering)
@@ -101,7 +104,7 @@ def test_by_hand(base: str, code_map: str, lowering: str) -> None:
 @outside_interpreter
 @pytest.mark.parametrize("name", ["adamw", "lion"])
 def test_8_bit_classes_equal_their_compositions(name: str) -> None:
-    """The 8-bit classes are compositions: parameters and states have the same bits."""
+    """Parameters and states have equal bits."""
     results = []
     for cls in (optim.optimizer_class(f"{name}_8bit"), compose(name, modifiers.quantized())):
         params = parameters(((70, 70), (7,)), torch.float32)
@@ -132,11 +135,10 @@ def test_a_spec_with_a_state_of_8_bits_by_hand(lowering: str) -> None:
         assert difference(params, theirs) < 1e-12
 
 
-def test_muon_by_hand() -> None:
-    """A rule on matrices takes its step in lists."""
+def test_muon_steps_in_lists_and_equals_muon_with_states_rounded_by_hand() -> None:
     shapes = ((40, 33), (20, 6), (5, 3))
     params, theirs = parameters(shapes), parameters(shapes)
-    optimizer = quantized(optim.Muon)(params)
+    optimizer = quantized_class(optim.Muon)(params)
     plain = compose(optim.Muon, modifiers.state_dtype("float32"))(theirs)
     for seed in range(STEPS):
         give_gradients(params, seed)
@@ -148,20 +150,20 @@ def test_muon_by_hand() -> None:
     assert "states of 8 bits in a rule on rows, columns or matrices" in optgen.explain(optimizer)
 
 
-WITH_NORMS: dict[str, tuple[Any, ...]] = {
-    "of all parameters": (modifiers.clip_norm(0.5),),
-    "of each parameter": (modifiers.trust_ratio,),
-    "beside random numbers": (modifiers.clip_norm(0.5), modifiers.stochastic_rounding),
+CHAINS_WITH_REDUCTIONS: dict[str, tuple[Any, ...]] = {
+    "norm of all parameters": (modifiers.clip_norm(0.5),),
+    "norm of each parameter": (modifiers.trust_ratio,),
+    "norm and random numbers": (modifiers.clip_norm(0.5), modifiers.stochastic_rounding),
 }
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("chain", WITH_NORMS.values(), ids=WITH_NORMS)
+@pytest.mark.parametrize("chain", CHAINS_WITH_REDUCTIONS.values(), ids=CHAINS_WITH_REDUCTIONS)
 def test_rules_that_reduce_to_numbers_by_hand(chain: tuple[Any, ...], lowering: str) -> None:
     """Compare with float32 states that the test rounds after each step."""
     shapes = (*SHAPES, (1500,), (3, 401))  # some have several tiles, and a block that is not full
     params, theirs = parameters(shapes), parameters(shapes)
-    optimizer = quantized(compose("adamw", *chain))(params, lr=1e-2)
+    optimizer = quantized_class(compose("adamw", *chain))(params, lr=1e-2)
     plain = compose("adamw", *chain, modifiers.state_dtype("float32"))(theirs, lr=1e-2)
     for seed in range(STEPS):
         step(optimizer, params, seed, lowering)
@@ -173,31 +175,32 @@ def test_rules_that_reduce_to_numbers_by_hand(chain: tuple[Any, ...], lowering: 
     for param, other in zip(params, theirs, strict=True):
         for key in ("exp_avg", "exp_avg_sq"):
             state = optimizer.state[param][key]
-            assert isinstance(state, QuantizedTensor) == (param.numel() >= SMALLEST)
+            assert isinstance(state, QuantizedTensor) == (param.numel() >= MIN_ELEMENTS)
             assert difference([decoded(state)], [plain.state[other][key]]) < 1e-6
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_lowerings_agree(dtype: torch.dtype, lowering: str) -> None:
-    """Rounding of float32 arithmetic changes few codes: those of numbers between two codes."""
+def test_lowerings_agree_with_a_run_in_float64(dtype: torch.dtype, lowering: str) -> None:
+    """Compare with float64. Rounding changes few codes: those of numbers halfway between two."""
     params, exact = parameters(SHAPES, dtype), parameters(SHAPES)
     with torch.no_grad():
         for one, other in zip(params, exact, strict=True):
             other.copy_(one)
-    pair = [quantized("adamw")(each) for each in (params, exact)]
+    optimizer, exact_optimizer = (quantized_class("adamw")(each) for each in (params, exact))
     for seed in range(STEPS):
-        step(pair[0], params, seed, lowering)
+        step(optimizer, params, seed, lowering)
         give_gradients(exact, seed)
         for one, other in zip(params, exact, strict=True):
             assert one.grad is not None
             other.grad = one.grad.double()
-        pair[1].step()
+        exact_optimizer.step()
     assert difference(params, exact) < (1e-2 if dtype == torch.bfloat16 else 1e-4)
     for one, other in zip(params[:3], exact[:3], strict=True):
-        states = pair[0].state[one], pair[1].state[other]
         for key in ("exp_avg", "exp_avg_sq"):
-            assert (states[0][key].codes != states[1][key].codes).float().mean() < 0.01
+            codes = optimizer.state[one][key].codes
+            exact_codes = exact_optimizer.state[other][key].codes
+            assert (codes != exact_codes).float().mean() < 0.01
 
 
 @outside_interpreter
@@ -208,7 +211,7 @@ def test_the_number_of_threads_changes_no_bits() -> None:
         try:
             generator = torch.Generator().manual_seed(1)
             param = torch.randn(1_500_001, generator=generator)
-            optimizer = quantized("adamw", exp_avg="float32")([param])
+            optimizer = quantized_class("adamw", exp_avg="float32")([param])
             for _ in range(2):
                 param.grad = torch.randn(param.shape, generator=generator)
                 with use_lowering("fused_cpu"):
@@ -219,7 +222,8 @@ def test_the_number_of_threads_changes_no_bits() -> None:
     assert all(map(torch.equal, *results))
 
 
-def trained(cls: Any, **options: Any) -> tuple[Any, list[Tensor]]:
+def train(cls: Any, **options: Any) -> tuple[Any, list[Tensor]]:
+    """Return an optimizer after some steps, and its parameters."""
     params = parameters(SHAPES, torch.float32)
     optimizer = cls(params, **options)
     for seed in range(STEPS):
@@ -228,13 +232,13 @@ def trained(cls: Any, **options: Any) -> tuple[Any, list[Tensor]]:
     return optimizer, params
 
 
-def step_alike(pairs: Iterable[tuple[Any, list[Tensor]]]) -> bool:
-    """Tell whether the next steps of optimizers have equal bits."""
+def next_steps_are_equal(pairs: Iterable[tuple[Any, list[Tensor]]]) -> bool:
+    """Step each optimizer, and tell whether the parameters of all have equal bits."""
     finals = []
     for optimizer, params in pairs:
         step(optimizer, params, 77)
         finals.append([param.detach() for param in params])
-    return all(all(map(torch.equal, finals[0], end)) for end in finals)
+    return all(all(map(torch.equal, finals[0], final)) for final in finals)
 
 
 def clones(params: Iterable[Tensor]) -> list[Tensor]:
@@ -242,9 +246,9 @@ def clones(params: Iterable[Tensor]) -> list[Tensor]:
 
 
 @outside_interpreter
-def test_a_checkpoint_holds_float32_and_loses_nothing() -> None:
-    cls = quantized("adamw")
-    optimizer, params = trained(cls)
+def test_a_checkpoint_holds_float32_and_restores_all_bits() -> None:
+    cls = quantized_class("adamw")
+    optimizer, params = train(cls)
     saved = optimizer.state_dict()
     assert {v.dtype for s in saved["state"].values() for v in s.values()} == {torch.float32}
     assert {type(v) for s in saved["state"].values() for v in s.values()} == {Tensor}
@@ -253,18 +257,18 @@ def test_a_checkpoint_holds_float32_and_loses_nothing() -> None:
     loaded.load_state_dict(copy.deepcopy(saved))
     same_params = loaded.param_groups[0]["params"]
     assert isinstance(loaded.state[same_params[0]]["exp_avg"], QuantizedTensor)
-    others: list[Any] = [
+    copies: list[Any] = [
         copy.deepcopy((optimizer, params)),
         pickle.loads(pickle.dumps((optimizer, params))),
         (loaded, same_params),
     ]
-    assert step_alike([(optimizer, params), *others])
+    assert next_steps_are_equal([(optimizer, params), *copies])
 
 
 @outside_interpreter
 def test_plain_and_8_bit_optimizers_exchange_checkpoints() -> None:
-    plain, params = trained(optim.AdamW)
-    loaded = quantized("adamw")(clones(params))
+    plain, params = train(optim.AdamW)
+    loaded = quantized_class("adamw")(clones(params))
     loaded.load_state_dict(plain.state_dict())
     for param, other in zip(params, loaded.param_groups[0]["params"], strict=True):
         for key in ("exp_avg", "exp_avg_sq"):
@@ -275,7 +279,7 @@ def test_plain_and_8_bit_optimizers_exchange_checkpoints() -> None:
     back.load_state_dict(loaded.state_dict())
     for param, other in zip(back.param_groups[0]["params"], loaded.state, strict=True):
         assert torch.equal(back.state[param]["exp_avg"], decoded(loaded.state[other]["exp_avg"]))
-    linear = quantized("adamw", "linear")(clones(params))
+    linear = quantized_class("adamw", "linear")(clones(params))
     linear.load_state_dict(loaded.state_dict())
     assert all(each["exp_avg"].isfinite().all() for each in linear.state.values())
 
@@ -283,9 +287,9 @@ def test_plain_and_8_bit_optimizers_exchange_checkpoints() -> None:
 @outside_interpreter
 @pytest.mark.parametrize("foreach", [True, None])
 def test_maximize_steps_by_negative_gradients(foreach: bool | None) -> None:
-    _, params = trained(quantized("sgd"), momentum=0.9, maximize=True, foreach=foreach)
+    _, params = train(quantized_class("sgd"), momentum=0.9, maximize=True, foreach=foreach)
     theirs = parameters(SHAPES, torch.float32)
-    plain = quantized("sgd")(theirs, momentum=0.9, foreach=foreach)
+    plain = quantized_class("sgd")(theirs, momentum=0.9, foreach=foreach)
     for seed in range(STEPS):
         give_gradients(theirs, seed)
         for param in theirs:
@@ -297,32 +301,31 @@ def test_maximize_steps_by_negative_gradients(foreach: bool | None) -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_blocks_follow_memory_and_ignore_views(lowering: str) -> None:
-    """Blocks follow the order of a parameter's memory, and a group's view changes no block."""
+def test_blocks_follow_memory_order_and_ignore_views(lowering: str) -> None:
+    """Compare with steps on the elements in memory order, and with steps on a group's view."""
     base = parameters([(20, 8, 3, 3)])[0].detach()
     formats: dict[str, Callable[[Tensor], Tensor]] = {
         "channels last": lambda x: x.to(memory_format=torch.channels_last),
         "transposed": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
         "with holes": lambda x: torch.stack([x, x], dim=-1)[..., 0],
     }
-    for form in formats.values():
-        param, flat = form(base.clone()), form(base.clone())
-        order = torch.empty_like(param).copy_(param)  # dense
-        rows = order.as_strided((order.numel(),), (1,))
-        flat_optimizer, optimizer = quantized("adamw")([rows]), quantized("adamw")([param])
+    for change_format in formats.values():
+        param = change_format(base.clone())
+        dense = torch.empty_like(param).copy_(param)
+        flat = dense.as_strided((dense.numel(),), (1,))
+        optimizer, flat_optimizer = (quantized_class("adamw")([each]) for each in (param, flat))
         for seed in range(2):
-            give_gradients([flat], seed)
-            assert flat.grad is not None
-            param.grad = flat.grad
-            dense = torch.empty_like(order).copy_(flat.grad)
-            rows.grad = dense.as_strided((order.numel(),), (1,))
+            give_gradients([param], seed)
+            assert param.grad is not None
+            dense_grad = torch.empty_like(dense).copy_(param.grad)
+            flat.grad = dense_grad.as_strided((dense.numel(),), (1,))
             with use_lowering(lowering):
                 optimizer.step()
                 flat_optimizer.step()
-        assert difference([param], [order]) < 1e-6
+        assert difference([param], [dense]) < 1e-6
     param, viewed = base.clone(), base.clone()
     group = {"params": [viewed], "view": (20, 72)}
-    optimizers = [quantized("adamw")([param]), quantized("adamw")([group])]
+    optimizers = [quantized_class("adamw")([param]), quantized_class("adamw")([group])]
     for seed in range(2):
         for optimizer, each in zip(optimizers, (param, viewed), strict=True):
             step(optimizer, [each], seed, lowering)
@@ -333,29 +336,29 @@ def test_blocks_follow_memory_and_ignore_views(lowering: str) -> None:
 @pytest.mark.parametrize(
     "chain", [(), (modifiers.clip_norm(1.0),)], ids=["one sweep", "two sweeps"]
 )
-def test_a_parameter_may_change_its_order_of_memory(chain: tuple[Any, ...]) -> None:
-    """Codes stay in the order that they had. So the step is taken in lists, with equal numbers."""
+def test_a_parameter_can_change_its_memory_order(chain: tuple[Any, ...]) -> None:
+    """Codes keep their order, so the step is taken in lists, with equal results."""
     (param,) = parameters([(20, 8, 3, 3)])
-    other = param.detach().clone()
-    optimizers = [quantized(compose("adamw", *chain))([each]) for each in (param, other)]
+    unchanged = param.detach().clone()
+    optimizers = [quantized_class(compose("adamw", *chain))([each]) for each in (param, unchanged)]
     for seed in range(STEPS):
         if seed == 2:
             assert "fused C++" in optgen.explain(optimizers[0])
             param.data = param.data.to(memory_format=torch.channels_last)
-        give_gradients([other], seed)
-        assert other.grad is not None
-        param.grad = torch.empty_like(param).copy_(other.grad)
+        give_gradients([unchanged], seed)
+        assert unchanged.grad is not None
+        param.grad = torch.empty_like(param).copy_(unchanged.grad)
         optimizers[0].step()
         with use_lowering("forloop"):
             optimizers[1].step()
     assert "states of 8 bits in another order of memory" in optgen.explain(optimizers[0])
-    assert difference([param], [other]) < 1e-6
+    assert difference([param], [unchanged]) < 1e-6
 
 
 @outside_interpreter
-def test_a_rule_that_draws_refuses_codes_in_another_order() -> None:
+def test_a_rule_with_random_numbers_refuses_codes_in_another_memory_order() -> None:
     transposed = torch.ones(40, 50).t().requires_grad_()
-    cls: Any = quantized(compose("adamw", modifiers.stochastic_rounding))
+    cls: Any = quantized_class(compose("adamw", modifiers.stochastic_rounding))
     optimizer = cls([transposed], fused=True)
     transposed.grad = torch.ones_like(transposed)
     with pytest.raises(RuntimeError, match="states of 8 bits in another order of memory"):
@@ -363,30 +366,30 @@ def test_a_rule_that_draws_refuses_codes_in_another_order() -> None:
 
 
 @outside_interpreter
-def test_states_of_8_bits_can_be_chosen() -> None:
-    def dtypes(modifier: Any, base: Any = "adamw", *more: Any) -> dict[str, Any]:
-        optimizer = compose(base, modifier, *more)([torch.ones(5000, requires_grad=True)])
+def test_each_state_gets_its_declared_dtype() -> None:
+    def dtypes(*parts: Any) -> dict[str, Any]:
+        optimizer = compose("adamw", *parts)([torch.ones(5000, requires_grad=True)])
         optimizer.init_state()
         (state,) = optimizer.state.values()
         return {key: value.dtype for key, value in state.items() if key != "step"}
 
-    codes, wide = torch.int8, torch.float32
+    codes, float32 = torch.int8, torch.float32
     assert dtypes(modifiers.quantized()) == {"exp_avg": codes, "exp_avg_sq": codes}
     assert dtypes(modifiers.quantized("8bit", exp_avg_sq="bfloat16")) == {
         "exp_avg": codes,
         "exp_avg_sq": torch.bfloat16,
     }
-    assert dtypes(modifiers.quantized(None, exp_avg="8bit"))["exp_avg_sq"] == wide
-    assert dtypes(modifiers.quantized(min_elements=5001))["exp_avg"] == wide
-    assert dtypes(modifiers.quantized(), "adamw", modifiers.kahan)["compensation"] == wide
-    both = dtypes(modifiers.quantized(compensation="8bit"), "adamw", modifiers.kahan)
+    assert dtypes(modifiers.quantized(None, exp_avg="8bit"))["exp_avg_sq"] == float32
+    assert dtypes(modifiers.quantized(min_elements=5001))["exp_avg"] == float32
+    assert dtypes(modifiers.quantized(), modifiers.kahan)["compensation"] == float32
+    both = dtypes(modifiers.quantized(compensation="8bit"), modifiers.kahan)
     assert both["compensation"] == both["exp_avg"] == codes
 
 
 @outside_interpreter
 def test_a_nan_in_a_gradient_spoils_only_its_block() -> None:
     param = torch.zeros(300, requires_grad=True)
-    optimizer = quantized("sgd")([param], momentum=0.9)
+    optimizer = quantized_class("sgd")([param], momentum=0.9)
     for grad in (torch.nan, 1.0):
         param.grad = torch.ones(300)
         param.grad[100] = grad
@@ -396,9 +399,9 @@ def test_a_nan_in_a_gradient_spoils_only_its_block() -> None:
 
 
 @outside_interpreter
-def test_a_step_that_is_refused_changes_nothing() -> None:
+def test_a_refused_step_changes_nothing() -> None:
     param = torch.ones(300, requires_grad=True)
-    optimizer = quantized("adamw")([param], differentiable=True)
+    optimizer = quantized_class("adamw")([param], differentiable=True)
     param.grad = torch.ones(300)
     with pytest.raises(RuntimeError, match="autograd cannot follow: set differentiable=False"):
         optimizer.step()
@@ -406,11 +409,11 @@ def test_a_step_that_is_refused_changes_nothing() -> None:
     assert torch.equal(param, torch.ones(300))
     complex_param = torch.ones(300, dtype=torch.complex64)
     complex_param.grad = complex_param.clone()
-    optimizer = quantized("adamw")([complex_param])
+    optimizer = quantized_class("adamw")([complex_param])
     with pytest.raises(NotImplementedError, match="complex parameters take states of other dtypes"):
         optimizer.step()
     assert not optimizer.state
-    first, second = quantized("adamw")([param]), quantized("adamw", "linear")([param])
+    first, second = quantized_class("adamw")([param]), quantized_class("adamw", "linear")([param])
     first.step()
     second.state[param].update(first.state[param])
     before = param.detach().clone()
@@ -420,13 +423,11 @@ def test_a_step_that_is_refused_changes_nothing() -> None:
 
 
 @outside_interpreter
-def test_a_state_replaced_by_float32_is_used() -> None:
-    """A state in float32, as a user may write it, is used as it is."""
-    optimizer, params = trained(quantized("sgd"), momentum=0.9)
+def test_a_float32_tensor_can_replace_a_state_of_8_bits() -> None:
+    optimizer, params = train(quantized_class("sgd"), momentum=0.9)
     state = optimizer.state[params[0]]
     state["momentum_buffer"] = state["momentum_buffer"].float() * 0
-    state = optimizer.state[params[1]]["momentum_buffer"]
-    state.mul_(0.5)
+    optimizer.state[params[1]]["momentum_buffer"].mul_(0.5)
     before = [param.detach().clone() for param in params]
     step(optimizer, params, 5)
     moved = (before[0] - params[0]) / optimizer.param_groups[0]["lr"]
@@ -440,13 +441,13 @@ def test_keyed_optimizers_refuse_states_of_8_bits() -> None:
     params = parameters(SHAPES)
     named = {str(index): param for index, param in enumerate(params)}
     with pytest.raises(TypeError, match="has the state momentum_buffer in 8 bits"):
-        KeyedOptimizerWrapper(named, lambda given: quantized("sgd")(given, momentum=0.9))
+        KeyedOptimizerWrapper(named, lambda given: quantized_class("sgd")(given, momentum=0.9))
 
 
 @outside_interpreter
 def test_scaled_gradients_are_unscaled() -> None:
     params, theirs = parameters(SHAPES, torch.float32), parameters(SHAPES, torch.float32)
-    scaled, plain = quantized("adamw")(params, fused=True), quantized("adamw")(theirs)
+    scaled, plain = quantized_class("adamw")(params, fused=True), quantized_class("adamw")(theirs)
     scaled.grad_scale, scaled.found_inf = torch.tensor(4.0), torch.tensor(0.0)
     for seed in range(2):
         give_gradients([*params], seed)
@@ -460,14 +461,13 @@ def test_scaled_gradients_are_unscaled() -> None:
 
 
 @outside_interpreter
-def test_a_text_without_a_state_of_8_bits_has_no_blocks() -> None:
-    """Generated C++ of other rules does not change."""
+def test_cpp_of_rules_without_states_of_8_bits_has_no_codes() -> None:
     text = spec("m = m + g", "p = p - lr * m", states='m=state("m", dtype="float32")')
-    assert "CODES" not in compiled(text)
-    assert "CODES" in compiled(text.replace("float32", "8bit"))
+    assert "CODES" not in printed_codes(text)
+    assert "CODES" in printed_codes(text.replace("float32", "8bit"))
 
 
-def compiled(text: str) -> str:
+def printed_codes(text: str) -> str:
     from optgen.lowerings.fused_cpu import lower
 
     return str(lower(read(text)).get("codes", ""))

@@ -1,6 +1,6 @@
-"""Test that modifiers of several stages equal changes by hand, in the order of the stages.
+"""Test that a chain of modifiers equals changes by hand, in the order of the stages.
 
-`make compositions` compares all pairs and many chains; here are a few of them.
+`make compositions` compares all pairs and many chains. These tests compare a few chains.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from composition.stages_by_hand import STAGES, in_order
-from fuzz import by_stages
+from fuzz import compare_stages_by_hand
 from interpreter import outside_interpreter
 
 from optgen.compositions import list_modifiers
@@ -22,7 +22,7 @@ CHAINS = (
 )
 
 
-def test_the_order_is_that_of_the_page() -> None:
+def test_stages_by_hand_have_the_order_of_the_page() -> None:
     table = PAGE.read_text().split("| stage |")[1].split("\n\n")[0]
     rows = [line for line in table.splitlines() if line.startswith("| `")]
     listed = [set(row.split("|")[3].replace("`", "").replace(" ", "").split(",")) for row in rows]
@@ -33,4 +33,4 @@ def test_the_order_is_that_of_the_page() -> None:
 @outside_interpreter
 @pytest.mark.parametrize("case", CHAINS)
 def test_a_chain_of_modifiers_equals_the_steps_by_hand(case: str) -> None:
-    assert by_stages.difference(case) < by_stages.BOUND
+    assert compare_stages_by_hand.difference(case) < compare_stages_by_hand.BOUND

@@ -13,23 +13,23 @@ CASES = {
     "terms in any order": ("p = a + p - b", "u = a - b"),
     "two statements": ("p = p - a\np = p - p * b", "u = -a\nu = u - (p + u) * b"),
     "a product": ("p = p * c", "u = p * c - p"),
-    "a product, moved": ("p = p - a\np = p * c", "u = -a\nu = (p + u) * c - p"),
+    "a product after a difference": ("p = p - a\np = p * c", "u = -a\nu = (p + u) * c - p"),
     "a sum with itself": ("p = p + p", "u = p + p - p"),
-    "negative": ("p = a - p", "u = a - p - p"),
-    "read later": ("p = p - a\nm = p * p", "u = -a\nm = (p + u) * (p + u)"),
-    "a property": ("p = p - a\nm = m / ndim(p)", "u = -a\nm = m / ndim(p)"),
-    "one arm": (
+    "a negated parameter": ("p = a - p", "u = a - p - p"),
+    "a later read": ("p = p - a\nm = p * p", "u = -a\nm = (p + u) * (p + u)"),
+    "a property of the parameter": ("p = p - a\nm = m / ndim(p)", "u = -a\nm = m / ndim(p)"),
+    "one branch": (
         "if f:\n    p = p - a\np = p - b",
         "if f:\n    u = -a\nelse:\n    u = 0 * p\nu = u - b",
     ),
-    "arms and before": (
+    "a statement before two branches": (
         "p = p - a\nif f:\n    m = p\nelse:\n    p = p - b",
         "u = -a\nif f:\n    m = p + u\nelse:\n    u = u - b",
     ),
-    "a read in an arm": ("p = p - a\nif t > 1:\n    m = p", "u = -a\nif t > 1:\n    m = p + u"),
+    "a read in a branch": ("p = p - a\nif t > 1:\n    m = p", "u = -a\nif t > 1:\n    m = p + u"),
     "a tuple": ("p, m = p - m, p", "m_next = p\nu = -m\nm = m_next"),
     "a tuple that keeps the parameter": ("m, p = p, p", "m_next = p\nm = m_next"),
-    "nothing": ("m = p + g", "m = p + g"),
+    "no assignment to the parameter": ("m = p + g", "m = p + g"),
 }
 
 

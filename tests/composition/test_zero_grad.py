@@ -1,4 +1,4 @@
-"""Test `zero_grad`: the fused C++ kernel leaves gradients at zero in its own sweep."""
+"""Test `zero_grad`: the fused C++ kernel sets gradients to zero in the sweep that reads them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ SHAPES = ((33, 17), (100,), (5, 3), (), (0, 4))
 PARTS: dict[str, tuple[Any, ...]] = {
     "one sweep": (),
     "two sweeps": (modifiers.clip_tensor_norm(0.1),),
-    "waits for all parameters": (modifiers.clip_norm(0.5),),
+    "a reduction over all parameters": (modifiers.clip_norm(0.5),),
 }
-DTYPES = {
+PARAM_AND_GRAD_DTYPES = {
     "float32": (torch.float32, torch.float32),
     "bfloat16": (torch.bfloat16, torch.bfloat16),
     "bfloat16 gradients": (torch.float32, torch.bfloat16),
 }
 
 
-def pair(parts: tuple[Any, ...], **options: Any) -> tuple[Any, Any]:
-    """Return classes with and without `zero_grad`."""
-    plain = compose(optim.AdamW, *parts) if parts else optim.AdamW
-    return compose(optim.AdamW, *parts, modifiers.zero_grad), plain
+def zeroing_class(*parts: Any) -> Any:
+    """Return AdamW with modifiers, the last of which is `zero_grad`."""
+    return compose(optim.AdamW, *parts, modifiers.zero_grad)
 
 
 def parameters(dtype: torch.dtype = torch.float32, seed: int = 0) -> list[Tensor]:
@@ -36,13 +35,13 @@ def parameters(dtype: torch.dtype = torch.float32, seed: int = 0) -> list[Tensor
     return [torch.randn(shape, generator=generator).to(dtype) for shape in SHAPES]
 
 
-def strided(grad: Tensor) -> Tensor:
+def with_transposed_strides(grad: Tensor) -> Tensor:
     return grad.t().contiguous().t() if grad.dim() == 2 else grad
 
 
 @pytest.fixture
-def zeroed_later(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets the number of gradients that each call after a kernel zeroes."""
+def counts_zeroed_after_the_kernel(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets, at each step, the number of gradients zeroed after the kernel."""
     counts: list[int] = []
 
     def count_and_zero(grads: list[Tensor]) -> None:
@@ -54,37 +53,41 @@ def zeroed_later(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("dtypes", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("dtypes", PARAM_AND_GRAD_DTYPES.values(), ids=PARAM_AND_GRAD_DTYPES)
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
 def test_the_kernel_writes_the_zeros(
-    parts: tuple[Any, ...], dtypes: tuple[torch.dtype, torch.dtype], zeroed_later: list[int]
+    parts: tuple[Any, ...],
+    dtypes: tuple[torch.dtype, torch.dtype],
+    counts_zeroed_after_the_kernel: list[int],
 ) -> None:
-    """Take a first, a cached and a gathered step. A gradient of another layout is copied."""
+    """Steps are first, cached, or gathered again, when gradients get other strides."""
     dtype, grad_dtype = dtypes
-    zeroing, plain = pair(parts)
+    plain_class: Any = compose(optim.AdamW, *parts) if parts else optim.AdamW
     params, expected = parameters(dtype), parameters(dtype)
-    ours, theirs = zeroing(params), plain(expected)
+    zeroing, plain = zeroing_class(*parts)(params), plain_class(expected)
     for step in range(4):
         for param, other, grad in zip(params, expected, parameters(dtype, step + 1), strict=True):
             param.grad_dtype = other.grad_dtype = grad_dtype
             other.grad = grad.to(grad_dtype)
-            param.grad = strided(other.grad.clone()) if step == 2 else other.grad.clone()
-        ours.step()
-        theirs.step()
+            param.grad = (
+                with_transposed_strides(other.grad.clone()) if step == 2 else other.grad.clone()
+            )
+        zeroing.step()
+        plain.step()
         assert all(map(torch.equal, params, expected))
         assert not any(param.grad.any() for param in params if param.grad is not None)
-    assert not any(zeroed_later)
+    assert not any(counts_zeroed_after_the_kernel)
 
 
 def test_gradients_of_a_skipped_step_are_zero() -> None:
-    """An infinity that stayed would be added to the next gradient."""
+    """Otherwise `backward` would add the next gradient to an infinity."""
     param = torch.ones(5, requires_grad=True)
-    ours = pair(())[0]([param], fused=True)
+    optimizer = zeroing_class()([param], fused=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     for factor in (1.0, torch.inf, 1.0, torch.inf):  # before there is a cached step, and after
         before = param.detach().clone()
         scaler.scale((param * factor).sum()).backward()
-        scaler.step(ours)
+        scaler.step(optimizer)
         scaler.update()
         assert torch.equal(param, before) is (factor == torch.inf)
         assert param.grad is not None
@@ -93,66 +96,68 @@ def test_gradients_of_a_skipped_step_are_zero() -> None:
 
 def test_the_functional_form_zeroes_the_gradients_it_is_handed() -> None:
     param, grad = torch.ones(5), torch.ones(5)
-    pair(())[0]([param]).step()  # builds nothing: there is no gradient
-    ours = pair(())[0]([param])
-    dispatch.step(ours, [grad])
+    zeroing_class()([param]).step()  # builds nothing: there is no gradient
+    optimizer = zeroing_class()([param])
+    dispatch.step(optimizer, [grad])
     assert not grad.any()
     assert not torch.equal(param, torch.ones(5))
 
 
 def test_a_parameter_listed_twice_is_refused() -> None:
-    """Its second update would see the zeros that the first has left."""
+    """Its second update would read the zeros that the first update has written."""
     param = torch.ones(3, requires_grad=True)
     with pytest.warns(UserWarning, match="duplicate"):
-        ours = pair(())[0]([param, param])
+        optimizer = zeroing_class()([param, param])
     param.grad = torch.ones(3)
     with pytest.raises(RuntimeError, match="list it once"):
-        ours.step()
+        optimizer.step()
     assert torch.equal(param, torch.ones(3))
     assert torch.equal(param.grad, torch.ones(3))
 
 
 @pytest.mark.parametrize("before", [0, 2], ids=["first step", "cached step"])
 def test_a_shared_gradient_is_refused(before: int) -> None:
-    """The second parameter would see the zeros that the first has left."""
+    """The second parameter would read the zeros that the first has written."""
     params = [torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)]
-    ours = pair(())[0](params)
+    optimizer = zeroing_class()(params)
     for _ in range(before):
         for param in params:
             param.grad = torch.ones(3)
-        ours.step()
+        optimizer.step()
     start = [param.detach().clone() for param in params]
     params[0].grad = params[1].grad = torch.ones(3)
     with pytest.raises(RuntimeError, match="give each parameter a gradient of its own"):
-        ours.step()
+        optimizer.step()
     assert all(map(torch.equal, params, start))
     assert torch.equal(params[0].grad, torch.ones(3))
 
 
 @pytest.mark.parametrize("steps", [1, 3], ids=["first step", "cached step"])
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
-def test_the_versions_of_gradients_advance(parts: tuple[Any, ...], steps: int) -> None:
-    """A gradient saved for backward must not be read after the step has zeroed it."""
+def test_a_step_advances_the_version_counters_of_gradients(
+    parts: tuple[Any, ...], steps: int
+) -> None:
+    """A backward pass that saved the gradient must not read the zeros."""
     param = torch.ones(3, requires_grad=True)
-    ours = pair(parts)[0]([param])
+    optimizer = zeroing_class(*parts)([param])
     for _ in range(steps):
         param.grad = torch.ones(3)
         loss = (torch.ones(3, requires_grad=True) * param.grad).sum()
-        ours.step()
+        optimizer.step()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 def test_gradients_with_a_conjugate_or_negative_bit_are_zeroed(lowering: str) -> None:
-    values = torch.ones(3, dtype=torch.complex64, requires_grad=True)
+    conjugated = torch.ones(3, dtype=torch.complex64, requires_grad=True)
     negated = torch.ones(3, requires_grad=True)
-    ours = pair(())[0]([values, negated])
-    values.grad = torch.full((3,), 1 - 1j).conj()
+    optimizer = zeroing_class()([conjugated, negated])
+    conjugated.grad = torch.full((3,), 1 - 1j).conj()
     negated.grad = torch.full((3,), 1 - 1j).conj().imag
     with use_lowering(lowering):
-        ours.step()
-    assert not values.grad.any()
+        optimizer.step()
+    assert not conjugated.grad.any()
     assert not negated.grad.any()
 
 
@@ -160,20 +165,20 @@ def test_gradients_with_a_conjugate_or_negative_bit_are_zeroed(lowering: str) ->
 def test_a_gradient_of_inference_mode_is_refused(lowering: str) -> None:
     """torch forbids writes to tensors of inference mode."""
     param = torch.ones(3, requires_grad=True)
-    ours = pair(())[0]([param])
+    optimizer = zeroing_class()([param])
     with torch.inference_mode():
         grad = torch.ones(3)
     param.grad = grad
     with use_lowering(lowering), pytest.raises(RuntimeError, match="clone it outside"):
-        ours.step()
+        optimizer.step()
     assert torch.equal(param, torch.ones(3))
 
 
 def test_an_expanded_gradient_is_refused() -> None:
     """The elements share memory, so torch refuses to write to them."""
     param = torch.ones(3, 4, requires_grad=True)
-    ours = pair(())[0]([param])
+    optimizer = zeroing_class()([param])
     param.grad = torch.ones(1).expand(3, 4)
     with pytest.raises(RuntimeError, match="single memory location"):
-        ours.step()
+        optimizer.step()
     assert torch.equal(param, torch.ones(3, 4))

@@ -13,9 +13,10 @@ from optgen import use_lowering
 
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
 SHAPES = ((3, 4), (5,), (3, 4), (2, 2, 3))
-MATRICES = ((3, 4), (5,), (3, 4), (4, 3))
+SHAPES_UP_TO_2D = ((3, 4), (5,), (3, 4), (4, 3))
 STEPS = 6 if INTERPRETED else 12
 BOUND = 1e-12
+"""Bound on relative differences of numbers that are computed in float64."""
 
 
 def parameters(
@@ -31,7 +32,7 @@ def two_groups(params: Sequence[Tensor]) -> list[dict[str, Any]]:
     return [{"params": [*params[:2]], "lr": 0.02}, {"params": [*params[2:]], "lr": 0.05}]
 
 
-def members(optimizer: Any) -> Iterator[tuple[Tensor, float]]:
+def params_and_lrs(optimizer: Any) -> Iterator[tuple[Tensor, float]]:
     """Yield every parameter with its learning rate."""
     for group in optimizer.param_groups:
         for param in group["params"]:
@@ -39,7 +40,7 @@ def members(optimizer: Any) -> Iterator[tuple[Tensor, float]]:
 
 
 def give_gradients(params: Iterable[Tensor], seed: int) -> None:
-    """Give random gradients to parameters. The seed decides their size, too."""
+    """Set random gradients. The seed also decides their magnitude."""
     generator = torch.Generator().manual_seed(seed)
     for param in params:
         drawn = torch.randn(param.shape, generator=generator, dtype=torch.float64)
@@ -47,7 +48,7 @@ def give_gradients(params: Iterable[Tensor], seed: int) -> None:
 
 
 def difference(ours: Iterable[Tensor], theirs: Iterable[Tensor]) -> float:
-    """Return the largest difference of a tensor, relative to its largest element."""
+    """Return the largest difference of two tensors, relative to the largest element of theirs."""
     pairs = [(a.detach().double(), b.detach().double()) for a, b in zip(ours, theirs, strict=True)]
     return max(((a - b).abs().max() / b.abs().max()).nan_to_num(torch.inf).item() for a, b in pairs)
 
@@ -55,11 +56,11 @@ def difference(ours: Iterable[Tensor], theirs: Iterable[Tensor]) -> float:
 def check_same_path(
     optimizer: Any, by_hand: Any, lowering: str, steps: int = STEPS, bound: float = BOUND
 ) -> None:
-    """Check that two optimizers have equal parameters after every step.
+    """Check that two optimizers with equal gradients have equal parameters after every step.
 
-    Both are given the same gradients. `by_hand` has `params` and `step()`.
+    `by_hand` has `params` and `step()`.
     """
-    params = [param for param, _ in members(optimizer)]
+    params = [param for param, _ in params_and_lrs(optimizer)]
     for seed in range(steps):
         give_gradients(params, seed)
         give_gradients(by_hand.params, seed)
