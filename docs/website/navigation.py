@@ -40,10 +40,10 @@ def _optimizers() -> list[Any]:
         {title: [{each.title: each.page} for each in entries() if group(each) == title]}
         for title, _ in GROUPS
     ]
-    checked = [{"How they were checked": "catalogue.md"}]
+    evidence_pages = [{"How they were checked": "catalogue.md"}]
     if (ROOT / "docs" / "evidence.md").exists():
-        checked.append({"Evidence": "evidence.md"})
-    return ["optimizers/index.md", *checked, *groups]
+        evidence_pages.append({"Evidence": "evidence.md"})
+    return ["optimizers/index.md", *evidence_pages, *groups]
 
 
 def _modifiers() -> list[Any]:
