@@ -21,7 +21,7 @@ def update(
     weight_decay: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     advance(state_steps)
     one_minus_rho = 1 - rho
 

@@ -35,7 +35,7 @@ def update_factored(
     weight_decay: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
     eps1, eps2 = eps
     if eps1 is None:
@@ -194,7 +194,7 @@ def update_not_factored(
     weight_decay: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
     eps1, eps2 = eps
     if eps1 is None:

@@ -37,7 +37,7 @@ def update_factored(
     warmup_init: bool,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
     eps1, eps2 = eps
     # beta2 = 1 - t**decay_rate
@@ -258,7 +258,7 @@ def update_not_factored(
     warmup_init: bool,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
     eps1, eps2 = eps
     # beta2 = 1 - t**decay_rate

@@ -26,7 +26,7 @@ def update(
     decoupled_weight_decay: bool,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
     bias_correction2 = 1 - beta2**step

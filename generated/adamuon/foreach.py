@@ -30,7 +30,7 @@ def update(
     eps: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     one_minus_momentum = 1 - momentum
     step_size = lr * 0.2 * sqrt(maximum(rows(params[0]), cols(params[0])))
 

@@ -46,7 +46,7 @@ def update_tall(
     maximize: bool,
     fresh_last_norm: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
     stream = streams[0].item()
     beta1, beta2 = betas
@@ -164,7 +164,7 @@ def update_not_tall(
     maximize: bool,
     fresh_last_norm: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
     stream = streams[0].item()
     beta1, beta2 = betas

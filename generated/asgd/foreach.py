@@ -25,7 +25,7 @@ def update(
     weight_decay: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
     eta_before = etas[0].item()
     mu_before = mus[0].item()

@@ -31,7 +31,7 @@ def update(
     growth_rate: float | None,
     maximize: bool,
 ) -> Update:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     beta1, beta2 = betas
     beta3 = sqrt(beta2)
 

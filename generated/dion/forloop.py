@@ -28,7 +28,7 @@ def update(
     maximize: bool,
     fresh_Q: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
     stream = streams[0].item()
     if fresh_Q:

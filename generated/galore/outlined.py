@@ -36,7 +36,7 @@ def update_tall(
     scale: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
     one_minus_beta1 = 1 - beta1
@@ -113,7 +113,7 @@ def update_not_tall(
     scale: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
     one_minus_beta1 = 1 - beta1

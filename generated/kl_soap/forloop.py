@@ -51,7 +51,7 @@ def update(
     max_clamp_value: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
     if shampoo_beta >= 0:

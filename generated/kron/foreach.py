@@ -46,7 +46,7 @@ def update(
     maximize: bool,
     fresh_Q_left: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
     stream = streams[0].item()
     max_average, max_element = grad_clip_max_amps

@@ -30,7 +30,7 @@ def update(
     maximize: bool,
     fresh_momentum_buffer: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for sublist in sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
         grad_scale = None

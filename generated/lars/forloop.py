@@ -26,7 +26,7 @@ def update(
     maximize: bool,
     fresh_momentum_buffer: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for index in range(len(params)):
         grad_scale = None
         param_sq_sum = zero_sum(params[index])

@@ -20,7 +20,7 @@ def update(
     weight_decay: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     beta1, beta2 = betas
 
     for chunk in in_wider_dtype(chunks(params, grads, exp_avgs), (True, False, True), params):

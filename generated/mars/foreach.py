@@ -32,7 +32,7 @@ def update(
     weight_decay_1d: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
     param_ndim = params[0].dim()
     if optimize_1d or param_ndim == 2:

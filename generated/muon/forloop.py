@@ -24,7 +24,7 @@ def update(
     adjust_lr_fn: str | None,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     if adjust_lr_fn == "match_rms_adamw":
         # scale = 0.2 * sqrt(maximum(rows(p), cols(p)))
         scale = 0.2 * sqrt(maximum(rows(params[0]), cols(params[0])))

@@ -31,7 +31,7 @@ def update(
     given_max_logits: bool,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step_size = lr * 0.2 * sqrt(maximum(rows(params[0]), cols(params[0])))
 
     for sublist in sublists(params, grads, momentum_buffers, max_logits_inputs):

@@ -22,7 +22,7 @@ def update(
     eps: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for index in range(len(params)):
         u_sq_sum = zero_sum(params[index])
         for grad_block, momentum_buffer_block in one_block(grads[index], momentum_buffers[index]):

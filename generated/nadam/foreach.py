@@ -26,7 +26,7 @@ def update(
     decoupled_weight_decay: bool,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
     # mu = beta1 * (1 - 0.5 * 0.96 ** (t * momentum_decay))

@@ -36,7 +36,7 @@ def update(
     eps: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     one_minus_momentum = 1 - momentum
 
     for sublist in sublists(params, grads, momentum_buffers, second_momentum_buffers):

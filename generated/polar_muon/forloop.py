@@ -21,7 +21,7 @@ def update(
     weight_decay: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     one_minus_momentum = 1 - momentum
     step_size = lr * sqrt(maximum(1, divide(rows(params[0]), cols(params[0]))))
 

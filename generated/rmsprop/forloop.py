@@ -24,7 +24,7 @@ def update(
     centered: bool,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     advance(state_steps)
     one_minus_alpha = 1 - alpha
 

@@ -25,7 +25,7 @@ def update(
     lr_in_momentum: bool,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     one_minus_alpha = 1 - alpha
 
     for param, grad, square_avg, momentum_buffer, grad_avg in slices(

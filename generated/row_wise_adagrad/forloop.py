@@ -22,7 +22,7 @@ def update(
     eps: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
     # rate = lr / (1 + (t - 1) * lr_decay)
     rate = lr / (1 + (step - 1) * lr_decay)

@@ -20,7 +20,7 @@ def update(
     step_sizes: tuple[float, float],
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     advance(state_steps)
     eta_minus, eta_plus = etas
     s_min, s_max = step_sizes

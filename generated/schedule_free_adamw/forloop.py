@@ -37,7 +37,7 @@ def update(
     weight_lr_power: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
     if step < warmup_steps:

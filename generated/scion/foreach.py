@@ -25,7 +25,7 @@ def update_factored(
     ns_steps: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     if norm == "Sign":
         inverse_cols = divide(1, cols(params[0]))
     else:
@@ -73,7 +73,7 @@ def update_not_factored(
     ns_steps: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for sublist in equal_sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
         param = working_value(params, params)

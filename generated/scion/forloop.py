@@ -25,7 +25,7 @@ def update_factored(
     ns_steps: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     if norm == "Sign":
         inverse_cols = divide(1, cols(params[0]))
     else:
@@ -123,7 +123,7 @@ def update_not_factored(
     ns_steps: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for index in range(len(params)):
         param = working_value(params[index], params[index])
         grad = working_value(grads[index], params[index])

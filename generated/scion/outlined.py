@@ -39,7 +39,7 @@ def update_factored(
     ns_steps: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     one_minus_lr = 1 - lr
     step_size = lr * scale
     if norm == "Sign":
@@ -90,7 +90,7 @@ def update_not_factored(
     ns_steps: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     one_minus_lr = 1 - lr
     step_size = lr * scale
 

@@ -20,7 +20,7 @@ def update(
     maximize: bool,
     fresh_momentum_buffer: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for param, grad, momentum_buffer in slices(params, grads, momentum_buffers):
         if maximize:
             # g = -g

@@ -25,7 +25,7 @@ def update_factored(
     maximize: bool,
     fresh_gram_left: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
 
     for index in range(len(params)):
@@ -143,7 +143,7 @@ def update_not_factored(
     maximize: bool,
     fresh_gram_left: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     advance(state_steps)
 
     for index in range(len(params)):

@@ -18,7 +18,7 @@ def update(
     weight_decay: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for param, grad, momentum_buffer in slices(params, grads, momentum_buffers):
         if maximize:
             # g = -g

@@ -26,7 +26,7 @@ def update(
     min_beta1: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
     if beta1_warmup is not None and step < beta1_warmup:

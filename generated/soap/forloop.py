@@ -36,7 +36,7 @@ def update_factored(
     precondition_frequency: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
     # k = t - 1
@@ -278,7 +278,7 @@ def update_not_factored(
     precondition_frequency: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
     # k = t - 1

@@ -47,7 +47,7 @@ def update_factored(
     precondition_frequency: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
     one_minus_beta1 = 1 - beta1
@@ -164,7 +164,7 @@ def update_not_factored(
     precondition_frequency: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
     one_minus_beta1 = 1 - beta1

@@ -20,7 +20,7 @@ def update(
     eps: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
     # step_size = lr * sqrt(1 - beta2**t) / (1 - beta1**t)

@@ -22,7 +22,7 @@ def update(
     weight_decay: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
     beta_ = betas[0]
     beta3 = betas[1]

@@ -19,7 +19,7 @@ def update(
     weight_decay: float,
     maximize: bool,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(params, grads, exp_avgs):
         params, grads, exp_avgs = chunk
         if maximize:

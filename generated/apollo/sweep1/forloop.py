@@ -22,7 +22,7 @@ def update(
     one_minus_beta2: float,
     eps: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for exp_avg, x, exp_avg_sq, y, y_product in slices(exp_avgs, xs, exp_avg_sqs, ys, y_products):
         # m = beta1 * m + (1 - beta1) * x
         exp_avg.mul_(beta1).add_(x, alpha=one_minus_beta1)

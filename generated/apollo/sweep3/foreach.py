@@ -24,7 +24,7 @@ def update(
     one_minus_beta2: float,
     eps: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_products):
         exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_products = chunk
         # n = beta1 * n + (1 - beta1) * z

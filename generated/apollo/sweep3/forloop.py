@@ -22,7 +22,7 @@ def update(
     one_minus_beta2: float,
     eps: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for exp_avg_wide, z, exp_avg_sq_wide, s, s_product in slices(
         exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_products
     ):

@@ -14,7 +14,7 @@ def update(
     *,
     decay: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(averages, params):
         averages, params = chunk
         # average = lerp(average, param, 1 - decay)

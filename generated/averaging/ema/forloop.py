@@ -13,7 +13,7 @@ def update(
     *,
     decay: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for average, param in slices(averages, params):
         # average = lerp(average, param, 1 - decay)
         average.lerp_(param, 1 - decay)

@@ -14,7 +14,7 @@ def update(
     *,
     count: float | Tensor,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     lerp_weight = divide(1, count + 1)
 
     for average, param in slices(averages, params):

@@ -14,7 +14,7 @@ def update(
     momentums: list[Tensor],
     grads: list[Tensor],
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(momentums, grads):
         momentums, grads = chunk
         # m = m + g

@@ -13,7 +13,7 @@ def update(
     momentums: list[Tensor],
     grads: list[Tensor],
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for momentum, grad in slices(momentums, grads):
         # m = m + g
         momentum.add_(grad)

@@ -19,7 +19,7 @@ def update(
     *,
     decay: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(momentums, P_products, params, P_product2s):
         momentums, P_products, params, P_product2s = chunk
         # m = m - (1 - mu) * P @ transpose(R)

@@ -17,7 +17,7 @@ def update(
     *,
     decay: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for momentum, P_product, param, P_product2 in slices(
         momentums, P_products, params, P_product2s
     ):

@@ -22,7 +22,7 @@ def update(
     one_minus_beta2: float,
     eps: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(exp_avgs, grad_products, exp_avg_sqs, exp_avg_quotients):
         exp_avgs, grad_products, exp_avg_sqs, exp_avg_quotients = chunk
         # m = beta1 * m + (1 - beta1) * g @ W

@@ -18,7 +18,7 @@ def update(
     step_size: float,
     decay: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(params, exp_avg_products):
         params, exp_avg_products = chunk
         # u = m / (sqrt(v) + eps) @ transpose(W)

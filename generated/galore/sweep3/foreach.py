@@ -22,7 +22,7 @@ def update(
     one_minus_beta2: float,
     eps: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(exp_avg_wides, grad_products, exp_avg_sq_wides, exp_avg_wide_quotients):
         exp_avg_wides, grad_products, exp_avg_sq_wides, exp_avg_wide_quotients = chunk
         # n = beta1 * n + (1 - beta1) * transpose(U) @ g

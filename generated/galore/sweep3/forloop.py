@@ -20,7 +20,7 @@ def update(
     one_minus_beta2: float,
     eps: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for exp_avg_wide, grad_product, exp_avg_sq_wide, exp_avg_wide_quotient in slices(
         exp_avg_wides, grad_products, exp_avg_sq_wides, exp_avg_wide_quotients
     ):

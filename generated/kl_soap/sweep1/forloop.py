@@ -16,7 +16,7 @@ def update(
     inverse_cols: float,
     one_minus_decay: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for gram_left, grad_row_gram in slices(gram_lefts, grad_row_grams):
         # L = lerp(L, g @ transpose(g) / cols(p), 1 - decay)
         operand = grad_row_gram.mul(inverse_cols)

@@ -17,7 +17,7 @@ def update(
     inverse_rows: float,
     one_minus_decay: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(gram_rights, grad_col_grams):
         gram_rights, grad_col_grams = chunk
         # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)

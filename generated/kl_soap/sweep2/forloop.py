@@ -16,7 +16,7 @@ def update(
     inverse_rows: float,
     one_minus_decay: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for gram_right, grad_col_gram in slices(gram_rights, grad_col_grams):
         # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
         operand = grad_col_gram.mul(inverse_rows)

@@ -19,7 +19,7 @@ def update(
     one_minus_beta2: float,
     eps: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for exp_avg, x, exp_avg_sq, exp_avg_quotient in slices(
         exp_avgs, xs, exp_avg_sqs, exp_avg_quotients
     ):

@@ -15,7 +15,7 @@ def update(
     *,
     decay_factor: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for param, exp_avg_product in slices(params, exp_avg_products):
         # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
         param.sub_(exp_avg_product)

@@ -17,7 +17,7 @@ def update(
     inverse_cols: float,
     one_minus_decay: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(gram_lefts, y_row_grams):
         gram_lefts, y_row_grams = chunk
         # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)

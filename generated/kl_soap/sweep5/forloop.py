@@ -16,7 +16,7 @@ def update(
     inverse_cols: float,
     one_minus_decay: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for gram_left, y_row_gram in slices(gram_lefts, y_row_grams):
         # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
         operand = y_row_gram.mul(inverse_cols)

@@ -20,7 +20,7 @@ def update(
     decay: float,
     lerp_weight: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(params, ema_befores, emas, grads):
         params, ema_befores, emas, grads = chunk
         # p = p - lr * weight_decay * p

@@ -18,7 +18,7 @@ def update(
     decay: float,
     lerp_weight: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for param, ema_before, ema, grad in slices(params, ema_befores, emas, grads):
         # p = p - lr * weight_decay * p
         param.mul_(decay)

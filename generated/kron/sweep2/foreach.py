@@ -18,7 +18,7 @@ def update(
     *,
     damping: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(xs, emas, ema_gaussians):
         xs, emas, ema_gaussians = chunk
         # x = m + (damping + 2**-24 * abs(m)) * gaussian(m, seed, k)

@@ -16,7 +16,7 @@ def update(
     *,
     damping: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for x, ema, ema_gaussian in slices(xs, emas, ema_gaussians):
         # x = m + (damping + 2**-24 * abs(m)) * gaussian(m, seed, k)
         operand = ema.abs().mul_(5.960464477539063e-08).add_(damping)

@@ -16,7 +16,7 @@ def update(
     *,
     one_minus_beta1: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(exp_avgs, grads):
         exp_avgs, grads = chunk
         # m = lerp(m, g, 1 - beta1)

@@ -15,7 +15,7 @@ def update(
     *,
     one_minus_beta1: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for exp_avg, grad in slices(exp_avgs, grads):
         # m = lerp(m, g, 1 - beta1)
         exp_avg.lerp_(grad, one_minus_beta1)

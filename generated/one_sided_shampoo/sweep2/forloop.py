@@ -15,7 +15,7 @@ def update(
     *,
     one_minus_beta2: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for gram, grad_col_gram in slices(grams, grad_col_grams):
         # R = lerp(R, transpose(g) @ g, 1 - beta2)
         gram.lerp_(grad_col_gram, one_minus_beta2)

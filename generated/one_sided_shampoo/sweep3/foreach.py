@@ -14,7 +14,7 @@ def update(
     params: list[Tensor],
     exp_avg_products: list[Tensor],
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(params, exp_avg_products):
         params, exp_avg_products = chunk
         # p = p - lr / (1 - beta1**t) * m @ B

@@ -13,7 +13,7 @@ def update(
     params: list[Tensor],
     exp_avg_products: list[Tensor],
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for param, exp_avg_product in slices(params, exp_avg_products):
         # p = p - lr / (1 - beta1**t) * m @ B
         param.sub_(exp_avg_product)

@@ -20,7 +20,7 @@ def update(
     momentum: float,
     one_minus_momentum: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(momentum_buffers, grads, xs, x_products):
         momentum_buffers, grads, xs, x_products = chunk
         # b = momentum * b + (1 - momentum) * g

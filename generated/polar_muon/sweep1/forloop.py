@@ -18,7 +18,7 @@ def update(
     momentum: float,
     one_minus_momentum: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for momentum_buffer, grad, x, x_product in slices(momentum_buffers, grads, xs, x_products):
         # b = momentum * b + (1 - momentum) * g
         momentum_buffer.mul_(momentum).add_(grad, alpha=one_minus_momentum)

@@ -20,7 +20,7 @@ def update(
     decay: float,
     step_size: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(params, x_befores, xs, x_product6s):
         params, x_befores, xs, x_product6s = chunk
         # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)

@@ -14,7 +14,7 @@ def update(
     gram_sums: list[Tensor],
     grams: list[Tensor],
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(gram_sums, grams):
         gram_sums, grams = chunk
         # x = x / (1.02 * norm(x) + 1e-6)

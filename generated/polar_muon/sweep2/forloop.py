@@ -13,7 +13,7 @@ def update(
     gram_sums: list[Tensor],
     grams: list[Tensor],
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for gram_sum, gram in slices(gram_sums, grams):
         # x = x / (1.02 * norm(x) + 1e-6)
         # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)

@@ -13,7 +13,7 @@ def update(
     gram2_sums: list[Tensor],
     gram2s: list[Tensor],
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for gram2_sum, gram2 in slices(gram2_sums, gram2s):
         # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
         gram2_sum.add_(gram2, alpha=-2.808917465908714)

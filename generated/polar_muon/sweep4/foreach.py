@@ -15,7 +15,7 @@ def update(
     x_befores: list[Tensor],
     x_product3s: list[Tensor],
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(xs, x_befores, x_product3s):
         xs, x_befores, x_product3s = chunk
         # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)

@@ -14,7 +14,7 @@ def update(
     gram3_sums: list[Tensor],
     gram3s: list[Tensor],
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(gram3_sums, gram3s):
         gram3_sums, gram3s = chunk
         # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)

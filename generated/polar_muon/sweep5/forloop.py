@@ -13,7 +13,7 @@ def update(
     gram3_sums: list[Tensor],
     gram3s: list[Tensor],
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for gram3_sum, gram3 in slices(gram3_sums, gram3s):
         # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
         gram3_sum.add_(gram3, alpha=-2.772484153217685)

@@ -15,7 +15,7 @@ def update(
     x_befores: list[Tensor],
     x_product4s: list[Tensor],
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(xs, x_befores, x_product4s):
         xs, x_befores, x_product4s = chunk
         # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)

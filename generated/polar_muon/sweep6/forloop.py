@@ -14,7 +14,7 @@ def update(
     x_befores: list[Tensor],
     x_product4s: list[Tensor],
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for x, x_before, x_product4 in slices(xs, x_befores, x_product4s):
         # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
         update = x_before.mul(3.8916678022926607).add_(x_product4)

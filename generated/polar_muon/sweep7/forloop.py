@@ -13,7 +13,7 @@ def update(
     gram4_sums: list[Tensor],
     gram4s: list[Tensor],
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for gram4_sum, gram4 in slices(gram4_sums, gram4s):
         # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
         gram4_sum.add_(gram4, alpha=-2.3681294933425376)

@@ -15,7 +15,7 @@ def update(
     x_befores: list[Tensor],
     x_product5s: list[Tensor],
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(xs, x_befores, x_product5s):
         xs, x_befores, x_product5s = chunk
         # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)

@@ -14,7 +14,7 @@ def update(
     x_befores: list[Tensor],
     x_product5s: list[Tensor],
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for x, x_before, x_product5 in slices(xs, x_befores, x_product5s):
         # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
         update = x_before.mul(3.285753657755655).add_(x_product5)

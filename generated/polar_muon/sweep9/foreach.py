@@ -14,7 +14,7 @@ def update(
     gram5_sums: list[Tensor],
     gram5s: list[Tensor],
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(gram5_sums, gram5s):
         gram5_sums, gram5s = chunk
         # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)

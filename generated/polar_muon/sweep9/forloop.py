@@ -13,7 +13,7 @@ def update(
     gram5_sums: list[Tensor],
     gram5s: list[Tensor],
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for gram5_sum, gram5 in slices(gram5_sums, gram5s):
         # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
         gram5_sum.add_(gram5, alpha=-1.7097828382687081)

@@ -14,7 +14,7 @@ def update(
     *,
     betas: tuple[float, float],
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     lerp_weight = 1 - 1 / betas[0]
 
     for chunk in chunks(ps, zs):

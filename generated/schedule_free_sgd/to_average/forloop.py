@@ -13,7 +13,7 @@ def update(
     *,
     momentum: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for p, z in slices(ps, zs):
         # p = lerp(p, z, 1 - 1 / momentum)
         p.lerp_(z, 1 - 1 / momentum)

@@ -15,7 +15,7 @@ def update(
     *,
     momentum: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for momentum_buffer, grad in slices(momentum_buffers, grads):
         # b = lerp(b, g, momentum)
         momentum_buffer.lerp_(grad, momentum)

@@ -17,7 +17,7 @@ def update(
     *,
     inverse_cols: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(us, momentum_buffers):
         us, momentum_buffers = chunk
         # u = sign(b) / cols(p)

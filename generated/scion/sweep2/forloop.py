@@ -15,7 +15,7 @@ def update(
     *,
     inverse_cols: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for u, momentum_buffer in slices(us, momentum_buffers):
         # u = sign(b) / cols(p)
         update = momentum_buffer.sign().mul_(inverse_cols)

@@ -16,7 +16,7 @@ def update(
     *,
     step_size: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(params, us):
         params, us = chunk
         # p = p - lr * scale * u

@@ -15,7 +15,7 @@ def update(
     *,
     step_size: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for param, u in slices(params, us):
         # p = p - lr * scale * u
         param.add_(u, alpha=-step_size)

@@ -17,7 +17,7 @@ def update(
     *,
     momentum: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(momentum_buffers, grads, momentum_buffer_products):
         momentum_buffers, grads, momentum_buffer_products = chunk
         # b = lerp(b, g, momentum)

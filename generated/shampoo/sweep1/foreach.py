@@ -17,7 +17,7 @@ def update(
     *,
     weight_decay: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(grads, grad_befores, params):
         grads, grad_befores, params = chunk
         # g = g + weight_decay * p

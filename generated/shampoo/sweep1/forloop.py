@@ -16,7 +16,7 @@ def update(
     *,
     weight_decay: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for grad, grad_before, param in slices(grads, grad_befores, params):
         # g = g + weight_decay * p
         update = grad_before.add(param, alpha=weight_decay)

@@ -15,7 +15,7 @@ def update(
     *,
     lr: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for param, grad_product in slices(params, grad_products):
         # u = A @ g @ B
         # p = p - lr * u

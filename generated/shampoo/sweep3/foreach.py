@@ -18,7 +18,7 @@ def update(
     lr: float,
     eps: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(state_sums, grads, params):
         state_sums, grads, params = chunk
         # s = s + g**2

@@ -17,7 +17,7 @@ def update(
     lr: float,
     eps: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for state_sum, grad, param in slices(state_sums, grads, params):
         # s = s + g**2
         state_sum.addcmul_(grad, grad)

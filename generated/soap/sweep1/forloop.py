@@ -16,7 +16,7 @@ def update(
     beta1: float,
     one_minus_beta1: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for exp_avg, grad in slices(exp_avgs, grads):
         # m = beta1 * m + (1 - beta1) * g
         exp_avg.mul_(beta1).add_(grad, alpha=one_minus_beta1)

@@ -20,7 +20,7 @@ def update(
     one_minus_beta2: float,
     eps: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(exp_avg_sqs, exp_avg_products, exp_avg_product_quotients):
         exp_avg_sqs, exp_avg_products, exp_avg_product_quotients = chunk
         # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2

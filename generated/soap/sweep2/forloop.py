@@ -18,7 +18,7 @@ def update(
     one_minus_beta2: float,
     eps: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for exp_avg_sq, exp_avg_product, exp_avg_product_quotient in slices(
         exp_avg_sqs, exp_avg_products, exp_avg_product_quotients
     ):

@@ -25,7 +25,7 @@ def update(
     eps: float,
     decay_factor: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(exp_avgs, grads, exp_avg_sqs, params):
         exp_avgs, grads, exp_avg_sqs, params = chunk
         # m = beta1 * m + (1 - beta1) * g

@@ -23,7 +23,7 @@ def update(
     eps: float,
     decay_factor: float,
 ) -> None:
-    """Update the tensors of one bucket in place. They share all results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for exp_avg, grad, exp_avg_sq, param in slices(exp_avgs, grads, exp_avg_sqs, params):
         # m = beta1 * m + (1 - beta1) * g
         exp_avg.mul_(beta1).add_(grad, alpha=one_minus_beta1)

@@ -67,9 +67,10 @@ def bucket_function(plan: Plan, loop: Callable[[Plan], Body]) -> Function:
     """Return the `update` of one bucket: the scalar program, then the lines from `loop`."""
     arguments, plan = keywords(plan), fresh_as_keywords(plan)
     body = loop(plan)
+    shape = "" if plan.algorithm.elementwise else "a shape and "
     return Function(
         function_name("update", plan.facts),
-        "Update the tensors of one bucket in place. They share all results of the scalar program.",
+        f"Update a bucket in place. Its tensors share {shape}the results of the scalar program.",
         list_names(plan.algorithm),
         arguments,
         separated_blocks([*body.opening, *scalar_lines(plan, BUCKET, body.reads)], body.lines),
