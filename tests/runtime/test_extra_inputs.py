@@ -152,7 +152,7 @@ def test_every_combination_of_inputs_follows_the_rule(
     hypers = {**{h.name: h.default for h in algorithm.hypers}, **options}
     expected: list[tuple[Tensor, dict[str, Any]]] = [(p.detach().clone(), {}) for p in params]
     for step in range(8):
-        inputs_of_step: dict[str, list[Tensor | None]] = {
+        extra_inputs: dict[str, list[Tensor | None]] = {
             name: [
                 estimate(param, step + 3 * number) if (step + i + number) % 3 == 0 else None
                 for i, param in enumerate(params)
@@ -160,13 +160,11 @@ def test_every_combination_of_inputs_follows_the_rule(
             for number, name in enumerate(("first", "second"))
         }
         if step == 4:
-            inputs_of_step = {}
+            extra_inputs = {}
         for i, param in enumerate(params):
             param.grad = gradient(param, step)
             inputs_of_param = {
-                name: tensors[i]
-                for name, tensors in inputs_of_step.items()
-                if tensors[i] is not None
+                name: tensors[i] for name, tensors in extra_inputs.items() if tensors[i] is not None
             }
             given = {f"given_{name}": name in inputs_of_param for name in ("first", "second")}
             inputs = {f"{name}_input": tensor for name, tensor in inputs_of_param.items()}
@@ -178,7 +176,7 @@ def test_every_combination_of_inputs_follows_the_rule(
             states_only = {key: value for key, value in state.items() if not key.endswith("_input")}
             expected[i] = point, states_only
         with optgen.use_lowering(lowering):
-            optimizer.step(**inputs_of_step)
+            optimizer.step(**extra_inputs)
         check_close(params, [point for point, _ in expected])
         for param, (_, state) in zip(params, expected, strict=True):
             assert list(optimizer.state[param]) == ["step", "m", "s"]
