@@ -1,4 +1,4 @@
-"""Test states of 8 bits on two ranks: equal blocks have equal bits, and checkpoints reshard."""
+"""Test states of 8 bits on two ranks: equal bits where shards are whole blocks, and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from optgen import compose, explain, modifiers, use_lowering
 from optgen.optim import AdamW, Muon
 from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.runtime.torch_private import local_tensor
-from optgen.verification.references.eight_bits import rounded_to_8_bits
+from optgen.verification.references.eight_bits import round_to_8_bits
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
@@ -27,8 +27,8 @@ PLACEMENTS = (((8, 32), Shard(0)), ((5, 30), Shard(0)), ((3, 40), Shard(1)), ((9
 
 
 def new_optimizer(base: Any, params: Any) -> Any:
-    chosen = modifiers.quantized(block=BLOCK, min_elements=100)
-    return compose(base, chosen)(params, lr=1e-2)
+    quantized = modifiers.quantized(block=BLOCK, min_elements=100)
+    return compose(base, quantized)(params, lr=1e-2)
 
 
 def local(tensor: Any) -> Any:
@@ -50,8 +50,8 @@ def train(optimizers: Any, start: int, lowering: str) -> None:
                 optimizer.step()
 
 
-def _trained(rank: int, lowering: str) -> dict[str, Any]:
-    """Compare shards with whole parameters after four steps; return the comparisons by name."""
+def _compare_shards_with_whole(rank: int, lowering: str) -> dict[str, Any]:
+    """Compare sharded with whole parameters after four steps, two of them after a checkpoint."""
     mesh = distributed.init_device_mesh("cpu", (2,))
     torch.manual_seed(1)
     drawn = [torch.randn(shape) for shape, _ in PLACEMENTS]
@@ -62,41 +62,49 @@ def _trained(rank: int, lowering: str) -> dict[str, Any]:
     alone = [nn.Parameter(x.clone()) for x in drawn]
     sharded, whole = new_optimizer(AdamW, ours), new_optimizer(AdamW, alone)
     train([sharded, whole], 0, lowering)
-    saved = sharded.state_dict()["state"][0]["exp_avg"]
+    saved_tensor = sharded.state_dict()["state"][0]["exp_avg"]
     resumed = new_optimizer(AdamW, [nn.Parameter(p.detach().clone()) for p in ours])
     resumed.load_state_dict(copy.deepcopy(sharded.state_dict()))
     train([sharded, whole, resumed], 2, lowering)
     end = sharded.state_dict()["state"][0]["exp_avg"]
-    again = resumed.param_groups[0]["params"]
+    resumed_params = resumed.param_groups[0]["params"]
     return {
-        "first": torch.equal(ours[0].full_tensor(), alone[0]),
-        "replicated": torch.equal(ours[3].full_tensor(), alone[3]),
-        "others": max(
+        "whole_blocks_are_equal": torch.equal(ours[0].full_tensor(), alone[0]),
+        "replicated_is_equal": torch.equal(ours[3].full_tensor(), alone[3]),
+        "largest_difference": max(
             (a.full_tensor() - b).abs().max().item() for a, b in zip(ours, alone, strict=True)
         ),
-        "classes": [type(local_tensor(sharded.state[ours[n]]["exp_avg"])) for n in (0, 3)],
-        "numbers": torch.equal(sharded.state[ours[0]]["exp_avg"].to_local(), end.to_local()),
-        "saved": (type(saved).__name__, str(saved.dtype), tuple(saved.shape)),
-        "resumed": all(torch.equal(local(a), local(b)) for a, b in zip(ours, again, strict=True)),
-        "explained": explain(sharded),
+        "state_classes": [type(local_tensor(sharded.state[ours[n]]["exp_avg"])) for n in (0, 3)],
+        "state_dict_equals_state": torch.equal(
+            sharded.state[ours[0]]["exp_avg"].to_local(), end.to_local()
+        ),
+        "saved_tensor": (
+            type(saved_tensor).__name__,
+            str(saved_tensor.dtype),
+            tuple(saved_tensor.shape),
+        ),
+        "resumed_is_equal": all(
+            torch.equal(local(a), local(b)) for a, b in zip(ours, resumed_params, strict=True)
+        ),
+        "explain": explain(sharded),
     }
 
 
 @pytest.mark.parametrize("lowering", ["foreach", "fused_cpu"])
-def test_shards_of_whole_blocks_have_the_bits_of_the_whole(lowering: str) -> None:
-    for found in pair.run(_trained, lowering):
-        assert found["explained"].startswith("group 0: fused C++")
-        assert found["first"]
-        assert found["replicated"]
-        assert 0 < found["others"] < 2e-2
-        assert found["classes"] == [QuantizedTensor, Tensor]
-        assert found["numbers"]
-        assert found["saved"] == ("DTensor", "torch.float32", (8, 32))
-        assert found["resumed"]
+def test_shards_of_whole_blocks_have_the_bits_of_the_whole_parameter(lowering: str) -> None:
+    for found in pair.run(_compare_shards_with_whole, lowering):
+        assert found["explain"].startswith("group 0: fused C++")
+        assert found["whole_blocks_are_equal"]
+        assert found["replicated_is_equal"]
+        assert 0 < found["largest_difference"] < 2e-2
+        assert found["state_classes"] == [QuantizedTensor, Tensor]
+        assert found["state_dict_equals_state"]
+        assert found["saved_tensor"] == ("DTensor", "torch.float32", (8, 32))
+        assert found["resumed_is_equal"]
 
 
-def _compared_with_whole(rank: int, base: Any, lowering: str) -> tuple[float, str]:
-    """Return how far a sharded parameter is from a whole one after two steps, and `explain`."""
+def _difference_and_explain(rank: int, base: Any, lowering: str) -> tuple[float, str]:
+    """Return the difference of a sharded and a whole parameter after two steps, and `explain`."""
     mesh = distributed.init_device_mesh("cpu", (2,))
     torch.manual_seed(1)
     drawn = torch.randn(8, 32)
@@ -107,25 +115,25 @@ def _compared_with_whole(rank: int, base: Any, lowering: str) -> tuple[float, st
     return (ours.full_tensor() - alone).abs().max().item(), explain(sharded)
 
 
-def test_shards_of_a_rule_on_matrices_follow_the_whole() -> None:
-    for difference, explained in pair.run(_compared_with_whole, Muon, "foreach"):
+def test_shards_of_a_rule_on_matrices_follow_the_whole_parameter() -> None:
+    for difference, explained in pair.run(_difference_and_explain, Muon, "foreach"):
         assert difference < 1e-3
         assert "states of 8 bits in a rule on rows, columns or matrices" in explained
 
 
-def _clipped(rank: int, lowering: str) -> tuple[float, str]:
-    return _compared_with_whole(rank, compose(AdamW, modifiers.clip_norm(0.5)), lowering)
+def _difference_and_explain_of_clipping(rank: int, lowering: str) -> tuple[float, str]:
+    return _difference_and_explain(rank, compose(AdamW, modifiers.clip_norm(0.5)), lowering)
 
 
 @pytest.mark.parametrize("lowering", ["foreach", "fused_cpu"])
-def test_shards_with_a_common_norm_follow_the_whole(lowering: str) -> None:
-    for difference, explained in pair.run(_clipped, lowering):
+def test_shards_clipped_by_one_norm_follow_the_whole_parameter(lowering: str) -> None:
+    for difference, explained in pair.run(_difference_and_explain_of_clipping, lowering):
         assert difference < 1e-4
         assert explained.startswith("group 0: fused C++")
 
 
-def _resharded(rank: int, folder: str) -> list[Any]:
-    """Save on two ranks, and load on one: numbers are rounded again, in blocks of the whole."""
+def _states_after_resharding(rank: int, folder: str) -> list[Any]:
+    """Save on two ranks and load on one, where values are rounded again in blocks of the whole."""
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint import state_dict
     from torch.distributed.fsdp import fully_shard
@@ -154,11 +162,11 @@ def _resharded(rank: int, folder: str) -> list[Any]:
     checkpoint.load(loaded, checkpoint_id=folder, no_dist=True)
     state_dict.set_optimizer_state_dict(second, alone, loaded)
     state = alone.state[second.weight]["exp_avg"]
-    return [type(state) is QuantizedTensor, state.dequantize(), rounded_to_8_bits(whole, BLOCK)]
+    return [type(state) is QuantizedTensor, state.dequantize(), round_to_8_bits(whole, BLOCK)]
 
 
-def test_a_checkpoint_reshards(tmp_path: Path) -> None:
-    found, nothing = pair.run(_resharded, str(tmp_path))
+def test_loading_a_checkpoint_on_fewer_ranks_rounds_states_again(tmp_path: Path) -> None:
+    found, nothing = pair.run(_states_after_resharding, str(tmp_path))
     assert nothing == []
     assert found[0]
     torch.testing.assert_close(found[1], found[2], rtol=1e-6, atol=0)
