@@ -15,13 +15,13 @@ from pathlib import Path
 if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import fast_builds
 import interpreter  # noqa: F401  (speeds up Triton's interpreter where it is chosen)
 import pytest
 import sampling
-import wide_libraries
 
 gc.disable()  # until all tests are collected: pytest_collection_finish enables it again
-wide_libraries.install()
+fast_builds.install()
 os.fsync = lambda descriptor: None  # faster, and no file of a test must survive a loss of power
 GOLDEN = Path(__file__).parent / "golden"
 os.environ.setdefault("OPTGEN_CACHE_DIR", str(Path(__file__).parent.parent / "build" / "cache"))

@@ -1,7 +1,7 @@
 """Collect what a test logs.
 
 pytest's own plugin attaches handlers to all loggers of torch three times a test, whether the test
-reads logs or not. That took longer than most tests, so it is switched off.
+reads logs or not. That took longer than most tests, so pyproject.toml switches the plugin off.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class _Collector(logging.Handler):
 
 
 @contextlib.contextmanager
-def collected(*names: str, level: int = logging.WARNING) -> Iterator[list[logging.LogRecord]]:
+def collect_logs(*names: str, level: int = logging.WARNING) -> Iterator[list[logging.LogRecord]]:
     """Yield a list that gets what these loggers log; without names, all loggers."""
     records: list[logging.LogRecord] = []
     handler = _Collector(records)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
-from strategies import FOOTER, HEADER, Writer, exempted
+from strategies import FOOTER, HEADER, Writer, mark_unread_locals
 
 MATRIX_HEADER = HEADER.replace(
     "    s=state(",
@@ -22,15 +22,15 @@ MATRIX_FOOTER = """    r = r * beta1 + 0.125 * row_mean(g)
 
 @dataclass
 class MatrixWriter(Writer):
-    """Writes a rule for matrices. `lates` names the late numbers, which come from reductions."""
+    """Writes a rule for matrices. `reduced_numbers` names numbers that depend on reductions."""
 
-    lates: list[str] = field(default_factory=list)
+    reduced_numbers: list[str] = field(default_factory=list)
     rows: list[str] = field(default_factory=lambda: ["r"])
     columns: list[str] = field(default_factory=lambda: ["q"])
 
-    def late(self, depth: int = 1) -> str:
-        if self.lates and self.pick("leaf", "more") == "leaf":
-            return self.pick(*self.lates)
+    def reduced_number(self, depth: int = 1) -> str:
+        if self.reduced_numbers and self.pick("leaf", "more") == "leaf":
+            return self.pick(*self.reduced_numbers)
         x = super().tensor(1) if depth else self.pick(*self.tensors)
         return self.pick(
             f"mean({x})",
@@ -53,7 +53,7 @@ class MatrixWriter(Writer):
             f"row_sum({x}) / cols(p)",
             f"row_max_abs({x})",
             f"(row_mean({x}) + {self.pick(*self.rows)})",
-            f"{self.pick(*self.rows)} * {self.late(0)}",
+            f"{self.pick(*self.rows)} * {self.reduced_number(0)}",
             f"{self.pick(*self.rows)} / (1 + rows(p) * col_mean({self.pick(*self.rows)})**2)",
         )
 
@@ -75,24 +75,24 @@ class MatrixWriter(Writer):
             return super().tensor(depth)
         a = super().tensor(depth - 1)
         return self.pick(
-            f"({a}) * {self.late()}",
-            f"({a}) / (1 + abs({self.late()}))",
-            f"({a} - {self.late()})",
+            f"({a}) * {self.reduced_number()}",
+            f"({a}) / (1 + abs({self.reduced_number()}))",
+            f"({a} - {self.reduced_number()})",
             f"({a}) * ({self.row()})",
             f"({a} - {self.column()})",
             f"({a}) / sqrt(1 + ({self.row()})**2)",
             f"({a}) / (1 + abs({self.row()} * ({self.column()})))",
-            f"where({self.late()} > 0.1, {a}, g)",
-            f"where(abs(g) < {self.late()}, {a}, {self.pick(*self.tensors)})",
-            f"lerp({a}, g, 1 / (1 + abs({self.late()})))",
+            f"where({self.reduced_number()} > 0.1, {a}, g)",
+            f"where(abs(g) < {self.reduced_number()}, {a}, {self.pick(*self.tensors)})",
+            f"lerp({a}, g, 1 / (1 + abs({self.reduced_number()})))",
         )
 
     def statement(self, indent: str, depth: int = 2) -> list[str]:
-        kind = self.pick("late", "row", "column", "other", "other", "other")
-        if kind == "late":
-            value = self.pick("late", "late", "plain")  # plain: known before any reduction
-            number = self.late() if value == "late" else self.scalar(0)
-            return [indent + self.assign(self.pick("d", "e"), number, self.lates)]
+        kind = self.pick("number", "row", "column", "other", "other", "other")
+        if kind == "number":
+            source = self.pick("reduction", "reduction", "scalar")
+            number = self.reduced_number() if source == "reduction" else self.scalar(0)
+            return [indent + self.assign(self.pick("d", "e"), number, self.reduced_numbers)]
         if kind == "row":
             return [indent + self.assign(self.pick("r", "h"), self.row(), self.rows)]
         if kind == "column":
@@ -102,10 +102,10 @@ class MatrixWriter(Writer):
     def block(self, indent: str, depth: int) -> list[str]:
         """Return the statements of one arm of an `if`.
 
-        The other arm and later statements read no late number, row or column that first appears
+        The other arm and later statements read no reduced number, row or column that first appears
         in this arm.
         """
-        names = (self.lates, self.rows, self.columns)
+        names = (self.reduced_numbers, self.rows, self.columns)
         before = [list(known) for known in names]
         lines = super().block(indent, depth)
         for known, old in zip(names, before, strict=True):
@@ -114,20 +114,20 @@ class MatrixWriter(Writer):
 
 
 @st.composite
-def word_specs(draw: Callable[..., object]) -> str:
+def matrix_op_specs(draw: Callable[..., object]) -> str:
     """Return a spec file with a matrix op between two groups of statements.
 
-    The second group does not read the locals of the first.
+    The second group does not read the locals of the first group.
     """
     before, after = MatrixWriter(draw), MatrixWriter(draw)
     lines = before.statement("    ")
     lines.append(f"    o = orthogonalize({before.tensor(2)}, poly, 2, 0.01)")
     after.tensors.append("o")
     lines += [line for _ in range(2) for line in after.statement("    ")]
-    return with_word("\n".join(exempted(lines)))
+    return with_matrix_op("\n".join(mark_unread_locals(lines)))
 
 
-def with_word(lines: str) -> str:
+def with_matrix_op(lines: str) -> str:
     """Return a spec file with these statements, which assign a matrix op's result to `o`."""
     header = MATRIX_HEADER.replace(
         "    eps=hyper", "    poly=hyper((1.5, -0.5, 0.0)),\n    eps=hyper"
@@ -142,4 +142,4 @@ def matrix_specs(draw: Callable[..., object]) -> str:
     writer = MatrixWriter(draw)
     count = int(writer.pick("1", "2", "3", "4", "5"))
     lines = [line for _ in range(count) for line in writer.statement("    ")]
-    return MATRIX_HEADER + "\n".join(exempted(lines)) + "\n" + FOOTER + MATRIX_FOOTER
+    return MATRIX_HEADER + "\n".join(mark_unread_locals(lines)) + "\n" + FOOTER + MATRIX_FOOTER

@@ -58,7 +58,7 @@ t>1 lr (not(lr)) lr>0.5 t%2==0 factored(p) (not(factored(p))) ndim(p)==2 (not(t>
 Edit = Callable[[str, random.Random], str]
 
 
-def mutated(text: str, seed: int) -> str:
+def mutate(text: str, seed: int) -> str:
     """Return the text after one to three edits."""
     rng = random.Random(seed)
     for _ in range(rng.choice((1, 1, 2, 3))):
@@ -112,7 +112,7 @@ def _node(text: str, rng: random.Random) -> str:
         setattr(owner, name, new)
     else:
         getattr(owner, name)[index] = new
-    return _imported(ast.unparse(ast.fix_missing_locations(tree)))
+    return _import_all_ops(ast.unparse(ast.fix_missing_locations(tree)))
 
 
 def _expressions(tree: ast.Module) -> Iterator[tuple[ast.AST, str, int | None, ast.expr]]:
@@ -158,11 +158,11 @@ def _statement(text: str, rng: random.Random) -> str:
             test = ast.parse(rng.choice(CONDITIONS.split()), mode="eval").body
             other = copy.deepcopy(rng.choice(rng.choice(blocks)))
             block[place] = ast.If(test, [stmt], [other])
-    return _imported(ast.unparse(ast.fix_missing_locations(tree)))
+    return _import_all_ops(ast.unparse(ast.fix_missing_locations(tree)))
 
 
-def _imported(text: str) -> str:
-    """Return the text with an import of all ops; most edits would otherwise end in one error."""
+def _import_all_ops(text: str) -> str:
+    """Return the text with an import of all ops; without it most edits would end in one error."""
     return text.replace(
         "from optgen.spec import", "from optgen.spec import *\nfrom optgen.spec import", 1
     )

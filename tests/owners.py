@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from sharded_step import RANKS, resumed
+from sharded_step import RANKS, next_request
 from torch import Tensor
 
 from optgen.runtime.eager.owner_layouts import Axes, Layout, layouts, travelling_axes
@@ -40,11 +40,13 @@ def step_by_owners(
     whole = columns[0][0]
     shards, updates, sharded_layouts = [], [], []
     for rank in range(RANKS):
-        own = ShardedAxis("group", axis, RANKS, rank)  # type: ignore[arg-type]
-        # Without `by_matrix` the layouts list all sharded axes, those of the batch too.
-        for_shards = replace(rule, by_matrix=False)
+        own_axis = ShardedAxis("group", axis, RANKS, rank)  # type: ignore[arg-type]
+        # Without `by_matrix` the layouts list all sharded axes, batch axes included.
+        rule_on_parameters = replace(rule, by_matrix=False)
         step_layout = [Layout((), ())] * bool(rule.step)
-        sharded_layouts.append([*_layouts(for_shards, group, whole, own), *step_layout])
+        sharded_layouts.append(
+            [*_layouts(rule_on_parameters, group, whole, own_axis), *step_layout]
+        )
         shards.append(
             [
                 [own_shard(tensor, layout.axes).clone() for tensor in column]
@@ -53,7 +55,7 @@ def step_by_owners(
         )
         local = shards[-1][0][0]
         shape = (*local.shape[:-2], *whole.shape[-2:]) if rule.by_matrix else whole.shape
-        travelling = _layouts(rule, group, torch.empty(shape, device="meta"), own)
+        travelling = _layouts(rule, group, torch.empty(shape, device="meta"), own_axis)
         if not travelling[0].axes:
             function(*shards[-1], **keywords)
             continue
@@ -69,22 +71,24 @@ def step_by_owners(
                 own_shard(tensor, axes).copy_(shard)
 
 
-def _layouts(rule: Rule, group: Mapping[str, Any], whole: Tensor, own: ShardedAxis) -> list[Layout]:
+def _layouts(
+    rule: Rule, group: Mapping[str, Any], whole: Tensor, own_axis: ShardedAxis
+) -> list[Layout]:
     dims = whole.dim()
 
     def matrix_axes(axis: int) -> Axes:
-        # A batch axis stays. A matrix axis becomes the one along which the state is cut.
-        state_axis = own if own.dim < dims - 2 else own._replace(dim=dims + axis)
+        # A batch axis stays. A matrix axis becomes the axis along which the state is sharded.
+        state_axis = own_axis if own_axis.dim < dims - 2 else own_axis._replace(dim=dims + axis)
         return travelling_axes(rule, (state_axis,), dims)
 
-    return layouts(rule, group, whole, travelling_axes(rule, (own,), dims), matrix_axes)
+    return layouts(rule, group, whole, travelling_axes(rule, (own_axis,), dims), matrix_axes)
 
 
 def _run_together(updates: list[Any]) -> Iterator[Any]:
     answers: list[Any] = [None] * len(updates)
     while updates:
         requests = [
-            resumed(update, answer) for update, answer in zip(updates, answers, strict=True)
+            next_request(update, answer) for update, answer in zip(updates, answers, strict=True)
         ]
         if requests[0] is None:
             assert requests == [None] * len(requests)
@@ -120,7 +124,7 @@ def _answer(requests: list[Any]) -> list[list[Tensor]]:
         for each in requests:
             results |= dict(zip(each.gathered.owned_indices, each.results, strict=True))
         axes = [each.gathered.sharded_axes for each in requests]
-        return [[own_shard(results[i], own) for i in sorted(results)] for own in axes]
+        return [[own_shard(results[i], own_axes) for i in sorted(results)] for own_axes in axes]
     if first.groups:
         total = sum(each.tensor for each in requests)
         for each in requests:

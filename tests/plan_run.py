@@ -1,9 +1,9 @@
 """Run a plan without a lowering: the scalar program, then every phase, as printed code does.
 
 Names are variables, versions are ignored, and the parameter and its states are changed in place. A
-plain copy to a local is another name for the same tensor. A printer may do all this, so this runner
-does it. A local that a sweep assigns and does not store is forgotten when the sweep ends, unless it
-is a reduction.
+plain copy to a local is another name for the same tensor. Printed code may do all this, so this
+runner does it. When a sweep ends, the runner forgets the locals that the sweep assigned, except
+reductions and locals that the sweep stores.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Run:
             old = state[s.key].clone() if s.key in state else self.initial(s)
             self.values[s.symbol] = old if s.shape == "scalar" else old.double()
         self.stored: set[str] = set()
-        self.facts = properties_of(p)
+        self.properties = properties_of(p)
         self.scalar_states = {s.symbol for s in algorithm.scalar_states()}
 
     def exists(self, when: str | None) -> bool:
@@ -83,16 +83,16 @@ class _Run:
         match phase:
             case Sweep(streams, body):
                 self.stored = {s.name for s in streams if s.stored and s.role != "local"}
-                kept = self.stored | {s.name for s in streams if s.role == "local"}
-                kept |= {a.target.name for a in phase.reductions}
+                lasting = self.stored | {s.name for s in streams if s.role == "local"}
+                lasting |= {a.target.name for a in phase.reductions}
                 before = dict(self.values)
                 self.run(body)
-                self.values = before | {n: v for n, v in self.values.items() if n in kept}
+                self.values = before | {n: v for n, v in self.values.items() if n in lasting}
             case Finish(body):
                 self.stored = set()
                 self.run(body)
-            case MatrixCall(target, word, args):
-                self.values[target.name] = self.value(Call(word, args))
+            case MatrixCall(target, op, args):
+                self.values[target.name] = self.value(Call(op, args))
 
     def run(self, program: Program) -> None:
         for stmt in program:
@@ -103,8 +103,8 @@ class _Run:
             else:
                 self.run(stmt.orelse)
 
-    def dtype_of(self, scalar: str) -> torch.dtype:
-        state = self.algorithm.state(scalar)
+    def dtype_of(self, scalar_state: str) -> torch.dtype:
+        state = self.algorithm.state(scalar_state)
         assert state is not None
         return dtype_of(state, self.dtype)
 
@@ -117,8 +117,8 @@ class _Run:
         else:
             self.values[name] = self.value(stmt.value)
 
-    def value(self, expr: Expr, rounded: str = "") -> Any:
-        """Return a value; ops with the scalar state `rounded` compute in the state's dtype."""
+    def value(self, expr: Expr, scalar_state: str = "") -> Any:
+        """Return a value; ops that read `scalar_state` compute in the dtype of this state."""
         match expr:
             case Const(value):
                 return number(value)
@@ -129,24 +129,24 @@ class _Run:
                 return self.linear(terms)
             case Call("fresh", (Ref(name),)):
                 return torch.tensor(name in self.fresh)
-            case Call("is_none", (asked,)):
-                return torch.tensor(self.value(asked) is None)
-            case Call(word, _) if word in self.facts:
-                return number(self.facts[word])
+            case Call("is_none", (operand,)):
+                return torch.tensor(self.value(operand) is None)
+            case Call(op, _) if op in self.properties:
+                return number(self.properties[op])
             case Call(op, args) if op in RANDOM_OPS:
                 elements = positions(self.values[self.algorithm.param])
                 return OPS[op].meaning(elements, *map(self.value, args))
             case Call("item", (Ref(name), Const(index))):
                 return self.values[name][index]
-            case Call(word, args):
-                operands = [self.value(a, rounded) for a in args]
-                if any(isinstance(a, Ref) and a.name == rounded for a in args):
-                    operands = [o.to(self.dtype_of(rounded)) for o in operands]
-                    return OPS[word].meaning(*operands).double()
-                return OPS[word].meaning(*operands)
+            case Call(op, args):
+                operands = [self.value(a, scalar_state) for a in args]
+                if any(isinstance(a, Ref) and a.name == scalar_state for a in args):
+                    operands = [o.to(self.dtype_of(scalar_state)) for o in operands]
+                    return OPS[op].meaning(*operands).double()
+                return OPS[op].meaning(*operands)
 
     def linear(self, terms: Any) -> Any:
-        """Return a sum of products; a lone tensor is returned itself, not copied."""
+        """Return a sum of products; return a tensor that is the only term itself, not a copy."""
         total = None
         for term in terms:
             factors = [self.value(f) for f in term.factors]

@@ -21,7 +21,7 @@ RULES = {name: a for name, a in TORCH_ALGORITHMS.items() if a.base is None and a
 """Elementwise specs that have a rule of their own; each has one sweep."""
 
 _SPECS = read_specs([*sorted(TEST_SPECS.glob("*.py")), *map(spec_file, REPRESENTATIVES)])
-STORAGE = {a.name: a for a in _SPECS if widens(a)}
+WIDENING_RULES = {a.name: a for a in _SPECS if widens(a)}
 """Rules of one sweep that round to their parameter's dtype, or draw random numbers."""
 
 WITH_PHASES = {name: a for name, a in TORCH_ALGORITHMS.items() if not a.elementwise}

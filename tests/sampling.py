@@ -6,6 +6,7 @@ costs much and shows little more than others is marked `thorough`: `make test` l
 
 from __future__ import annotations
 
+import math
 import os
 import zlib
 from collections import defaultdict
@@ -33,21 +34,22 @@ def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     if os.environ.get(_THOROUGH) == "1":
         return
     left_out = {item for item in items if item.get_closest_marker("thorough")}
-    for count, cases in _sampled(item for item in items if item not in left_out):
-        left_out.update(sorted(cases, key=_order)[-(-len(cases) // count) :])
+    for n, cases in _sampled_tests(item for item in items if item not in left_out):
+        first_left_out = math.ceil(len(cases) / n)
+        left_out.update(sorted(cases, key=_name_hash)[first_left_out:])
     config.hook.pytest_deselected(items=[*left_out])
     items[:] = [item for item in items if item not in left_out]
 
 
-def _sampled(items: Iterable[pytest.Item]) -> list[tuple[int, list[pytest.Item]]]:
+def _sampled_tests(items: Iterable[pytest.Item]) -> list[tuple[int, list[pytest.Item]]]:
     """Return the number n and the cases of each test that is marked `sampled(n)`."""
     cases: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if marker := item.get_closest_marker("sampled"):
             cases[item.nodeid.partition("[")[0], *marker.args].append(item)
-    return [(count, each) for (_, count), each in cases.items()]
+    return [(n, cases_of_test) for (_, n), cases_of_test in cases.items()]
 
 
-def _order(item: pytest.Item) -> int:
+def _name_hash(item: pytest.Item) -> int:
     """Return a number that depends on the name only, and is spread evenly over a test's axes."""
     return zlib.crc32(item.nodeid.encode())

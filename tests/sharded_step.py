@@ -1,4 +1,4 @@
-"""Run a sharded step on two ranks in one process: add up reductions and exchange shards."""
+"""Run a sharded step on two ranks in one process: complete reductions and exchange shards."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def step_on_shards(
         keywords: Further keyword arguments of `update`.
     """
     whole = columns[0][0]
-    shardings = [ShardedAxis("group", axis, RANKS, rank) for rank in range(RANKS)]  # type: ignore[arg-type]
-    reduced = {"row": whole.dim() - 1, "col": whole.dim() - 2}  # the axis that has size 1
-    sharded = [shape != "scalar" and reduced.get(shape) != axis for shape in shapes]
+    own_axes = [ShardedAxis("group", axis, RANKS, rank) for rank in range(RANKS)]  # type: ignore[arg-type]
+    reduced_axes = {"row": whole.dim() - 1, "col": whole.dim() - 2}
+    sharded = [shape != "scalar" and reduced_axes.get(shape) != axis for shape in shapes]
     shards = [
         [
-            [_shard(tensor, own if is_sharded else None).clone() for tensor in column]
+            [_shard(tensor, own_axis if is_sharded else None).clone() for tensor in column]
             for column, is_sharded in zip(columns, sharded, strict=True)
         ]
-        for own in shardings
+        for own_axis in own_axes
     ]
     updates = [
-        update(*lists, **keywords, collectives=Collectives(whole, (own,)))
-        for lists, own in zip(shards, shardings, strict=True)
+        update(*lists, **keywords, collectives=Collectives(whole, (own_axis,)))
+        for lists, own_axis in zip(shards, own_axes, strict=True)
     ]
     # An update is None if it needed no communication.
     _run_together([update for update in updates if update is not None])
@@ -51,17 +51,17 @@ def step_on_shards(
             tensor.copy_(torch.cat(copies, axis) if is_sharded else copies[0])
 
 
-def _shard(tensor: Tensor, own: ShardedAxis | None) -> Tensor:
-    if own is None:
+def _shard(tensor: Tensor, axis: ShardedAxis | None) -> Tensor:
+    if axis is None:
         return tensor
-    return tensor.split(own.sizes(tensor.shape[own.dim]), own.dim)[own.rank]
+    return tensor.split(axis.sizes(tensor.shape[axis.dim]), axis.dim)[axis.rank]
 
 
 def _run_together(updates: list[Any]) -> None:
     answers: list[Any] = [None] * len(updates)
     while updates:
         requests = [
-            resumed(update, answer) for update, answer in zip(updates, answers, strict=True)
+            next_request(update, answer) for update, answer in zip(updates, answers, strict=True)
         ]
         if requests[0] is None:
             assert requests == [None] * len(requests)
@@ -69,7 +69,7 @@ def _run_together(updates: list[Any]) -> None:
         answers = _answers(requests)
 
 
-def resumed(update: Any, answer: Any) -> Any:
+def next_request(update: Any, answer: Any) -> Any:
     """Return the next request of an update; None if the update has ended."""
     try:
         return update.send(answer)
@@ -91,13 +91,13 @@ def _answers(requests: list[Any]) -> list[Any]:
         axes = [request.gathered.sharded_axes for request in requests]
         if not axes[0]:
             return [request.results for request in requests]
-        return [[_shard(matrix, own) for matrix in first.results] for (own,) in axes]
-    for together in zip(*requests, strict=True):
-        _complete(list(together))
+        return [[_shard(matrix, axis) for matrix in first.results] for (axis,) in axes]
+    for partials in zip(*requests, strict=True):
+        _all_reduce(list(partials))
     return [None] * len(requests)
 
 
-def _complete(partials: list[PartialReduction]) -> None:
+def _all_reduce(partials: list[PartialReduction]) -> None:
     if partials[0].groups:
         stacked = torch.stack([partial.tensor for partial in partials])
         combined = stacked.amax(0) if partials[0].largest else stacked.sum(0)

@@ -184,12 +184,15 @@ def specs(draw: Callable[..., object]) -> str:
     writer = Writer(draw)
     count = int(writer.pick("1", "2", "3", "4", "5", "6"))
     lines = [line for _ in range(count) for line in writer.statement("    ")]
-    return HEADER + "\n".join(exempted(lines)) + "\n" + FOOTER
+    return HEADER + "\n".join(mark_unread_locals(lines)) + "\n" + FOOTER
 
 
-def exempted(lines: list[str]) -> list[str]:
-    """Return the lines with an underscore before names that no line reads: the language's rule."""
+def mark_unread_locals(lines: list[str]) -> list[str]:
+    """Return the lines with an underscore before unread names, as the language demands."""
     halves = [line.rpartition(" = ") for line in lines]
     read = {name for _, _, value in halves for name in re.findall(r"\b[xyzabdehk]\b", value)}
-    unread = re.compile(rf"\b([{''.join(set('xyzabdehk') - read) or '-'}])\b")
-    return [unread.sub(r"_\1", names) + equals + value for names, equals, value in halves]
+    unread = set("xyzabdehk") - read
+    if not unread:
+        return lines
+    pattern = re.compile(rf"\b([{''.join(unread)}])\b")
+    return [pattern.sub(r"_\1", names) + equals + value for names, equals, value in halves]

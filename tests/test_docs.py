@@ -36,7 +36,7 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_page(page: Path) -> None:
+def test_a_page_has_no_broken_link_code_or_placeholder(page: Path) -> None:
     """Every link leads to a file, every Python block is Python, and no placeholder is left."""
     text = page.read_text(encoding="utf-8")
 
@@ -53,7 +53,7 @@ def example() -> Spec:
     return Spec("Example", source, "example.py", 1)
 
 
-def test_the_example_is_a_spec() -> None:
+def test_the_example_of_the_language_page_is_a_spec() -> None:
     (algorithm,) = read_spec(example())
 
     assert algorithm.name == "Example"
@@ -105,8 +105,7 @@ def test_the_language_page_quotes_the_warning_without_a_compiler() -> None:
     assert f"no C++ compiler was found: {quoted} …" in LANGUAGE
 
 
-def test_the_language_page_is_complete() -> None:
-    """The page has every op and every option of a declaration."""
+def test_the_language_page_has_every_op_and_option() -> None:
     options = (*signature._STATE_OPTIONS, *signature._HYPER_OPTIONS, "keywords", "group", "base")
 
     assert [w for w in CALLABLE_OPS if f"`{w}(" not in LANGUAGE] == []

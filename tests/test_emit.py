@@ -1,4 +1,4 @@
-"""Test how texts become files: strict templates, the formatter, writes of changed files only."""
+"""Test how generated texts become files: strict templates, the formatter, atomic writes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from optgen import emit
 
 
-def test_a_missing_name_is_an_error() -> None:
+def test_a_missing_template_variable_is_an_error() -> None:
     with pytest.raises(jinja2.UndefinedError):
         emit.environment().from_string("{{ absent }}").render()
 
 
-def test_format_sorts_and_drops_imports() -> None:
+def test_format_sorts_imports_and_drops_unused_ones() -> None:
     text = "import torch\nfrom math import (log,\n sqrt)\nx = sqrt( torch.pi )\n"
 
     expected = "from math import sqrt\n\nimport torch\n\nx = sqrt(torch.pi)\n"

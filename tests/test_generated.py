@@ -22,7 +22,7 @@ def files_of(spec: str) -> list[Path]:
     return [path for path in FILES if path.relative_to(GENERATED).parts[0] == spec]
 
 
-def tree(folder: Path) -> dict[str, bytes]:
+def generated_bytes(folder: Path) -> dict[str, bytes]:
     """Return every generated file below a folder, by its path in the folder."""
     files = (p for p in folder.glob("*/**/*") if p.suffix in (".py", ".cpp"))
     return {str(p.relative_to(folder)): p.read_bytes() for p in files}
@@ -39,7 +39,7 @@ def test_a_build_writes_the_bytes_that_are_checked_in(tmp_path: Path) -> None:
         capture_output=True,
     )
 
-    assert tree(GENERATED) == tree(tmp_path)
+    assert generated_bytes(GENERATED) == generated_bytes(tmp_path)
 
 
 def test_every_spec_is_generated() -> None:
@@ -47,7 +47,7 @@ def test_every_spec_is_generated() -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_headers(spec: str) -> None:
+def test_a_header_names_the_spec_and_the_command(spec: str) -> None:
     """The first lines say where a file comes from and what to do instead of editing it."""
     for path in files_of(spec):
         first, second, _ = path.read_text(encoding="utf-8").split("\n", 2)
@@ -58,7 +58,7 @@ def test_headers(spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_generated_code_has_no_traces_of_a_generator(spec: str) -> None:
+def test_generated_code_reads_as_if_written_by_hand(spec: str) -> None:
     """No lint exemptions, no numbered temporaries, no path of the machine that built the files."""
     for path in files_of(spec):
         text = path.read_text(encoding="utf-8")

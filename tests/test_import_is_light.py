@@ -77,7 +77,10 @@ PARTS = {
 
 
 def heavy_modules_after(parts: dict[str, str]) -> list[str]:
-    """Run parts of a script in one new process; return a line for each, with the heavy modules."""
+    """Run parts of a script in one new process.
+
+    Return a line for each part: its name, and the heavy modules that are loaded after it.
+    """
     body = "\n".join(f"{text}\nreport({part!r})" for part, text in parts.items())
     script = SCRIPT.format(body=body, heavy=HEAVY)
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -88,5 +91,5 @@ def test_the_check_sees_a_heavy_module():
     assert "jinja2" in heavy_modules_after({"heavy": "import jinja2"})[0].split()
 
 
-def test_nothing_heavy_is_loaded():
+def test_no_part_loads_a_heavy_module():
     assert heavy_modules_after(PARTS) == [*PARTS]

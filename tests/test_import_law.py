@@ -51,7 +51,7 @@ def modules() -> Iterator[tuple[str, Path]]:
             yield part, path
 
 
-def imported(path: Path) -> Iterator[tuple[int, str]]:
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
     """Yield every module that a file imports, with the line; import_module("…") counts too."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
@@ -68,7 +68,7 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
-def allowed(part: str, name: str) -> bool:
+def may_import(part: str, name: str) -> bool:
     """Tell whether a module of a part may import a name."""
     first, *rest = name.split(".")
     if first in sys.stdlib_module_names:
@@ -115,9 +115,10 @@ MODULES = [pytest.param(part, path, id=str(path.relative_to(ROOT))) for part, pa
 
 
 @pytest.mark.parametrize(("part", "path"), MODULES)
-def test_imports(part: str, path: Path) -> None:
-    """A part imports only what the law grants it."""
-    wrong = [f"{path}:{line}: {name}" for line, name in imported(path) if not allowed(part, name)]
+def test_a_part_imports_only_what_the_law_allows(part: str, path: Path) -> None:
+    wrong = [
+        f"{path}:{line}: {name}" for line, name in imports_of(path) if not may_import(part, name)
+    ]
 
     assert not wrong, f"{part} may not import:\n" + "\n".join(wrong)
 
@@ -128,7 +129,7 @@ def members(folder: Path) -> Iterator[tuple[str, Path]]:
         yield path.relative_to(folder).parts[0].removesuffix(".py"), path
 
 
-def climbs(layers: tuple[tuple[str, ...], ...], member: str, name: str) -> bool:
+def is_upward(layers: tuple[tuple[str, ...], ...], member: str, name: str) -> bool:
     """Tell whether an import goes to another member of the same layer or a higher one."""
     layer = {each: number for number, names in enumerate(layers) for each in names}
     return member != name and layer[name] >= layer[member]
@@ -137,40 +138,43 @@ def climbs(layers: tuple[tuple[str, ...], ...], member: str, name: str) -> bool:
 @pytest.mark.parametrize(
     ("package", "layers"), [("runtime", LAYERS), ("runtime.fused_cpu", FUSED_CPU)], ids=str
 )
-def test_no_import_of_the_runtime_climbs(package: str, layers: tuple[tuple[str, ...], ...]) -> None:
+def test_runtime_imports_go_to_lower_layers(
+    package: str, layers: tuple[tuple[str, ...], ...]
+) -> None:
     """Imports in functions and for type checkers count as well."""
     prefix = f"optgen.{package}."
-    known = {member for names in layers for member in names}
+    layered = {member for names in layers for member in names}
     wrong = []
     for member, path in members(ROOT / "optgen" / package.replace(".", "/")):
-        assert member in known, f"{path} is in no layer"
-        for line, name in imported(path):
-            there = name.removeprefix(prefix).split(".")[0] if name.startswith(prefix) else ""
-            if there in known and climbs(layers, member, there):
+        assert member in layered, f"{path} is in no layer"
+        for line, name in imports_of(path):
+            target = name.removeprefix(prefix).split(".")[0] if name.startswith(prefix) else ""
+            if target in layered and is_upward(layers, member, target):
                 wrong.append(f"{path}:{line}: {name}")
 
-    assert not wrong, "these imports climb:\n" + "\n".join(wrong)
+    assert not wrong, "these imports go to an equal or higher layer:\n" + "\n".join(wrong)
 
 
-def test_no_import_of_the_runtime_goes_in_a_circle() -> None:
-    """No files import each other in a circle; imports in functions and for type checkers count."""
+def test_runtime_imports_have_no_cycle() -> None:
+    """Imports in functions and for type checkers count as well."""
     files = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for path in sorted((ROOT / "optgen/runtime").rglob("*.py"))
     }
     needs = {
-        module: {n if n in files else n.rpartition(".")[0] for _, n in imported(path)} & set(files)
+        module: {n if n in files else n.rpartition(".")[0] for _, n in imports_of(path)}
+        & set(files)
         for module, path in files.items()
     }
 
     list(TopologicalSorter({m: needed - {m} for m, needed in needs.items()}).static_order())
 
 
-def test_what_climbs_is_found() -> None:
+def test_an_upward_import_is_found() -> None:
     """The check itself can fail."""
-    assert climbs(LAYERS, "batch", "optimizer")
-    assert climbs(LAYERS, "eager", "fused_cpu")
-    assert not climbs(LAYERS, "batch", "tensors")
+    assert is_upward(LAYERS, "batch", "optimizer")
+    assert is_upward(LAYERS, "eager", "fused_cpu")
+    assert not is_upward(LAYERS, "batch", "tensors")
 
 
 def test_every_part_has_a_law() -> None:
@@ -187,9 +191,9 @@ def test_every_part_has_a_law() -> None:
         ("runtime", "optgen.bench"),
     ],
 )
-def test_the_law_refuses(part: str, name: str) -> None:
+def test_the_law_refuses_an_import(part: str, name: str) -> None:
     """The check itself can fail."""
-    assert not allowed(part, name)
+    assert not may_import(part, name)
 
 
 def test_import_optgen_is_lazy() -> None:

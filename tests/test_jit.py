@@ -35,7 +35,7 @@ def Heavy(p, g, /, b=state("momentum_buffer"), *, lr=hyper(1e-2, ge=0), beta=hyp
 
 @optimizer(paper="https://arxiv.org/abs/0000.00000")
 def Plain(p, g, /, c=state("count"), *, lr=hyper(1e-2, ge=0)):
-    """Gradient descent that remembers the last gradient, for the sake of having state."""
+    """Gradient descent that stores the last gradient, so that it has a state."""
     c = 0 * c + g
     p = p - lr * c
 
@@ -45,7 +45,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a cache folder of the test's own."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(folder))
-    monkeypatch.setattr("optgen.jit._loaded", {})
+    monkeypatch.setattr("optgen.jit._loaded_classes", {})
     return folder
 
 
@@ -57,8 +57,8 @@ def heavy(tmp_path: Path) -> Path:
     return path
 
 
-def trained(cls: type[torch.optim.Optimizer], steps: int = 3) -> torch.Tensor:
-    """Return a parameter after a few steps with gradients of one."""
+def parameter_after_steps(cls: type[torch.optim.Optimizer], steps: int = 3) -> torch.Tensor:
+    """Return a parameter of zeros after steps with gradients of one."""
     parameter = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
     instance = cls([parameter], lr=0.1)
     for _ in range(steps):
@@ -67,13 +67,13 @@ def trained(cls: type[torch.optim.Optimizer], steps: int = 3) -> torch.Tensor:
     return parameter.detach()
 
 
-def test_load_a_file(heavy: Path) -> None:
+def test_load_accepts_a_file(heavy: Path) -> None:
     cls = optgen.load(heavy)
 
     assert cls.__name__ == "Heavy"
     assert issubclass(cls, optgen.GeneratedOptimizer)
     expected = torch.full((4,), -0.1 * (1 + 1.9 + 2.71), dtype=torch.float64)
-    torch.testing.assert_close(trained(cls), expected)
+    torch.testing.assert_close(parameter_after_steps(cls), expected)
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
@@ -81,35 +81,37 @@ def test_every_lowering_runs(lowering: str, heavy: Path) -> None:
     cls = optgen.load(str(heavy))
 
     with optgen.use_lowering(lowering):
-        found = trained(cls)
+        found = parameter_after_steps(cls)
 
-    torch.testing.assert_close(found, trained(cls))
+    torch.testing.assert_close(found, parameter_after_steps(cls))
 
 
-def test_load_a_function() -> None:
+def test_load_accepts_a_decorated_function() -> None:
     assert isinstance(Plain, Spec)
     cls = optgen.load(Plain)
 
-    torch.testing.assert_close(trained(cls, 1), torch.full((4,), -0.1, dtype=torch.float64))
+    torch.testing.assert_close(
+        parameter_after_steps(cls, 1), torch.full((4,), -0.1, dtype=torch.float64)
+    )
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["adamw", "AdamW", "radam"])
-def test_load_a_name_of_the_catalogue(name: str) -> None:
+def test_load_accepts_a_name_of_the_catalogue(name: str) -> None:
     import optgen.optim
 
     cls = optgen.load(name)
 
-    same = getattr(optgen.optim, cls.__name__)
+    published = getattr(optgen.optim, cls.__name__)
     assert cls.__name__.lower() == name.lower()
-    torch.testing.assert_close(trained(cls), trained(same))
+    torch.testing.assert_close(parameter_after_steps(cls), parameter_after_steps(published))
 
 
 def test_load_refuses_what_is_no_spec() -> None:
     """A missing name, a plain function and a class are refused."""
     with pytest.raises(FileNotFoundError, match=r"name of the catalogue \(.*adam, .*: 'tigress'"):
         optgen.load("tigress")
-    for wrong in (test_load_a_file, torch.optim.Adam, 3):
+    for wrong in (test_load_accepts_a_file, torch.optim.Adam, 3):
         with pytest.raises(TypeError, match="a spec file or a function decorated with @optimizer"):
             optgen.load(wrong)  # type: ignore[arg-type]
 
@@ -132,7 +134,7 @@ def test_one_text_is_one_class(heavy: Path) -> None:
     assert optgen.load(heavy) is not cls
 
 
-def test_the_text_is_what_build_writes(heavy: Path, tmp_path: Path) -> None:
+def test_load_writes_the_texts_that_build_writes(heavy: Path, tmp_path: Path) -> None:
     cls = optgen.load(heavy)
     built = tmp_path / "out"
     subprocess.run(
@@ -173,13 +175,13 @@ def test_source_and_tracebacks_show_the_generated_code(heavy: Path) -> None:
     assert any(f.filename.endswith("forloop.py") and "lr" in (f.line or "") for f in frame)
 
 
-def test_pickle_in_process(heavy: Path) -> None:
+def test_a_class_unpickles_as_itself_in_its_process(heavy: Path) -> None:
     cls = optgen.load(heavy)
 
     assert pickle.loads(pickle.dumps(cls)) is cls
 
 
-def test_pickle_in_another_process(heavy: Path, tmp_path: Path) -> None:
+def test_a_class_and_an_optimizer_unpickle_in_another_process(heavy: Path, tmp_path: Path) -> None:
     """A class and an optimizer in training unpickle without the spec file, with an empty cache."""
     cls = optgen.load(heavy)
     parameter = torch.nn.Parameter(torch.zeros(2))
@@ -209,8 +211,8 @@ print(cls.__name__, parameter.tolist())
     assert result.stdout.split()[0] == "Heavy"
 
 
-def test_a_derived_class_pickles_by_name(heavy: Path) -> None:
-    """Only the loaded class itself pickles by its spec; a subclass is looked up in its module."""
+def test_a_subclass_pickles_by_name(heavy: Path) -> None:
+    """A loaded class pickles by its spec; pickle looks up its subclass in a module."""
     with pytest.raises((pickle.PicklingError, AttributeError)):
         pickle.dumps(type("Mine", (optgen.load(heavy),), {}))
 
@@ -231,8 +233,8 @@ def test_warm_cache_reads_no_spec(heavy: Path) -> None:
     assert second.strip() == "[]"
 
 
-def test_many_processes_at_once(heavy: Path, cache: Path) -> None:
-    """Several processes race for one cold cache; all succeed, and no temporary file is left."""
+def test_several_processes_fill_one_cache_at_once(heavy: Path, cache: Path) -> None:
+    """Four processes load one spec with an empty cache; no temporary file is left."""
     code = (
         "import os, sys, optgen, optgen.emit\n"
         "os.fork(), os.fork()\n"
@@ -240,31 +242,35 @@ def test_many_processes_at_once(heavy: Path, cache: Path) -> None:
         "print(flush=True)"
     )
     command = [sys.executable, "-c", code, str(heavy)]
-    racing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
 
-    assert racing.stdout == "\n" * 4
-    assert not racing.stderr
+    assert run.stdout == "\n" * 4
+    assert not run.stderr
     assert len(list((cache / "specs").iterdir())) == 1
 
 
-def test_a_cache_that_cannot_be_written(heavy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_trains_without_a_writable_cache(
+    heavy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A cache folder that cannot be created does not stop training."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(heavy / "below-a-file"))
 
-    assert trained(optgen.load(heavy)).shape == (4,)
+    assert parameter_after_steps(optgen.load(heavy)).shape == (4,)
 
 
-def test_a_class_is_the_same_without_ruff(heavy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the formatter, the generated text is only laid out differently."""
-    expected = trained(optgen.load(heavy))
-    monkeypatch.setattr("optgen.jit._loaded", {})
+def test_a_class_computes_the_same_without_ruff(
+    heavy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the formatter, the generated text has another layout only."""
+    expected = parameter_after_steps(optgen.load(heavy))
+    monkeypatch.setattr("optgen.jit._loaded_classes", {})
     monkeypatch.setattr("optgen.emit.find_ruff", lambda: None)
     monkeypatch.setattr("optgen.jit._generator_digest", lambda: "without ruff")
 
-    torch.testing.assert_close(trained(optgen.load(heavy)), expected)
+    torch.testing.assert_close(parameter_after_steps(optgen.load(heavy)), expected)
 
 
-def test_the_key_depends_on_the_formatter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_key_depends_on_the_formatter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another version of ruff, or none, may make another text of the same spec."""
     keys = set()
     for version in ("0.17.4", "0.17.5", ""):

@@ -1,4 +1,4 @@
-"""Test the cached texts of optgen.load: a damaged one is written anew and never runs."""
+"""Test the cached texts of optgen.load: a damaged text is written anew and never runs."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ CHILD = "import sys, optgen; optgen.load(sys.argv[1])"
 
 
 @pytest.fixture
-def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the path of a file that exists if something ran that should not run."""
+def ran_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path of a file that `EVIL` writes when it runs."""
     monkeypatch.setenv("RAN", str(tmp_path / "ran"))
     return tmp_path / "ran"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of the texts that a load in this process has made of a rule."""
+    """Load a rule in this process; return the folder of its generated texts."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("optgen.jit._loaded", {})
+    monkeypatch.setattr("optgen.jit._loaded_classes", {})
     (tmp_path / "heavy.py").write_text(RULE)
     optgen.load(tmp_path / "heavy.py")
     (found,) = (tmp_path / "cache" / "specs").iterdir()
@@ -55,8 +55,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def check_reload(folder: Path) -> None:
-    """Load the class as a new process would, and check a step of every lowering."""
-    optgen.jit._loaded.clear()
+    """Load the class as a new process would, and check its steps."""
+    optgen.jit._loaded_classes.clear()
     for name in [name for name in sys.modules if name.startswith("optgen_heavy_")]:
         del sys.modules[name]
     importlib.invalidate_caches()
@@ -64,7 +64,7 @@ def check_reload(folder: Path) -> None:
 
 
 def check_steps(cls: type[GeneratedOptimizer]) -> None:
-    """Check that the class steps as it should, and that its C++ can be read."""
+    """Check the steps of the Python lowerings, and that the C++ text can be read."""
     for lowering in ("forloop", "foreach"):
         parameter = torch.nn.Parameter(torch.zeros(4))
         parameter.grad = torch.ones(4)
@@ -74,7 +74,7 @@ def check_steps(cls: type[GeneratedOptimizer]) -> None:
     assert b"optgen_step" in (pkgutil.get_data(cls.__module__, "fused_cpu.cpp") or b"")
 
 
-def altered(path: Path) -> None:
+def append_code(path: Path) -> None:
     path.write_text(path.read_text() + (EVIL if path.suffix == ".py" else "#error\n"))
 
 
@@ -82,7 +82,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_text(""),
     "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
-    "altered": altered,
+    "altered": append_code,
     "missing": Path.unlink,
     "no text": lambda path: path.write_bytes(b"\xff\xfe"),
     "open to all": lambda path: path.chmod(0o666),
@@ -91,20 +91,22 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["__init__.py", "fused_cpu.cpp", "forloop.py", "sha256"])
-def test_a_damaged_text_is_written_anew(folder: Path, ran: Path, name: str, damage: str) -> None:
-    whole = read_texts(folder)
-    assert whole is not None
+def test_a_damaged_text_is_written_anew(
+    folder: Path, ran_file: Path, name: str, damage: str
+) -> None:
+    texts = read_texts(folder)
+    assert texts is not None
     DAMAGES[damage](folder / name)
     assert read_texts(folder) is None
 
     check_reload(folder)
 
-    assert read_texts(folder) == whole
-    assert not ran.exists()
+    assert read_texts(folder) == texts
+    assert not ran_file.exists()
 
 
-def test_bytecode_is_not_read(folder: Path, ran: Path) -> None:
-    """Python would accept this bytecode: it has the time and the size of its source."""
+def test_bytecode_is_not_read(folder: Path, ran_file: Path) -> None:
+    """Python would accept this bytecode: it records the time and the size of its source."""
     for path in list(folder.glob("*.py")):
         text, stat = path.read_text(), path.stat()
         for optimize in (-1, 1, 2):
@@ -116,10 +118,10 @@ def test_bytecode_is_not_read(folder: Path, ran: Path) -> None:
 
     check_reload(folder)
 
-    assert not ran.exists()
+    assert not ran_file.exists()
 
 
-def test_other_modules_in_the_folder_are_not_read(folder: Path, ran: Path) -> None:
+def test_other_modules_in_the_folder_are_not_read(folder: Path, ran_file: Path) -> None:
     for name in ("torch.py", "optgen.py", "math.py", "sitecustomize.py", "dataclasses.py"):
         (folder / name).write_text(EVIL)
     for name in ("__init__", "forloop", "foreach"):
@@ -129,11 +131,11 @@ def test_other_modules_in_the_folder_are_not_read(folder: Path, ran: Path) -> No
 
     check_reload(folder)
 
-    assert not ran.exists()
+    assert not ran_file.exists()
 
 
 @pytest.mark.parametrize("name", ["__init__.py", "sha256"])
-def test_a_link_is_not_followed(folder: Path, ran: Path, tmp_path: Path, name: str) -> None:
+def test_a_link_is_not_followed(folder: Path, ran_file: Path, tmp_path: Path, name: str) -> None:
     (folder / name).rename(tmp_path / "elsewhere")
     (folder / name).symlink_to(tmp_path / "elsewhere")
 
@@ -161,7 +163,7 @@ def test_an_inner_folder_that_is_a_link_is_not_read(folder: Path, tmp_path: Path
     check_reload(folder)
 
 
-def test_a_folder_in_place_of_a_text(folder: Path) -> None:
+def test_a_folder_in_place_of_a_text_does_not_stop_a_load(folder: Path) -> None:
     """If a text cannot be written anew, optgen writes the texts to another folder."""
     (folder / "forloop.py").unlink()
     (folder / "forloop.py").mkdir()
@@ -169,17 +171,17 @@ def test_a_folder_in_place_of_a_text(folder: Path) -> None:
     check_reload(folder)
 
 
-def test_a_damaged_text_on_a_full_disk(
+def test_a_damaged_text_on_a_full_disk_does_not_stop_a_load(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing can be written anywhere, and the class still loads."""
     (folder / "forloop.py").write_text("")
 
-    def full(path: Path, data: bytes) -> None:
+    def raise_disk_full(path: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr(files, "write", full)
-    monkeypatch.setattr("optgen.jit._loaded", {})
+    monkeypatch.setattr(files, "write", raise_disk_full)
+    monkeypatch.setattr("optgen.jit._loaded_classes", {})
 
     check_steps(optgen.load(tmp_path / "heavy.py"))
 
@@ -188,7 +190,7 @@ def test_the_cache_may_be_deleted_at_any_time(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cache may also be deleted between a load and the first step, for any lowering."""
-    monkeypatch.setattr("optgen.jit._loaded", {})
+    monkeypatch.setattr("optgen.jit._loaded_classes", {})
     cls = optgen.load(tmp_path / "heavy.py")
     shutil.rmtree(folder.parent)
 
@@ -197,11 +199,11 @@ def test_the_cache_may_be_deleted_at_any_time(
 
 
 @pytest.mark.thorough
-def test_several_processes_mend_one_cache(folder: Path) -> None:
+def test_several_processes_repair_one_cache_at_once(folder: Path) -> None:
     (folder / "forloop.py").write_text("")
     command = [sys.executable, "-c", CHILD, str(folder.parents[2] / "heavy.py")]
-    racing = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
 
-    assert [(each.communicate()[1], each.returncode) for each in racing] == [("", 0)] * 3
+    assert [(each.communicate()[1], each.returncode) for each in processes] == [("", 0)] * 3
     assert read_texts(folder)
     assert not list(folder.glob(".build-*"))

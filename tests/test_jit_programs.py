@@ -1,4 +1,4 @@
-"""Test the cached texts of an optimizer's programs: folders inside the folder of the optimizer."""
+"""Test the cached texts of an optimizer's programs, in folders inside the optimizer's folder."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ EVIL = "open(__import__('os').environ['RAN'], 'a').write(__name__)\n"
 
 
 @pytest.fixture
-def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the path of a file that exists if something ran that should not run."""
+def ran_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path of a file that `EVIL` writes when it runs."""
     monkeypatch.setenv("RAN", str(tmp_path / "ran"))
     return tmp_path / "ran"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of the texts that a load in this process has made of the rule."""
+    """Load the rule in this process; return the folder of its generated texts."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("optgen.jit._loaded", {})
+    monkeypatch.setattr("optgen.jit._loaded_classes", {})
     optgen.load(SPEC)
     (found,) = (tmp_path / "cache" / "specs").iterdir()
     return found
@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def check_change_of_mode() -> None:
     """Load the class as a new process would, and check a change from train() to eval()."""
-    optgen.jit._loaded.clear()
+    optgen.jit._loaded_classes.clear()
     generated_functions.load.cache_clear()
     generated_functions.find.cache_clear()
     for name in [name for name in sys.modules if name.startswith(f"optgen_{SPEC.stem}_")]:
@@ -68,9 +68,9 @@ def test_a_program_is_a_package_of_its_own(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["altered", "missing", "open to all", "a link", "no folder"])
-def test_a_damaged_program_is_written_anew(folder: Path, ran: Path, damage: str) -> None:
-    whole = read_texts(folder)
-    assert whole is not None
+def test_a_damaged_program_is_written_anew(folder: Path, ran_file: Path, damage: str) -> None:
+    texts = read_texts(folder)
+    assert texts is not None
     inner = folder / "to_average"
     path = inner / "forloop.py"
     if damage == "altered":
@@ -90,14 +90,14 @@ def test_a_damaged_program_is_written_anew(folder: Path, ran: Path, damage: str)
     assert read_texts(folder) is None
     check_change_of_mode()
 
-    assert not ran.exists()
+    assert not ran_file.exists()
     if damage != "a link":  # optgen writes to another folder instead of a linked one
-        assert read_texts(folder) == whole
+        assert read_texts(folder) == texts
 
 
-def test_modules_beside_a_program_are_not_read(folder: Path, ran: Path) -> None:
+def test_modules_beside_a_program_are_not_read(folder: Path, ran_file: Path) -> None:
     for name in ("torch.py", "optgen.py", "foreach.so"):
         (folder / "to_average" / name).write_text(EVIL)
     check_change_of_mode()
 
-    assert not ran.exists()
+    assert not ran_file.exists()

@@ -17,22 +17,22 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 ERRORS = re.findall(r"^\| `([^|]+)` \| (.*?) \|$", PAGE, re.MULTILINE)
 
 
-def spec_of(written: str) -> str:
-    """Return a spec that holds the code of a table row, and is valid without this code."""
+def spec_of(code: str) -> str:
+    """Return a spec that holds the code of a table row; the rest of the spec is valid."""
     heads, inputs, states, statement, below = [], "p, g", 'm=state("exp_avg")', "m = m + g", ""
-    if written.startswith(("import ", "from ")):
-        heads.append(written)
-    elif written.startswith("@"):
-        below = f"{written}\ndef evaluated(p, m, /):\n    p = m\n"
-    elif "=state(" in written:
-        states = f"{states}, {written}"
-    elif re.fullmatch(r"[a-z](, [a-z])+", written):
-        inputs = written
+    if code.startswith(("import ", "from ")):
+        heads.append(code)
+    elif code.startswith("@"):
+        below = f"{code}\ndef evaluated(p, m, /):\n    p = m\n"
+    elif "=state(" in code:
+        states = f"{states}, {code}"
+    elif re.fullmatch(r"[a-z](, [a-z])+", code):
+        inputs = code
     else:
-        statement = f"{written}\n    m = m + g"
-    if written.startswith("s = "):
+        statement = f"{code}\n    m = m + g"
+    if code.startswith("s = "):
         states = f'{states}, s=state("number", shape="scalar")'
-    words = [word for word in ("sum", "norm") if re.search(rf"\b{word}\(", written)]
+    words = [word for word in ("sum", "norm") if re.search(rf"\b{word}\(", code)]
     heads.append(f"from optgen.spec import {', '.join(['hyper', 'optimizer', 'state', *words])}")
     return "\n".join(
         [
@@ -48,10 +48,10 @@ def spec_of(written: str) -> str:
     )
 
 
-@pytest.mark.parametrize(("written", "message"), ERRORS, ids=[row[0] for row in ERRORS])
-def test_an_error_is_what_the_page_says(written: str, message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("code", "message"), ERRORS, ids=[row[0] for row in ERRORS])
+def test_an_error_is_as_the_page_says(code: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "rule.py"
-    path.write_text(spec_of(written), encoding="utf-8")
+    path.write_text(spec_of(code), encoding="utf-8")
 
     with pytest.raises(SpecError) as caught:
         read_spec(path)
@@ -60,7 +60,7 @@ def test_an_error_is_what_the_page_says(written: str, message: str, tmp_path: Pa
     assert first.split(": ", 1)[1] == message
 
 
-def test_the_table_is_read() -> None:
+def test_the_table_has_rows() -> None:
     assert len(ERRORS) > 20
 
 

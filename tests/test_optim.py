@@ -49,7 +49,7 @@ def test_every_module_of_torch_exists_with_its_public_names() -> None:
             assert all(hasattr(ours, name) for name in public)
 
 
-def test_every_name_is_there_or_says_what_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_optgen_lacks_points_to_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A later torch may have a class that optgen lacks; the error says to use torch's."""
     monkeypatch.setattr(torch.optim, "__all__", [*torch.optim.__all__, "Newest"])
     missing = set(torch.optim.__all__) - set(optgen.optim.__all__)
@@ -60,12 +60,12 @@ def test_every_name_is_there_or_says_what_works(monkeypatch: pytest.MonkeyPatch)
             getattr(optgen.optim, name)
 
 
-def test_a_name_that_neither_optgen_nor_torch_has() -> None:
+def test_a_name_that_torch_lacks_too_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Adamm'"):
         optgen.optim.Adamm  # noqa: B018
 
 
-def test_a_scheduler_drives_ours() -> None:
+def test_a_scheduler_changes_the_learning_rate() -> None:
     optimizer = optgen.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=1.0)
     scheduler = optgen.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     optimizer.step()
@@ -85,7 +85,7 @@ def test_dir_shows_the_public_names() -> None:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["optim.AdamW", "keyed.KeyedOptimizer", "spec.hyper"])
-def test_a_package_is_there_without_an_import_of_its_own(name: str) -> None:
+def test_a_subpackage_needs_no_import_of_its_own(name: str) -> None:
     script = f"import optgen; print(optgen.{name}.__name__)"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 

@@ -1,8 +1,7 @@
-"""Test the wheel and the editable install in fresh virtual environments, and an uninstalled
-checkout.
+"""Test the wheel, the editable install and an uninstalled checkout in fresh environments.
 
-A fresh environment has nothing of optgen but the installed package. Torch and the libraries that a
-test names are symlinked from the environment that runs the tests, so nothing is downloaded.
+A fresh virtual environment has nothing of optgen but the installed package. Torch and the libraries
+that a test names are symlinked from the environment that runs the tests, so nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -66,11 +65,11 @@ def pip(*arguments: str) -> None:
 
 
 def with_requirements(*names: str) -> Iterator[importlib.metadata.Distribution]:
-    """Yield distributions and all that they require, as this environment has them."""
+    """Yield the named distributions of this environment and all that they require."""
     seen: set[str] = set()
-    waiting = list(names)
-    while waiting:
-        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+    pending = list(names)
+    while pending:
+        name = re.sub(r"[-_.]+", "-", pending.pop()).lower()
         if name in seen:
             continue
         seen.add(name)
@@ -81,7 +80,7 @@ def with_requirements(*names: str) -> Iterator[importlib.metadata.Distribution]:
         yield found
         for requirement in found.requires or ():
             if "extra ==" not in requirement:
-                waiting += re.findall(r"^[\w.-]+", requirement)
+                pending += re.findall(r"^[\w.-]+", requirement)
 
 
 def environment(folder: Path, *libraries: str) -> Path:
@@ -115,22 +114,22 @@ def run(program: Path, *arguments: str, cwd: Path, status: int = 0) -> str:
 
 
 @pytest.fixture(scope="session")
-def trainer(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the wheel as for training: with torch and numpy only."""
+def training_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a Python with the wheel and what training needs: torch and numpy only."""
     python = environment(tmp_path_factory.mktemp("trainer") / "venv")
     pip("--python", str(python), "install", "--no-deps", str(wheel))
     return python
 
 
 @pytest.fixture(scope="session")
-def inventor(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the wheel with the generator's libraries and the demo's."""
+def generating_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a Python with the wheel and the libraries of the generator and of the demo."""
     python = environment(tmp_path_factory.mktemp("inventor") / "venv", *GENERATOR, *DEMO)
     pip("--python", str(python), "install", "--no-deps", str(wheel))
     return python
 
 
-def shipped() -> set[str]:
+def files_to_ship() -> set[str]:
     """Return every file of the checkout that belongs in the wheel, by its path there."""
     files = {f"optgen/{p.relative_to(ROOT / 'optgen')}" for p in (ROOT / "optgen").rglob("*")}
     for name in ("specs", "templates", "generated"):
@@ -143,38 +142,46 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {n for n in archive.namelist() if ".dist-info/" not in n}
 
-    assert names == shipped()
+    assert names == files_to_ship()
 
 
 def test_wheel_says_its_version_and_licence(wheel: Path) -> None:
-    """The metadata have the package's version and licence, and no other files."""
+    """The metadata folder holds no unexpected files."""
     info = f"optgen-{optgen.__version__}.dist-info"
     with zipfile.ZipFile(wheel) as archive:
         names = {n for n in archive.namelist() if ".dist-info/" in n}
         metadata = archive.read(f"{info}/METADATA").decode().splitlines()
 
-    kept = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "top_level.txt")
-    assert names == {f"{info}/{name}" for name in kept}
+    expected = (
+        "METADATA",
+        "RECORD",
+        "WHEEL",
+        "entry_points.txt",
+        "licenses/LICENSE",
+        "top_level.txt",
+    )
+    assert names == {f"{info}/{name}" for name in expected}
     assert f"Version: {optgen.__version__}" in metadata
     assert "License-Expression: MIT" in metadata
 
 
-def test_wheel_trains_without_the_generator(trainer: Path, tmp_path: Path) -> None:
-    assert "site-packages" in run(trainer, "-c", TRAIN, cwd=tmp_path)
-    run(trainer, "-c", "import specs", cwd=tmp_path, status=1)
+def test_wheel_trains_without_the_generator(training_python: Path, tmp_path: Path) -> None:
+    assert "site-packages" in run(training_python, "-c", TRAIN, cwd=tmp_path)
+    run(training_python, "-c", "import specs", cwd=tmp_path, status=1)
 
 
-def test_command_without_the_generator(trainer: Path, tmp_path: Path) -> None:
-    """The command of the wheel says what to install."""
-    printed = run(trainer.parent / "optgen", "list", cwd=tmp_path, status=4)
+def test_command_without_the_generator_says_what_to_install(
+    training_python: Path, tmp_path: Path
+) -> None:
+    printed = run(training_python.parent / "optgen", "list", cwd=tmp_path, status=4)
 
     assert "is not installed: python -m pip install 'jinja2" in printed
 
 
 @pytest.mark.thorough
-def test_wheel_generates(inventor: Path, tmp_path: Path) -> None:
-    """Away from any checkout, a new spec is generated, loaded and trained with."""
-    optgen = inventor.parent / "optgen"
+def test_wheel_generates_a_new_rule(generating_python: Path, tmp_path: Path) -> None:
+    """No checkout is needed to generate, load, compose and train with a new spec."""
+    optgen = generating_python.parent / "optgen"
     run(optgen, "new", "my_rule", cwd=tmp_path)
     run(optgen, "build", "my_rule.py", "--out", "mine", cwd=tmp_path)
     code = """
@@ -187,26 +194,26 @@ for cls in (mine.my_rule.MyRule, optgen.load("my_rule.py"), composed):
     print(parameter.tolist())
 """
 
-    printed = run(inventor, "-c", code, cwd=tmp_path).split("\n")
+    printed = run(generating_python, "-c", code, cwd=tmp_path).split("\n")
     assert printed[:3] == ["[0.5, 0.5, 0.5]"] * 3
 
 
 @pytest.mark.thorough
-def test_wheel_runs_the_demo(inventor: Path, tmp_path: Path) -> None:
+def test_wheel_runs_the_demo(generating_python: Path, tmp_path: Path) -> None:
     shutil.copy(ROOT / "examples" / "demo.py", tmp_path)
 
     few = ("--epochs", "1", "--only", "SGD")
-    printed = run(inventor, "demo.py", *few, "--plot", "demo.png", cwd=tmp_path)
+    printed = run(generating_python, "demo.py", *few, "--plot", "demo.png", cwd=tmp_path)
 
     assert "fused_cpu" in printed
-    assert "not here" not in printed  # the demo prints this about what cannot run
+    assert "not here" not in printed  # the demo prints this for a variant that cannot run
     assert "fused_triton" in printed
     assert (tmp_path / "demo.png").stat().st_size > 10_000
 
 
 @pytest.mark.thorough
-def test_editable(source: Path, tmp_path: Path) -> None:
-    """An editable install trains, and sees a new algorithm without being installed again."""
+def test_editable_install_sees_a_new_algorithm(source: Path, tmp_path: Path) -> None:
+    """An editable install trains; a new algorithm needs no second install."""
     python = environment(tmp_path / "venv", *GENERATOR)
     pip("--python", str(python), "install", "--no-deps", "--no-build-isolation", "-e", str(source))
 
@@ -217,16 +224,15 @@ def test_editable(source: Path, tmp_path: Path) -> None:
     run(python, "-c", "from optgen.generated.my_rule import MyRule", cwd=tmp_path)
 
 
-def test_uninstalled_checkout(tmp_path: Path) -> None:
-    """A checkout on the path is enough."""
+def test_uninstalled_checkout_on_the_path_trains(tmp_path: Path) -> None:
     python = environment(tmp_path / "venv")
 
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + TRAIN
     assert str(ROOT) in run(python, "-c", code, cwd=tmp_path)
 
 
-def test_the_pins_agree() -> None:
-    """The extra, the constraints and the generator name the same version of the formatter."""
+def test_the_pins_of_the_formatter_agree() -> None:
+    """pyproject.toml, the constraints and the generator name one version of the formatter."""
     from optgen.emit import RUFF
 
     pinned = f"ruff=={RUFF}"
@@ -234,8 +240,8 @@ def test_the_pins_agree() -> None:
     assert pinned in (ROOT / "constraints.txt").read_text().splitlines()
 
 
-def test_nothing_of_optgen_leaks_into_the_linked_libraries() -> None:
-    """The linked libraries hold nothing of optgen; otherwise these tests would prove nothing."""
+def test_the_linked_libraries_do_not_include_optgen() -> None:
+    """Otherwise the tests of the wheel would prove nothing."""
     names = {d.name for d in with_requirements("torch", "numpy", *GENERATOR, *DEMO)}
 
     assert "optgen" not in names

@@ -13,8 +13,8 @@ FOLDERS = (
     *("optgen", "generated", "templates", "specs", "tests"),
     *("benchmarks", "examples", "docs/website", "release"),
 )
-RIDDLES = ("What", "Where", "Who", "Of", "How", "Which", "Whether", "Why", "The same")
-"""Words that begin no docstring, because its subject would come late, or not at all."""
+QUESTION_WORDS = ("What", "Where", "Who", "Of", "How", "Which", "Whether", "Why", "The same")
+"""Words that may not begin a docstring: its subject would come late, or not at all."""
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
@@ -28,21 +28,21 @@ def docstrings(path: Path) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_no_docstring_begins_as_a_riddle(folder: str) -> None:
+def test_no_docstring_begins_with_a_question_word(folder: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
         for path in sorted((ROOT / folder).rglob("*.py"))
         if "found" not in path.parts
         for line, text in docstrings(path)
-        if text.startswith(tuple(f"{word} " for word in RIDDLES))
+        if text.startswith(tuple(f"{word} " for word in QUESTION_WORDS))
     ]
 
     assert not found, "\n".join(found)
 
 
-def test_a_riddle_is_found(tmp_path: Path) -> None:
+def test_a_question_word_is_found(tmp_path: Path) -> None:
     """The check itself can fail."""
     file = tmp_path / "file.py"
     file.write_text('"""Where things are."""\nONE = 1\n"""Of two."""\n')
 
-    assert [line for line, text in docstrings(file) if text.startswith(RIDDLES)] == [1, 3]
+    assert [line for line, text in docstrings(file) if text.startswith(QUESTION_WORDS)] == [1, 3]

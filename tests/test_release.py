@@ -25,13 +25,13 @@ from optgen.runtime.fused_cpu.reader.trusted_releases import RELEASES
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-PROMISE = (ROOT / "docs" / "versioning.md").read_text(encoding="utf-8")
-EPOCH = 1_600_000_000
+VERSIONING_PAGE = (ROOT / "docs" / "versioning.md").read_text(encoding="utf-8")
+EPOCH = 1_600_000_000  # seconds since 1970: the time of all files in an archive
 
 
 def section(title: str) -> str:
     """Return a section of the page about versions."""
-    return PROMISE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    return VERSIONING_PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
 def pythons() -> list[str]:
@@ -49,13 +49,13 @@ def test_other_files_name_the_version_of_the_package() -> None:
     )
 
 
-def test_the_promise_lists_the_public_names() -> None:
+def test_the_versioning_page_lists_the_public_names() -> None:
     names = set(re.findall(r"`optgen\.(\w+)`", section("Public names").split("\n\n")[0]))
 
     assert names - {"runtime"} == set(optgen.__all__)
 
 
-def test_the_promise_names_the_supported_versions() -> None:
+def test_the_versioning_page_names_the_supported_versions() -> None:
     versions = section("torch and Python")
 
     assert f"torch {RELEASES[0]} to {RELEASES[-1]}" in versions
@@ -94,8 +94,8 @@ def small_checkout(folder: Path) -> Path:
     return folder
 
 
-def built_source(checkout: Path) -> Path:
-    """Return the archive of a checkout's source."""
+def build_source_archive(checkout: Path) -> Path:
+    """Build the source archive of a checkout; return its path."""
     build = "import sys; from setuptools import build_meta as b; b.build_sdist(sys.argv[1])"
     subprocess.run(
         [sys.executable, "-c", build, str(checkout.parent)],
@@ -107,7 +107,7 @@ def built_source(checkout: Path) -> Path:
     return checkout.parent / "optgen-1.2.3.tar.gz"
 
 
-def test_the_source_has_the_same_bytes_from_another_folder(tmp_path: Path) -> None:
+def test_the_source_archive_has_the_same_bytes_from_another_folder(tmp_path: Path) -> None:
     """Times and modes of the files do not matter, and the archive has no owner and no cache."""
     first = small_checkout(tmp_path / "one" / "checkout")
     second = small_checkout(tmp_path / "another" / "place" / "and" / "folder")
@@ -115,10 +115,10 @@ def test_the_source_has_the_same_bytes_from_another_folder(tmp_path: Path) -> No
         path.chmod(0o700)
         os.utime(path, (1, 1))
 
-    source = built_source(first)
+    archive_path = build_source_archive(first)
 
-    assert source.read_bytes() == built_source(second).read_bytes()
-    with tarfile.open(source) as archive:
+    assert archive_path.read_bytes() == build_source_archive(second).read_bytes()
+    with tarfile.open(archive_path) as archive:
         members = archive.getmembers()
     assert {(m.mtime, m.uid, m.gid, m.uname, m.gname) for m in members} == {(EPOCH, 0, 0, "", "")}
     names = {m.name.removeprefix("optgen-1.2.3/") for m in members}
@@ -128,8 +128,8 @@ def test_the_source_has_the_same_bytes_from_another_folder(tmp_path: Path) -> No
 
 def git(folder: Path, *arguments: str) -> None:
     """Run git in a folder, independently of the user's name, signing and variables."""
-    who = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.org")
-    command = ["git", *who, "-c", "commit.gpgsign=false", *arguments]
+    identity = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.org")
+    command = ["git", *identity, "-c", "commit.gpgsign=false", *arguments]
     clean = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     subprocess.run(command, cwd=folder, env=clean, check=True, capture_output=True)
 
@@ -149,8 +149,8 @@ def refusals(folder: Path) -> str:
 
 
 @pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
-def test_a_commit_is_released_with_its_tag_and_its_changes(tmp_path: Path) -> None:
-    """Each of the three conditions alone refuses a commit."""
+def test_a_release_needs_a_tag_a_clean_tree_and_a_line_in_the_changelog(tmp_path: Path) -> None:
+    """The check refuses a commit that lacks one of the three."""
     (tmp_path / "optgen").mkdir()
     (tmp_path / "optgen" / "__init__.py").write_text('__version__ = "1.2.3"\n')
     (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## [1.2.3] - 2030-01-02\n")

@@ -1,4 +1,4 @@
-"""Test all stages in two seconds: a rule through each of them, and a step of a real optimizer."""
+"""Test all stages in two seconds: a rule passes through them, and Adam takes a step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def Heavy(p, g, /, b=state("momentum_buffer"), *, lr=hyper(1e-2, ge=0), beta=hyp
 '''
 
 
-def test_a_rule_through_every_stage(tmp_path: Path) -> None:
+def test_a_rule_passes_through_every_stage(tmp_path: Path) -> None:
     """A spec is read, printed, planned, and rendered to every file."""
     path = tmp_path / "heavy.py"
     path.write_text(RULE)

@@ -1,6 +1,6 @@
 """Test that a user's strictly typed file may use the package.
 
-mypy skips torch here, which would take most of the time. `make types` reads torch, too.
+Here mypy skips torch, because reading torch takes most of the time. `make types` reads torch, too.
 """
 
 from __future__ import annotations

@@ -228,11 +228,11 @@ def _end_with_the_parent() -> None:
 
 def _meet(rank: int, ranks: int, folder: Path) -> None:
     """Join the process group of all ranks."""
+    import fast_builds
     import torch
-    import wide_libraries
     from torch import distributed
 
-    wide_libraries.install()
+    fast_builds.install()
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # whatever the machine's host name is
     torch.set_num_threads(1)

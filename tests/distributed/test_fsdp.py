@@ -8,9 +8,9 @@ import pytest
 import torch
 from distributed import models, pair
 from distributed.cases import ELEMENTWISE, difference
-from newest import HAS_2_12, HAS_2_15
 from parity.cases import CASE_OF_CLASS
 from torch import distributed
+from torch_versions import HAS_2_12, HAS_2_15
 
 import optgen.optim
 

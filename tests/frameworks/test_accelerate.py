@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState
 from distributed import pair
-from frameworks.tiny import BATCH, LR, Data, Model, deviation, weights
+from frameworks.tiny_model import BATCH, LR, Data, Model, deviation, weights
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import lr_scheduler as torch_schedulers
@@ -49,11 +49,11 @@ class Loop:
         return weights(self.model)
 
 
-def ours(name: str, **options: Any) -> Loop:
+def optgen_loop(name: str, **options: Any) -> Loop:
     return Loop(name, optim, lr_scheduler, **options)
 
 
-def theirs(name: str, **options: Any) -> Loop:
+def torch_loop(name: str, **options: Any) -> Loop:
     return Loop(name, torch.optim, torch_schedulers, **options)
 
 
@@ -68,7 +68,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_training_equals_torchs(name: str, options: dict[str, Any]) -> None:
-    loop, reference = ours(name, **options), theirs(name, **options)
+    loop, reference = optgen_loop(name, **options), torch_loop(name, **options)
 
     assert type(loop.optimizer.optimizer) is getattr(optim, name)
     params = loop.train(0, STEPS)
@@ -80,21 +80,20 @@ def test_training_equals_torchs(name: str, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor", "NAdam"])
 def test_resumed_training_is_uninterrupted_training(name: str, tmp_path: Path) -> None:
-    expected = ours(name).train(0, STEPS)
+    expected = optgen_loop(name).train(0, STEPS)
 
-    first = ours(name)
+    first = optgen_loop(name)
     first.train(0, 4)
     first.accelerator.save_state(str(tmp_path))
-    second = ours(name)
+    second = optgen_loop(name)
     second.accelerator.load_state(str(tmp_path))
-    assert (
-        deviation(second.train(4, STEPS), expected) < 1e-8
-    )  # loading makes NAdam's float32 scalar a float64
+    # Loading makes NAdam's float32 scalar a float64.
+    assert deviation(second.train(4, STEPS), expected) < 1e-8
 
 
 def test_the_optimizer_is_reached_through_the_wrapper() -> None:
     """The wrapper hides all attributes that torch's optimizers do not have."""
-    loop = ours("AdamW")
+    loop = optgen_loop("AdamW")
     loop.optimizer.optimizer.init_state()
 
     assert len(loop.optimizer.state) == len(list(loop.model.parameters()))
@@ -102,9 +101,12 @@ def test_the_optimizer_is_reached_through_the_wrapper() -> None:
 
 
 def train_on_two_processes(
-    rank: int, name: str, ours: bool, sharded: bool
+    rank: int, name: str, with_optgen: bool, sharded: bool
 ) -> tuple[list[Tensor], bool]:
-    """Train on two processes with DDP or `fully_shard`; return parameters, and whether sharded."""
+    """Train on two processes with DDP or `fully_shard`.
+
+    Return the parameters, and whether all of them are sharded.
+    """
     for name_of_rank, name_of_size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
         os.environ |= {name_of_rank: str(rank), name_of_size: "2"}
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -116,7 +118,7 @@ def train_on_two_processes(
         accelerator.state.distributed_type = DistributedType.FSDP
         accelerator.state.fsdp_plugin = plugin
     model = Model()
-    library = optim if ours else torch.optim
+    library = optim if with_optgen else torch.optim
     optimizer = getattr(library, name)(model.parameters(), lr=LR)
     model, optimizer = accelerator.prepare(model, optimizer)
     data = Data()
@@ -135,7 +137,7 @@ def train_on_two_processes(
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("name", ["AdamW", "RAdam", "SGD", "Adafactor"])
 def test_two_processes_train_as_with_torch(name: str, sharded: bool) -> None:
-    """Accelerate replaces the parameters by dummies, and these by DTensors."""
+    """Accelerate replaces the parameters by dummies, and the dummies by DTensors."""
     found, is_sharded = pair.run(train_on_two_processes, name, True, sharded)[0]
     expected, _ = pair.run(train_on_two_processes, name, False, False)[0]
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 from distributed import pair
-from frameworks.tiny import BATCH, LR, Data, Model, deviation, weights
+from frameworks.tiny_model import BATCH, LR, Data, Model, deviation, weights
 from torch import Tensor
 
 from optgen import optim
 
 STEPS = 6
-LIMIT = 120.0  # seconds; importing deepspeed takes some
+LIMIT = 120.0  # seconds, because importing deepspeed is slow
 
 CASES = [("AdamW", {}), ("AdamW", {"fused": True}), ("SGD", {"momentum": 0.9}), ("NAdam", {})]
 
@@ -57,14 +57,14 @@ def train(model: Any, rank: int, first: int, last: int) -> None:
 
 
 def gathered_weights(model: Any) -> list[Tensor]:
-    """Return the parameters; in stage 3 each process has a part of them."""
+    """Return the parameters; in stage 3 they are gathered first."""
     import deepspeed
 
     with deepspeed.zero.GatheredParameters(list(model.module.parameters())):
         return weights(model.module)
 
 
-def trained(
+def weights_after_training(
     rank: int,
     stage: int,
     name: str,
@@ -77,7 +77,7 @@ def trained(
     return gathered_weights(model)
 
 
-def resumed(rank: int, stage: int, name: str, folder: str) -> list[Tensor]:
+def weights_after_resume(rank: int, stage: int, name: str, folder: str) -> list[Tensor]:
     first = engine(stage, name, {})
     train(first, rank, 0, 2)
     first.save_checkpoint(folder, tag="two")
@@ -87,15 +87,15 @@ def resumed(rank: int, stage: int, name: str, folder: str) -> list[Tensor]:
     return gathered_weights(second)
 
 
-def refused(rank: int, stage: int, name: str) -> str:
+def training_error(rank: int, stage: int, name: str) -> str:
     try:
-        trained(rank, stage, name, {})
+        weights_after_training(rank, stage, name, {})
     except RuntimeError as error:
         return str(error)
     return "nothing was raised"
 
 
-def trained_on_one_process(name: str, options: dict[str, Any]) -> list[Tensor]:
+def weights_of_torch_on_one_process(name: str, options: dict[str, Any]) -> list[Tensor]:
     """Train on one process with torch's optimizer."""
     model, optimizer = model_and_optimizer(name, options, torch.optim)
     data = Data()
@@ -109,19 +109,19 @@ def trained_on_one_process(name: str, options: dict[str, Any]) -> list[Tensor]:
 
 
 def assert_near(found: list[Tensor], expected: list[Tensor]) -> None:
-    """Compare absolutely: means of two halves round differently, and some numbers are near zero."""
+    """Compare absolutely: means of half batches round differently; some weights are near 0."""
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_training_equals_torchs(name: str, options: dict[str, Any], stage: int) -> None:
-    found, of_other_rank = pair.run(trained, stage, name, options, limit=LIMIT)
-    expected, _ = pair.run(trained, stage, name, options, False, limit=LIMIT)
+    found, found_on_other_rank = pair.run(weights_after_training, stage, name, options, limit=LIMIT)
+    expected, _ = pair.run(weights_after_training, stage, name, options, False, limit=LIMIT)
 
     assert_near(found, expected)
-    assert_near(found, trained_on_one_process(name, options))
-    assert deviation(found, of_other_rank) == 0
+    assert_near(found, weights_of_torch_on_one_process(name, options))
+    assert deviation(found, found_on_other_rank) == 0
     assert deviation(found, weights(Model(torch.float32))) > 1e-3
 
 
@@ -130,8 +130,8 @@ def test_training_equals_torchs(name: str, options: dict[str, Any], stage: int) 
 def test_a_bfloat16_model_trains_as_with_torch(name: str, stage: int) -> None:
     """The optimizer steps float32 partitions; the model's weights are copies of them."""
     config = {"bf16": {"enabled": True}}
-    found, _ = pair.run(trained, stage, name, {}, True, config, limit=LIMIT)
-    expected, _ = pair.run(trained, stage, name, {}, False, config, limit=LIMIT)
+    found, _ = pair.run(weights_after_training, stage, name, {}, True, config, limit=LIMIT)
+    expected, _ = pair.run(weights_after_training, stage, name, {}, False, config, limit=LIMIT)
 
     assert {param.dtype for param in found} == {torch.bfloat16}
     assert deviation(found, expected) <= 2**-8  # one rounding of a weight
@@ -141,28 +141,28 @@ def test_a_bfloat16_model_trains_as_with_torch(name: str, stage: int) -> None:
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("name", ["AdamW", "NAdam"])
 def test_resumed_training_is_uninterrupted_training(name: str, stage: int, tmp_path: Path) -> None:
-    expected = pair.run(trained, stage, name, {}, limit=LIMIT)
-    found = pair.run(resumed, stage, name, str(tmp_path), limit=LIMIT)
+    expected = pair.run(weights_after_training, stage, name, {}, limit=LIMIT)
+    found = pair.run(weights_after_resume, stage, name, str(tmp_path), limit=LIMIT)
 
-    assert_near(found[0], trained_on_one_process(name, {}))
+    assert_near(found[0], weights_of_torch_on_one_process(name, {}))
     assert deviation(found[0], expected[0]) == 0
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_a_rule_that_looks_at_whole_parameters_refuses_partitions(stage: int) -> None:
-    for error in pair.run(refused, stage, "Adafactor", limit=LIMIT):
+    for error in pair.run(training_error, stage, "Adafactor", limit=LIMIT):
         assert error.startswith("Adafactor cannot step a flat partition: a group's parameters")
 
 
 def test_adafactor_trains_without_partitions() -> None:
-    for found in pair.run(trained, 0, "Adafactor", {}, limit=LIMIT):
-        assert_near(found, trained_on_one_process("Adafactor", {}))
+    for found in pair.run(weights_after_training, 0, "Adafactor", {}, limit=LIMIT):
+        assert_near(found, weights_of_torch_on_one_process("Adafactor", {}))
 
 
 def test_deepspeed_demands_an_option_for_untested_optimizers() -> None:
     with pytest.raises(pair.RankError, match="zero_allow_untested_optimizer"):
-        pair.run(without_the_option, limit=LIMIT)
+        pair.run(initialize_without_the_option, limit=LIMIT)
 
 
-def without_the_option(rank: int) -> None:
+def initialize_without_the_option(rank: int) -> None:
     engine(1, "AdamW", {}, zero_allow_untested_optimizer=False)

@@ -7,7 +7,7 @@ from typing import Any
 import lightning
 import pytest
 import torch
-from frameworks.tiny import BATCH, LR, Data, Model, deviation, weights
+from frameworks.tiny_model import BATCH, LR, Data, Model, deviation, weights
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor
@@ -63,10 +63,10 @@ class Manual(Automatic):
         scheduler.step()
 
 
-def trainer(folder: Path, half: str = "", **options: Any) -> lightning.Trainer:
-    numbers = HALVES[half]() if half else {"precision": "64-true"}
+def trainer(folder: Path, mixed: str = "", **options: Any) -> lightning.Trainer:
+    precision = MIXED_PRECISION[mixed]() if mixed else {"precision": "64-true"}
     return lightning.Trainer(
-        **{"max_steps": STEPS, **numbers, **options},
+        **{"max_steps": STEPS, **precision, **options},
         accelerator="cpu",
         default_root_dir=folder,
         logger=False,
@@ -76,7 +76,7 @@ def trainer(folder: Path, half: str = "", **options: Any) -> lightning.Trainer:
     )
 
 
-def fitted(
+def weights_after_fit(
     module: Automatic,
     folder: Path,
     checkpoint: str | None = None,
@@ -89,14 +89,14 @@ def fitted(
 
 
 def compare_with_torch(
-    cls: type[Automatic], name: str, folder: Path, options: dict[str, Any], **others: Any
+    cls: type[Automatic], name: str, folder: Path, options: dict[str, Any], **fit_options: Any
 ) -> None:
-    """Train with ours and with torch's, and compare."""
-    options = {"dtype": torch.float32 if "half" in others else torch.float64, **options}
+    """Train with optgen's class and with torch's; compare the losses and the weights."""
+    options = {"dtype": torch.float32 if "mixed" in fit_options else torch.float64, **options}
     module = cls(name, optim, lr_scheduler, **options)
     reference = cls(name, torch.optim, torch_schedulers, **options)
-    params = fitted(module, folder, **others)
-    expected = fitted(reference, folder, **others)
+    params = weights_after_fit(module, folder, **fit_options)
+    expected = weights_after_fit(reference, folder, **fit_options)
 
     assert isinstance(module.trainer.optimizers[0], getattr(optim, name))
     assert module.losses == pytest.approx(reference.losses, rel=1e-6)
@@ -121,35 +121,40 @@ def test_training_equals_torchs(
     compare_with_torch(cls, name, tmp_path, options)
 
 
-def scaled() -> MixedPrecision:
-    """Return float16 with a gradient scaler; by default Lightning uses bfloat16 on a CPU."""
+def float16_with_scaler() -> MixedPrecision:
+    """Return a plugin for float16 with a gradient scaler; on a CPU Lightning prefers bfloat16."""
     return MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**12))
 
 
-HALVES = {"float16": lambda: {"plugins": scaled()}, "bfloat16": lambda: {"precision": "bf16-mixed"}}
+MIXED_PRECISION = {
+    "float16": lambda: {"plugins": float16_with_scaler()},
+    "bfloat16": lambda: {"precision": "bf16-mixed"},
+}
 
 
-@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("dtype", MIXED_PRECISION)
 @pytest.mark.parametrize("name", ["AdamW", "SGD", "Adafactor"])
-def test_sixteen_bits_with_clipping(name: str, half: str, tmp_path: Path) -> None:
-    compare_with_torch(Automatic, name, tmp_path, {}, half=half, gradient_clip_val=0.5)
+def test_mixed_precision_training_with_clipping_equals_torchs(
+    name: str, dtype: str, tmp_path: Path
+) -> None:
+    compare_with_torch(Automatic, name, tmp_path, {}, mixed=dtype, gradient_clip_val=0.5)
 
 
-def test_sixteen_bits_with_clipping_by_hand(tmp_path: Path) -> None:
-    compare_with_torch(Manual, "AdamW", tmp_path, {}, half="bfloat16")
+def test_manual_optimization_with_bfloat16_and_clipping_equals_torchs(tmp_path: Path) -> None:
+    compare_with_torch(Manual, "AdamW", tmp_path, {}, mixed="bfloat16")
 
 
-def test_sixteen_bits_and_fused_without_clipping(tmp_path: Path) -> None:
-    """The gradient scaler leaves unscaling to the step."""
-    compare_with_torch(Automatic, "AdamW", tmp_path, {"fused": True}, half="float16")
+def test_fused_training_with_float16_equals_torchs(tmp_path: Path) -> None:
+    """The gradient scaler leaves the unscaling to a fused step."""
+    compare_with_torch(Automatic, "AdamW", tmp_path, {"fused": True}, mixed="float16")
 
 
 @pytest.mark.parametrize("library", [optim, torch.optim])
 def test_lightning_does_not_clip_with_fused_true(library: ModuleType, tmp_path: Path) -> None:
-    """Without `fused=True` our step is fused too, and Lightning clips its gradients."""
+    """Without `fused=True` optgen's step is fused, too, and Lightning clips the gradients."""
     module = Automatic("AdamW", library, torch_schedulers, dtype=torch.float32, fused=True)
     with pytest.raises(RuntimeError, match="does not allow for gradient clipping"):
-        fitted(module, tmp_path, half="float16", gradient_clip_val=0.5)
+        weights_after_fit(module, tmp_path, mixed="float16", gradient_clip_val=0.5)
 
 
 @pytest.mark.parametrize("cls", [Automatic, Manual])
@@ -160,9 +165,9 @@ def test_resumed_training_is_uninterrupted_training(
     """One batch holds all data, so Lightning's order of batches after a resume does not matter."""
     callback = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
     settings = {"batch": len(Data()), "callbacks": [callback]}
-    expected = fitted(cls(name, optim, lr_scheduler), tmp_path, **settings)
+    expected = weights_after_fit(cls(name, optim, lr_scheduler), tmp_path, **settings)
     resumed = cls(name, optim, lr_scheduler)
-    found = fitted(resumed, tmp_path, str(tmp_path / "epoch=3.ckpt"), **settings)
+    found = weights_after_fit(resumed, tmp_path, str(tmp_path / "epoch=3.ckpt"), **settings)
 
     assert len(resumed.losses) == STEPS - 4
     # loading makes ASGD's float32 scalars float64, as in torch

@@ -1,4 +1,4 @@
-"""Test the examples of docs/frameworks.md: they run as they are."""
+"""Test the examples of docs/frameworks.md: they run unchanged."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from distributed import pair
-from frameworks.tiny import BATCH, Data, Model, deviation, weights
+from frameworks.tiny_model import BATCH, Data, Model, deviation, weights
 from torch import Tensor
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "frameworks.md"
@@ -17,7 +17,7 @@ BLOCKS = {text.split("\n")[0]: re.findall(r"```python\n(.*?)```", text, re.S) fo
 
 
 def run(title: str, optimizer_class: str = "AdamW") -> dict[str, Any]:
-    """Run the example of a section, or with another class; return the names that it defines."""
+    """Run the example of a section with an optimizer class; return the names that it defines."""
     block = BLOCKS[title][0].replace("AdamW", optimizer_class)
     dataset, model = Data(), Model(torch.float32)
     loader = torch.utils.data.DataLoader(dataset, batch_size=BATCH)
@@ -63,7 +63,7 @@ def test_the_deepspeed_example_trains_and_saves(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoint" / "latest").is_file()
 
 
-def test_the_page_quotes_the_error(tmp_path: Path) -> None:
+def test_the_page_quotes_the_error_for_a_flat_partition(tmp_path: Path) -> None:
     (printed,) = re.findall(r"```text\n(.*?)\n```", PAGE.read_text(encoding="utf-8"), re.S)
     assert pair.run(deepspeed_example, str(tmp_path), "Adafactor") == [printed, printed]
 

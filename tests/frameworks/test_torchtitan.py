@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from frameworks.tiny import LR, Data, Model, deviation, weights
+from frameworks.tiny_model import LR, Data, Model, deviation, weights
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -82,7 +82,7 @@ def test_training_equals_torchs(name: str, options: dict[str, Any], cls: Any) ->
 def test_resumed_training_is_uninterrupted_training(
     name: str, options: dict[str, Any], saver: Any
 ) -> None:
-    """Checkpoints are flattened and by name; some are written by torch's optimizer."""
+    """Checkpoints are flat dictionaries by parameter name; torch's optimizer writes some."""
     expected = Loop(OptimizersContainer, name, optim, options).train(STEPS)
     first = Loop(OptimizersContainer, name, saver, options)
     first.train(3)
@@ -117,7 +117,7 @@ def test_an_optimizer_for_each_parameter_is_saved_by_name() -> None:
     assert deviation(loops[1].train(STEPS - 3), expected) < 1e-12
 
 
-def test_a_checkpoint_of_a_fresh_optimizer_leaves_the_model_as_it_is() -> None:
+def test_a_checkpoint_of_a_fresh_optimizer_does_not_change_the_model() -> None:
     loop = Loop(OptimizersContainer, "AdamW", optim, {})
     before = weights(loop.model)
     loop.optimizers.state_dict()

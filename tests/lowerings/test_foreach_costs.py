@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from lowerings.memory import Traffic, peak
-from newest import HAS_2_15
 from parity.classes import CLOSURE, MATRICES, NAMES, SPARSE, has
 from torch.optim import Optimizer
+from torch_versions import HAS_2_15
 
 import optgen.optim
 from optgen.runtime.eager import elements_at_once

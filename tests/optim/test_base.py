@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from newest import HAS_2_15
 from optim.classes import (
     closure,
     give_gradients,
@@ -20,6 +19,7 @@ from optim.classes import (
 )
 from parity.classes import NAMES, ONE_GROUP
 from torch import Tensor
+from torch_versions import HAS_2_15
 
 from optgen.runtime.light_optimizer import _UNORDERED
 

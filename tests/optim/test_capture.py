@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from lowerings.capture import captured
-from newest import HAS_2_13
 from optim.classes import (
     CLASSES,
     give_gradients,
@@ -22,6 +21,7 @@ from optim.classes import (
 )
 from parity.cases import CASE_OF_DENSE_CLASS, CASES, Case
 from parity.classes import MATRICES, NAMES, SPARSE
+from torch_versions import HAS_2_13
 
 from optgen import use_lowering
 

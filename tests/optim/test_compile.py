@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from logs import collected
+from logs import collect_logs
 from optim.classes import closure, give_gradients, ours_and_torchs, parameters
 from parity.classes import MATRICES, NAMES, SPARSE
 
@@ -142,7 +142,7 @@ def test_a_graph_ends_at_the_step_without_a_warning(make: Any, lowering: str, ba
         train, scheduler = training(make)
         take = torch.compile(train, backend=backend) if compiled else train
         no_recompile = torch._dynamo.config.patch(error_on_recompile=True)
-        with optgen.use_lowering(lowering), no_recompile, collected() as logged:
+        with optgen.use_lowering(lowering), no_recompile, collect_logs() as logged:
             run_losses = []
             for _ in range(10):
                 run_losses.append(float(take(batch).detach()))

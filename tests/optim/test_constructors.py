@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from newest import is_refused_by_newer_only
 from torch import Tensor
 from torch.nn import Parameter
+from torch_versions import only_newer_torch_refuses
 
 import optgen.optim
 
@@ -114,7 +114,7 @@ def test_a_flag_that_torchs_groups_lack_is_a_key_if_it_is_set(name: str, value: 
 def test_numbers_are_checked_as_torch_does(name: str) -> None:
     for hyper, value in itertools.product(hypers(name), NUMBERS):
         ours_only = name == "SGD" and math.isnan(value)
-        if not ours_only and not is_refused_by_newer_only(name, {hyper: value}):
+        if not ours_only and not only_newer_torch_refuses(name, {hyper: value}):
             assert_alike(name, {hyper: value})
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from newest import HAS_2_14, HAS_2_15, TENSOR_RATES
 from optim.classes import CLASSES
 from parity.cases import CASE_OF_DENSE_CLASS, Case
 from parity.trajectories import error, values
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch.optim import _functional
 from torch.optim.adam import adam as torchs_adam
 from torch.optim.sgd import sgd as torchs_sgd
+from torch_versions import HAS_2_14, HAS_2_15, TENSOR_RATES
 
 import optgen.optim
 from optgen.optim.adam import adam

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from newest import HAS_2_14
-from optim.lbfgs_problems import Run, distance, logistic, rosenbrock, run, start
+from optim.lbfgs_problems import Run, distance, logistic, new_run, rosenbrock, start_point
 from torch import Tensor
+from torch_versions import HAS_2_14
 
 from optgen.optim import LBFGS, swap_in_optimizer_params_and_state
 
@@ -42,9 +42,9 @@ def test_the_state_is_torchs(options: dict[str, Any], steps: int, dtype: torch.d
     """Keys, order, types, dtypes and shapes are torch's, but `t` is always a number here."""
     packed = []
     for cls in (LBFGS, torch.optim.LBFGS):
-        optimizing = run(cls, logistic(6), start(6, dtype), **{"max_iter": 4, **options})
-        optimizing.steps(steps)
-        packed.append(optimizing.optimizer.state_dict())
+        run = new_run(cls, logistic(6), start_point(6, dtype), **{"max_iter": 4, **options})
+        run.take_steps(steps)
+        packed.append(run.optimizer.state_dict())
     ours, theirs = packed
 
     assert list(ours) == list(theirs)
@@ -62,9 +62,9 @@ def test_the_state_is_torchs(options: dict[str, Any], steps: int, dtype: torch.d
 def test_the_values_of_the_state_are_torchs() -> None:
     states = []
     for cls in (LBFGS, torch.optim.LBFGS):
-        optimizing = run(cls, rosenbrock(6), start(6), history_size=4, max_iter=9, **SEARCH)
-        optimizing.steps(1)
-        states.append(optimizing.optimizer.state[optimizing.param])
+        run = new_run(cls, rosenbrock(6), start_point(6), history_size=4, max_iter=9, **SEARCH)
+        run.take_steps(1)
+        states.append(run.optimizer.state[run.param])
     ours, theirs = states
 
     for key, expected in theirs.items():
@@ -86,33 +86,33 @@ def test_either_class_continues_from_a_checkpoint_of_the_other(
     first: Any, second: Any, options: dict[str, Any]
 ) -> None:
     """The first class saves in mid-training; the second loads, and takes torch's path."""
-    uninterrupted = run(torch.optim.LBFGS, rosenbrock(4), start(4), max_iter=4, **options)
-    expected = uninterrupted.steps(5)
-    before = run(first, rosenbrock(4), start(4), max_iter=4, **options)
-    before.steps(2)
-    after = run(second, rosenbrock(4), before.param, max_iter=4, **options)
+    uninterrupted = new_run(torch.optim.LBFGS, rosenbrock(4), start_point(4), max_iter=4, **options)
+    expected = uninterrupted.take_steps(5)
+    before = new_run(first, rosenbrock(4), start_point(4), max_iter=4, **options)
+    before.take_steps(2)
+    after = new_run(second, rosenbrock(4), before.param, max_iter=4, **options)
     after.optimizer.load_state_dict(saved_and_loaded(before.optimizer.state_dict()))
-    found = after.steps(3)
+    found = after.take_steps(3)
 
     assert before.calls + found[-1][1] == expected[-1][1]
     assert distance(found[-1][2], expected[-1][2]) < 1e-11
 
 
-def copied(optimizing: Run) -> Run:
-    return copy.deepcopy(optimizing)
+def copied(run: Run) -> Run:
+    return copy.deepcopy(run)
 
 
-def pickled(optimizing: Run) -> Run:
-    function, optimizing.function = optimizing.function, abs
-    resume: Run = pickle.loads(pickle.dumps(optimizing))
-    resume.function = optimizing.function = function
+def pickled(run: Run) -> Run:
+    function, run.function = run.function, abs
+    resume: Run = pickle.loads(pickle.dumps(run))
+    resume.function = run.function = function
     return resume
 
 
-def reloaded(optimizing: Run) -> Run:
-    param = torch.nn.Parameter(optimizing.param.detach().clone())
-    resume = run(LBFGS, optimizing.function, param, **SEARCH)
-    resume.optimizer.load_state_dict(saved_and_loaded(optimizing.optimizer.state_dict()))
+def reloaded(run: Run) -> Run:
+    param = torch.nn.Parameter(run.param.detach().clone())
+    resume = new_run(LBFGS, run.function, param, **SEARCH)
+    resume.optimizer.load_state_dict(saved_and_loaded(run.optimizer.state_dict()))
     return resume
 
 
@@ -121,11 +121,11 @@ def reloaded(optimizing: Run) -> Run:
 @pytest.mark.parametrize("size", [5, 300])
 def test_a_copy_continues_to_the_last_bit(resume: Any, size: int, dtype: torch.dtype) -> None:
     """The copy takes the original's steps; a copy of torch's LBFGS cannot step."""
-    original = run(LBFGS, rosenbrock(size), start(size, dtype), **SEARCH)
-    original.steps(2)
+    original = new_run(LBFGS, rosenbrock(size), start_point(size, dtype), **SEARCH)
+    original.take_steps(2)
     other = resume(original)
 
-    for mine, theirs in zip(original.steps(3), other.steps(3), strict=True):
+    for mine, theirs in zip(original.take_steps(3), other.take_steps(3), strict=True):
         assert mine[0] == theirs[0]
         assert torch.equal(mine[2], theirs[2])
 
@@ -133,27 +133,27 @@ def test_a_copy_continues_to_the_last_bit(resume: Any, size: int, dtype: torch.d
 def test_torchs_cannot_step_after_a_copy() -> None:
     """If this fails, torch has mended it."""
     with pytest.raises(AttributeError, match="_params"):
-        copy.deepcopy(run(torch.optim.LBFGS, rosenbrock(3), start(3))).steps(1)
+        copy.deepcopy(new_run(torch.optim.LBFGS, rosenbrock(3), start_point(3))).take_steps(1)
 
 
 def test_a_checkpoint_holds_the_history_once() -> None:
     """The saved vectors do not share the matrix's memory; each would save the whole matrix."""
     size = 1000
-    optimizing = run(LBFGS, rosenbrock(size), start(size), max_iter=4)
-    optimizing.steps(2)
-    vectors = 2 * len(optimizing.optimizer.state[optimizing.param]["old_dirs"]) + 3
+    run = new_run(LBFGS, rosenbrock(size), start_point(size), max_iter=4)
+    run.take_steps(2)
+    vectors = 2 * len(run.optimizer.state[run.param]["old_dirs"]) + 3
 
-    assert len(pickle.dumps(optimizing.optimizer)) < 8 * size * (vectors + 2)
+    assert len(pickle.dumps(run.optimizer)) < 8 * size * (vectors + 2)
 
 
 def test_loading_leaves_the_checkpoint_as_it_is() -> None:
-    optimizing = run(LBFGS, rosenbrock(5), start(5))
-    optimizing.steps(1)
-    checkpoint = copy.deepcopy(optimizing.optimizer.state_dict())
+    run = new_run(LBFGS, rosenbrock(5), start_point(5))
+    run.take_steps(1)
+    checkpoint = copy.deepcopy(run.optimizer.state_dict())
     before = copy.deepcopy(checkpoint)
-    other = run(LBFGS, rosenbrock(5), optimizing.param)
+    other = new_run(LBFGS, rosenbrock(5), run.param)
     other.optimizer.load_state_dict(checkpoint)
-    other.steps(2)
+    other.take_steps(2)
 
     for key, value in before["state"][0].items():
         assert flat(value) == flat(checkpoint["state"][0][key]), key
@@ -161,8 +161,8 @@ def test_loading_leaves_the_checkpoint_as_it_is() -> None:
 
 def test_groups_of_torchs_checkpoint_get_our_keys() -> None:
     """torch's groups have `maximize` since version 2.14; then the checkpoint decides."""
-    theirs = run(torch.optim.LBFGS, rosenbrock(3), start(3), lr=0.25)
-    ours = run(LBFGS, rosenbrock(3), start(3), maximize=True)
+    theirs = new_run(torch.optim.LBFGS, rosenbrock(3), start_point(3), lr=0.25)
+    ours = new_run(LBFGS, rosenbrock(3), start_point(3), maximize=True)
     ours.optimizer.load_state_dict(theirs.optimizer.state_dict())
 
     assert ours.optimizer.param_groups[0]["lr"] == 0.25
@@ -170,13 +170,13 @@ def test_groups_of_torchs_checkpoint_get_our_keys() -> None:
 
 
 def test_a_state_of_other_parameters_is_refused() -> None:
-    theirs = run(LBFGS, rosenbrock(3), start(3))
-    theirs.steps(1)
-    ours = run(LBFGS, rosenbrock(4), start(4))
+    theirs = new_run(LBFGS, rosenbrock(3), start_point(3))
+    theirs.take_steps(1)
+    ours = new_run(LBFGS, rosenbrock(4), start_point(4))
     ours.optimizer.load_state_dict(theirs.optimizer.state_dict())
 
     with pytest.raises(RuntimeError, match="has 3 numbers, but the parameters have 4"):
-        ours.steps(1)
+        ours.take_steps(1)
 
 
 @pytest.mark.parametrize("change", ["in place", "another list", "shorter"])
@@ -184,9 +184,9 @@ def test_a_state_changed_by_hand_counts(change: str) -> None:
     """The history's matrices are built again from the changed lists."""
     after = []
     for cls in (LBFGS, torch.optim.LBFGS):
-        optimizing = run(cls, rosenbrock(5), start(5), max_iter=6)
-        optimizing.steps(1)
-        state = optimizing.optimizer.state[optimizing.param]
+        run = new_run(cls, rosenbrock(5), start_point(5), max_iter=6)
+        run.take_steps(1)
+        state = run.optimizer.state[run.param]
         if change == "in place":
             state["old_stps"][1].mul_(1.5)
             state["old_dirs"][1].div_(1.5)
@@ -195,33 +195,33 @@ def test_a_state_changed_by_hand_counts(change: str) -> None:
         else:
             for key in ("old_dirs", "old_stps", "ro"):
                 del state[key][0]
-        after.append(optimizing.steps(1)[0][2])
+        after.append(run.take_steps(1)[0][2])
 
     assert distance(*after) < 1e-12
 
 
 def test_a_state_that_was_swapped_out_returns_unchanged() -> None:
     """Steps with a state from elsewhere do not change the optimizer's own state."""
-    other = run(LBFGS, rosenbrock(5), start(5), max_iter=6)
-    other.steps(2)
+    other = new_run(LBFGS, rosenbrock(5), start_point(5), max_iter=6)
+    other.take_steps(2)
     state = copy.deepcopy(other.optimizer.state_dict())
-    optimizing = run(LBFGS, rosenbrock(5), start(5), max_iter=6, history_size=100)
-    optimizing.steps(1)
-    expected, own = copy.deepcopy(optimizing), optimizing.param
+    run = new_run(LBFGS, rosenbrock(5), start_point(5), max_iter=6, history_size=100)
+    run.take_steps(1)
+    expected, own = copy.deepcopy(run), run.param
     swapped = torch.nn.Parameter(other.param.detach().clone())
-    with swap_in_optimizer_params_and_state(optimizing.optimizer, {"x": swapped}, state):
-        optimizing.param = swapped
-        inside = optimizing.steps(1)[0][2]
-    optimizing.param = own
+    with swap_in_optimizer_params_and_state(run.optimizer, {"x": swapped}, state):
+        run.param = swapped
+        inside = run.take_steps(1)[0][2]
+    run.param = own
 
-    assert torch.equal(inside, other.steps(1)[0][2])
-    assert torch.equal(optimizing.steps(2)[-1][2], expected.steps(2)[-1][2])
+    assert torch.equal(inside, other.take_steps(1)[0][2])
+    assert torch.equal(run.take_steps(2)[-1][2], expected.take_steps(2)[-1][2])
 
 
 def test_a_smaller_history_keeps_the_newest() -> None:
-    optimizing = run(LBFGS, rosenbrock(8), start(8), max_iter=10)
-    optimizing.steps(1)
-    optimizing.optimizer.param_groups[0]["history_size"] = 3
-    optimizing.steps(1)
+    run = new_run(LBFGS, rosenbrock(8), start_point(8), max_iter=10)
+    run.take_steps(1)
+    run.optimizer.param_groups[0]["history_size"] = 3
+    run.take_steps(1)
 
-    assert len(optimizing.optimizer.state[optimizing.param]["old_dirs"]) == 3
+    assert len(run.optimizer.state[run.param]["old_dirs"]) == 3

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from newest import HAS_2_14
-from optim.lbfgs_problems import quadratic, run, start
+from optim.lbfgs_problems import new_run, quadratic, start_point
 from torch.nn import Parameter
 from torch_inputs import optim_db
+from torch_versions import HAS_2_14
 
 from optgen.optim import LBFGS
 
@@ -150,13 +150,13 @@ def test_a_step_needs_a_closure_that_returns_the_loss() -> None:
 
 def test_an_unknown_line_search_is_refused() -> None:
     for cls in (LBFGS, torch.optim.LBFGS):
-        optimizing = run(cls, quadratic(3), start(3), line_search_fn="armijo")
+        run = new_run(cls, quadratic(3), start_point(3), line_search_fn="armijo")
         with pytest.raises(RuntimeError, match=r"^only 'strong_wolfe' is supported$"):
-            optimizing.steps(1)
+            run.take_steps(1)
 
 
 def test_a_step_runs_hooks_and_returns_the_first_loss() -> None:
-    param = start(3)
+    param = start_point(3)
     optimizer = LBFGS([("weight", param)])
     seen: list[str] = []
     optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
@@ -179,27 +179,27 @@ def test_a_step_runs_hooks_and_returns_the_first_loss() -> None:
 
 
 def test_the_profiler_sees_a_step() -> None:
-    optimizing = run(LBFGS, quadratic(3), start(3))
+    run = new_run(LBFGS, quadratic(3), start_point(3))
     with torch.profiler.profile() as profile:
-        optimizing.steps(1)
+        run.take_steps(1)
 
     assert "Optimizer.step#LBFGS.step" in {event.key for event in profile.key_averages()}
 
 
 def test_a_scheduler_changes_its_learning_rate() -> None:
-    optimizing = run(LBFGS, quadratic(3), start(3), lr=0.5)
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizing.optimizer, 0.5)
-    optimizing.steps(1)
+    run = new_run(LBFGS, quadratic(3), start_point(3), lr=0.5)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(run.optimizer, 0.5)
+    run.take_steps(1)
     scheduler.step()
-    optimizing.steps(1)
+    run.take_steps(1)
 
-    assert optimizing.optimizer.param_groups[0]["lr"] == 0.25
+    assert run.optimizer.param_groups[0]["lr"] == 0.25
 
 
 def test_a_compiled_step_is_the_same_step() -> None:
-    optimizing = run(LBFGS, quadratic(3), start(3))
-    expected = run(LBFGS, quadratic(3), start(3)).steps(1)[0]
-    compiled = torch.compile(optimizing.optimizer.step, backend="eager")
-    compiled(optimizing.closure)
+    run = new_run(LBFGS, quadratic(3), start_point(3))
+    expected = new_run(LBFGS, quadratic(3), start_point(3)).take_steps(1)[0]
+    compiled = torch.compile(run.optimizer.step, backend="eager")
+    compiled(run.closure)
 
-    assert torch.equal(optimizing.param, expected[2])
+    assert torch.equal(run.param, expected[2])

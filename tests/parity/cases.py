@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from interpreter import INTERPRETED
-from newest import HAS_2_14
 from parity.classes import CLOSURE, INFOS, NAMES, PLAIN, SPARSE, has
 from torch.optim import Optimizer
+from torch_versions import HAS_2_14
 
 import optgen.optim
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from newest import HAS_2_12
 from parity.cases import CASE_OF_CLASS, LOWERINGS, Case, forced
 from parity.classes import CLOSURE
 from parity.resume import fresh, in_two_halves, resumed, saved
 from parity.trajectories import assert_close, through, train
+from torch_versions import HAS_2_12
 
 BOUNDS = {torch.float64: None, torch.float32: 1e-5, torch.bfloat16: 0.05}
 """Largest error allowed in each dtype; None stands for each tensor's bound in float64.

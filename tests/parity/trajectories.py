@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from interpreter import INTERPRETED
-from newest import HAS_2_12
 from parity.classes import CLOSURE, MATRICES, ONE_GROUP, SPARSE
 from torch import Tensor
 from torch.optim import Optimizer
+from torch_versions import HAS_2_12
 
 from optgen import use_lowering
 

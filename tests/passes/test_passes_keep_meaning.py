@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from plan_run import run_plan
-from planning import PASSES, RULES, STORAGE
+from planning import PASSES, RULES, WIDENING_RULES
 from spec_texts import read as read_text
 from spec_texts import spec
 from strategies import FLAGS, specs
@@ -134,11 +134,11 @@ OPTIONS_BY_NAME = {
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("passes", PASSES)
-@pytest.mark.parametrize("name", [*RULES, *STORAGE])
+@pytest.mark.parametrize("name", [*RULES, *WIDENING_RULES])
 def test_every_pass_steps_the_catalogue_as_the_oracle(
     name: str, passes: str, dtype: torch.dtype
 ) -> None:
-    algorithm = (RULES | STORAGE)[name]
+    algorithm = (RULES | WIDENING_RULES)[name]
     planned = PASSES[passes](algorithm)
     for options in OPTIONS_BY_NAME.get(name, ({},)):
         hypers = defaults(algorithm) | options

@@ -54,7 +54,7 @@ def write_to_a_tensor(optimizer: Any, params: list[Tensor]) -> None:
         group["lr"] = torch.tensor(0.02, dtype=torch.float64)
 
 
-OTHERS: list[Change] = [
+MORE_CHANGES: list[Change] = [
     forget_the_states,
     replace_a_parameter,
     give_a_parameter_a_group,
@@ -64,27 +64,27 @@ OTHERS: list[Change] = [
 LOWERINGS = (None, None, None, "forloop", "foreach", "fused_cpu")
 
 
-def events(draw: Random) -> list[tuple[Change, str | None]]:
-    """Draw changes of only two kinds, so that some come twice, and one after another."""
-    kinds = draw.choices([*CHANGES, *OTHERS], k=2)
+def random_changes(draw: Random) -> list[tuple[Change, str | None]]:
+    """Draw ten changes of two kinds, so that a kind comes several times, also in a row."""
+    kinds = draw.choices([*CHANGES, *MORE_CHANGES], k=2)
     return [(draw.choice(kinds), draw.choice(LOWERINGS)) for _ in range(10)]
 
 
 @pytest.mark.parametrize(("name", "options"), RULES, ids=[name for name, _ in RULES])
-def test_a_trajectory_with_changes_is_torchs(name: str, options: dict[str, Any]) -> None:
+def test_a_trajectory_with_changes_equals_torchs(name: str, options: dict[str, Any]) -> None:
     draw = Random(name)
     for _ in range(20):
-        changes = events(draw)
-        ours, theirs = (trained(getattr(m, name), options, changes) for m in MODULES)
+        changes = random_changes(draw)
+        ours, theirs = (params_and_states(getattr(m, name), options, changes) for m in MODULES)
         for found, expected in zip(ours, theirs, strict=True):
             assert set(found) == set(expected)
             assert error([found[key] for key in expected], list(expected.values())) < 1e-10
 
 
-def trained(
+def params_and_states(
     cls: Any, options: dict[str, Any], changes: list[tuple[Change, str | None]]
 ) -> list[dict[str, Tensor]]:
-    """Return each parameter with its state after the steps, with a change before each step."""
+    """Train with a change before each step; return each parameter with its state."""
     params = parameters()
     # torch's Adafactor takes no empty parameter
     params[3] = torch.nn.Parameter(params[4].data[0].clone())

@@ -36,5 +36,5 @@ def test_lbfgs_takes_torchs_path(
     problem: Any, size: int, seed: int, scale: float, options: Any
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
-    begin = scale * torch.randn(size, generator=generator, dtype=torch.float64)
-    assert_torchs_path(problem(size, seed), begin, 4, **options)
+    start = scale * torch.randn(size, generator=generator, dtype=torch.float64)
+    assert_torchs_path(problem(size, seed), start, 4, **options)

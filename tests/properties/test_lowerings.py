@@ -1,6 +1,6 @@
 """Test random specs: every lowering computes what the rule says, with NaN in the same places.
 
-`tests/fuzz/test_drawn.py` draws many more rules; its gradients have no NaN.
+`tests/fuzz/test_drawn_rules.py` draws many more rules; its gradients have no NaN.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHAPES = ((7,), (2, 3), ())
 
 
 @functools.cache
-def loaded(text: str) -> Any:
+def load_class_and_rule(text: str) -> Any:
     """Return the generated class and its rule; a lowering is built when it is first used."""
     spec = Spec("Random", text, "<random>", 1)
     (algorithm,) = read_spec(spec)
@@ -44,7 +44,7 @@ def random_tensors(seed: int) -> list[Tensor]:
     return tensors
 
 
-def by_the_rule(algorithm: Any, hypers: dict[str, Any], seed: int) -> list[Tensor]:
+def oracle_values(algorithm: Any, hypers: dict[str, Any], seed: int) -> list[Tensor]:
     """Return the parameters, each followed by its states, after the oracle's steps."""
     found = []
     for index, param in enumerate(random_tensors(seed)):
@@ -62,8 +62,8 @@ def by_the_rule(algorithm: Any, hypers: dict[str, Any], seed: int) -> list[Tenso
     return found
 
 
-def by_a_lowering(cls: Any, options: dict[str, Any], lowering: str, seed: int) -> list[Tensor]:
-    """Return the same tensors after a lowering's steps."""
+def lowering_values(cls: Any, options: dict[str, Any], lowering: str, seed: int) -> list[Tensor]:
+    """Return the parameters, each followed by its states, after a lowering's steps."""
     params = [torch.nn.Parameter(value) for value in random_tensors(seed)]
     functional = lowering == "functional"
     optimizer = cls(params, **options, differentiable=functional)
@@ -78,7 +78,7 @@ def by_a_lowering(cls: Any, options: dict[str, Any], lowering: str, seed: int) -
 
 
 @pytest.fixture(autouse=True)
-def wide_scalars() -> Iterator[None]:
+def float64_scalars() -> Iterator[None]:
     """Keep scalar state in float64: the comparison is too exact for roundings to float32."""
     torch.set_default_dtype(torch.float64)
     yield
@@ -87,31 +87,31 @@ def wide_scalars() -> Iterator[None]:
 
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(text=specs(), flags=FLAGS, maximize=st.booleans(), seed=st.integers(0, 999))
-def test_every_lowering_is_the_rule(
+def test_every_lowering_computes_the_rule(
     text: str, flags: dict[str, Any], maximize: bool, seed: int
 ) -> None:
-    cls, algorithm = loaded(text)
+    cls, algorithm = load_class_and_rule(text)
     options = {**flags, "maximize": maximize}
     note(text)
     optimizer = cls([torch.nn.Parameter(torch.ones(1))], **options)
     hypers = {hyper.name: optimizer.param_groups[0][hyper.name] for hyper in algorithm.hypers}
-    expected = by_the_rule(algorithm, hypers, seed)
+    expected = oracle_values(algorithm, hypers, seed)
 
-    nan_places = None
+    first_nan_places = None
     for lowering in (*LOWERINGS, "functional"):
         note(lowering)
-        found = by_a_lowering(cls, options, lowering, seed)
+        found = lowering_values(cls, options, lowering, seed)
         for a, b in zip(found, expected, strict=True):
             assert_close(a, b)
-        undefined = [value.isnan().tolist() for value in found]
-        nan_places = nan_places or undefined
-        assert undefined == nan_places  # NaN is in the same places through every lowering
+        nan_places = [value.isnan().tolist() for value in found]
+        first_nan_places = first_nan_places or nan_places
+        assert nan_places == first_nan_places
 
 
 def assert_close(found: Tensor, expected: Tensor) -> None:
     """Compare to ten digits of the largest number. NaN may be only where the rule has NaN.
 
-    The reverse may differ: in m - (m + p) a plan cancels m, which may be NaN in the rule.
+    The rule may have NaN in more places: a plan cancels m in m - (m + p), also if m is NaN.
     """
     assert not (found.isnan() & ~expected.isnan()).any()
     expected = torch.where(found.isnan(), torch.nan, expected)

@@ -12,7 +12,7 @@ import torch
 from hypothesis import Phase, assume, given, note, reject, settings
 from hypothesis import strategies as st
 from lowerings.test_phases import orthogonalize_in_own_dtype
-from matrix_strategies import matrix_specs, with_word, word_specs
+from matrix_strategies import matrix_op_specs, matrix_specs, with_matrix_op
 from sharded_step import step_on_shards
 from strategies import FLAGS
 from torch import Tensor
@@ -79,7 +79,7 @@ def test_python_lowerings_compute_the_rule(text: str, flags: dict[str, Any], see
 
 
 @settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
-@given(text=word_specs(), flags=FLAGS, seed=st.integers(0, 999))
+@given(text=matrix_op_specs(), flags=FLAGS, seed=st.integers(0, 999))
 def test_python_lowerings_compute_a_rule_with_a_matrix_op(
     text: str, flags: dict[str, Any], seed: int
 ) -> None:
@@ -87,7 +87,7 @@ def test_python_lowerings_compute_a_rule_with_a_matrix_op(
 
 
 @settings(max_examples=1, deadline=None, derandomize=True, phases=[Phase.generate])
-@given(text=st.just(with_word("    o = orthogonalize(m, poly, 2, 0.01)")))
+@given(text=st.just(with_matrix_op("    o = orthogonalize(m, poly, 2, 0.01)")))
 def test_a_matrix_op_reads_the_old_value_of_a_state(text: str) -> None:
     """The sweep before the op stores the state's next value in the same memory."""
     assert_agreement(text, {}, 5, ("forloop", "foreach"))
@@ -96,7 +96,7 @@ def test_a_matrix_op_reads_the_old_value_of_a_state(text: str) -> None:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate])
-@given(text=st.one_of(matrix_specs(), word_specs()), flags=FLAGS, seed=st.integers(0, 999))
+@given(text=st.one_of(matrix_specs(), matrix_op_specs()), flags=FLAGS, seed=st.integers(0, 999))
 def test_shards_on_two_ranks_compute_the_rule(
     axis: int, text: str, flags: dict[str, Any], seed: int
 ) -> None:
@@ -121,6 +121,6 @@ def test_shards_on_two_ranks_compute_the_rule(
 
 
 @settings(max_examples=2, deadline=None, derandomize=True, phases=[Phase.generate])
-@given(text=st.one_of(matrix_specs(), word_specs()), flags=FLAGS, seed=st.integers(0, 999))
+@given(text=st.one_of(matrix_specs(), matrix_op_specs()), flags=FLAGS, seed=st.integers(0, 999))
 def test_cpp_computes_the_rule(text: str, flags: dict[str, Any], seed: int) -> None:
     assert_agreement(text, flags, seed, ("fused_cpu",))

@@ -1,11 +1,11 @@
-"""Test specs with random edits: each is read and generated, or refused."""
+"""Test specs with random edits: optgen generates code from each, or refuses it."""
 
 from __future__ import annotations
 
 import warnings
 
 import pytest
-from mutations import mutated
+from mutations import mutate
 from spec_files import REPRESENTATIVES, TEST_SPECS, TORCH_SPECS, spec_file
 from spec_texts import spec
 
@@ -20,40 +20,42 @@ TEXTS = [path.read_text() for path in _PATHS]
 SEEDS = range(240)
 
 
-FLAGS = "lr=hyper(0.1, ge=0), fa=flag(False)"
-ALL = "maximize", "foreach", "fused", "capturable", "differentiable"
+HYPERS = "lr=hyper(0.1, ge=0), fa=flag(False)"
+KEYWORDS = "maximize", "foreach", "fused", "capturable", "differentiable"
 ONCE_FAILED = {
     "a condition that never holds": spec(
         *("if t > 2:", "    _ = g", "elif not (not fa or fa):", "    _ = p", "p = p - lr * g"),
-        hypers=FLAGS,
+        hypers=HYPERS,
     ),
-    "a star with nothing behind it": spec(decorator=f"@optimizer(keywords={('lr', *ALL, '*')})"),
-    "no star": spec(decorator=f"@optimizer(keywords={('lr', *ALL)})"),
+    "a star with nothing behind it": spec(
+        decorator=f"@optimizer(keywords={('lr', *KEYWORDS, '*')})"
+    ),
+    "no star": spec(decorator=f"@optimizer(keywords={('lr', *KEYWORDS)})"),
     "a star": spec(decorator='@optimizer(keywords=("lr", "*"))'),
     "a truth of an expression": spec("if not -lr:", "    p = p - g", "p = p - lr * g"),
 }
 
 
 @pytest.mark.parametrize("case", ONCE_FAILED)
-def test_a_spec_that_once_failed_is_read(case: str) -> None:
+def test_a_spec_that_once_failed_is_generated(case: str) -> None:
     generate(ONCE_FAILED[case])
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("part", range(4))
-def test_an_edit_is_read_or_refused(part: int) -> None:
+def test_an_edited_spec_is_generated_or_refused(part: int) -> None:
     """No other exception occurs, and a refusal has a place, a caret and a hint."""
-    read = 0
+    generated = 0
     for seed in SEEDS[part::4]:
-        text = mutated(TEXTS[seed % len(TEXTS)], seed)
+        text = mutate(TEXTS[seed % len(TEXTS)], seed)
         try:
             generate(text)
-            read += 1
+            generated += 1
         except SpecError as error:
             check(error, seed)
         except Exception as error:
             raise AssertionError(f"seed {seed}, of this text:\n{text}") from error
-    assert read >= 5  # some edits leave a valid spec; otherwise nothing would be planned here
+    assert generated >= 5  # some edits leave a valid spec; otherwise this test would plan nothing
 
 
 def check(error: SpecError, seed: int) -> None:

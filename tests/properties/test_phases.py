@@ -35,26 +35,26 @@ from optgen.spec.read_spec import read_spec
 SHAPES = ((3, 4), (4, 1), (2, 3, 2))
 
 
-def draw(shape: tuple[int, ...], seed: int) -> Iterator[Tensor]:
-    """Yield a parameter, then gradients."""
+def param_then_grads(shape: tuple[int, ...], seed: int) -> Iterator[Tensor]:
+    """Yield random numbers for a parameter, then for its gradients without end."""
     generator = torch.Generator().manual_seed(seed)
     while True:
         yield torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def values_after_steps(
-    step: Any, hypers: dict[str, Any], shape: tuple[int, ...], seed: int, last: bool = False
+    step: Any, hypers: dict[str, Any], shape: tuple[int, ...], seed: int, last_only: bool = False
 ) -> list[Tensor]:
     """Return parameter and states after each of three steps, or after the last of them."""
-    drawn = draw(shape, seed)
-    param = next(drawn)
+    tensors = param_then_grads(shape, seed)
+    param = next(tensors)
     state: dict[str, Any] = {}
-    seen: list[Tensor] = []
+    values: list[Tensor] = []
     for _ in range(3):
-        param, state = step(hypers, param, next(drawn), state, torch.float64)
+        param, state = step(hypers, param, next(tensors), state, torch.float64)
         after = [param.clone(), *(torch.as_tensor(v).clone() for v in state.values())]
-        seen = after if last else [*seen, *after]
-    return seen
+        values = after if last_only else [*values, *after]
+    return values
 
 
 def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
@@ -73,40 +73,42 @@ def test_plans_compute_the_rule(order: Order, text: str, flags: dict[str, Any], 
     verify_algorithm(expand_reductions(to_ssa(algorithm)))
     hypers = {h.name: h.default for h in algorithm.hypers} | flags
     try:
-        chosen = plans(algorithm, order)[0]
+        unhoisted = plans(algorithm, order)[0]
     except VerifyError:
         reject()  # the verifier refuses a rule that swaps two states between sweeps
-    verify_plan(chosen, hoisted=False)
-    hoisted = hoist_scalars(fold_denominators(chosen))
+    verify_plan(unhoisted, hoisted=False)
+    hoisted = hoist_scalars(fold_denominators(unhoisted))
     note(to_text(hoisted))
     verify_plan(hoisted)
     for shape in SHAPES:
         expected = values_after_steps(lambda *a: evaluate(algorithm, *a), hypers, shape, seed)
-        for plan in (chosen, hoisted):
+        for plan in (unhoisted, hoisted):
             found = values_after_steps(
                 lambda *a, plan=plan: run_plan(plan, *a), hypers, shape, seed
             )
             assert_same(found, expected)
 
 
-def by_the_rule(algorithm: Algorithm, hypers: dict[str, Any], seed: int) -> list[Tensor]:
+def oracle_values(algorithm: Algorithm, hypers: dict[str, Any], seed: int) -> list[Tensor]:
     """Return the oracle's parameter and states for one tensor of every shape, after three steps."""
     return [
         value
         for shape in SHAPES
         for value in values_after_steps(
-            lambda *a: evaluate(algorithm, *a), hypers, shape, seed, last=True
+            lambda *a: evaluate(algorithm, *a), hypers, shape, seed, last_only=True
         )
     ]
 
 
-def by_a_lowering(cls: Any, options: dict[str, Any], lowering: str, seed: int) -> list[Tensor]:
+def lowering_values(cls: Any, options: dict[str, Any], lowering: str, seed: int) -> list[Tensor]:
     functional = lowering == "functional"
-    drawn = [list(islice(draw(shape, seed), 4)) for shape in SHAPES]
-    params = [Parameter(values[0].clone(), requires_grad=not functional) for values in drawn]
+    tensors_by_shape = [list(islice(param_then_grads(shape, seed), 4)) for shape in SHAPES]
+    params = [
+        Parameter(values[0].clone(), requires_grad=not functional) for values in tensors_by_shape
+    ]
     optimizer = cls(params, **options, differentiable=functional)
     for step in range(1, 4):
-        for param, values in zip(params, drawn, strict=True):
+        for param, values in zip(params, tensors_by_shape, strict=True):
             param.grad = values[step].clone()
         with use_lowering("forloop" if functional else lowering):
             optimizer.step()
@@ -125,29 +127,29 @@ def test_every_python_form_computes_the_rule(
         reject()
 
 
-CORNERS = {
-    "a trip over the gradients alone": "    g = g / (1 + rms(g))",
+ONCE_FAILED = {
+    "a sweep over the gradients alone": "    g = g / (1 + rms(g))",
     "a gradient that a branch replaces": "    if t > 1:\n        g = p**2 / sqrt(1 + r**2)",
     "numbers of a tuple beside a reduction": "    m = m * maximum(betas[1], mean(g))",
-    "rows that are there on one side": "    if fresh(m):\n        v = v * (q - row_mean(q))",
-    "what one side makes is compared": "    if s > 1:\n        s = SCALE\n    else:\n"
+    "a row that only one branch computes": "    if fresh(m):\n        v = v * (q - row_mean(q))",
+    "a value of one branch in a comparison": "    if s > 1:\n        s = SCALE\n    else:\n"
     "        p = v - mean(g)\n        r = row_sum(where(g < beta1, p, g)) / cols(p)",
     "two versions of a local": "    x = g * mean(m)\n    x = x / (1 + rms(x))\n"
     "    x = x - mean(x)\n    m = m + x * rms(x)",
 }
 
 
-@pytest.mark.parametrize("small", [False, True], ids=["whole", "in blocks"])
-@pytest.mark.parametrize("case", CORNERS)
+@pytest.mark.parametrize("in_blocks", [False, True], ids=["whole", "in blocks"])
+@pytest.mark.parametrize("case", ONCE_FAILED)
 def test_rules_that_once_failed_agree_with_the_oracle(
-    case: str, small: bool, monkeypatch: pytest.MonkeyPatch
+    case: str, in_blocks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if small:
+    if in_blocks:
         monkeypatch.setattr(elements_at_once, "CPU_ELEMENTS", 4)
-    text = MATRIX_HEADER + CORNERS[case] + "\n" + FOOTER + MATRIX_FOOTER
+    text = MATRIX_HEADER + ONCE_FAILED[case] + "\n" + FOOTER + MATRIX_FOOTER
     for flag in (False, True):
         options = {"flag_a": flag, "flag_b": flag, "c": 0.5, "maximize": True}
-        forms = ("forloop", "foreach") if small else ("forloop", "foreach", "functional")
+        forms = ("forloop", "foreach") if in_blocks else ("forloop", "foreach", "functional")
         check(text, options, 3, forms)
 
 
@@ -156,11 +158,11 @@ def check(text: str, options: dict[str, Any], seed: int, forms: tuple[str, ...])
     spec = Spec("Random", text, "<random>", 1)
     algorithm = add_maximize(read_spec(spec)[0])
     hypers = {h.name: h.default for h in algorithm.hypers} | options
-    expected = by_the_rule(algorithm, hypers, seed)
+    expected = oracle_values(algorithm, hypers, seed)
     torch.set_default_dtype(torch.float64)  # scalar state has the default dtype
     try:
         for form in forms:
-            found = by_a_lowering(optgen.load(spec), options, form, seed)
+            found = lowering_values(optgen.load(spec), options, form, seed)
             assert_same(found, expected)
     finally:
         torch.set_default_dtype(torch.float32)

@@ -8,29 +8,29 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from newest import HAS_2_13
 from torch import Tensor
 from torch.nn import Parameter
+from torch_versions import HAS_2_13
 
 import optgen.optim
 
 
 def library(optim: Any) -> Any:
-    """Return the schedulers of torch.optim or of its mirror, SWALR among them."""
+    """Return the schedulers of torch.optim or of its mirror, including SWALR."""
     return SimpleNamespace(**vars(optim.lr_scheduler) | {"SWALR": optim.swa_utils.SWALR})
 
 
 TORCH, OURS = library(torch.optim), library(optgen.optim)
-Make = Callable[[Any, Any], Any]  # (library, optimizer) -> scheduler
+SchedulerFactory = Callable[[Any, Any], Any]  # (library, optimizer) -> scheduler
 
 
-def maker(name: str, **arguments: Any) -> Make:
+def factory(name: str, **arguments: Any) -> SchedulerFactory:
     """Return a function that creates the scheduler with this name and these arguments."""
     return lambda library, optimizer: getattr(library, name)(optimizer, **arguments)
 
 
-class Falling:
-    """A function of the step as an object, whose attributes a checkpoint can hold."""
+class ExponentialDecay:
+    """A function of the step, as an object whose attributes a checkpoint can hold."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
@@ -39,56 +39,56 @@ class Falling:
         return float(self.rate**step)
 
 
-SHAPED: dict[str, Make] = {
-    "StepLR-1": maker("StepLR", step_size=1, gamma=0.9),
-    "StepLR-30": maker("StepLR", step_size=30),
-    "StepLR-7-up": maker("StepLR", step_size=7, gamma=1.1),
-    "MultiStepLR": maker("MultiStepLR", milestones=[3, 30, 30, 100], gamma=0.3),
-    "MultiStepLR-0": maker("MultiStepLR", milestones=(0, 299)),
-    "ConstantLR": maker("ConstantLR"),
-    "ConstantLR-40": maker("ConstantLR", factor=0.7, total_iters=40),
-    "ConstantLR-1": maker("ConstantLR", factor=1, total_iters=1),
-    "LinearLR": maker("LinearLR"),
-    "LinearLR-down": maker("LinearLR", start_factor=1.0, end_factor=0.2, total_iters=250),
-    "LinearLR-up": maker("LinearLR", start_factor=1e-3, total_iters=299),
-    "LinearLR-to-0": maker("LinearLR", start_factor=0.5, end_factor=0.0, total_iters=64),
-    "ExponentialLR": maker("ExponentialLR", gamma=0.97),
-    "ExponentialLR-far": maker("ExponentialLR", gamma=0.05),
-    "ExponentialLR-0": maker("ExponentialLR", gamma=0.0),
-    "PolynomialLR": maker("PolynomialLR"),
-    "PolynomialLR-2.5": maker("PolynomialLR", total_iters=280, power=2.5),
-    "PolynomialLR-root": maker("PolynomialLR", total_iters=300, power=0.5),
-    "CosineAnnealingLR-1": maker("CosineAnnealingLR", T_max=1),
-    "CosineAnnealingLR-17": maker("CosineAnnealingLR", T_max=17, eta_min=0.01),
-    "CosineAnnealingLR-100": maker("CosineAnnealingLR", T_max=100),
-    "CosineAnnealingLR-149": maker("CosineAnnealingLR", T_max=149, eta_min=0.3),
-    "CosineAnnealingLR-300": maker("CosineAnnealingLR", T_max=300, eta_min=1e-5),
-    "CosineAnnealingLR-350": maker("CosineAnnealingLR", T_max=350),
-    "MultiplicativeLR": maker("MultiplicativeLR", lr_lambda=lambda e: 0.97 + 0.02 * (e % 2)),
-    "SWALR": maker("SWALR", swa_lr=0.02),
-    "SWALR-linear": maker("SWALR", swa_lr=0.3, anneal_epochs=200, anneal_strategy="linear"),
-    "SWALR-0": maker("SWALR", swa_lr=0.3, anneal_epochs=0),
+SHAPED: dict[str, SchedulerFactory] = {
+    "StepLR-1": factory("StepLR", step_size=1, gamma=0.9),
+    "StepLR-30": factory("StepLR", step_size=30),
+    "StepLR-7-up": factory("StepLR", step_size=7, gamma=1.1),
+    "MultiStepLR": factory("MultiStepLR", milestones=[3, 30, 30, 100], gamma=0.3),
+    "MultiStepLR-0": factory("MultiStepLR", milestones=(0, 299)),
+    "ConstantLR": factory("ConstantLR"),
+    "ConstantLR-40": factory("ConstantLR", factor=0.7, total_iters=40),
+    "ConstantLR-1": factory("ConstantLR", factor=1, total_iters=1),
+    "LinearLR": factory("LinearLR"),
+    "LinearLR-down": factory("LinearLR", start_factor=1.0, end_factor=0.2, total_iters=250),
+    "LinearLR-up": factory("LinearLR", start_factor=1e-3, total_iters=299),
+    "LinearLR-to-0": factory("LinearLR", start_factor=0.5, end_factor=0.0, total_iters=64),
+    "ExponentialLR": factory("ExponentialLR", gamma=0.97),
+    "ExponentialLR-far": factory("ExponentialLR", gamma=0.05),
+    "ExponentialLR-0": factory("ExponentialLR", gamma=0.0),
+    "PolynomialLR": factory("PolynomialLR"),
+    "PolynomialLR-2.5": factory("PolynomialLR", total_iters=280, power=2.5),
+    "PolynomialLR-root": factory("PolynomialLR", total_iters=300, power=0.5),
+    "CosineAnnealingLR-1": factory("CosineAnnealingLR", T_max=1),
+    "CosineAnnealingLR-17": factory("CosineAnnealingLR", T_max=17, eta_min=0.01),
+    "CosineAnnealingLR-100": factory("CosineAnnealingLR", T_max=100),
+    "CosineAnnealingLR-149": factory("CosineAnnealingLR", T_max=149, eta_min=0.3),
+    "CosineAnnealingLR-300": factory("CosineAnnealingLR", T_max=300, eta_min=1e-5),
+    "CosineAnnealingLR-350": factory("CosineAnnealingLR", T_max=350),
+    "MultiplicativeLR": factory("MultiplicativeLR", lr_lambda=lambda e: 0.97 + 0.02 * (e % 2)),
+    "SWALR": factory("SWALR", swa_lr=0.02),
+    "SWALR-linear": factory("SWALR", swa_lr=0.3, anneal_epochs=200, anneal_strategy="linear"),
+    "SWALR-0": factory("SWALR", swa_lr=0.3, anneal_epochs=0),
 }
 """Schedulers that compute the next rate from the current one."""
 
-ASSIGNED: dict[str, Make] = {
-    "LambdaLR": maker("LambdaLR", lr_lambda=lambda e: 1 / (1 + e)),
-    "LambdaLR-object": maker("LambdaLR", lr_lambda=Falling(0.98)),
-    "CosineAnnealingWarmRestarts-1": maker("CosineAnnealingWarmRestarts", T_0=1),
-    "CosineAnnealingWarmRestarts-50": maker("CosineAnnealingWarmRestarts", T_0=50, eta_min=0.01),
-    "CosineAnnealingWarmRestarts-2": maker("CosineAnnealingWarmRestarts", T_0=10, T_mult=2),
-    "CosineAnnealingWarmRestarts-3": maker("CosineAnnealingWarmRestarts", T_0=4, T_mult=3),
-    "CyclicLR": maker("CyclicLR", base_lr=0.01, max_lr=0.2, step_size_up=20),
-    "CyclicLR-uneven": maker(
+ASSIGNED: dict[str, SchedulerFactory] = {
+    "LambdaLR": factory("LambdaLR", lr_lambda=lambda e: 1 / (1 + e)),
+    "LambdaLR-object": factory("LambdaLR", lr_lambda=ExponentialDecay(0.98)),
+    "CosineAnnealingWarmRestarts-1": factory("CosineAnnealingWarmRestarts", T_0=1),
+    "CosineAnnealingWarmRestarts-50": factory("CosineAnnealingWarmRestarts", T_0=50, eta_min=0.01),
+    "CosineAnnealingWarmRestarts-2": factory("CosineAnnealingWarmRestarts", T_0=10, T_mult=2),
+    "CosineAnnealingWarmRestarts-3": factory("CosineAnnealingWarmRestarts", T_0=4, T_mult=3),
+    "CyclicLR": factory("CyclicLR", base_lr=0.01, max_lr=0.2, step_size_up=20),
+    "CyclicLR-uneven": factory(
         "CyclicLR", base_lr=0.02, max_lr=0.1, step_size_up=7, step_size_down=40, mode="triangular2"
     ),
-    "CyclicLR-range": maker(
+    "CyclicLR-range": factory(
         "CyclicLR", base_lr=0.0, max_lr=0.1, step_size_up=33, mode="exp_range", gamma=0.99
     ),
-    "CyclicLR-own": maker(
-        "CyclicLR", base_lr=0.01, max_lr=0.1, step_size_up=9, scale_fn=Falling(0.9)
+    "CyclicLR-scale_fn": factory(
+        "CyclicLR", base_lr=0.01, max_lr=0.1, step_size_up=9, scale_fn=ExponentialDecay(0.9)
     ),
-    "CyclicLR-own-iterations": maker(
+    "CyclicLR-scale_fn-iterations": factory(
         "CyclicLR",
         base_lr=0.01,
         max_lr=0.1,
@@ -97,43 +97,43 @@ ASSIGNED: dict[str, Make] = {
         scale_mode="iterations",
         cycle_momentum=False,
     ),
-    "OneCycleLR": maker("OneCycleLR", max_lr=0.5, total_steps=300),
-    "OneCycleLR-linear": maker(
+    "OneCycleLR": factory("OneCycleLR", max_lr=0.5, total_steps=300),
+    "OneCycleLR-linear": factory(
         "OneCycleLR", max_lr=0.5, epochs=30, steps_per_epoch=11, anneal_strategy="linear"
     ),
-    "OneCycleLR-three": maker(
+    "OneCycleLR-three": factory(
         "OneCycleLR", max_lr=0.5, total_steps=310, three_phase=True, pct_start=0.4, div_factor=10.0
     ),
-    "OneCycleLR-no-momentum": maker(
+    "OneCycleLR-no-momentum": factory(
         "OneCycleLR", max_lr=0.5, total_steps=301, cycle_momentum=False, final_div_factor=10.0
     ),
 }
-"""Schedulers that assign a rate, whatever the rate was."""
+"""Schedulers whose next rate does not depend on the current one."""
 
 SINGLE = SHAPED | ASSIGNED
 
 
-def sequence(milestones: list[int], *parts: Make) -> Make:
+def sequence(milestones: list[int], *parts: SchedulerFactory) -> SchedulerFactory:
     return lambda library, optimizer: library.SequentialLR(
         optimizer, [make(library, optimizer) for make in parts], milestones
     )
 
 
-def chain(*parts: Make) -> Make:
+def chain(*parts: SchedulerFactory) -> SchedulerFactory:
     return lambda library, optimizer: library.ChainedScheduler(
         [make(library, optimizer) for make in parts]
     )
 
 
-COMPOSITES: dict[str, Make] = {
+COMPOSITES: dict[str, SchedulerFactory] = {
     "warm-up-and-cosine": sequence([20], SINGLE["LinearLR-up"], SINGLE["CosineAnnealingLR-100"]),
     "three": sequence(
         [10, 150], SINGLE["ConstantLR-40"], SINGLE["OneCycleLR"], SINGLE["ExponentialLR"]
     ),
     "restarts": sequence([5], SINGLE["LinearLR"], SINGLE["CosineAnnealingWarmRestarts-2"]),
-    # before 2.13 torch keeps the rate of a first part that ends at once
+    # Before 2.13 torch keeps the rate of a first part that has no steps.
     **(
-        {"at-once": sequence([0], SINGLE["StepLR-30"], SINGLE["PolynomialLR-2.5"])}
+        {"no-steps-first": sequence([0], SINGLE["StepLR-30"], SINGLE["PolynomialLR-2.5"])}
         if HAS_2_13
         else {}
     ),
@@ -173,7 +173,7 @@ def rates_and_momenta(scheduler: Any) -> list[Any]:
     return values
 
 
-def steps(scheduler: Any, count: int) -> list[list[Any]]:
+def take_steps(scheduler: Any, count: int) -> list[list[Any]]:
     """Take some steps; return the rates and momenta after each step."""
     trace = []
     for _ in range(count):
@@ -183,11 +183,13 @@ def steps(scheduler: Any, count: int) -> list[list[Any]]:
     return trace
 
 
-def trajectory(make: Make, library: Any, count: int = 300, **optimizer: Any) -> Any:
+def trajectory(
+    make: SchedulerFactory, library: Any, count: int = 300, **optimizer_options: Any
+) -> Any:
     """Return the rates and momenta before training and after each step."""
-    scheduler = make(library, optimizer_of(**optimizer))
+    scheduler = make(library, optimizer_of(**optimizer_options))
     return torch.tensor(
-        [rates_and_momenta(scheduler), *steps(scheduler, count)], dtype=torch.float64
+        [rates_and_momenta(scheduler), *take_steps(scheduler, count)], dtype=torch.float64
     )
 
 
@@ -203,7 +205,7 @@ def warnings_and_error(function: Callable[[], object]) -> list[str]:
         warnings.simplefilter("always")
         try:
             function()
-            end = []
+            errors = []
         except Exception as error:
-            end = [f"{type(error).__name__}: {error}"]
-    return [f"{each.category.__name__}: {each.message}" for each in caught] + end
+            errors = [f"{type(error).__name__}: {error}"]
+    return [f"{each.category.__name__}: {each.message}" for each in caught] + errors

@@ -1,4 +1,4 @@
-"""Test nested composites: in its turn, each part has the rates that it has alone."""
+"""Test nested composites: while a part runs, it has the rates that it has alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from newest import HAS_2_13
 from optim.lr_scheduler.schedules import (
     ALL,
     COMPOSITES,
@@ -17,57 +16,67 @@ from optim.lr_scheduler.schedules import (
     SHAPED,
     SINGLE,
     TORCH,
-    Make,
+    SchedulerFactory,
     assert_close,
     chain,
     optimizer_of,
     sequence,
-    steps,
+    take_steps,
     trajectory,
     warnings_and_error,
 )
+from torch_versions import HAS_2_13
 
 # These begin at the current rate, not at the initial one.
 FROM_CURRENT_RATE = ("MultiplicativeLR", "SWALR", "averaging", "product-of-chains")
 FROM_INITIAL_RATE = [name for name in ALL if not name.startswith(FROM_CURRENT_RATE)]
 
 leaves = st.sampled_from([make for name, make in SINGLE.items() if name in FROM_INITIAL_RATE])
-# Before 2.13 torch keeps the rate of a part that ends at once.
+# Before 2.13 torch keeps the rate of a first part that has no steps.
 milestones = st.lists(st.integers(0 if HAS_2_13 else 1, 60), min_size=1, max_size=3).map(sorted)
 
 
 @st.composite
-def sequences(draw: Any, parts: Any) -> Make:
-    drawn = draw(milestones)
-    return sequence(drawn, *(draw(parts) for _ in range(len(drawn) + 1)))
+def sequences(draw: Any, parts: Any) -> SchedulerFactory:
+    chosen_milestones = draw(milestones)
+    return sequence(chosen_milestones, *(draw(parts) for _ in range(len(chosen_milestones) + 1)))
 
 
 def chains(parts: Any) -> Any:
     return st.lists(parts, min_size=1, max_size=3).map(lambda makers: chain(*makers))
 
 
-not_cyclic = [make for name, make in SINGLE.items() if not name.startswith("CyclicLR")]
-plain = st.sampled_from(not_cyclic)
-NESTS_OF_TORCH = st.recursive(plain | sequences(leaves), chains, max_leaves=6)
-"""The nests that torch takes: no sequence contains a composite."""
-NESTS = st.recursive(leaves, lambda parts: sequences(parts) | chains(parts), max_leaves=6)
-NESTS_WITHOUT_CYCLES = st.recursive(
-    # without CyclicLR and OneCycleLR
-    st.sampled_from(
-        [make for name, make in SINGLE.items() if name in FROM_INITIAL_RATE and "yc" not in name]
-    ),
+leaves_of_chains = st.sampled_from(
+    [make for name, make in SINGLE.items() if not name.startswith("CyclicLR")]
+)
+NESTED_AS_IN_TORCH = st.recursive(leaves_of_chains | sequences(leaves), chains, max_leaves=6)
+"""Nested composites that torch accepts: no sequence contains a composite."""
+NESTED = st.recursive(leaves, lambda parts: sequences(parts) | chains(parts), max_leaves=6)
+leaves_without_cycles = st.sampled_from(
+    [
+        make
+        for name, make in SINGLE.items()
+        if name in FROM_INITIAL_RATE and not name.startswith(("CyclicLR", "OneCycleLR"))
+    ]
+)
+NESTED_WITHOUT_CYCLES = st.recursive(
+    leaves_without_cycles,
     lambda parts: sequences(parts) | chains(parts),
     max_leaves=5,
 )
-"""Any nest without cycles, which change the initial rate for all schedulers created after them."""
+"""Composites without cycles: these set the initial rate of schedulers created after them."""
 
 
 @settings(max_examples=20, deadline=None)
 @given(
-    make=NESTS_OF_TORCH, groups=st.sampled_from([1, 3]), lr=st.sampled_from([0.1, 0.0, "tensor"])
+    make=NESTED_AS_IN_TORCH,
+    groups=st.sampled_from([1, 3]),
+    lr=st.sampled_from([0.1, 0.0, "tensor"]),
 )
-def test_nests_that_torch_takes_have_its_rates(make: Make, groups: int, lr: Any) -> None:
-    """The absolute bound is for a cosine, which may subtract all but rounding errors of a rate."""
+def test_nested_composites_that_torch_accepts_have_torchs_rates(
+    make: SchedulerFactory, groups: int, lr: Any
+) -> None:
+    """The absolute bound is for cosines. They end near 0, where only rounding errors remain."""
 
     def rate() -> Any:
         return torch.tensor(0.1, dtype=torch.float64) if lr == "tensor" else lr
@@ -77,17 +86,17 @@ def test_nests_that_torch_takes_have_its_rates(make: Make, groups: int, lr: Any)
 
 
 @settings(max_examples=20, deadline=None)
-@given(make=NESTS)
-def test_a_sequence_of_one_part_has_its_rates(make: Make) -> None:
-    """Momenta are not compared, because the first one of a cycle may differ."""
+@given(make=NESTED)
+def test_a_sequence_of_one_part_has_the_rates_of_the_part(make: SchedulerFactory) -> None:
+    """Momenta are not compared, because the first momentum of a cycle may differ."""
     wrapped, alone = trajectory(sequence([], make), OURS, 80), trajectory(make, OURS, 80)
     assert_close(wrapped[:, 0], alone[:, 0])
 
 
 @settings(max_examples=20, deadline=None)
-@given(first=NESTS_WITHOUT_CYCLES, second=NESTS_WITHOUT_CYCLES, milestone=st.integers(1, 50))
+@given(first=NESTED_WITHOUT_CYCLES, second=NESTED_WITHOUT_CYCLES, milestone=st.integers(1, 50))
 def test_a_sequence_runs_one_part_after_the_other(
-    first: Make, second: Make, milestone: int
+    first: SchedulerFactory, second: SchedulerFactory, milestone: int
 ) -> None:
     whole = trajectory(sequence([milestone], first, second), OURS, 80)
     alone = trajectory(second, OURS, 80 - milestone)
@@ -96,30 +105,32 @@ def test_a_sequence_runs_one_part_after_the_other(
 
 
 @settings(max_examples=30, deadline=None)
-@given(make=NESTS, stop=st.integers(1, 70))
-def test_a_resumed_nest_has_the_same_rates(tmp_path_factory: Any, make: Make, stop: int) -> None:
-    path = tmp_path_factory.mktemp("nest") / "checkpoint.pt"
+@given(make=NESTED, stop=st.integers(1, 70))
+def test_a_resumed_nested_composite_has_the_same_rates(
+    tmp_path_factory: Any, make: SchedulerFactory, stop: int
+) -> None:
+    path = tmp_path_factory.mktemp("composite") / "checkpoint.pt"
     scheduler = make(OURS, optimizer_of(groups=2))
-    steps(scheduler, stop)
+    take_steps(scheduler, stop)
     torch.save([scheduler.state_dict(), scheduler.optimizer.state_dict()], path)
     resumed = make(OURS, optimizer_of(groups=2))
-    mine, optimizer = torch.load(path)
-    resumed.load_state_dict(mine)
-    resumed.optimizer.load_state_dict(optimizer)
+    scheduler_state, optimizer_state = torch.load(path)
+    resumed.load_state_dict(scheduler_state)
+    resumed.optimizer.load_state_dict(optimizer_state)
 
-    assert steps(resumed, 60) == steps(scheduler, 60)
+    assert take_steps(resumed, 60) == take_steps(scheduler, 60)
 
 
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_a_composite_after_a_milestone_works(name: str) -> None:
-    """torch's composite raises an error there. Ours works, also in a sequence of torch's."""
+    """Torch's composite raises an error. Ours works, also in a sequence of torch's class."""
     make = sequence([10], SINGLE["LinearLR"], COMPOSITES[name])
     optimizer = optimizer_of()
     parts = [SINGLE["LinearLR"](OURS, optimizer), COMPOSITES[name](OURS, optimizer)]
     inside_torchs = TORCH.SequentialLR(optimizer, parts, [10])
 
     whole = trajectory(make, OURS, 60)
-    assert_close(steps(inside_torchs, 60), whole[1:])
+    assert_close(take_steps(inside_torchs, 60), whole[1:])
     if name in FROM_INITIAL_RATE:
         assert_close(whole[10:], trajectory(COMPOSITES[name], OURS, 50))
     with pytest.raises(NotImplementedError):
@@ -133,7 +144,7 @@ def test_a_composite_takes_parts_of_both_libraries(library: str) -> None:
     for inner in ([OURS, TORCH], [TORCH, OURS], [OURS, OURS], [TORCH, TORCH]):
         optimizer = optimizer_of()
         parts = [SINGLE["LinearLR"](inner[0], optimizer), SINGLE["StepLR-1"](inner[1], optimizer)]
-        traces.append(steps(outer.SequentialLR(optimizer, parts, [3]), 12))
+        traces.append(take_steps(outer.SequentialLR(optimizer, parts, [3]), 12))
 
     for trace in traces[1:]:
         assert_close(trace, traces[0])
@@ -142,7 +153,7 @@ def test_a_composite_takes_parts_of_both_libraries(library: str) -> None:
 @pytest.mark.parametrize("stop", [1, 4, 5, 6, 30])
 @pytest.mark.parametrize("name", [n for n in COMPOSITES if n != "averaging"])
 def test_a_sequence_continues_from_last_epoch(name: str, stop: int) -> None:
-    """The constructor goes to this step, with parts of any kind, and gives no warning."""
+    """The constructor advances parts of any kind to this step, and gives no warning."""
     make = COMPOSITES[name]
     whole = trajectory(sequence([], make), OURS, 60)
     resumed: list[Any] = []
@@ -155,11 +166,11 @@ def test_a_sequence_continues_from_last_epoch(name: str, stop: int) -> None:
 
     assert warnings_and_error(resume) == []
     assert resumed[0].last_epoch == stop
-    assert_close(steps(resumed[0], 60 - stop), whole[stop + 1 :])
+    assert_close(take_steps(resumed[0], 60 - stop), whole[stop + 1 :])
 
 
-def test_a_sequence_moves_its_parts_to_its_own_step() -> None:
-    """A sequence goes to its step, even if its parts have other step numbers."""
+def test_a_sequence_sets_the_step_of_its_parts() -> None:
+    """The sequence resumes at `last_epoch`, even if its parts are at other steps."""
     optimizer = optimizer_of(lr=1.0)
     SINGLE["StepLR-1"](OURS, optimizer)  # leaves initial_lr
     parts = [OURS.ExponentialLR(optimizer, gamma, last_epoch=4) for gamma in (0.5, 0.1)]
@@ -178,9 +189,9 @@ def test_recursive_undo_takes_every_part_one_step_back() -> None:
     assert [part.last_epoch for part in inner] == [-1, -1]
 
 
-def test_a_deep_copy_shares_nothing() -> None:
+def test_steps_of_a_composite_do_not_change_its_deep_copy() -> None:
     scheduler = COMPOSITES["a-product"](OURS, optimizer_of())
     other = copy.deepcopy(scheduler)
-    steps(scheduler, 5)
+    take_steps(scheduler, 5)
 
     assert other.get_last_lr() != scheduler.get_last_lr()

@@ -1,4 +1,4 @@
-"""Test that errors and warnings of schedulers have torch's words."""
+"""Test that errors and warnings of schedulers have torch's texts."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from newest import HAS_2_13
 from optim.lr_scheduler.schedules import (
     OURS,
     SINGLE,
     TORCH,
     optimizer_of,
-    steps,
+    take_steps,
     warnings_and_error,
 )
 from torch.nn import Linear
+from torch_versions import HAS_2_13
 
 Call = Callable[[Any, Any], object]
 
@@ -43,13 +43,13 @@ def get_lr_outside_a_step(library: Any, optimizer: Any) -> None:
     library.StepLR(optimizer, 3).get_lr()
 
 
-def composed(kind: str, *names: str, milestones: list[int] | None = None) -> Call:
+def composite(kind: str, *names: str, milestones: list[int] | None = None) -> Call:
     def make(library: Any, optimizer: Any) -> object:
         parts = [
             library.ReduceLROnPlateau(optimizer)
             if name == "plateau"
             else Linear(1, 1)
-            if name == "none"
+            if name == "model"
             else SINGLE[name](library, optimizer_of() if name == "StepLR-30" else optimizer)
             for name in names
         ]
@@ -60,10 +60,10 @@ def composed(kind: str, *names: str, milestones: list[int] | None = None) -> Cal
     return make
 
 
-REFUSED: dict[str, Call] = {
+INVALID_USES: dict[str, Call] = {
     "plateau-model": lambda library, _: library.ReduceLROnPlateau(Linear(1, 1)),
     "cyclic-model": lambda library, _: library.CyclicLR(Linear(1, 1), 0.1, 1),
-    "cycle-model": lambda library, _: library.OneCycleLR(Linear(1, 1), 0.1),
+    "one-cycle-model": lambda library, _: library.OneCycleLR(Linear(1, 1), 0.1),
     "step-model": lambda library, _: library.StepLR(Linear(1, 1), 3),
     "lambda-model": lambda library, _: library.LambdaLR(Linear(1, 1), abs),
     "resume": call("StepLR", 3, last_epoch=3),
@@ -83,9 +83,9 @@ REFUSED: dict[str, Call] = {
     "T_mult": call("CosineAnnealingWarmRestarts", 3, 0),
     "T_mult-float": call("CosineAnnealingWarmRestarts", 3, 1.5),
     "eta_min": call("CosineAnnealingWarmRestarts", 3, 1, "0"),
-    "negative": lambda library, optimizer: library.CosineAnnealingWarmRestarts(optimizer, 3).step(
-        -1
-    ),
+    "negative-epoch": lambda library, optimizer: library.CosineAnnealingWarmRestarts(
+        optimizer, 3
+    ).step(-1),
     "base_lr": call("CyclicLR", [0.1], 1),
     "max_lr": call("CyclicLR", 0.1, [1, 2]),
     "mode": call("CyclicLR", 0.1, 1, mode="square"),
@@ -97,7 +97,7 @@ REFUSED: dict[str, Call] = {
     ),
     "total_steps": call("OneCycleLR", 0.1, 0),
     "total_steps-float": call("OneCycleLR", 0.1, 3.5),
-    "nothing": call("OneCycleLR", 0.1),
+    "no-steps": call("OneCycleLR", 0.1),
     "epochs": call("OneCycleLR", 0.1, epochs=-1, steps_per_epoch=3),
     "steps_per_epoch": call("OneCycleLR", 0.1, epochs=1, steps_per_epoch=0.5),
     "only-epochs": call("OneCycleLR", 0.1, epochs=1),
@@ -112,38 +112,38 @@ REFUSED: dict[str, Call] = {
     "plateau-mode": call("ReduceLROnPlateau", "least"),
     "threshold_mode": call("ReduceLROnPlateau", threshold_mode="relative"),
     "min_lr": call("ReduceLROnPlateau", min_lr=[0.1]),
-    "outgrown": step_with_an_added_group,
+    "added-group": step_with_an_added_group,
     "swa_lr": call("SWALR", [0.1]),
-    # torch before 2.13 says "must by one of"
+    # Before 2.13 torch's message has "must by one of".
     **({"swa-strategy": call("SWALR", 0.1, anneal_strategy="poly")} if HAS_2_13 else {}),
     "swa-epochs": call("SWALR", 0.1, -1),
     "swa-epochs-float": call("SWALR", 0.1, 1.5),
     "outside-a-step": get_lr_outside_a_step,
     "base-class": call("LRScheduler"),
-    "sequence-empty": composed("SequentialLR"),
-    "sequence-none": composed("SequentialLR", "LinearLR", "none", milestones=[1]),
-    "sequence-plateau": composed("SequentialLR", "LinearLR", "plateau", milestones=[1]),
-    "sequence-milestones": composed("SequentialLR", "LinearLR", "StepLR-1"),
-    "sequence-epoch": lambda library, optimizer: composed("SequentialLR", "LinearLR")(
+    "sequence-empty": composite("SequentialLR"),
+    "sequence-model": composite("SequentialLR", "LinearLR", "model", milestones=[1]),
+    "sequence-plateau": composite("SequentialLR", "LinearLR", "plateau", milestones=[1]),
+    "sequence-milestones": composite("SequentialLR", "LinearLR", "StepLR-1"),
+    "sequence-epoch": lambda library, optimizer: composite("SequentialLR", "LinearLR")(
         library, optimizer
     ).step(3),  # type: ignore[attr-defined]
-    "chain-empty": composed("ChainedScheduler"),
-    "chain-none": composed("ChainedScheduler", "LinearLR", "none"),
-    "chain-plateau": composed("ChainedScheduler", "LinearLR", "plateau"),
+    "chain-empty": composite("ChainedScheduler"),
+    "chain-model": composite("ChainedScheduler", "LinearLR", "model"),
+    "chain-plateau": composite("ChainedScheduler", "LinearLR", "plateau"),
     "chain-first": lambda library, _: library.ChainedScheduler([Linear(1, 1)]),
     "plateau-rates": lambda library, optimizer: library.ReduceLROnPlateau(optimizer).get_lr(),
-    "chain-rates": lambda library, optimizer: composed("ChainedScheduler", "LinearLR")(
+    "chain-rates": lambda library, optimizer: composite("ChainedScheduler", "LinearLR")(
         library, optimizer
     ).get_lr(),  # type: ignore[attr-defined]
     "plateau-epoch": lambda library, optimizer: library.ReduceLROnPlateau(optimizer).step(1, 2),
     "plateau-metric": lambda library, optimizer: library.ReduceLROnPlateau(optimizer).step(None),
-    "cyclic-by-nothing": call("CyclicLR", 0.1, 1, step_size_up=0),
+    "step_size_up-0": call("CyclicLR", 0.1, 1, step_size_up=0),
 }
 
 
 @pytest.mark.parametrize("name", ["StepLR", "CosineAnnealingLR"])
-def test_a_schedule_of_no_steps_can_be_made(name: str) -> None:
-    """A warm-up may take all epochs, so a schedule of 0 steps is valid; its step divides by 0."""
+def test_a_schedule_of_0_steps_can_be_constructed(name: str) -> None:
+    """If a warm-up takes all epochs, 0 steps are left. A step of the schedule divides by 0."""
     for library in (OURS, TORCH):
         optimizer = optimizer_of()
         scheduler = getattr(library, name)(optimizer, 0)
@@ -153,10 +153,12 @@ def test_a_schedule_of_no_steps_can_be_made(name: str) -> None:
             scheduler.step()
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", INVALID_USES)
 def test_errors_and_warnings_are_torchs(name: str) -> None:
     mine, theirs = (
-        warnings_and_error(lambda library=library: REFUSED[name](library, optimizer_of(groups=3)))
+        warnings_and_error(
+            lambda library=library: INVALID_USES[name](library, optimizer_of(groups=3))
+        )
         for library in (OURS, TORCH)
     )
 
@@ -165,9 +167,9 @@ def test_errors_and_warnings_are_torchs(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["SequentialLR", "ChainedScheduler"])
-def test_a_scheduler_of_another_optimizer_is_torchs_error(kind: str) -> None:
-    """Optimizers print alike, so the message names the scheduler's class and place."""
-    make = composed(kind, "LinearLR", "StepLR-30", milestones=[3])
+def test_a_scheduler_of_another_optimizer_raises_torchs_error(kind: str) -> None:
+    """The message names the scheduler's class and index, because optimizers print alike."""
+    make = composite(kind, "LinearLR", "StepLR-30", milestones=[3])
     (mine,), (theirs,) = (
         warnings_and_error(lambda library=library: make(library, optimizer_of()))
         for library in (OURS, TORCH)
@@ -178,8 +180,8 @@ def test_a_scheduler_of_another_optimizer_is_torchs_error(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["LambdaLR", "CyclicLR", "CosineAnnealingWarmRestarts-50"])
-def test_a_group_that_has_no_value_is_an_error(name: str) -> None:
-    """If the scheduler has values for every group, a new group is a ValueError, as in torch."""
+def test_a_group_added_to_a_scheduler_with_values_per_group_raises(name: str) -> None:
+    """Torch raises a ValueError, too."""
     schedulers = [SINGLE[name](library, optimizer_of()) for library in (OURS, TORCH)]
     for scheduler in schedulers:
         scheduler.optimizer.add_param_group({"params": [torch.zeros(1)]})
@@ -195,12 +197,12 @@ def test_a_group_that_has_no_value_is_an_error(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["StepLR-1", "LinearLR-up", "LinearLR-to-0", "CosineAnnealingLR-100", "PolynomialLR"]
 )
-def test_a_group_that_joins_later_is_multiplied_as_in_torch(name: str, before: int) -> None:
-    """The new group is multiplied as in torch; after an end at 0 nothing is multiplied."""
+def test_an_added_group_has_the_rate_that_it_has_in_torch(name: str, before: int) -> None:
+    """The scheduler multiplies the group's rate, unless it has ended at 0."""
     rates = []
     for library in (OURS, TORCH):
         scheduler = SINGLE[name](library, optimizer_of())
-        steps(scheduler, before)
+        take_steps(scheduler, before)
         scheduler.optimizer.add_param_group({"params": [torch.zeros(1)], "lr": 0.7})
         scheduler.optimizer.step()
         scheduler.step()

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from newest import HAS_2_14
+from torch_versions import HAS_2_14
 
 from optgen.runtime.eager import scalars
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from newest import adagrad_makes_missing_state
 from torch import Tensor
 from torch.nn import Parameter
+from torch_versions import adagrad_makes_missing_state
 
 import optgen.optim
 

@@ -1,4 +1,4 @@
-"""Build the C++ libraries of the tests for many dtypes at once, or with few optimizations.
+"""Make builds of C++ libraries cheap in tests: many dtypes in one build, or few optimizations.
 
 A user's library is built for the dtypes of a model, and again for further dtypes. The tests use a
 rule with many sets of dtypes. So one library is built for all of them, and the cache finds it for
@@ -24,50 +24,53 @@ from optgen.runtime.fused_cpu.toolchain import compiler, dtype_variants
 
 # A test compares CAME's sums over streams of two dtypes, which have one order with these flags.
 _OPTIMIZED = {"sweeps", "came", *(path.stem for path in TORCH_SPECS)}
-_PUBLISHED = {*(path.stem for path in TEST_SPECS.glob("*.py")), *REPRESENTATIVES}
+_TEST_RULES = {*(path.stem for path in TEST_SPECS.glob("*.py")), *REPRESENTATIVES}
 _SINGLE_AND_DOUBLE = dtype_variants.bits_of_dtypes([torch.float32, torch.float64])
-_QUICK = {"-O0": "// without optimizations\n", "-Og": "// with few optimizations\n"}
+_LEVEL_MARKS = {"-O0": "// without optimizations\n", "-Og": "// with few optimizations\n"}
 _OPTIMIZE = re.compile(r"^#pragma GCC optimize.*\n", re.M)  # headers ask for optimizations, too
 _INLINE = "__attribute__((always_inline)) inline"  # takes a quarter of an unoptimized build
 _FLAGS = tuple(flag for flag in compiler.FLAG_SETS[0] if flag != "-O3")
 build_exactly, find_exactly = dtype_variants.build, dtype_variants.find_built
-_compile = compiler.build
+_compile_exactly = compiler.build
 
 
 def install() -> None:
     """Replace the builds of libraries in this process."""
-    dtype_variants.build, dtype_variants.find_built = _build_wide, _find_wide
+    dtype_variants.build, dtype_variants.find_built = _build_for_more_dtypes, _find_marked
     compiler.build = _compile_quickly
 
 
-def _build_wide(name: str, source: str, dtype_bits: int, extra: int) -> Any:
+def _build_for_more_dtypes(name: str, source: str, dtype_bits: int, extra: int) -> Any:
     """Build a library; for many rules, for more dtypes than the caller asks for."""
     if name in _OPTIMIZED:
         dtype_bits = dtype_variants.ALL_DTYPE_BITS
-    elif name in _PUBLISHED:
+    elif name in _TEST_RULES:
         dtype_bits |= _SINGLE_AND_DOUBLE
-    return build_exactly(name, _marked(name, source), dtype_bits, extra)
+    return build_exactly(name, _mark_source(name, source), dtype_bits, extra)
 
 
-def _find_wide(name: str, source: str, dtype_bits: int, extra: int) -> Any:
-    return find_exactly(name, _marked(name, source), dtype_bits, extra)
+def _find_marked(name: str, source: str, dtype_bits: int, extra: int) -> Any:
+    return find_exactly(name, _mark_source(name, source), dtype_bits, extra)
 
 
-def _marked(name: str, source: str) -> str:
-    """Mark a source with its flag. Tests of rules with phases use large tensors, so `-Og`."""
+def _mark_source(name: str, source: str) -> str:
+    """Mark a source with its optimization level.
+
+    It is `-Og` for rules with phases, because their tests use large tensors.
+    """
     if name in _OPTIMIZED or "optgen from specs/averaging.py" in source:
         return source
     if "optgen_sweep" in source:
-        return _QUICK["-Og"] + _OPTIMIZE.sub("", source)
-    return _QUICK["-O0"] + _OPTIMIZE.sub("", source).replace(_INLINE, "inline")
+        return _LEVEL_MARKS["-Og"] + _OPTIMIZE.sub("", source)
+    return _LEVEL_MARKS["-O0"] + _OPTIMIZE.sub("", source).replace(_INLINE, "inline")
 
 
 def _compile_quickly(command: list[str], source: Path, target: Path) -> None:
-    """Compile; compile a marked source again with the user's flags if it fails, for their error."""
+    """Compile; if a marked source fails, compile it with the user's flags, for the user's error."""
     text = source.read_text()
-    for level in (level for level, mark in _QUICK.items() if mark in text):
-        whole = [*command, level, *_FLAGS, str(source), "-o", str(target)]
-        status, _ = compiler.run(whole, target.parent, compiler.limit())
+    for level in (level for level, mark in _LEVEL_MARKS.items() if mark in text):
+        full_command = [*command, level, *_FLAGS, str(source), "-o", str(target)]
+        status, _ = compiler.run(full_command, target.parent, compiler.limit())
         if status == 0 and target.is_file():
             return
-    _compile(command, source, target)
+    _compile_exactly(command, source, target)

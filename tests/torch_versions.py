@@ -1,4 +1,4 @@
-"""Tell in what the installed torch differs from the newest one, which optgen mirrors."""
+"""Differences between the installed torch and the newest one, which optgen mirrors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TENSOR_RATES = {"Adadelta", "Adagrad", "Adamax", "ASGD", "NAdam", "RMSprop", "SG
 """Classes whose functional form accepts a tensor learning rate; torch annotates it since 2.14."""
 
 
-def is_refused_by_newer_only(name: str, kwargs: dict[str, Any]) -> bool:
+def only_newer_torch_refuses(name: str, kwargs: dict[str, Any]) -> bool:
     """Tell whether a newer torch than the installed one refuses these arguments."""
     bounded = ("lambd", "alpha") if name == "ASGD" and not HAS_2_15 else ()
     return any(not kwargs[hyper] >= 0 for hyper in bounded if hyper in kwargs)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-BATCH = 4  # a quarter of the data
+BATCH = 4  # samples; a quarter of the data
 LR = 1e-2
 
 
@@ -44,7 +44,7 @@ def weights(model: nn.Module) -> list[Tensor]:
 
 
 def deviation(actual: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
-    """Return the largest deviation of a tensor, in units of its largest element."""
+    """Return the largest difference of two elements, divided by their tensor's largest element."""
     pairs = list(zip(actual, expected, strict=True))
     assert pairs
     return max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)
