@@ -13,7 +13,7 @@ def titles() -> list[tuple[str, str, str]]:
     decisions = []
     for path in sorted(FOLDER.glob("[0-9]*.md")):
         head = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
-        decisions.append((path.stem.partition("-")[0], head.partition(": ")[2] or head, path.name))
+        decisions.append((path.stem.partition("-")[0], head, path.name))
     return decisions
 
 
