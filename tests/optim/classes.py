@@ -16,7 +16,7 @@ from optgen.runtime import GeneratedOptimizer
 CLASSES = sorted(
     name for name in NAMES if issubclass(getattr(optgen.optim, name), GeneratedOptimizer)
 )
-"""Classes with a rule; LBFGS has none."""
+"""Classes generated from a rule: all but LBFGS."""
 
 SHAPES = ((3, 2), (2, 2), (4,))
 
@@ -40,7 +40,7 @@ def parameters(name: str, dtype: torch.dtype = torch.float64, seed: int = 0) -> 
 
 
 def give_gradients(name: str, params: list[Tensor], step: int = 0) -> None:
-    """Set gradients that depend on the step; they are sparse for a class of SPARSE."""
+    """Set gradients that depend on the step. They are sparse for classes in SPARSE."""
     generator = torch.Generator().manual_seed(1000 + step)
     for param in params:
         grad = torch.randn(param.shape, generator=generator, dtype=torch.float64).to(param.dtype)
@@ -80,7 +80,7 @@ def outcome(action: Callable[[], Any]) -> Any:
 
 
 def states(optimizer: Any) -> Iterator[tuple[str, Any]]:
-    """Yield every entry of an optimizer's state, with a name for it."""
+    """Yield every value in an optimizer's state, with its key and the parameter's index."""
     for index, values in enumerate(optimizer.state.values()):
         for key, value in values.items():
             yield f"{key} of {index}", value

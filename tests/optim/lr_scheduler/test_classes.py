@@ -1,4 +1,4 @@
-"""Test classes of the mirror: names, signatures, bases, and schedulers that users derive."""
+"""Test scheduler classes: torch's names, signatures and bases, and subclasses of users."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from optim.lr_scheduler.schedules import OURS, TORCH, optimizer_of, steps, warnings_and_error
+from optim.lr_scheduler.schedules import OURS, TORCH, optimizer_of, take_steps, warnings_and_error
 from torch.nn import Parameter
 
 import optgen.optim
@@ -60,8 +60,8 @@ def test_the_modules_have_torchs_names() -> None:
 
 
 @pytest.mark.parametrize("library", [OURS, TORCH], ids=["ours", "torch"])
-def test_a_scheduler_of_the_users_own_works(library: Any) -> None:
-    """Its `get_lr`, its attributes and its closed form work as with torch's base class."""
+def test_a_subclass_of_the_user_works(library: Any) -> None:
+    """`get_lr`, attributes and a closed form work with our base class as with torch's."""
 
     class Warmup(library.LRScheduler):
         def __init__(self, optimizer: Any, steps: int, last_epoch: int = -1) -> None:
@@ -77,21 +77,25 @@ def test_a_scheduler_of_the_users_own_works(library: Any) -> None:
             return [base * min(1.0, (self.last_epoch + 1) / self.steps) for base in self.base_lrs]
 
     scheduler = Warmup(optimizer_of(lr=1.0), 4)
-    rates = [rate for rate, _ in steps(scheduler, 4)]
-    (warned,) = warnings_and_error(lambda: scheduler.step(0))
+    rates = [rate for rate, _ in take_steps(scheduler, 4)]
+    (warning,) = warnings_and_error(lambda: scheduler.step(0))
 
     assert rates == [0.5, 0.75, 1.0, 1.0]
     assert scheduler.get_last_lr() == [0.25]
-    assert "epoch parameter" in warned
+    assert "epoch parameter" in warning
     assert scheduler.state_dict()["steps"] == 4
 
 
-@pytest.mark.parametrize("schedulers", [torch.optim, optgen.optim], ids=["torchs", "ours"])
-@pytest.mark.parametrize("optim", [torch.optim, optgen.optim], ids=["torch", "optgen"])
+@pytest.mark.parametrize(
+    "schedulers", [torch.optim, optgen.optim], ids=["torch-schedulers", "our-schedulers"]
+)
+@pytest.mark.parametrize(
+    "optim", [torch.optim, optgen.optim], ids=["torch-optimizer", "our-optimizer"]
+)
 def test_schedulers_of_either_library_drive_optimizers_of_either(
     schedulers: Any, optim: Any
 ) -> None:
-    """A training with each of the four pairs ends at the same parameters."""
+    """Training with each of the four pairs ends at the same parameters."""
     param = Parameter(torch.linspace(-1, 2, 7, dtype=torch.float64))
     optimizer = optim.Adam([param], lr=0.1)
     scheduler = schedulers.lr_scheduler.OneCycleLR(optimizer, 0.3, total_steps=40)
@@ -100,7 +104,9 @@ def test_schedulers_of_either_library_drive_optimizers_of_either(
         optimizer.step()
         scheduler.step()
 
-    torch.testing.assert_close(param.detach().sum().item(), SUM, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        param.detach().sum().item(), SUM_AFTER_TRAINING, rtol=1e-9, atol=1e-12
+    )
 
 
 def sum_after_training() -> float:
@@ -113,14 +119,14 @@ def sum_after_training() -> float:
         beta1, beta2 = group["betas"]
         grad = param**3 + param
         m, v = beta1 * m + (1 - beta1) * grad, beta2 * v + (1 - beta2) * grad**2
-        corrected = (v / (1 - beta2**step)).sqrt() + 1e-8
-        param = param - group["lr"] * m / (1 - beta1**step) / corrected
+        denominator = (v / (1 - beta2**step)).sqrt() + 1e-8
+        param = param - group["lr"] * m / (1 - beta1**step) / denominator
         scheduler.optimizer.step()
         scheduler.step()
     return float(param.sum())
 
 
-SUM = sum_after_training()
+SUM_AFTER_TRAINING = sum_after_training()
 
 
 def gallery_module() -> Any:
@@ -135,14 +141,14 @@ def gallery_module() -> Any:
 
 
 def test_the_gallery_and_the_page_have_every_class() -> None:
-    example = gallery_module()
+    gallery = gallery_module()
     page = Path(__file__).parents[3] / "docs" / "schedulers.md"
-    bases = {"LRScheduler", "ShapedLR", "preview"}
-    names = {*lr_scheduler.__all__, "SWALR"} - bases
+    not_schedules = {"LRScheduler", "ShapedLR", "preview"}
+    names = {*lr_scheduler.__all__, "SWALR"} - not_schedules
 
-    assert names <= set(example.GALLERY)
+    assert names <= set(gallery.GALLERY)
     assert [name for name in names if f"`{name}`" not in page.read_text(encoding="utf-8")] == []
-    for name in example.GALLERY:
-        rates = example.rates(name)
+    for name in gallery.GALLERY:
+        rates = gallery.rates(name)
         assert len(rates) == 100
         assert 0 <= min(rates) < max(rates) <= 1

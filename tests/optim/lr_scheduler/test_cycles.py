@@ -1,4 +1,4 @@
-"""Test CyclicLR and OneCycleLR: momenta, lists for groups, and scales."""
+"""Test CyclicLR and OneCycleLR: momenta, values for each group, and scale functions."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 from optim.lr_scheduler.schedules import (
     OURS,
     TORCH,
-    Falling,
+    ExponentialDecay,
     assert_close,
-    maker,
+    factory,
     optimizer_of,
-    steps,
+    take_steps,
 )
 
 import optgen.optim
 
-LISTS = {
-    "CyclicLR": maker(
+WITH_VALUES_FOR_EACH_GROUP = {
+    "CyclicLR": factory(
         "CyclicLR",
         base_lr=[0.01, 0.02],
         max_lr=(0.1, 0.3),
@@ -29,7 +29,7 @@ LISTS = {
         max_momentum=[0.9, 0.99],
         mode="triangular2",
     ),
-    "OneCycleLR": maker(
+    "OneCycleLR": factory(
         "OneCycleLR",
         max_lr=[0.1, 0.3],
         total_steps=60,
@@ -41,14 +41,16 @@ LISTS = {
 
 @pytest.mark.parametrize("optim", [torch.optim, optgen.optim], ids=["torch", "optgen"])
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
-@pytest.mark.parametrize("name", LISTS)
-def test_groups_may_have_values_of_their_own(name: str, optimizer: str, optim: Any) -> None:
-    """Each group may have its own momentum or first beta. Keys are in torch's order."""
+@pytest.mark.parametrize("name", WITH_VALUES_FOR_EACH_GROUP)
+def test_each_group_can_have_its_own_values(name: str, optimizer: str, optim: Any) -> None:
+    """The values include the momentum or first beta. The group's keys are in torch's order."""
     schedulers = [
-        LISTS[name](OURS, optimizer_of(optim, name=optimizer, groups=2)),
-        LISTS[name](TORCH, optimizer_of(torch.optim, name=optimizer, groups=2)),
+        WITH_VALUES_FOR_EACH_GROUP[name](OURS, optimizer_of(optim, name=optimizer, groups=2)),
+        WITH_VALUES_FOR_EACH_GROUP[name](
+            TORCH, optimizer_of(torch.optim, name=optimizer, groups=2)
+        ),
     ]
-    mine, theirs = (steps(each, 50) for each in schedulers)
+    mine, theirs = (take_steps(each, 50) for each in schedulers)
 
     assert_close(mine, theirs)
     keys = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
@@ -61,10 +63,10 @@ def test_groups_may_have_values_of_their_own(name: str, optimizer: str, optim: A
             assert group["betas"][1] == 0.999
 
 
-def test_an_object_that_scales_is_saved_with_its_attributes() -> None:
-    """A checkpoint saves and restores the attributes of such an object, but no function."""
-    scheduler = OURS.CyclicLR(optimizer_of(), 0.1, 1.0, scale_fn=Falling(0.5))
-    other = OURS.CyclicLR(optimizer_of(), 0.1, 1.0, scale_fn=Falling(0.9))
+def test_a_checkpoint_restores_the_attributes_of_a_scale_fn_object() -> None:
+    """A checkpoint holds the attributes of the object, but no function."""
+    scheduler = OURS.CyclicLR(optimizer_of(), 0.1, 1.0, scale_fn=ExponentialDecay(0.5))
+    other = OURS.CyclicLR(optimizer_of(), 0.1, 1.0, scale_fn=ExponentialDecay(0.9))
     state = pickle.loads(pickle.dumps(scheduler.state_dict()))
     other.load_state_dict(state)
 
@@ -77,8 +79,8 @@ def test_an_object_that_scales_is_saved_with_its_attributes() -> None:
     ("mode", "values"),
     [("triangular", [1, 1, 1]), ("triangular2", [1, 0.5, 0.25]), ("exp_range", [0.9, 0.81, 0.729])],
 )
-def test_each_mode_has_its_scales(mode: Any, values: list[float]) -> None:
-    """The scales are right also after loading a state of another mode."""
+def test_each_mode_has_its_scale_function(mode: Any, values: list[float]) -> None:
+    """A loaded state replaces the mode and its scale function."""
     scheduler = OURS.CyclicLR(optimizer_of(), 0.1, 1.0, mode=mode, gamma=0.9)
     other = OURS.CyclicLR(optimizer_of(), 0.1, 1.0)
     other.load_state_dict(
@@ -91,14 +93,14 @@ def test_each_mode_has_its_scales(mode: Any, values: list[float]) -> None:
     assert scheduler.scale_mode == TORCH.CyclicLR(optimizer_of(), 0.1, 1.0, mode=mode).scale_mode
 
 
-def test_a_pickle_of_an_old_version_continues() -> None:
-    """Such a pickle holds the annealing function, not its name."""
+def test_a_scheduler_pickled_by_an_old_torch_continues() -> None:
+    """An old pickle holds the annealing function, not its name."""
     scheduler = OURS.OneCycleLR(optimizer_of(), 0.1, total_steps=10)
     plain = OURS.OneCycleLR(optimizer_of(), 0.1, total_steps=10)
     scheduler.anneal_func = scheduler._annealing_cos
     del scheduler._anneal_func_type
 
-    assert steps(scheduler, 9) == steps(plain, 9)
+    assert take_steps(scheduler, 9) == take_steps(plain, 9)
 
 
 def test_an_unknown_strategy_in_a_checkpoint_is_an_error() -> None:
@@ -110,10 +112,10 @@ def test_an_unknown_strategy_in_a_checkpoint_is_an_error() -> None:
 
 
 def test_momentum_changed_by_hand_is_replaced() -> None:
-    """The scheduler replaces the momentum, and keeps the other beta."""
+    """The scheduler replaces the first beta, and keeps the second."""
     optimizer = optimizer_of(name="AdamW")
     scheduler = OURS.OneCycleLR(optimizer, 0.1, total_steps=10)
     optimizer.param_groups[0]["betas"] = (0.1, 0.5)
-    steps(scheduler, 1)
+    take_steps(scheduler, 1)
 
     assert optimizer.param_groups[0]["betas"] == (pytest.approx(0.9, abs=0.06), 0.5)

@@ -53,9 +53,9 @@ ARGUMENTS: dict[str, dict[str, tuple[dict[str, Any], tuple[Any, ...]]]] = {
     "SWALR": {"swa_lr": ({}, INVALID_FACTORS), "anneal_epochs": ({"swa_lr": 0.1}, (-1, NAN, "x"))},
 }
 CASES = [
-    (scheduler, argument, {**others, argument: value})
+    (scheduler, argument, {**other_arguments, argument: value})
     for scheduler, arguments in ARGUMENTS.items()
-    for argument, (others, values) in arguments.items()
+    for argument, (other_arguments, values) in arguments.items()
     for value in values
 ]
 
@@ -69,10 +69,10 @@ def test_an_invalid_argument_is_an_error_at_construction(
     """The error names the argument, and the optimizer is unchanged."""
     optimizer = optimizer_of(groups=2)
     before = [dict(group) for group in optimizer.param_groups]
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError) as error:
         getattr(OURS, scheduler)(optimizer, **kwargs)
-    words = {"factor": "actor", "start_factor": "Starting", "end_factor": "Ending"}
-    assert words.get(argument, argument) in str(caught.value)
+    words_in_messages = {"factor": "actor", "start_factor": "Starting", "end_factor": "Ending"}
+    assert words_in_messages.get(argument, argument) in str(error.value)
     assert [list(group) for group in optimizer.param_groups] == [list(group) for group in before]
     assert all(
         group[key] is other[key]
@@ -90,14 +90,14 @@ def test_an_invalid_argument_is_an_error_at_construction(
         ("LinearLR", {"total_iters": INF}),
         ("CosineAnnealingLR", {"T_max": -4}),  # a cosine is even
         ("CyclicLR", {**CYCLE, "step_size_down": 0}),
-        ("CyclicLR", {**CYCLE, "gamma": NAN}),  # no mode uses gamma here
+        ("CyclicLR", {**CYCLE, "gamma": NAN}),  # only the mode exp_range uses gamma
         ("CyclicLR", {**CYCLE, "base_lr": torch.tensor(0.1)}),
         ("OneCycleLR", {**ONE_CYCLE, "div_factor": INF}),
         ("ReduceLROnPlateau", {"threshold": -0.1, "min_lr": -1}),
     ],
     ids=str,
 )
-def test_an_argument_that_works_in_torch_works_here(scheduler: str, kwargs: dict[str, Any]) -> None:
+def test_unusual_arguments_that_work_in_torch_work(scheduler: str, kwargs: dict[str, Any]) -> None:
     constructed = getattr(OURS, scheduler)(optimizer_of(), **kwargs)
     for _ in range(4):
         constructed.optimizer.step()

@@ -1,8 +1,7 @@
-"""Test that ReduceLROnPlateau decides as torch's, for any metrics."""
+"""Test that ReduceLROnPlateau reduces rates as torch's class does, for any metrics."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -33,8 +32,10 @@ OPTIONS = st.fixed_dictionaries(
 
 @settings(max_examples=100, deadline=None)
 @given(metrics=METRICS, options=OPTIONS, dtype=st.sampled_from([None, torch.float64]))
-def test_decisions_are_torchs(metrics: list[float], options: dict[str, Any], dtype: Any) -> None:
-    """The state is torch's after every step, also once each has loaded the other's state."""
+def test_states_are_torchs_after_every_step(
+    metrics: list[float], options: dict[str, Any], dtype: Any
+) -> None:
+    """In the middle of the run, each scheduler loads the other's state."""
     lr: Any = 0.1
     if dtype:
         lr = torch.tensor(0.1, dtype=dtype)
@@ -56,7 +57,7 @@ def test_decisions_are_torchs(metrics: list[float], options: dict[str, Any], dty
 
 
 def test_the_class_derives_from_torchs() -> None:
-    """Frameworks pass a metric to instances of torch's class, and SequentialLR refuses them."""
+    """Frameworks pass metrics only to instances of torch's class; SequentialLR refuses these."""
     scheduler = OURS.ReduceLROnPlateau(optimizer_of())
 
     assert isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
@@ -64,8 +65,7 @@ def test_the_class_derives_from_torchs() -> None:
         TORCH.SequentialLR(scheduler.optimizer, [scheduler], [])
 
 
-def test_a_scalar_min_lr_bounds_a_group_that_joins_later() -> None:
-    """A scalar `min_lr` also bounds a group that is added later."""
+def test_a_scalar_min_lr_bounds_a_group_added_later() -> None:
     optimizer = optimizer_of()
     scheduler = OURS.ReduceLROnPlateau(optimizer, patience=0, min_lr=0.05)
     optimizer.add_param_group({"params": [torch.zeros(1)], "lr": 0.2})
@@ -88,7 +88,7 @@ def test_a_plateau_scheduler_does_not_warn_of_the_order_of_steps() -> None:
     """The scheduler may step before the optimizer, and does not wrap the optimizer's `step`."""
     optimizer = optimizer_of()
     scheduler = OURS.ReduceLROnPlateau(optimizer)
-    for metric in itertools.repeat(1.0, 3):
-        scheduler.step(metric)
+    for _ in range(3):
+        scheduler.step(1.0)
 
     assert "step" not in vars(optimizer)

@@ -17,8 +17,12 @@ import optgen.optim
 
 OPTIMS = {"torch": torch.optim, "optgen": optgen.optim}
 LIBRARIES = {"torch": TORCH, "optgen": OURS}
-EARLY = "UserWarning: Detected call of `lr_scheduler.step()` before `optimizer.step()`."
-OVERRIDDEN = "UserWarning: Seems like `optimizer.step()` has been overridden after learning rate"
+EARLY_STEP_WARNING = (
+    "UserWarning: Detected call of `lr_scheduler.step()` before `optimizer.step()`."
+)
+OVERRIDDEN_STEP_WARNING = (
+    "UserWarning: Seems like `optimizer.step()` has been overridden after learning rate"
+)
 EACH_LIBRARY = pytest.mark.parametrize("library", LIBRARIES)
 EACH_OPTIMIZER = pytest.mark.parametrize("optim", OPTIMS)
 
@@ -26,12 +30,12 @@ EACH_OPTIMIZER = pytest.mark.parametrize("optim", OPTIMS)
 @EACH_LIBRARY
 @EACH_OPTIMIZER
 def test_a_scheduler_that_steps_first_warns_once(library: str, optim: str) -> None:
-    """The warning comes once for each scheduler, in torch's words, for any pair of libraries."""
+    """The warning has torch's text, and comes once for each scheduler."""
     optimizer = optimizer_of(OPTIMS[optim])
     scheduler = LIBRARIES[library].StepLR(optimizer, 3)
 
     (text,) = warnings_and_error(scheduler.step)
-    assert text.startswith(EARLY)
+    assert text.startswith(EARLY_STEP_WARNING)
     assert warnings_and_error(scheduler.step) == []
 
 
@@ -47,8 +51,7 @@ def test_a_scheduler_that_steps_second_gives_no_warning(library: str, optim: str
     assert warnings_and_error(later.step) == []
 
 
-def test_a_step_of_ours_is_left_alone() -> None:
-    """Neither torch's schedulers nor ours replace our optimizer's step."""
+def test_schedulers_do_not_replace_the_step_of_our_optimizers() -> None:
     for schedulers in LIBRARIES.values():
         for optimizer in (optimizer_of(optgen.optim), optimizer_of(optgen.optim, name="LBFGS")):
             schedulers.StepLR(optimizer, 3)
@@ -56,19 +59,19 @@ def test_a_step_of_ours_is_left_alone() -> None:
             assert "step" not in vars(optimizer)
 
 
-def test_a_step_of_torchs_is_replaced_once() -> None:
-    """The first scheduler of either library replaces the step, and keeps no optimizer alive."""
+def test_schedulers_replace_the_step_of_torchs_optimizer_once() -> None:
+    """Only the first scheduler replaces the step. The new step keeps no optimizer alive."""
     optimizer = optimizer_of()
     OURS.StepLR(optimizer, 3)
     first = optimizer.step
     TORCH.StepLR(optimizer, 3)
     OURS.LinearLR(optimizer)
-    gone = weakref.ref(optimizer)
+    reference = weakref.ref(optimizer)
 
     assert optimizer.step is first
     assert first.__name__ == "step"
     del optimizer
-    assert gone() is None
+    assert reference() is None
 
 
 @EACH_LIBRARY
@@ -90,8 +93,7 @@ def test_a_subclass_with_a_step_of_its_own_gives_no_warning(library: str) -> Non
 
 @EACH_LIBRARY
 @EACH_OPTIMIZER
-def test_a_step_that_was_replaced_by_a_method_is_a_warning(library: str, optim: str) -> None:
-    """The step is replaced after the scheduler's construction."""
+def test_a_step_replaced_by_a_method_after_construction_warns(library: str, optim: str) -> None:
     optimizer = optimizer_of(OPTIMS[optim])
     scheduler = LIBRARIES[library].StepLR(optimizer, 3)
     before = optimizer.step
@@ -99,11 +101,11 @@ def test_a_step_that_was_replaced_by_a_method_is_a_warning(library: str, optim: 
     optimizer.step()
 
     (text,) = warnings_and_error(scheduler.step)
-    assert text.startswith(OVERRIDDEN)
+    assert text.startswith(OVERRIDDEN_STEP_WARNING)
 
 
-def test_a_step_that_was_replaced_by_a_function_gives_no_warning() -> None:
-    """torch's scheduler cannot be made then: a function has no `__func__`."""
+def test_a_step_replaced_by_a_function_before_construction_gives_no_warning() -> None:
+    """Torch's constructor raises an error, because a function has no `__func__`."""
     optimizer = optimizer_of()
     before = optimizer.step
     optimizer.step = lambda closure=None: before(closure)
@@ -118,10 +120,10 @@ def test_a_step_that_was_replaced_by_a_function_gives_no_warning() -> None:
 
 
 @EACH_OPTIMIZER
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
-def test_a_copy_gives_no_warning(optim: str, copied: Any) -> None:
-    """The scheduler has not stepped; the copy of its optimizer still notes its steps."""
-    scheduler = copied(OURS.StepLR(optimizer_of(OPTIMS[optim]), 3))
+@pytest.mark.parametrize("make_copy", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
+def test_a_copy_gives_no_warning(optim: str, make_copy: Any) -> None:
+    """The copied optimizer records that it has stepped."""
+    scheduler = make_copy(OURS.StepLR(optimizer_of(OPTIMS[optim]), 3))
     scheduler.optimizer.step()
 
     assert warnings_and_error(scheduler.step) == []
@@ -167,7 +169,7 @@ def test_the_warning_points_to_the_line_that_steps_the_scheduler() -> None:
 
 
 def test_constructing_composites_gives_no_warning() -> None:
-    """A sequence may begin with any scheduler; torch steps a composite there, and warns."""
+    """Torch's sequence steps a composite that is its first part, and warns."""
 
     def make(library: Any) -> None:
         optimizer = optimizer_of()
@@ -176,4 +178,4 @@ def test_constructing_composites_gives_no_warning() -> None:
 
     assert warnings_and_error(lambda: make(OURS)) == []
     (text,) = warnings_and_error(lambda: make(TORCH))
-    assert text.startswith(EARLY)
+    assert text.startswith(EARLY_STEP_WARNING)

@@ -1,4 +1,4 @@
-"""Test that ours lack some faults of torch's schedulers."""
+"""Test that our schedulers do not have some faults of torch's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from optim.lr_scheduler.schedules import optimizer_of, steps, warnings_and_error
+from optim.lr_scheduler.schedules import optimizer_of, take_steps, warnings_and_error
 from parity.faults import Faults
 from torch.nn import Parameter
 
@@ -17,7 +17,7 @@ fault = Faults()
 def rates(scheduler: Any, count: int) -> list[float]:
     """Return the first group's rates: the current one, and those after each step."""
     (now,) = scheduler.get_last_lr()
-    return [now, *(rate for rate, _ in steps(scheduler, count))]
+    return [now, *(rate for rate, _ in take_steps(scheduler, count))]
 
 
 @fault("SequentialLR")
@@ -78,7 +78,7 @@ def resumed_at_a_decay(name: str, *arguments: Any) -> Any:
         """If `last_epoch` is a step that changes the rate, resuming changes it twice."""
         kind = getattr(optim.lr_scheduler, name)
         scheduler = kind(optimizer_of(lr=1.0), *arguments)
-        steps(scheduler, 3)
+        take_steps(scheduler, 3)
         optimizer = optimizer_of()
         optimizer.load_state_dict(scheduler.optimizer.state_dict())
         resumed = kind(optimizer, *arguments, last_epoch=2)
@@ -139,13 +139,13 @@ def restarts_resumed(optim: Any) -> None:
     """With `last_epoch` beyond the first restarts it uses the length of a wrong cycle."""
     kind = optim.lr_scheduler.CosineAnnealingWarmRestarts
     scheduler = kind(optimizer_of(), 2, 2)
-    steps(scheduler, 9)
+    take_steps(scheduler, 9)
     optimizer = optimizer_of()
     optimizer.load_state_dict(scheduler.optimizer.state_dict())
     resumed = kind(optimizer, 2, 2, last_epoch=8)
 
     assert (resumed.T_cur, resumed.T_i) == (3, 8)
-    assert steps(resumed, 9) == steps(scheduler, 9)
+    assert take_steps(resumed, 9) == take_steps(scheduler, 9)
 
 
 @fault("CyclicLR")
@@ -170,7 +170,7 @@ def a_state_that_is_loaded_twice(optim: Any) -> None:
 def a_cycle_from_a_tensor(optim: Any) -> None:
     """A tensor `base_lr` becomes the group's lr itself, and later steps change it."""
     scheduler = optim.lr_scheduler.CyclicLR(optimizer_of(), torch.tensor(0.01), 0.1)
-    steps(scheduler, 5)
+    take_steps(scheduler, 5)
 
     assert scheduler.base_lrs == [torch.tensor(0.01)]
 
