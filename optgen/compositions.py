@@ -109,15 +109,17 @@ def compose(
         SpecError: a part has a mistake, or the composed rule is not in the language.
         TypeError: an argument is neither an optimizer nor a modifier.
     """
-    base, listed = spec_of(optimizer), tuple(modifiers)
-    wrong: list[object] = [each for each in listed if not isinstance(each, Modifier | StateDtype)]
+    base = spec_of(optimizer)
+    wrong: list[object] = [
+        each for each in modifiers if not isinstance(each, Modifier | StateDtype)
+    ]
     if wrong:
         hint = "write modifiers.ema, or modifiers.ema(0.99)"
         raise TypeError(f"compose takes modifiers after the optimizer, not {wrong[0]!r}: {hint}")
     if isinstance(base, Composition):
-        spec = composed_spec(base.base, (*base.modifiers, *listed), name)
+        spec = composed_spec(base.base, (*base.modifiers, *modifiers), name)
     else:
-        spec = composed_spec(base, listed, name)
+        spec = composed_spec(base, modifiers, name)
     with errors_of_parts(spec):
         return load(spec)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from optgen.runtime.optimizer import LoadedOptimizer
 
 _GENERATOR = ("spec", "ir", "passes", "lowerings", "emit.py", "jit.py")
-_loaded: dict[str, type[LoadedOptimizer]] = {}
+_loaded_classes: dict[str, type[LoadedOptimizer]] = {}
 
 
 class LoadedType(type):
@@ -62,9 +62,9 @@ def load(spec: str | os.PathLike[str] | Spec) -> type[LoadedOptimizer]:
         )
     spec = named_spec(spec)
     key = _cache_key(spec)
-    if key not in _loaded:
-        _loaded[key] = _make_loaded_class(_import_generated(spec, key), spec)
-    return _loaded[key]
+    if key not in _loaded_classes:
+        _loaded_classes[key] = _make_loaded_class(_import_generated(spec, key), spec)
+    return _loaded_classes[key]
 
 
 def named_spec(spec: str | os.PathLike[str] | Spec) -> Spec:

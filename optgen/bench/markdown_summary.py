@@ -88,6 +88,10 @@ def _points(results: Results) -> Iterator[str]:
             f"On two threads, a step of 2,000 tensors {ours}while another process keeps one of the "
             f"cores busy. torch's fused form {theirs}beside that process."
         )
+    yield from _compile_points(results)
+
+
+def _compile_points(results: Results) -> Iterator[str]:
     builds = [
         f"{figures[COMPILED]['first_s']:.0f} s ({LISTS[cell.tensors].title})"
         for cell, figures in sorted(results.items())

@@ -13,8 +13,8 @@ from optgen.spec.composition.check_modifier import modifier_part
 from optgen.spec.read_spec import read_specs
 
 _HEADER = ("name", "class", "state", "paper")
-_FUNCTIONS = ("name", "function", "lists")
-_MODIFIERS = ("modifier", "stage", "hyperparameters")
+_FUNCTION_HEADER = ("name", "function", "lists")
+_MODIFIER_HEADER = ("modifier", "stage", "hyperparameters")
 
 
 def table() -> str:
@@ -22,8 +22,8 @@ def table() -> str:
     algorithms = read_specs(catalogue().values())
     parts = [columns([_HEADER, *(_row(a) for a in algorithms if not a.is_function)])]
     functions = [(a.module, a.name, ", ".join(a.lists)) for a in algorithms if a.is_function]
-    parts += [columns([_FUNCTIONS, *functions])] if functions else []
-    parts.append(columns([_MODIFIERS, *map(_modifier_row, list_modifiers())]))
+    parts += [columns([_FUNCTION_HEADER, *functions])] if functions else []
+    parts.append(columns([_MODIFIER_HEADER, *map(_modifier_row, list_modifiers())]))
     return "\n\n".join(parts)
 
 

@@ -61,7 +61,7 @@ def _catalogue_name(name: str) -> str:
 def _check_installed(names: Sequence[str]) -> None:
     """Raise an error for a name that no installed package has, and say what to install."""
     for name in names:
-        if evidence.installed(name):
+        if evidence.installed_packages(name):
             continue
         packages = evidence.distributions(name)
         remedy = f"pip install {packages[0]}" if packages else "use --reference rule"

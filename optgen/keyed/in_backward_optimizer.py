@@ -59,12 +59,12 @@ class Bucket:
 class GradientHandler:
     """Object whose `step` the backward pass calls when one parameter's gradient is ready."""
 
-    def __init__(self, name: str, param: Tensor, bucket: Bucket, owner: "InBackwardOptimizer"):
-        self._name, self._param, self._bucket, self._owner = name, param, bucket, owner
+    def __init__(self, name: str, param: Tensor, bucket: Bucket, optimizer: "InBackwardOptimizer"):
+        self._name, self._param, self._bucket, self._optimizer = name, param, bucket, optimizer
 
     def step(self) -> None:
         """Use the gradient, now or when the gradients of its bucket are complete."""
-        self._owner.record(self._name, self._param)
+        self._optimizer.record(self._name, self._param)
         self._bucket.count_gradient()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class InBackwardOptimizer(FusedOptimizer):
         optimizer_class: Makes an optimizer from a list of parameters.
         bucket_bytes (int): The most bytes of gradients that may wait for one update. Sharded
             parameters count with their full size.
-        clip_value (float or None): The largest magnitude of an element of a gradient.
+        clip_value (float or None): Elements of gradients are clipped to this magnitude.
         groups (iterable or None): Groups of the parameters; None for one group.
         hyper (Mapping): Further arguments of the class.
         module (Module or None): The module, which may contain DistributedDataParallel.
@@ -103,8 +103,12 @@ class InBackwardOptimizer(FusedOptimizer):
         module: nn.Module | None = None,
     ) -> None:
         options = dict(hyper or {})
-        grouped = list(params.values()) if groups is None else [dict(group) for group in groups]
-        public_optimizer = optimizer_class(grouped, **options)  # has state and groups, never steps
+        params_or_groups = (
+            list(params.values()) if groups is None else [dict(group) for group in groups]
+        )
+        public_optimizer = optimizer_class(
+            params_or_groups, **options
+        )  # has state and groups, never steps
         check_state_by_parameter(public_optimizer)
         check_updates_one_by_one(public_optimizer)
         super().__init__(params, public_optimizer.state, public_optimizer.param_groups)

@@ -13,15 +13,15 @@ def check_state_by_parameter(optimizer: object) -> None:
     rule = getattr(type(optimizer), "rule", None)
     for state in rule.quantized_states if isinstance(rule, Rule) else ():
         raise TypeError(
-            f"{type(optimizer).__name__} has the state {state.key} in 8 bits, and keyed "
-            "checkpoints hold the tensors of the state: use it as it is"
+            f"{type(optimizer).__name__} has the state {state.key} in 8 bits, which keyed "
+            "checkpoints cannot hold: use this optimizer without a keyed one around it"
         )
     for state in rule.group_states if isinstance(rule, Rule) else ():
         held_in_groups = held_in_groups or f"the state {state.key}"
     if held_in_groups:
         raise TypeError(
             f"{type(optimizer).__name__} keeps {held_in_groups} in its param groups, which keyed "
-            "checkpoints do not hold by default: use it as it is"
+            "checkpoints do not hold by default: use this optimizer without a keyed one around it"
         )
 
 

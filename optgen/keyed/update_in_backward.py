@@ -44,8 +44,8 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
         optimizer_class: A class of `optgen.optim`, or one with torch's interface.
         bucket_bytes (int): The most bytes of gradients that may wait for one update. Sharded
             parameters count with their full size. Default: 0, one parameter at a time.
-        clip_value (float): The largest magnitude of an element of a gradient. Clipping by the norm
-            of all gradients is impossible here. Default: None, no limit.
+        clip_value (float): Elements of gradients are clipped to this magnitude. Clipping by the
+            norm of all gradients is impossible here. Default: None, no clipping.
         groups (iterable): Groups of the module's parameters, as optimizers take them. Default: one
             group.
         hyper: Further arguments of the class.

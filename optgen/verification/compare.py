@@ -49,7 +49,7 @@ class CaseRun:
 @cache
 def trajectory(case: Case) -> Trajectory:
     """Take the steps of the reference, once for all lowerings."""
-    reference = case.make_reference(case.problem.start())
+    reference = case.make_reference(case.problem.initial_params())
     params = []
     for step in range(1, case.steps + 1):
         if isinstance(reference, LibraryReference):
@@ -66,7 +66,7 @@ def run_case(case: Case, cls: Callable[..., Optimizer], lowering: str) -> CaseRu
     expected = trajectory(case)
     on_gpu = lowering == "fused_triton" and torch.cuda.is_available()
     device = torch.device("cuda" if on_gpu else "cpu")
-    params = [p.to(device, copy=True).requires_grad_() for p in case.problem.start()]
+    params = [p.to(device, copy=True).requires_grad_() for p in case.problem.initial_params()]
     optimizer = cls(params, **case.options)
     max_error = 0.0
     with _replace_orthogonalize(case, optimizer), _use_lowering(lowering):
@@ -110,12 +110,12 @@ def runnable_lowerings(cls: type[Optimizer]) -> tuple[str, ...]:
         missing.add("fused_triton")
     if rule.gradient == "sparse_only":
         missing.add("foreach")
-    if find_spec("triton") is None or not (torch.cuda.is_available() or _is_interpreted()):
+    if find_spec("triton") is None or not (torch.cuda.is_available() or _triton_is_interpreted()):
         missing.add("fused_triton")
     return tuple(name for name in BACKENDS if name not in missing)
 
 
-def _is_interpreted() -> bool:
+def _triton_is_interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1" and find_spec("numpy") is not None
 
 

@@ -50,12 +50,16 @@ def rows(name: str, reference: str | None) -> list[Row]:
     package is installed.
     """
     if reference == RULE:
-        return [_by_rule(name)]
-    by_package = [_by_package(each) for each in installed(name)[: None if reference else 1]]
-    return by_package if by_package or reference else [_by_rule(name)]
+        return [_compare_with_rule(name)]
+    packages = installed_packages(name)
+    if reference is None:
+        packages = packages[:1]
+        if not packages:
+            return [_compare_with_rule(name)]
+    return [_compare_with_package(each) for each in packages]
 
 
-def installed(name: str) -> list[list[Package]]:
+def installed_packages(name: str) -> list[list[Package]]:
     """Return the installed packages that have an optimizer; each is a list, one entry per case."""
     by_distribution: dict[str, list[Package]] = {}
     for package in (*TORCH, *LIBRARIES):
@@ -72,7 +76,7 @@ def distributions(name: str) -> list[str]:
 
 def bound_reasons(row: Row) -> list[str]:
     """Return why a row's package has a wider bound than usual."""
-    of_row = (each for each in installed(row.name) if _reference(each) == row.reference)
+    of_row = (each for each in installed_packages(row.name) if _reference(each) == row.reference)
     return [package.why for packages in of_row for package in packages if package.why]
 
 
@@ -83,33 +87,33 @@ def title_of_rule(name: str) -> str:
 
 def to_json(rows: Sequence[Row]) -> str:
     """Return rows as JSON, a list of objects. Null stands for a NaN or infinite difference."""
-    listed = []
+    entries = []
     for row in rows:
         errors = {key: e if math.isfinite(e) else None for key, e in row.errors.items()}
-        listed.append(asdict(row) | {"errors": errors})
-    return json.dumps(listed, indent=1) + "\n"
+        entries.append(asdict(row) | {"errors": errors})
+    return json.dumps(entries, indent=1) + "\n"
 
 
 def from_json(text: str) -> list[Row]:
     """Return the rows of a JSON text."""
-    listed = json.loads(text)
-    for entry in listed:
+    entries = json.loads(text)
+    for entry in entries:
         entry["errors"] = {k: math.nan if e is None else e for k, e in entry["errors"].items()}
-    return [Row(**entry) for entry in listed]
+    return [Row(**entry) for entry in entries]
 
 
-def _by_rule(name: str) -> Row:
+def _compare_with_rule(name: str) -> Row:
     """Compare with the independent rule; compare a class of torch.optim with torch's class."""
     cases = [case for case in CASES if case.name == name]
     if not cases:
-        return _by_package([package for package in TORCH if package.case.name == name])
-    return _row(cases, title_of_rule(name), __version__, SOURCES[name].address)
+        return _compare_with_package([package for package in TORCH if package.case.name == name])
+    return _compare_cases(cases, title_of_rule(name), __version__, SOURCES[name].address)
 
 
-def _by_package(packages: Sequence[Package]) -> Row:
+def _compare_with_package(packages: Sequence[Package]) -> Row:
     """Compare with all cases of one package."""
     cases, first = [package.case for package in packages], packages[0]
-    return _row(cases, _reference(packages), first.version or "", first.source)
+    return _compare_cases(cases, _reference(packages), first.version or "", first.source)
 
 
 def _reference(packages: Sequence[Package]) -> str:
@@ -123,7 +127,7 @@ def _title(distribution: str) -> str:
     return "torch.optim" if distribution == "torch" else distribution
 
 
-def _row(cases: Sequence[Case], reference: str, version: str, source: str) -> Row:
+def _compare_cases(cases: Sequence[Case], reference: str, version: str, source: str) -> Row:
     """Run cases that have the same bound, and return one row for all of them."""
     name, bound = cases[0].name, cases[0].bound
     if any(case.bound != bound for case in cases):

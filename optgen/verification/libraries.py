@@ -51,7 +51,7 @@ def _construct_with_projection(
     return construct(cls, [group], {k: v for k, v in options.items() if k not in group_keys})
 
 
-def _library(
+def _package(
     name: str,
     distribution: str,
     path: str,
@@ -77,30 +77,30 @@ _WITH_MOMENTUM = LR_AND_DECAY | {"momentum": 0.9}
 _PYTORCH_OPTIMIZER = "pytorch-optimizer"
 _VECTORS_AND_MATRICES = ((5,), (4, 3), (2, 7))
 LIBRARIES: tuple[Package, ...] = (
-    _library("lion", "lion-pytorch", "lion_pytorch:Lion", LR_AND_DECAY),
-    _library("lion", "timm", "timm.optim:Lion", LR_AND_DECAY),
-    _library("lion", "torch-optimi", "optimi:Lion", LR_AND_DECAY, {"triton": False}),
-    _library("lion", _PYTORCH_OPTIMIZER, "pytorch_optimizer:Lion", LR_AND_DECAY),
-    _library("signum", _PYTORCH_OPTIMIZER, "pytorch_optimizer:SignSGD", LR_AND_DECAY),
-    _library("tiger", _PYTORCH_OPTIMIZER, "pytorch_optimizer:Tiger", LR_AND_DECAY),
-    _library(
+    _package("lion", "lion-pytorch", "lion_pytorch:Lion", LR_AND_DECAY),
+    _package("lion", "timm", "timm.optim:Lion", LR_AND_DECAY),
+    _package("lion", "torch-optimi", "optimi:Lion", LR_AND_DECAY, {"triton": False}),
+    _package("lion", _PYTORCH_OPTIMIZER, "pytorch_optimizer:Lion", LR_AND_DECAY),
+    _package("signum", _PYTORCH_OPTIMIZER, "pytorch_optimizer:SignSGD", LR_AND_DECAY),
+    _package("tiger", _PYTORCH_OPTIMIZER, "pytorch_optimizer:Tiger", LR_AND_DECAY),
+    _package(
         "prodigy", "prodigyopt", "prodigyopt:Prodigy", _D_ADAPTATION | {"use_bias_correction": True}
     ),
-    _library(
+    _package(
         "dadapt_adam", "dadaptation", "dadaptation:DAdaptAdam", _D_ADAPTATION | {"decouple": True}
     ),
-    _library("schedule_free_adamw", "schedulefree", "schedulefree:AdamWScheduleFree", LR_AND_DECAY),
-    _library(
+    _package("schedule_free_adamw", "schedulefree", "schedulefree:AdamWScheduleFree", LR_AND_DECAY),
+    _package(
         "schedule_free_adamw",
         "schedulefree",
         "schedulefree:AdamWScheduleFree",
         LR_AND_DECAY | {"warmup_steps": 5},
         label="with a warmup",
     ),
-    _library("schedule_free_sgd", "schedulefree", "schedulefree:SGDScheduleFree", LR_AND_DECAY),
-    _library("schedule_free_radam", "schedulefree", "schedulefree:RAdamScheduleFree", _BETA2_99),
-    _library("adafactor_hf", "transformers", _ADAFACTOR, {"weight_decay": DECAY}),
-    _library(
+    _package("schedule_free_sgd", "schedulefree", "schedulefree:SGDScheduleFree", LR_AND_DECAY),
+    _package("schedule_free_radam", "schedulefree", "schedulefree:RAdamScheduleFree", _BETA2_99),
+    _package("adafactor_hf", "transformers", _ADAFACTOR, {"weight_decay": DECAY}),
+    _package(
         "adafactor_hf",
         "transformers",
         _ADAFACTOR,
@@ -108,26 +108,26 @@ LIBRARIES: tuple[Package, ...] = (
         {"relative_step": False},
         label="with momentum",
     ),
-    _library("came", "came-pytorch", "came_pytorch:CAME", LR_AND_DECAY, shapes=MATRICES),
-    _library("came", _PYTORCH_OPTIMIZER, "pytorch_optimizer:CAME", LR_AND_DECAY, shapes=MATRICES),
-    _library(
+    _package("came", "came-pytorch", "came_pytorch:CAME", LR_AND_DECAY, shapes=MATRICES),
+    _package("came", _PYTORCH_OPTIMIZER, "pytorch_optimizer:CAME", LR_AND_DECAY, shapes=MATRICES),
+    _package(
         "adabelief",
         "adabelief-pytorch",
         "adabelief_pytorch:AdaBelief",
         _BETA2_99,
         {"print_change_log": False},
     ),
-    _library("adabelief", "timm", "timm.optim:AdaBelief", _BETA2_99),
-    _library(
+    _package("adabelief", "timm", "timm.optim:AdaBelief", _BETA2_99),
+    _package(
         "adabelief",
         "torch-optimizer",
         "torch_optimizer:AdaBelief",
         ONLY_LR | {"rectify": False, "eps": 1e-8},
         label="not rectified",
     ),
-    _library("yogi", "torch-optimizer", "torch_optimizer:Yogi", LR_AND_DECAY),
-    _library("adopt", "timm", "timm.optim:Adopt", LR_AND_DECAY, {"clip_exp": 0.25}),
-    _library(
+    _package("yogi", "torch-optimizer", "torch_optimizer:Yogi", LR_AND_DECAY),
+    _package("adopt", "timm", "timm.optim:Adopt", LR_AND_DECAY, {"clip_exp": 0.25}),
+    _package(
         "adopt",
         "timm",
         "timm.optim:Adopt",
@@ -136,12 +136,12 @@ LIBRARIES: tuple[Package, ...] = (
         ours={"decouple": True},
         label="decoupled",
     ),
-    _library("lamb", "timm", "timm.optim:Lamb", LR_AND_DECAY, {"max_grad_norm": None}),
-    _library("lars", "timm", "timm.optim:Lars", {"weight_decay": DECAY, "momentum": 0.9}),
-    _library("sgdw", "timm", "timm.optim:SGDW", _WITH_MOMENTUM | {"nesterov": True}),
-    _library("sgdw", _PYTORCH_OPTIMIZER, "pytorch_optimizer:SGDW", _WITH_MOMENTUM),
-    _library("rmsprop_tf", "timm", "timm.optim:RMSpropTF", _WITH_MOMENTUM),
-    _library(
+    _package("lamb", "timm", "timm.optim:Lamb", LR_AND_DECAY, {"max_grad_norm": None}),
+    _package("lars", "timm", "timm.optim:Lars", {"weight_decay": DECAY, "momentum": 0.9}),
+    _package("sgdw", "timm", "timm.optim:SGDW", _WITH_MOMENTUM | {"nesterov": True}),
+    _package("sgdw", _PYTORCH_OPTIMIZER, "pytorch_optimizer:SGDW", _WITH_MOMENTUM),
+    _package("rmsprop_tf", "timm", "timm.optim:RMSpropTF", _WITH_MOMENTUM),
+    _package(
         "mars",
         "timm",
         "timm.optim:Mars",
@@ -149,23 +149,23 @@ LIBRARIES: tuple[Package, ...] = (
         ours={"weight_decay_1d": DECAY},
         shapes=_VECTORS_AND_MATRICES,
     ),
-    _library(
+    _package(
         "ademamix",
         _PYTORCH_OPTIMIZER,
         "pytorch_optimizer:AdEMAMix",
         LR_AND_DECAY | {"alpha": 5},
         {"weight_decouple": True},
     ),
-    _library("grams", _PYTORCH_OPTIMIZER, "pytorch_optimizer:Grams", LR_AND_DECAY),
-    _library("stable_adamw", "torch-optimi", "optimi:StableAdamW", LR_AND_DECAY, {"triton": False}),
-    _library(
+    _package("grams", _PYTORCH_OPTIMIZER, "pytorch_optimizer:Grams", LR_AND_DECAY),
+    _package("stable_adamw", "torch-optimi", "optimi:StableAdamW", LR_AND_DECAY, {"triton": False}),
+    _package(
         "stable_adamw",
         _PYTORCH_OPTIMIZER,
         "pytorch_optimizer:StableAdamW",
         LR_AND_DECAY | {"eps": 1e-6},
         {"kahan_sum": False},
     ),
-    _library(
+    _package(
         "adam_mini",
         "adam-mini",
         "adam_mini:Adam_mini",
@@ -174,7 +174,7 @@ LIBRARIES: tuple[Package, ...] = (
         make=_construct_with_names,
         shapes=((4, 3), (2, 7)),  # its biases have no weight decay
     ),
-    _library(
+    _package(
         "galore",
         "galore-torch",
         "galore_torch:GaLoreAdamW",
@@ -185,7 +185,7 @@ LIBRARIES: tuple[Package, ...] = (
         bound=1e-6,
         why="the package decomposes gradients in float32",
     ),
-    _library(
+    _package(
         "soap",
         _PYTORCH_OPTIMIZER,
         "pytorch_optimizer:SOAP",
@@ -194,7 +194,7 @@ LIBRARIES: tuple[Package, ...] = (
         bound=1e-6,
         why="the library turns bases in float32",
     ),
-    _library(
+    _package(
         "shampoo",
         _PYTORCH_OPTIMIZER,
         "pytorch_optimizer:Shampoo",
@@ -202,7 +202,7 @@ LIBRARIES: tuple[Package, ...] = (
         {"matrix_eps": 1e-4},
         shapes=((5, 3), (3, 5), (4, 4)),
     ),
-    _library(
+    _package(
         "scion",
         _PYTORCH_OPTIMIZER,
         "pytorch_optimizer:SCION",
@@ -212,8 +212,8 @@ LIBRARIES: tuple[Package, ...] = (
         bound=1e-2,
         why="both sides iterate in bfloat16",
     ),
-    _library("kahan_adamw", "torch", "torch.optim:AdamW", LR_AND_DECAY, {"foreach": False}),
-    _library(
+    _package("kahan_adamw", "torch", "torch.optim:AdamW", LR_AND_DECAY, {"foreach": False}),
+    _package(
         "row_wise_adagrad",
         "torch",
         "torch.optim:Adagrad",

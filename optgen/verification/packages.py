@@ -27,9 +27,9 @@ class Package:
     """An optimizer of a library, as the reference of a case."""
 
     distribution: str  # the name that pip knows
-    source: str
+    source: str  # an address
     case: Case
-    why: str = ""  # the bound is wider than usual
+    why: str = ""  # the reason for a bound that is wider than usual
 
     @property
     def version(self) -> str | None:
@@ -49,7 +49,7 @@ def construct(cls: Any, params: Any, options: Mapping[str, Any]) -> Optimizer:
 def library_reference(
     path: str, options: Mapping[str, Any], make: Construct = construct
 ) -> MakeReference:
-    """Return a function that makes a reference of a class, whose path is "lion_pytorch:Lion"."""
+    """Return a function that makes a reference of a class, such as "lion_pytorch:Lion"."""
 
     def make_reference(start: list[Tensor]) -> LibraryReference:
         module, _, name = path.partition(":")

@@ -24,7 +24,7 @@ class Problem:
     shapes: Shapes
     same_data: bool = False  # every step has the data of the first step
 
-    def start(self) -> list[Tensor]:
+    def initial_params(self) -> list[Tensor]:
         """Return the parameters before the first step."""
         generator = torch.Generator().manual_seed(100)
         return [_normal(shape, generator) for shape in self.shapes]
@@ -45,7 +45,7 @@ class Problem:
             total = total + residual.square().sum() / 2 / len(x)
         return total
 
-    def curvatures(self, params: list[Tensor], step: int) -> list[Tensor]:
+    def hessian_diagonals(self, params: list[Tensor], step: int) -> list[Tensor]:
         """Return a positive estimate of the Hessian's diagonal that depends on the parameters."""
         diagonals = []
         for param, (x, _) in zip(params, self._data(step), strict=True):

@@ -68,7 +68,7 @@ def test_the_table_of_a_page_keeps_its_own_columns(tmp_path: Path) -> None:
 
 
 def test_verify_says_why_it_refuses_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "installed", lambda name: [])
+    monkeypatch.setattr(evidence, "installed_packages", lambda name: [])
     for arguments, message in (
         (("lionn",), "no optimizer is called 'lionn': did you mean 'lion'?"),
         ((), "name an optimizer, such as lion, or give --all"),

@@ -24,7 +24,7 @@ def test_steps_equal_the_authors_code(case: Case, lowering: str) -> None:
 def test_the_oracle_equals_the_authors_code(case: Case) -> None:
     (algorithm,) = read_spec(spec_file(case.name))
     hypers = {h.name: h.default for h in algorithm.hypers} | dict(case.options)
-    params, states = case.problem.start(), [dict[str, Any]() for _ in case.shapes]
+    params, states = case.problem.initial_params(), [dict[str, Any]() for _ in case.shapes]
     for step, expected in enumerate(trajectory(case).params, 1):
         for index, grad in enumerate(case.problem.gradients(params, step)):
             arguments = hypers, params[index], grad, states[index]

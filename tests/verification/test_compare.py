@@ -52,7 +52,7 @@ def test_a_rule_with_other_options_is_noticed(options: dict[str, object]) -> Non
 
 def test_each_side_has_the_gradients_at_its_own_parameters() -> None:
     """Parameters that differ a little have different gradients."""
-    first = LION.problem.start()
+    first = LION.problem.initial_params()
     shifted = [param + 1e-3 for param in first]
 
     one, other = (LION.problem.gradients(params, 1) for params in (first, shifted))
@@ -61,7 +61,7 @@ def test_each_side_has_the_gradients_at_its_own_parameters() -> None:
 
 
 def test_a_gradient_is_that_of_the_loss() -> None:
-    params = [param.requires_grad_() for param in LION.problem.start()]
+    params = [param.requires_grad_() for param in LION.problem.initial_params()]
 
     found = torch.autograd.grad(LION.problem.loss(params, 3), params)
 
