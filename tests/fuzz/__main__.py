@@ -1,4 +1,4 @@
-"""Draw rules and run them for some seconds: python -m fuzz --seconds 600 (make fuzz)."""
+"""Draw random rules and run them for some time: python -m fuzz --seconds 600 (make fuzz)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def main() -> int:
-    """Hunt, print the findings, and return 1 if there are any."""
+    """Search for failing rules, print the findings, and return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="how long to draw rules")
     parser.add_argument("--rules", type=int, default=10**9, help="how many to draw at most")
@@ -20,11 +20,19 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, help="where findings are written (tests/fuzz/found)")
     parser.add_argument("--lowerings", default="", help="names, with commas between them")
-    parser.add_argument("--no-shrink", action="store_true", help="write rules down as drawn")
-    parser.add_argument("--known", type=Path, help="a folder of findings not to write down again")
-    parser.add_argument("--matrix", nargs="*", help="modifiers: rules pairs chains stages")
-    parser.add_argument("--from", type=int, default=0, dest="first", help="the first combination")
-    parser.add_argument("--replay", type=Path, nargs="+", help="run found files or folders again")
+    parser.add_argument(
+        "--no-shrink", action="store_true", help="write failing rules without shrinking"
+    )
+    parser.add_argument(
+        "--known", type=Path, help="a folder of findings that are not written again"
+    )
+    parser.add_argument("--matrix", nargs="*", help="combine modifiers: rules pairs chains stages")
+    parser.add_argument(
+        "--from", type=int, default=0, dest="first", help="the number of the first combination"
+    )
+    parser.add_argument(
+        "--replay", type=Path, nargs="+", help="files of findings, or folders, to run again"
+    )
     return _run(parser.parse_args())
 
 
@@ -34,13 +42,13 @@ def _run(options: argparse.Namespace) -> int:
 
     import interpreter  # noqa: F401  (speeds up Triton's interpreter)
 
-    from fuzz.matrix import run_matrix
+    from fuzz.modifier_matrix import run_matrix
     from fuzz.replay import replay
     from fuzz.run import Run
 
     warnings.simplefilter("ignore")
     gc.collect()
-    gc.freeze()  # no collection looks at what is imported
+    gc.freeze()  # the garbage collector skips all imported objects
     if options.replay:
         folders = (path.glob("*.py") if path.is_dir() else [path] for path in options.replay)
         return replay(sorted(path for paths in folders for path in paths))
@@ -50,7 +58,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    # the interpreter must be chosen before anything is imported
+    # Triton reads TRITON_INTERPRET when it is imported.
     if os.environ.get("TRITON_INTERPRET") != "1":
         os.environ["TRITON_INTERPRET"] = "1"
         paths = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]

@@ -1,4 +1,4 @@
-"""Linear algebra for bounded numbers."""
+"""The matrix ops of the language for bounded tensors."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuzz.bounded import Bounded, in_range, lift, operand
+from fuzz.bounded_tensors import BoundedTensor, in_range, lift, operand
 from optgen.ir.ops import LINEAR_ALGEBRA, OPS
 
 PLAIN = {name: OPS[name].meaning for name in LINEAR_ALGEBRA}
 
 
-def _whole(x: Any) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Return an operand's values, bounds and comparable mask, all of one shape, and its unit."""
+def _operand(x: Any) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Return an operand's values, bounds and comparable mask, in one shape, and its unit."""
     x = lift(x)
     e = operand(x, x.eps) + torch.zeros_like(x.v)
     return x.v, e, x.ok.expand(x.v.shape), x.eps
@@ -31,9 +31,9 @@ def _norm(x: Tensor) -> Tensor:
     return (x * x).sum((-2, -1), keepdim=True).sqrt()
 
 
-def _product(a: Any, b: Any) -> Bounded:
-    """Return a product; its sums may have any order."""
-    (a, ea, a_ok, a_eps), (b, eb, b_ok, b_eps) = _whole(a), _whole(b)
+def _product(a: Any, b: Any) -> BoundedTensor:
+    """Return a product; a lowering may add its terms in any order."""
+    (a, ea, a_ok, a_eps), (b, eb, b_ok, b_eps) = _operand(a), _operand(b)
     eps = max(a_eps, b_eps)
     e = ea @ b.abs() + a.abs() @ eb + ea @ eb + (a.shape[-1] + 2) * eps * (a.abs() @ b.abs())
     v = a @ b
@@ -41,43 +41,43 @@ def _product(a: Any, b: Any) -> Bounded:
     return in_range(v, e, ok.expand(v.shape), eps)
 
 
-def _moved(op: str, x: Any) -> Bounded:
+def _permuted(op: str, x: Any) -> BoundedTensor:
     """Return the result of an op that only moves elements."""
     x = lift(x)
     e, ok = x.e + torch.zeros_like(x.v), x.ok.expand(x.v.shape)
     return in_range(PLAIN[op](x.v), PLAIN[op](e), PLAIN[op](ok), x.eps)
 
 
-def _identity(x: Any) -> Bounded:
+def _identity(x: Any) -> BoundedTensor:
     x = lift(x)
     v = PLAIN["identity"](x.v)
     return in_range(v, torch.zeros_like(v), torch.ones_like(v, dtype=torch.bool), x.eps)
 
 
-def _trace(x: Any) -> Bounded:
-    v, e, ok, eps = _whole(x)
+def _trace(x: Any) -> BoundedTensor:
+    v, e, ok, eps = _operand(x)
     bound = PLAIN["trace"](e) + v.shape[-1] * eps * PLAIN["trace"](v.abs())
     return in_range(PLAIN["trace"](v), bound, _all(PLAIN["diag"](ok)), eps)
 
 
-def _spread(x: Any) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Return values, how far eigenvalues may move, whether a matrix is known, and the unit.
+def _symmetric_operand(x: Any) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Return values, a bound on the error of eigenvalues, a mask of known matrices, and the unit.
 
-    The decomposition reads one triangle of a matrix.
+    The decomposition reads one triangle of a matrix, so errors count twice: hence sqrt(2).
     """
-    v, e, ok, eps = _whole(x)
+    v, e, ok, eps = _operand(x)
     return v, sqrt(2) * _norm(e) + 8 * v.shape[-1] * eps * _norm(v), _all(ok), eps
 
 
-def _eigenvalues(x: Any) -> Bounded:
-    v, e, ok, eps = _spread(x)
+def _eigenvalues(x: Any) -> BoundedTensor:
+    v, e, ok, eps = _symmetric_operand(x)
     result = PLAIN["eigenvalues"](v)
     return in_range(result, e.expand(result.shape), ok.expand(result.shape), eps)
 
 
-def _inverse_root(x: Any, n: Any, least: Any) -> Bounded:
-    """Return a root; in the Frobenius norm it moves by its steepest slope, which is at 0."""
-    v, e, ok, eps = _spread(x)
+def _inverse_root(x: Any, n: Any, least: Any) -> BoundedTensor:
+    """Return a root; its bound in the Frobenius norm uses the steepest slope, which is at 0."""
+    v, e, ok, eps = _symmetric_operand(x)
     n, least = lift(n), lift(least)
     result = PLAIN["inverse_root"](v, n.v, least.v)
     low = least.v - operand(least, eps)
@@ -88,28 +88,28 @@ def _inverse_root(x: Any, n: Any, least: Any) -> Bounded:
     return in_range(result, bound.expand(result.shape), (ok & sure).expand(result.shape), eps)
 
 
-def _descending(x: Any) -> Bounded:
+def _descending(x: Any) -> BoundedTensor:
     """Return a permutation; it is unknown if two numbers are close."""
-    v, e, ok, eps = _whole(x)
+    v, e, ok, eps = _operand(x)
     result = PLAIN["descending"](v)
     ordered, _ = v.squeeze(-1).sort(-1)
     gap = (ordered.diff(dim=-1) > 2 * e.amax(-2)).all(-1)[..., None, None]
     return in_range(result, torch.zeros_like(result), (gap & _all(ok)).expand(result.shape), eps)
 
 
-def _unknown(op: str, x: Any) -> Bounded:
+def _unknown(op: str, x: Any) -> BoundedTensor:
     """Return a decomposition. It is not comparable: a small change may turn it into another."""
     v = PLAIN[op](lift(x).v)
-    return Bounded(v, torch.zeros_like(v), torch.zeros_like(v, dtype=torch.bool), lift(x).eps)
+    return BoundedTensor(v, torch.zeros_like(v), torch.zeros_like(v, dtype=torch.bool), lift(x).eps)
 
 
-def _singular_vectors(x: Any, rank: Any) -> Bounded:
+def _singular_vectors(x: Any, rank: Any) -> BoundedTensor:
     """Return vectors. They are not comparable: a small change may turn them into others."""
     v = PLAIN["singular_vectors"](lift(x).v, lift(rank).v)
-    return Bounded(v, torch.zeros_like(v), torch.zeros_like(v, dtype=torch.bool), lift(x).eps)
+    return BoundedTensor(v, torch.zeros_like(v), torch.zeros_like(v, dtype=torch.bool), lift(x).eps)
 
 
-def _gaussian(x: Any, *numbers: Any) -> Bounded:
+def _gaussian(x: Any, *numbers: Any) -> BoundedTensor:
     """Return random numbers; they are unknown if rounding may change their key."""
     eps, bounded = lift(x).eps, [lift(number) for number in numbers]
     v = PLAIN["gaussian"](lift(x).v, *(number.v for number in bounded))
@@ -119,8 +119,8 @@ def _gaussian(x: Any, *numbers: Any) -> Bounded:
 
 MATRIX_MEANINGS: dict[str, Callable[..., Any]] = {
     "@": _product,
-    "transpose": partial(_moved, "transpose"),
-    "diag": partial(_moved, "diag"),
+    "transpose": partial(_permuted, "transpose"),
+    "diag": partial(_permuted, "diag"),
     "identity": _identity,
     "trace": _trace,
     "eigenvalues": _eigenvalues,

@@ -1,4 +1,4 @@
-"""The ops of the language for bounded numbers."""
+"""The ops of the language for bounded tensors."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from fuzz.bounded import (
+from fuzz.bounded_matrices import MATRIX_MEANINGS
+from fuzz.bounded_tensors import (
     DOUBLE,
-    Bounded,
-    Doubtful,
-    Vanished,
-    answers,
+    BoundedTensor,
+    UncertainMask,
+    ZeroProduct,
     as_compared,
     compare,
     in_range,
     is_exact,
     is_zero,
     lift,
+    lift_mask,
     operand,
     unit_beside,
 )
-from fuzz.bounded_matrices import MATRIX_MEANINGS
 from optgen.ir.ops import MAXIMA, OPS, RANDOM_OPS, STORAGE_OPS
 
 Meaning = Callable[..., Any]
@@ -35,22 +35,22 @@ PLAIN = {name: word.meaning for name, word in OPS.items()}
 
 
 STORE = {d: f"store {d}" for d in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
-"""Ops of this oracle only: round to a dtype, or not. The bound covers both."""
+"""Ops of this oracle only. A bound covers both the value and the value rounded to the dtype."""
 
 
-def _stored(dtype: torch.dtype, x: Any) -> Bounded:
+def _stored(dtype: torch.dtype, x: Any) -> BoundedTensor:
     x = lift(x)
     rounded = x.v.to(dtype).double()
     moved = (torch.finfo(dtype).eps * x.v.abs()).maximum((rounded - x.v).abs())
-    e = x.e + torch.where(rounded == x.v, 0.0, moved)  # an exact number is not rounded
+    e = x.e + torch.where(rounded == x.v, 0.0, moved)
     return in_range(x.v, e, x.ok, x.eps)
 
 
 @contextmanager
 def bounded_meanings(coarse_matrices: bool = False) -> Iterator[None]:
-    """Give the ops their meaning on bounded numbers.
+    """Give the ops their meaning on bounded tensors.
 
-    With `coarse_matrices` results of matrix ops are unknown, because matrix ops compute in 16 bits.
+    With `coarse_matrices` the result of `orthogonalize` is unknown, because it computes in 16 bits.
     """
     words = {name: replace(OPS[name], meaning=meaning) for name, meaning in MEANINGS.items()}
     for dtype, name in STORE.items():
@@ -61,7 +61,7 @@ def bounded_meanings(coarse_matrices: bool = False) -> Iterator[None]:
         yield
 
 
-def _binary(word: str, bound: Callable[..., Tensor], a: Any, b: Any) -> Bounded:
+def _binary(word: str, bound: Callable[..., Tensor], a: Any, b: Any) -> BoundedTensor:
     a, b = lift(a), lift(b)
     v, eps = PLAIN[word](a.v, b.v), max(a.eps, b.eps)
     ok = a.ok & b.ok
@@ -69,18 +69,18 @@ def _binary(word: str, bound: Callable[..., Tensor], a: Any, b: Any) -> Bounded:
         return in_range(v, a.e, ok, eps)
     result = in_range(v, bound(a, b, v, eps) + 2 * eps * v.abs(), ok, eps)
     if word == "*" and any(is_zero(x) for x in (a, b)):
-        return Vanished(result.v, result.e, result.ok, eps)
+        return ZeroProduct(result.v, result.e, result.ok, eps)
     return result
 
 
-def _sum(a: Bounded, b: Bounded, v: Tensor, eps: float) -> Tensor:
+def _sum(a: BoundedTensor, b: BoundedTensor, v: Tensor, eps: float) -> Tensor:
     return operand(a, eps) + operand(b, eps)
 
 
-def _product(a: Bounded, b: Bounded, v: Tensor, eps: float) -> Tensor:
+def _product(a: BoundedTensor, b: BoundedTensor, v: Tensor, eps: float) -> Tensor:
     """Return a product's bound.
 
-    A blend, b * x + (1 - b) * y, may be computed as x + (1 - b) * (y - x): then x itself is
+    A lowering may compute a blend b * x + (1 - b) * y as x + (1 - b) * (y - x). Then x itself is
     rounded.
     """
     ea, eb = operand(a, eps), operand(b, eps)
@@ -91,15 +91,15 @@ def _product(a: Bounded, b: Bounded, v: Tensor, eps: float) -> Tensor:
     return e
 
 
-def _quotient(a: Bounded, b: Bounded, v: Tensor, eps: float) -> Tensor:
+def _quotient(a: BoundedTensor, b: BoundedTensor, v: Tensor, eps: float) -> Tensor:
     """Return a quotient's bound; it is infinite if the divisor may be 0."""
     ea, eb = operand(a, eps), operand(b, eps)
     least = b.v.abs() - eb
     return torch.where(least > 0, (ea + v.abs() * eb) / least, torch.inf)
 
 
-def _power(a: Any, b: Any) -> Bounded:
-    """Return a power; both bounds move the result, but an exact whole exponent does not."""
+def _power(a: Any, b: Any) -> BoundedTensor:
+    """Return a power; the bounds of base and exponent count, but a whole exponent is exact."""
     a, b = lift(a), lift(b)
     v, eps = PLAIN["**"](a.v, b.v), max(a.eps, b.eps)
     ok = a.ok & b.ok
@@ -109,7 +109,7 @@ def _power(a: Any, b: Any) -> Bounded:
     whole = b.ndim == 0 and not b.e and float(b.v) % 1 == 0
     eb = torch.zeros_like(b.v) if whole else operand(b, eps)
     e = torch.zeros_like(v)
-    if whole and float(b.v) < 0:  # there is a pole between the two ends
+    if whole and float(b.v) < 0:  # the interval of the base may contain 0
         ok = ok & (a.v.abs() > ea)
     for x in (a.v - ea, a.v + ea):
         for y in (b.v,) if whole else (b.v - eb, b.v + eb):
@@ -117,7 +117,7 @@ def _power(a: Any, b: Any) -> Bounded:
     return in_range(v, e.nan_to_num(torch.inf) + 4 * eps * v.abs(), ok, eps)
 
 
-def _remainder(a: Any, b: Any) -> Bounded:
+def _remainder(a: Any, b: Any) -> BoundedTensor:
     """Return a remainder; it is unknown if the quotient may be on either side of a whole number."""
     a, b = lift(a), lift(b)
     v, eps, ok = PLAIN["%"](a.v, b.v), max(a.eps, b.eps), a.ok & b.ok
@@ -131,8 +131,8 @@ def _remainder(a: Any, b: Any) -> Bounded:
     return in_range(v, e, ok & sure, eps)
 
 
-def _moved(word: str, x: Any) -> Bounded:
-    """Return a function's value; its bound is how far the operand's bound moves the value."""
+def _monotonic(word: str, x: Any) -> BoundedTensor:
+    """Return a monotonic function's value, bounded by its values at the operand's ends."""
     x = lift(x)
     v, e = PLAIN[word](x.v), operand(x, x.eps)
     low, high = PLAIN[word](x.v - e), PLAIN[word](x.v + e)
@@ -140,14 +140,14 @@ def _moved(word: str, x: Any) -> Bounded:
     return in_range(v, moved.nan_to_num(torch.inf, torch.inf) + 2 * x.eps * v.abs(), x.ok, x.eps)
 
 
-def _wave(word: str, x: Any) -> Bounded:
-    """Return a sine or a cosine, which moves no further than its operand."""
+def _wave(word: str, x: Any) -> BoundedTensor:
+    """Return a sine or a cosine; its error is at most the operand's."""
     x = lift(x)
     v = PLAIN[word](x.v)
     return in_range(v, operand(x, x.eps) + 2 * x.eps * v.abs(), x.ok, x.eps)
 
 
-def _angle(y: Any, x: Any) -> Bounded:
+def _angle(y: Any, x: Any) -> BoundedTensor:
     """Return an angle; it is unknown near the origin and near the negative x axis."""
     y, x = lift(y), lift(x)
     v, eps = PLAIN["atan2"](y.v, x.v), max(y.eps, x.eps)
@@ -158,15 +158,15 @@ def _angle(y: Any, x: Any) -> Bounded:
     return in_range(v, e, y.ok & x.ok & sure, eps)
 
 
-def _whole(word: str, x: Any) -> Bounded:
+def _whole_number(word: str, x: Any) -> BoundedTensor:
     """Return a whole number; it is unknown if the operand's bound reaches another one."""
     x = lift(x)
     v, sure = PLAIN[word](x.v), PLAIN[word](x.v - x.e) == PLAIN[word](x.v + x.e)
     return in_range(v, torch.zeros_like(v), x.ok & sure, x.eps)
 
 
-def _as_stored(word: str, x: Any, eps: Any) -> Bounded:
-    """Return a rounding to the parameter's dtype; its operand's bound may reach other numbers."""
+def _rounded_to_dtype(word: str, x: Any, eps: Any) -> BoundedTensor:
+    """Return a rounding to the parameter's dtype; its bound comes from the operand's interval."""
     x, unit = lift(x), lift(eps).v
     v, e = PLAIN[word](x.v, unit), operand(x, x.eps)
     ends = (PLAIN[word](x.v - e, unit), PLAIN[word](x.v + e, unit))
@@ -174,7 +174,7 @@ def _as_stored(word: str, x: Any, eps: Any) -> Bounded:
     return in_range(v, moved.nan_to_num(torch.inf, torch.inf), x.ok, x.eps)
 
 
-def _at_random(x: Any, chance: Any, eps: Any) -> Bounded:
+def _rounded_at_random(x: Any, chance: Any, eps: Any) -> BoundedTensor:
     """Return a rounding at random; it is monotonic in both operands, so their ends bound it."""
     x, chance, unit = lift(x), lift(chance), lift(eps).v
     ex, ec = operand(x, x.eps), operand(chance, chance.eps)
@@ -186,16 +186,16 @@ def _at_random(x: Any, chance: Any, eps: Any) -> Bounded:
     return in_range(v, moved.nan_to_num(torch.inf, torch.inf), x.ok & chance.ok, x.eps)
 
 
-def _random(word: str, elements: Tensor, *numbers: Any) -> Bounded:
+def _random(word: str, elements: Tensor, *numbers: Any) -> BoundedTensor:
     """Return random numbers, which are exact; they are unknown if rounding may change their key."""
     bounded = [lift(number) for number in numbers]
     drawn = lift(PLAIN[word](elements, *(number.v for number in bounded)))
     ok = functools.reduce(torch.logical_and, [number.ok for number in bounded])
-    return Bounded(drawn.v, torch.zeros_like(drawn.v), ok, drawn.eps)
+    return BoundedTensor(drawn.v, torch.zeros_like(drawn.v), ok, drawn.eps)
 
 
-def _moved_no_further(word: str, *xs: Any) -> Bounded:
-    """Return the value of a function that moves no further than the operand that moves most."""
+def _with_largest_error(word: str, *xs: Any) -> BoundedTensor:
+    """Return a function's value; its error is at most the largest error of the operands."""
     bounded = [lift(x) for x in xs]
     eps = max(x.eps for x in bounded)
     e = functools.reduce(torch.maximum, [as_compared(x, eps) for x in bounded])
@@ -203,15 +203,15 @@ def _moved_no_further(word: str, *xs: Any) -> Bounded:
     return in_range(PLAIN[word](*(x.v for x in bounded)), e, ok, eps)
 
 
-def _sign(x: Any) -> Bounded:
+def _sign(x: Any) -> BoundedTensor:
     x = lift(x)
     sure = (x.v.abs() > x.e) | (x.e == 0)
     return in_range(x.v.sign(), torch.zeros_like(x.v), x.ok & sure, x.eps)
 
 
-def _where(condition: Any, a: Any, b: Any) -> Bounded:
-    """Return the chosen value; both arms count if the condition is in doubt."""
-    c, a, b = answers(condition), lift(a), lift(b)
+def _where(condition: Any, a: Any, b: Any) -> BoundedTensor:
+    """Return the selected value; if the condition is not sure, the bound covers both arms."""
+    c, a, b = lift_mask(condition), lift(a), lift(b)
     eps = max(a.eps, b.eps, unit_beside(c.v) if not a.ndim and not b.ndim else DOUBLE)
     ea, eb = as_compared(a, eps), as_compared(b, eps)
     v = PLAIN["where"](c.v, a.v, b.v)
@@ -221,31 +221,31 @@ def _where(condition: Any, a: Any, b: Any) -> Bounded:
     return in_range(v, e, ok, eps)
 
 
-def _lerp(a: Any, b: Any, w: Any) -> Bounded:
+def _lerp(a: Any, b: Any, w: Any) -> BoundedTensor:
     minus, times, plus = (MEANINGS[word] for word in "-*+")
-    moved: Bounded = plus(a, times(w, minus(b, a)))
+    moved: BoundedTensor = plus(a, times(w, minus(b, a)))
     return moved
 
 
-def _and(a: Any, b: Any) -> Doubtful:
-    a, b = answers(a), answers(b)
+def _and(a: Any, b: Any) -> UncertainMask:
+    a, b = lift_mask(a), lift_mask(b)
     no = (a.sure & ~a.v) | (b.sure & ~b.v)
-    return Doubtful(a.v & b.v, no | (a.sure & b.sure))
+    return UncertainMask(a.v & b.v, no | (a.sure & b.sure))
 
 
-def _or(a: Any, b: Any) -> Doubtful:
-    a, b = answers(a), answers(b)
+def _or(a: Any, b: Any) -> UncertainMask:
+    a, b = lift_mask(a), lift_mask(b)
     yes = (a.sure & a.v) | (b.sure & b.v)
-    return Doubtful(a.v | b.v, yes | (a.sure & b.sure))
+    return UncertainMask(a.v | b.v, yes | (a.sure & b.sure))
 
 
-def _not(a: Any) -> Doubtful:
-    a = answers(a)
-    return Doubtful(~a.v, a.sure)
+def _not(a: Any) -> UncertainMask:
+    a = lift_mask(a)
+    return UncertainMask(~a.v, a.sure)
 
 
-def _reduced(word: str, x: Any) -> Bounded:
-    """Return a sum or a mean; all bounds add up, and the sum may have any order."""
+def _sum_or_mean(word: str, x: Any) -> BoundedTensor:
+    """Return a sum or a mean; all bounds add up, and a lowering may add in any order."""
     x = lift(x)
     v = PLAIN[word](x.v)
     whole = torch.zeros_like(x.v)
@@ -255,30 +255,30 @@ def _reduced(word: str, x: Any) -> Bounded:
     return in_range(v, e, ok, x.eps)
 
 
-def _norm(word: str, x: Any) -> Bounded:
+def _norm(word: str, x: Any) -> BoundedTensor:
     reduced = word.replace("rms", "mean").replace("norm", "sum")
-    root: Bounded = MEANINGS["sqrt"](MEANINGS[reduced](MEANINGS["*"](x, x)))
+    root: BoundedTensor = MEANINGS["sqrt"](MEANINGS[reduced](MEANINGS["*"](x, x)))
     return root
 
 
-def _largest(word: str, x: Any) -> Bounded:
-    """Return a largest magnitude, which moves no further than the element that moves most."""
+def _max_abs(word: str, x: Any) -> BoundedTensor:
+    """Return a largest magnitude; its error is at most the largest error of an element."""
     x = lift(x)
     whole = torch.zeros_like(x.v)
     ok = PLAIN[word](((whole == 0) & ~x.ok).double()) == 0
     return in_range(PLAIN[word](x.v), PLAIN[word](whole + x.e), ok, x.eps)
 
 
-def _sum_of(*numbers: Any) -> Bounded:
+def _group_sum(*numbers: Any) -> BoundedTensor:
     return functools.reduce(functools.partial(_binary, "+", _sum), numbers)
 
 
-def _largest_of(*numbers: Any) -> Bounded:
-    return functools.reduce(functools.partial(_moved_no_further, "maximum"), numbers)
+def _group_maximum(*numbers: Any) -> BoundedTensor:
+    return functools.reduce(functools.partial(_with_largest_error, "maximum"), numbers)
 
 
-def _orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Bounded:
-    """Return the result, bounded by how far small changes of its operands move any element."""
+def _orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> BoundedTensor:
+    """Return the result; four small changes of the operand tell how far an element may move."""
     x, steps, least = lift(x), lift(steps), lift(eps)
     poly = tuple(lift(c).v for c in coefficients)
     word = PLAIN["orthogonalize"]
@@ -296,14 +296,14 @@ def _orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Bounded:
     return in_range(v, e.nan_to_num(torch.inf), ok, x.eps)
 
 
-def _unknown(x: Any, coefficients: Any, steps: Any, eps: Any) -> Bounded:
+def _unknown(x: Any, coefficients: Any, steps: Any, eps: Any) -> BoundedTensor:
     x = lift(x)
     poly = tuple(lift(c).v for c in coefficients)
     v = PLAIN["orthogonalize"](x.v, poly, lift(steps).v, lift(eps).v)
-    return Bounded(v, torch.zeros_like(v), torch.zeros_like(v, dtype=torch.bool), x.eps)
+    return BoundedTensor(v, torch.zeros_like(v), torch.zeros_like(v, dtype=torch.bool), x.eps)
 
 
-def _compared(word: str, a: Any, b: Any) -> Any:
+def _comparison(word: str, a: Any, b: Any) -> Any:
     if any(isinstance(x, str | None) for x in (a, b)):  # text choices
         return PLAIN[word](a, b)
     return compare(PLAIN[word], a, b)
@@ -325,22 +325,22 @@ def _meanings() -> dict[str, Meaning]:
         "and": _and,
         "or": _or,
         "not": _not,
-        **dict.fromkeys(("group_sum", "all_sum"), _sum_of),
-        **dict.fromkeys(("group_max", "all_max"), _largest_of),
+        **dict.fromkeys(("group_sum", "all_sum"), _group_sum),
+        **dict.fromkeys(("group_max", "all_max"), _group_maximum),
         "orthogonalize": _orthogonalize,
     }
-    meanings |= {word: part(_compared, word) for word in ("<", "<=", ">", ">=", "==", "!=")}
-    meanings |= {word: part(_moved, word) for word in ("sqrt", "exp", "log", "tanh")}
+    meanings |= {word: part(_comparison, word) for word in ("<", "<=", ">", ">=", "==", "!=")}
+    meanings |= {word: part(_monotonic, word) for word in ("sqrt", "exp", "log", "tanh")}
     meanings |= {word: part(_wave, word) for word in ("sin", "cos")}
-    meanings |= {word: part(_whole, word) for word in ("floor", "ceil", "round")}
+    meanings |= {word: part(_whole_number, word) for word in ("floor", "ceil", "round")}
     simple = ("neg", "abs", "maximum", "minimum", "clamp")
-    meanings |= {word: part(_moved_no_further, word) for word in simple}
-    meanings |= {word: part(_as_stored, word) for word in STORAGE_OPS}
-    meanings |= {"rounded_at_random": _at_random}
+    meanings |= {word: part(_with_largest_error, word) for word in simple}
+    meanings |= {word: part(_rounded_to_dtype, word) for word in STORAGE_OPS}
+    meanings |= {"rounded_at_random": _rounded_at_random}
     meanings |= {word: part(_random, word) for word in RANDOM_OPS}
-    meanings |= {word: part(_largest, word) for word in MAXIMA}
+    meanings |= {word: part(_max_abs, word) for word in MAXIMA}
     sums = ("sum", "mean", "row_sum", "row_mean", "col_sum", "col_mean")
-    meanings |= {word: part(_reduced, word) for word in sums}
+    meanings |= {word: part(_sum_or_mean, word) for word in sums}
     norms = ("norm", "rms", "row_norm", "row_rms", "col_norm", "col_rms")
     return meanings | {word: part(_norm, word) for word in norms} | MATRIX_MEANINGS
 

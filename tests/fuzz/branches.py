@@ -8,29 +8,31 @@ from fuzz.statements import Statements
 class Rules(Statements):
     """A generator of whole rules: statements, and branches with statements in them."""
 
-    def branching(self, kind: str, level: int, depth: int) -> list[str]:
-        """Return a statement that holds others."""
+    def compound(self, kind: str, level: int, depth: int) -> list[str]:
+        """Return a compound statement."""
         if kind == "branch":
             return self.branch(level, depth)
-        return (self.conditional if kind == "conditional" else self.factored)(level, depth)
+        return (self.conditional_branch if kind == "conditional" else self.factored_branch)(
+            level, depth
+        )
 
-    def block(self, level: int, depth: int, *holding: str) -> list[str]:
-        """Return the statements of one arm, in which some conditions hold."""
-        before = len(self.holding)
-        self.holding += holding
-        for symbol, nature, holds in self.states:
-            if holds and holds in holding:
+    def block(self, level: int, depth: int, *new_conditions: str) -> list[str]:
+        """Return the statements of one arm; inside it, the new conditions hold."""
+        before = len(self.known_conditions)
+        self.known_conditions += new_conditions
+        for symbol, nature, condition in self.states:
+            if condition and condition in new_conditions:
                 names = getattr(self.known, nature)
                 names += [symbol] * 2
-        if "opt is not None" in holding:
+        if "opt is not None" in new_conditions:
             self.known.numbers.append("opt")
         count = int(self.draw.pick("1", "1", "2", "3"))
         lines = [s for _ in range(count) for s in self.statement(level, depth - 1)]
-        del self.holding[before:]
+        del self.known_conditions[before:]
         return lines
 
     def branch(self, level: int, depth: int) -> list[str]:
-        """Return an if with its elifs and maybe an else."""
+        """Return an if, perhaps with elifs and an else."""
         indent = "    " * level
         before = self.draw.known
         ends, lines = [], []
@@ -50,46 +52,46 @@ class Rules(Statements):
         ends.append(self.draw.known)
         common = ends[0]
         for end in ends[1:]:
-            common = common.meet(end)
+            common = common.intersection(end)
         self.draw.known = common
-        self.forget()
+        self.forget_states()
         return lines
 
-    def forget(self) -> None:
-        """Forget states and numbers that do not exist after the branch."""
-        for symbol, nature, holds in self.states:
-            if not self.holds(holds):
+    def forget_states(self) -> None:
+        """Forget the states that may not exist after the branch."""
+        for symbol, nature, condition in self.states:
+            if not self.is_known_to_hold(condition):
                 names = getattr(self.known, nature)
                 names[:] = [n for n in names if n != symbol]
 
-    def conditional(self, level: int, depth: int) -> list[str]:
-        """Return a branch in which a conditional state exists."""
-        symbol, nature, holds = self.draw.lot.choice([s for s in self.states if s[2]])
-        if holds == "factored(p)":
-            return self.factored(level, depth)
-        if holds in self.holding:
-            return ["    " * level + self.changed(symbol, nature)]
+    def conditional_branch(self, level: int, depth: int) -> list[str]:
+        """Return a branch whose condition makes a state exist."""
+        symbol, nature, condition = self.draw.rng.choice([s for s in self.states if s[2]])
+        if condition == "factored(p)":
+            return self.factored_branch(level, depth)
+        if condition in self.known_conditions:
+            return ["    " * level + self.mix_into(symbol, nature)]
         before = self.draw.known
         self.draw.known = before.copy()
-        lines = [f"{'    ' * level}if {holds}:"]
+        lines = [f"{'    ' * level}if {condition}:"]
         for state, kind, other in self.states:
-            if other == holds and state == symbol:
+            if other == condition and state == symbol:
                 getattr(self.known, kind).append(state)
-        self.holding.append(holds)
-        lines += ["    " * (level + 1) + self.changed(symbol, nature)]
-        self.holding.pop()
-        lines += self.block(level + 1, 1, holds)
-        self.draw.known = self.draw.known.meet(before)
-        self.forget()
+        self.known_conditions.append(condition)
+        lines += ["    " * (level + 1) + self.mix_into(symbol, nature)]
+        self.known_conditions.pop()
+        lines += self.block(level + 1, 1, condition)
+        self.draw.known = self.draw.known.intersection(before)
+        self.forget_states()
         return lines
 
-    def factored(self, level: int, depth: int) -> list[str]:
+    def factored_branch(self, level: int, depth: int) -> list[str]:
         """Return a branch in which rows and columns exist."""
-        if self.draw.axes:
-            return ["    " * level + self.own("tensors")]
+        if self.draw.has_axes:
+            return ["    " * level + self.assign_local("tensors")]
         before = self.draw.known
         indent = "    " * level
-        self.draw.known, self.draw.axes = before.copy(), True
+        self.draw.known, self.draw.has_axes = before.copy(), True
         lines = [f"{indent}if factored(p):"]
         if self.draw.chance(0.3):
             lines += [f"{indent}    g = g - {self.draw.row()}"]
@@ -97,10 +99,10 @@ class Rules(Statements):
             lines += self.block(level + 1, depth, "factored(p)")
         if self.poly and level == 1 and self.draw.chance(0.3):
             lines += self.matrices(level + 1)
-        after, self.draw.axes = self.draw.known, False
+        after, self.draw.has_axes = self.draw.known, False
         self.draw.known = before.copy()
         if self.draw.chance(0.4):
             lines += [f"{indent}else:", *self.block(level + 1, depth)]
-        self.draw.known = self.draw.known.meet(after)
-        self.forget()
+        self.draw.known = self.draw.known.intersection(after)
+        self.forget_states()
         return lines

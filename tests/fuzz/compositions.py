@@ -1,10 +1,10 @@
-"""Compose a drawn rule with modifiers of the catalogue, now and then."""
+"""Compose some drawn rules with modifiers of the catalogue."""
 
 from __future__ import annotations
 
 from random import Random
 
-from optgen.compositions import StateDtype, composed, list_modifiers, modifier
+from optgen.compositions import StateDtype, composed_spec, list_modifiers, modifier
 from optgen.spec import Spec
 from optgen.spec.composition.names import CompositionError
 from optgen.spec.errors import SpecError
@@ -30,29 +30,29 @@ _VALUES = {
     "schedule_free": {"average_momentum": (0.5, 0.9), "weight_power": (0, 1)},
     "update_floor": {"least_ratio": (0.25, 5.0), "by_row": (False, True)},
 }
-"""Values of hyperparameters that a few steps distinguish."""
-MATRICES = ("adaptive_clip", "centralize")
-"""Modifiers that refuse parameters of more than two axes, which most rules take."""
+"""Values of hyperparameters that change the result within a few steps."""
+REFUSE_3D = ("adaptive_clip", "centralize")
+"""Modifiers that refuse parameters of more than two axes."""
 _DTYPES = ("bfloat16", "float16", "float32")
 
 
-def drawn(seed: str | int, text: str) -> str:
-    """Return the text of the rule with modifiers, if there are some that go together."""
-    lot = Random(f"modifiers {seed}")
-    if lot.random() > 0.2:
+def add_modifiers(seed: str | int, text: str) -> str:
+    """Return the rule's text, for some seeds with modifiers, unless these are incompatible."""
+    rng = Random(f"modifiers {seed}")
+    if rng.random() > 0.2:
         return text
-    known = [name for name in list_modifiers() if name not in MATRICES]
-    names = lot.sample(known, lot.choice((1, 1, 2, 2, 3, 4)))
-    chosen: list[Modifier | StateDtype] = [with_values(lot, name) for name in names]
-    if lot.random() < 0.15:
-        chosen.append(StateDtype(lot.choice(_DTYPES), ()))
+    known = [name for name in list_modifiers() if name not in REFUSE_3D]
+    names = rng.sample(known, rng.choice((1, 1, 2, 2, 3, 4)))
+    chosen: list[Modifier | StateDtype] = [draw_modifier(rng, name) for name in names]
+    if rng.random() < 0.15:
+        chosen.append(StateDtype(rng.choice(_DTYPES), ()))
     try:
-        return composed(Spec("Random", text, "random.py", 1), tuple(chosen), "Random").source
+        return composed_spec(Spec("Random", text, "random.py", 1), tuple(chosen), "Random").source
     except (CompositionError, SpecError):
         return text
 
 
-def with_values(lot: Random, name: str) -> Modifier:
-    """Return a modifier of the catalogue with values by lot."""
-    values = {key: lot.choice(choices) for key, choices in _VALUES.get(name, {}).items()}
+def draw_modifier(rng: Random, name: str) -> Modifier:
+    """Return a modifier of the catalogue with random values."""
+    values = {key: rng.choice(choices) for key, choices in _VALUES.get(name, {}).items()}
     return modifier(name)(**values)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from fuzz import compositions, eight_bits, extra_inputs, programs, wide
+from fuzz import compositions, eight_bits, extra_inputs, group_reductions, programs
 from fuzz.branches import Rules
 from fuzz.expressions import Expressions, Known
 from fuzz.trial import Setting
@@ -48,24 +48,24 @@ class State:
     symbol: str
     nature: str  # the list of `Known` that the symbol belongs to
     options: str = ""
-    holds: str = ""  # the condition under which the state exists
+    condition: str = ""  # the condition under which the state exists
 
 
 @dataclass
 class Draft:
-    """The signature, drawn before the rule, and the names that it offers."""
+    """A rule's signature, drawn before its statements, and what the statements may contain."""
 
-    lot: Random
-    nasty: bool  # with many odd forms and constants
-    family: str  # elements: no reductions; numbers: with reductions; axes: rows and columns too
-    counts: bool  # whether the rule reads the step count
-    dense: bool  # many short statements with few names
+    rng: Random
+    has_odd_forms: bool  # many forms and constants are unusual
+    family: str  # elements: no reductions; numbers: reductions to numbers; axes: to rows, too
+    reads_step_count: bool
+    is_dense: bool  # whether the rule has many short statements with few names
     states: list[State] = field(default_factory=list)
-    required: bool = False  # whether the rule requires a matrix
-    draws: bool = False  # the rule draws random numbers
-    squares: bool = False  # the rule works on whole matrices
-    thin: bool = False  # some of its matrices are thin
-    rounds: bool = False  # the rule rounds, even if it has matrix ops
+    requires_matrix: bool = False
+    has_random_numbers: bool = False
+    has_matrices: bool = False  # whether the rule works on whole matrices
+    has_thin_matrices: bool = False  # whether some matrices have an axis of the rank
+    has_roundings: bool = False  # whether the rule rounds even if it has matrix ops
 
     HYPERS = {
         "lr": "hyper(0.1, ge=0)",
@@ -98,84 +98,92 @@ class Draft:
 
 
 def draw(
-    seed: str | int, compose: Callable[[str | int, str], str] = compositions.drawn
+    seed: str | int, compose: Callable[[str | int, str], str] = compositions.add_modifiers
 ) -> tuple[str, list[Setting]]:
-    """Draw a spec's text and the settings to run it with; a seed always gives the same ones.
+    """Draw a spec's text and the settings to run it with. A seed always draws the same.
 
-    `compose` may return the text with modifiers.
+    `compose`, a function of seed and text, may return the text with modifiers.
     """
-    lot = Random(seed)
+    rng = Random(seed)
     draft = Draft(
-        lot,
-        nasty=lot.random() < 0.45,
-        family=lot.choice(("elements", "elements", "numbers", "axes", "axes")),
-        counts=lot.random() < 0.8,
-        dense=lot.random() < 0.4,
+        rng,
+        has_odd_forms=rng.random() < 0.45,
+        family=rng.choice(("elements", "elements", "numbers", "axes", "axes")),
+        reads_step_count=rng.random() < 0.8,
+        is_dense=rng.random() < 0.4,
     )
-    draft.required = draft.family == "axes" and lot.random() < 0.5
-    draft.draws = draft.family != "axes" and draft.counts and lot.random() < 0.25
-    if draft.family == "axes" and draft.counts:
-        draft.draws = Random(f"{seed} draws").random() < 0.25
-    draft.rounds = Random(f"{seed} rounds").random() < 0.3
-    separate_lot = Random(f"{seed} squares")  # so that all other rules stay as they are
-    draft.squares = draft.family == "axes" and separate_lot.random() < 0.4
-    separate_lot = Random(f"{seed} thin")
-    draft.thin = draft.squares and separate_lot.random() < 0.6
+    draft.requires_matrix = draft.family == "axes" and rng.random() < 0.5
+    draft.has_random_numbers = (
+        draft.family != "axes" and draft.reads_step_count and rng.random() < 0.25
+    )
+    if draft.family == "axes" and draft.reads_step_count:
+        draft.has_random_numbers = Random(f"{seed} draws").random() < 0.25
+    draft.has_roundings = Random(f"{seed} rounds").random() < 0.3
+    separate_rng = Random(
+        f"{seed} squares"
+    )  # draws nothing from `rng`, so other parts of the rule are unchanged
+    draft.has_matrices = draft.family == "axes" and separate_rng.random() < 0.4
+    separate_rng = Random(f"{seed} thin")
+    draft.has_thin_matrices = draft.has_matrices and separate_rng.random() < 0.6
     draft.states = _states(draft)
     body = _body(draft)
     text = _text(draft, body)
     if Random(f"{seed} tall").random() < 0.5:
         text = text.replace("(ndim(p) > 1)", "(tall(p))").replace("(ndim(p) == 1)", "(not tall(p))")
     settings = _settings(draft, text)
-    text = wide.drawn(seed, extra_inputs.drawn(seed, text)) + programs.drawn(seed, text)
-    text = eight_bits.drawn(seed, compose(seed, text))
+    with_input = extra_inputs.add_extra_input(seed, text)
+    with_group_reductions = group_reductions.add_group_reductions(seed, with_input)
+    text = with_group_reductions + programs.draw_programs(seed, text)
+    text = eight_bits.add_8_bit_states(seed, compose(seed, text))
     if "over=" in text:
-        settings = [wide.with_axes(setting) for setting in settings]
+        settings = [group_reductions.without_0_dim(setting) for setting in settings]
     return text, settings
 
 
 def _states(draft: Draft) -> list[State]:
-    lot, states = draft.lot, []
-    for symbol in ("m", "v", "w")[: lot.choice((0, 1, 1, 2, 2, 3))]:
-        init = lot.choice((*INITS, '"p"', '"eps"'))
-        own = lot.choice(("float32", "bfloat16", "float16")) if lot.random() < 0.08 else ""
+    rng, states = draft.rng, []
+    for symbol in ("m", "v", "w")[: rng.choice((0, 1, 1, 2, 2, 3))]:
+        init = rng.choice((*INITS, '"p"', '"eps"'))
+        own = rng.choice(("float32", "bfloat16", "float16")) if rng.random() < 0.08 else ""
         dtype = f', dtype="{own}"' if own else ""
-        holds = lot.choice(("", "", "", "fa", "not fb", "c")) if symbol == "w" else ""
-        if draft.family == "axes" and not draft.required and lot.random() < 0.15:
-            holds = "factored(p)"
-        states.append(State(symbol, "tensors", f"init={init}{dtype}", holds))
-    for symbol in ("s", "q")[: lot.choice((0, 0, 1, 2))]:
-        init = lot.choice((*INITS, '"lr"', '"c"'))
-        own = lot.choice(("", "", "", "float32", "float64", "torch"))
+        condition = rng.choice(("", "", "", "fa", "not fb", "c")) if symbol == "w" else ""
+        if draft.family == "axes" and not draft.requires_matrix and rng.random() < 0.15:
+            condition = "factored(p)"
+        states.append(State(symbol, "tensors", f"init={init}{dtype}", condition))
+    for symbol in ("s", "q")[: rng.choice((0, 0, 1, 2))]:
+        init = rng.choice((*INITS, '"lr"', '"c"'))
+        own = rng.choice(("", "", "", "float32", "float64", "torch"))
         dtype = f', dtype="{own}"' if own else ""
         states.append(State(symbol, "numbers", f'init={init}, shape="scalar"{dtype}'))
-    if draft.family != "elements" and lot.random() < 0.4:
-        for symbol in ("f", "f2")[: lot.choice((1, 1, 2))]:
-            init = lot.choice((*INITS, '"lr"'))
-            states.append(State(symbol, "lates", f'init={init}, shape="scalar"'))
+    if draft.family != "elements" and rng.random() < 0.4:
+        for symbol in ("f", "f2")[: rng.choice((1, 1, 2))]:
+            init = rng.choice((*INITS, '"lr"'))
+            states.append(State(symbol, "reduced_numbers", f'init={init}, shape="scalar"'))
     if draft.family == "axes":
         for symbol, shape in (("r", "row"), ("k", "col")):
-            if lot.random() < 0.5:
+            if rng.random() < 0.5:
                 flags = ("", "", "", "fa", "not fb", "c")
-                holds = lot.choice(flags) if draft.required else "factored(p)"
-                options = f'init={lot.choice(INITS)}, shape="{shape}"'
+                condition = rng.choice(flags) if draft.requires_matrix else "factored(p)"
+                options = f'init={rng.choice(INITS)}, shape="{shape}"'
                 nature = "rows" if shape == "row" else "columns"
-                states.append(State(symbol, nature, options, holds))
+                states.append(State(symbol, nature, options, condition))
     for symbol, size in (("L", "rows"), ("R", "cols")):
-        if draft.squares and lot.random() < 0.7:
+        if draft.has_matrices and rng.random() < 0.7:
             flags = ("", "", "fa", "not fb")
-            holds = lot.choice(flags) if draft.required else "factored(p)"
-            options = f'init={lot.choice(INITS)}, shape=("{size}", "{size}")'
-            options += ', dtype="float32"' if lot.random() < 0.1 else ""
-            states.append(State(symbol, "lefts" if size == "rows" else "rights", options, holds))
-    states += _thin_states(draft) if draft.thin else []
-    lot.shuffle(states)
+            condition = rng.choice(flags) if draft.requires_matrix else "factored(p)"
+            options = f'init={rng.choice(INITS)}, shape=("{size}", "{size}")'
+            options += ', dtype="float32"' if rng.random() < 0.1 else ""
+            states.append(
+                State(symbol, "lefts" if size == "rows" else "rights", options, condition)
+            )
+    states += _thin_states(draft) if draft.has_thin_matrices else []
+    rng.shuffle(states)
     return states
 
 
 def _thin_states(draft: Draft) -> list[State]:
-    """Draw states with an axis of the rank; one of them always exists where there are rows."""
-    lot, states = draft.lot, []
+    """Draw states with an axis of the rank; `H0` always exists where rows exist."""
+    rng, states = draft.rng, []
     shapes = {
         "H0": ("thin_rows", "rows", "rank"),
         "J0": ("thin_cols", "cols", "rank"),
@@ -184,26 +192,26 @@ def _thin_states(draft: Draft) -> list[State]:
         "Y0": ("ranks", "rank", "rank"),
     }
     for symbol, (nature, first_axis, second_axis) in shapes.items():
-        if symbol != "H0" and lot.random() < 0.5:
+        if symbol != "H0" and rng.random() < 0.5:
             continue
         flags = ("", "", "fa", "not fb") if symbol != "H0" else ("",)
-        holds = lot.choice(flags) if draft.required else "factored(p)"
-        options = f'init={lot.choice(INITS)}, shape=("{first_axis}", "{second_axis}")'
-        options += ', dtype="float32"' if lot.random() < 0.1 else ""
-        states.append(State(symbol, nature, options, holds))
+        condition = rng.choice(flags) if draft.requires_matrix else "factored(p)"
+        options = f'init={rng.choice(INITS)}, shape=("{first_axis}", "{second_axis}")'
+        options += ', dtype="float32"' if rng.random() < 0.1 else ""
+        states.append(State(symbol, nature, options, condition))
     return states
 
 
 def _body(draft: Draft) -> list[str]:
-    lot = draft.lot
+    rng = draft.rng
     known = Known(
-        numbers=["lr", "c", *["t"] * draft.counts, *["rank"] * draft.thin],
+        numbers=["lr", "c", *["t"] * draft.reads_step_count, *["rank"] * draft.has_thin_matrices],
         tensors=["p", "g", "g"],
     )
-    if not draft.dense:
+    if not draft.is_dense:
         known.numbers += ["eps", "beta1", "beta2", "betas[1]"]
     for state in draft.states:
-        if not state.holds:
+        if not state.condition:
             names = getattr(known, state.nature)
             names += [state.symbol] * 2
     conditions = [
@@ -211,66 +219,78 @@ def _body(draft: Draft) -> list[str]:
         'mode == "b"', 'mode != "a"', "mode is None", "numel(p) > 5", "ndim(p) > 1",
         "ndim(p) == 1", "fix", "lr > 0.05", "opt", "c > 0",
     ]  # fmt: skip
-    conditions += ["factored(p)"] * (not draft.required)
-    conditions += ["t > 1", "t <= 2", "t == 2", "t % 2 == 0", "t - 1 > 0.5"] * draft.counts
+    conditions += ["factored(p)"] * (not draft.requires_matrix)
     conditions += [
-        asked
+        "t > 1",
+        "t <= 2",
+        "t == 2",
+        "t % 2 == 0",
+        "t - 1 > 0.5",
+    ] * draft.reads_step_count
+    conditions += [
+        condition
         for s in draft.states
-        if not s.holds
-        for asked in ([f"fresh({s.symbol})"] + [f"{s.symbol} > 0.7"] * (s.nature == "numbers"))
+        if not s.condition
+        for condition in (f"fresh({s.symbol})", *[f"{s.symbol} > 0.7"] * (s.nature == "numbers"))
     ]
-    poly = "poly" if _may_have_matrices(draft) and lot.random() < 0.35 else ""
+    poly = "poly" if _may_have_matrices(draft) and rng.random() < 0.35 else ""
     writer = Rules(
         Expressions(
-            lot,
+            rng,
             known,
-            nasty=draft.nasty,
-            reduces=draft.family != "elements",
-            axes=draft.required,
-            squares=draft.squares,
-            thin=draft.thin,
-            counts=draft.counts,
+            has_odd_forms=draft.has_odd_forms,
+            has_reductions=draft.family != "elements",
+            has_axes=draft.requires_matrix,
+            has_matrices=draft.has_matrices,
+            has_thin_matrices=draft.has_thin_matrices,
+            reads_step_count=draft.reads_step_count,
             conditions=conditions,
-            most=1 if draft.dense else 9,
-            draws=draft.draws,
-            rounds=not (draft.squares or poly) or draft.rounds,
+            max_depth=1 if draft.is_dense else 9,
+            has_random_numbers=draft.has_random_numbers,
+            has_roundings=not (draft.has_matrices or poly) or draft.has_roundings,
         ),
-        [(s.symbol, s.nature, s.holds) for s in draft.states],
+        [(s.symbol, s.nature, s.condition) for s in draft.states],
         poly,
     )
-    many = (3, 4, 5, 6, 7, 8) if draft.dense else (1, 2, 3, 4, 5, 7)
-    return writer.rule(lot.choice(many if draft.nasty or draft.dense else (1, 1, 2, 3, 4)))
+    counts = (3, 4, 5, 6, 7, 8) if draft.is_dense else (1, 2, 3, 4, 5, 7)
+    return writer.rule(
+        rng.choice(counts if draft.has_odd_forms or draft.is_dense else (1, 1, 2, 3, 4))
+    )
 
 
 def _may_have_matrices(draft: Draft) -> bool:
-    """Tell whether the rule may have matrix ops: no rule has them and device scalars."""
-    return draft.family == "axes" and all(state.nature != "lates" for state in draft.states)
+    """Tell whether the rule may have matrix ops: only without states that hold reduced numbers."""
+    return draft.family == "axes" and all(
+        state.nature != "reduced_numbers" for state in draft.states
+    )
 
 
 def _text(draft: Draft, body: list[str]) -> str:
     lines = ["    beta1, beta2 = betas", *body]
-    if draft.required:
-        condition = draft.lot.choice(("factored(p)", "ndim(p) >= 2", "ndim(p) > 1"))
+    if draft.requires_matrix:
+        condition = draft.rng.choice(("factored(p)", "ndim(p) >= 2", "ndim(p) > 1"))
         lines.insert(0, f'    require({condition}, "{{shape}}")')
     text = "\n".join(lines)
-    text = _with_states_read(text, draft.states)
-    text = _without_unread(text, [s.symbol for s in draft.states])
+    text = _with_reads_of_states(text, draft.states)
+    text = _underscore_unread(text, [s.symbol for s in draft.states])
     read = set(re.findall(r"[A-Za-z_]\w*", text))
     for state in draft.states:
-        read |= set(re.findall(r'"(\w+)"', state.options)) | set(re.findall(r"\w+", state.holds))
+        read |= set(re.findall(r'"(\w+)"', state.options)) | set(
+            re.findall(r"\w+", state.condition)
+        )
     hypers = [f"    {n}={d}," for n, d in Draft.HYPERS.items() if n in read]
-    inputs = f"    p, g, {'t, ' * draft.counts}/,"
-    signature = [inputs, *map(_declared, draft.states), *["    *,"] * bool(hypers), *hypers]
+    inputs = f"    p, g, {'t, ' * draft.reads_step_count}/,"
+    signature = [inputs, *map(_declaration, draft.states), *["    *,"] * bool(hypers), *hypers]
     return FILE.replace("{signature}", "\n".join(signature)).replace("{body}", text)
 
 
-def _declared(state: State) -> str:
-    when = f', when="{state.holds.removesuffix("(p)")}"' if state.holds else ""
+def _declaration(state: State) -> str:
+    when = f', when="{state.condition.removesuffix("(p)")}"' if state.condition else ""
     return f'    {state.symbol}=state("key_{state.symbol}", {state.options}{when}),'
 
 
-def _with_states_read(text: str, states: list[State]) -> str:
-    """Let a statement read each state that is written only; the language demands one."""
+def _with_reads_of_states(text: str, states: list[State]) -> str:
+    """Return the text with a read of each state that is only written; the language demands it."""
     read, written = _names(text)
     for name in (state.symbol for state in states if state.symbol in written - read):
         text = re.sub(
@@ -286,8 +306,8 @@ def _names(text: str) -> tuple[set[str], set[str]]:
     return read, {n.id for n in names if isinstance(n.ctx, ast.Store)}
 
 
-def _without_unread(text: str, exempt: list[str]) -> str:
-    """Put an underscore before names that the rule never reads; the language demands one."""
+def _underscore_unread(text: str, exempt: list[str]) -> str:
+    """Put an underscore before names that the rule never reads; the language demands it."""
     read, written = _names(text)
     for name in written - read - {"p", *exempt}:
         text = re.sub(rf"(?<!\")\b{name}\b", f"_{name}", text)
@@ -302,7 +322,7 @@ LARGE = ((90, 70), (3, 5000), (5000, 3), (2, 70, 60))
 
 
 def _settings(draft: Draft, text: str) -> list[Setting]:
-    lot = draft.lot
+    rng = draft.rng
     signature = text.partition('):\n    """Drawn')[0]
     offered = {
         name: values
@@ -310,16 +330,16 @@ def _settings(draft: Draft, text: str) -> list[Setting]:
         if re.search(rf"^    {name}=", signature, re.M)
     }
     offered["maximize"] = (False, True)
-    shapes = [s for s in SHAPES if len(s) > 1 or not draft.required]
+    shapes = [s for s in SHAPES if len(s) > 1 or not draft.requires_matrix]
     results = []
-    low = lot.choice(("float32", "bfloat16", "", ""))
-    for dtype in filter(None, ("float64", "float64", "float64", low)):
-        first = not results
-        hypers = {} if first else {name: lot.choice(values) for name, values in offered.items()}
-        if not first and "mode" in offered and hypers["mode"] == "a":
+    narrow_dtype = rng.choice(("float32", "bfloat16", "", ""))
+    for dtype in filter(None, ("float64", "float64", "float64", narrow_dtype)):
+        is_first = not results
+        hypers = {} if is_first else {name: rng.choice(values) for name, values in offered.items()}
+        if not is_first and "mode" in offered and hypers["mode"] == "a":
             hypers.pop("mode")
-        large = draft.family != "elements" and lot.random() < 0.08 and not draft.squares
-        chosen = (lot.choice(LARGE),) if large else tuple(lot.sample(shapes, 2))
-        seed = lot.randrange(1000)
+        is_large = draft.family != "elements" and rng.random() < 0.08 and not draft.has_matrices
+        chosen = (rng.choice(LARGE),) if is_large else tuple(rng.sample(shapes, 2))
+        seed = rng.randrange(1000)
         results.append(Setting(hypers, chosen, dtype, seed, viewed=seed % 4 == 0))
     return results

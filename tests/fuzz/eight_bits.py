@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 _PLAIN = re.compile(
     r"""(=state\(["']\w+["'], init=[-\d.e]+)((?:, when=["']\w[\w ]*["'])?\),$)""", re.M
 )
-_MODERATE = (2.0**-80, 2.0**100)  # bounds of the scales of comparable blocks
+_COMPARABLE_SCALES = (2.0**-80, 2.0**100)  # least and largest scale of blocks that can be compared
 
 
-def drawn(seed: str | int, text: str) -> str:
-    """Return the text with codes in some states of the parameter's shape, now and then."""
-    lot = Random(f"codes {seed}")
-    if lot.random() > 0.15:
+def add_8_bit_states(seed: str | int, text: str) -> str:
+    """Return the text, for some seeds with 8-bit states of the parameter's shape."""
+    rng = Random(f"codes {seed}")
+    if rng.random() > 0.15:
         return text
-    code_map, least = lot.choice(QUANTIZED_MAPS), lot.choice((0, 0, 6))
-    block = lot.choice((64, 256))
-    options = f', dtype="{QUANTIZED}", block={block}, map="{code_map}", min_elements={least}'
-    count = lot.choice((0, 0, 1))
+    code_map, min_elements = rng.choice(QUANTIZED_MAPS), rng.choice((0, 0, 6))
+    block = rng.choice((64, 256))
+    options = f', dtype="{QUANTIZED}", block={block}, map="{code_map}", min_elements={min_elements}'
+    count = rng.choice((0, 0, 1))  # 0: all states
     with_codes = _PLAIN.sub(rf"\g<1>{options}\g<2>", text, count)
     try:
         read_spec(Spec("Random", with_codes, "random.py", 1))
@@ -44,51 +44,63 @@ def drawn(seed: str | int, text: str) -> str:
     return with_codes
 
 
-def in_float32(algorithm: Algorithm) -> Algorithm:
-    """Return a rule whose states have float32 in place of codes."""
+def with_float32_states(algorithm: Algorithm) -> Algorithm:
+    """Return the rule with float32 states in place of 8-bit states."""
     states = tuple(
         replace(s, dtype="float32") if s.dtype == QUANTIZED else s for s in algorithm.states
     )
     return replace(algorithm, states=states)
 
 
-def rounded(algorithm: Algorithm, values: Mapping[str, Expected]) -> dict[str, Expected]:
+def round_to_codes(algorithm: Algorithm, values: Mapping[str, Expected]) -> dict[str, Expected]:
     """Return the values of a step; states of 8 bits are rounded to the numbers of their codes."""
     states = {s.key: s for s in algorithm.states if s.dtype == QUANTIZED}
     return {
-        key: _rounded(expected, states[key])
+        key: _round_state(expected, states[key])
         if key in states and expected.value.numel() >= states[key].min_elements
         else expected
         for key, expected in values.items()
     }
 
 
-def _rounded(expected: Expected, state: State) -> Expected:
+def _round_state(expected: Expected, state: State) -> Expected:
     """Return a state rounded to the numbers of codes.
 
-    Where the bound reaches across the middle between two codes, either code is right, and the new
-    bound covers both.
+    If the bound of an element includes the middle between two codes, both codes are right, and the
+    new bound covers both.
     """
     x, e = (_in_blocks(y, state.block) for y in (expected.value.float().double(), expected.bound))
     ok = _in_blocks(expected.comparable.double() - 1, state.block).amin(dim=1, keepdim=True) == 0
-    scale, doubt = x.abs().amax(dim=1, keepdim=True), e.amax(dim=1, keepdim=True)
-    usual = (scale > _MODERATE[0]) & (scale < _MODERATE[1]) & (doubt < scale / 4)
-    scale = torch.where(usual, scale, 1.0)
-    signed = (x < -e).any(dim=1, keepdim=True)
+    scale, scale_error = x.abs().amax(dim=1, keepdim=True), e.amax(dim=1, keepdim=True)
+    is_moderate = (
+        (scale > _COMPARABLE_SCALES[0])
+        & (scale < _COMPARABLE_SCALES[1])
+        & (scale_error < scale / 4)
+    )
+    scale = torch.where(is_moderate, scale, 1.0)
+    has_negative = (x < -e).any(dim=1, keepdim=True)
 
-    def held(values: Tensor) -> Tensor:
+    def stored_number(values: Tensor) -> Tensor:
         shares = (values.abs() / scale).clamp(max=1)
         nearest = nearest_shares(shares, state.map, not_zero=torch.zeros_like(shares).bool())
         return torch.copysign(nearest * scale, values)
 
-    reach = e + x.abs() * doubt / scale
-    value, low, high = held(x), held(x - reach), held(x + reach)
+    code_error = e + x.abs() * scale_error / scale
+    value, low, high = (
+        stored_number(x),
+        stored_number(x - code_error),
+        stored_number(x + code_error),
+    )
     smallest = scale * (2.0**-24 if state.map == "dynamic" else 1 / 127)
-    value = torch.where(~signed & (value == 0) & (x > 0), smallest, value)
-    bound = torch.maximum((low - value).abs(), (high - value).abs()) + 2 * doubt
-    bound = bound + torch.where(signed, 0.0, smallest)
-    zero = (x == 0).all(dim=1, keepdim=True) & (doubt < _MODERATE[0])
-    parts = (value * ~zero, torch.where(zero, e, bound), (ok & (usual | zero)).expand(x.shape))
+    value = torch.where(~has_negative & (value == 0) & (x > 0), smallest, value)
+    bound = torch.maximum((low - value).abs(), (high - value).abs()) + 2 * scale_error
+    bound = bound + torch.where(has_negative, 0.0, smallest)
+    is_zero_block = (x == 0).all(dim=1, keepdim=True) & (scale_error < _COMPARABLE_SCALES[0])
+    parts = (
+        value * ~is_zero_block,
+        torch.where(is_zero_block, e, bound),
+        (ok & (is_moderate | is_zero_block)).expand(x.shape),
+    )
     unpadded = (
         part.flatten()[: expected.value.numel()].view(expected.value.shape) for part in parts
     )

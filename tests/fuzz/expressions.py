@@ -1,4 +1,4 @@
-"""Draw random expressions of the names that are known at one point of a rule."""
+"""Draw random expressions from the names that are known at one point of a rule."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from fuzz import grammar
 
 @dataclass
 class Known:
-    """The names that may be read at one point, by nature."""
+    """The names that an expression may read at one point of a rule.
+
+    A name's nature, the list that it is in, says what kind of value the name has.
+    """
 
     numbers: list[str] = field(default_factory=list)
     tensors: list[str] = field(default_factory=list)
-    lates: list[str] = field(default_factory=list)
+    reduced_numbers: list[str] = field(default_factory=list)
     rows: list[str] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
-    answers: list[str] = field(default_factory=list)
+    conditions: list[str] = field(default_factory=list)
     masks: list[str] = field(default_factory=list)
     lefts: list[str] = field(default_factory=list)
     rights: list[str] = field(default_factory=list)
@@ -31,15 +34,15 @@ class Known:
 
     THIN = ("thin_rows", "thin_cols", "wide_rows", "wide_cols", "ranks")
     NATURES = (
-        *("numbers", "tensors", "lates", "rows", "columns", "answers", "masks"),
+        *("numbers", "tensors", "reduced_numbers", "rows", "columns", "conditions", "masks"),
         *("lefts", "rights", *THIN),
     )
 
     def copy(self) -> Known:
-        """Return a copy, which can be changed independently."""
+        """Return an independent copy."""
         return Known(*(list(getattr(self, nature)) for nature in self.NATURES))
 
-    def meet(self, other: Known) -> Known:
+    def intersection(self, other: Known) -> Known:
         """Return the names that are known in both."""
         both = [
             [n for n in getattr(self, nature) if n in getattr(other, nature)]
@@ -52,90 +55,94 @@ class Known:
 class Expressions:
     """A generator of expressions; a depth bounds how many forms are nested."""
 
-    lot: Random  # draws everything
+    rng: Random
     known: Known
-    nasty: bool = False  # with many odd forms and constants
-    reduces: bool = False  # whether the rule may look at whole parameters
-    axes: bool = False  # whether rows and columns exist at this point
-    squares: bool = False  # whether the rule works on whole matrices
-    thin: bool = False  # whether it works on thin matrices too
-    counts: bool = True  # whether the rule reads the step count
-    conditions: Sequence[str] = ()  # conditions that the signature offers
-    most: int = 9  # how many forms may be nested
-    draws: bool = False  # whether the rule may draw random numbers
-    rounds: bool = False  # whether the rule may round to the parameter's dtype
+    has_odd_forms: bool = False  # whether many forms and constants are unusual
+    has_reductions: bool = False  # whether the rule may reduce parameters to numbers
+    has_axes: bool = False  # whether rows and columns exist at this point
+    has_matrices: bool = False  # whether the rule works on whole matrices
+    has_thin_matrices: bool = False  # whether some matrices have an axis of the rank
+    reads_step_count: bool = True
+    conditions: Sequence[str] = ()  # conditions on names of the signature
+    max_depth: int = 9  # how many forms may be nested
+    has_random_numbers: bool = False
+    has_roundings: bool = False  # whether the rule may round to the parameter's dtype
 
     def pick(self, *options: str) -> str:
         """Return one of these options."""
-        return self.lot.choice(options)
+        return self.rng.choice(options)
 
     def chance(self, share: float) -> bool:
-        """Return True in this share of draws."""
-        return self.lot.random() < share
+        """Return True with this probability."""
+        return self.rng.random() < share
 
     def fill(self, form: str, depth: int) -> str:
-        """Return a form with an expression for every letter."""
-        depth = min(depth, self.most)
+        """Return a form with an expression in place of every letter."""
+        depth = min(depth, self.max_depth)
         drawn: dict[str, str] = {}
         for letter in re.findall(r"\$(\w)", form):
             if letter not in drawn:
-                drawn[letter] = self._draws[letter](self, depth - 1)
+                drawn[letter] = self._draw_by_letter[letter](self, depth - 1)
         return re.sub(r"\$(\w)", lambda match: drawn[match[1]], form)
 
     def constant(self, depth: int = 0) -> str:
-        odd = self.chance(0.3 if self.nasty else 0.05)
+        odd = self.chance(0.3 if self.has_odd_forms else 0.05)
         return f"({self.pick(*(grammar.ODD_CONSTANTS if odd else grammar.TIDY_CONSTANTS))})"
 
     def exponent(self, depth: int = 0) -> str:
         return f"({self.pick(*grammar.EXPONENTS)})"
 
-    def wild(self, depth: int = 0) -> str:
-        return f"({self.pick(*grammar.WILD_EXPONENTS)})"
+    def extreme_exponent(self, depth: int = 0) -> str:
+        return f"({self.pick(*grammar.EXTREME_EXPONENTS)})"
 
-    def whole(self, depth: int = 0) -> str:
-        return self.pick(*grammar.WHOLE)
+    def whole_exponent(self, depth: int = 0) -> str:
+        return self.pick(*grammar.WHOLE_EXPONENTS)
 
     def number(self, depth: int = 2) -> str:
-        """Draw a number that is known before a step looks at a tensor."""
+        """Draw a number that is known before a step reads a tensor."""
         if depth <= 0 or self.chance(0.3):
             return self.pick(*self.known.numbers) if self.chance(0.8) else self.constant()
-        odd = self.chance(0.5 if self.nasty else 0.2)
+        odd = self.chance(0.5 if self.has_odd_forms else 0.2)
         return self.fill(self.pick(*(grammar.ODD_NUMBERS if odd else grammar.NUMBERS)), depth)
 
     def tensor(self, depth: int = 3) -> str:
         if depth <= 0 or self.chance(0.2):
             return self.pick(*self.known.tensors)
-        if self.draws and self.chance(0.2):
+        if self.has_random_numbers and self.chance(0.2):
             return self.fill(self.pick(*grammar.RANDOM), depth)
-        if self.squares and self.axes and self.chance(0.3):
-            forms = grammar.BESIDE_THIN if self.thin and self.chance(0.6) else ()
+        if self.has_matrices and self.has_axes and self.chance(0.3):
+            forms = grammar.BESIDE_THIN if self.has_thin_matrices and self.chance(0.6) else ()
             return self.fill(self.pick(*(forms or grammar.BESIDE_SQUARES)), depth)
-        if self.reduces and self.chance(0.2):
-            forms = grammar.WITH_AXES if self._with_axes() else grammar.WITH_LATES
+        if self.has_reductions and self.chance(0.2):
+            forms = grammar.WITH_AXES if self._chooses_axes() else grammar.WITH_REDUCED_NUMBERS
             return self.fill(self.pick(*forms), depth)
-        if self.chance(0.02 if self.nasty else 0.0):
-            return self.fill(self.pick(*grammar.WILD_TENSORS), depth)
-        if self.rounds and self.chance(0.04 if self.nasty else 0.01):
+        if self.chance(0.02 if self.has_odd_forms else 0.0):
+            return self.fill(self.pick(*grammar.EXTREME_TENSORS), depth)
+        if self.has_roundings and self.chance(0.04 if self.has_odd_forms else 0.01):
             return self.fill(self.pick(*grammar.ROUNDINGS), depth)
-        odd = self.chance(0.5 if self.nasty else 0.2)
+        odd = self.chance(0.5 if self.has_odd_forms else 0.2)
         return self.fill(self.pick(*(grammar.ODD_TENSORS if odd else grammar.TENSORS)), depth)
 
-    def _with_axes(self) -> bool:
-        return self.axes and self.chance(0.6)
+    def _chooses_axes(self) -> bool:
+        return self.has_axes and self.chance(0.6)
 
-    def late(self, depth: int = 1) -> str:
+    def reduced_number(self, depth: int = 1) -> str:
         """Draw a number that a reduction makes."""
-        if self.known.lates and self.chance(0.35 if depth > 0 else 0.8):
-            return self.pick(*self.known.lates)
-        forms = grammar.LATES_OF_AXES if self.axes and self.chance(0.25) else grammar.LATES
+        if self.known.reduced_numbers and self.chance(0.35 if depth > 0 else 0.8):
+            return self.pick(*self.known.reduced_numbers)
+        forms = (
+            grammar.REDUCED_NUMBERS_OF_AXES
+            if self.has_axes and self.chance(0.25)
+            else grammar.REDUCED_NUMBERS
+        )
         return self.fill(self.pick(*forms) if depth > 0 else f"{forms[0][:-4]}($x)", depth)
 
-    def reduced(self, depth: int = 1) -> str:
+    def reduction_operand(self, depth: int = 1) -> str:
         """Draw the operand of a reduction, mostly without another reduction in it."""
-        before = self.reduces
-        self.reduces = before and self.chance(0.15)
+        before = self.has_reductions
+        self.has_reductions = before and self.chance(0.15)
         operand = self.tensor(min(depth, 1))
-        self.reduces = before
+        self.has_reductions = before
         return operand
 
     def row(self, depth: int = 1) -> str:
@@ -144,11 +151,11 @@ class Expressions:
     def column(self, depth: int = 1) -> str:
         return self._row_or_column(self.known.columns, depth, swap_rows_and_columns)
 
-    def _row_or_column(self, names: list[str], depth: int, turn: Callable[[str], str]) -> str:
+    def _row_or_column(self, names: list[str], depth: int, transform: Callable[[str], str]) -> str:
         if names and self.chance(0.35 if depth > 0 else 0.8):
             return self.pick(*names)
         forms = grammar.ROWS if depth > 0 else grammar.ROWS[:3]
-        return self.fill(turn(self.pick(*forms)), depth)
+        return self.fill(transform(self.pick(*forms)), depth)
 
     def left(self, depth: int = 1) -> str:
         """Draw a matrix of rows by rows."""
@@ -186,32 +193,35 @@ class Expressions:
     def _of_rank(self, names: list[str], depth: int, forms: Sequence[str]) -> str:
         if names and (depth <= 0 or self.chance(0.5)):
             return self.pick(*names)
-        forms = [form for form in forms if self.counts or "gaussian" not in form]
+        forms = [form for form in forms if self.reads_step_count or "gaussian" not in form]
         return self.fill(self.pick(*forms) if depth > 0 else forms[0], depth)
 
     def condition(self, depth: int = 1) -> str:
-        """Draw a condition that is known before a step looks at a tensor."""
+        """Draw a condition that is known before a step reads a tensor."""
         if depth > 0 and self.chance(0.35):
             return self.fill(self.pick(*grammar.CONDITIONS), depth)
         if self.chance(0.3):
             return f"({self.fill(self.pick(*grammar.COMPARED), min(depth, 1))})"
-        return f"({self.pick(*self.conditions, *self.known.answers)})"
+        return f"({self.pick(*self.conditions, *self.known.conditions)})"
 
     def mask(self, depth: int = 1) -> str:
-        """Draw a condition of `where`: a comparison of tensors, or several joined."""
+        """Draw a condition for each element: a comparison of tensors, or several comparisons."""
         if depth > 0 and self.chance(0.4):
             return self.fill(self.pick(*grammar.JOINED_MASKS), depth)
         if self.known.masks and self.chance(0.2):
             return self.pick(*self.known.masks)
-        late = self.reduces and self.chance(0.25)
-        return self.fill(self.pick(*(grammar.LATE_MASKS if late else grammar.MASKS)), min(depth, 1))
+        with_reduced = self.has_reductions and self.chance(0.25)
+        return self.fill(
+            self.pick(*(grammar.MASKS_WITH_REDUCED_NUMBERS if with_reduced else grammar.MASKS)),
+            min(depth, 1),
+        )
 
-    _draws = {
+    _draw_by_letter = {
         **dict.fromkeys("ab", tensor),
         **dict.fromkeys("nk", number),
         **dict.fromkeys("qp", condition),
         **dict.fromkeys("mo", mask),
-        "l": late,
+        "l": reduced_number,
         "r": row,
         "c": column,
         "s": left,
@@ -221,23 +231,23 @@ class Expressions:
         "d": wide_rows,
         "i": wide_cols,
         "y": rank,
-        "x": reduced,
+        "x": reduction_operand,
         "u": constant,
         "e": exponent,
-        "v": wild,
-        "w": whole,
+        "v": extreme_exponent,
+        "w": whole_exponent,
     }
 
 
 def swap_rows_and_columns(form: str) -> str:
-    """Return a form of rows as one of columns, and the other way round."""
+    """Return a form with rows and columns exchanged."""
     pairs = {"row": "col", "col": "row", "cols": "rows", "rows": "cols", "$r": "$c", "$c": "$r"}
     return re.sub(
         r"\brow(?=_)|\bcol(?=_)|\bcols\b|\brows\b|\$r|\$c", lambda match: pairs[match[0]], form
     )
 
 
-def of_columns(form: str) -> str:
+def thin_form_of_columns(form: str) -> str:
     """Return a form of thin matrices of rows as one of thin matrices of columns."""
     letters = {"h": "j", "j": "h", "d": "i", "i": "d", "s": "z", "z": "s"}
     letters = {letter: f"${other}" for letter, other in letters.items()}
@@ -245,5 +255,5 @@ def of_columns(form: str) -> str:
     return re.sub(r"\$(\w)", lambda match: letters.get(match[1], match[0]), form)
 
 
-THIN_COLS = ("(transpose($a) @ $h)", *map(of_columns, grammar.THIN_ROWS))
-WIDE_COLS = tuple(map(of_columns, grammar.WIDE_ROWS))
+THIN_COLS = ("(transpose($a) @ $h)", *map(thin_form_of_columns, grammar.THIN_ROWS))
+WIDE_COLS = tuple(map(thin_form_of_columns, grammar.WIDE_ROWS))

@@ -1,4 +1,4 @@
-"""Draw an extra input for a drawn rule, and hand it to steps."""
+"""Add an extra input to drawn rules, and draw tensors for it."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ _FORMS = (
 )
 
 
-def drawn(seed: str | int, text: str) -> str:
-    """Return the text, for some seeds with an extra input, which first changes the gradient."""
-    lot = Random(f"inputs {seed}")
-    if lot.random() > 0.25:
+def add_extra_input(seed: str | int, text: str) -> str:
+    """Return the text, for some seeds with an extra input that the rule's first statements read."""
+    rng = Random(f"inputs {seed}")
+    if rng.random() > 0.25:
         return text
     declared = [n for n in ("lr", "c", "eps", "fa", "fb") if f"\n    {n}=" in text]
     numbers = [n for n in ("lr", "c", "eps") if n in declared] or ["0.5"]
     with_input = Expressions(
-        lot,
+        rng,
         Known(numbers=numbers, tensors=["g", "p", NAME]),
-        nasty=lot.random() < 0.4,
-        reduces=lot.random() < 0.3,
+        has_odd_forms=rng.random() < 0.4,
+        has_reductions=rng.random() < 0.3,
         conditions=[f for f in ("fa", "fb") if f in declared] or ["0.5 > 0"],
     )
     without = Expressions(
-        lot, Known(numbers=numbers, tensors=["g", "p"]), conditions=with_input.conditions
+        rng, Known(numbers=numbers, tensors=["g", "p"]), conditions=with_input.conditions
     )
-    form = lot.choice(_FORMS).format(
+    form = rng.choice(_FORMS).format(
         a=with_input.tensor(2), b=without.tensor(2), c=with_input.pick(*with_input.conditions)
     )
     text = _FIRST.sub(lambda first: f"{first[0]}{form}\n", text, count=1)
     return _SIGNATURE.sub(rf'    p, g, \g<1>{NAME}=given("{KEY}"), /,', text)
 
 
-Handed = dict[str, list[Tensor | None]]
+ExtraInputs = dict[str, list[Tensor | None]]
 
 
-def handed(
+def draw_inputs(
     algorithm: Algorithm, params: Sequence[Tensor], draw: Callable[[Any], Tensor], number: int
-) -> Handed:
-    """Return the inputs of a step: of all parameters, or of some if the rule asks for `given`."""
-    inputs: Handed = {}
+) -> ExtraInputs:
+    """Return a step's inputs: for all parameters, or for some if the rule asks `given(input)`."""
+    inputs: ExtraInputs = {}
     for state in algorithm.extra_inputs():
         column = [draw(param.shape) for param in params]
         are_given = [state.when is None or (number + i) % 3 > 0 for i in range(len(params))]
@@ -66,10 +66,10 @@ def handed(
     return inputs
 
 
-def seen_by_the_rule(
-    algorithm: Algorithm, given: Handed, index: int
+def flags_and_states(
+    algorithm: Algorithm, given: ExtraInputs, index: int
 ) -> tuple[Mapping[str, bool], Mapping[str, Tensor]]:
-    """Return the flags and the states that stand for a parameter's inputs."""
+    """Return a parameter's inputs as the rule sees them: as flags and states."""
     flags, states = {}, {}
     for state in algorithm.extra_inputs():
         tensor = given[state.step_argument][index]

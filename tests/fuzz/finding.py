@@ -1,4 +1,4 @@
-"""Describe findings, and give findings with the same cause the same signature."""
+"""Describe findings; those with one cause should have one signature."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from optgen.spec.errors import InternalError
 if TYPE_CHECKING:
     from fuzz.trial import Setting
 
-CLASSES = ("wrong", "crashed", "does not compile")
+KINDS = ("wrong", "crashed", "does not compile")
 _PYTHON = ("forloop", "foreach", "functional", "sharded")
 """Lowerings that mostly fail together."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule that a lowering gets wrong: the kind of error, the message, and the setting."""
+    """A rule that a lowering gets wrong: the kind of failure, the message, and the setting."""
 
-    kind: str  # one of CLASSES
+    kind: str  # one of KINDS
     lowering: str
     message: str
     text: str
@@ -30,7 +30,7 @@ class Finding:
 
     @property
     def signature(self) -> tuple[str, str, str]:
-        """Return a signature without names and numbers; probably equal for one cause."""
+        """Return kind, lowering and message, without names and numbers."""
         message = "" if self.kind == "wrong" else self.message
         message = re.sub(r"[‘'`\"][^’'`\"]*[’'`\"]|0x\w+|\d+(\.\d+)?", "#", message)
         lowering = (
@@ -59,15 +59,17 @@ def _words(text: str) -> list[str]:
     return sorted(names)
 
 
-def of_exception(error: Exception, lowering: str, text: str, setting: Any = None) -> Finding:
-    """Return the finding of an exception that a rule should not raise, and where it was raised."""
+def finding_of_exception(
+    error: Exception, lowering: str, text: str, setting: Any = None
+) -> Finding:
+    """Return the finding for an exception; its message ends with the file that raised it."""
     cause = error.__cause__ or error.__context__
     if isinstance(error, InternalError) and isinstance(cause, Exception):
-        error = cause  # the cause says more
+        error = cause  # it has the more exact message
     frames = traceback.extract_tb(error.__traceback__)
     last = next((f for f in reversed(frames) if "/optgen" in f.filename), frames[-1])
-    where = last.filename.rpartition("/")[2]
+    file_name = last.filename.rpartition("/")[2]
     message = str(error).partition("\n")[0]
     return Finding(
-        "crashed", lowering, f"{type(error).__name__}: {message} ({where})", text, setting
+        "crashed", lowering, f"{type(error).__name__}: {message} ({file_name})", text, setting
     )

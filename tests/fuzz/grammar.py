@@ -1,13 +1,13 @@
-"""List forms to draw expressions from, by kind; docs/spec-language.md explains their terms.
+"""List forms to draw expressions from, by nature; docs/spec-language.md explains the words.
 
-A letter after `$` stands for an expression, the same one wherever it stands in a form:
+A letter after `$` stands for an expression; a letter that comes twice is the same expression:
 
-* a, b: a tensor. n, k: a number. l: a number that a reduction makes (a *late* number).
+* a, b: a tensor. n, k: a number. l: a number that a reduction makes (a *reduced number*).
 * r, c: one number per row, or per column. s, z: a matrix (rows, rows), or (cols, cols).
 * h, j, i, d, y: a matrix (rows, rank), (cols, rank), (rank, cols), (rank, rows), (rank, rank).
 * q, p: a condition. m, o: a condition for each element, as in `where`.
 * x: the operand of a reduction.
-* w: a whole exponent. e: any exponent. v: an extreme exponent. u: a constant.
+* w: a whole exponent. e: any moderate exponent. v: an extreme exponent. u: a constant.
 
 Values stay moderate: operands of roots are not negative, and most divisors keep away from 0.
 """
@@ -18,9 +18,9 @@ ODD_CONSTANTS = (
     "-2 % 3", "2**0.5", "- -1", "+2", "sqrt(4)", "maximum(1, 2)", "0 * 3", "1 / 8 / 2", "-SCALE",
     "tanh(2)", "atan2(1, -2)", "round(-2.5)", "floor(-0.5)", "ceil(SCALE)", "cos(0)", "sin(1/2)",
 )  # fmt: skip
-WHOLE = ("2", "3", "1", "0", "4", "7", "-0", "2.0")
+WHOLE_EXPONENTS = ("2", "3", "1", "0", "4", "7", "-0", "2.0")
 EXPONENTS = ("2", "3", "0.5", "1.5", "-1", "-2", "-0.5", "0", "-3", "0.25", "2.5", "1/3")
-WILD_EXPONENTS = ("40", "-40", "1e3", "2**63", "-2**63", "(-2)**3", "17", "-17", "5.5")
+EXTREME_EXPONENTS = ("40", "-40", "1e3", "2**63", "-2**63", "(-2)**3", "17", "-17", "5.5")
 
 NUMBERS = (
     "($n + $k)", "($n - $k)", "($n * $k)", "($n / (abs($k) + 1))", "(-$n)", "sqrt(abs($n))",
@@ -69,16 +69,24 @@ ROUNDINGS = (
     "rounded_at_random($a, $b)", "rounded_at_random($a + $b, $n)", "($a - rounded($a))",
     "($a - (rounded($a + $b) - $b))",
 )  # fmt: skip
-WILD_TENSORS = ("abs($a)**$v", "($a / $b)", "($a % $b)", "sqrt($a)", "log($a)", "$a**$v", "exp($a)")
+EXTREME_TENSORS = (
+    "abs($a)**$v",
+    "($a / $b)",
+    "($a % $b)",
+    "sqrt($a)",
+    "log($a)",
+    "$a**$v",
+    "exp($a)",
+)
 
 RANDOM = (
     "random($n, $k)", "random(7, $w)", "(random($u, 1) * $a)", "where(random(3, 4) < 0.5, $a, $b)",
     "(2 * random(t, $n * 100) - 1)", "(random16(2, $n * 9) - 0.5)",
     "rounded_down($a + random(1, 2) * 0.5)", "rounded_at_random($a, random16(3, t))",
 )  # fmt: skip
-"""Only in rules that count steps."""
+"""Forms for rules that read the step count."""
 
-WITH_LATES = (
+WITH_REDUCED_NUMBERS = (
     "($a * $l)", "($a - $l)", "($a / (1 + abs($l)))", "where($l > 0.1, $a, $b)",
     "where(abs($a) < $l, $a, $b)", "where($m, $a, $l)", "clamp($a, -abs($l), abs($l))",
     "lerp($a, $b, $l)", "maximum($a, $l)", "($l + $a)", "where($l > $a, $l, $b)",
@@ -94,7 +102,7 @@ WITH_AXES = (
     "$a % (1 + abs($r))", "atan2($a, $r)", "atan2($r, $c)", "atan2($c, $a)",
 )  # fmt: skip
 
-LATES = (
+REDUCED_NUMBERS = (
     "mean($x)", "rms($x)", "max_abs($x)", "norm($x)", "sum($x)", "(sum($x) / numel(p))",
     "($n * mean($x))", "($n / (1 + rms($x)))", "maximum($n, mean($x))",
     "where(mean($x) > 0, $n, 0.5)",
@@ -103,7 +111,7 @@ LATES = (
     "minimum(rms($x), $l)", "exp(-rms($x))", "sign(sum($x))", "log(1 + norm($x))", "- -mean($x)",
     "tanh(sum($x))", "atan2(sum($x), $l)", "cos(norm($x))", "ceil(rms($x))", "round(8 * mean($x))",
 )  # fmt: skip
-LATES_OF_AXES = (
+REDUCED_NUMBERS_OF_AXES = (
     "mean($r)", "max_abs($c)", "norm($r)", "sum($c)", "rms($c)", "rms($r * $c)", "max_abs($r)",
     "max_abs(row_norm($x))", "mean(col_rms($x))", "mean(row_max_abs($x))", "rms(col_max_abs($x))",
     "max_abs(row_mean($x))", "(max_abs($x) - max_abs(row_max_abs($x)))", "max_abs($r * $c)",
@@ -197,7 +205,7 @@ COMPARED = (
 MASKS = (
     "$a > $n", "$a <= $b", "$n < $a", "$a >= 0", "$a != 0", "$a == 0", "-0.5 < $a <= $n", "$a < $b",
 )  # fmt: skip
-LATE_MASKS = ("$a > $l", "$l < 0.3", "abs($a) >= $l", "$l > $n")
+MASKS_WITH_REDUCED_NUMBERS = ("$a > $l", "$l < 0.3", "abs($a) >= $l", "$l > $n")
 JOINED_MASKS = (
     "($q and $m)", "($m or $q)", "(not ($m))", "($m and $o)", "(not ($q or $m))",
     "($q and not ($m))",

@@ -1,4 +1,4 @@
-"""Draw rules, build and run them, and keep the findings."""
+"""Draw rules, build and run them, and collect the findings."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from fuzz import built, trial
+from fuzz import build, trial
 from fuzz.draw import draw
-from fuzz.finding import Finding, of_exception
-from fuzz.limit import limited
+from fuzz.finding import Finding, finding_of_exception
+from fuzz.time_limit import time_limit
 from fuzz.trial import LOWERINGS, Setting
 from optgen.spec.composition.names import CompositionError
 from optgen.spec.errors import SpecError
@@ -20,24 +20,23 @@ BATCH = 32
 Draw = Callable[[str], tuple[str, list[Setting]]]
 """A function of a seed that returns a spec's text and settings.
 
-It raises an error if the modifiers of a composition do not go together."""
+The function raises an error if optgen refuses the modifiers of a composition."""
 
 
 @dataclass
 class Tally:
-    """Counts of rules by outcome; `refusals` counts them by the message of the SpecError."""
+    """Counts of rules by outcome; `refusals` counts refused rules by error message."""
 
     drawn: int = 0
     refused: int = 0
     compared: int = 0
     incomparable: int = 0  # accepted, but no step was compared
-    kinds: Counter[str] = field(default_factory=Counter)  # of the compared rules, by `kinds_of`
-    failures: Counter[str] = field(default_factory=Counter)  # by the kind of the finding
+    features: Counter[str] = field(default_factory=Counter)  # of compared rules, by `features_of`
+    failures: Counter[str] = field(default_factory=Counter)  # by kind of finding
     refusals: Counter[str] = field(default_factory=Counter)
-    # by seed: 1 if no step of its rule was compared
-    not_compared: Counter[str] = field(default_factory=Counter)
-    steps: trial.Count = field(default_factory=trial.Count)
-    spent: Counter[str] = field(default_factory=Counter)
+    not_compared: Counter[str] = field(default_factory=Counter)  # by seed; 1: no step compared
+    steps: trial.StepCounts = field(default_factory=trial.StepCounts)
+    seconds: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
         failures = ", ".join(f"{count} {kind}" for kind, count in sorted(self.failures.items()))
@@ -49,7 +48,7 @@ class Tally:
         )
 
     def refuse(self, error: CompositionError | SpecError) -> None:
-        """Count a rule that is refused."""
+        """Count a refused rule."""
         self.refused += 1
         self.refusals[error.message if isinstance(error, SpecError) else str(error)] += 1
 
@@ -57,7 +56,7 @@ class Tally:
         """Add the counts of another tally."""
         for name in ("drawn", "refused", "compared", "incomparable"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("kinds", "failures", "refusals", "not_compared", "spent"):
+        for name in ("features", "failures", "refusals", "not_compared", "seconds"):
             getattr(self, name).update(getattr(other, name))
         self.steps.compared += other.steps.compared
         self.steps.incomparable += other.steps.incomparable
@@ -69,9 +68,9 @@ def hunt(
     lowerings: Sequence[str] = LOWERINGS,
     draw: Draw = draw,
 ) -> tuple[Tally, list[Finding]]:
-    """Draw a rule for every seed, and run all; `store_rule` gets each rule before it runs."""
+    """Draw a rule for every seed, and run all; `store_rule` gets each rule before optgen does."""
     tally, findings = Tally(), list[Finding]()
-    rules: list[tuple[str, built.Built, list[Setting]]] = []
+    rules: list[tuple[str, build.BuiltRule, list[Setting]]] = []
     for seed in seeds:
         tally.drawn += 1
         started = time.process_time()
@@ -82,75 +81,72 @@ def hunt(
             tally.refuse(error)
         else:
             store_rule(text)
-            rule = built_or_none(text, settings[0], tally, findings)
-        tally.spent["read"] += time.process_time() - started  # type: ignore[assignment]
+            rule = build_or_none(text, settings[0], tally, findings)
+        tally.seconds["read"] += time.process_time() - started  # type: ignore[assignment]
         if rule:
-            rule.types = built.types_of(rule.algorithm, [s.dtype for s in settings])
+            rule.types = build.types_of(rule.algorithm, [s.dtype for s in settings])
             rules.append((seed, rule, settings))
     started = time.perf_counter()
     if "fused_cpu" in lowerings:
-        built.compile_together([rule for _, rule, _ in rules])
-    tally.spent["cpp"] += time.perf_counter() - started  # type: ignore[assignment]
-    with built.batch_kernels([rule for _, rule, _ in rules]):
+        build.compile_together([rule for _, rule, _ in rules])
+    tally.seconds["cpp"] += time.perf_counter() - started  # type: ignore[assignment]
+    with build.batch_kernels([rule for _, rule, _ in rules]):
         for seed, rule, settings in rules:
             store_rule(rule.text)
             compared = tally.compared
-            findings += tried(rule, settings, lowerings, tally)
+            findings += check_rule(rule, settings, lowerings, tally)
             tally.not_compared[seed] += tally.compared == compared
     return tally, findings
 
 
-def built_or_none(
+def build_or_none(
     text: str, setting: Setting, tally: Tally, findings: list[Finding]
-) -> built.Built | None:
-    """Build the rule; return None if optgen refuses the rule or fails at it."""
+) -> build.BuiltRule | None:
+    """Build the rule; return None, and count why, if optgen refuses the rule or crashes."""
     try:
-        with limited():
-            return built.load(text)
+        with time_limit():
+            return build.load(text)
     except SpecError as error:
         tally.refuse(error)
     except Exception as error:
         tally.failures["crashed"] += 1
-        findings.append(of_exception(error, "load", text, setting))
+        findings.append(finding_of_exception(error, "load", text, setting))
     return None
 
 
-def tried(
-    rule: built.Built,
+def check_rule(
+    rule: build.BuiltRule,
     settings: Sequence[Setting],
     lowerings: Sequence[str],
     tally: Tally,
-    sparing: bool = True,
+    skip_some_triton_runs: bool = True,
 ) -> list[Finding]:
-    """Return one finding for each lowering that is wrong under any of these settings.
-
-    With `sparing`, some settings are not run in fused_triton.
-    """
+    """Run a rule with all settings; return one finding for each lowering that is wrong."""
     findings: list[Finding] = []
-    count = trial.Count()
+    counts = trial.StepCounts()
     if rule.refused_by_cpp:
         message = rule.refused_by_cpp
         findings.append(Finding("does not compile", "fused_cpu", message, rule.text, settings[0]))
     for number, setting in enumerate(settings):
-        remaining = [name for name in lowerings if suits(rule, name, setting)]
-        if sparing and number in (0, 2):  # the interpreter takes longer than all others together
+        remaining = [name for name in lowerings if runs_in(rule, name, setting)]
+        if skip_some_triton_runs and number in (0, 2):  # it takes longer than all other lowerings
             remaining = [name for name in remaining if name != "fused_triton"]
         remaining = [name for name in remaining if name not in {f.lowering for f in findings}]
-        findings += trial.run(rule, setting, remaining, count)
-    tally.spent.update(count.spent)
-    tally.compared += count.compared > 0
-    if count.compared:
-        tally.kinds.update(kinds_of(rule))
-    tally.incomparable += count.compared == 0
-    tally.steps.compared += count.compared
-    tally.steps.incomparable += count.incomparable
+        findings += trial.run(rule, setting, remaining, counts)
+    tally.seconds.update(counts.seconds)
+    tally.compared += counts.compared > 0
+    if counts.compared:
+        tally.features.update(features_of(rule))
+    tally.incomparable += counts.compared == 0
+    tally.steps.compared += counts.compared
+    tally.steps.incomparable += counts.incomparable
     for kind in {f.kind for f in findings}:
         tally.failures[kind] += 1
     return findings
 
 
-def kinds_of(rule: built.Built) -> Iterator[str]:
-    """Yield the parts of the language by which the compared rules are counted."""
+def features_of(rule: build.BuiltRule) -> Iterator[str]:
+    """Yield the features of the language that a rule uses, as the report counts them."""
     algorithm = rule.algorithm
     if algorithm.has_matrix_ops or any(algorithm.matrix_states()):
         yield "matrices"
@@ -162,7 +158,7 @@ def kinds_of(rule: built.Built) -> Iterator[str]:
         yield "not elementwise"
 
 
-def suits(rule: built.Built, lowering: str, setting: Setting) -> bool:
+def runs_in(rule: build.BuiltRule, lowering: str, setting: Setting) -> bool:
     """Tell whether to run a rule in this lowering with this setting.
 
     For elementwise rules `sharded` would only repeat foreach. `sharded` and `functional` run in
@@ -177,7 +173,7 @@ def suits(rule: built.Built, lowering: str, setting: Setting) -> bool:
     if lowering.startswith("fused") and rule.cls.rule.why_codes_are_not_read(lowering):
         return False
     if lowering == "fused_cpu":
-        return rule.runs_fused
+        return rule.has_cpp_kernels
     if lowering == "sharded":
         return not rule.cls.rule.elementwise and setting.dtype == "float64"
     return lowering != "functional" or setting.dtype == "float64"

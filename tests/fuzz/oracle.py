@@ -1,4 +1,4 @@
-"""Take one parameter's step by the rule: the right values, and bounds on their rounding errors."""
+"""Compute a step by the rule in float64: the right values, and bounds on rounding errors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fuzz import eight_bits
-from fuzz.bounded import Bounded, Given, lift, tensors_in, watch_branches
 from fuzz.bounded_ops import STORE, bounded_meanings
+from fuzz.bounded_tensors import BoundedTensor, ParamOrGrad, lift, tensors_in, watch_branches
 from optgen.ir.algorithm import QUANTIZED, Algorithm, Shape
 from optgen.ir.compute_dtype import widens
 from optgen.ir.evaluate import Member, evaluate_together, properties_of
@@ -26,14 +26,14 @@ _SLACK = 4.0
 class Expected:
     """The right values, and bounds on their rounding errors.
 
-    `comparable` marks the elements of which anything is known.
+    `comparable` is a mask of the elements that have a bound.
     """
 
     value: Tensor
     bound: Tensor
     comparable: Tensor
 
-    def first_wrong(self, actual: Tensor) -> str:
+    def first_difference(self, actual: Tensor) -> str:
         """Return how and where a tensor differs first; "" if it does not."""
         actual = actual.detach().double()
         if actual.shape != self.value.shape:
@@ -42,9 +42,11 @@ class Expected:
         if not bool(is_wrong.any()):
             return ""
         index = is_wrong.flatten().nonzero()[0].item()
-        a, b, e = (x.flatten()[index].item() for x in (actual, self.value, self.bound))
+        found, expected, bound = (
+            x.flatten()[index].item() for x in (actual, self.value, self.bound)
+        )
         place = f"element {index} of {is_wrong.numel()}"
-        return f"is {a!r}, expected {b!r} with an error of at most {e:.1e}, {place}"
+        return f"is {found!r}, expected {expected!r} with an error of at most {bound:.1e}, {place}"
 
 
 @dataclass
@@ -54,8 +56,8 @@ class Step:
     values: dict[str, Expected]
     sure: bool  # whether no branch depends on rounding
 
-    def moderate(self) -> bool:
-        """Tell whether the run can go on from these values: all are comparable and below 1e4."""
+    def is_moderate(self) -> bool:
+        """Tell whether the next step can start from these values: all comparable, and below 1e4."""
         return all(bool((r.comparable & (r.value.abs() < 1e4)).all()) for r in self.values.values())
 
 
@@ -65,7 +67,7 @@ PARAM = ""
 
 @dataclass(frozen=True)
 class StepArguments:
-    """The arguments of a parameter's step; its states have the form of a checkpoint."""
+    """The arguments of a parameter's step; `state` is a dict by key, as in a checkpoint."""
 
     hypers: Mapping[str, Any]
     param: Tensor
@@ -76,47 +78,49 @@ class StepArguments:
 
 
 def step_by_rule(algorithm: Algorithm, arguments: StepArguments) -> Step:
-    """Take the step of one parameter alone."""
+    """Compute the step of one parameter alone."""
     return steps_by_rule(algorithm, [arguments])[0]
 
 
 def steps_by_rule(algorithm: Algorithm, all_arguments: Sequence[StepArguments]) -> list[Step]:
-    """Take the step of several parameters together: all are 0-dim, or none is."""
+    """Compute the step of several parameters together; all must be 0-dim, or none."""
     dtype = all_arguments[0].param.dtype
-    is_low, eps = dtype != torch.float64, torch.finfo(dtype).eps
-    original, algorithm = algorithm, eight_bits.in_float32(algorithm)
+    is_narrow, eps = dtype != torch.float64, torch.finfo(dtype).eps
+    original, algorithm = algorithm, eight_bits.with_float32_states(algorithm)
     if any(s.dtype == "float32" for s in algorithm.states if s.shape != "scalar"):
         eps = max(eps, torch.finfo(torch.float32).eps)
     without_axes = all_arguments[0].param.ndim == 0
     members = [_member(algorithm, arguments, eps) for arguments in all_arguments]
-    stored = _with_stores(algorithm, all_arguments[0].param)
+    rule_with_stores = _with_stores(algorithm, all_arguments[0].param)
     with (
         tensors_in(eps, without_axes),
-        bounded_meanings(coarse_matrices=is_low),
+        bounded_meanings(coarse_matrices=is_narrow),
         watch_branches() as unsure,
     ):
-        results = evaluate_together(stored, members)
+        results = evaluate_together(rule_with_stores, members)
         values_by_param = [
             {
-                PARAM: _stored(value, dtype, arguments.param.shape),
+                PARAM: _expected(value, dtype, arguments.param.shape),
                 **{
-                    k: _stored(v, *_dtype_and_shape(stored, k, arguments))
+                    k: _expected(v, *_dtype_and_shape(rule_with_stores, k, arguments))
                     for k, v in states.items()
                 },
             }
             for arguments, (value, states) in zip(all_arguments, results, strict=True)
         ]
-    return [Step(eight_bits.rounded(original, values), not unsure) for values in values_by_param]
+    return [
+        Step(eight_bits.round_to_codes(original, values), not unsure) for values in values_by_param
+    ]
 
 
 def _member(algorithm: Algorithm, arguments: StepArguments, eps: float) -> Member:
-    """Return the arguments of the evaluator, with bounds on the rounding errors of all tensors."""
+    """Return the evaluator's arguments, with bounds on the rounding errors of all tensors."""
     scalars = {s.key for s in algorithm.scalar_states()}
     state: dict[str, Any] = {}
     for key, value in arguments.state.items():
         unit = torch.finfo(value.dtype).eps if key in scalars else eps
-        state[key] = value if key == "step" else Bounded(value.double(), eps=unit)
-    param, grad = (Given(x.double(), eps=eps) for x in (arguments.param, arguments.grad))
+        state[key] = value if key == "step" else BoundedTensor(value.double(), eps=unit)
+    param, grad = (ParamOrGrad(x.double(), eps=eps) for x in (arguments.param, arguments.grad))
     param.stored_dtype = arguments.param.dtype
     default = torch.get_default_dtype()
     param_and_grad: Any = (param, grad)
@@ -131,9 +135,9 @@ def _member(algorithm: Algorithm, arguments: StepArguments, eps: float) -> Membe
 
 
 def _with_stores(algorithm: Algorithm, param: Tensor) -> Algorithm:
-    """Return the rule with every assigned tensor rounded to its dtype.
+    """Return the rule with every assigned tensor rounded to its dtype, unless the rule widens.
 
-    A lowering may store a tensor before it reads this tensor again, unless the rule widens.
+    A lowering may store a tensor, which rounds it, and read it again.
     """
     if widens(algorithm):
         return algorithm
@@ -144,17 +148,17 @@ def _with_stores(algorithm: Algorithm, param: Tensor) -> Algorithm:
         if s.symbol not in scalars
     }
 
-    def stored(program: Program) -> Iterator[Stmt]:
+    def with_stores(program: Program) -> Iterator[Stmt]:
         for stmt in program:
             if isinstance(stmt, If):
-                then, orelse = tuple(stored(stmt.then)), tuple(stored(stmt.orelse))
+                then, orelse = tuple(with_stores(stmt.then)), tuple(with_stores(stmt.orelse))
                 yield replace(stmt, then=then, orelse=orelse)
             elif stmt.target.name in dtypes:
                 yield replace(stmt, value=Call(STORE[dtypes[stmt.target.name]], (stmt.value,)))
             else:
                 yield stmt
 
-    return replace(algorithm, rule=tuple(stored(algorithm.rule)))
+    return replace(algorithm, rule=tuple(with_stores(algorithm.rule)))
 
 
 def _dtype_and_shape(
@@ -177,7 +181,7 @@ def state_dtype(algorithm: Algorithm, key: str, param: Tensor) -> torch.dtype:
     return getattr(torch, state.dtype) if state.dtype else param.dtype
 
 
-def _stored(value: Any, dtype: torch.dtype, shape: torch.Size) -> Expected:
+def _expected(value: Any, dtype: torch.dtype, shape: torch.Size) -> Expected:
     x = lift(value)
     eps = max(torch.finfo(dtype).eps, x.eps)
     bound = _SLACK * (x.e + eps * x.v.abs()) + torch.finfo(dtype).tiny

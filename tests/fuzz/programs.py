@@ -1,4 +1,4 @@
-"""Draw programs for a drawn rule, and compare changes of mode with the rule run plainly."""
+"""Draw programs for a drawn rule, and compute in float64 what they write."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from fuzz.oracle import PARAM, Expected, StepArguments, step_by_rule
 from optgen.ir.algorithm import Algorithm
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu", "fused_triton")
-"""Lowerings that a program has; it has neither a functional form nor phases."""
+"""Lowerings of programs, which have neither a functional form nor phases."""
 
 _STATE = re.compile(r'^    (\w+)=state\("key_\w+", init=[^,)]+\),$', re.M)
-_OF_STEPS = re.compile(r"\b(numel|ndim|machine_eps|fresh|factored)\(")  # not for programs
+_ONLY_IN_STEPS = re.compile(r"\b(numel|ndim|machine_eps|fresh|factored)\(")
+"""Words that a program may not use."""
 _TEMPLATE = """
 
 @Random.{mode}
@@ -27,50 +28,50 @@ def to_{mode}({lists}, /{hypers}):
 """
 
 
-def drawn(seed: str | int, text: str) -> str:
-    """Return two programs for a rule; for most seeds, or without a state to use, return ""."""
-    lot = Random(f"programs {seed}")
+def draw_programs(seed: str | int, text: str) -> str:
+    """Return two programs for a rule, or "" for most seeds and for rules without usable states."""
+    rng = Random(f"programs {seed}")
     states = _STATE.findall(text)
-    if not states or lot.random() > 0.35:
+    if not states or rng.random() > 0.35:
         return ""
-    return "".join(_program(lot, mode, text, states) for mode in ("train", "eval"))
+    return "".join(_program(rng, mode, text, states) for mode in ("train", "eval"))
 
 
-def _program(lot: Random, mode: str, text: str, states: list[str]) -> str:
+def _program(rng: Random, mode: str, text: str, states: list[str]) -> str:
     declared = [n for n in ("lr", "c", "eps", "betas", "fa", "fb") if f"\n    {n}=" in text]
-    lists = ["p", *lot.sample(states, lot.randint(1, len(states)))]
-    lot.shuffle(lists)
-    body = _body(lot, lists, declared)
+    lists = ["p", *rng.sample(states, rng.randint(1, len(states)))]
+    rng.shuffle(lists)
+    body = _body(rng, lists, declared)
     read = [name for name in declared if re.search(rf"\b{name}\b", body)]
     hypers = f", *, {', '.join(read)}" if read else ""
     return _TEMPLATE.format(mode=mode, lists=", ".join(lists), hypers=hypers, body=body)
 
 
-def _body(lot: Random, lists: list[str], declared: list[str]) -> str:
+def _body(rng: Random, lists: list[str], declared: list[str]) -> str:
     """Return a body that uses all lists, and mostly leaves at least one unchanged."""
     numbers = [n for n in ("lr", "c", "eps") if n in declared] or ["0.5"]
     if "betas" in declared:
         numbers.append("betas[1]")
     conditions = [c for f in ("fa", "fb") if f in declared for c in (f, f"not {f}")]
     draw = Expressions(
-        lot,
+        rng,
         Known(numbers=numbers, tensors=list(lists)),
-        nasty=lot.random() < 0.4,
+        has_odd_forms=rng.random() < 0.4,
         conditions=conditions or ["0.5 > 0"],
     )
     while True:
-        left_out, *written = lot.sample(lists, lot.randint(2, len(lists)))
-        if len(written) + 1 == len(lists) and lot.random() < 0.4:
-            written.append(left_out)  # the program writes every list
-        lines = [f"x = {draw.tensor(2)}"] if lot.random() < 0.4 else []
+        unchanged, *written = rng.sample(lists, rng.randint(2, len(lists)))
+        if len(written) + 1 == len(lists) and rng.random() < 0.4:
+            written.append(unchanged)  # the program writes every list
+        lines = [f"x = {draw.tensor(2)}"] if rng.random() < 0.4 else []
         lines += [f"{name} = {draw.tensor(2)}" for name in written]
         unread = [n for n in lists if not re.search(rf"[=(].*\b{n}\b", "\n".join(lines))]
-        rest = "".join(f" + 0.125 * {n}" for n in {left_out: 0, **dict.fromkeys(unread)})
+        rest = "".join(f" + 0.125 * {n}" for n in {unchanged: 0, **dict.fromkeys(unread)})
         lines[-1] += f"{rest}{' - x' * (lines[0][0] == 'x')}"
-        if conditions and lot.random() < 0.4:
-            lines[-1:] = [f"if {lot.choice(conditions)}:", f"    {lines[-1]}"]
+        if conditions and rng.random() < 0.4:
+            lines[-1:] = [f"if {rng.choice(conditions)}:", f"    {lines[-1]}"]
         body = "\n".join(f"    {line}" for line in lines)
-        if not _OF_STEPS.search(body):
+        if not _ONLY_IN_STEPS.search(body):
             return body
 
 
@@ -81,7 +82,7 @@ def expected_values(
     param: Tensor,
     state: Mapping[str, Tensor],
 ) -> tuple[dict[str, Expected], bool]:
-    """Return the values that a program writes, by key, and whether rounding decides no branch."""
+    """Return what a program writes, by key, and whether no branch depends on rounding."""
     keys = {optimizer.param: PARAM, **{s.symbol: s.key for s in optimizer.states}}
     tensors = {name: param if key == PARAM else state.get(key) for name, key in keys.items()}
     states = {s.key: tensors[s.symbol] for s in program.states}

@@ -1,13 +1,13 @@
-"""Run old findings again, in every lowering."""
+"""Run findings from files again, in every lowering."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from fuzz import built, kept
-from fuzz.finding import Finding, of_exception
-from fuzz.hunt import Tally, tried
-from fuzz.limit import limited
+from fuzz import build, finding_files
+from fuzz.finding import Finding, finding_of_exception
+from fuzz.hunt import Tally, check_rule
+from fuzz.time_limit import time_limit
 from fuzz.trial import LOWERINGS
 from optgen.spec.errors import SpecError
 
@@ -16,28 +16,30 @@ def replay(paths: list[Path]) -> int:
     """Print the findings that are still wrong; return 1 if there are any."""
     rules, wrong = [], 0
     for path in paths:
-        finding = kept.read(path)
+        finding = finding_files.read_finding(path)
         assert finding.setting is not None
         try:
-            with limited():
-                rule = built.load(finding.text)
+            with time_limit():
+                rule = build.load(finding.text)
         except SpecError:
-            continue  # a refusal is also right
+            continue  # a refused rule computes nothing wrong
         except Exception as error:
-            report(path, of_exception(error, "load", finding.text))
+            report(path, finding_of_exception(error, "load", finding.text))
             wrong += 1
         else:
             rules.append((path, finding.setting, rule))
-    dtypes: dict[str, set[str]] = {}  # by text: two findings may be about one rule
+    dtypes: dict[str, set[str]] = {}  # by rule text, because findings may share a rule
     for _, setting, rule in rules:
         dtypes.setdefault(rule.text, set()).add(setting.dtype)
     for *_, rule in rules:
-        rule.types = built.types_of(rule.algorithm, [*dtypes[rule.text]])
-    built.compile_together([rule for *_, rule in rules])
-    with built.batch_kernels([rule for *_, rule in rules]):
+        rule.types = build.types_of(rule.algorithm, [*dtypes[rule.text]])
+    build.compile_together([rule for *_, rule in rules])
+    with build.batch_kernels([rule for *_, rule in rules]):
         for path, setting, rule in rules:
-            for each in tried(rule, [setting], LOWERINGS, Tally(), sparing=False):
-                report(path, each)
+            for failure in check_rule(
+                rule, [setting], LOWERINGS, Tally(), skip_some_triton_runs=False
+            ):
+                report(path, failure)
                 wrong += 1
     print(f"{len(paths)} old findings, {wrong} failures now")
     return int(wrong > 0)

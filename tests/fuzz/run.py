@@ -1,7 +1,7 @@
 """Search for failing rules in child processes.
 
-They are forked from a process that has imported everything, so they start fast. A crash or a hang
-ends only one child.
+The children are forked from a process that has imported everything, so they start fast. A crash or
+a hang ends only one child.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fuzz import built, kept
+from fuzz import build, finding_files
 from fuzz.draw import draw
-from fuzz.finding import CLASSES, Finding
+from fuzz.finding import KINDS, Finding
 from fuzz.hunt import BATCH, Draw, Tally, hunt
-from fuzz.shrink import shrunk
+from fuzz.shrink import shrink_finding
 from fuzz.trial import LOWERINGS
 
 _HANGS_AFTER = 240
 """Seconds without a new rule in rule.txt, after which a job counts as hanging.
 
-It is then in code that an alarm does not interrupt.
+The timer of `time_limit` does not interrupt C++ code.
 """
 _FINDINGS_PER_SIGNATURE = {"wrong": 8}
-"""Limit of findings of one signature to shrink, by kind of finding; 1 for other kinds.
+"""Largest number of findings of one signature to shrink, by kind; 1 for kinds not listed.
 
-Wrong values get more, because different faults give them the same signature.
+Different faults give wrong values the same signature, so their limit is higher.
 """
 
 
@@ -49,7 +49,7 @@ class _Job:
     folder: Path
 
     @property
-    def rule(self) -> Path:
+    def rule_file(self) -> Path:
         """Return the path of the file with the rule that the job is running."""
         return self.folder / "rule.txt"
 
@@ -57,8 +57,8 @@ class _Job:
 class Run:
     """A run of the command: jobs, counts and findings.
 
-    `draw` gets each of `cases`, which are names of compositions. Without cases it gets numbered
-    seeds without end.
+    `draw` gets each of `cases`, which are names of compositions; without cases, it gets numbered
+    seeds until time is up.
     """
 
     def __init__(
@@ -69,25 +69,25 @@ class Run:
         self.started = time.monotonic()
         self.tally = Tally()
         self.jobs: list[_Job] = []
-        self.drawn = 0
+        self.drawn_count = 0
         self.count_by_signature: Counter[tuple[str, ...]] = Counter()
         self.causes: dict[tuple[str, ...], Path] = {}
         for path in sorted(options.known.glob("*.py")) if options.known else ():
-            finding = kept.read(path)
+            finding = finding_files.read_finding(path)
             self.causes[finding.cause] = path
             self.count_by_signature[finding.signature] += 1
         self.known = len(self.causes)
         self.scratch = Path(tempfile.mkdtemp(prefix="optgen-fuzz-run-"))
 
     def run(self) -> int:
-        """Start jobs until time is up, and wait for those that run."""
+        """Start jobs until time is up, wait for all, and return 1 if there are findings."""
         if "fused_cpu" in self.lowerings:
-            built.load_shared_libraries()  # for all jobs
+            build.load_shared_libraries()  # once, before forks
         try:
-            while self.jobs or self.goes_on():
-                while self.goes_on() and len(self.jobs) < self.options.processes:
-                    self.start()
-                self.gather()
+            while self.jobs or self.has_time():
+                while self.has_time() and len(self.jobs) < self.options.processes:
+                    self.start_job()
+                self.receive_results()
         finally:
             for job in self.jobs:
                 job.process.kill()
@@ -95,24 +95,24 @@ class Run:
         print(self.report())
         return 1 if self.tally.failures else 0
 
-    def goes_on(self) -> bool:
+    def has_time(self) -> bool:
         """Tell whether to draw more rules."""
         seconds = time.monotonic() - self.started
         rules = min(self.options.rules, len(self.cases) or self.options.rules)
-        return seconds < self.options.seconds and self.drawn < rules
+        return seconds < self.options.seconds and self.drawn_count < rules
 
-    def start(self) -> None:
-        """Fork a process for the next rules."""
+    def start_job(self) -> None:
+        """Fork a job for the next rules."""
         count = 2 * BATCH if self.cases else BATCH  # compositions are quick to run
-        count = min(count, self.options.rules - self.drawn)
-        seeds = [f"{self.options.seed}/{self.drawn + i}" for i in range(count)]
-        seeds = list(self.cases[self.drawn : self.drawn + count]) or seeds
-        self.drawn += count
+        count = min(count, self.options.rules - self.drawn_count)
+        seeds = [f"{self.options.seed}/{self.drawn_count + i}" for i in range(count)]
+        seeds = list(self.cases[self.drawn_count : self.drawn_count + count]) or seeds
+        self.drawn_count += count
         receiver, sender = multiprocessing.Pipe(duplex=False)
         folder = Path(tempfile.mkdtemp(dir=self.scratch))
         job = _Job(
             multiprocessing.get_context("fork").Process(
-                target=self.work, args=(seeds, sender, folder)
+                target=self.run_job, args=(seeds, sender, folder)
             ),
             receiver,
             folder,
@@ -121,32 +121,32 @@ class Run:
         sender.close()
         self.jobs.append(job)
 
-    def work(self, seeds: list[str], pipe: Connection, folder: Path) -> None:
-        """Hunt in the forked process, shrink new findings, and send them."""
+    def run_job(self, seeds: list[str], pipe: Connection, folder: Path) -> None:
+        """Search for failing rules in the forked process, and send the findings."""
         os.environ["OPTGEN_CACHE_DIR"] = str(folder)
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
         try:
             self.send_findings(seeds, pipe, folder)
         except Exception:
-            pipe.send(traceback.format_exc())  # a fault of this tool
+            pipe.send(traceback.format_exc())  # an error of the fuzzer itself
         pipe.send(None)
         pipe.close()
         os._exit(0)
 
     def send_findings(self, seeds: list[str], pipe: Connection, folder: Path) -> None:
-        """Hunt, and send the counts and findings."""
+        """Run rules, send the counts, and send new findings with shortened rules."""
         tally, findings = hunt(seeds, (folder / "rule.txt").write_text, self.lowerings, self.draw)
         pipe.send(tally)
-        for finding in sorted(findings, key=lambda each: CLASSES.index(each.kind)):
+        for finding in sorted(findings, key=lambda each: KINDS.index(each.kind)):
             limit = _FINDINGS_PER_SIGNATURE.get(finding.kind, 1)
             if self.count_by_signature[finding.signature] >= limit:
                 continue
             self.count_by_signature[finding.signature] += 1
             (folder / "rule.txt").write_text(finding.text)
-            pipe.send(finding if self.options.no_shrink else shrunk(finding))
+            pipe.send(finding if self.options.no_shrink else shrink_finding(finding))
 
-    def gather(self) -> None:
-        """Receive what jobs send, and check whether any has died or hangs."""
+    def receive_results(self) -> None:
+        """Receive what jobs send, and remove jobs that have ended or hang."""
         wait([job.pipe for job in self.jobs], timeout=5)
         for job in list(self.jobs):
             message: Tally | Finding | str | None = None
@@ -170,52 +170,53 @@ class Run:
     def receive(self, message: Tally | Finding | str) -> None:
         """Add a job's counts, or write a new finding to a file."""
         if isinstance(message, str):
-            raise RuntimeError(f"the tool failed:\n{message}")
+            raise RuntimeError(f"the fuzzer failed:\n{message}")
         if isinstance(message, Tally):
             self.tally.add(message)
-            print(self.line(), flush=True)
+            print(self.progress(), flush=True)
         else:
             self.count_by_signature[message.signature] += 1
-            self.keep(message)
+            self.write_once(message)
 
-    def keep(self, finding: Finding) -> None:
+    def write_once(self, finding: Finding) -> None:
+        """Write a finding to a file, unless an earlier one has the same cause."""
         if finding.cause in self.causes:
             return
-        path = kept.write(finding, self.options.out or kept.FOUND)
+        path = finding_files.write_finding(finding, self.options.out or finding_files.FOUND)
         self.causes[finding.cause] = path
         print(f"{finding.kind}: {finding.lowering}: {finding.message[:200]}\n  {path}", flush=True)
 
     def record_crash(self, job: _Job) -> None:
-        """Record the rule that ended its process."""
-        text = job.rule.read_text() if job.rule.exists() else ""
+        """Record the rule that a job was running when it crashed."""
+        text = job.rule_file.read_text() if job.rule_file.exists() else ""
         code = job.process.exitcode
         if text:
             self.tally.failures["crashed"] += 1
-            self.keep(Finding("crashed", "process", f"the process ended with {code}", text))
+            self.write_once(Finding("crashed", "process", f"the process ended with {code}", text))
 
-    def line(self) -> str:
-        """Return a line of progress."""
+    def progress(self) -> str:
+        """Return a line with the time and the counts."""
         return f"{time.monotonic() - self.started:5.0f} s: {self.tally}"
 
-    def not_comparable(self) -> str:
-        """Return a line for each composition of which no step could be compared with the oracle."""
+    def list_not_comparable(self) -> str:
+        """Return a line for each composition without a step that could be compared."""
         names = [name for name, count in self.tally.not_compared.items() if count]
         return "\nnot comparable:" + "".join(f"\n       {x}" for x in names) if self.cases else ""
 
     def report(self) -> str:
-        """Return the result of the run, and where time went."""
-        spent = ", ".join(f"{k} {v:.0f} s" for k, v in self.tally.spent.most_common())
-        kinds = ", ".join(f"{n} {kind}" for kind, n in self.tally.kinds.most_common())
+        """Return a summary of the run: counts, times, and refusals by message."""
+        seconds = ", ".join(f"{k} {v:.0f} s" for k, v in self.tally.seconds.most_common())
+        features = ", ".join(f"{n} {feature}" for feature, n in self.tally.features.most_common())
         most = self.tally.refusals.most_common(None if self.cases else 15)
         refusals = "".join(f"\n  {n:4} {text}" for text, n in most)
         return (
             f"seed {self.options.seed}: {self.tally}\n"
-            f"of the compared rules: {kinds}\n"
+            f"of the compared rules: {features}\n"
             f"{len(self.causes) - self.known} causes written down; "
-            f"time: {spent}\nrefused:{refusals}{self.not_comparable()}"
+            f"time: {seconds}\nrefused:{refusals}{self.list_not_comparable()}"
         )
 
 
 def _hangs(job: _Job) -> bool:
-    last_change = job.rule.stat().st_mtime if job.rule.exists() else time.time()
+    last_change = job.rule_file.stat().st_mtime if job.rule_file.exists() else time.time()
     return time.time() - last_change > _HANGS_AFTER

@@ -9,9 +9,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from fuzz import built, trial
-from fuzz.finding import Finding, of_exception
-from fuzz.limit import limited
+from fuzz import build, trial
+from fuzz.finding import Finding, finding_of_exception
+from fuzz.time_limit import time_limit
 from fuzz.trial import Setting
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
@@ -20,76 +20,80 @@ from optgen.spec.read_spec import read_spec
 Check = Callable[[str, Setting | None], bool]
 
 
-def shrunk(finding: Finding, seconds: float = 15.0) -> Finding:
+def shrink_finding(finding: Finding, seconds: float = 15.0) -> Finding:
     """Return the finding with the shortest rule found in some seconds of processor time."""
 
-    def fails(text: str, setting: Setting | None) -> bool:
-        again = refound(replace(finding, text=text, setting=setting))
+    def still_fails(text: str, setting: Setting | None) -> bool:
+        again = find_again(replace(finding, text=text, setting=setting))
         return again is not None and again.signature == finding.signature
 
-    short = Shrinker(finding.text, finding.setting, fails, _spent() + seconds).run()
-    return refound(replace(finding, text=short[0], setting=short[1])) or finding
+    short = Shrinker(
+        finding.text, finding.setting, still_fails, _processor_seconds() + seconds
+    ).run()
+    return find_again(replace(finding, text=short[0], setting=short[1])) or finding
 
 
-def refound(finding: Finding) -> Finding | None:
-    """Return the finding that its rule and setting give now; None if all is well."""
+def find_again(finding: Finding) -> Finding | None:
+    """Run the finding's rule and setting again; return the finding of this run, or None."""
     text = finding.text
     try:
-        with limited(), warnings.catch_warnings():
+        with time_limit(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _refound(finding)
+            return _find_again_now(finding)
     except SpecError:
         return None
     except Exception as error:
-        return of_exception(error, "load", text, finding.setting)
+        return finding_of_exception(error, "load", text, finding.setting)
 
 
-def _refound(finding: Finding) -> Finding | None:
+def _find_again_now(finding: Finding) -> Finding | None:
     generated = {"functional": "forloop", "sharded": "foreach"}
     generated |= dict.fromkeys(("load", "process", "oracle"), "")
     read_spec(Spec("random", finding.text, "<drawn>", 1))  # most candidates are refused
-    rule = built.load(finding.text, generated.get(finding.lowering, finding.lowering))
+    rule = build.load(finding.text, generated.get(finding.lowering, finding.lowering))
     if finding.lowering == "load":
         return None
     if finding.lowering == "fused_cpu":
         only_checks = finding.kind == "does not compile"
-        built.compile_together([rule], *["-fsyntax-only"] * only_checks)
+        build.compile_together([rule], *["-fsyntax-only"] * only_checks)
         if rule.refused_by_cpp:
             message = rule.refused_by_cpp
             return replace(finding, kind="does not compile", lowering="fused_cpu", message=message)
     if finding.setting is None or finding.kind == "does not compile":
         return None
-    with built.batch_kernels([rule]):
+    with build.batch_kernels([rule]):
         findings = trial.run(rule, finding.setting, [finding.lowering])
     return findings[0] if findings else None
 
 
-def _spent() -> float:
+def _processor_seconds() -> float:
     """Return the seconds that this process and its compilers have computed."""
     return sum(os.times()[:4])
 
 
 class Shrinker:
-    """A search for shorter texts and settings that still fail, until none is left or time is up."""
+    """A search for shorter texts and settings that still fail, until none fails or time is up."""
 
-    def __init__(self, text: str, setting: Setting | None, fails: Check, until: float) -> None:
-        self.text, self.setting, self.fails, self.until = text, setting, fails, until
+    def __init__(
+        self, text: str, setting: Setting | None, still_fails: Check, until: float
+    ) -> None:
+        self.text, self.setting, self.still_fails, self.until = text, setting, still_fails, until
         self.seen: set[str] = set()
 
     def run(self) -> tuple[str, Setting | None]:
         """Return the shortest text and setting found."""
-        while self.once() and _spent() < self.until:
+        while self.try_each_part() and _processor_seconds() < self.until:
             pass
         return self.text, self.setting
 
-    def once(self) -> bool:
-        """Try to leave out each part, one after the other; tell whether any could be left out."""
+    def try_each_part(self) -> bool:
+        """Try to leave out each part, one after the other; tell whether the rule got shorter."""
         index, was_shortened = 0, False
-        while _spent() < self.until:
+        while _processor_seconds() < self.until:
             candidate = self.candidate(index)
             if candidate is None:
                 break
-            if candidate[0] and self.is_new(candidate) and self.fails(*candidate):
+            if candidate[0] and self.is_new(candidate) and self.still_fails(*candidate):
                 self.text, self.setting = candidate
                 was_shortened = True
             else:
@@ -105,9 +109,9 @@ class Shrinker:
         return True
 
     def candidate(self, index: int) -> tuple[str, Setting | None] | None:
-        """Return the candidate at an index of the list of shorter ones, or None after the last.
+        """Return the shorter text and setting at an index, or None after the last.
 
-        Larger cuts come first.
+        Shorter settings come first, then shorter texts, largest cuts first.
         """
         settings = list(_settings(self.setting))
         if index < len(settings):
@@ -132,16 +136,17 @@ def _settings(setting: Setting | None) -> Iterator[Setting]:
 
 
 def shorter(text: str, index: int) -> str | None:
-    """Return the text with one part left out or simplified, and then without what nothing needs.
+    """Return the text after the change at an index, without names that are unread then.
 
-    Return None if there are fewer changes, and "" if the text did not get shorter.
+    A change leaves out or simplifies one part. Return None after the last change, and "" if the
+    text did not get shorter.
     """
     tree = ast.parse(text)
     change = next(itertools.islice(_changes(tree), index, None), None)
     if change is None:
         return None
     change()
-    result = tidied(tree)
+    result = clean_text(tree)
     return result if len(result) < len(text) else ""
 
 
@@ -152,19 +157,19 @@ def rule_of(tree: ast.Module) -> ast.FunctionDef:
 
 def _changes(tree: ast.Module) -> Iterator[Callable[[], None]]:
     rule = rule_of(tree)
-    yield from _of_blocks(rule)
+    yield from _changes_of_blocks(rule)
     for call in (*rule.args.defaults, *rule.args.kw_defaults):
         if isinstance(call, ast.Call):
             for keyword in call.keywords:
                 yield lambda call=call, keyword=keyword: call.keywords.remove(keyword)  # type: ignore[misc]
     if len(rule.args.posonlyargs) == 3:
         yield rule.args.posonlyargs.pop
-    for part in sorted(_parents(rule), key=lambda pair: -_size(pair[0])):
-        yield from _of_expression(*part)
+    for part in sorted(_expressions_with_parents(rule), key=lambda pair: -_size(pair[0])):
+        yield from _changes_of_expression(*part)
 
 
-def _of_blocks(rule: ast.FunctionDef) -> Iterator[Callable[[], None]]:
-    """Yield changes that leave out statements, or put one arm of a branch in its place."""
+def _changes_of_blocks(rule: ast.FunctionDef) -> Iterator[Callable[[], None]]:
+    """Yield changes that leave out a statement, or replace a branch by one of its arms."""
     for owner in ast.walk(rule):
         for name in ("body", "orelse"):
             block = getattr(owner, name, None)
@@ -181,7 +186,7 @@ def _of_blocks(rule: ast.FunctionDef) -> Iterator[Callable[[], None]]:
                 if isinstance(statement, ast.If):
                     for arm in (statement.body, statement.orelse):
 
-                        def take(
+                        def replace_by_arm(
                             block: list[ast.stmt] = block,
                             statement: ast.stmt = statement,
                             arm: list[ast.stmt] = arm,
@@ -189,7 +194,7 @@ def _of_blocks(rule: ast.FunctionDef) -> Iterator[Callable[[], None]]:
                             index = block.index(statement)
                             block[index : index + 1] = arm
 
-                        yield take
+                        yield replace_by_arm
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
@@ -200,8 +205,10 @@ def _size(node: ast.AST) -> int:
     return sum(1 for _ in ast.walk(node))
 
 
-def _parents(rule: ast.FunctionDef) -> Iterator[tuple[ast.expr, ast.AST, str, int | None]]:
-    """Yield every expression of the rule, its parent, and the parent's field and index."""
+def _expressions_with_parents(
+    rule: ast.FunctionDef,
+) -> Iterator[tuple[ast.expr, ast.AST, str, int | None]]:
+    """Yield every expression with its parent node, and its field and index in the parent."""
     for statement in rule.body:
         for parent in ast.walk(statement):
             for name, value in ast.iter_fields(parent):
@@ -212,7 +219,7 @@ def _parents(rule: ast.FunctionDef) -> Iterator[tuple[ast.expr, ast.AST, str, in
                         yield node, parent, name, index
 
 
-def _of_expression(
+def _changes_of_expression(
     node: ast.expr, parent: ast.AST, name: str, index: int | None
 ) -> Iterator[Callable[[], None]]:
     """Yield changes that replace an expression by a part of it, or by a plain name or number."""
@@ -235,17 +242,17 @@ def _of_expression(
         parts, simple = [], simple if isinstance(node, ast.Name) and node.id not in "pg" else []
     for part in [*simple, *parts]:
 
-        def put(part: ast.expr = part) -> None:
+        def replace_by_part(part: ast.expr = part) -> None:
             if index is None:
                 setattr(parent, name, part)
             else:
                 getattr(parent, name)[index] = part
 
-        yield put
+        yield replace_by_part
 
 
-def tidied(tree: ast.Module) -> str:
-    """Return the text without unread names; "" if nothing is left of the rule."""
+def clean_text(tree: ast.Module) -> str:
+    """Return the rule's text without unread names; "" if the rule has no statement left."""
     rule = rule_of(tree)
     for owner in ast.walk(rule):
         if isinstance(owner, ast.If) and not owner.body:
@@ -257,22 +264,23 @@ def tidied(tree: ast.Module) -> str:
 
 
 def _drop_unread(tree: ast.Module, rule: ast.FunctionDef) -> None:
-    """Leave out hyperparameters and states that the rule does not name; mark unread locals."""
+    """Drop hyperparameters and states that the rule does not mention; underscore unread locals."""
     names = [n for s in rule.body for n in ast.walk(s) if isinstance(n, ast.Name)]
-    spoken, read = {n.id for n in names}, {n.id for n in names if isinstance(n.ctx, ast.Load)}
+    mentioned = {n.id for n in names}
+    read = {n.id for n in names if isinstance(n.ctx, ast.Load)}
     defaults = [*rule.args.defaults, *rule.args.kw_defaults]
     strings = [n.value for d in defaults if d for n in ast.walk(d) if isinstance(n, ast.Constant)]
-    named = {str(s).removeprefix("not ") for s in strings}
+    quoted = {str(s).removeprefix("not ") for s in strings}
     pairs_of_hypers = [
         (a, d)
         for a, d in zip(rule.args.kwonlyargs, rule.args.kw_defaults, strict=True)
-        if a.arg in read or a.arg in named
+        if a.arg in read or a.arg in quoted
     ]
     rule.args.kwonlyargs = [a for a, _ in pairs_of_hypers]
     rule.args.kw_defaults = [d for _, d in pairs_of_hypers]
     inputs = len(rule.args.defaults) - len(rule.args.args)  # extra inputs have defaults too
     extra, declared = rule.args.defaults[:inputs], rule.args.defaults[inputs:]
-    pairs = [(a, d) for a, d in zip(rule.args.args, declared, strict=True) if a.arg in spoken]
+    pairs = [(a, d) for a, d in zip(rule.args.args, declared, strict=True) if a.arg in mentioned]
     rule.args.args = [a for a, _ in pairs]
     rule.args.defaults = [*extra, *(d for _, d in pairs)]
     given = {a.arg for a in (*rule.args.args, *rule.args.posonlyargs)}

@@ -1,4 +1,4 @@
-"""Draw random statements: assignments, several at once, and those that a rule must have."""
+"""Draw random statements: assignments, double assignments, and those that a rule must have."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from fuzz.expressions import Expressions, Known
 
-OWN = {
+LOCALS = {
     "tensors": ("x", "y", "z", "u"),
     "numbers": ("a", "b", "a2"),
-    "lates": ("d", "e"),
+    "reduced_numbers": ("d", "e"),
     "rows": ("h", "h2"),
     "columns": ("j", "j2"),
     "lefts": ("A",),
@@ -21,15 +21,15 @@ OWN = {
     "wide_rows": ("D",),
     "wide_cols": ("I",),
     "ranks": ("Y",),
-    "answers": ("ok", "late_on"),
+    "conditions": ("ok", "late_on"),
     "masks": ("big", "low"),
 }
-"""Names of a rule's own locals, by nature; a name keeps its nature."""
+"""Names of a rule's local variables, by nature; a name always has the same nature."""
 
 USES = {
     "tensors": "({x} - {name})",
     "numbers": "({x} * (1 + {name}))",
-    "lates": "({x} / (1 + abs({name})))",
+    "reduced_numbers": "({x} / (1 + abs({name})))",
     "rows": "({x} + {name})",
     "columns": "({x} * {name})",
     "lefts": "({name} @ {x})",
@@ -52,7 +52,7 @@ class Statements:
     # symbol, nature (a list of `Known`), and the condition under which it exists
     states: Sequence[tuple[str, str, str]]
     poly: str = ""  # the coefficients of matrix ops, if the rule has any
-    holding: list[str] = field(default_factory=list)  # conditions known to hold here
+    known_conditions: list[str] = field(default_factory=list)  # conditions known to hold here
 
     @property
     def known(self) -> Known:
@@ -65,28 +65,28 @@ class Statements:
         if self.poly:
             lines += self.matrices(1)
         for state in self.states:
-            lines += self.completed(state, "\n".join(lines))
+            lines += self.missing_uses(state, "\n".join(lines))
         lines += self.update("\n".join(lines))
         return lines
 
-    def completed(self, state: tuple[str, str, str], text: str) -> list[str]:
-        """Draw statements that read and write a state, if no statement does so yet."""
-        symbol, nature, holds = state
+    def missing_uses(self, state: tuple[str, str, str], text: str) -> list[str]:
+        """Return statements that read and write a state, unless the text already does both."""
+        symbol, nature, condition = state
         written = re.search(rf"^ *(\w+, )?{symbol}(, \w+)? =", text, re.M)
         read = re.search(rf"[=(].*\b{symbol}\b|(if|elif) .*\b{symbol}\b", text)
         if written and read:
             return []
-        if not holds:
-            return ["    " + self.changed(symbol, nature)]
-        with_axes = holds == "factored(p)"
-        return [f"    if {holds}:", "        " + self.changed(symbol, nature, with_axes)]
+        if not condition:
+            return ["    " + self.mix_into(symbol, nature)]
+        with_axes = condition == "factored(p)"
+        return [f"    if {condition}:", "        " + self.mix_into(symbol, nature, with_axes)]
 
-    def changed(self, symbol: str, nature: str, axes: bool = False) -> str:
-        """Return an assignment that mixes something new into a state."""
-        before = self.draw.axes
-        self.draw.axes = axes or before
+    def mix_into(self, symbol: str, nature: str, with_axes: bool = False) -> str:
+        """Return an assignment that mixes a new value into a state."""
+        before = self.draw.has_axes
+        self.draw.has_axes = with_axes or before
         value = self.value(nature, 1)
-        self.draw.axes = before
+        self.draw.has_axes = before
         return self.draw.pick(
             f"{symbol} = 0.5 * {symbol} + 0.25 * {value}",
             f"{symbol} = beta1 * {symbol} + (1 - beta1) * {value}",
@@ -98,20 +98,20 @@ class Statements:
         """Return the parameter's update by the gradient and by names that nothing has read yet."""
         pick, lines = self.draw.pick, []
         x = self.draw.tensor(2)
-        for nature, names in OWN.items():
+        for nature, names in LOCALS.items():
             known = getattr(self.known, nature)
             for name in names:
                 if name not in known or re.search(rf"[=(].*\b{name}\b|f .*\b{name}\b", text):
                     continue
                 if self.draw.chance(0.2):
                     continue
-                if nature == "answers":
+                if nature == "conditions":
                     lines += [f"    if {name}:", f"        g = {self.draw.tensor(1)}"]
                 else:
                     x = USES[nature].format(x=x, name=name)
         if not re.search(r"[=(].*\bg\b", "\n".join([text, x, *lines])):
             x = f"({x} + g)"
-        states = [s for s, n, holds in self.states if not holds and n == "numbers"]
+        states = [s for s, n, condition in self.states if not condition and n == "numbers"]
         factor = f" * {pick(*states)}" if states and self.draw.chance(0.6) else ""
         last = pick(
             f"p = p - lr * {x}{factor}",
@@ -129,19 +129,19 @@ class Statements:
         indent = "    " * level
         kinds = ["tensor"] * 3 + ["state"] * 4 + ["number"] * 2 + ["pair", "answer", "momentum"]
         kinds += ["branch"] * (2 if depth > 1 else depth > 0)
-        kinds += ["late", "late"] * self.draw.reduces
-        kinds += ["row", "column"] * self.draw.axes
-        kinds += ["left", "right"] * (self.draw.axes and self.draw.squares)
-        kinds += ["thin"] * (3 * (self.draw.axes and self.draw.thin))
-        kinds += ["conditional"] * any(holds for *_, holds in self.states)
-        kinds += ["factored"] * (self.draw.reduces and not self.draw.axes and depth > 0)
-        anywhere = level == 1 or self.draw.squares
-        kinds += ["matrix"] * (bool(self.poly) and anywhere and self.draw.axes)
+        kinds += ["late", "late"] * self.draw.has_reductions
+        kinds += ["row", "column"] * self.draw.has_axes
+        kinds += ["left", "right"] * (self.draw.has_axes and self.draw.has_matrices)
+        kinds += ["thin"] * (3 * (self.draw.has_axes and self.draw.has_thin_matrices))
+        kinds += ["conditional"] * any(condition for *_, condition in self.states)
+        kinds += ["factored"] * (self.draw.has_reductions and not self.draw.has_axes and depth > 0)
+        anywhere = level == 1 or self.draw.has_matrices
+        kinds += ["matrix"] * (bool(self.poly) and anywhere and self.draw.has_axes)
         kind = self.draw.pick(*kinds)
         if kind == "matrix":
             return self.matrices(level)
         if kind in ("branch", "conditional", "factored"):
-            return self.branching(kind, level, depth)
+            return self.compound(kind, level, depth)
         return [indent + line for line in self.simple(kind)]
 
     def simple(self, kind: str) -> list[str]:
@@ -154,13 +154,18 @@ class Statements:
             return self.momentum()
         if kind == "answer":
             if self.draw.chance(0.5):
-                return [self.assign("answers", self.draw.condition(1))]
-            return [self.assign("masks", self.draw.mask(1))]
+                return [self.assign_one_of("conditions", self.draw.condition(1))]
+            return [self.assign_one_of("masks", self.draw.mask(1))]
         if kind == "thin":
-            return [self.own(self.draw.pick(*Known.THIN))]
-        nature = {"tensor": "tensors", "number": "numbers", "late": "lates", "row": "rows"}
+            return [self.assign_local(self.draw.pick(*Known.THIN))]
+        nature = {
+            "tensor": "tensors",
+            "number": "numbers",
+            "late": "reduced_numbers",
+            "row": "rows",
+        }
         nature |= {"left": "lefts", "right": "rights"}
-        return [self.own(nature.get(kind, "columns"))]
+        return [self.assign_local(nature.get(kind, "columns"))]
 
     def value(self, nature: str, depth: int = 2) -> str:
         """Return an expression of a nature."""
@@ -168,8 +173,8 @@ class Statements:
             return self.draw.tensor(depth + 1)
         if nature == "numbers":
             return self.draw.number(depth)
-        if nature == "lates":
-            return self.late()
+        if nature == "reduced_numbers":
+            return self.reduced_number()
         if nature in Known.THIN:
             draws = {nature: getattr(self.draw, nature) for nature in Known.THIN[:4]}
             return draws.get(nature, self.draw.rank)()
@@ -177,23 +182,23 @@ class Statements:
             return self.draw.left() if nature == "lefts" else self.draw.right()
         return self.draw.row() if nature == "rows" else self.draw.column()
 
-    def late(self) -> str:
-        """Return a number that a reduction makes, or a bare item of a tuple in its place."""
+    def reduced_number(self) -> str:
+        """Return a number that a reduction makes, or sometimes an item of a tuple instead."""
         has_items = "betas[1]" in self.known.numbers
-        return "betas[1]" if has_items and self.draw.chance(0.15) else self.draw.late(1)
+        return "betas[1]" if has_items and self.draw.chance(0.15) else self.draw.reduced_number(1)
 
-    def own(self, nature: str) -> str:
-        """Return an assignment to one of the rule's own names, or to `g` or `p`."""
+    def assign_local(self, nature: str) -> str:
+        """Return an assignment to a local variable, or to `g` or `p`."""
         value = self.value(nature)
         extra = ("g", "p") if nature == "tensors" and self.draw.chance(0.4) else ()
-        return self.assign(nature, value, *extra)
+        return self.assign_one_of(nature, value, *extra)
 
-    def assign(self, nature: str, value: str, *names: str) -> str:
-        """Return an assignment to one of these names, or to one of the nature's."""
-        name = self.draw.pick(*(names or OWN[nature]))
-        return self.assigned(nature, name, value)
+    def assign_one_of(self, nature: str, value: str, *names: str) -> str:
+        """Return an assignment to one of these names; without names, to a local variable."""
+        name = self.draw.pick(*(names or LOCALS[nature]))
+        return self.assign(nature, name, value)
 
-    def assigned(self, nature: str, name: str, value: str) -> str:
+    def assign(self, nature: str, name: str, value: str) -> str:
         known = getattr(self.known, nature)
         if name not in known:
             known += [name] * 2
@@ -202,29 +207,33 @@ class Statements:
 
     def state(self) -> list[str]:
         """Return an assignment to a state or to the parameter."""
-        available = [(s, n) for s, n, holds in self.states if self.holds(holds)]
+        available = [(s, n) for s, n, condition in self.states if self.is_known_to_hold(condition)]
         of_axes = ("rows", "columns", "lefts", "rights", *Known.THIN)
-        available = [(s, n) for s, n in available if n not in of_axes or self.draw.axes]
+        available = [(s, n) for s, n in available if n not in of_axes or self.draw.has_axes]
         if not available:
-            return [self.own("tensors")]
-        symbol, nature = self.draw.lot.choice(available)
+            return [self.assign_local("tensors")]
+        symbol, nature = self.draw.rng.choice(available)
         if self.draw.chance(0.35):
-            return [self.changed(symbol, nature)]
-        return [self.assigned(nature, symbol, self.value(nature))]
+            return [self.mix_into(symbol, nature)]
+        return [self.assign(nature, symbol, self.value(nature))]
 
-    def holds(self, condition: str) -> bool:
+    def is_known_to_hold(self, condition: str) -> bool:
         """Tell whether a condition is known to hold here."""
         return (
             not condition
-            or condition in self.holding
-            or (condition == "factored(p)" and self.draw.axes)
+            or condition in self.known_conditions
+            or (condition == "factored(p)" and self.draw.has_axes)
         )
 
     def momentum(self) -> list[str]:
-        """Draw momentum as papers write it."""
-        available = [s for s, n, holds in self.states if n == "tensors" and self.holds(holds)]
+        """Return an update of momentum as papers write it, and sometimes the parameter's update."""
+        available = [
+            s
+            for s, n, condition in self.states
+            if n == "tensors" and self.is_known_to_hold(condition)
+        ]
         if not available:
-            return [self.own("numbers")]
+            return [self.assign_local("numbers")]
         pick = self.draw.pick
         m = pick(*available)
         form = pick(
@@ -245,36 +254,38 @@ class Statements:
         return [form, follow] if self.draw.chance(0.4) else [form]
 
     def pair(self) -> list[str]:
-        """Return two assignments in one: swapped names, or values that read one another."""
-        nature = self.draw.pick(*["numbers"] * 2, *["tensors"] * 3, *["rows"] * self.draw.axes)
-        states = [s for s, n, holds in self.states if n == nature and self.holds(holds)]
+        """Return a double assignment, a swap, or a swap through a third name."""
+        nature = self.draw.pick(*["numbers"] * 2, *["tensors"] * 3, *["rows"] * self.draw.has_axes)
+        states = [
+            s for s, n, condition in self.states if n == nature and self.is_known_to_hold(condition)
+        ]
         known = getattr(self.known, nature)
-        own = [n for n in known if n in OWN[nature]]
+        own = [n for n in known if n in LOCALS[nature]]
         names = list(dict.fromkeys([*states, *own, *(["p", "g"] if nature == "tensors" else [])]))
         fixed = ("lr", "c", "eps", "beta1", "beta2", "betas[1]", "t", "opt", "rank")
         names = [n for n in names if n not in fixed]
         if len(names) < 2:
-            return [self.own("tensors")]
-        a, b = self.draw.lot.sample(names, 2)
+            return [self.assign_local("tensors")]
+        a, b = self.draw.rng.sample(names, 2)
         if self.draw.chance(0.45):
             return [f"{a}, {b} = {b}, {a}"]
         if self.draw.chance(0.3):
-            x = OWN[nature][0]
+            x = LOCALS[nature][0]
             if x not in (a, b):
-                return [self.assigned(nature, x, a), f"{a} = {b}", f"{b} = {x} + 1"]
+                return [self.assign(nature, x, a), f"{a} = {b}", f"{b} = {x} + 1"]
         return [f"{a}, {b} = {self.value(nature, 1)}, {self.value(nature, 1)}"]
 
     def matrices(self, level: int) -> list[str]:
-        """Return matrix ops, one after the other or one inside the other."""
+        """Return a call of a matrix op, sometimes inside another call."""
         indent = "    " * level
-        if not self.draw.axes:
+        if not self.draw.has_axes:
             return []
         x = self.draw.tensor(1)
         word = f"orthogonalize({x}, {self.poly}, {self.draw.pick('1', '2')}, 0.01)"
         if self.draw.chance(0.2):
             word = f"orthogonalize({word}, {self.poly}, 1, 0.5)"
-        return [indent + self.assign("tensors", word, "x", "y", "z", "g")]
+        return [indent + self.assign_one_of("tensors", word, "x", "y", "z", "g")]
 
-    def branching(self, kind: str, level: int, depth: int) -> list[str]:
-        """Return a statement that holds others."""
+    def compound(self, kind: str, level: int, depth: int) -> list[str]:
+        """Return a compound statement."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Test the files of found/: rules that once failed, and must be right in every lowering."""
+"""Test the rules in found/, which a lowering once computed wrongly or failed on."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.kept import FOUND, read
+from fuzz.finding_files import FOUND, read_finding
 
 ROOT = Path(__file__).parents[2]
 PARTS = 6
 
 
 @pytest.mark.parametrize("path", sorted(FOUND.glob("*.py")), ids=lambda path: path.stem)
-def test_a_finding_can_be_read(path: Path) -> None:
+def test_a_found_file_has_every_field(path: Path) -> None:
     """The file's header has everything that the replay needs."""
-    assert read(path).lowering
+    assert read_finding(path).lowering
 
 
 @pytest.mark.sampled(PARTS)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_finding_fails_any_more(part: int) -> None:
-    """One process replays a part of the rules: their C++ is one compilation."""
+    """One process replays a part of the rules, and compiles their C++ together."""
     files = sorted(FOUND.glob("*.py"))[part::PARTS]
     paths = [str(ROOT / "tests"), str(ROOT)]
     done = subprocess.run(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from conftest import Golden
-from fuzz import built
+from fuzz import build
 from lowerings.test_whole_matrices import (
     MATRIX,
     NS,
@@ -199,14 +199,14 @@ IN_FLOAT32 = ("roots", "adam between products")
 @pytest.fixture(autouse=True, scope="module")
 def kernels() -> Iterator[None]:
     """Compile the sweeps of all cases together, and use these kernels in every test."""
-    rules = [built.load(spec_of(case).source) for case in CASES]
+    rules = [build.load(spec_of(case).source) for case in CASES]
     for loaded_rule in rules:
         loaded_rule.types = dtype_variants.bits_of_dtypes([torch.float64])
     for case in IN_FLOAT32:
-        rules[CASES.index(case)].types = built.TYPES
-    built.compile_together(rules)
+        rules[CASES.index(case)].types = build.TYPES
+    build.compile_together(rules)
     assert not [r.refused_by_cpp for r in rules if r.refused_by_cpp]
-    with built.batch_kernels(rules):
+    with build.batch_kernels(rules):
         yield
 
 

@@ -1,4 +1,4 @@
-"""Test a fixed set of drawn rules in every lowering; `make fuzz` draws any number of others."""
+"""Test a fixed set of drawn rules in every lowering; `make fuzz` draws others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
     ("seed", "rules"),
     [("make test", 10), pytest.param("thorough", 96, marks=pytest.mark.thorough)],
 )
-def test_drawn_rules_are_right(seed: str, rules: int, tmp_path: Path) -> None:
+def test_every_lowering_computes_drawn_rules_right(seed: str, rules: int, tmp_path: Path) -> None:
     """The rules run in a process that chooses Triton's interpreter before any import."""
     command = [sys.executable, "-m", "fuzz", "--rules", str(rules), "--seed", seed]
     options = ["--seconds", "600", "--processes", "1", "--no-shrink", "--out", str(tmp_path)]

@@ -1,7 +1,7 @@
 """Compare combinations of modifiers with changes by hand, in the order of the stages.
 
-The other parts of the matrix compare lowerings with the composed rule. Here the composed rule is
-compared with a step around an optimizer of torch that knows nothing of composition.
+The other parts of the matrix compare lowerings with the composed rule. This one compares the
+composed rule with an optimizer of torch whose step is changed by hand.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from composition import training
-from composition.stages_by_hand import ARGUMENTS, STAGES, Step
+from composition.stages_by_hand import ARGUMENTS, STAGES, ComposedByHand
 
 from optgen import use_lowering
 from optgen.compositions import compose, list_modifiers, modifier
@@ -27,44 +27,46 @@ RULES = (
     *("NAdam", "RAdam", "RMSprop", "Rprop"),
 )
 CHAINS = 200
-STEPS, SPOILED = 7, 3
+STEPS = 7
+NAN_STEP = 3
+"""The step whose gradients have a NaN, if the modifier `skip_nonfinite` is tested."""
 BOUND = 1e-11
-"""Bound relative to the largest element: an update by hand is a difference, which loses digits."""
-ROUNDED = 1e-6
-"""Bound with weights in float32."""
+"""Bound relative to the largest element; an update by hand is a difference, which loses digits."""
+MASTER_BOUND = 1e-6
+"""Bound with the modifier `master`, which keeps weights in float32."""
 
 
 def cases() -> Iterator[str]:
-    """Yield the combinations: singles and chains with all rules, pairs with two of them."""
+    """Yield the combinations: single modifiers and chains with all rules, pairs with two rules."""
     singles = itertools.product(RULES, list_modifiers())
-    yield from (f"{rule} {name}" for rule, name in singles if _is_by_hand(rule, name))
+    yield from (f"{rule} {name}" for rule, name in singles if _has_torch_form(rule, name))
     yield from (f"{rule} {first} {second}" for rule in RULES[:2] for first, second in pairs())
     for number in range(CHAINS):
-        lot = Random(f"chain by hand {number}")
-        yield f"{lot.choice(RULES)} {' '.join(_chain(lot, lot.choice((3, 4, 4, 5, 6))))}"
+        rng = Random(f"chain by hand {number}")
+        yield f"{rng.choice(RULES)} {' '.join(_chain(rng, rng.choice((3, 4, 4, 5, 6))))}"
 
 
-def _is_by_hand(rule: str, name: str) -> bool:
-    """Tell whether torch can do what a modifier does: amsgrad is an option of some classes."""
+def _has_torch_form(rule: str, name: str) -> bool:
+    """Tell whether torch can do what a modifier does; for amsgrad, some classes have an option."""
     return name != "amsgrad" or rule in ("Adam", "AdamW", "SGD")
 
 
 def pairs() -> Iterator[tuple[str, str]]:
-    """Yield the pairs of modifiers in the order of their stages; two of a stage in both orders."""
+    """Yield pairs of modifiers in the order of stages; two of one stage come in both orders."""
     stages = {name: number for number, stage in enumerate(STAGES) for name in stage.split("|")}
     for first, second in itertools.permutations(stages, 2):
         if stages[first] <= stages[second]:
             yield first, second
 
 
-def _chain(lot: Random, count: int) -> list[str]:
+def _chain(rng: Random, count: int) -> list[str]:
     """Draw modifiers of different stages, in any order."""
-    stages = lot.sample([stage for stage in STAGES if stage != "amsgrad"], count)
-    return [lot.choice(stage.split("|")) for stage in stages]
+    stages = rng.sample([stage for stage in STAGES if stage != "amsgrad"], count)
+    return [rng.choice(stage.split("|")) for stage in stages]
 
 
 def run(first: int = 0) -> int:
-    """Compare the combinations from the first one, and print counts; return 1 if one differs."""
+    """Compare the combinations from number `first` on; return 1 if one differs."""
     counts = Counter[str]()
     for number, case in enumerate(itertools.islice(cases(), first, None), first):
         try:
@@ -73,7 +75,7 @@ def run(first: int = 0) -> int:
             counts["refused"] += 1
             continue
         counts["compared"] += 1
-        if not error < (ROUNDED if "master" in case else BOUND):
+        if not error < (MASTER_BOUND if "master" in case else BOUND):
             counts["wrong"] += 1
             print(f"wrong: {case}: {error:.1e}", flush=True)
         if number % 100 == 99:
@@ -88,16 +90,19 @@ def difference(case: str) -> float:
     chosen = [modifier(name)(**ARGUMENTS.get(name, {})) for name in names]
     cls: Any = compose(rule.lower(), *chosen)
     options = OPTIONS.get(rule, {})
-    ours = cls(training.two_groups(training.parameters(training.MATRICES)), **options)
+    ours = cls(training.two_groups(training.parameters(training.SHAPES_UP_TO_2D)), **options)
     amsgrad = {"amsgrad": True} if "amsgrad" in names else {}
-    params = training.parameters(training.MATRICES)
+    params = training.parameters(training.SHAPES_UP_TO_2D)
     torchs = getattr(torch.optim, rule)(training.two_groups(params), **options, **amsgrad)
-    by_hand, params_of_ours = Step(torchs, names), [param for param, _ in training.members(ours)]
+    by_hand, params_of_ours = (
+        ComposedByHand(torchs, names),
+        [param for param, _ in training.params_and_lrs(ours)],
+    )
     results = []
     for seed in range(STEPS):
         for each in (params_of_ours, by_hand.params):
             training.give_gradients(each, seed)
-            if "skip_nonfinite" in names and seed == SPOILED and each[1].grad is not None:
+            if "skip_nonfinite" in names and seed == NAN_STEP and each[1].grad is not None:
                 each[1].grad[0] = torch.nan
         with use_lowering("forloop"):
             ours.step()

@@ -1,4 +1,4 @@
-"""Store findings as files: a spec, under comments with the finding's lowering and setting."""
+"""Store findings as files: a header of comments with lowering and setting, then the spec."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ FOUND = Path(__file__).with_name("found")
 _FIELDS = ("lowering", "kind", "message", "hypers", "shapes", "dtype", "seed", "viewed")
 
 
-def write(finding: Finding, folder: Path = FOUND) -> Path:
-    """Write a finding to a file that is named after its rule and lowering."""
+def write_finding(finding: Finding, folder: Path = FOUND) -> Path:
+    """Write a finding to a file that is named after its lowering, kind and rule's hash."""
     digest = hashlib.sha256(finding.text.encode()).hexdigest()[:8]
     kind = finding.kind.replace(" ", "_")
     setting = finding.setting or Setting()
@@ -33,28 +33,28 @@ def write(finding: Finding, folder: Path = FOUND) -> Path:
     head = "".join(f"# {name}: {value!r}\n" for name, value in values.items())
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{finding.lowering}_{kind}_{digest}.py"
-    path.write_text(head + tidied(finding.text).rstrip("\n") + "\n", encoding="utf-8")
+    path.write_text(head + clean_text(finding.text).rstrip("\n") + "\n", encoding="utf-8")
     return path
 
 
-def tidied(text: str) -> str:
-    """Return a rule without unused imports, and without the list of modifiers it was drawn with."""
+def clean_text(text: str) -> str:
+    """Return a rule's text without unused imports and the docstring's list of modifiers."""
     text = re.sub(r"\n\n    Modifiers:\n\n(?:    \*.*\n|      .*\n)+\s*", "", text)
     used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
 
-    def kept(line: re.Match[str]) -> str:
+    def used_imports(line: re.Match[str]) -> str:
         names = [name for name in line[1].split(", ") if name in used or name == "*"]
         return f"from optgen.spec import {', '.join(names)}"
 
-    return re.sub(r"^from optgen\.spec import (.*)$", kept, text, flags=re.M)
+    return re.sub(r"^from optgen\.spec import (.*)$", used_imports, text, flags=re.M)
 
 
-def read(path: Path) -> Finding:
+def read_finding(path: Path) -> Finding:
     """Read a finding from its file."""
     text = path.read_text(encoding="utf-8")
     header = dict(re.findall(rf"^# ({'|'.join(_FIELDS)}): (.*)$", text, re.M))
     values = {name: ast.literal_eval(value) for name, value in header.items()}
-    values.setdefault("viewed", False)  # older files have no such line
+    values.setdefault("viewed", False)  # older files lack this field
     setting = Setting(**{each.name: values[each.name] for each in fields(Setting)})
     rule = re.sub(r"\A(# .*\n)+", "", text)
     return Finding(values["kind"], values["lowering"], values["message"], rule, setting)

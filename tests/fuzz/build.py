@@ -19,7 +19,7 @@ from unittest import mock
 import torch
 
 import optgen
-from fuzz.eight_bits import in_float32
+from fuzz.eight_bits import with_float32_states
 from optgen import emit
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
@@ -37,45 +37,47 @@ from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
 _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(?:include|reader)/\w+\.h"\n')
-# Headers ask for optimizations, which take two thirds of the time, whatever the flags are.
+# These pragmas override -O0. The optimizations take two thirds of the compile time.
 _OPTIMIZE = re.compile(r"^#pragma GCC optimize.*\n", re.M)
-_INLINE = "__attribute__((always_inline)) inline"
-# names that every rule's C++ defines
+_ALWAYS_INLINE = "__attribute__((always_inline)) inline"
+# Names that the C++ of every rule defines.
 _RULE_NAMES = re.compile(
     r"^struct (\w+)|\b(optgen_(?:step\w*|calls|locals|shapes|by_matrix|codes))\b", re.M
 )
 _FLAGS = (
     *("-O0", "-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno"),
-    "-fno-exceptions",  # as for a user
-    "-Werror=shadow=local",  # a loop's variable once hid the index of random numbers
+    "-fno-exceptions",  # as in builds for users
+    "-Werror=shadow=local",  # a loop variable once shadowed the index of random numbers
 )
 TYPES = dtype_variants.bits_of_dtypes((torch.float64, torch.float32, torch.bfloat16, torch.float16))
 
 
 @dataclass
-class Built:
+class BuiltRule:
     """A rule that optgen has accepted."""
 
     text: str
     algorithm: Algorithm
     cls: Any
-    types: int = 0  # the dtypes that its C++ knows, a bit each
+    types: int = 0  # the dtypes that its C++ supports, one bit each
     refused_by_cpp: str = ""  # the C++ compiler's message
     # the path of a shared library, and the suffix of the rule's names in it
     library: tuple[Path, str] | None = field(default=None, repr=False)
-    programs: list[Built] = field(default_factory=list)
-    sweeps: list[Built] = field(default_factory=list)  # the elementwise parts of a rule on matrices
+    programs: list[BuiltRule] = field(default_factory=list)
+    sweeps: list[BuiltRule] = field(
+        default_factory=list
+    )  # the elementwise parts of a rule on matrices
 
     @property
     def source(self) -> str:
-        """Return the C++ of the rule, as it is printed."""
+        """Return the generated C++ of the rule."""
         return (self.folder / "fused_cpu.cpp").read_text()
 
     @property
-    def runs_fused(self) -> bool:
-        """Tell whether the fused C++ kernel's table has room for all its tensors.
+    def has_cpp_kernels(self) -> bool:
+        """Tell whether fused C++ can step the rule: its kernel takes all states, or it has sweeps.
 
-        A rule on whole matrices has no kernel of its own, but those of its sweeps.
+        A rule on whole matrices has no kernel, but each of its sweeps has one.
         """
         if self.cls.rule.why_uncut:
             return bool(self.sweeps)
@@ -85,54 +87,56 @@ class Built:
         )
 
     @property
-    def waits(self) -> bool:
+    def suspends(self) -> bool:
         """Tell whether the rule's C++ steps suspend, because parameters wait for one another."""
         return bool(self.cls.rule.wide)
 
     @property
     def folder(self) -> Path:
-        """Return the folder of the generated text."""
+        """Return the folder of the generated files."""
         return Path(str(sys.modules[self.cls.lowerings].__file__)).parent
 
 
-def load(text: str, only: str = "") -> Built:
-    """Read a spec's text, and generate all lowerings of it or one, without the formatter."""
+def load(text: str, only: str = "") -> BuiltRule:
+    """Read a spec's text, and generate all its lowerings or only one, without the formatter."""
     spec = Spec(f"random_{only}" if only else "Random", text, "<drawn>", 1)
-    always = ("optimizer", "function", "outlined")
-    written = [each for each in LOWERINGS if not only or each.name in (*always, only)]
+    always_needed = ("optimizer", "function", "outlined")
+    needed = [each for each in LOWERINGS if not only or each.name in (*always_needed, only)]
     with (
         mock.patch.object(emit, "find_ruff", return_value=None),
-        mock.patch.object(emit, "LOWERINGS", tuple(written)),
+        mock.patch.object(emit, "LOWERINGS", tuple(needed)),
     ):
         cls: Any = optgen.load(spec)
     (algorithm,) = read_spec(spec)
     programs = [
-        Built(text, each.function, getattr(cls, f"{each.mode}_program").function(cls.lowerings))
+        BuiltRule(text, each.function, getattr(cls, f"{each.mode}_program").function(cls.lowerings))
         for each in algorithm.programs
     ]
     sweeps = [
-        Built(text, each, importlib.import_module(f"{cls.lowerings}.{each.name}")._update)
+        BuiltRule(text, each, importlib.import_module(f"{cls.lowerings}.{each.name}")._update)
         for each in outline_sweeps(algorithm).functions
     ]
-    return Built(text, add_maximize(algorithm), cls, TYPES, programs=programs, sweeps=sweeps)
+    return BuiltRule(text, add_maximize(algorithm), cls, TYPES, programs=programs, sweeps=sweeps)
 
 
 def types_of(algorithm: Algorithm, dtypes: Sequence[str]) -> int:
-    """Return the dtypes, a bit each, that a rule's C++ needs for parameters of these dtypes."""
-    of_states = (s.dtype for s in in_float32(algorithm).states if s.dtype and s.shape != "scalar")
-    return dtype_variants.bits_of_dtypes(getattr(torch, name) for name in {*dtypes, *of_states})
+    """Return the dtypes that a rule's C++ needs for parameters of these dtypes, one bit each."""
+    state_dtypes = (
+        s.dtype for s in with_float32_states(algorithm).states if s.dtype and s.shape != "scalar"
+    )
+    return dtype_variants.bits_of_dtypes(getattr(torch, name) for name in {*dtypes, *state_dtypes})
 
 
-def compile_together(rules: Sequence[Built], *flags: str) -> None:
+def compile_together(rules: Sequence[BuiltRule], *flags: str) -> None:
     """Build the C++ of rules together; store the compiler's message in rules that do not compile.
 
     With the flag `-fsyntax-only` the compiler only checks the source.
     """
-    groups: dict[tuple[str, int, bool], list[Built]] = {}
-    for rule in filter(lambda rule: rule.runs_fused, _with_kernels(rules)):
+    groups: dict[tuple[str, int, bool], list[BuiltRule]] = {}
+    for rule in filter(lambda rule: rule.has_cpp_kernels, _with_kernels(rules)):
         include = _INCLUDE.search(rule.source)
         assert include is not None
-        groups.setdefault((include[0], rule.types, rule.waits), []).append(rule)
+        groups.setdefault((include[0], rule.types, rule.suspends), []).append(rule)
     for (include, types, waits), group in groups.items():
         defines = f"#define OPTGEN_TYPES {types}\n" + f"#define {MACRO}\n" * waits
         _compile(defines, include, group, flags)
@@ -141,8 +145,8 @@ def compile_together(rules: Sequence[Built], *flags: str) -> None:
         rule.refused_by_cpp = rule.refused_by_cpp or next(filter(None, messages), "")
 
 
-def _with_kernels(rules: Iterable[Built]) -> Iterator[Built]:
-    """Yield all that have kernels: rules, programs and sweeps; these get their rule's dtypes."""
+def _with_kernels(rules: Iterable[BuiltRule]) -> Iterator[BuiltRule]:
+    """Yield all that have kernels: rules, programs, sweeps; these two get the rule's dtypes."""
     for rule in rules:
         if not rule.cls.rule.why_uncut:
             yield rule
@@ -151,16 +155,16 @@ def _with_kernels(rules: Iterable[Built]) -> Iterator[Built]:
             yield function
 
 
-def _compile(define: str, include: str, rules: list[Built], flags: tuple[str, ...]) -> None:
-    """Compile; leave out the rules that the compiler complains of, and compile again."""
-    folder = Path(tempfile.mkdtemp(prefix="batch-", dir=_scratch()))
+def _compile(defines: str, include: str, rules: list[BuiltRule], flags: tuple[str, ...]) -> None:
+    """Compile rules together. If that fails, leave out the rules with errors, and compile again."""
+    folder = Path(tempfile.mkdtemp(prefix="batch-", dir=_temporary_folder()))
     command = compiler.find()
     assert command is not None
     while rules:
         source, library = folder / "batch.cpp", folder / f"{len(rules)}.so"
         parts = [_renamed(rule.source.replace(include, ""), i) for i, rule in enumerate(rules)]
-        headers = _OPTIMIZE.sub("", inline_includes(include)).replace(_INLINE, "inline")
-        source.write_text("".join([define, headers, *parts]))
+        headers = _OPTIMIZE.sub("", inline_includes(include)).replace(_ALWAYS_INLINE, "inline")
+        source.write_text("".join([defines, headers, *parts]))
         done = subprocess.run(
             [*command, *_FLAGS, *flags, str(source), "-o", str(library)],
             capture_output=True,
@@ -172,9 +176,9 @@ def _compile(define: str, include: str, rules: list[Built], flags: tuple[str, ..
             for i, rule in enumerate(rules):
                 rule.library = library, f"_r{i}"
             return
-        named = {int(i) for i in re.findall(r"\bdrawn(\d+):\d+:\d+: error", done.stderr)}
-        named |= {int(i) for i in re.findall(r"\w_r(\d+)\b", done.stderr)} if not named else set()
-        for i in named or set(range(len(rules))):
+        failing = {int(i) for i in re.findall(r"\bdrawn(\d+):\d+:\d+: error", done.stderr)}
+        failing = failing or {int(i) for i in re.findall(r"\w_r(\d+)\b", done.stderr)}
+        for i in failing or set(range(len(rules))):
             rules[i].refused_by_cpp = _first_error(done.stderr, i)
         rules = [rule for rule in rules if not rule.refused_by_cpp]
 
@@ -187,17 +191,17 @@ def _first_error(message: str, i: int) -> str:
 
 
 def _renamed(source: str, i: int) -> str:
-    """Return a rule's C++ with names that no other rule has."""
+    """Return a rule's C++ with a suffix on its names, so that they differ from other rules'."""
     names = sorted({a or b for a, b in _RULE_NAMES.findall(source)})
     define = "".join(f"#define {name} {name}_r{i}\n" for name in names)
     undefine = "".join(f"#undef {name}\n" for name in names)
     return f'{define}#line 1 "drawn{i}"\n{source}\n{undefine}'
 
 
-class _InBatch(KernelSignature):
-    """A mixin of kernels whose names in a shared library end in a suffix.
+class _WithSuffix(KernelSignature):
+    """A mixin for kernels in a library of several rules, where each rule's names have a suffix.
 
-    The functions that resume a step are those of all rules in the library.
+    `optgen_advance`, which resumes a step, has no suffix: all rules of the library share it.
     """
 
     suffix = ""
@@ -216,48 +220,48 @@ class _InBatch(KernelSignature):
 
 
 @contextlib.contextmanager
-def batch_kernels(rules: Sequence[Built]) -> Iterator[None]:
-    """Take the C++ kernels of these rules from the shared libraries."""
+def batch_kernels(rules: Sequence[BuiltRule]) -> Iterator[None]:
+    """Load the C++ kernels of these rules from the libraries that `compile_together` has built."""
     rules_by_module = {rule.cls.lowerings: rule for rule in _with_kernels(rules)}
-    build = kernel_loader._load
+    load_single = kernel_loader._load
 
     def load_kernel(owner: Any, module: Any, suspends: bool, types: int) -> Any:
         rule = rules_by_module.get(module.__name__)
-        if rule is None or suspends is not rule.waits:
-            return build(owner, module, suspends, types)
+        if rule is None or suspends is not rule.suspends:
+            return load_single(owner, module, suspends, types)
         return _kernel(rule, owner)
 
     with mock.patch.object(kernel_loader, "_load", load_kernel):
         yield
 
 
-def _kernel(rule: Built, owner: Any) -> Any:
+def _kernel(rule: BuiltRule, owner: Any) -> Any:
     if rule.library is None:
         return rule.refused_by_cpp
     path, suffix = rule.library
     cls = type(
-        "Suffixed", (_InBatch, SuspendingKernel if rule.waits else Kernel), {"suffix": suffix}
+        "Suffixed", (_WithSuffix, SuspendingKernel if rule.suspends else Kernel), {"suffix": suffix}
     )
     source = rule.source
-    sweep_library_path = _sweeps() if "phased_kernel.h" in source else None
+    sweep_library_path = _sweep_library() if "phased_kernel.h" in source else None
     return cls(owner, path, dtype_variants.ALL_DTYPE_BITS, source, sweep_library_path)
 
 
 def load_shared_libraries() -> None:
     """Load the libraries that all rules share, for processes that are forked from this one."""
-    _sweeps()
+    _sweep_library()
     tensor_reader.reader()
 
 
 @functools.cache
-def _sweeps() -> Path:
-    """Build the library that sweeps the tensors of any rule, once."""
+def _sweep_library() -> Path:
+    """Build, once, the library of sweeps that all rules share."""
     traits = "#define OPTGEN_HAS_AXES 1\n#define OPTGEN_HAS_MAX 1\n"
     return dtype_variants.build("sweeps", traits + sweep_library._source(), TYPES, 0)
 
 
 @functools.cache
-def _scratch() -> str:
+def _temporary_folder() -> str:
     """Make a folder that is removed when the process ends."""
     folder = tempfile.TemporaryDirectory(prefix="optgen-fuzz-")
     _folders.append(folder)

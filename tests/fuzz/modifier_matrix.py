@@ -1,7 +1,7 @@
 """Name all combinations of modifiers that a run compares, and compose one by its name.
 
-There are three parts: every modifier with every rule, all pairs of modifiers with some rules, and
-random chains of modifiers with drawn rules.
+The matrix has three parts: every modifier with every rule, all pairs of modifiers with some rules,
+and random chains of modifiers with drawn rules.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 from spec_files import spec_file
 
-from fuzz import by_stages
-from fuzz.compositions import MATRICES, with_values
+from fuzz import compare_stages_by_hand
+from fuzz.compositions import REFUSE_3D, draw_modifier
 from fuzz.draw import draw
 from fuzz.run import Run
 from fuzz.trial import Setting
-from optgen.compositions import composed, list_modifiers, modifier
+from optgen.compositions import composed_spec, list_modifiers, modifier
 from optgen.jit import named_spec
 from optgen.spec import Spec
 from optgen.spec.composition.check_modifier import modifier_part
@@ -31,16 +31,17 @@ from optgen.spec.composition.parts import STAGES, Part
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
 
-CATALOGUE = (
+TORCH_RULES = (
     *("adadelta", "adafactor", "adagrad", "adam", "adamax", "adamw", "asgd", "muon", "nadam"),
     *("radam", "rmsprop", "row_wise_adagrad", "rprop", "sgd", "sparse_adam"),
 )
-OTHERS = ("came", "lamb", "madgrad", "normuon", "novograd", "prodigy", "shampoo", "sophia")
+"""Rules of torch.optim, and torchrec's RowWiseAdagrad."""
+OTHER_RULES = ("came", "lamb", "madgrad", "normuon", "novograd", "prodigy", "shampoo", "sophia")
 """Published rules that torch does not have."""
-PAIRED = ("adamw", "sgd", "muon")
+RULES_OF_PAIRS = ("adamw", "sgd", "muon")
 """The rules that pairs of modifiers are composed with."""
 
-_OF_MATRICES = ("came", "muon", "normuon", "row_wise_adagrad")
+_MATRIX_RULES = ("came", "muon", "normuon", "row_wise_adagrad")
 """Rules that take matrices only."""
 _OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "adadelta": ({}, {"weight_decay": 0.1}),
@@ -63,13 +64,15 @@ def cases(part: str) -> list[str]:
 
 
 def _with_rules() -> Iterator[str]:
-    yield from (f"{rule} {name}" for rule in (*CATALOGUE, *OTHERS) for name in list_modifiers())
+    yield from (
+        f"{rule} {name}" for rule in (*TORCH_RULES, *OTHER_RULES) for name in list_modifiers()
+    )
 
 
 def _pairs() -> Iterator[str]:
-    """Yield the pairs in the order of their stages; two of one stage in both orders."""
+    """Yield the pairs in the order of their stages; two of one stage come in both orders."""
     stages = {name: list(STAGES).index(_part(name).stage) for name in list_modifiers()}
-    for rule in PAIRED:
+    for rule in RULES_OF_PAIRS:
         for first, second in itertools.permutations(stages, 2):
             if stages[first] <= stages[second]:
                 yield f"{rule} {first} {second}"
@@ -77,8 +80,8 @@ def _pairs() -> Iterator[str]:
 
 def _chains() -> Iterator[str]:
     for number in range(CHAINS):
-        lot = Random(f"chain {number}")
-        yield f"#{number} {' '.join(_compatible(lot, lot.choice((3, 3, 4, 5, 6))))}"
+        rng = Random(f"chain {number}")
+        yield f"#{number} {' '.join(_compatible_modifiers(rng, rng.choice((3, 3, 4, 5, 6))))}"
 
 
 PARTS = {"rules": _with_rules, "pairs": _pairs, "chains": _chains}
@@ -90,7 +93,7 @@ def run_matrix(options: argparse.Namespace) -> int:
     failed = 0
     for part in options.matrix or (*PARTS, "stages"):
         if part == "stages":
-            failed |= by_stages.run(options.first)
+            failed |= compare_stages_by_hand.run(options.first)
             continue
         names = cases(part)[options.first :]
         run = Run(options, _draw, names)
@@ -100,7 +103,7 @@ def run_matrix(options: argparse.Namespace) -> int:
 
 
 def _draw(case: str) -> tuple[str, list[Setting]]:
-    """Return a combination; errors have no names, so that equal refusals are counted together."""
+    """Return a combination; errors have no names, so that equal refusals count together."""
     try:
         return compose_case(case)
     except (CompositionError, SpecError) as error:
@@ -112,17 +115,17 @@ def compose_case(case: str) -> tuple[str, list[Setting]]:
     """Return the text of a combination, and the settings to run it with.
 
     Raises:
-        CompositionError, SpecError: its parts do not go together.
+        CompositionError, SpecError: optgen refuses the combination.
     """
     rule, *names = case.split()
-    lot = Random(case)
+    rng = Random(case)
     if rule.startswith("#"):
         seed = next(seed for seed in (f"{case} rule {k}" for k in range(99)) if _is_valid(seed))
-        text, settings = draw(seed, lambda _, text: _composed(lot, random_spec(text), names))
+        text, settings = draw(seed, lambda _, text: _composed(rng, random_spec(text), names))
     else:
-        text, settings = _composed(lot, _spec(rule), names), _settings(lot, rule)
-    if not {*names}.isdisjoint(MATRICES):
-        settings = [_with_few_axes(setting) for setting in settings]
+        text, settings = _composed(rng, _spec(rule), names), _settings(rng, rule)
+    if not {*names}.isdisjoint(REFUSE_3D):
+        settings = [_with_at_most_2_axes(setting) for setting in settings]
     if 'over="' in text or "over='" in text:
         settings = [replace(s, shapes=tuple(x or (3,) for x in s.shapes)) for s in settings]
     return text, settings
@@ -130,12 +133,12 @@ def compose_case(case: str) -> tuple[str, list[Setting]]:
 
 def _without_names(message: str) -> str:
     message = re.sub(r"`[^`]*`|'[^']*'", "…", message)
-    names = "|".join([*list_modifiers(), "Random", *map(_class_name, (*CATALOGUE, *OTHERS))])
+    names = "|".join([*list_modifiers(), "Random", *map(_class_name, (*TORCH_RULES, *OTHER_RULES))])
     return re.sub(rf"\b({names})\b", "…", message)
 
 
-def _composed(lot: Random, spec: Spec, names: Sequence[str]) -> str:
-    return composed(spec, tuple(with_values(lot, name) for name in names), "Random").source
+def _composed(rng: Random, spec: Spec, names: Sequence[str]) -> str:
+    return composed_spec(spec, tuple(draw_modifier(rng, name) for name in names), "Random").source
 
 
 def _is_valid(seed: str) -> bool:
@@ -161,21 +164,21 @@ def _class_name(rule: str) -> str:
     return _spec(rule).name
 
 
-def _settings(lot: Random, rule: str) -> list[Setting]:
-    """Return two settings. The first one has float64: see `trial._exact_matrices`."""
-    shapes = [s for s in _SHAPES if len(s) == 2 or rule not in _OF_MATRICES]
+def _settings(rng: Random, rule: str) -> list[Setting]:
+    """Return two settings. The first one has float64: see `trial._orthogonalize_exactly`."""
+    shapes = [s for s in _SHAPES if len(s) == 2 or rule not in _MATRIX_RULES]
     results = []
-    for dtype in ("float64", lot.choice(("float64", "float32", "bfloat16"))):
-        options = lot.choice(_OPTIONS.get(rule, ({},)))
-        hypers = {**options, "lr": lot.choice((0.1, 0.01)), "maximize": lot.random() < 0.3}
-        seed = lot.randrange(1000)
-        chosen = tuple(lot.sample(shapes, 2))
+    for dtype in ("float64", rng.choice(("float64", "float32", "bfloat16"))):
+        options = rng.choice(_OPTIONS.get(rule, ({},)))
+        hypers = {**options, "lr": rng.choice((0.1, 0.01)), "maximize": rng.random() < 0.3}
+        seed = rng.randrange(1000)
+        chosen = tuple(rng.sample(shapes, 2))
         results.append(Setting(hypers, chosen, dtype, seed, viewed=seed % 6 == 0))
     return results
 
 
-def _with_few_axes(setting: Setting) -> Setting:
-    """Return the setting with matrices in place of parameters of more axes."""
+def _with_at_most_2_axes(setting: Setting) -> Setting:
+    """Return the setting with parameters of three axes flattened to matrices."""
     shapes = ((s[0], s[1] * s[2]) if len(s) > 2 else s for s in setting.shapes)
     return replace(setting, shapes=tuple(shapes))
 
@@ -185,20 +188,20 @@ def _part(name: str) -> Part:
     return modifier_part(modifier(name).spec)
 
 
-def _compatible(lot: Random, count: int) -> list[str]:
+def _compatible_modifiers(rng: Random, count: int) -> list[str]:
     """Draw modifiers that can all be composed with one another.
 
-    One can store the parameter, one can have programs, and no two have a hyperparameter of one
-    name. Drawn rules have no second moment.
+    At most one stores the parameter, at most one has programs, and names of hyperparameters
+    differ. None needs a second moment, which drawn rules lack.
     """
     chosen: list[str] = []
-    taken = {"moment"}
-    for name in lot.sample(list_modifiers(), len(list_modifiers())):
+    used = {"moment"}
+    for name in rng.sample(list_modifiers(), len(list_modifiers())):
         part = _part(name)
         needs = {argument.arg for argument, _ in part.hypers}
         needs |= {part.changes} & {"store", "moment"}
         needs |= {"programs"} if part.programs else set()
-        if taken.isdisjoint(needs) and len(chosen) < count:
-            taken |= needs
+        if used.isdisjoint(needs) and len(chosen) < count:
+            used |= needs
             chosen.append(name)
     return chosen

@@ -1,4 +1,4 @@
-"""Limit a rule's processor time, not its wall time, which is longer on a busy machine."""
+"""Limit a rule's processor time; its wall time would depend on how busy the machine is."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _SECONDS = 30.0
 
 
 class HangError(Exception):
-    """A rule took longer than any should."""
+    """A rule took more processor time than the limit."""
 
 
 @contextlib.contextmanager
-def limited() -> Iterator[None]:
-    """Raise an error if the block takes too long; inside another limit do nothing."""
+def time_limit() -> Iterator[None]:
+    """Raise an error if the block takes too long; inside another time limit, do nothing."""
     if signal.getitimer(signal.ITIMER_PROF)[0]:
         yield
         return
 
-    def ring(*_: Any) -> None:
+    def raise_hang_error(*_: Any) -> None:
         raise HangError(f"longer than {_SECONDS:.0f} seconds")
 
-    before = signal.signal(signal.SIGPROF, ring)
+    before = signal.signal(signal.SIGPROF, raise_hang_error)
     signal.setitimer(signal.ITIMER_PROF, _SECONDS)
     try:
         yield

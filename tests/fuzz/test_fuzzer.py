@@ -1,4 +1,4 @@
-"""Test the tool itself: it draws the whole language, notices faults, and shrinks its findings."""
+"""Test the fuzzer: it draws the whole language, finds planted faults, and shrinks findings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from fuzz import built, kept, shrink, trial
+from fuzz import build, finding_files, shrink, trial
 from fuzz.draw import draw
 from fuzz.finding import Finding
 from fuzz.trial import Setting
@@ -47,13 +47,13 @@ def Random(
 
 
 @pytest.fixture(scope="module")
-def drawn() -> list[str]:
-    """Return some drawn rules."""
+def drawn_rules() -> list[str]:
+    """Return the texts of 600 rules."""
     return [draw(f"tool/{i}")[0] for i in range(600)]
 
 
-def test_every_op_occurs(drawn: list[str]) -> None:
-    text = "\n".join(drawn)
+def test_drawn_rules_call_every_op(drawn_rules: list[str]) -> None:
+    text = "\n".join(drawn_rules)
     called = set(re.findall(r"\b([a-z_0-9]+)\(", text))
     assert not set(CALLABLE_OPS) - called
 
@@ -62,63 +62,63 @@ FORMS = {
     "elif": r"^ +elif ",
     "a branch in a branch": r"^        if .*\n            ",
     "a branch three deep": r"^            if ",
-    "states swapped": r"^ +(\w), (\w) = \2, \1$",
-    "several at once": r"^ +\w+, \w+ = .*[(*+]",
+    "a swap of states": r"^ +(\w), (\w) = \2, \1$",
+    "a double assignment": r"^ +\w+, \w+ = .*[(*+]",
     "scalar state": r'shape="scalar"',
     "row state": r'shape="row"',
     "column state": r'shape="col"',
-    "conditional state": r'when="fa"',
-    "state unless": r'when="not fb"',
+    "a state with a flag": r'when="fa"',
+    "a state without a flag": r'when="not fb"',
     "factored state": r'when="factored"',
     "float32 state": r'dtype="float32"',
     "init of the parameter": r'init="p"',
     "init of a hyperparameter": r'init="(eps|lr|c)"',
-    "a flag asked": r"if \(fa\)",
-    "a choice asked": r'mode == "b"',
-    "None asked in a where": r"where\([^\n]*opt is (not )?None",
+    "a branch on a flag": r"if \(fa\)",
+    "a branch on a choice": r'mode == "b"',
+    "a comparison with None in a where": r"where\([^\n]*opt is (not )?None",
     "fresh in a branch": r"if [^\n]*fresh\(",
     "fresh in a where": r"where\([^\n]*fresh\(",
     "not in a where": r"where\(\(not",
-    "mixed in a where": r"where\(\(\([^\n]* (and|or) ",
+    "a flag and a mask in a where": r"where\(\(\([^\n]* (and|or) ",
     "an item of a tuple": r"betas\[1\]",
     "an item in place of a reduction": r"^        +_?[def] = betas\[1\]$",
-    "an item asked for None": r"pair\[0\] is None",
-    "remainder outermost": r"p = \(p - lr .*\) % 1.5",
+    "a comparison of an item with None": r"pair\[0\] is None",
+    "a remainder of the parameter": r"p = \(p - lr .*\) % 1.5",
     "double negation": r"- -|-\(-",
     "a large power": r"\*\*\(-?2\*\*63\)",
-    "a number to a tensor": r"\)\*\*clamp\(",
-    "what folds": r"abs\(2\*3\)|2 \+ 0\*g|g\*\*0",
-    "a helper with a tuple": r"[=(*+-].*turned\(",
-    "matrix words in one another": r"orthogonalize\(orthogonalize",
+    "a tensor as exponent": r"\)\*\*clamp\(",
+    "constants that fold": r"abs\(2\*3\)|2 \+ 0\*g|g\*\*0",
+    "a function with a tuple assignment": r"[=(*+-].*turned\(",
+    "a matrix word in a matrix word": r"orthogonalize\(orthogonalize",
     "a square state": r'shape=\("rows", "rows"\)',
     "a thin state": r'shape=\("rank", "cols"\)',
     "random numbers in a thin matrix": r"gaussian\([HD]",
     "tall parameters": r"tall\(p\)",
     "a product": r" @ ",
-    "a root": r"inverse_root\(",
+    "an inverse root": r"inverse_root\(",
     "a matrix word in a branch": r"^        .*(qr|inverse_root|orthogonalize)\(",
-    "an answer with a name": r"^ +_?(ok|late_on) = ",
-    "a tensor of answers with a name": r"^ +(big|low) = ",
-    "a rule without a count": r"p, g, /",
+    "a named condition": r"^ +_?(ok|late_on) = ",
+    "a named mask": r"^ +(big|low) = ",
+    "a rule without a step count": r"p, g, /",
     "a rule without state": r"p, g, (t, )?/,\n    \*",
-    "an input": r'hz=given\("extra"\), /',
-    "an input that may be absent": r"^    if (not )?given\(hz\)",
-    "an input beside a flag": r"given\(hz\) (and|or) f[ab]:",
+    "an extra input": r'hz=given\("extra"\), /',
+    "an extra input that may be absent": r"^    if (not )?given\(hz\)",
+    "an extra input beside a flag": r"given\(hz\) (and|or) f[ab]:",
     "programs": r"^@Random\.eval\ndef to_eval\(",
     "a program that branches": r"^def to_train[^\n]*\n(    [^ \n][^\n]*\n)*    if ",
-    "a program that writes several": r"^def to_eval[^\n]*\n(    [a-z] = [^\n]*\n){2}",
-    "rows behind require": r"require\((factored|ndim)\(p\)",
+    "a program that writes several lists": r"^def to_eval[^\n]*\n(    [a-z] = [^\n]*\n){2}",
+    "a rule that requires matrices": r"require\((factored|ndim)\(p\)",
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_occurs(form: str, drawn: list[str]) -> None:
-    assert any(re.search(FORMS[form], text, re.M) for text in drawn)
+def test_drawn_rules_have_every_form(form: str, drawn_rules: list[str]) -> None:
+    assert any(re.search(FORMS[form], text, re.M) for text in drawn_rules)
 
 
-def test_most_rules_are_valid(drawn: list[str]) -> None:
+def test_optgen_accepts_most_drawn_rules(drawn_rules: list[str]) -> None:
     refused = []
-    for text in drawn[:200]:
+    for text in drawn_rules[:200]:
         try:
             read_spec(Spec("random", text, "<drawn>", 1))
         except SpecError as error:
@@ -137,15 +137,15 @@ PYTHON = ("forloop", "foreach", "functional")
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
-def test_a_right_rule_has_no_findings(setting: Setting) -> None:
-    count = trial.Count()
-    rule = built.load(RULE)
-    built.compile_together([rule])
-    with built.batch_kernels([rule]):
-        findings = trial.run(rule, setting, ("forloop", "foreach", "fused_cpu"), count)
+def test_a_rule_that_is_computed_right_has_no_findings(setting: Setting) -> None:
+    counts = trial.StepCounts()
+    rule = build.load(RULE)
+    build.compile_together([rule])
+    with build.batch_kernels([rule]):
+        findings = trial.run(rule, setting, ("forloop", "foreach", "fused_cpu"), counts)
     assert not findings
-    assert count.compared == 18
-    assert not count.incomparable
+    assert counts.compared == 18
+    assert not counts.incomparable
 
 
 FILES = {
@@ -155,35 +155,34 @@ FILES = {
 }
 
 
-def planted(text: str, file: str, old: str, new: str) -> built.Built:
-    """Return a rule with a fault planted in the text of a lowering."""
+def load_with_fault(text: str, file: str, old: str, new: str) -> build.BuiltRule:
+    """Return a rule; in the generated file, `new` replaces `old`."""
     render = emit._render
 
-    def rendered(algorithm: Any, lowering: Any, *rest: Any, **more: Any) -> str:
+    def render_with_fault(algorithm: Any, lowering: Any, *rest: Any, **more: Any) -> str:
         printed = render(algorithm, lowering, *rest, **more)
         if lowering.filename != file:
             return printed
         assert old in printed
         return printed.replace(old, new)
 
-    with mock.patch.object(emit, "_render", rendered):
-        return built.load(text)
+    with mock.patch.object(emit, "_render", render_with_fault):
+        return build.load(text)
 
 
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use a cache of the test's own, because generated texts have faults."""
+    """Use a separate cache for generated files with faults."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path))
 
 
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("lowering", FILES)
-def test_a_fault_is_noticed(lowering: str) -> None:
-    """A small fault is planted in the text of a lowering."""
+def test_a_small_fault_in_a_lowering_is_found(lowering: str) -> None:
     text = RULE + f"# {lowering} with a fault\n"
-    rule = planted(text, FILES[lowering], "0.25", "0.25000001")
-    built.compile_together([rule])
-    with built.batch_kernels([rule]):
+    rule = load_with_fault(text, FILES[lowering], "0.25", "0.25000001")
+    build.compile_together([rule])
+    with build.batch_kernels([rule]):
         findings = [f for s in SETTINGS[:4] for f in trial.run(rule, s, [lowering])]
     assert [f.kind for f in findings][:1] == ["wrong"]
 
@@ -201,15 +200,15 @@ def to_eval(p, m, /, *, lr):
 """
 
 
-def test_right_programs_have_no_findings() -> None:
-    rule = built.load(RULE + PROGRAMS)
-    built.compile_together([rule])
-    with built.batch_kernels([rule]):
+def test_programs_that_are_computed_right_have_no_findings() -> None:
+    rule = build.load(RULE + PROGRAMS)
+    build.compile_together([rule])
+    with build.batch_kernels([rule]):
         assert not trial.run(rule, SETTINGS[0], ("forloop", "foreach", "fused_cpu"))
 
 
-def test_a_fault_in_a_program_is_noticed() -> None:
-    rule, prepare = built.load(RULE + PROGRAMS), Elementwise.prepare
+def test_a_fault_in_a_program_is_found() -> None:
+    rule, prepare = build.load(RULE + PROGRAMS), Elementwise.prepare
 
     def prepare_with_a_fault(self: Any, lists: Any, hypers: dict[str, Any], *rest: Any) -> Any:
         return prepare(self, lists, {"lr": hypers["lr"] * (1 + 1e-9)}, *rest)
@@ -220,23 +219,22 @@ def test_a_fault_in_a_program_is_noticed() -> None:
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_a_rule_that_does_not_compile_is_left_out() -> None:
-    """If one of several rules in a compilation does not compile, the others are built."""
+def test_rules_are_compiled_without_one_that_has_an_error() -> None:
     rules = [
-        built.load(RULE + "# first\n"),
-        planted(RULE + "# broken\n", "fused_cpu.cpp", "double step_size", "int* step_size"),
-        built.load(RULE + "# last\n"),
+        build.load(RULE + "# first\n"),
+        load_with_fault(RULE + "# broken\n", "fused_cpu.cpp", "double step_size", "int* step_size"),
+        build.load(RULE + "# last\n"),
     ]
-    built.compile_together(rules)
+    build.compile_together(rules)
     assert [bool(rule.refused_by_cpp) for rule in rules] == [False, True, False]
-    with built.batch_kernels(rules):
+    with build.batch_kernels(rules):
         assert not trial.run(rules[2], SETTINGS[0], ["fused_cpu"])
 
 
-def test_a_rule_is_shrunk() -> None:
-    """Here any rule with a root fails: the root stays, and branch, state and settings go."""
+def test_shrinking_leaves_only_the_failing_op() -> None:
+    """Any rule with `sqrt` counts as failing. So `sqrt` stays; branch, state and settings go."""
     text, setting = shrink.Shrinker(
-        RULE, SETTINGS[-1], lambda text, _: "sqrt(" in text and _reads(text), 10**9
+        RULE, SETTINGS[-1], lambda text, _: "sqrt(" in text and _is_accepted(text), 10**9
     ).run()
     assert setting == Setting({}, ((3,),), "float64", 3)
     rule = shrink.rule_of(ast.parse(text))
@@ -245,7 +243,7 @@ def test_a_rule_is_shrunk() -> None:
     assert not rule.args.kwonlyargs
 
 
-def _reads(text: str) -> bool:
+def _is_accepted(text: str) -> bool:
     try:
         read_spec(Spec("random", text, "<drawn>", 1))
     except SpecError:
@@ -253,6 +251,6 @@ def _reads(text: str) -> bool:
     return True
 
 
-def test_a_finding_is_written_and_read(tmp_path: Path) -> None:
+def test_a_finding_is_read_as_it_was_written(tmp_path: Path) -> None:
     finding = Finding("wrong", "foreach", "off", RULE, SETTINGS[1])
-    assert kept.read(kept.write(finding, tmp_path)) == finding
+    assert finding_files.read_finding(finding_files.write_finding(finding, tmp_path)) == finding

@@ -1,8 +1,8 @@
-"""Numbers with bounds on their rounding errors; the evaluator computes with them.
+"""Tensors with bounds on their rounding errors; the evaluator computes with them.
 
 A bound is the first-order effect of reordering and rounding every operation: each operand may be
-off by a unit in the last place wherever it is used. A result that comes from a comparison or from
-rounding, or that leaves its dtype's range, may differ by more. It is marked as not comparable.
+off by a unit in the last place wherever it is used. A result may differ by more if it comes from a
+comparison or from rounding, or leaves its dtype's range. Then it is marked as not comparable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _plain_tensors: list[tuple[float, bool]] = [(DOUBLE, False)]  # arguments of `te
 
 @contextmanager
 def watch_branches() -> Iterator[list[bool]]:
-    """Yield a list that is not empty if a branch was taken that depends on rounding."""
+    """Yield a list that gets an element if the block takes a branch that depends on rounding."""
     before = list(_unsure)
     _unsure.clear()
     try:
@@ -39,7 +39,7 @@ def watch_branches() -> Iterator[list[bool]]:
 
 @contextmanager
 def tensors_in(eps: float, without_axes: bool = False) -> Iterator[None]:
-    """Let plain tensors, such as a state before its first step, have a dtype with this unit.
+    """Give plain tensors, such as a state before its first step, this unit in the last place.
 
     A 0-dim tensor counts as a number, unless the parameter is 0-dim too (`without_axes`).
     """
@@ -51,12 +51,12 @@ def tensors_in(eps: float, without_axes: bool = False) -> Iterator[None]:
 
 
 def unit_beside(mask: Tensor) -> float:
-    """Return the unit of a number that a mask chooses: a tensor's unit if the mask is a tensor."""
+    """Return the unit of a number that a mask selects: a tensor's unit if the mask has axes."""
     return _plain_tensors[-1][0] if mask.ndim else DOUBLE
 
 
-class Doubtful:
-    """Truth values (`v`), and a mask of those that rounding cannot change (`sure`)."""
+class UncertainMask:
+    """Truth values (`v`), and a mask of the values that rounding cannot change (`sure`)."""
 
     __slots__ = ("sure", "v")
 
@@ -74,7 +74,7 @@ class Doubtful:
         return bool(self.v)
 
 
-class Bounded:
+class BoundedTensor:
     """Values (`v`), bounds (`e`), a mask of comparable values (`ok`), the dtype's unit (`eps`)."""
 
     __slots__ = ("e", "eps", "ok", "v")
@@ -83,7 +83,7 @@ class Bounded:
     def __init__(self, v: Tensor, e: Tensor = _ZERO, ok: Tensor = _TRUE, eps: float = DOUBLE):
         self.v, self.e, self.ok, self.eps = v, e, ok, eps
 
-    # The evaluator uses these attributes of a tensor.
+    # The evaluator uses the following attributes of tensors.
     @property
     def ndim(self) -> int:
         return self.v.ndim
@@ -106,30 +106,30 @@ class Bounded:
     def is_floating_point(self) -> bool:
         return True
 
-    def detach(self) -> Bounded:
+    def detach(self) -> BoundedTensor:
         return self
 
     double = detach
 
-    def to(self, dtype: torch.dtype) -> Bounded:
+    def to(self, dtype: torch.dtype) -> BoundedTensor:
         """Return the numbers, rounded to a dtype."""
         if dtype == torch.float64:
             return self
         eps = torch.finfo(dtype).eps
         v = self.v.to(dtype).double()
-        return Bounded(v, self.e + eps * v.abs(), self.ok, max(eps, self.eps))
+        return BoundedTensor(v, self.e + eps * v.abs(), self.ok, max(eps, self.eps))
 
     def __ne__(self, other: object) -> Any:
         return compare(lambda a, b: a != b, self, other)
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __radd__(self, other: Tensor) -> Bounded:
-        return Bounded(other + self.v, self.e, self.ok, self.eps)
+    def __radd__(self, other: Tensor) -> BoundedTensor:
+        return BoundedTensor(other + self.v, self.e, self.ok, self.eps)
 
 
-class Given(Bounded):
-    """A parameter or gradient; a rule may compute with it in a narrower dtype than its own."""
+class ParamOrGrad(BoundedTensor):
+    """A parameter or gradient; a rule may compute with it in a narrower dtype."""
 
     stored_dtype = torch.float64
 
@@ -139,39 +139,39 @@ class Given(Bounded):
         return self.stored_dtype
 
 
-class Vanished(Bounded):
-    """A number times 0. It is 0 by itself; in a sum, the other number may have been rounded."""
+class ZeroProduct(BoundedTensor):
+    """A product with 0: exactly 0 in a comparison; in a sum it has the bound of a blend."""
 
 
-def is_zero(x: Bounded) -> bool:
+def is_zero(x: BoundedTensor) -> bool:
     """Tell whether a number is exactly 0."""
     return x.ndim == 0 and not bool(x.v) and not bool(x.e)
 
 
-def lift(x: Any) -> Bounded:
+def lift(x: Any) -> BoundedTensor:
     """Return a number with bounds; a plain number is exact."""
-    if isinstance(x, Bounded):
+    if isinstance(x, BoundedTensor):
         return x
     value = torch.as_tensor(x).double()
     eps, without_axes = _plain_tensors[-1]
     is_tensor = value.ndim or (without_axes and isinstance(x, Tensor))
-    return Bounded(value, eps=eps if is_tensor else DOUBLE)
+    return BoundedTensor(value, eps=eps if is_tensor else DOUBLE)
 
 
-def answers(x: Any) -> Doubtful:
-    """Return doubtful answers; plain answers are sure."""
-    return x if isinstance(x, Doubtful) else Doubtful(torch.as_tensor(x), _TRUE)
+def lift_mask(x: Any) -> UncertainMask:
+    """Return truth values with a mask; plain truth values are sure."""
+    return x if isinstance(x, UncertainMask) else UncertainMask(torch.as_tensor(x), _TRUE)
 
 
-def in_range(v: Tensor, e: Tensor, ok: Tensor, eps: float) -> Bounded:
+def in_range(v: Tensor, e: Tensor, ok: Tensor, eps: float) -> BoundedTensor:
     """Return a result; its elements out of the dtype's range are not comparable."""
     dtype, size = _DTYPES[eps], v.abs()
     fits = (size < _LARGE[dtype]) & ((size > _SMALL[dtype]) | (v == 0)) & e.isfinite()
-    return Bounded(v, e, ok & fits, eps)
+    return BoundedTensor(v, e, ok & fits, eps)
 
 
-def is_exact(a: Bounded, b: Bounded, result: Tensor) -> bool:
-    """Tell whether plain arithmetic on two exact numbers is exact: all three are short doubles."""
+def is_exact(a: BoundedTensor, b: BoundedTensor, result: Tensor) -> bool:
+    """Tell whether arithmetic on two numbers is exact: operands and result have few bits."""
     if a.eps > DOUBLE or b.eps > DOUBLE or bool((a.e + b.e).any()):
         return False
     return all(map(_is_short, (a.v, b.v, result)))
@@ -182,24 +182,24 @@ def _is_short(x: Tensor) -> bool:
     return x.ndim == 0 and (n := abs(float(x)) * 1024) < 2**40 and n % 1 == 0
 
 
-def operand(x: Bounded, eps: float) -> Tensor:
-    """Return the bound of an operand of arithmetic; it may be rounded once more."""
+def operand(x: BoundedTensor, eps: float) -> Tensor:
+    """Return the bound of an operand of arithmetic, which may be rounded once more."""
     return x.e + eps * x.v.abs()
 
 
-def as_compared(x: Bounded, eps: float) -> Tensor:
+def as_compared(x: BoundedTensor, eps: float) -> Tensor:
     """Return the bound of a comparison's operand, rounded to the other operand's dtype."""
-    if isinstance(x, Vanished):
+    if isinstance(x, ZeroProduct):
         return torch.zeros_like(x.e)
     if x.eps < eps and bool((x.v.to(_DTYPES[eps]).double() != x.v).any()):
         return x.e + eps * x.v.abs()
     return x.e
 
 
-def compare(meaning: Any, a: Any, b: Any) -> Doubtful:
-    """Compare two numbers; the answer is sure if they differ by more than their bounds."""
+def compare(meaning: Any, a: Any, b: Any) -> UncertainMask:
+    """Compare two tensors; truth values are sure where numbers differ by more than their bounds."""
     a, b = lift(a), lift(b)
     eps = max(a.eps, b.eps)
     e = as_compared(a, eps) + as_compared(b, eps)
     sure = (((a.v - b.v).abs() > e) | (e == 0)) & a.ok & b.ok
-    return Doubtful(meaning(a.v, b.v), sure)
+    return UncertainMask(meaning(a.v, b.v), sure)

@@ -1,0 +1,99 @@
+"""Add reductions over several parameters, and states of the group, to some drawn rules."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fuzz.trial import Setting
+
+WORDS = ("sum", "mean", "norm", "rms", "max_abs")
+_FIRST = re.compile(r"^    _?beta1, _?beta2 = betas\n", re.M)
+_SIGNATURE = re.compile(r"^    p, g, .*/,$", re.M)
+_NOT_ELEMENTWISE = re.compile(
+    r"row_|col_|diag|trace|eigen|\b[rk]\b|\br[12]\b|\bc[12]\b|@|transpose"
+)
+_MATRICES = re.compile(r"orthogonalize|@ |transpose|\", \"(rows|cols|rank)\"\)")
+_STATES = (
+    "hd = 0.5 * hd + 0.25 * {reduction}",
+    "hd = hd + 1\n    hd = minimum(hd, 3 + {reduction})",
+    "hd = where({reduction} > 0.5, 0.5 * hd, tanh({reduction}))",
+    "hd = maximum(hd, {reduction}) - hd / (1 + {reduction}**2)",
+    "hd = lerp(hd, {reduction} - {reduction}, 0.25)",
+)
+_USES = ("g = g / (1 + hd**2)", "p = p - 0.01 * tanh(hd) * g", "g = where(hd > 0.5, g, 0.5 * g)")
+
+
+def group_index(setting: Setting, index: int) -> int:
+    """Return a parameter's group index: all parameters share one group, or each has its own."""
+    return index if setting.viewed or setting.seed % 3 == 0 else 0
+
+
+def without_0_dim(setting: Setting) -> Setting:
+    """Return the setting with vectors in place of 0-dim parameters, whose bounds are different."""
+    return replace(setting, shapes=tuple(shape or (3,) for shape in setting.shapes))
+
+
+def add_group_reductions(seed: str | int, text: str) -> str:
+    """Return the text, for some seeds with reductions over several parameters."""
+    rng = Random(f"wide {seed}")
+    if rng.random() > 0.2:
+        return text
+    text = _with_scopes(rng, text)
+    if _MATRICES.search(text) and rng.random() < 0.5:
+        word, scope = rng.choice(WORDS), rng.choice(("group", "all"))
+        scaled = f'    g = g / (1 + {word}(g, over="{scope}")**2)\n'
+        return _FIRST.sub(lambda first: first[0] + scaled, text, count=1)
+    if rng.random() < 0.6 and _FIRST.search(text):
+        text = _with_state(rng, text)
+    return text
+
+
+def _with_scopes(rng: Random, text: str) -> str:
+    """Return the text with `over=` in some of the reductions outside of branches."""
+    lines = text.split("\n")
+    for call in sorted(
+        _reductions(text), key=lambda c: (c.end_lineno, c.end_col_offset), reverse=True
+    ):
+        if rng.random() < 0.5 and call.end_lineno and call.end_col_offset:
+            row, end = call.end_lineno - 1, call.end_col_offset - 1
+            scope = rng.choice(("group", "all"))
+            lines[row] = f'{lines[row][:end]}, over="{scope}"{lines[row][end:]}'
+    return "\n".join(lines)
+
+
+def _reductions(text: str) -> Iterator[ast.Call]:
+    """Yield the calls of the rule's statements that can reduce over several parameters."""
+    (rule,) = (
+        f for f in ast.parse(text).body if isinstance(f, ast.FunctionDef) and f.name == "Random"
+    )
+    for statement in rule.body:
+        for node in ast.walk(statement) if isinstance(statement, ast.Assign) else ():
+            match node:
+                case ast.Call(func=ast.Name(id=name), args=[arg], keywords=[]) if name in WORDS:
+                    if not _NOT_ELEMENTWISE.search(ast.unparse(arg)):
+                        yield node
+
+
+def _with_state(rng: Random, text: str) -> str:
+    """Return the text with a state of the group; the rule's first statements write and read it."""
+
+    def group_reduction() -> str:
+        operand = rng.choice(("g", "p", "g * p", "(g - 0.5 * p)"))
+        return f'{rng.choice(WORDS)}({operand}, over="{rng.choice(("group", "all"))}")'
+
+    assignments = re.sub(r"\{reduction\}", lambda _: group_reduction(), rng.choice(_STATES))
+    if "\n    fa=" in text and rng.random() < 0.4:  # parameters of one group take the same arm
+        scope = f'{rng.choice(WORDS)}(g, over="group")'
+        arm = rng.choice((f"g = g / (1 + {scope}**2)", "hd = betas[1]"))
+        assignments += f"\n    if fa:\n        {arm}"
+    uses = "".join(f"    {rng.choice(_USES)}\n" for _ in range(rng.choice((1, 1, 2))))
+    init = rng.choice(("0", "0.5", "1e-3"))
+    text = _FIRST.sub(lambda first: f"{first[0]}    {assignments}\n{uses}", text, count=1)
+    declared = f'    hd=state("key_hd", init={init}, shape="group"),'
+    return _SIGNATURE.sub(lambda first: f"{first[0]}\n{declared}", text, count=1)
