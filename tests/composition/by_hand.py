@@ -1,4 +1,4 @@
-"""Apply each modifier by hand, around the steps of an optimizer of torch."""
+"""Implement each modifier by hand, around the steps of an optimizer of torch."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class ByHand:
         self.optimizer = optimizer
         self.params = [param for param, _ in params_and_lrs(optimizer)]
 
-    def before(self, param: Tensor, lr: float) -> None:
+    def change_before(self, param: Tensor, lr: float) -> None:
         """Change a parameter or its gradient before the step."""
 
-    def after(self, param: Tensor, lr: float, old: Tensor) -> None:
+    def change_after(self, param: Tensor, lr: float, old: Tensor) -> None:
         """Change a parameter after the step. `old` is the parameter before the step."""
 
     @torch.no_grad()
     def step(self) -> None:
         for param, lr in params_and_lrs(self.optimizer):
-            self.before(param, lr)
-        olds = [param.detach().clone() for param in self.params]
+            self.change_before(param, lr)
+        old_params = [param.detach().clone() for param in self.params]
         self.optimizer.step()
-        for (param, lr), old in zip(params_and_lrs(self.optimizer), olds, strict=True):
-            self.after(param, lr, old)
+        for (param, lr), old in zip(params_and_lrs(self.optimizer), old_params, strict=True):
+            self.change_after(param, lr, old)
 
 
 def centralize(param: Tensor) -> None:
@@ -43,7 +43,7 @@ def centralize(param: Tensor) -> None:
 
 
 class Centralize(ByHand):
-    def before(self, param: Tensor, lr: float) -> None:
+    def change_before(self, param: Tensor, lr: float) -> None:
         centralize(param)
 
 
@@ -54,7 +54,7 @@ class ClipValue(ByHand):
 
 
 class ClipTensorNorm(ByHand):
-    def before(self, param: Tensor, lr: float) -> None:
+    def change_before(self, param: Tensor, lr: float) -> None:
         clip_grad_norm_(param, 0.5)
 
 
@@ -64,59 +64,59 @@ class ClipNorm(ByHand):
         super().step()
 
 
-def unit_norm(value: Tensor) -> Tensor:
-    """Return the norm of each output's weights, or of a whole vector."""
+def unitwise_norm(value: Tensor) -> Tensor:
+    """Return the norm over all axes but the first. A vector has one norm."""
     axes = tuple(range(1, value.ndim)) or (0,)
     return value.square().sum(dim=axes, keepdim=True).sqrt()
 
 
 class AdaptiveClip(ByHand):
-    """Adaptive gradient clipping with the authors' units: all axes but the first."""
+    """Adaptive gradient clipping, with the norms of the authors' code."""
 
-    def before(self, param: Tensor, lr: float) -> None:
+    def change_before(self, param: Tensor, lr: float) -> None:
         assert param.grad is not None
-        largest = 0.1 * unit_norm(param).clamp(min=1e-3)
-        size = unit_norm(param.grad)
-        clipped = param.grad * largest / size.clamp(min=1e-6)
-        param.grad.copy_(torch.where(size > largest, clipped, param.grad))
+        max_norm = 0.1 * unitwise_norm(param).clamp(min=1e-3)
+        norm = unitwise_norm(param.grad)
+        clipped = param.grad * max_norm / norm.clamp(min=1e-6)
+        param.grad.copy_(torch.where(norm > max_norm, clipped, param.grad))
 
 
 class CoupledDecay(ByHand):
-    def before(self, param: Tensor, lr: float) -> None:
+    def change_before(self, param: Tensor, lr: float) -> None:
         assert param.grad is not None
         param.grad.add_(param, alpha=0.1)
 
 
 class DecoupledDecay(ByHand):
-    def before(self, param: Tensor, lr: float) -> None:
+    def change_before(self, param: Tensor, lr: float) -> None:
         param.mul_(1 - lr * 0.1)
 
 
 class DecayAfter(ByHand):
-    def after(self, param: Tensor, lr: float, old: Tensor) -> None:
+    def change_after(self, param: Tensor, lr: float, old: Tensor) -> None:
         param.mul_(1 - lr * 0.1)
 
 
 class FixedDecay(ByHand):
-    def before(self, param: Tensor, lr: float) -> None:
+    def change_before(self, param: Tensor, lr: float) -> None:
         param.mul_(1 - 0.01)
 
 
 class CorrectedDecay(ByHand):
     """The decay of AdamC, scaled by the ratio of the learning rate to the largest one."""
 
-    def before(self, param: Tensor, lr: float) -> None:
+    def change_before(self, param: Tensor, lr: float) -> None:
         param.mul_(1 - lr * (lr / 0.1) * 0.2)
 
 
 class CautiousDecay(ByHand):
-    def after(self, param: Tensor, lr: float, old: Tensor) -> None:
+    def change_after(self, param: Tensor, lr: float, old: Tensor) -> None:
         moved_outwards = (param - old) * old > 0
         param.sub_(lr * 0.1 * old.masked_fill(moved_outwards, 0))
 
 
 class ProximalDecay(ByHand):
-    def after(self, param: Tensor, lr: float, old: Tensor) -> None:
+    def change_after(self, param: Tensor, lr: float, old: Tensor) -> None:
         param.div_(1 + lr * 0.1)
 
 
@@ -129,14 +129,14 @@ def mask_step(param: Tensor, old: Tensor) -> None:
 
 
 class Cautious(ByHand):
-    def after(self, param: Tensor, lr: float, old: Tensor) -> None:
+    def change_after(self, param: Tensor, lr: float, old: Tensor) -> None:
         mask_step(param, old)
 
 
 class Grams(ByHand):
-    """Each element of the step keeps its size and gets the sign of the negative gradient."""
+    """Each element of the step keeps its magnitude and gets the sign of the negative gradient."""
 
-    def after(self, param: Tensor, lr: float, old: Tensor) -> None:
+    def change_after(self, param: Tensor, lr: float, old: Tensor) -> None:
         assert param.grad is not None
         param.copy_(old - (old - param).abs().copysign(param.grad))
 
@@ -149,29 +149,21 @@ def scale_step(param: Tensor, lr: float, old: Tensor) -> None:
 
 
 class TrustRatio(ByHand):
-    def after(self, param: Tensor, lr: float, old: Tensor) -> None:
+    def change_after(self, param: Tensor, lr: float, old: Tensor) -> None:
         scale_step(param, lr, old)
 
 
 class UpdateFloor(ByHand):
-    def after(self, param: Tensor, lr: float, old: Tensor) -> None:
+    def change_after(self, param: Tensor, lr: float, old: Tensor) -> None:
         move = param - old
-        small = 2.0 * lr * torch.linalg.norm(old) / torch.linalg.norm(move)
-        param.copy_(old + move * small.clamp(min=1))
-
-
-class Lars(ByHand):
-    """The gradient is scaled to the norm of the weights, before the momentum takes it."""
-
-    def before(self, param: Tensor, lr: float) -> None:
-        assert param.grad is not None
-        param.grad.mul_(torch.linalg.norm(param) / torch.linalg.norm(param.grad))
+        factor = 2.0 * lr * torch.linalg.norm(old) / torch.linalg.norm(move)
+        param.copy_(old + move * factor.clamp(min=1))
 
 
 class Hyperball(ByHand):
     """A step of `lr` times the norm of the weights, projected back to the sphere of that norm."""
 
-    def after(self, param: Tensor, lr: float, old: Tensor) -> None:
+    def change_after(self, param: Tensor, lr: float, old: Tensor) -> None:
         radius = torch.linalg.norm(old)
         direction = torch.nn.functional.normalize(param - old, dim=None)
         moved = old + lr * radius * direction
@@ -179,7 +171,7 @@ class Hyperball(ByHand):
 
 
 class Accumulate(ByHand):
-    """Gradients are collected, and every third call is a step with their mean."""
+    """Two calls keep gradients for later. Every third call is a step with the mean of three."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
@@ -193,9 +185,9 @@ class Accumulate(ByHand):
             for param, grads in zip(self.params, zip(*self.accumulated, strict=True), strict=True):
                 param.grad = torch.stack(grads).mean(dim=0)
             self.accumulated = []
-            self.whole_step()
+            self.step_with_mean()
 
-    def whole_step(self) -> None:
+    def step_with_mean(self) -> None:
         super().step()
 
 
@@ -207,18 +199,18 @@ class SkipNonfinite(ByHand):
 
 
 class Lookahead(ByHand):
-    """Slow weights, which start as the weights and move 0.4 of the way to them every third step."""
+    """Every third step, slow weights move 0.4 of the way to the weights, which then equal them."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
-        self.slow = [param.detach().clone() for param in self.params]
+        self.slow_weights = [param.detach().clone() for param in self.params]
         self.steps = 0
 
     def step(self) -> None:
         super().step()
         self.steps += 1
         if self.steps % 3 == 0:
-            for slow, param in zip(self.slow, self.params, strict=True):
+            for slow, param in zip(self.slow_weights, self.params, strict=True):
                 slow.add_(param.detach() - slow, alpha=0.4)
                 param.data.copy_(slow)
 
@@ -228,13 +220,13 @@ class EmaNesterov(ByHand):
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
-        self.weights = [param.detach().clone() for param in self.params]
+        self.last_weights = [param.detach().clone() for param in self.params]
         self.moves = [torch.zeros_like(param) for param in self.params]
 
     @torch.no_grad()
     def step(self) -> None:
         self.optimizer.step()
-        for param, last, move in zip(self.params, self.weights, self.moves, strict=True):
+        for param, last, move in zip(self.params, self.last_weights, self.moves, strict=True):
             move.mul_(0.9).add_(param - last, alpha=1 - 0.9)
             last.copy_(param)
             param.add_(move, alpha=0.4)
@@ -260,8 +252,8 @@ class Ema(ByHand):
 class ScheduleFree:
     """Schedule-Free learning in the paper's three sequences.
 
-    The optimizer of torch moves z. The average of z is x, and gradients are taken at y, between
-    them. The parameters are y, or x in eval mode.
+    The optimizer of torch moves z. The average of z is x. Gradients are taken at y, between z and
+    x. The parameters are y, or x in eval mode.
     """
 
     momentum = 0.8
@@ -270,8 +262,8 @@ class ScheduleFree:
         self.optimizer = optimizer
         self.params = [param.detach().clone() for param, _ in params_and_lrs(optimizer)]
         self.averages = [param.clone() for param in self.params]
-        self.largest = [0.0 for _ in self.params]
-        self.totals = [0.0 for _ in self.params]
+        self.largest_lrs = [0.0 for _ in self.params]
+        self.weight_sums = [0.0 for _ in self.params]
 
     @torch.no_grad()
     def step(self) -> None:
@@ -279,17 +271,17 @@ class ScheduleFree:
             z.grad = y.grad
         self.optimizer.step()
         for index, (z, lr) in enumerate(params_and_lrs(self.optimizer)):
-            self.largest[index] = max(self.largest[index], lr)
-            weight = self.largest[index] ** 2
-            self.totals[index] += weight
-            share = weight / self.totals[index]
+            self.largest_lrs[index] = max(self.largest_lrs[index], lr)
+            weight = self.largest_lrs[index] ** 2
+            self.weight_sums[index] += weight
+            share = weight / self.weight_sums[index]
             x = (1 - share) * self.averages[index] + share * z
             self.averages[index] = x
             self.params[index].copy_((1 - self.momentum) * z + self.momentum * x)
 
 
 class ManyStages(Lookahead):
-    """Modifiers of many stages, in the order of the stages."""
+    """One modifier or more of most stages, in the order of the stages."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
@@ -306,29 +298,29 @@ class ManyStages(Lookahead):
         super().step()
         self.ema.averaged.update_parameters(self.ema.model)
 
-    def before(self, param: Tensor, lr: float) -> None:
+    def change_before(self, param: Tensor, lr: float) -> None:
         assert param.grad is not None
         param.grad.add_(param, alpha=0.1)
 
-    def after(self, param: Tensor, lr: float, old: Tensor) -> None:
+    def change_after(self, param: Tensor, lr: float, old: Tensor) -> None:
         mask_step(param, old)
         scale_step(param, lr, old)
         param.sub_(lr * 0.1 * old)
 
 
 class MaskedLookahead(Lookahead):
-    def after(self, param: Tensor, lr: float, old: Tensor) -> None:
+    def change_after(self, param: Tensor, lr: float, old: Tensor) -> None:
         mask_step(param, old)
 
 
-class AccumulateAndMore(Accumulate):
-    """A mask, slow weights and an average, which change only at the steps, not at every call."""
+class AccumulateMaskedLookahead(Accumulate):
+    """A mask, slow weights and an average, which change only in every third call."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
         self.masked_lookahead = MaskedLookahead(optimizer)
         self.ema = Ema(optimizer)
 
-    def whole_step(self) -> None:
+    def step_with_mean(self) -> None:
         self.masked_lookahead.step()
         self.ema.averaged.update_parameters(self.ema.model)

@@ -1,9 +1,8 @@
-"""Apply any modifiers by hand around an optimizer of torch, in the order of docs/compose.md.
+"""Implement modifiers by hand around an optimizer of torch, in the order of docs/compose.md.
 
-`Step` is a training step in the order of the stages. Modifiers of the gradient are functions of a
-parameter and its gradient, and those of the update are functions of the parameter before the step,
-the gradient that the optimizer was given, what the step adds to the parameter, and the learning
-rate.
+A modifier of the gradient is a function of a parameter p and its gradient g. A modifier of the
+update is a function of p before the step, g as the optimizer reads it, the update u and the
+learning rate. The update is what the step adds to p.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from composition.by_hand import unit_norm
+from composition.by_hand import unitwise_norm
 from composition.training import params_and_lrs
 from torch import Tensor
 
@@ -51,15 +50,15 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-def in_order(names: Sequence[str]) -> list[str]:
-    """Return modifiers in the order in which they take effect."""
+def order_by_stage(names: Sequence[str]) -> list[str]:
+    """Return modifiers in the order of their stages."""
     stages = [stage.split("|") for stage in STAGES]
     return [name for stage in stages for name in names if name in stage]
 
 
 def _adaptive_clip(p: Tensor, g: Tensor) -> Tensor:
-    largest, size = 0.1 * unit_norm(p).clamp(min=1e-3), unit_norm(g)
-    return torch.where(size > largest, g * largest / size.clamp(min=1e-6), g)
+    max_norm, norm = 0.1 * unitwise_norm(p).clamp(min=1e-3), unitwise_norm(g)
+    return torch.where(norm > max_norm, g * max_norm / norm.clamp(min=1e-6), g)
 
 
 def _centralize(p: Tensor, g: Tensor) -> Tensor:
@@ -100,27 +99,33 @@ UPDATES: dict[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]] = {
 }
 
 
-class Step:
-    """Steps with modifiers around an optimizer of torch; the model has `params`."""
+class ComposedByHand:
+    """An optimizer of torch with modifiers around it.
+
+    `params` are the model's parameters. `weights` are the parameters of torch's optimizer, which
+    are others if a modifier keeps the weights elsewhere.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer, names: Sequence[str]) -> None:
-        self.optimizer, self.names = optimizer, in_order(names)
+        self.optimizer, self.names = optimizer, order_by_stage(names)
         self.weights = [weight for weight, _ in params_and_lrs(optimizer)]
         starts = [weight.detach().clone() for weight in self.weights]
         has_own_params = not {"master", "schedule_free"}.isdisjoint(names)
         self.params = [start.clone() for start in starts] if has_own_params else self.weights
-        self.slow, self.last, self.averages = ([x.clone() for x in starts] for _ in range(3))
-        self.means, self.moves = [x.clone() for x in starts], [torch.zeros_like(x) for x in starts]
+        self.slow_weights, self.last_weights, self.averages, self.means = (
+            [start.clone() for start in starts] for _ in range(4)
+        )
+        self.moves = [torch.zeros_like(start) for start in starts]
         self.accumulated: list[list[Tensor]] = []
         self.noise = _Noise(starts) if "gradient_noise" in names else None
-        self.count, self.largest, self.total = 0, [0.0] * len(starts), [0.0] * len(starts)
+        self.steps = 0
+        self.largest_lrs, self.weight_sums = [0.0] * len(starts), [0.0] * len(starts)
 
     @torch.no_grad()
     def step(self) -> None:
         """Take a step, or skip it, or keep the gradients for a later step."""
-        given = [param.grad for param in self.params]
-        grads = [grad.clone() for grad in given if grad is not None]
-        drawn = self.noise.draw() if self.noise else []
+        grads = [param.grad.clone() for param in self.params if param.grad is not None]
+        noise = self.noise.draw() if self.noise else []
         if "skip_nonfinite" in self.names and not all(g.isfinite().all() for g in grads):
             return
         if "accumulate" in self.names:
@@ -129,20 +134,20 @@ class Step:
                 return
             grads = [torch.stack(each).mean(dim=0) for each in zip(*self.accumulated, strict=True)]
             self.accumulated = []
-        self.count += 1
-        olds = [weight.detach().clone() for weight in self.weights]
-        for weight, grad in zip(self.weights, self.modified_gradients(grads, drawn), strict=True):
+        self.steps += 1
+        old_weights = [weight.detach().clone() for weight in self.weights]
+        for weight, grad in zip(self.weights, self.modified_gradients(grads, noise), strict=True):
             weight.grad = grad
         self.optimizer.step()
-        for index, old in enumerate(olds):
+        for index, old in enumerate(old_weights):
             self.update(index, old)
 
-    def modified_gradients(self, grads: list[Tensor], drawn: list[Tensor]) -> list[Tensor]:
+    def modified_gradients(self, grads: list[Tensor], noise: list[Tensor]) -> list[Tensor]:
         """Return the gradients after the modifiers that change them."""
         for name in self.names:
             if name == "gradient_noise":
-                size = (0.5 / (1 + self.count) ** 0.55) ** 0.5
-                grads = [g + size * noise for g, noise in zip(grads, drawn, strict=True)]
+                deviation = (0.5 / (1 + self.steps) ** 0.55) ** 0.5
+                grads = [g + deviation * n for g, n in zip(grads, noise, strict=True)]
             elif name == "clip_norm":
                 norm = torch.stack([g.norm() for g in grads]).norm()
                 grads = [g * (1.0 / (norm + 1e-6)).clamp(max=1) for g in grads]
@@ -152,43 +157,43 @@ class Step:
         return grads
 
     def update(self, index: int, old: Tensor) -> None:
-        """Change the update of a parameter, store the parameter, and observe it."""
+        """Change the update of a weight, store the weight, and update its average."""
         weight, lr = [*params_and_lrs(self.optimizer)][index]
         assert weight.grad is not None
         u = weight - old
         for name in self.names:
             if name in UPDATES:
                 u = UPDATES[name](old, weight.grad, u, lr)
-            elif name == "lookahead" and self.count % 3 == 0:
-                self.slow[index].lerp_(old + u, 0.4)
-                u = self.slow[index] - old
+            elif name == "lookahead" and self.steps % 3 == 0:
+                self.slow_weights[index].lerp_(old + u, 0.4)
+                u = self.slow_weights[index] - old
             elif name == "ema_nesterov":
-                self.moves[index].lerp_(old + u - self.last[index], 0.1)
-                self.last[index].copy_(old + u)
+                self.moves[index].lerp_(old + u - self.last_weights[index], 0.1)
+                self.last_weights[index].copy_(old + u)
                 u = old + u + 0.4 * self.moves[index] - old
         weight.copy_(old + u)
         self.store(index, weight, lr)
         if "ema" in self.names:
-            is_first = self.count == 1
+            is_first = self.steps == 1
             self.averages[index].lerp_(self.params[index].detach(), 1.0 if is_first else 0.1)
 
     def store(self, index: int, weight: Tensor, lr: float) -> None:
-        """Compute the stored parameter from the weight, for modifiers that keep both."""
+        """Compute the model's parameter from the weight, if a modifier keeps both."""
         if "master" in self.names:
             weight.copy_(weight.float())
             self.params[index].copy_(weight)
         if "schedule_free" in self.names:
-            self.largest[index] = max(self.largest[index], lr)
-            self.total[index] += self.largest[index] ** 2
-            self.means[index].lerp_(weight, self.largest[index] ** 2 / self.total[index])
+            self.largest_lrs[index] = max(self.largest_lrs[index], lr)
+            self.weight_sums[index] += self.largest_lrs[index] ** 2
+            self.means[index].lerp_(weight, self.largest_lrs[index] ** 2 / self.weight_sums[index])
             self.params[index].copy_(0.2 * weight + 0.8 * self.means[index])
 
 
 class _Noise:
-    """The numbers that gradient_noise draws: SGD with a rate of 1 subtracts them from zeros."""
+    """The noise of gradient_noise. SGD with a learning rate of 1 subtracts it from zeros."""
 
-    def __init__(self, like: Sequence[Tensor]) -> None:
-        self.params = [torch.zeros_like(each) for each in like]
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.params = [torch.zeros_like(each) for each in tensors]
         cls: Any = optgen.compose("sgd", catalogue.gradient_noise(1.0, 0.0))
         self.optimizer = cls(self.params, lr=1.0)
 

@@ -1,4 +1,4 @@
-"""Test that every modifier equals its change by hand, around an optimizer of torch."""
+"""Test that every modifier equals a change by hand around an optimizer of torch."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from composition import authors
 from composition import by_hand as hand
+from composition import papers
 from composition.training import (
     BOUND,
     LOWERINGS,
@@ -39,19 +39,19 @@ TESTED_ELSEWHERE = (
 """Modifiers that other files test: in float64 they change nothing, or add random numbers."""
 
 
-def chosen(*bases: str) -> tuple[str, ...]:
-    """Return the optimizers of a test: only the first one in the interpreter, which is slow."""
+def bases_to_test(*bases: str) -> tuple[str, ...]:
+    """Return all optimizers, but in the interpreter, which is slow, only the first one."""
     return bases[:1] if INTERPRETED else bases
 
 
 class Case(NamedTuple):
-    """A modifier by hand, the arguments of the modifier, and two optimizers besides AdamW."""
+    """A modifier by hand, its arguments, and two optimizers to modify besides AdamW."""
 
     by_hand: type[Any]
     arguments: dict[str, Any]
-    third: str
+    third_base: str
     shapes: tuple[tuple[int, ...], ...] = SHAPES
-    second: str = "SGD"
+    second_base: str = "SGD"
 
 
 CASES = {
@@ -75,14 +75,14 @@ CASES = {
     "lookahead": Case(hand.Lookahead, {"sync_period": 3, "slow_step": 0.4}, "RAdam"),
     "proximal_decay": Case(hand.ProximalDecay, {"decay": 0.1}, "Adam"),
     "schedule_free": Case(hand.ScheduleFree, {"average_momentum": 0.8}, "RMSprop"),
-    "skip_nonfinite": Case(hand.SkipNonfinite, {}, "RMSprop", second="Adagrad"),
+    "skip_nonfinite": Case(hand.SkipNonfinite, {}, "RMSprop", second_base="Adagrad"),
     "trust_ratio": Case(hand.TrustRatio, {}, "Adagrad"),
     "update_floor": Case(hand.UpdateFloor, {"least_ratio": 2.0}, "Adamax"),
 }
 COMBINATIONS = [
     (name, base, lowering)
     for name, case in CASES.items()
-    for base in chosen("AdamW", case.second, case.third)
+    for base in bases_to_test("AdamW", case.second_base, case.third_base)
     for lowering in LOWERINGS
     if lowering != "fused_cpu" or base == "AdamW"  # a kernel takes a second to build
 ]
@@ -109,7 +109,7 @@ def test_every_modifier_has_a_case() -> None:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("base", chosen("Adam", "AdamW"))
+@pytest.mark.parametrize("base", bases_to_test("Adam", "AdamW"))
 def test_amsgrad_equals_torchs(base: str, lowering: str) -> None:
     ours = compose(getattr(optim, base), modifier("amsgrad"))(two_groups(parameters()))
     theirs = getattr(torch.optim, base)(two_groups(parameters()), amsgrad=True)
@@ -167,16 +167,16 @@ def test_every_modifier_equals_its_change_by_hand(name: str, base: str, lowering
 
 
 PUBLISHED = {
-    "lamb": (compose(optim.AdamW, modifier("trust_ratio")), authors.lamb, {"weight_decay": 0.1}),
-    "adam_h": (compose(optim.Adam, modifier("hyperball")), authors.adam_h, {}),
+    "lamb": (compose(optim.AdamW, modifier("trust_ratio")), papers.lamb, {"weight_decay": 0.1}),
+    "adam_h": (compose(optim.Adam, modifier("hyperball")), papers.adam_h, {}),
     "c_adamw": (
         compose(optim.Adam, modifier("cautious"), modifier("decoupled_decay")(0.1)),
-        authors.cautious_adamw,
+        papers.cautious_adamw,
         {},
     ),
     "ranger": (
         compose(optim.RAdam, modifier("lookahead"), modifier("centralize")),
-        authors.ranger,
+        papers.ranger,
         {},
     ),
 }
@@ -184,10 +184,10 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_optimizers_by_hand(name: str, lowering: str) -> None:
+def test_compositions_equal_published_optimizers_by_hand(name: str, lowering: str) -> None:
     cls, rule, options = PUBLISHED[name]
     optimizer = cls(two_groups(parameters(SHAPES_UP_TO_2D)), **options)
-    by_hand = authors.Published(two_groups(parameters(SHAPES_UP_TO_2D)), rule)
+    by_hand = papers.Published(two_groups(parameters(SHAPES_UP_TO_2D)), rule)
     check_same_path(optimizer, by_hand, lowering)
 
 
@@ -211,8 +211,8 @@ def test_decays_equal_torchs(
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_modifiers_take_effect_in_the_order_of_the_stages(lowering: str) -> None:
-    """The modifiers are listed in another order than that of their stages."""
-    parts: dict[str, dict[str, Any]] = {
+    """`compose` is called with the modifiers in another order than that of their stages."""
+    arguments_of_modifiers: dict[str, dict[str, Any]] = {
         "ema": CASES["ema"].arguments,
         "lookahead": CASES["lookahead"].arguments,
         "decoupled_decay": {"decay": 0.1},
@@ -223,8 +223,8 @@ def test_modifiers_take_effect_in_the_order_of_the_stages(lowering: str) -> None
         "clip_value": {"max_value": 0.3},
         "centralize": {},
     }
-    listed = [modifier(name)(**arguments) for name, arguments in parts.items()]
-    optimizer: Any = compose(optim.AdamW, *listed)(
+    modifiers = [modifier(name)(**arguments) for name, arguments in arguments_of_modifiers.items()]
+    optimizer: Any = compose(optim.AdamW, *modifiers)(
         two_groups(parameters(SHAPES_UP_TO_2D)), weight_decay=0
     )
     by_hand = hand.ManyStages(
@@ -238,15 +238,15 @@ def test_modifiers_take_effect_in_the_order_of_the_stages(lowering: str) -> None
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_modifiers_see_the_negative_gradient_if_maximize_is_set(lowering: str) -> None:
     """torch's decay sees the negative gradient, too."""
-    listed = [modifier("clip_value")(0.3), modifier("coupled_decay")(0.1)]
-    optimizer: Any = compose(optim.SGD, *listed)(two_groups(parameters()), maximize=True)
+    modifiers = [modifier("clip_value")(0.3), modifier("coupled_decay")(0.1)]
+    optimizer: Any = compose(optim.SGD, *modifiers)(two_groups(parameters()), maximize=True)
     torchs = torch.optim.SGD(two_groups(parameters()), maximize=True, weight_decay=0.1)
     check_same_path(optimizer, hand.ClipValue(torchs), lowering)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", ["centralize", "adaptive_clip"])
-def test_convolutions_seen_as_matrices_by_hand(name: str, lowering: str) -> None:
+def test_convolutions_with_a_view_equal_the_change_by_hand(name: str, lowering: str) -> None:
     """With the view (outputs, -1), a row holds an output's weights, as in the authors' code."""
     case, shapes = CASES[name], ((2, 3, 2), (2, 2, 3))
     cls: Any = compose(optim.AdamW, modifier(name)(**case.arguments))
@@ -258,30 +258,31 @@ def test_convolutions_seen_as_matrices_by_hand(name: str, lowering: str) -> None
 
 @pytest.mark.parametrize("name", ["centralize", "adaptive_clip"])
 def test_more_than_two_axes_need_a_view(name: str) -> None:
-    """The authors take the norm or mean of all axes but the first; a row is the last axis."""
+    """The authors reduce over all axes but the first; a rule's row is only the last axis."""
     cls: Any = compose(optim.AdamW, modifier(name)(**CASES[name].arguments))
     with pytest.raises(ValueError, match=r"give the shape .*\[2, 2, 3\].* a view of two axes"):
         cls(parameters(((2, 2, 3),)))
 
 
 def spoil(params: list[torch.Tensor], index: int, value: float) -> None:
+    """Set one element of a gradient."""
     grad = params[index].grad
     assert grad is not None
     grad.view(-1)[1] = value
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("base", chosen("AdamW", "RMSprop", "Adamax"))
+@pytest.mark.parametrize("base", bases_to_test("AdamW", "RMSprop", "Adamax"))
 def test_steps_with_nonfinite_gradients_are_skipped(base: str, lowering: str) -> None:
     """Even in a skipped first step, no state and no count may change."""
-    spoiled = {0: (2, float("nan")), 3: (0, float("inf")), 4: (3, -float("inf"))}
+    spoiled_steps = {0: (2, float("nan")), 3: (0, float("inf")), 4: (3, -float("inf"))}
     optimizer, by_hand = composed_and_by_hand("skip_nonfinite", base)
     params = [param for param, _ in params_and_lrs(optimizer)]
     for seed in range(STEPS):
         for each in (params, by_hand.params):
             give_gradients(each, seed)
-            if seed in spoiled:
-                spoil(each, *spoiled[seed])
+            if seed in spoiled_steps:
+                spoil(each, *spoiled_steps[seed])
         with use_lowering(lowering):
             optimizer.step()
         by_hand.step()
@@ -290,8 +291,8 @@ def test_steps_with_nonfinite_gradients_are_skipped(base: str, lowering: str) ->
 
 
 @pytest.mark.parametrize("base", ["SGD", "NAdam", "RAdam", "ASGD"])
-def test_rules_that_count_steps_on_the_host_cannot_skip(base: str) -> None:
-    """Only the device knows how many steps were not skipped."""
+def test_skip_nonfinite_refuses_rules_that_count_steps_on_the_host(base: str) -> None:
+    """Only the device knows which steps were skipped."""
     with pytest.raises((CompositionError, SpecError)):
         compose(base.lower(), modifier("skip_nonfinite"))
 
@@ -356,7 +357,7 @@ def test_eval_swaps_the_weights_and_their_average(lowering: str) -> None:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_eval_takes_the_average_of_schedule_free(lowering: str) -> None:
+def test_eval_sets_parameters_to_the_average_of_schedule_free(lowering: str) -> None:
     optimizer, by_hand = composed_and_by_hand("schedule_free", "AdamW")
     check_same_path(optimizer, by_hand, lowering)
     params = [param for param, _ in params_and_lrs(optimizer)]
@@ -377,15 +378,15 @@ def test_a_step_in_eval_mode_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("base", chosen("AdamW", "SGD", "NAdam"))
-def test_modifiers_see_accumulated_steps_only(base: str, lowering: str) -> None:
-    """Modifiers after the accumulation count its steps, and not the calls between them."""
+@pytest.mark.parametrize("base", bases_to_test("AdamW", "SGD", "NAdam"))
+def test_modifiers_act_only_in_steps_that_end_an_accumulation(base: str, lowering: str) -> None:
+    """Stages after the accumulation run in every third call, which takes the step."""
     names = ("lookahead", "ema", "cautious", "accumulate")
-    listed = [modifier(name)(**CASES[name].arguments) for name in names]
+    modifiers = [modifier(name)(**CASES[name].arguments) for name in names]
     options = OPTIONS.get(base, {})
-    optimizer: Any = compose(base.lower(), *listed)(two_groups(parameters()), **options)
+    optimizer: Any = compose(base.lower(), *modifiers)(two_groups(parameters()), **options)
     torchs = getattr(torch.optim, base)(two_groups(parameters()), **options)
-    by_hand = hand.AccumulateAndMore(torchs)
+    by_hand = hand.AccumulateMaskedLookahead(torchs)
     check_same_path(optimizer, by_hand, lowering, steps=9 if INTERPRETED else 30)
     averages = [optimizer.state[param]["ema"] for param, _ in params_and_lrs(optimizer)]
     assert difference(averages, by_hand.ema.averages()) < BOUND
@@ -393,25 +394,27 @@ def test_modifiers_see_accumulated_steps_only(base: str, lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_modifiers_of_one_stage_keep_their_order(order: tuple[int, int], lowering: str) -> None:
-    listed = [modifier("clip_tensor_norm")(0.5), modifier("adaptive_clip")(0.1)]
+def test_modifiers_of_one_stage_act_in_the_order_of_the_call(
+    order: tuple[int, int], lowering: str
+) -> None:
+    modifiers = [modifier("clip_tensor_norm")(0.5), modifier("adaptive_clip")(0.1)]
     by_hand = [hand.ClipTensorNorm, hand.AdaptiveClip]
-    cls: Any = compose(optim.SGD, *(listed[index] for index in order))
+    cls: Any = compose(optim.SGD, *(modifiers[index] for index in order))
 
     class Both(hand.ByHand):
-        def before(self, param: torch.Tensor, lr: float) -> None:
+        def change_before(self, param: torch.Tensor, lr: float) -> None:
             for index in order:
-                by_hand[index].before(self, param, lr)
+                by_hand[index].change_before(self, param, lr)
 
     torchs = torch.optim.SGD(two_groups(parameters(SHAPES_UP_TO_2D)))
     check_same_path(cls(two_groups(parameters(SHAPES_UP_TO_2D))), Both(torchs), lowering)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_parameters_without_a_gradient_stay(lowering: str) -> None:
-    """Such parameters count neither for norms nor for steps."""
-    listed = [modifier("clip_norm")(1.0), modifier("decoupled_decay")(0.1)]
-    optimizer: Any = compose(optim.AdamW, *listed)(two_groups(parameters()), weight_decay=0)
+def test_parameters_without_a_gradient_stay_unchanged(lowering: str) -> None:
+    """They also add nothing to the norm of all gradients."""
+    modifiers = [modifier("clip_norm")(1.0), modifier("decoupled_decay")(0.1)]
+    optimizer: Any = compose(optim.AdamW, *modifiers)(two_groups(parameters()), weight_decay=0)
     params = [param for param, _ in params_and_lrs(optimizer)]
     torchs = torch.optim.AdamW(two_groups(parameters()), weight_decay=0.1)
     by_hand = hand.ClipNorm(torchs)
@@ -425,8 +428,8 @@ def test_parameters_without_a_gradient_stay(lowering: str) -> None:
         assert difference(params, by_hand.params) < BOUND
 
 
-def test_hyperball_moves_nothing_with_a_learning_rate_of_zero() -> None:
-    """A warm-up may begin with 0."""
+def test_hyperball_with_a_learning_rate_of_zero_moves_nothing() -> None:
+    """A warm-up may begin with a learning rate of 0."""
     optimizer: Any = compose(optim.Adam, modifier("hyperball"))(parameters(), lr=0.0)
     give_gradients((param for param, _ in params_and_lrs(optimizer)), 0)
     optimizer.step()
@@ -448,8 +451,8 @@ def test_a_learning_rate_of_zero_moves_nothing(name: str) -> None:
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", sorted({*CASES} - {name for name in CASES if "decay" in name}))
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_zeros_and_scalars_stay_finite(name: str, lowering: str) -> None:
-    """Parameters and gradients of zeros, without elements, and of one element."""
+def test_parameters_of_zeros_stay_finite(name: str, lowering: str) -> None:
+    """Gradients are zeros or ones; some parameters have no element or one."""
     params = [torch.zeros(shape, requires_grad=True) for shape in ((3, 4), (), (0, 3), (1,), (5,))]
     optimizer: Any = compose(optim.AdamW, modifier(name))(params)
     for size in (0, 1, 0):

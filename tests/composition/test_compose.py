@@ -37,7 +37,8 @@ def Plain(p, g, /, m=state("m"), *, lr=hyper(0.1, ge=0)):
     p = p - lr * m
 
 
-def trained(cls: Any, steps: int = 4, **options: Any) -> tuple[Any, list[Tensor]]:
+def train(cls: Any, steps: int = 4, **options: Any) -> tuple[Any, list[Tensor]]:
+    """Take steps with random gradients; return the optimizer and its parameters."""
     generator = torch.Generator().manual_seed(3)
     params = [torch.randn(s, generator=generator).double() for s in ((3, 4), (5,), (2, 3))]
     optimizer = cls([{"params": params[:2]}, {"params": params[2:]}], **options)
@@ -54,32 +55,32 @@ def trained(cls: Any, steps: int = 4, **options: Any) -> tuple[Any, list[Tensor]
     ids=["class", "name", "class name", "loaded", "path"],
 )
 def test_compose_takes_classes_names_and_paths(base: Any) -> None:
-    _, params = trained(compose(base, modifiers.clip_value(0.3), modifiers.ema))
-    _, expected = trained(compose(AdamW, modifiers.clip_value(0.3), modifiers.ema))
+    _, params = train(compose(base, modifiers.clip_value(0.3), modifiers.ema))
+    _, expected = train(compose(AdamW, modifiers.clip_value(0.3), modifiers.ema))
     assert all(torch.equal(a, b) for a, b in zip(params, expected, strict=True))
 
 
 def test_compose_takes_decorated_functions() -> None:
-    _, params = trained(compose(Plain, halved(0.25)))
-    _, expected = trained(optgen.load(Plain), lr=0.025)
+    _, params = train(compose(Plain, halved(0.25)))
+    _, expected = train(optgen.load(Plain), lr=0.025)
     assert all(torch.allclose(a, b, rtol=1e-13) for a, b in zip(params, expected, strict=True))
 
 
 def test_without_modifiers_the_class_steps_as_its_optimizer() -> None:
-    _, params = trained(compose(Adam))
-    _, expected = trained(Adam)
+    _, params = train(compose(Adam))
+    _, expected = train(Adam)
     assert all(torch.equal(a, b) for a, b in zip(params, expected, strict=True))
 
 
 def test_composing_twice_equals_composing_once() -> None:
     first = compose(AdamW, modifiers.ema(0.9))
-    both = compose(first, modifiers.clip_norm(0.5), name="Both")
-    assert both is compose(AdamW, modifiers.ema(0.9), modifiers.clip_norm(0.5), name="Both")
-    assert both.__name__ == "Both"
+    second = compose(first, modifiers.clip_norm(0.5), name="Both")
+    assert second is compose(AdamW, modifiers.ema(0.9), modifiers.clip_norm(0.5), name="Both")
+    assert second.__name__ == "Both"
     assert first.__name__ == "AdamWEma"
 
 
-def test_the_order_of_stages_is_not_that_of_the_list() -> None:
+def test_the_order_of_modifiers_of_different_stages_changes_nothing() -> None:
     one = compose(SGD, modifiers.trust_ratio, modifiers.clip_value, modifiers.centralize, name="C")
     other = compose(
         SGD, modifiers.centralize, modifiers.clip_value, modifiers.trust_ratio, name="C"
@@ -97,20 +98,20 @@ def test_the_order_of_stages_is_not_that_of_the_list() -> None:
     ],
     ids=str,
 )
-def test_the_text(base: str, names: list[str], golden: Golden) -> None:
-    chosen = [getattr(modifiers, name) for name in names]
-    golden.check(compose(base, *chosen, name="Composed").spec.source)
+def test_compose_writes_the_spec(base: str, names: list[str], golden: Golden) -> None:
+    all_modifiers = [getattr(modifiers, name) for name in names]
+    golden.check(compose(base, *all_modifiers, name="Composed").spec.source)
 
 
 def test_arguments_become_options_of_groups() -> None:
     cls: Any = compose(AdamW, modifiers.clip_norm(2.0), modifiers.ema)
-    optimizer, _ = trained(cls, ema_decay=0.5)
+    optimizer, _ = train(cls, ema_decay=0.5)
     first = optimizer.param_groups[0]
     assert (first["max_norm"], first["ema_decay"]) == (2.0, 0.5)
     assert first["grad_norm"].item() > 0
     assert set(optimizer.state[first["params"][0]]) == {"step", "exp_avg", "exp_avg_sq", "ema"}
     with pytest.raises(ValueError, match="max_norm"):
-        trained(cls, max_norm=-1)
+        train(cls, max_norm=-1)
     assert "clip_norm: Scale all gradients" in (cls.__doc__ or "")
     assert "fused C++" in str(explain(optimizer))
 
@@ -131,56 +132,56 @@ def Hiding(param, grad, /, average=state("own"), *, lr=hyper(0.1, ge=0)):
 """
 
 
-def test_names_of_the_rule_and_of_modifiers_do_not_mix() -> None:
+def test_equal_names_in_the_rule_and_in_modifiers_stay_apart() -> None:
     spec = Spec("Hiding", HIDING, "hiding.py", 1)
-    chosen = (modifiers.cautious, modifiers.clip_norm(0.5), modifiers.ema(0.5))
-    optimizer, params = trained(compose(spec, *chosen))
+    all_modifiers = (modifiers.cautious, modifiers.clip_norm(0.5), modifiers.ema(0.5))
+    optimizer, params = train(compose(spec, *all_modifiers))
     plain = HIDING.replace("total", "twice").replace("average", "b").replace("Hiding", "Plain")
     plain = plain.replace("max_norm", "x1").replace("kept", "x2").replace("update", "x3")
-    other, expected = trained(
-        compose(Spec("Plain", plain.replace("ema_decay", "x4"), "plain.py", 1), *chosen)
+    other, expected = train(
+        compose(Spec("Plain", plain.replace("ema_decay", "x4"), "plain.py", 1), *all_modifiers)
     )
     assert all(torch.equal(a, b) for a, b in zip(params, expected, strict=True))
     for ours, theirs in zip(optimizer.state.values(), other.state.values(), strict=True):
         assert torch.equal(ours["ema"], theirs["ema"])
 
 
-def test_pickles_and_checkpoints_are_loaded() -> None:
+def test_a_composed_class_can_be_pickled_and_loads_checkpoints() -> None:
     cls: Any = compose(SGD, modifiers.lookahead(2), modifiers.clip_norm(0.5))
     assert pickle.loads(pickle.dumps(cls)) is cls
-    optimizer, params = trained(cls, lr=0.1, momentum=0.9)
+    optimizer, params = train(cls, lr=0.1, momentum=0.9)
     buffer = io.BytesIO()
     torch.save(optimizer.state_dict(), buffer)
     buffer.seek(0)
     copies = [param.detach().clone() for param in params]
     loaded = cls([{"params": copies[:2]}, {"params": copies[2:]}], lr=0.5, momentum=0.1)
     loaded.load_state_dict(torch.load(buffer))
-    for one, their_params in ((optimizer, params), (loaded, copies)):
-        for param in their_params:
+    for each, params_of_each in ((optimizer, params), (loaded, copies)):
+        for param in params_of_each:
             param.grad = torch.ones_like(param)
-        one.step()
+        each.step()
     assert all(torch.equal(a, b) for a, b in zip(params, copies, strict=True))
 
 
-def test_a_modifier_joins_a_run() -> None:
-    """A checkpoint without the modifier's state is loaded, and that state begins anew."""
-    plain, params = trained(AdamW)
-    joined: Any = compose(AdamW, modifiers.ema(0.5))(params)
-    plain_dict = AdamW(params).state_dict()
-    plain_dict["state"] = plain.state_dict()["state"]
-    joined.load_state_dict(plain_dict)
+def test_a_modifier_can_be_added_during_training() -> None:
+    """The checkpoint has no state of the modifier, so this state begins with the next step."""
+    plain, params = train(AdamW)
+    modified: Any = compose(AdamW, modifiers.ema(0.5))(params)
+    checkpoint = AdamW(params).state_dict()
+    checkpoint["state"] = plain.state_dict()["state"]
+    modified.load_state_dict(checkpoint)
     for param in params:
         param.grad = torch.ones_like(param)
-    joined.step()
-    state = joined.state[params[0]]
+    modified.step()
+    state = modified.state[params[0]]
     assert state["step"].item() == 5
     assert torch.equal(state["ema"], params[0])
-    assert joined.param_groups[0]["ema_decay"] == 0.5
+    assert modified.param_groups[0]["ema_decay"] == 0.5
 
 
 def test_state_dtypes_can_be_chosen() -> None:
     cls = compose(AdamW, modifiers.state_dtype("bfloat16", exp_avg_sq=None), modifiers.ema)
-    optimizer, params = trained(cls)
+    optimizer, params = train(cls)
     dtypes = {key: value.dtype for key, value in optimizer.state[params[0]].items()}
     assert dtypes.pop("step") == torch.float32
     assert dtypes == {
@@ -198,8 +199,8 @@ def test_the_command_writes_a_spec_that_builds(tmp_path: Path) -> None:
     built = run("build", str(path), "--out", str(tmp_path / "package"))
     assert built.exit_code == 0, built.output
     assert (tmp_path / "package" / "clipped_sgd" / "fused_cpu.cpp").is_file()
-    _, params = trained(optgen.load(path), lr=0.1)
-    _, expected = trained(compose("sgd", modifiers.clip_value(0.5), modifiers.ema), lr=0.1)
+    _, params = train(optgen.load(path), lr=0.1)
+    _, expected = train(compose("sgd", modifiers.clip_value(0.5), modifiers.ema), lr=0.1)
     assert all(torch.equal(a, b) for a, b in zip(params, expected, strict=True))
 
 
@@ -207,8 +208,8 @@ def test_a_modifier_can_be_loaded_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "halved.py"
     text = halved.spec.source
     path.write_text(f"from optgen.spec import hyper, modifier\n\n\n{text}")
-    _, params = trained(compose("adam", modifiers.load(path)(0.25)))
-    _, expected = trained(compose("adam", halved(0.25)))
+    _, params = train(compose("adam", modifiers.load(path)(0.25)))
+    _, expected = train(compose("adam", halved(0.25)))
     assert all(torch.equal(a, b) for a, b in zip(params, expected, strict=True))
     checked = run("check", str(path))
     assert checked.output == "halved: ok (a modifier; hyperparameters: share)\n"
@@ -219,7 +220,7 @@ SWAPS = """from optgen.spec import *
 
 @optimizer(paper="https://example.org")
 def Swaps(p, g, /, m=state("m"), *, lr=hyper(0.1, ge=0)):
-    \"\"\"A rule whose programs write all lists.\"\"\"
+    \"\"\"A rule whose programs write the parameter and all states.\"\"\"
     m = m + 1
     p = p - lr * g
 
@@ -242,7 +243,7 @@ def test_a_count_in_a_branch_may_be_unused(otherwise: str) -> None:
     counting = modifier_from(
         *("if limit > 2:", "    count = skipped", "else:", f"    {otherwise}"),
         *("skipped = skipped + limit", "finite = t > 0"),
-        takes='g, t, /, skipped=state("skipped", shape="scalar"), *, limit=hyper(3)',
+        signature='g, t, /, skipped=state("skipped", shape="scalar"), *, limit=hyper(3)',
         stage="skip",
         options=', step="count", guard="finite"',
     )
@@ -257,9 +258,9 @@ def test_a_count_in_a_branch_may_be_unused(otherwise: str) -> None:
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
-def test_a_program_may_write_every_list(lowering: Any) -> None:
-    """The first list is a state, whose old values the program still needs."""
-    optimizer, params = trained(optgen.load(Spec("Swaps", SWAPS, "swaps.py", 1)), lr=0.1)
+def test_a_program_may_write_the_parameter_and_all_states(lowering: Any) -> None:
+    """The program writes the state first, and still needs its old values for the parameter."""
+    optimizer, params = train(optgen.load(Spec("Swaps", SWAPS, "swaps.py", 1)), lr=0.1)
     before = [param.detach().clone() for param in params]
     with use_lowering(lowering):
         optimizer.eval()
@@ -288,12 +289,12 @@ def doubled(p, g, /):
     spec = Spec("doubled", text, "doubled.py", 1)
     cls = compose(Spec("Other", base, "other.py", 1), Modifier(spec), name="Doubled")
     by_hand = base.replace("    max_norm, kept", "    x = x + 2 * g0\n    max_norm, kept")
-    _, params = trained(cls)
-    _, expected = trained(optgen.load(Spec("Other", by_hand, "other.py", 1)))
+    _, params = train(cls)
+    _, expected = train(optgen.load(Spec("Other", by_hand, "other.py", 1)))
     assert all(torch.equal(a, b) for a, b in zip(params, expected, strict=True))
 
 
-def test_an_infinite_gradient_is_forgotten() -> None:
+def test_an_infinite_gradient_does_not_stay_in_the_accumulator() -> None:
     param = torch.zeros(3, dtype=torch.float64)
     optimizer: Any = compose("sgd", modifiers.accumulate, modifiers.clip_value(1.0))(
         [param], lr=1.0
@@ -304,17 +305,17 @@ def test_an_infinite_gradient_is_forgotten() -> None:
     assert param.tolist() == [-3.0] * 3
 
 
-def test_accumulation_and_an_average_join_a_run() -> None:
-    plain, params = trained(AdamW)
-    joined: Any = compose(AdamW, modifiers.accumulate(2), modifiers.ema(0.5))(params)
+def test_accumulation_and_an_average_can_be_added_during_training() -> None:
+    plain, params = train(AdamW)
+    modified: Any = compose(AdamW, modifiers.accumulate(2), modifiers.ema(0.5))(params)
     saved = AdamW(params).state_dict()
     saved["state"] = plain.state_dict()["state"]
-    joined.load_state_dict(saved)
+    modified.load_state_dict(saved)
     for _ in range(2):
         for param in params:
             param.grad = torch.ones_like(param)
-        joined.step()
-    assert all(torch.equal(joined.state[param]["ema"], param) for param in params)
+        modified.step()
+    assert all(torch.equal(modified.state[param]["ema"], param) for param in params)
 
 
 def test_a_modifier_shows_its_arguments() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from composition.modifier_texts import DOUBLE, modifier_from, modifier_of, text
+from composition.modifier_texts import DOUBLE, modifier_from, modifier_of_text, text
 from conftest import Golden
 from spec_files import spec_file
 from spec_texts import spec
@@ -49,7 +49,7 @@ WRONG_PARTS: dict[str, tuple[Any, ...]] = {
     "a state of two modifiers": (
         "adamw",
         modifier("ema"),
-        modifier_from("s = s + g", "g = s", takes='g, /, s=state("ema")'),
+        modifier_from("s = s + g", "g = s", signature='g, /, s=state("ema")'),
     ),
     "two modifiers that store": ("adamw", modifier("kahan"), modifier("master")),
     "two modifiers that move parameters for evaluation": (
@@ -123,44 +123,46 @@ WRONG_MODIFIERS = {
     "stage that is no string": text(decorator="@modifier(stage=3)"),
     "unknown option": text(options=", when='later'"),
     "repeated option": text(decorator="@modifier(stage='mask', stage='mask')"),
-    "unknown input": text("g = h * g", takes="g, h, /"),
-    "update before the rule": text("g = g + u", takes="g, u, /"),
-    "gradient after the step": text("s = g", takes='p, g, /, s=state("s")', stage="observe"),
-    "extra input": text("g = g * h", takes='g, h=given("hessian"), /'),
-    "result not assigned": text("s = g", takes='g, /, s=state("s")'),
-    "update not assigned": text("s = u", takes='u, /, s=state("s")', stage="mask"),
-    "parameter not stored": text("s = u", takes='u, /, s=state("s")', stage="store"),
-    "parameter changed before the rule": text(DOUBLE, "p = 0 * p", takes="p, g, /"),
+    "unknown input": text("g = h * g", signature="g, h, /"),
+    "update before the rule": text("g = g + u", signature="g, u, /"),
+    "gradient after the step": text("s = g", signature='p, g, /, s=state("s")', stage="observe"),
+    "extra input": text("g = g * h", signature='g, h=given("hessian"), /'),
+    "result not assigned": text("s = g", signature='g, /, s=state("s")'),
+    "update not assigned": text("s = u", signature='u, /, s=state("s")', stage="mask"),
+    "parameter not stored": text("s = u", signature='u, /, s=state("s")', stage="store"),
+    "parameter changed before the rule": text(DOUBLE, "p = 0 * p", signature="p, g, /"),
     "parameter changed by the update": text(
-        "u = 2 * u", "p = p + u", takes="p, u, /", stage="mask"
+        "u = 2 * u", "p = p + u", signature="p, u, /", stage="mask"
     ),
-    "gradient changed after the rule": text("u = 2 * u", DOUBLE, takes="g, u, /", stage="mask"),
-    "learning rate changed": text("lr = 2 * lr", "g = lr * g", takes="g, lr, /"),
-    "step count changed": text("t = t + 1", "g = t * g", takes="g, t, /"),
-    "observer that changes": text("p = 2 * p", takes="p, /", stage="observe"),
-    "unknown weights": text("p = p + u", takes="p, u, /", stage="store", options=", weights='x'"),
+    "gradient changed after the rule": text("u = 2 * u", DOUBLE, signature="g, u, /", stage="mask"),
+    "learning rate changed": text("lr = 2 * lr", "g = lr * g", signature="g, lr, /"),
+    "step count changed": text("t = t + 1", "g = t * g", signature="g, t, /"),
+    "observer that changes": text("p = 2 * p", signature="p, /", stage="observe"),
+    "unknown weights": text(
+        "p = p + u", signature="p, u, /", stage="store", options=", weights='x'"
+    ),
     "unknown step": text(options=", step='count'"),
     "unknown guard": text(options=", guard='finite'"),
     "accumulation without an if": text(stage="accumulate"),
     "accumulation that goes on after its if": text(
-        "if t % 2 == 0:", f"    {DOUBLE}", "g = g + 1", takes="g, t, /", stage="accumulate"
+        "if t % 2 == 0:", f"    {DOUBLE}", "g = g + 1", signature="g, t, /", stage="accumulate"
     ),
     "no docstring": text(doc=""),
     "name in camel case": text(name="MadeUp"),
     "unknown name in the body": text("g = factor * g"),
     "unknown function in the body": text("g = halve(g)"),
     "loop in the body": text("for i in range(3):", f"    {DOUBLE}"),
-    "state without a key": text("s = s + g", "g = s", takes="g, /, s=state()"),
-    "reserved key": text("s = s + g", "g = s", takes='g, /, s=state("step")'),
+    "state without a key": text("s = s + g", "g = s", signature="g, /, s=state()"),
+    "reserved key": text("s = s + g", "g = s", signature='g, /, s=state("step")'),
     "program with an unknown state": text(
         "s = (s + p) / 2",
-        takes='p, /, s=state("s")',
+        signature='p, /, s=state("s")',
         stage="observe",
         after='@made.eval\ndef swap(p, q, /):\n    """Swap."""\n    p = q',
     ),
     "unknown program": text(
         "s = p",
-        takes='p, /, s=state("s")',
+        signature='p, /, s=state("s")',
         stage="observe",
         after='@made.test\ndef swap(p, s, /):\n    """Swap."""\n    p = s',
     ),
@@ -170,7 +172,7 @@ WRONG_MODIFIERS = {
 @pytest.mark.parametrize("case", WRONG_MODIFIERS)
 def test_wrong_modifiers_are_refused(case: str, golden: Golden) -> None:
     with pytest.raises(SpecError) as raised:
-        compose("adamw", modifier_of(WRONG_MODIFIERS[case]))
+        compose("adamw", modifier_of_text(WRONG_MODIFIERS[case]))
     assert raised.value.hint
     golden.check(str(raised.value))
 
@@ -184,25 +186,27 @@ WITH_A_HELPER = "\n\n".join(
     ]
 )
 MISTAKES = {
-    "in a sum": text("s = s + g", "g = g + 2 * sqrt(s, 3)", takes='g, /, s=state("s")'),
-    "in a branch": text("if by > 1:", "    g = g * (1 + row(g))", takes="g, /, *, by=hyper(2.0)"),
+    "in a sum": text("s = s + g", "g = g + 2 * sqrt(s, 3)", signature='g, /, s=state("s")'),
+    "in a branch": text(
+        "if by > 1:", "    g = g * (1 + row(g))", signature="g, /, *, by=hyper(2.0)"
+    ),
     "in a condition": text("if norm(g, 2) > 1:", "    g = 2 * g"),
     "in a product with the new parameter": text(
         "u = -u",
         "u = u - 0.1 * (p + u) * orthogonalize(p)",
-        takes="p, u, /",
+        signature="p, u, /",
         stage="mask",
     ),
     "in the second of two equal lines": text(
         *("if by > 1:", "    a = g", "    b = 2 * a", "else:", "    b = g", "b = 2 * a", "g = b"),
-        takes="g, /, *, by=hyper(2.0)",
+        signature="g, /, *, by=hyper(2.0)",
     ),
     "in a helper": WITH_A_HELPER,
     "in an accumulation": text(
-        "if t % 2 == 0:", "    g = g * sqrt(t, 2)", takes="g, t, /", stage="accumulate"
+        "if t % 2 == 0:", "    g = g * sqrt(t, 2)", signature="g, t, /", stage="accumulate"
     ),
-    "a hyperparameter that is not used": text(takes="g, /, *, by=hyper(2.0)"),
-    "an option of a hyperparameter": text("g = by * g", takes="g, /, *, by=hyper(2.0, min=1)"),
+    "a hyperparameter that is not used": text(signature="g, /, *, by=hyper(2.0)"),
+    "an option of a hyperparameter": text("g = by * g", signature="g, /, *, by=hyper(2.0, min=1)"),
     "a constant": text("g = BY * g", before="BY = 1 / 0"),
 }
 
@@ -211,7 +215,7 @@ MISTAKES = {
 def test_errors_name_the_line_of_a_mistake_in_a_modifier(case: str, golden: Golden) -> None:
     """The mistake is found in the composed text. The error names the line in the author's file."""
     with pytest.raises(SpecError) as raised:
-        compose("adamw", modifier("clip_norm"), modifier_of(MISTAKES[case]))
+        compose("adamw", modifier("clip_norm"), modifier_of_text(MISTAKES[case]))
     golden.check(_with_short_paths(raised.value))
 
 
@@ -222,7 +226,7 @@ def _with_short_paths(error: SpecError) -> str:
 def test_errors_name_the_column_of_a_mistake_in_a_modifier() -> None:
     """The composed text indents the line by more: an `if` of the accumulation holds it."""
     with pytest.raises(SpecError, match=r"made.py:6:13: .* of AdamW, accumulate and made"):
-        compose("adamw", modifier("accumulate")(2), modifier_of(text("g = g + sqrt(g, 2)")))
+        compose("adamw", modifier("accumulate")(2), modifier_of_text(text("g = g + sqrt(g, 2)")))
 
 
 def test_the_check_command_shows_the_line_of_a_mistake(tmp_path: Path) -> None:
@@ -242,23 +246,23 @@ WRONG_FORMS = {
     "weights of a modifier that stores nothing": text(
         "w = 2 * g", "g = w", options=", weights='w'"
     ),
-    "any number of inputs": text(takes="g, /, *args"),
-    "any hyperparameters": text(takes="g, /, **options"),
+    "any number of inputs": text(signature="g, /, *args"),
+    "any hyperparameters": text(signature="g, /, **options"),
     "two decorators": text(decorator="@modifier(stage='clip_all')\n@cache"),
     "an else in an accumulation": text(
         "if t % 2 == 0:",
         f"    {DOUBLE}",
         "else:",
         "    g = 3 * g",
-        takes="g, t, /",
+        signature="g, t, /",
         stage="accumulate",
     ),
-    "state that is no declaration": text("s = s + g", "g = s", takes="g, /, s=0"),
-    "hyperparameter without a default": text("g = a * g", takes="g, /, *, a"),
-    "hyperparameter that is no declaration": text("g = a * g", takes="g, /, *, a=1"),
-    "inputs without a slash": text(takes="g"),
+    "state that is no declaration": text("s = s + g", "g = s", signature="g, /, s=0"),
+    "hyperparameter without a default": text("g = a * g", signature="g, /, *, a"),
+    "hyperparameter that is no declaration": text("g = a * g", signature="g, /, *, a=1"),
+    "inputs without a slash": text(signature="g"),
     "empty accumulation": text(
-        "", takes='g, /, s=state("s")', stage="accumulate", options=", guard='s'"
+        "", signature='g, /, s=state("s")', stage="accumulate", options=", guard='s'"
     ),
 }
 
@@ -266,7 +270,7 @@ WRONG_FORMS = {
 @pytest.mark.parametrize("case", WRONG_FORMS)
 def test_modifiers_of_a_wrong_form_are_refused(case: str, golden: Golden) -> None:
     with pytest.raises(SpecError) as raised:
-        compose("adamw", modifier_of(WRONG_FORMS[case]))
+        compose("adamw", modifier_of_text(WRONG_FORMS[case]))
     golden.check(str(raised.value))
 
 
@@ -335,7 +339,7 @@ def test_unknown_modifiers_raise() -> None:
 def test_either_of_two_guards_skips_a_step() -> None:
     skip_large = modifier_from(
         "small = norm(g) < 1",
-        takes="g, /",
+        signature="g, /",
         stage="skip",
         options=", guard='small'",
         name="skip_large",

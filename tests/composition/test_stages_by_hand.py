@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from composition.stages_by_hand import STAGES, in_order
+from composition.stages_by_hand import STAGES, order_by_stage
 from fuzz import compare_stages_by_hand
 from interpreter import outside_interpreter
 
@@ -27,7 +27,7 @@ def test_stages_by_hand_have_the_order_of_the_page() -> None:
     rows = [line for line in table.splitlines() if line.startswith("| `")]
     listed = [set(row.split("|")[3].replace("`", "").replace(" ", "").split(",")) for row in rows]
     assert [{*stage.split("|")} for stage in STAGES] == [stage for stage in listed if stage != {""}]
-    assert sorted(in_order(list_modifiers())) == list_modifiers()
+    assert sorted(order_by_stage(list_modifiers())) == list_modifiers()
 
 
 @outside_interpreter
