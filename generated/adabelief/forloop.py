@@ -4,8 +4,10 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import advance, advance_one, divide, sqrt, where
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.conditions import where
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import divide, sqrt
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -44,7 +46,7 @@ def update(
         bias_correction1 = 1 - beta1**step
         step_size = lr / bias_correction1
 
-    for param, grad, exp_avg, exp_avg_var in slices(params, grads, exp_avgs, exp_avg_vars):
+    for param, grad, exp_avg, exp_avg_var in zip_slices(params, grads, exp_avgs, exp_avg_vars):
         if maximize:
             # g = -g
             grad = grad.neg()

@@ -4,8 +4,9 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import advance, advance_one, sqrt
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import sqrt
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -25,7 +26,7 @@ def update(
     advance(state_steps)
     one_minus_rho = 1 - rho
 
-    for param, grad, square_avg, acc_delta in slices(params, grads, square_avgs, acc_deltas):
+    for param, grad, square_avg, acc_delta in zip_slices(params, grads, square_avgs, acc_deltas):
         if maximize:
             # g = -g
             grad = grad.neg()

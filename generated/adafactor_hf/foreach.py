@@ -17,7 +17,8 @@ from optgen.runtime.eager.reductions import (
     zero_row_sum,
     zero_sum,
 )
-from optgen.runtime.eager.scalars import advance, divide, maximum, minimum, sqrt
+from optgen.runtime.eager.scalar_states import advance
+from optgen.runtime.eager.scalars import divide, maximum, minimum, sqrt
 from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.tensors.matrix_shape import cols, rows

@@ -15,7 +15,8 @@ from optgen.runtime.eager.reductions import (
     zero_row_sum,
     zero_sum,
 )
-from optgen.runtime.eager.scalars import advance, advance_one, divide, maximum, minimum, sqrt
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import divide, maximum, minimum, sqrt
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 

@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import advance
+from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.slices import chunks
 
 

@@ -4,8 +4,9 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import advance, advance_one, sqrt
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import sqrt
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -25,7 +26,7 @@ def update(
     # rate = lr / (1 + (t - 1) * lr_decay)
     rate = lr / (1 + (step - 1) * lr_decay)
 
-    for param, grad, state_sum in slices(params, grads, state_sums):
+    for param, grad, state_sum in zip_slices(params, grads, state_sums):
         if maximize:
             # g = -g
             grad = grad.neg()

@@ -4,8 +4,9 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import advance, advance_one, sqrt
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import sqrt
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -30,7 +31,7 @@ def update(
     bias_correction2_sqrt = sqrt(bias_correction2)
     bias_correction1 = 1 - beta1**step
 
-    for param, grad, exp_avg, exp_hessian_diag_sq, hessian_input in slices(
+    for param, grad, exp_avg, exp_hessian_diag_sq, hessian_input in zip_slices(
         params, grads, exp_avgs, exp_hessian_diag_sqs, hessian_inputs
     ):
         if maximize:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
-from optgen.runtime.eager.scalars import advance, sqrt
+from optgen.runtime.eager.scalar_states import advance
+from optgen.runtime.eager.scalars import sqrt
 from optgen.runtime.eager.slices import chunks
 
 

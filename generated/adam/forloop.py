@@ -5,8 +5,9 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import advance, advance_one, maximum, sqrt
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import maximum, sqrt
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -33,7 +34,7 @@ def update(
     bias_correction1 = 1 - beta1**step
     step_size = lr / bias_correction1
 
-    for param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq in slices(
+    for param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq in zip_slices(
         params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs
     ):
         if maximize:

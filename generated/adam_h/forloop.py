@@ -6,7 +6,8 @@ from torch import Tensor
 
 from optgen.runtime.eager.blocks import blocks, needs_blocks
 from optgen.runtime.eager.reductions import sum_of_squares, total, zero_sum
-from optgen.runtime.eager.scalars import advance, advance_one, lerp, maximum, sqrt
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import lerp, maximum, sqrt
 
 
 def update(

@@ -8,7 +8,8 @@ from torch import Tensor
 from optgen.runtime.eager.blocks import list_blocks, list_chunks, sublists
 from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.reductions import row_sum_of_squares, write, zero_row_sum
-from optgen.runtime.eager.scalars import advance, sqrt
+from optgen.runtime.eager.scalar_states import advance
+from optgen.runtime.eager.scalars import sqrt
 from optgen.runtime.eager.slices import chunks
 from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.driver import Update

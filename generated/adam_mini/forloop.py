@@ -6,8 +6,9 @@ from torch import Tensor
 
 from optgen.runtime.eager.blocks import blocks
 from optgen.runtime.eager.reductions import row_sum, row_sum_of_squares, zero_row_sum
-from optgen.runtime.eager.scalars import advance, advance_one, divide, sqrt
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import divide, sqrt
+from optgen.runtime.eager.slices import zip_slices
 from optgen.runtime.tensors.matrix_shape import cols
 
 
@@ -125,7 +126,7 @@ def update_not_factored(
     bias_correction1 = 1 - beta1**step
     step_size = lr / bias_correction1
 
-    for param, grad, m, v in slices(params, grads, ms, vs):
+    for param, grad, m, v in zip_slices(params, grads, ms, vs):
         if maximize:
             # g = -g
             grad = grad.neg()

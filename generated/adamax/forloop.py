@@ -5,8 +5,9 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import advance, advance_one, maximum
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import maximum
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -28,7 +29,7 @@ def update(
     bias_correction1 = 1 - beta1**step
     step_size = lr / bias_correction1
 
-    for param, grad, exp_avg, exp_inf in slices(params, grads, exp_avgs, exp_infs):
+    for param, grad, exp_avg, exp_inf in zip_slices(params, grads, exp_avgs, exp_infs):
         if maximize:
             # g = -g
             grad = grad.neg()

@@ -4,8 +4,9 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import advance, advance_one, sqrt
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import sqrt
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -34,7 +35,7 @@ def update(
     bias_correction1 = 1 - beta1**step
     step_size = lr / bias_correction1
 
-    for param, grad, exp_avg, exp_avg_sq in slices(params, grads, exp_avgs, exp_avg_sqs):
+    for param, grad, exp_avg, exp_avg_sq in zip_slices(params, grads, exp_avgs, exp_avg_sqs):
         if maximize:
             # g = -g
             grad = grad.neg()

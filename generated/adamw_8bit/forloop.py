@@ -5,8 +5,9 @@
 from torch import Tensor
 
 from optgen.runtime.eager.rounding import in_wider_dtype, wider
-from optgen.runtime.eager.scalars import advance, advance_one, sqrt
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import sqrt
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -31,7 +32,7 @@ def update(
     step_size = lr / bias_correction1
 
     for param, grad, exp_avg, exp_avg_sq in in_wider_dtype(
-        slices(params, grads, exp_avgs, exp_avg_sqs), (True, False, True, True), params
+        zip_slices(params, grads, exp_avgs, exp_avg_sqs), (True, False, True, True), params
     ):
         if maximize:
             # g = -g

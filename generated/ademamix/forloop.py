@@ -4,8 +4,10 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import advance, advance_one, divide, log, power, sqrt, where
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.conditions import where
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import divide, log, power, sqrt
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -50,7 +52,7 @@ def update(
     bias_correction2_sqrt = sqrt(bias_correction2)
     bias_correction1 = 1 - beta1**step
 
-    for param, grad, exp_avg_fast, exp_avg_slow, exp_avg_sq in slices(
+    for param, grad, exp_avg_fast, exp_avg_slow, exp_avg_sq in zip_slices(
         params, grads, exp_avg_fasts, exp_avg_slows, exp_avg_sqs
     ):
         if maximize:

@@ -4,8 +4,9 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import advance, advance_one, clamp, maximum, power, sqrt
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import clamp, maximum, power, sqrt
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -32,7 +33,7 @@ def update(
             # limit = (t - 1) ** clip_exp
             limit = power(step - 1, clip_exp)
 
-    for param, grad, exp_avg, exp_avg_sq in slices(params, grads, exp_avgs, exp_avg_sqs):
+    for param, grad, exp_avg, exp_avg_sq in zip_slices(params, grads, exp_avgs, exp_avg_sqs):
         if maximize:
             # g = -g
             grad = grad.neg()

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import col_sum, row_sum, total
-from optgen.runtime.eager.scalars import advance, divide, floor, maximum, minimum, remainder, sqrt
+from optgen.runtime.eager.scalar_states import advance
+from optgen.runtime.eager.scalars import divide, floor, maximum, minimum, remainder, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
 from optgen.runtime.eager.working_copies import (
     empty_like,

@@ -4,18 +4,10 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import (
-    advance,
-    advance_one,
-    divide,
-    maximum,
-    power,
-    read_one,
-    store,
-    store_one,
-    where,
-)
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.conditions import where
+from optgen.runtime.eager.scalar_states import advance, advance_one, read_one, store, store_one
+from optgen.runtime.eager.scalars import divide, maximum, power
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -42,7 +34,7 @@ def update(
     # mu = 1 / maximum(1, t - t0)
     store(mus, 1 / maximum(1, step - t0))
 
-    for param, grad, ax in slices(params, grads, axs):
+    for param, grad, ax in zip_slices(params, grads, axs):
         if maximize:
             # g = -g
             grad = grad.neg()

@@ -5,8 +5,9 @@
 from torch import Tensor
 
 from optgen.runtime.eager.blocks import blocks
+from optgen.runtime.eager.conditions import where, where_number
 from optgen.runtime.eager.reductions import number, total, zero_sum
-from optgen.runtime.eager.scalars import maximum, minimum, sqrt, where, where_number
+from optgen.runtime.eager.scalars import maximum, minimum, sqrt
 from optgen.runtime.eager.wide_reductions import all_sum
 from optgen.runtime.eager.working_copies import working_number, write_number
 from optgen.runtime.sharded.driver import Update

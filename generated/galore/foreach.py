@@ -5,7 +5,8 @@
 from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import singular_vectors, transpose
-from optgen.runtime.eager.scalars import advance, minimum, remainder, sqrt
+from optgen.runtime.eager.scalar_states import advance
+from optgen.runtime.eager.scalars import minimum, remainder, sqrt
 from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 

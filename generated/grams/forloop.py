@@ -4,8 +4,9 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import advance, advance_one, sign, sqrt
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import sign, sqrt
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -28,7 +29,7 @@ def update(
     bias_correction2_sqrt = sqrt(bias_correction2)
     bias_correction1 = 1 - beta1**step
 
-    for param, grad, exp_avg, exp_avg_sq in slices(params, grads, exp_avgs, exp_avg_sqs):
+    for param, grad, exp_avg, exp_avg_sq in zip_slices(params, grads, exp_avgs, exp_avg_sqs):
         if maximize:
             # g = -g
             grad = grad.neg()

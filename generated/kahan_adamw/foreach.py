@@ -7,7 +7,8 @@ from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.rounding import in_wider_dtype, rounded
-from optgen.runtime.eager.scalars import advance, sqrt
+from optgen.runtime.eager.scalar_states import advance
+from optgen.runtime.eager.scalars import sqrt
 from optgen.runtime.eager.slices import chunks
 
 

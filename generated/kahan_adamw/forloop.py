@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.rounding import in_wider_dtype, rounded, wider
-from optgen.runtime.eager.scalars import advance, advance_one, sqrt
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import sqrt
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -34,7 +35,7 @@ def update(
     machine_eps = torch.finfo(params[0].dtype).eps
 
     for param, grad, exp_avg, exp_avg_sq, compensation in in_wider_dtype(
-        slices(params, grads, exp_avgs, exp_avg_sqs, compensations),
+        zip_slices(params, grads, exp_avgs, exp_avg_sqs, compensations),
         (True, False, True, True, True),
         params,
     ):

@@ -4,6 +4,7 @@
 
 from torch import Tensor
 
+from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.linear_algebra import (
     descending_order,
     eigenvalues,
@@ -13,17 +14,8 @@ from optgen.runtime.eager.linear_algebra import (
     transpose,
 )
 from optgen.runtime.eager.reductions import col_sum, row_sum
-from optgen.runtime.eager.scalars import (
-    advance,
-    advance_one,
-    divide,
-    lerp,
-    maximum,
-    minimum,
-    remainder,
-    sqrt,
-    where,
-)
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import divide, lerp, maximum, minimum, remainder, sqrt
 from optgen.runtime.eager.working_copies import working_copy, working_value
 from optgen.runtime.tensors.matrix_shape import cols, rows
 

@@ -4,20 +4,12 @@
 
 from torch import Tensor
 
+from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.linear_algebra import eigenvalues, identity, trace, transpose
 from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import max_abs, total
-from optgen.runtime.eager.scalars import (
-    advance,
-    clamp,
-    floor,
-    lerp,
-    maximum,
-    minimum,
-    remainder,
-    sqrt,
-    where,
-)
+from optgen.runtime.eager.scalar_states import advance
+from optgen.runtime.eager.scalars import clamp, floor, lerp, maximum, minimum, remainder, sqrt
 from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 

@@ -7,20 +7,12 @@ A comment quotes a whole statement of the rule. The lines below it may compute o
 
 from torch import Tensor
 
+from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.linear_algebra import eigenvalues, identity, trace, transpose
 from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import max_abs, total
-from optgen.runtime.eager.scalars import (
-    advance,
-    clamp,
-    floor,
-    lerp,
-    maximum,
-    minimum,
-    remainder,
-    sqrt,
-    where,
-)
+from optgen.runtime.eager.scalar_states import advance
+from optgen.runtime.eager.scalars import clamp, floor, lerp, maximum, minimum, remainder, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
 from optgen.runtime.eager.working_copies import (
     empty_like,

@@ -5,8 +5,9 @@
 from torch import Tensor
 
 from optgen.runtime.eager.blocks import blocks
+from optgen.runtime.eager.conditions import both, where, where_number
 from optgen.runtime.eager.reductions import sum_of_squares, total, zero_sum
-from optgen.runtime.eager.scalars import both, minimum, sqrt, where, where_number
+from optgen.runtime.eager.scalars import minimum, sqrt
 
 
 def update(

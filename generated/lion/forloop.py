@@ -5,7 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.scalars import sign
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -21,7 +21,7 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     beta1, beta2 = betas
 
-    for param, grad, exp_avg in slices(params, grads, exp_avgs):
+    for param, grad, exp_avg in zip_slices(params, grads, exp_avgs):
         if maximize:
             # g = -g
             grad = grad.neg()

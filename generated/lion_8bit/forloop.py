@@ -6,7 +6,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.rounding import in_wider_dtype, wider
 from optgen.runtime.eager.scalars import sign
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -23,7 +23,7 @@ def update(
     beta1, beta2 = betas
 
     for param, grad, exp_avg in in_wider_dtype(
-        slices(params, grads, exp_avgs), (True, False, True), params
+        zip_slices(params, grads, exp_avgs), (True, False, True), params
     ):
         if maximize:
             # g = -g

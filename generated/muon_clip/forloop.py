@@ -4,7 +4,8 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import maximum, sqrt, where
+from optgen.runtime.eager.conditions import where
+from optgen.runtime.eager.scalars import maximum, sqrt
 from optgen.runtime.matrix_ops import orthogonalize
 from optgen.runtime.tensors.matrix_shape import cols, rows
 

@@ -4,8 +4,9 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import advance, advance_one, divide, sqrt, store, store_one
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.scalar_states import advance, advance_one, store, store_one
+from optgen.runtime.eager.scalars import divide, sqrt
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -38,7 +39,7 @@ def update(
     step_size = divide(lr * mu_next, 1 - mu_product * mu_next)
     grad_step_size = divide(lr * (1 - mu), 1 - mu_product)
 
-    for param, grad, exp_avg, exp_avg_sq in slices(params, grads, exp_avgs, exp_avg_sqs):
+    for param, grad, exp_avg, exp_avg_sq in zip_slices(params, grads, exp_avgs, exp_avg_sqs):
         if maximize:
             # g = -g
             grad = grad.neg()

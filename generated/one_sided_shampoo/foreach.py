@@ -5,7 +5,8 @@
 from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import inverse_root, transpose
-from optgen.runtime.eager.scalars import advance, lerp, remainder
+from optgen.runtime.eager.scalar_states import advance
+from optgen.runtime.eager.scalars import lerp, remainder
 from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
 
 

@@ -4,8 +4,10 @@
 
 from torch import Tensor
 
+from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.linear_algebra import inverse_root, transpose
-from optgen.runtime.eager.scalars import advance, advance_one, lerp, remainder, where
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import lerp, remainder
 from optgen.runtime.eager.working_copies import working_copy, working_value
 
 

@@ -8,7 +8,8 @@ A comment quotes a whole statement of the rule. The lines below it may compute o
 from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import inverse_root, transpose
-from optgen.runtime.eager.scalars import advance, remainder
+from optgen.runtime.eager.scalar_states import advance
+from optgen.runtime.eager.scalars import remainder
 from optgen.runtime.eager.sweep_functions import sweep_function
 from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
 

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.blocks import list_chunks
+from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.reductions import stacked_numbers, total, write, zero_sum
-from optgen.runtime.eager.scalars import maximum, minimum, sqrt, where
+from optgen.runtime.eager.scalars import maximum, minimum, sqrt
 from optgen.runtime.eager.wide_reductions import all_sum
 from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.driver import Update

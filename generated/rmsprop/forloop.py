@@ -4,8 +4,9 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import advance, advance_one, sqrt
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import sqrt
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -28,7 +29,7 @@ def update(
     advance(state_steps)
     one_minus_alpha = 1 - alpha
 
-    for param, grad, square_avg, momentum_buffer, grad_avg in slices(
+    for param, grad, square_avg, momentum_buffer, grad_avg in zip_slices(
         params, grads, square_avgs, momentum_buffers, grad_avgs
     ):
         if maximize:

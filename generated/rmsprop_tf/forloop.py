@@ -5,7 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.scalars import sqrt
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -28,7 +28,7 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     one_minus_alpha = 1 - alpha
 
-    for param, grad, square_avg, momentum_buffer, grad_avg in slices(
+    for param, grad, square_avg, momentum_buffer, grad_avg in zip_slices(
         params, grads, square_avgs, momentum_buffers, grad_avgs
     ):
         if maximize:

@@ -5,8 +5,10 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import advance, advance_one, clamp, in_dtype_of, sign, where
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.conditions import in_dtype_of, where
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import clamp, sign
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -25,7 +27,7 @@ def update(
     eta_minus, eta_plus = etas
     s_min, s_max = step_sizes
 
-    for param, grad, prev, state_step_size in slices(params, grads, prevs, state_step_sizes):
+    for param, grad, prev, state_step_size in zip_slices(params, grads, prevs, state_step_sizes):
         if maximize:
             # g = -g
             grad = grad.neg()

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
-from optgen.runtime.eager.scalars import advance, divide, maximum, power, sqrt, store
+from optgen.runtime.eager.scalar_states import advance, store
+from optgen.runtime.eager.scalars import divide, maximum, power, sqrt
 from optgen.runtime.eager.slices import chunks
 
 

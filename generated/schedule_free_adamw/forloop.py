@@ -4,19 +4,10 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import (
-    advance,
-    advance_one,
-    divide,
-    lerp,
-    maximum,
-    power,
-    sqrt,
-    store,
-    store_one,
-    where,
-)
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.conditions import where
+from optgen.runtime.eager.scalar_states import advance, advance_one, store, store_one
+from optgen.runtime.eager.scalars import divide, lerp, maximum, power, sqrt
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -60,7 +51,7 @@ def update(
     bias_correction2_sqrt = sqrt(bias_correction2)
     step_size = rate * (1 - beta1 * (1 - c))
 
-    for param, grad, z, exp_avg_sq in slices(params, grads, zs, exp_avg_sqs):
+    for param, grad, z, exp_avg_sq in zip_slices(params, grads, zs, exp_avg_sqs):
         if maximize:
             # g = -g
             grad = grad.neg()

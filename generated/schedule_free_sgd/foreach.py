@@ -5,7 +5,8 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import advance, divide, maximum, power, store
+from optgen.runtime.eager.scalar_states import advance, store
+from optgen.runtime.eager.scalars import divide, maximum, power
 from optgen.runtime.eager.slices import chunks
 
 

@@ -4,18 +4,10 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import (
-    advance,
-    advance_one,
-    divide,
-    lerp,
-    maximum,
-    power,
-    store,
-    store_one,
-    where,
-)
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.conditions import where
+from optgen.runtime.eager.scalar_states import advance, advance_one, store, store_one
+from optgen.runtime.eager.scalars import divide, lerp, maximum, power
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -54,7 +46,7 @@ def update(
         c = 0
     step_size = rate * (1 - momentum * (1 - c))
 
-    for param, grad, z in slices(params, grads, zs):
+    for param, grad, z in zip_slices(params, grads, zs):
         if maximize:
             # g = -g
             grad = grad.neg()

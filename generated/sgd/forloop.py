@@ -4,8 +4,8 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import holds
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.conditions import holds
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -22,7 +22,7 @@ def update(
     fresh_momentum_buffer: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, grad, momentum_buffer in slices(params, grads, momentum_buffers):
+    for param, grad, momentum_buffer in zip_slices(params, grads, momentum_buffers):
         if maximize:
             # g = -g
             grad = grad.neg()

@@ -4,8 +4,10 @@
 
 from torch import Tensor
 
+from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.linear_algebra import identity, inverse_root, transpose
-from optgen.runtime.eager.scalars import advance, advance_one, remainder, sqrt, where
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import remainder, sqrt
 from optgen.runtime.eager.working_copies import working_copy, working_value
 
 

@@ -5,7 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.scalars import sign
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -19,7 +19,7 @@ def update(
     maximize: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, grad, momentum_buffer in slices(params, grads, momentum_buffers):
+    for param, grad, momentum_buffer in zip_slices(params, grads, momentum_buffers):
         if maximize:
             # g = -g
             grad = grad.neg()

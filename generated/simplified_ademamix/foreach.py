@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
-from optgen.runtime.eager.scalars import advance, divide, log, power, sqrt
+from optgen.runtime.eager.scalar_states import advance
+from optgen.runtime.eager.scalars import divide, log, power, sqrt
 from optgen.runtime.eager.slices import chunks
 
 

@@ -4,8 +4,10 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import advance, advance_one, divide, log, power, sqrt, where
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.conditions import where
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import divide, log, power, sqrt
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -41,7 +43,7 @@ def update(
     bias_correction2 = 1 - beta2**step
     bias_correction2_sqrt = sqrt(bias_correction2)
 
-    for param, grad, exp_avg, exp_avg_sq in slices(params, grads, exp_avgs, exp_avg_sqs):
+    for param, grad, exp_avg, exp_avg_sq in zip_slices(params, grads, exp_avgs, exp_avg_sqs):
         if maximize:
             # g = -g
             grad = grad.neg()

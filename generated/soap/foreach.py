@@ -13,7 +13,8 @@ from optgen.runtime.eager.linear_algebra import (
     transpose,
 )
 from optgen.runtime.eager.reductions import col_sum
-from optgen.runtime.eager.scalars import advance, divide, lerp, remainder, sqrt
+from optgen.runtime.eager.scalar_states import advance
+from optgen.runtime.eager.scalars import divide, lerp, remainder, sqrt
 from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
 
 

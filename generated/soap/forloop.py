@@ -4,6 +4,7 @@
 
 from torch import Tensor
 
+from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.linear_algebra import (
     descending_order,
     eigenvectors,
@@ -13,7 +14,8 @@ from optgen.runtime.eager.linear_algebra import (
     transpose,
 )
 from optgen.runtime.eager.reductions import col_sum
-from optgen.runtime.eager.scalars import advance, advance_one, divide, lerp, remainder, sqrt, where
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import divide, lerp, remainder, sqrt
 from optgen.runtime.eager.working_copies import working_copy, working_value
 
 

@@ -5,7 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.scalars import lerp, minimum, sign
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -26,7 +26,7 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     beta1, beta2 = betas
 
-    for param, grad, exp_avg, hessian, hessian_input in slices(
+    for param, grad, exp_avg, hessian, hessian_input in zip_slices(
         params, grads, exp_avgs, hessians, hessian_inputs
     ):
         if maximize:

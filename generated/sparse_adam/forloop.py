@@ -4,8 +4,9 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.scalars import advance, advance_one, lerp, sqrt
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import lerp, sqrt
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -26,7 +27,7 @@ def update(
     # step_size = lr * sqrt(1 - beta2**t) / (1 - beta1**t)
     step_size = lr * sqrt(1 - beta2**step) / (1 - beta1**step)
 
-    for param, grad, exp_avg, exp_avg_sq in slices(params, grads, exp_avgs, exp_avg_sqs):
+    for param, grad, exp_avg, exp_avg_sq in zip_slices(params, grads, exp_avgs, exp_avg_sqs):
         if maximize:
             # g = -g
             grad = grad.neg()

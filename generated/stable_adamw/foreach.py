@@ -8,7 +8,8 @@ from torch import Tensor
 from optgen.runtime.eager.blocks import list_blocks, list_chunks, sublists
 from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.reductions import total, zero_sum
-from optgen.runtime.eager.scalars import advance, divide, maximum, sqrt
+from optgen.runtime.eager.scalar_states import advance
+from optgen.runtime.eager.scalars import divide, maximum, sqrt
 from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.driver import Update
 

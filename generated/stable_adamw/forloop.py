@@ -6,7 +6,8 @@ from torch import Tensor
 
 from optgen.runtime.eager.blocks import blocks
 from optgen.runtime.eager.reductions import total, zero_sum
-from optgen.runtime.eager.scalars import advance, advance_one, divide, maximum, sqrt
+from optgen.runtime.eager.scalar_states import advance, advance_one
+from optgen.runtime.eager.scalars import divide, maximum, sqrt
 
 
 def update(

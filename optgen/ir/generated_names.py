@@ -41,11 +41,19 @@ RUNTIME_NAMES: dict[str, tuple[str, ...]] = {
         *("row_max_abs", "row_sum", "row_sum_of_squares", "stacked_numbers", "sum_of_squares"),
         *("total", "totals", "write", "zero_col_sum", "zero_row_sum", "zero_sum"),
     ),
+    "eager.conditions": (
+        "both",
+        "either",
+        "holds",
+        "in_dtype_of",
+        "opposite",
+        "where",
+        "where_number",
+    ),
+    "eager.scalar_states": ("advance", "advance_one", "read_one", "store", "store_one"),
     "eager.scalars": (
-        *("advance", "advance_one", "atan2", "both", "ceil", "clamp", "cos", "divide", "either"),
-        *("exp", "floor", "holds", "in_dtype_of", "lerp", "log", "maximum", "minimum", "opposite"),
-        *("power", "read_one", "remainder", "round", "sign", "sin", "sqrt", "store", "store_one"),
-        *("tanh", "where", "where_number"),
+        *("atan2", "ceil", "clamp", "cos", "divide", "exp", "floor", "lerp", "log", "maximum"),
+        *("minimum", "power", "remainder", "round", "sign", "sin", "sqrt", "tanh"),
     ),
     "eager.random_numbers": ("gaussian", "random", "random16"),
     "eager.wide_reductions": ("all_max", "all_sum", "group_max", "group_sum"),
@@ -55,7 +63,7 @@ RUNTIME_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "sharded.driver": ("Update",),
     "sharded.collectives": ("Collectives",),
-    "eager.slices": ("chunks", "slices"),
+    "eager.slices": ("chunks", "zip_slices"),
 }
 """Modules of optgen.runtime, and the names that generated Python imports from them."""
 

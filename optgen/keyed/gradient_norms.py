@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 from optgen.runtime.tensors.dtensor import is_dtensor, redistribute_gradients, to_local
 from optgen.runtime.tensors.sharding import sharding_of
 from optgen.runtime.torch_private import group_tensors, is_plain_class
@@ -137,7 +137,7 @@ def _power(gradients: list[Tensor], norm_type: float, in_double: bool) -> Tensor
         return torch.zeros((), dtype=torch.float64)
     stacked = []
     for (_, dtype), (tensors,) in group_tensors([gradients]).items():
-        pieces = [piece for (piece,) in slices(tensors)]
+        pieces = [piece for (piece,) in zip_slices(tensors)]
         norms = torch._foreach_norm(pieces, norm_type, dtype=_accumulation_dtype(dtype, in_double))
         stacked.append(torch.stack(norms).double().to(gradients[0].device))
     all_norms = torch.cat(stacked)

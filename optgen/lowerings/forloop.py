@@ -93,7 +93,7 @@ def _loop(plan: Plan) -> Body:
     all_names = [*(s.name for s in sweep.streams), *draws]
     names, lists = unpacking_target(all_names), ", ".join(map(plural, all_names))
     program = select_instructions(plan, sweep)
-    rows = loop_iterable(plan, f"slices({lists})", (s.stored for s in sweep.streams))
+    rows = loop_iterable(plan, f"zip_slices({lists})", (s.stored for s in sweep.streams))
     lines = indented(forloop_lines(program), f"for {names} in {rows}:")
     reads = numbers_in_draws(draws).union(numbers_read(program))
     return Body([*draw_for_lists(draws), *lines], reads, defaults_before_draws(plan, draws))

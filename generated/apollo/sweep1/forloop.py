@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -23,7 +23,9 @@ def update(
     eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for exp_avg, x, exp_avg_sq, y, y_product in slices(exp_avgs, xs, exp_avg_sqs, ys, y_products):
+    for exp_avg, x, exp_avg_sq, y, y_product in zip_slices(
+        exp_avgs, xs, exp_avg_sqs, ys, y_products
+    ):
         # m = beta1 * m + (1 - beta1) * x
         exp_avg.mul_(beta1).add_(x, alpha=one_minus_beta1)
         # v = beta2 * v + (1 - beta2) * x**2

@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -17,7 +17,7 @@ def update(
     decay: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, u in slices(params, us):
+    for param, u in zip_slices(params, us):
         # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         param.add_(u, alpha=-step_size)
         # p = p - lr * weight_decay * p

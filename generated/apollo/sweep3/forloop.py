@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -23,7 +23,7 @@ def update(
     eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for exp_avg_wide, z, exp_avg_sq_wide, s, s_product in slices(
+    for exp_avg_wide, z, exp_avg_sq_wide, s, s_product in zip_slices(
         exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_products
     ):
         # n = beta1 * n + (1 - beta1) * z

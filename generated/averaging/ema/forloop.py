@@ -4,7 +4,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -14,6 +14,6 @@ def update(
     decay: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for average, param in slices(averages, params):
+    for average, param in zip_slices(averages, params):
         # average = lerp(average, param, 1 - decay)
         average.lerp_(param, 1 - decay)

@@ -5,7 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.scalars import divide
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -17,6 +17,6 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     lerp_weight = divide(1, count + 1)
 
-    for average, param in slices(averages, params):
+    for average, param in zip_slices(averages, params):
         # average = lerp(average, param, 1 / (count + 1))
         average.lerp_(param, lerp_weight)

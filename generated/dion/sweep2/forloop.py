@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -18,7 +18,7 @@ def update(
     decay: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for momentum, P_product, param, P_product2 in slices(
+    for momentum, P_product, param, P_product2 in zip_slices(
         momentums, P_products, params, P_product2s
     ):
         # m = m - (1 - mu) * P @ transpose(R)

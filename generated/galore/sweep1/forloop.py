@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -21,7 +21,7 @@ def update(
     eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for exp_avg, grad_product, exp_avg_sq, exp_avg_quotient in slices(
+    for exp_avg, grad_product, exp_avg_sq, exp_avg_quotient in zip_slices(
         exp_avgs, grad_products, exp_avg_sqs, exp_avg_quotients
     ):
         # m = beta1 * m + (1 - beta1) * g @ W

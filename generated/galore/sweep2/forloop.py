@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -17,7 +17,7 @@ def update(
     decay: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, exp_avg_product in slices(params, exp_avg_products):
+    for param, exp_avg_product in zip_slices(params, exp_avg_products):
         # u = m / (sqrt(v) + eps) @ transpose(W)
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         param.add_(exp_avg_product, alpha=-step_size)

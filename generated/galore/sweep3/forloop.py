@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -21,7 +21,7 @@ def update(
     eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for exp_avg_wide, grad_product, exp_avg_sq_wide, exp_avg_wide_quotient in slices(
+    for exp_avg_wide, grad_product, exp_avg_sq_wide, exp_avg_wide_quotient in zip_slices(
         exp_avg_wides, grad_products, exp_avg_sq_wides, exp_avg_wide_quotients
     ):
         # n = beta1 * n + (1 - beta1) * transpose(U) @ g

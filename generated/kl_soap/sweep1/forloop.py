@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -17,7 +17,7 @@ def update(
     one_minus_decay: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for gram_left, grad_row_gram in slices(gram_lefts, grad_row_grams):
+    for gram_left, grad_row_gram in zip_slices(gram_lefts, grad_row_grams):
         # L = lerp(L, g @ transpose(g) / cols(p), 1 - decay)
         operand = grad_row_gram.mul(inverse_cols)
         gram_left.lerp_(operand, one_minus_decay)

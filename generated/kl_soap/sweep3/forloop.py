@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -20,7 +20,7 @@ def update(
     eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for exp_avg, x, exp_avg_sq, exp_avg_quotient in slices(
+    for exp_avg, x, exp_avg_sq, exp_avg_quotient in zip_slices(
         exp_avgs, xs, exp_avg_sqs, exp_avg_quotients
     ):
         # m = lerp(m, x, 1 - beta1)

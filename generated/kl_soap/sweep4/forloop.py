@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -16,7 +16,7 @@ def update(
     decay_factor: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, exp_avg_product in slices(params, exp_avg_products):
+    for param, exp_avg_product in zip_slices(params, exp_avg_products):
         # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
         param.sub_(exp_avg_product)
         # p = p - lr * weight_decay * p

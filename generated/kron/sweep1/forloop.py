@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -19,7 +19,7 @@ def update(
     lerp_weight: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, ema_before, ema, grad in slices(params, ema_befores, emas, grads):
+    for param, ema_before, ema, grad in zip_slices(params, ema_befores, emas, grads):
         # p = p - lr * weight_decay * p
         param.mul_(decay)
         # m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))

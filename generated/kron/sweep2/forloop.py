@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -17,7 +17,7 @@ def update(
     damping: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for x, ema, ema_gaussian in slices(xs, emas, ema_gaussians):
+    for x, ema, ema_gaussian in zip_slices(xs, emas, ema_gaussians):
         # x = m + (damping + 2**-24 * abs(m)) * gaussian(m, seed, k)
         operand = ema.abs().mul_(5.960464477539063e-08).add_(damping)
         update = ema.addcmul(operand, ema_gaussian)

@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -16,6 +16,6 @@ def update(
     one_minus_beta1: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for exp_avg, grad in slices(exp_avgs, grads):
+    for exp_avg, grad in zip_slices(exp_avgs, grads):
         # m = lerp(m, g, 1 - beta1)
         exp_avg.lerp_(grad, one_minus_beta1)

@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -14,6 +14,6 @@ def update(
     exp_avg_products: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, exp_avg_product in slices(params, exp_avg_products):
+    for param, exp_avg_product in zip_slices(params, exp_avg_products):
         # p = p - lr / (1 - beta1**t) * m @ B
         param.sub_(exp_avg_product)

@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -19,7 +19,7 @@ def update(
     one_minus_momentum: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for momentum_buffer, grad, x, x_product in slices(momentum_buffers, grads, xs, x_products):
+    for momentum_buffer, grad, x, x_product in zip_slices(momentum_buffers, grads, xs, x_products):
         # b = momentum * b + (1 - momentum) * g
         momentum_buffer.mul_(momentum).add_(grad, alpha=one_minus_momentum)
         # x = (1 - momentum) * g + momentum * b

@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -19,7 +19,7 @@ def update(
     step_size: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, x_before, x, x_product6 in slices(params, x_befores, xs, x_product6s):
+    for param, x_before, x, x_product6 in zip_slices(params, x_befores, xs, x_product6s):
         # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
         update = x_before.mul(2.3465413258596377).add_(x_product6)
         x.copy_(update)

@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -14,7 +14,7 @@ def update(
     grams: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for gram_sum, gram in slices(gram_sums, grams):
+    for gram_sum, gram in zip_slices(gram_sums, grams):
         # x = x / (1.02 * norm(x) + 1e-6)
         # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
         gram_sum.add_(gram, alpha=-22.48329292557795)

@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -14,6 +14,6 @@ def update(
     gram2s: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for gram2_sum, gram2 in slices(gram2_sums, gram2s):
+    for gram2_sum, gram2 in zip_slices(gram2_sums, gram2s):
         # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
         gram2_sum.add_(gram2, alpha=-2.808917465908714)

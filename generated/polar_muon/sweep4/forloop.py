@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -15,7 +15,7 @@ def update(
     x_product3s: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for x, x_before, x_product3 in slices(xs, x_befores, x_product3s):
+    for x, x_before, x_product3 in zip_slices(xs, x_befores, x_product3s):
         # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
         update = x_before.mul(4.042929935166739).add_(x_product3)
         x.copy_(update)

@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -14,6 +14,6 @@ def update(
     gram3s: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for gram3_sum, gram3 in slices(gram3_sums, gram3s):
+    for gram3_sum, gram3 in zip_slices(gram3_sums, gram3s):
         # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
         gram3_sum.add_(gram3, alpha=-2.772484153217685)

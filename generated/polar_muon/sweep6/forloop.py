@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -15,7 +15,7 @@ def update(
     x_product4s: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for x, x_before, x_product4 in slices(xs, x_befores, x_product4s):
+    for x, x_before, x_product4 in zip_slices(xs, x_befores, x_product4s):
         # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
         update = x_before.mul(3.8916678022926607).add_(x_product4)
         x.copy_(update)

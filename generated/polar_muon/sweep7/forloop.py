@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -14,6 +14,6 @@ def update(
     gram4s: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for gram4_sum, gram4 in slices(gram4_sums, gram4s):
+    for gram4_sum, gram4 in zip_slices(gram4_sums, gram4s):
         # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
         gram4_sum.add_(gram4, alpha=-2.3681294933425376)

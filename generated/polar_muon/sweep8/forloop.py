@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -15,7 +15,7 @@ def update(
     x_product5s: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for x, x_before, x_product5 in slices(xs, x_befores, x_product5s):
+    for x, x_before, x_product5 in zip_slices(xs, x_befores, x_product5s):
         # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
         update = x_before.mul(3.285753657755655).add_(x_product5)
         x.copy_(update)

@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -14,6 +14,6 @@ def update(
     gram5s: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for gram5_sum, gram5 in slices(gram5_sums, gram5s):
+    for gram5_sum, gram5 in zip_slices(gram5_sums, gram5s):
         # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
         gram5_sum.add_(gram5, alpha=-1.7097828382687081)

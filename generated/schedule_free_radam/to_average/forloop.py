@@ -4,7 +4,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -16,6 +16,6 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     lerp_weight = 1 - 1 / betas[0]
 
-    for p, z in slices(ps, zs):
+    for p, z in zip_slices(ps, zs):
         # p = lerp(p, z, 1 - 1 / betas[0])
         p.lerp_(z, lerp_weight)

@@ -4,7 +4,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -14,6 +14,6 @@ def update(
     momentum: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for p, z in slices(ps, zs):
+    for p, z in zip_slices(ps, zs):
         # p = lerp(p, z, 1 - momentum)
         p.lerp_(z, 1 - momentum)

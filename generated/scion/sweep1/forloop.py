@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -16,6 +16,6 @@ def update(
     momentum: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for momentum_buffer, grad in slices(momentum_buffers, grads):
+    for momentum_buffer, grad in zip_slices(momentum_buffers, grads):
         # b = lerp(b, g, momentum)
         momentum_buffer.lerp_(grad, momentum)

@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -16,7 +16,7 @@ def update(
     inverse_cols: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for u, momentum_buffer in slices(us, momentum_buffers):
+    for u, momentum_buffer in zip_slices(us, momentum_buffers):
         # u = sign(b) / cols(p)
         update = momentum_buffer.sign().mul_(inverse_cols)
         u.copy_(update)

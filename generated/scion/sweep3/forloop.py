@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -16,6 +16,6 @@ def update(
     step_size: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, u in slices(params, us):
+    for param, u in zip_slices(params, us):
         # p = p - lr * scale * u
         param.add_(u, alpha=-step_size)

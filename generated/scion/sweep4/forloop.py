@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -17,7 +17,7 @@ def update(
     momentum: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for momentum_buffer, grad, momentum_buffer_product in slices(
+    for momentum_buffer, grad, momentum_buffer_product in zip_slices(
         momentum_buffers, grads, momentum_buffer_products
     ):
         # b = lerp(b, g, momentum)

@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -17,7 +17,7 @@ def update(
     weight_decay: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for grad, grad_before, param in slices(grads, grad_befores, params):
+    for grad, grad_before, param in zip_slices(grads, grad_befores, params):
         # g = g + weight_decay * p
         update = grad_before.add(param, alpha=weight_decay)
         grad.copy_(update)

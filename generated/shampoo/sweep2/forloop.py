@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -16,7 +16,7 @@ def update(
     lr: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, grad_product in slices(params, grad_products):
+    for param, grad_product in zip_slices(params, grad_products):
         # u = A @ g @ B
         # p = p - lr * u
         param.add_(grad_product, alpha=-lr)

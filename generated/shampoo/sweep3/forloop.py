@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -18,7 +18,7 @@ def update(
     eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for state_sum, grad, param in slices(state_sums, grads, params):
+    for state_sum, grad, param in zip_slices(state_sums, grads, params):
         # s = s + g**2
         state_sum.addcmul_(grad, grad)
         # u = g / sqrt(s + eps)

@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -17,6 +17,6 @@ def update(
     one_minus_beta1: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for exp_avg, grad in slices(exp_avgs, grads):
+    for exp_avg, grad in zip_slices(exp_avgs, grads):
         # m = beta1 * m + (1 - beta1) * g
         exp_avg.mul_(beta1).add_(grad, alpha=one_minus_beta1)

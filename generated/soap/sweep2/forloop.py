@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -19,7 +19,7 @@ def update(
     eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for exp_avg_sq, exp_avg_product, exp_avg_product_quotient in slices(
+    for exp_avg_sq, exp_avg_product, exp_avg_product_quotient in zip_slices(
         exp_avg_sqs, exp_avg_products, exp_avg_product_quotients
     ):
         # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2

@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -17,7 +17,7 @@ def update(
     decay_factor: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, exp_avg_product2 in slices(params, exp_avg_product2s):
+    for param, exp_avg_product2 in zip_slices(params, exp_avg_product2s):
         # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
         # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
         param.add_(exp_avg_product2, alpha=-step_size)

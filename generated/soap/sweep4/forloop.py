@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -16,6 +16,6 @@ def update(
     one_minus_decay: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for gram_left, grad_row_gram in slices(gram_lefts, grad_row_grams):
+    for gram_left, grad_row_gram in zip_slices(gram_lefts, grad_row_grams):
         # L = lerp(L, g @ transpose(g), 1 - decay)
         gram_left.lerp_(grad_row_gram, one_minus_decay)

@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -16,6 +16,6 @@ def update(
     one_minus_decay: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for gram_right, grad_col_gram in slices(gram_rights, grad_col_grams):
+    for gram_right, grad_col_gram in zip_slices(gram_rights, grad_col_grams):
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         gram_right.lerp_(grad_col_gram, one_minus_decay)

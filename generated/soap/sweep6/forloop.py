@@ -6,7 +6,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import slices
+from optgen.runtime.eager.slices import zip_slices
 
 
 def update(
@@ -24,7 +24,7 @@ def update(
     decay_factor: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for exp_avg, grad, exp_avg_sq, param in slices(exp_avgs, grads, exp_avg_sqs, params):
+    for exp_avg, grad, exp_avg_sq, param in zip_slices(exp_avgs, grads, exp_avg_sqs, params):
         # m = beta1 * m + (1 - beta1) * g
         exp_avg.mul_(beta1).add_(grad, alpha=one_minus_beta1)
         # v = beta2 * v + (1 - beta2) * g**2

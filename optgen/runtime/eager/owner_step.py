@@ -20,7 +20,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.common_dtype import in_one_dtype
 from optgen.runtime.eager.owner_layouts import Layout
-from optgen.runtime.eager.scalars import advance
+from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.working_copies import sublist_length
 from optgen.runtime.rule import Rule
 from optgen.runtime.sharded.all_reduce import PartialReduction

@@ -9,7 +9,7 @@ from optgen.runtime.eager import elements_at_once
 from optgen.runtime.eager.split_into_views import split_into_views
 
 
-def slices(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
+def zip_slices(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
     """Zip the lists, and split large CPU tensors into views; an empty list yields None."""
     for row in zip_longest(params, *lists):
         is_large = row[0].is_cpu and row[0].numel() > elements_at_once.CPU_ELEMENTS
@@ -19,7 +19,7 @@ def slices(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[Tensor,
 def chunks(
     params: list[Tensor], *lists: list[Tensor], live_lists: int = 4
 ) -> Iterator[tuple[list[Tensor], ...]]:
-    """Split the lists into chunks of no more elements than a slice; an empty list stays empty.
+    """Split the lists into chunks that are no larger than slices; an empty list stays empty.
 
     Args:
         params, lists: Lists of equal length, or empty; the tensors of one list have one dtype.
