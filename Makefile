@@ -1,4 +1,4 @@
-# Begin with `make demo` or `make test`. Both make .venv first.
+# Begin with `make demo` or `make test`. Both create .venv first.
 PYTHON ?= $(firstword $(shell command -v python3.11) python3)
 VENV ?= .venv
 BIN := $(abspath $(VENV))/bin
@@ -8,9 +8,9 @@ FRAMEWORKS ?= .venv-frameworks
 RELEASE ?= .venv-release
 TORCH ?= 2.13.0
 ENVIRONMENTS ?= $(HOME)/.cache/optgen-environments
-OTHER = $(ENVIRONMENTS)/torch-$(TORCH)-$(notdir $(PYTHON))
+TORCH_VENV = $(ENVIRONMENTS)/torch-$(TORCH)-$(notdir $(PYTHON))
 export OMP_NUM_THREADS ?= 1
-unexport PYTHONDONTWRITEBYTECODE # dozens of processes load the same files
+unexport PYTHONDONTWRITEBYTECODE # dozens of processes load the same modules, from cached bytecode
 
 .PHONY: demo test test-thorough check tests fuzz compositions verify evidence test-torch test-frameworks format types bench docs \
 	dist test-dist test-wheel publish clean
@@ -46,12 +46,12 @@ verify: $(VENV)/installed ## every optimizer against an independent implementati
 	@mkdir -p build
 	$(BIN)/optgen verify --all --reference rule --json build/evidence.json --markdown build/evidence.md
 
-evidence: $(VENV)/installed ## as verify, with Triton's interpreter; writes docs/evidence.json and two tables
+evidence: $(VENV)/installed ## like verify, also in Triton's interpreter; writes docs/evidence.json and two tables
 	TRITON_INTERPRET=1 $(BIN)/optgen verify --all --reference rule --json docs/evidence.json \
 		--markdown docs/evidence.md --markdown docs/catalogue.md
 
-test-torch: $(OTHER)/installed ## every case on another torch: TORCH=2.15.0 PYTHON=python3.13
-	$(OTHER)/bin/python -m pytest --thorough --numprocesses auto --dist worksteal $(TESTS)
+test-torch: $(TORCH_VENV)/installed ## every case on another torch: TORCH=2.15.0 PYTHON=python3.13
+	$(TORCH_VENV)/bin/python -m pytest --thorough --numprocesses auto --dist worksteal $(TESTS)
 
 test-frameworks: $(FRAMEWORKS)/installed ## with Hugging Face, Lightning, DeepSpeed, torchtitan
 	$(FRAMEWORKS)/bin/python -m pytest -q tests/frameworks
@@ -72,7 +72,7 @@ types: $(VENV)/installed
 bench: $(VENV)/installed ## this machine's figures against torch.optim
 	$(BIN)/optgen bench
 
-# The pages of docs/ and generated ones. Warnings are errors, and all links in the site are checked.
+# The site has the pages of docs/ and generated pages. Warnings are errors, and all links in the site are checked.
 docs: $(VENV)/installed-docs build/docs/node_modules/installed ## the documentation's site: build/docs/site
 	PYTHONPATH=docs $(BIN)/python -m website.write_source build/docs build/docs/node_modules
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file build/docs/mkdocs.yml
@@ -94,12 +94,12 @@ dist: $(RELEASE)/installed ## sdist and wheel of the last commit, in dist/
 	$(BUILD) dist build/dist
 	$(RELEASE)/bin/twine check --strict dist/*
 
-AGAIN = build/dist-again/in/another/folder
+REBUILD = build/dist-again/in/another/folder
 test-dist: dist ## check that builds are reproducible: of both archives, and of the wheel alone
-	@rm -rf build/dist-again && mkdir -p $(AGAIN)
-	@umask 022 && $(EXPORT) $(AGAIN)
-	$(BUILD) build/dist-again/both $(AGAIN)
-	$(BUILD) build/dist-again/wheel --wheel $(AGAIN)
+	@rm -rf build/dist-again && mkdir -p $(REBUILD)
+	@umask 022 && $(EXPORT) $(REBUILD)
+	$(BUILD) build/dist-again/both $(REBUILD)
+	$(BUILD) build/dist-again/wheel --wheel $(REBUILD)
 	diff -r dist build/dist-again/both
 	cmp dist/*.whl build/dist-again/wheel/*.whl
 
@@ -156,13 +156,13 @@ $(RELEASE)/installed: constraints.txt
 
 # A venv for each version of torch and of Python, outside the checkout: most bring gigabytes of CUDA.
 # torch chooses its own Triton and setuptools; Triton 3.6 interprets with NumPy below 2.4 only.
-$(OTHER)/installed: pyproject.toml setup.py constraints.txt
-	@echo "making $(OTHER): torch $(TORCH) and the tools, a few minutes …"
-	@mkdir -p $(OTHER)
-	@$(PYTHON) -m venv $(OTHER)
+$(TORCH_VENV)/installed: pyproject.toml setup.py constraints.txt
+	@echo "making $(TORCH_VENV): torch $(TORCH) and the tools, a few minutes …"
+	@mkdir -p $(TORCH_VENV)
+	@$(PYTHON) -m venv $(TORCH_VENV)
 	@grep -v -e '^torch==' -e '^triton==' -e '^setuptools==' -e '^numpy==' constraints.txt \
-		> $(OTHER)/constraints.txt
-	@echo 'numpy<2.4' >> $(OTHER)/constraints.txt
-	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check \
-		--constraint $(OTHER)/constraints.txt torch==$(TORCH) --editable .[dev]
+		> $(TORCH_VENV)/constraints.txt
+	@echo 'numpy<2.4' >> $(TORCH_VENV)/constraints.txt
+	@$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint $(TORCH_VENV)/constraints.txt torch==$(TORCH) --editable .[dev]
 	@touch $@

@@ -1,5 +1,6 @@
-"""Tell setuptools two things that pyproject.toml cannot: where the packages are, and how to make a
-source archive that does not depend on the machine.
+"""Tell setuptools where the packages are, and how to make a reproducible source archive.
+
+pyproject.toml can tell neither.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from setuptools import find_packages, setup
 from setuptools.command.sdist import sdist
 
-ROOTS = {
+FOLDERS = {
     "optgen": "optgen",
     "optgen.specs": "specs",
     "optgen.templates": "templates",
@@ -32,7 +33,7 @@ class ReproducibleSdist(sdist):
             return super().make_archive(base_name, format, root_dir, base_dir, owner, group)
         seconds = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
 
-        def anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        def without_machine_data(entry: tarfile.TarInfo) -> tarfile.TarInfo:
             entry.mode = 0o755 if entry.isdir() else 0o644
             entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname = seconds, 0, 0, "", ""
             return entry
@@ -43,11 +44,21 @@ class ReproducibleSdist(sdist):
             gzip.GzipFile("", "wb", fileobj=file, mtime=seconds) as packed,
             tarfile.open(fileobj=packed, mode="w") as archive,
         ):
-            archive.add(base_dir, filter=anonymous)  # adds files in the order of their names
+            archive.add(
+                base_dir, filter=without_machine_data
+            )  # adds files in the order of their names
         return path
 
 
+def packages() -> list[str]:
+    """Return the names of all packages: the four roots and the packages below them."""
+    names = list(FOLDERS)
+    for root, folder in FOLDERS.items():
+        names += [f"{root}.{name}" for name in find_packages(folder)]
+    return names
+
+
 setup(
-    packages=[p for n, d in ROOTS.items() for p in (n, *(f"{n}.{s}" for s in find_packages(d)))],
+    packages=packages(),
     cmdclass={"sdist": ReproducibleSdist},
 )

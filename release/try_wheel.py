@@ -28,13 +28,13 @@ def Heavy(p, g, /, b=state("momentum_buffer"), *, lr=hyper(1e-2, ge=0), beta=hyp
 '''
 
 
-def trained(
-    make: type[torch.optim.Optimizer], lowering: str = "", **options: float
+def trained_parameters(
+    optimizer_class: type[torch.optim.Optimizer], lowering: str = "", **options: float
 ) -> torch.Tensor:
     """Return all parameters of a small model after five steps, as one vector."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-    inputs, optimizer = torch.randn(32, 8), make(model.parameters(), **options)
+    inputs, optimizer = torch.randn(32, 8), optimizer_class(model.parameters(), **options)
     for _ in range(5):
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
@@ -46,7 +46,7 @@ def trained(
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
-def command(*arguments: str) -> str:
+def optgen_output(*arguments: str) -> str:
     """Return what the command `optgen` of this environment prints."""
     program = Path(sys.executable).parent / "optgen"
     return subprocess.run(
@@ -58,30 +58,32 @@ def try_package() -> None:
     """Check that the package is the installed one, and that its version is the wheel's."""
     assert Path(optgen.__file__).is_relative_to(sys.prefix), optgen.__file__
     assert optgen.__version__ == importlib.metadata.version("optgen")
-    assert command("--version") == f"optgen {optgen.__version__}\n"
+    assert optgen_output("--version") == f"optgen {optgen.__version__}\n"
 
 
 def try_training() -> None:
     """Compare three lowerings with torch's own classes."""
     for name, options in (("AdamW", {"lr": 1e-2}), ("SGD", {"lr": 0.1, "momentum": 0.9})):
-        expected = trained(getattr(torch.optim, name), **options)
+        expected = trained_parameters(getattr(torch.optim, name), **options)
         for lowering in ("forloop", "foreach", "fused_cpu"):
-            actual = trained(getattr(optgen.optim, name), lowering, **options)
+            actual = trained_parameters(getattr(optgen.optim, name), lowering, **options)
             torch.testing.assert_close(actual, expected)
 
 
 def try_own_rule() -> None:
     """Write a rule, run the commands on it, and compare its classes with torch's SGD."""
     Path("heavy.py").write_text(RULE)
-    assert "AdamW" in command("list")
-    assert "momentum_buffer" in command("show", "heavy.py")
-    command("check", "heavy.py", "--compile")
-    command("build", "heavy.py", "--out", "mine")
-    command("build", "heavy.py", "--out", "mine", "--check")
-    expected = trained(torch.optim.SGD, lr=0.1, momentum=0.9)
-    for heavy in (importlib.import_module("mine.heavy").Heavy, optgen.load("heavy.py")):
+    assert "AdamW" in optgen_output("list")
+    assert "momentum_buffer" in optgen_output("show", "heavy.py")
+    optgen_output("check", "heavy.py", "--compile")
+    optgen_output("build", "heavy.py", "--out", "mine")
+    optgen_output("build", "heavy.py", "--out", "mine", "--check")
+    expected = trained_parameters(torch.optim.SGD, lr=0.1, momentum=0.9)
+    for cls in (importlib.import_module("mine.heavy").Heavy, optgen.load("heavy.py")):
         for lowering in ("forloop", "foreach", "fused_cpu"):
-            torch.testing.assert_close(trained(heavy, lowering, lr=0.1, beta=0.9), expected)
+            torch.testing.assert_close(
+                trained_parameters(cls, lowering, lr=0.1, beta=0.9), expected
+            )
 
 
 if __name__ == "__main__":

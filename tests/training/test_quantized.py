@@ -1,4 +1,4 @@
-"""Train a small transformer with states of 8 bits: the losses are those of float32, within noise.
+"""Train a small transformer with states of 8 bits: its losses equal those of float32 within noise.
 
 The noise is the standard deviation of final losses in float32 over seeds, each with its own weights
 and sequences.
@@ -44,21 +44,21 @@ class Transformer(nn.Module):
 
 
 def sequences(count: int) -> Tensor:
-    """Return progressions modulo the number of tokens, of which some tokens are wrong."""
+    """Return arithmetic progressions modulo the number of tokens; 5 % of the tokens are random."""
     start, slope = torch.randint(TOKENS, (count, 1)), torch.randint(1, 3, (count, 1))
-    exact = (start + slope * torch.arange(LENGTH + 1)) % TOKENS
-    wrong = torch.rand(exact.shape) < 0.05
-    return torch.where(wrong, torch.randint(TOKENS, exact.shape), exact)
+    progressions = (start + slope * torch.arange(LENGTH + 1)) % TOKENS
+    is_random = torch.rand(progressions.shape) < 0.05
+    return torch.where(is_random, torch.randint(TOKENS, progressions.shape), progressions)
 
 
 def final_loss(base: Any, seed: int, *chosen_modifiers: Any, **options: Any) -> float:
-    """Return the mean loss of the last steps."""
+    """Return the mean loss of the last 15 steps."""
     torch.manual_seed(seed)
     network = Transformer()
     matrices = [p for p in network.layers.parameters() if p.ndim == 2]
-    others = [p for p in network.parameters() if all(p is not matrix for matrix in matrices)]
+    other_params = [p for p in network.parameters() if all(p is not matrix for matrix in matrices)]
     optimizers = [compose(base, *chosen_modifiers)(matrices, **options)]
-    optimizers.append(compose(optim.AdamW, *chosen_modifiers)(others, lr=3e-3))
+    optimizers.append(compose(optim.AdamW, *chosen_modifiers)(other_params, lr=3e-3))
     losses = []
     for _ in range(STEPS):
         batch = sequences(16)
@@ -80,10 +80,12 @@ def final_loss(base: Any, seed: int, *chosen_modifiers: Any, **options: Any) -> 
     ],
     ids=["AdamW", "Muon"],
 )
-def test_losses_with_8_bits_are_those_of_float32(base: Any, options: dict[str, Any]) -> None:
+def test_losses_with_8_bits_equal_those_of_float32_within_noise(
+    base: Any, options: dict[str, Any]
+) -> None:
     losses_in_float32 = [final_loss(base, seed, **options) for seed in SEEDS]
-    codes = modifiers.quantized(min_elements=1000)
-    losses_in_8_bits = [final_loss(base, seed, codes, **options) for seed in SEEDS]
+    quantized = modifiers.quantized(min_elements=1000)
+    losses_in_8_bits = [final_loss(base, seed, quantized, **options) for seed in SEEDS]
     noise = statistics.stdev(losses_in_float32)
     assert statistics.mean(losses_in_float32) < 2.0
     assert abs(statistics.mean(losses_in_8_bits) - statistics.mean(losses_in_float32)) < noise

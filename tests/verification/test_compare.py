@@ -1,4 +1,4 @@
-"""Test comparisons with torch.optim and with rules for states of 8 bits, which notice errors."""
+"""Test that comparisons pass for torch.optim and rules with 8-bit states, and notice errors."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def test_a_lowering_agrees_with_its_reference(case: Case, lowering: str) -> None
 
 
 def test_every_published_optimizer_has_a_rule_and_its_source() -> None:
-    named = {case.name for case in references.CASES}
+    names = {case.name for case in references.CASES}
 
-    assert named == {*PUBLISHED, "row_wise_adagrad"}
-    assert named == {*SOURCES}
+    assert names == {*PUBLISHED, "row_wise_adagrad"}
+    assert names == {*SOURCES}
 
 
 @pytest.mark.parametrize("options", [{"lr": 0.01 + 1e-9}, {"betas": (0.9, 0.99 + 1e-6)}], ids=str)
@@ -55,9 +55,11 @@ def test_each_side_has_the_gradients_at_its_own_parameters() -> None:
     first = LION.problem.initial_params()
     shifted = [param + 1e-3 for param in first]
 
-    one, other = (LION.problem.gradients(params, 1) for params in (first, shifted))
+    first_gradients, shifted_gradients = (
+        LION.problem.gradients(params, 1) for params in (first, shifted)
+    )
 
-    assert max_difference(one, other) > 1e-4
+    assert max_difference(first_gradients, shifted_gradients) > 1e-4
 
 
 def test_a_gradient_is_that_of_the_loss() -> None:

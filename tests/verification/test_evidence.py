@@ -72,17 +72,17 @@ def test_rows_name_the_sources_of_the_independent_rules() -> None:
 
 
 def test_the_docstrings_of_rules_leave_sources_to_one_file() -> None:
-    """A docstring that names a paper or a repository may say something else than the tables."""
+    """A docstring that named a paper or a repository could contradict the tables."""
     repositories = {each.address.split("github.com/")[-1] for each in SOURCES.values()}
     names = ["arXiv", *("/".join(each.split("/")[:2]) for each in repositories if "//" not in each)]
     for file in sorted(Path(references.__file__).parent.glob("*.py")):
         text = file.read_text(encoding="utf-8")
-        takes = re.findall(r'"""(Take a step of .*?)"""', text, re.DOTALL)
-        assert [each for each in takes for name in names if name in each] == []
+        docstrings = re.findall(r'"""(Take a step of .*?)"""', text, re.DOTALL)
+        assert [each for each in docstrings for name in names if name in each] == []
 
 
 def test_reasons_of_a_labelled_package_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reference of such a row is not the package's name alone."""
+    """The reference of a labelled row is the package's name with the label."""
     (muon,) = (each for each in TORCH if each.case.name == "muon")
     labelled = replace(muon, case=replace(muon.case, label="wide"))
     monkeypatch.setattr(evidence, "TORCH", (labelled,))
@@ -94,7 +94,7 @@ def test_reasons_of_a_labelled_package_are_found(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_row_has_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a case with a small bound would be shown beside the large bound of another."""
+    """Otherwise a row could show the large bound of one case for the errors of another case."""
     (case,) = (case for case in references.CASES if case.name == "signum")
     monkeypatch.setattr(evidence, "CASES", (case, replace(case, bound=1e-3)))
 

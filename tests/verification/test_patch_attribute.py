@@ -1,4 +1,4 @@
-"""Test that a value stands in for an attribute only within a context."""
+"""Test that `patch_attribute` replaces an attribute only within its context."""
 
 from __future__ import annotations
 

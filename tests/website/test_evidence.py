@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from website import evidence as module
+from website import evidence as evidence_module
 from website.entries import entries
 from website.evidence import catalogue_cells, catalogue_rows, comparison_table, evidence
 
@@ -41,7 +41,7 @@ def test_every_optimizer_says_what_it_was_compared_with() -> None:
 def test_links_of_the_catalogue_hold_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     lion = next(each for each in entries() if each.name == "lion")
     row = ("[paper](#where)", "0.0e+00", "[views](views.md)")
-    monkeypatch.setattr(module, "catalogue_rows", lambda: {"lion": row})
+    monkeypatch.setattr(evidence_module, "catalogue_rows", lambda: {"lion": row})
 
     assert catalogue_cells(lion) == (
         "[paper](../catalogue.md#where)",

@@ -11,11 +11,11 @@ PAGE = """<html><head><link rel="stylesheet" href="a.css"><link rel="canonical" 
 right</a><a href="https://example.org/away">out</a>{}</body></html>"""
 
 
-def site(folder: Path, more: str) -> Path:
-    """Write a site of two pages; return its folder."""
+def site(folder: Path, extra_html: str) -> Path:
+    """Write a site of two pages, the first with extra HTML; return its folder."""
     (folder / "b").mkdir()
     (folder / "a.css").write_text("")
-    (folder / "index.html").write_text(PAGE.format(more))
+    (folder / "index.html").write_text(PAGE.format(extra_html))
     (folder / "b" / "index.html").write_text('<p id="there"><a href="../">back</a></p>')
     return folder
 
@@ -27,12 +27,12 @@ def test_right_links_are_counted(tmp_path: Path) -> None:
 
 
 def test_wrong_links_are_named(tmp_path: Path) -> None:
-    more = (
+    wrong_links = (
         '<a href="c/">no page</a><a href="b/#away">no anchor</a><a href="#nowhere">no anchor</a>'
         '<img src="missing.png"><script src="https://example.org/a.js"></script>'
     )
 
-    assert check_links(site(tmp_path, more)).problems == (
+    assert check_links(site(tmp_path, wrong_links)).problems == (
         "index.html: c/ leads nowhere",
         "index.html: b/#away has no such anchor",
         "index.html: #nowhere has no such anchor",

@@ -22,7 +22,7 @@ from website.write_source import pages_of_docs
 def site() -> Iterator[dict[str, str]]:
     """Yield all pages by their paths.
 
-    `explain` builds kernels. Other tests do so, and a page shows the same text with none.
+    No kernels are built: `explain` would build them, and a page has the same text without.
     """
     with pytest.MonkeyPatch.context() as patch:
         for module in (backend, outlined_sweeps):
@@ -82,7 +82,7 @@ def test_pages_warn_of_square_states_and_show_views(site: dict[str, str]) -> Non
     assert "12 matrices" not in site["optimizers/adamw.md"]
 
 
-def test_the_memory_of_codes_is_compared_with_the_base(site: dict[str, str]) -> None:
+def test_the_memory_of_8_bit_states_is_compared_with_the_base(site: dict[str, str]) -> None:
     page = site["optimizers/adamw_8bit.md"]
 
     assert "| [AdamW](adamw.md), float32 | 8 |\n| AdamW8bit, float32 | 2.03 |" in page
@@ -90,7 +90,7 @@ def test_the_memory_of_codes_is_compared_with_the_base(site: dict[str, str]) -> 
     assert "`quantized()`" not in page
 
 
-def test_the_choice_states_the_bytes_of_the_index(site: dict[str, str]) -> None:
+def test_the_choose_page_states_the_bytes_of_the_index(site: dict[str, str]) -> None:
     rows = re.findall(
         r"^\| \[(\w+)\]\(\w+\.md\) .* \| (\S+) \|$", site["optimizers/index.md"], re.M
     )
@@ -100,13 +100,13 @@ def test_the_choice_states_the_bytes_of_the_index(site: dict[str, str]) -> None:
 
     assert len(lines) == 4
     for line in lines:
-        *_, names, known, _ = line.split("|")
-        stated = re.findall(r"[\d.]+", known.partition(" bytes")[0])
+        *_, names, bytes_cell, _ = line.split("|")
+        stated = re.findall(r"[\d.]+", bytes_cell.partition(" bytes")[0])
         titles = re.findall(r"`(\w+)`", names)
         assert stated == list(dict.fromkeys(bytes_of[each] for each in titles))
 
 
-def test_the_site_does_not_speak_of_itself_as_another_place(site: dict[str, str]) -> None:
+def test_pages_leave_out_text_for_readers_of_the_repository(site: dict[str, str]) -> None:
     for path in ("choose.md", "contents.md", "tutorials/low-precision.md"):
         assert "`make docs` builds" not in site[path]
         assert "outside the site" not in site[path]
@@ -139,7 +139,7 @@ def test_a_page_proposes_only_modifiers_that_its_optimizer_takes(site: dict[str,
     assert shown["sparse_adam"] == []
 
 
-def test_evidence_is_shown_if_it_is_recorded(site: dict[str, str]) -> None:
+def test_pages_show_evidence_if_it_is_recorded(site: dict[str, str]) -> None:
     verified = [each.page for each in entries() if "Verify it" in headings(site[each.page])]
 
     assert bool(verified) is bool(FILES)
@@ -152,27 +152,27 @@ def test_every_modifier_has_formulas_and_code(site: dict[str, str]) -> None:
 
     assert len(modifier_pages) > 30
     for path in modifier_pages:
-        if path != "modifiers/quantized.md":  # it has no rule
+        if path != "modifiers/quantized.md":  # a modifier without a rule
             assert "## Turn it on" in site[path]
             assert "\\begin{aligned}" in site[path]
             assert '=== "C++"' in site[path]
 
 
 def test_the_navigation_has_every_page(site: dict[str, str]) -> None:
-    assert sorted(linked(navigation())) == sorted(site)
+    assert sorted(pages_in(navigation())) == sorted(site)
 
 
-def linked(nav: Any) -> Iterator[str]:
+def pages_in(nav: Any) -> Iterator[str]:
     """Yield the pages of a navigation."""
     match nav:
         case str():
             yield nav
         case list():
             for each in nav:
-                yield from linked(each)
+                yield from pages_in(each)
         case dict():
             for each in nav.values():
-                yield from linked(each)
+                yield from pages_in(each)
 
 
 def test_rows_of_tables_have_equally_many_cells(site: dict[str, str]) -> None:
@@ -204,7 +204,7 @@ def test_benchmarks_name_machine_and_command(site: dict[str, str]) -> None:
     assert "triton_aot.py" in site["benchmarks/triton-registers.md"]
 
 
-def test_the_reference_has_signatures(site: dict[str, str]) -> None:
+def test_the_api_reference_has_signatures(site: dict[str, str]) -> None:
     assert "optgen.compose(" in site["api/optgen.md"]
     assert "## WarmupStableDecayLR" in site["api/schedulers.md"]
     assert "| `warmup_steps` | `int` |" in site["api/schedulers.md"]

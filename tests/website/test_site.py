@@ -53,14 +53,14 @@ def test_the_whole_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert write(tmp_path, MODULES) > 150
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict"]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(
+    result = subprocess.run(
         [*command, "--config-file", str(tmp_path / "mkdocs.yml")],
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
 
     assert main(tmp_path / "site", MODULES) == 0
     assert (tmp_path / "site" / "optimizers" / "soap" / "index.html").is_file()

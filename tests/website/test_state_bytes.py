@@ -1,4 +1,4 @@
-"""Test that pages state as many bytes as the states of an optimizer have."""
+"""Test that pages state the bytes that the states of an optimizer really take."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def stated_bytes(algorithm: Algorithm, shape: Shape, dtype: str) -> float:
     size = total_size(algorithm, shape, dtype)
     rows, cols = SHAPES[shape] if shape.matrix else (1, *SHAPES[shape])
     rank = algorithm.hyper("rank")
-    number = rank.default if rank and isinstance(rank.default, int | float) else 0
-    return size.at(rows, cols, int(number))
+    rank_value = rank.default if rank and isinstance(rank.default, int | float) else 0
+    return size.at(rows, cols, int(rank_value))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -80,7 +80,7 @@ def test_stated_bytes_in_other_precisions_are_those_of_created_states(
         assert found == stated_bytes(algorithm, shape, precision.dtype)
 
 
-def test_a_refusal_has_a_reason() -> None:
+def test_a_precision_that_an_optimizer_refuses_has_a_reason() -> None:
     (kahan,) = (each for each in entries() if each.name == "kahan_adamw")
 
     assert "rounds the parameter itself" in str(in_precision(kahan, PRECISIONS[2]))

@@ -75,7 +75,7 @@ def test_every_remedy_ends_lower_than_plain_low_precision(
 def test_the_offloaded_training_lowers_the_loss(capsys: pytest.CaptureFixture[str]) -> None:
     run("tutorials/offload.md")
 
-    assert float(capsys.readouterr().out.split()[-1]) < 0.9  # it began above 1
+    assert float(capsys.readouterr().out.split()[-1]) < 0.9  # the first loss is above 1
 
 
 def test_the_added_lowering_prints_a_step(
@@ -96,9 +96,9 @@ def test_two_processes_train_save_and_load(name: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(script.replace("AdamW", name), encoding="utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
+    result = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
 
-    assert done.returncode == 0, done.stderr
-    assert "group 0: " in done.stdout
+    assert result.returncode == 0, result.stderr
+    assert "group 0: " in result.stdout
