@@ -27,8 +27,9 @@ def collect_logs(*names: str, level: int = logging.WARNING) -> Iterator[list[log
     handler = _Collector(records)
     handler.setLevel(level)
     known = logging.root.manager.loggerDict.values()
-    # The root logger does not see what these loggers log.
-    separate = [each for each in known if isinstance(each, logging.Logger) and not each.propagate]
+    existing = [each for each in known if isinstance(each, logging.Logger)]
+    # The records of these loggers do not reach the root logger.
+    separate = [each for each in existing if not each.propagate]
     loggers = [*map(logging.getLogger, names)] or [logging.root, *separate]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

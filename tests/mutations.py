@@ -61,23 +61,24 @@ Edit = Callable[[str, random.Random], str]
 def mutate(text: str, seed: int) -> str:
     """Return the text after one to three edits."""
     rng = random.Random(seed)
+    edits: list[Edit] = [_edit_character, _edit_token, *[_edit_expression] * 3, _edit_statement]
     for _ in range(rng.choice((1, 1, 2, 3))):
-        edit: Edit = rng.choice((_character, _token, _node, _node, _node, _statement))
+        edit = rng.choice(edits)
         try:
             text = edit(text, rng)
         # SystemError: the tokenizer of Python 3.13.0 fails on some texts.
         except (SyntaxError, tokenize.TokenError, ValueError, IndexError, SystemError):
-            text = _character(text, rng)
+            text = _edit_character(text, rng)
     return text
 
 
-def _character(text: str, rng: random.Random) -> str:
+def _edit_character(text: str, rng: random.Random) -> str:
     place = rng.randrange(len(text) + 1)
     new = rng.choice(("", rng.choice(CHARACTERS), rng.choice(CHARACTERS)))
     return text[:place] + new + text[place + rng.randrange(2) :]
 
 
-def _token(text: str, rng: random.Random) -> str:
+def _edit_token(text: str, rng: random.Random) -> str:
     """Return the text with one token dropped, doubled or replaced."""
     kinds = (tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING)
     tokens = [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type in kinds]
@@ -95,7 +96,7 @@ def _token(text: str, rng: random.Random) -> str:
     return "\n".join(lines)
 
 
-def _node(text: str, rng: random.Random) -> str:
+def _edit_expression(text: str, rng: random.Random) -> str:
     """Return the text with one expression of a rule replaced, or wrapped in another expression."""
     tree = ast.parse(text)
     places = list(_expressions(tree))
@@ -131,7 +132,7 @@ def _expressions(tree: ast.Module) -> Iterator[tuple[ast.AST, str, int | None, a
                     )
 
 
-def _statement(text: str, rng: random.Random) -> str:
+def _edit_statement(text: str, rng: random.Random) -> str:
     """Return the text with one statement dropped, doubled, moved, or put under a condition."""
     tree = ast.parse(text)
     blocks = [

@@ -47,7 +47,7 @@ class _Run:
         self.states = [s for s in algorithm.states if self.exists(s.when)]
         self.fresh = {s.symbol for s in self.states if s.key not in state}
         for s in self.states:
-            old = state[s.key].clone() if s.key in state else self.initial(s)
+            old = state[s.key].clone() if s.key in state else self.initial_value(s)
             self.values[s.symbol] = old if s.shape == "scalar" else old.double()
         self.stored: set[str] = set()
         self.properties = properties_of(p)
@@ -58,7 +58,7 @@ class _Run:
             return True
         return bool(self.values[when.removeprefix("not ")] != 0) is not when.startswith("not ")
 
-    def initial(self, state: Any) -> torch.Tensor:
+    def initial_value(self, state: Any) -> torch.Tensor:
         if state.init == "index":
             return torch.zeros((), dtype=dtype_of(state, self.dtype))
         name = self.algorithm.param if state.init == "p" else state.init
@@ -73,13 +73,13 @@ class _Run:
     def step(self) -> tuple[torch.Tensor, Values]:
         self.run(self.plan.scalars)
         for phase in self.plan.phases:
-            self.phase(phase)
+            self.run_phase(phase)
         new = {s.key: self.values[s.symbol] for s in self.states}
         return self.values[self.algorithm.param], (
             {"step": self.t} if self.algorithm.step else {}
         ) | new
 
-    def phase(self, phase: Phase) -> None:
+    def run_phase(self, phase: Phase) -> None:
         match phase:
             case Sweep(streams, body):
                 self.stored = {s.name for s in streams if s.stored and s.role != "local"}

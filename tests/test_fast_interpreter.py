@@ -131,8 +131,8 @@ def test_blocks_are_reduced_as_triton_does(combine: Any) -> None:
             block.handle.data[1, 0, 7] = np.nan
         fast = interpreter.ReduceOps.generic_reduce
         reduction = interpreter.ReduceOps(axis, combine, keep)
-        found, wanted = (f(reduction, (block,)) for f in (fast, fast.__wrapped__))
-        same = repr(types_and_numbers(found)) == repr(types_and_numbers(wanted))
+        found, expected = (f(reduction, (block,)) for f in (fast, fast.__wrapped__))
+        same = repr(types_and_numbers(found)) == repr(types_and_numbers(expected))
         assert same, (kind, axis, keep)
 
 
@@ -152,10 +152,10 @@ def test_operators_answer_as_triton_does_at_every_call(
     for index, tensor in enumerate(tensors):
         tensor.handle.data = (tensor.handle.data * (index + 2)).astype(tensor.handle.data.dtype)
     for left, right in product(tensors, [*tensors, 0, 3, 2**31, -0.0, 0.5, float("nan"), True]):
-        wanted = outcome(ORIGINALS[name], left, right, semantic)
+        expected = outcome(ORIGINALS[name], left, right, semantic)
         for _ in range(2):  # the second call reuses the types that the first call got from Triton
             found = outcome(getattr(tl.tensor, name), left, right)
-            assert repr(found) == repr(wanted), (left, right)
+            assert repr(found) == repr(expected), (left, right)
 
 
 @inside_interpreter
@@ -175,8 +175,8 @@ def test_loads_and_stores_read_and_write_as_triton_does(
             addresses = interpreter.TensorHandle(offsets + np.uint64(start), block.element_ty)
             blocks.append(tl.tensor(addresses, block))
         pointers, triton_pointers = blocks
-        found, wanted = tl.load(pointers, mask), LOAD(triton_pointers, mask, _semantic=semantic)
-        assert types_and_numbers([found]) == types_and_numbers([wanted])
+        found, expected = tl.load(pointers, mask), LOAD(triton_pointers, mask, _semantic=semantic)
+        assert types_and_numbers([found]) == types_and_numbers([expected])
         tl.store(pointers, found * 2, mask)
-        STORE(triton_pointers, wanted * 2, mask, _semantic=semantic)
+        STORE(triton_pointers, expected * 2, mask, _semantic=semantic)
         assert memory.tolist() == triton_memory.tolist()

@@ -23,5 +23,5 @@ TENSOR_RATES = {"Adadelta", "Adagrad", "Adamax", "ASGD", "NAdam", "RMSprop", "SG
 
 def only_newer_torch_refuses(name: str, kwargs: dict[str, Any]) -> bool:
     """Tell whether a newer torch than the installed one refuses these arguments."""
-    bounded = ("lambd", "alpha") if name == "ASGD" and not HAS_2_15 else ()
-    return any(not kwargs[hyper] >= 0 for hyper in bounded if hyper in kwargs)
+    newly_bounded = ("lambd", "alpha") if name == "ASGD" and not HAS_2_15 else ()
+    return any(not kwargs[hyper] >= 0 for hyper in newly_bounded if hyper in kwargs)

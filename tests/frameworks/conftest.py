@@ -4,6 +4,6 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make warnings of optgen errors again; frameworks warn of many things."""
+    """Turn only optgen's warnings into errors: frameworks emit many warnings."""
     config.addinivalue_line("filterwarnings", "ignore")
     config.addinivalue_line("filterwarnings", r"error:::optgen\..*")

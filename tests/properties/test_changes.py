@@ -64,17 +64,17 @@ MORE_CHANGES: list[Change] = [
 LOWERINGS = (None, None, None, "forloop", "foreach", "fused_cpu")
 
 
-def random_changes(draw: Random) -> list[tuple[Change, str | None]]:
+def random_changes(rng: Random) -> list[tuple[Change, str | None]]:
     """Draw ten changes of two kinds, so that a kind comes several times, also in a row."""
-    kinds = draw.choices([*CHANGES, *MORE_CHANGES], k=2)
-    return [(draw.choice(kinds), draw.choice(LOWERINGS)) for _ in range(10)]
+    kinds = rng.choices([*CHANGES, *MORE_CHANGES], k=2)
+    return [(rng.choice(kinds), rng.choice(LOWERINGS)) for _ in range(10)]
 
 
 @pytest.mark.parametrize(("name", "options"), RULES, ids=[name for name, _ in RULES])
 def test_a_trajectory_with_changes_equals_torchs(name: str, options: dict[str, Any]) -> None:
-    draw = Random(name)
+    rng = Random(name)
     for _ in range(20):
-        changes = random_changes(draw)
+        changes = random_changes(rng)
         ours, theirs = (params_and_states(getattr(m, name), options, changes) for m in MODULES)
         for found, expected in zip(ours, theirs, strict=True):
             assert set(found) == set(expected)
