@@ -1,4 +1,4 @@
-"""Follow the steps of a result with those of its script in plain torch; measure the difference."""
+"""Compare the steps of a result with the steps of its script, written in plain torch."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from track3.muons import Values, iterated
+from track3.muons import Values, newton_schulz
 from track3.scripts import SCRIPTS
 
 from examples.track3.result import Result, set_options
 from optgen import use_lowering
 
 ORTHOGONALIZE = "optgen.runtime.matrix_ops.orthogonalize"
-ZERO, QUIET = (5, 5), (7, 7)
+ZERO_SHAPE, SMALL_GRADIENT_SHAPE = (5, 5), (7, 7)
 """Shapes of matrices that start at zero, as in track 3, and of matrices with small gradients."""
 MODEL: dict[str, tuple[int, ...]] = {
     "embed.weight": (12, 5),
@@ -24,34 +24,34 @@ MODEL: dict[str, tuple[int, ...]] = {
     "blocks.0.attn.q.weight": (6, 6),
     "blocks.0.attn.q.bias": (5,),
     "blocks.0.attn.v.weight": (9, 4),
-    "blocks.0.attn.proj.weight": ZERO,
+    "blocks.0.attn.proj.weight": ZERO_SHAPE,
     "blocks.0.mlp.fc.weight": (9, 4),
     "blocks.0.mlp.proj.weight": (4, 9),
     "blocks.1.attn.k.weight": (4, 9),
     "blocks.1.attn.v.weight": (6, 6),
     "blocks.1.attn.proj.weight": (6, 6),
-    "blocks.1.mlp.fc.weight": QUIET,
-    "blocks.1.mlp.proj.weight": ZERO,
+    "blocks.1.mlp.fc.weight": SMALL_GRADIENT_SHAPE,
+    "blocks.1.mlp.proj.weight": ZERO_SHAPE,
     "proj.weight": (12, 5),
     "proj.bias": (),
 }
 """The parameters of two small blocks."""
 
 
-class Side:
-    """The parameters of one implementation, and the optimizers that step them."""
+class ResultTraining:
+    """Parameters and the result's optimizers, which step them through one lowering."""
 
     def __init__(self, result: Result, lowering: Any, start: dict[str, Tensor]) -> None:
         self.lowering = lowering
         self.params = {name: torch.nn.Parameter(p.clone()) for name, p in start.items()}
         self.optimizers = result.optimizers(self.params.items())
 
-    def step(self, logged: int, grads: dict[str, Tensor]) -> None:
+    def step(self, logged_step: int, grads: dict[str, Tensor]) -> None:
         """Take a step, with the options of a step of the logged training."""
-        set_options(self.optimizers, logged)
+        set_options(self.optimizers, logged_step)
         for name, param in self.params.items():
             param.grad = gradient(param.detach(), grads[name])
-        with use_lowering(self.lowering), mock.patch(ORTHOGONALIZE, exact):
+        with use_lowering(self.lowering), mock.patch(ORTHOGONALIZE, orthogonalize_in_own_dtype):
             for optimizer in self.optimizers:
                 optimizer.step()
 
@@ -73,38 +73,42 @@ def largest_differences(
         if not (only_square and "blocks" in name and len(shape) == 2 and shape[0] != shape[1])
     }
 
-    def drawn() -> dict[str, Tensor]:
+    def random_tensors() -> dict[str, Tensor]:
         options = {"generator": generator, "dtype": torch.float64}
         return {name: torch.randn(shape, **options) for name, shape in shapes.items()}
 
-    expected = {name: p * (shapes[name] != ZERO) for name, p in drawn().items()}
-    sides = [Side(result, lowering, expected) for lowering in lowerings]
+    expected = {name: p * (shapes[name] != ZERO_SHAPE) for name, p in random_tensors().items()}
+    trainings = [ResultTraining(result, lowering, expected) for lowering in lowerings]
     memory: dict[str, Values] = {name: {"start": p} for name, p in expected.items()}
-    largest = [0.0] * len(sides)
-    for index in range(script.count):
-        logged, grads = index * script.steps // script.count, drawn()
+    largest = [0.0] * len(trainings)
+    for index in range(script.test_steps):
+        logged_step, grads = index * script.steps // script.test_steps, random_tensors()
         for name, p in expected.items():
-            step, options = script.of(name, shapes[name])
-            p = step(p, gradient(p, grads[name]), memory[name], options(logged))
-            expected[name] = script.around(p, memory[name], logged) if script.around else p
-        for side in sides:
-            side.step(logged, grads)
+            step, options = script.step_and_options(name, shapes[name])
+            p = step(p, gradient(p, grads[name]), memory[name], options(logged_step))
+            expected[name] = (
+                script.after_step(p, memory[name], logged_step) if script.after_step else p
+            )
+        for training in trainings:
+            training.step(logged_step, grads)
         largest = [
-            max(earlier, side.largest_difference(expected))
-            for earlier, side in zip(largest, sides, strict=True)
+            max(earlier, training.largest_difference(expected))
+            for earlier, training in zip(largest, trainings, strict=True)
         ]
     return largest
 
 
 def gradient(p: Tensor, noise: Tensor) -> Tensor:
     """Return a gradient that depends on the parameter, so that a difference would persist."""
-    return (noise + 0.5 * p) * (1e-8 if p.shape == QUIET else 1.0)
+    return (noise + 0.5 * p) * (1e-8 if p.shape == SMALL_GRADIENT_SHAPE else 1.0)
 
 
-def exact(tensors: list[Tensor], coefficients: Any, steps: int, eps: float) -> list[Tensor]:
+def orthogonalize_in_own_dtype(
+    tensors: list[Tensor], coefficients: Any, steps: int, eps: float
+) -> list[Tensor]:
     """Make matrices orthogonal in the dtype that they have."""
     assert (*coefficients, steps, eps) == (2.0, -1.5, 0.5, 12, 1)
-    return [iterated(x / x.norm().clamp(min=eps)) for x in tensors]
+    return [newton_schulz(x / x.norm().clamp(min=eps)) for x in tensors]
 
 
 @contextmanager
@@ -112,17 +116,18 @@ def steady_decompositions() -> Iterator[None]:
     """Let torch decompose the sum of a matrix and a fixed one.
 
     The first covariances of a tall or wide matrix have less than full rank. Then rounding chooses
-    some of their eigenvectors, in a script as in a spec. Those of the sum do not depend on it.
+    some of their eigenvectors, in a script as in a spec. The eigenvectors of the sum do not depend
+    on rounding.
     """
     eigh, qr = torch.linalg.eigh, torch.linalg.qr
     with (
-        mock.patch("torch.linalg.eigh", lambda x: eigh(x + fixed(x) + fixed(x).mT)),
-        mock.patch("torch.linalg.qr", lambda x: qr(x + fixed(x))),
+        mock.patch("torch.linalg.eigh", lambda x: eigh(x + fixed_matrix(x) + fixed_matrix(x).mT)),
+        mock.patch("torch.linalg.qr", lambda x: qr(x + fixed_matrix(x))),
     ):
         yield
 
 
-def fixed(x: Tensor) -> Tensor:
+def fixed_matrix(x: Tensor) -> Tensor:
     """Return a matrix that only depends on the size of the square matrices of a batch."""
     generator = torch.Generator().manual_seed(x.size(-1))
     return torch.randn(x.shape[-2:], generator=generator, dtype=x.dtype) * 0.1

@@ -1,7 +1,7 @@
 """Steps of track 3's Muons on one matrix, written anew in plain torch from the logged scripts.
 
-Each takes a matrix, its gradient, its memory, and the options of its group in this step; it
-returns the new matrix. The scripts' `orthogonal` computes in bfloat16, and the one here does not.
+A step function takes a matrix, its gradient, its memory, and the options of its group in this step.
+It returns the new matrix. The scripts orthogonalize in bfloat16; the functions here do not.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ Values = dict[str, Any]
 """Values by name: those that a step keeps for the next one, or options."""
 
 
-def iterated(x: Tensor) -> Tensor:
-    """Drive the singular values of a small matrix to 1 by twelve Newton-Schulz iterations."""
+def newton_schulz(x: Tensor) -> Tensor:
+    """Drive singular values of at most 1 to 1 by twelve Newton-Schulz iterations."""
     for _ in range(12):
         x = 2 * x - 1.5 * x @ (x.T @ x) + 0.5 * x @ (x.T @ x) @ (x.T @ x)
     return x
 
 
-def orthogonal(x: Tensor) -> Tensor:
+def orthogonalize(x: Tensor) -> Tensor:
     """Drive the singular values of a matrix to 1."""
-    return iterated(x / (x.norm() + 1e-7))
+    return newton_schulz(x / (x.norm() + 1e-7))
 
 
 def nesterov(g: Tensor, memory: Values, mu: float) -> Tensor:
@@ -35,17 +35,18 @@ def nesterov(g: Tensor, memory: Values, mu: float) -> Tensor:
 
 
 def tall_factor(x: Tensor) -> float:
-    """Return the factor that Muon's update has if a matrix has more rows than columns."""
+    """Return the factor of Muon's update, which is above 1 for more rows than columns."""
     return max(1.0, math.sqrt(x.size(0) / x.size(1)))
 
 
-def muon(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
-    u = orthogonal(nesterov(g, memory, 0.95))
-    return p * (1 - o["lr"] * o["weight_decay"]) - o["lr"] * tall_factor(p) * u
+def muon(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    u = orthogonalize(nesterov(g, memory, 0.95))
+    return p * (1 - options["lr"] * options["weight_decay"]) - options["lr"] * tall_factor(p) * u
 
 
-def spectral_descent(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
-    return p * (1 - o["lr"] * o["weight_decay"]) - o["lr"] * tall_factor(p) * orthogonal(g)
+def spectral_descent(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    u = orthogonalize(g)
+    return p * (1 - options["lr"] * options["weight_decay"]) - options["lr"] * tall_factor(p) * u
 
 
 def hyperball(p: Tensor, u: Tensor, lr: float) -> Tensor:
@@ -54,26 +55,26 @@ def hyperball(p: Tensor, u: Tensor, lr: float) -> Tensor:
     return p.norm() * moved / moved.norm().clamp(min=1e-10)
 
 
-def adamh(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
+def adamh(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
     memory["t"] = t = memory.get("t", 0) + 1
     memory["m"] = 0.9 * memory.get("m", 0) + 0.1 * g
     memory["v"] = 0.95 * memory.get("v", 0) + 0.05 * g * g
     root = (memory["v"] / (1 - 0.95**t)).sqrt()
-    return hyperball(p, memory["m"] / (1 - 0.9**t) / (root + 1e-8), o["lr"])
+    return hyperball(p, memory["m"] / (1 - 0.9**t) / (root + 1e-8), options["lr"])
 
 
-def muonh(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
-    return hyperball(p, orthogonal(nesterov(g, memory, 0.95)), o["lr"])
+def muonh(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    return hyperball(p, orthogonalize(nesterov(g, memory, 0.95)), options["lr"])
 
 
-def muon_squared(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
+def muon_squared(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
     memory["v"] = 0.95 * memory.get("v", 0) + 0.05 * g * g
-    u = orthogonal(nesterov(g, memory, 0.95) / (memory["v"].sqrt() + 1e-10))
-    return p * (1 - o["lr"] * o["weight_decay"]) - o["lr"] * tall_factor(p) * u
+    u = orthogonalize(nesterov(g, memory, 0.95) / (memory["v"].sqrt() + 1e-10))
+    return p * (1 - options["lr"] * options["weight_decay"]) - options["lr"] * tall_factor(p) * u
 
 
 def equalize(u: Tensor, memory: Values) -> Tensor:
-    """Divide the rows of an update, or the columns of a wide one, by their mean sizes so far."""
+    """Divide each row of an update, or each column of a wide one, by its RMS so far."""
     axis = 1 if u.size(0) >= u.size(1) else 0
     mean = (u * u).mean(axis, keepdim=True)
     memory["even"] = 0.95 * memory.get("even", 0) + 0.05 * mean
@@ -85,25 +86,25 @@ def equalize_and_keep_norm(u: Tensor, memory: Values) -> Tensor:
     return update * (u.norm() / update.norm().clamp(min=1e-10))
 
 
-def normuonh(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
-    u = tall_factor(p) * orthogonal(nesterov(g, memory, 0.95))
-    return hyperball(p, equalize(u, memory), o["lr"])
+def normuonh(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    u = tall_factor(p) * orthogonalize(nesterov(g, memory, 0.95))
+    return hyperball(p, equalize(u, memory), options["lr"])
 
 
-def normuon(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
-    u = equalize_and_keep_norm(tall_factor(p) * orthogonal(nesterov(g, memory, 0.95)), memory)
-    return p * (1 - o["lr"] * o["weight_decay"]) - o["lr"] * u
+def normuon(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    u = equalize_and_keep_norm(tall_factor(p) * orthogonalize(nesterov(g, memory, 0.95)), memory)
+    return p * (1 - options["lr"] * options["weight_decay"]) - options["lr"] * u
 
 
-def floored(p: Tensor, u: Tensor, lr: float, target: float = 0.35) -> Tensor:
+def step_with_floor(p: Tensor, u: Tensor, lr: float, target: float = 0.35) -> Tensor:
     """Take a step whose update has at least `target` times the norm of the matrix."""
     size, goal = u.norm().clamp(min=1e-8).item(), target * p.norm().clamp(min=1e-8).item()
     return p - lr * u * (goal / size if size < goal else 1.0)
 
 
-def skylight(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
-    u = tall_factor(p) * orthogonal(nesterov(g, memory, 0.95))
-    return floored(p, equalize_and_keep_norm(u, memory), o["lr"])
+def skylight(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    u = tall_factor(p) * orthogonalize(nesterov(g, memory, 0.95))
+    return step_with_floor(p, equalize_and_keep_norm(u, memory), options["lr"])
 
 
 def largest_singular_value(x: Tensor) -> Tensor:
@@ -116,21 +117,21 @@ def largest_singular_value(x: Tensor) -> Tensor:
 
 
 def contra(u: Tensor, orthogonalized: Tensor) -> Tensor:
-    """Take a part of a momentum away from the orthogonal matrix, which keeps its norm."""
+    """Subtract a part of a momentum from its orthogonal matrix; restore the norm."""
     reduced = orthogonalized - 0.4 / 2 * u / largest_singular_value(u)
     return reduced * orthogonalized.norm() / reduced.norm().clamp(min=1e-10)
 
 
-def contra_muon(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
+def contra_muon(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
     u = nesterov(g, memory, 0.95)
-    u = tall_factor(p) * contra(u, orthogonal(u))
-    return floored(p, equalize_and_keep_norm(u, memory), o["lr"])
+    u = tall_factor(p) * contra(u, orthogonalize(u))
+    return step_with_floor(p, equalize_and_keep_norm(u, memory), options["lr"])
 
 
 def outer_nesterov(
     p: Tensor, memory: Values, step: int, lr: float, momentum: float, interval: int
 ) -> Tensor:
-    """Take a Nesterov step every `interval` steps, from the weights after the last one."""
+    """Take a Nesterov step every `interval` steps, from the weights after the last such step."""
     memory["steps"] = memory.get("steps", 0) + 1
     if memory["steps"] % interval > 0:
         return p
@@ -140,7 +141,7 @@ def outer_nesterov(
     return memory["start"]
 
 
-def follow_move(p: Tensor, memory: Values, look_ahead: float) -> Tensor:
+def extrapolate(p: Tensor, memory: Values, look_ahead: float) -> Tensor:
     """Return the weights after a step, extrapolated along the mean of their moves."""
     memory["move"] = 0.99 * memory.get("move", 0) + (1 - 0.99) * (p - memory["start"])
     memory["start"] = p

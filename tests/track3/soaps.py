@@ -9,16 +9,16 @@ from track3.muons import (
     contra,
     equalize,
     equalize_and_keep_norm,
-    floored,
     hyperball,
     nesterov,
-    orthogonal,
+    orthogonalize,
+    step_with_floor,
     tall_factor,
 )
 
 
-def sides(g: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradient and its transpose, whose rows are the rows and the columns."""
+def rows_and_columns(g: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradient and its transpose; the rows of the transpose are the columns."""
     return g, g.T
 
 
@@ -28,68 +28,74 @@ def basis(gram: Tensor) -> Tensor:
 
 
 def to_bases(x: Tensor, bases: list[Tensor]) -> Tensor:
-    """Return a matrix in these bases of its rows and columns."""
+    """Return the form of a matrix in these bases of its rows and columns."""
     return bases[0].T @ x @ bases[1]
 
 
 def from_bases(x: Tensor, bases: list[Tensor]) -> Tensor:
-    """Return a matrix that is given in these bases in the standard basis."""
+    """Return a matrix in the standard basis, from its form in these bases."""
     return bases[0] @ x @ bases[1].T
 
 
 def mix(old: Tensor | float, new: Tensor, weight: float) -> Tensor:
+    """Return the mean of two values in which the old one has this weight."""
     return weight * old + (1 - weight) * new
 
 
 def turn_bases(memory: Values) -> None:
-    """Take a power iteration of each covariance from its basis."""
+    """Replace each basis by the result of a power iteration of its covariance."""
     pairs = zip(memory["grams"], memory["bases"], strict=True)
     memory["bases"] = [torch.linalg.qr(gram @ basis)[0] for gram, basis in pairs]
 
 
-def soaph(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
+def soaph(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
     if "bases" not in memory:
-        memory |= {"bases": [basis(x @ x.T) for x in sides(g)], "grams": [0.0, 0.0], "m": 0, "v": 0}
+        memory |= {
+            "bases": [basis(x @ x.T) for x in rows_and_columns(g)],
+            "grams": [0.0, 0.0],
+            "m": 0,
+            "v": 0,
+        }
     memory["m"] = mix(memory["m"], g, 0.95)
     memory["grams"] = [
-        mix(old, x @ x.T, 0.9) for old, x in zip(memory["grams"], sides(g), strict=True)
+        mix(old, x @ x.T, 0.9) for old, x in zip(memory["grams"], rows_and_columns(g), strict=True)
     ]
     memory["v"] = mix(memory["v"], to_bases(g, memory["bases"]).square(), 0.9)
     u = from_bases(
         to_bases(memory["m"], memory["bases"]) / (memory["v"].sqrt() + 1e-8), memory["bases"]
     )
     turn_bases(memory)
-    return hyperball(p, u, o["lr"])
+    return hyperball(p, u, options["lr"])
 
 
-def klsoaph(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
-    counts = g.shape[::-1]
+def klsoaph(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    lengths = g.shape[::-1]
     if "bases" not in memory:
-        memory["grams"] = [x @ x.T / n for x, n in zip(sides(g), counts, strict=True)]
+        memory["grams"] = [x @ x.T / n for x, n in zip(rows_and_columns(g), lengths, strict=True)]
         memory |= {"bases": [basis(x) for x in memory["grams"]], "m": 0, "v": 0}
         memory["inverse"] = [torch.full((n,), 0.1**-0.5, dtype=g.dtype) for n in g.shape]
         return p
     x = to_bases(g, memory["bases"])
     memory["m"], memory["v"] = mix(memory["m"], x, 0.95), mix(memory["v"], x * x, 0.9)
     u = from_bases(memory["m"] / (memory["v"].sqrt() + 1e-8), memory["bases"])
-    before, inverse = memory["inverse"], []
-    for side, of_side in enumerate(sides(g)):
-        other = memory["bases"][1 - side] * before[1 - side]
-        whitened = of_side @ other
+    old_inverse, inverse = memory["inverse"], []
+    for side, gradient in enumerate(rows_and_columns(g)):
+        other_whitening = memory["bases"][1 - side] * old_inverse[1 - side]
+        whitened = gradient @ other_whitening
         memory["grams"][side] = mix(
-            memory["grams"][side], whitened @ whitened.T / counts[side], 0.9
+            memory["grams"][side], whitened @ whitened.T / lengths[side], 0.9
         )
         variances = (memory["bases"][side].T @ whitened).square().mean(1)
-        values = mix(1 / before[side] ** 2, variances, 0.9)
+        values = mix(1 / old_inverse[side] ** 2, variances, 0.9)
         inverse.append(values.clamp(min=1e-30).rsqrt().clamp(max=4000.0))
     memory["inverse"] = inverse
     momentum = from_bases(memory["m"], memory["bases"])
     turn_bases(memory)
     memory["m"] = to_bases(momentum, memory["bases"])
-    return hyperball(p, u, o["lr"])
+    return hyperball(p, u, options["lr"])
 
 
-def preconditioned(u: Tensor, memory: Values, eps: float, ratio: float = 0.0) -> Tensor:
+def precondition(u: Tensor, memory: Values, eps: float, ratio: float = 0.0) -> Tensor:
     """Divide a momentum in SOAP's basis by the root of its second moment; keep its norm.
 
     Args:
@@ -114,7 +120,9 @@ def update_bases(g: Tensor, memory: Values) -> None:
     first = "bases" not in memory
     memory["k"] = memory.get("k", -1) + 1
     grams = memory.get("grams", [0.0, 0.0])
-    memory["grams"] = [mix(old, x @ x.T, 0.9) for old, x in zip(grams, sides(g), strict=True)]
+    memory["grams"] = [
+        mix(old, x @ x.T, 0.9) for old, x in zip(grams, rows_and_columns(g), strict=True)
+    ]
     if first:
         memory["bases"] = [basis(gram) for gram in memory["grams"]]
     elif memory["k"] % 10 == 0:
@@ -125,40 +133,40 @@ def update_bases(g: Tensor, memory: Values) -> None:
             memory["v"] = memory["v"].index_select(side, order)
 
 
-def contra_soap(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
+def contra_soap(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
     u = nesterov(g, memory, 0.95)
-    if o["soap"]:
-        u = preconditioned(u, memory, 1e-8)
-    u = equalize_and_keep_norm(tall_factor(p) * contra(u, orthogonal(u)), memory)
-    if o["soap"]:
+    if options["soap"]:
+        u = precondition(u, memory, 1e-8)
+    u = equalize_and_keep_norm(tall_factor(p) * contra(u, orthogonalize(u)), memory)
+    if options["soap"]:
         update_bases(g, memory)
-    return floored(p, u, o["lr"])
+    return step_with_floor(p, u, options["lr"])
 
 
-def agreement(x: Tensor, y: Tensor) -> float:
+def cosine(x: Tensor, y: Tensor) -> float:
     """Return the cosine of the angle between two matrices."""
     return ((x * y).sum() / (x.norm() * y.norm()).clamp(min=1e-8)).item()
 
 
-def trusted(raw: Tensor, soap: Tensor, g: Tensor, trust: tuple[float, float]) -> Tensor:
-    """Return a mean of both directions, with the norm of the first."""
-    agreement_of_both = min(max((agreement(soap, raw) - 0.2) / (1 - 0.2), 0.0), 1.0)
-    gain = min(max(agreement(soap, g) / max(agreement(raw, g), 1e-8), 0.0), 1.0)
-    share = min(max(agreement_of_both * gain, trust[0]), trust[1])
-    mean = (1 - share) * raw + share * soap
-    return mean * raw.norm().clamp(min=1e-8) / mean.norm().clamp(min=1e-8)
+def blend_by_trust(momentum: Tensor, soap: Tensor, g: Tensor, trust: tuple[float, float]) -> Tensor:
+    """Return a weighted mean of a momentum and its SOAP direction, with the momentum's norm."""
+    agreement = min(max((cosine(soap, momentum) - 0.2) / (1 - 0.2), 0.0), 1.0)
+    gain = min(max(cosine(soap, g) / max(cosine(momentum, g), 1e-8), 0.0), 1.0)
+    share = min(max(agreement * gain, trust[0]), trust[1])
+    mean = (1 - share) * momentum + share * soap
+    return mean * momentum.norm().clamp(min=1e-8) / mean.norm().clamp(min=1e-8)
 
 
-def trustlight(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
+def trustlight(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
     u = nesterov(g, memory, 0.95)
-    if o["gated"]:
-        u = trusted(u, preconditioned(u, memory, 0.0, 0.2), g, o["trust"])
-    elif o["soap"]:
-        u = preconditioned(u, memory, 0.0)
-    u = equalize_and_keep_norm(tall_factor(p) * contra(u, orthogonal(u)), memory)
-    if o["soap"]:
+    if options["gated"]:
+        u = blend_by_trust(u, precondition(u, memory, 0.0, 0.2), g, options["trust"])
+    elif options["soap"]:
+        u = precondition(u, memory, 0.0)
+    u = equalize_and_keep_norm(tall_factor(p) * contra(u, orthogonalize(u)), memory)
+    if options["soap"]:
         update_bases(g, memory)
-    return floored(p, u, o["lr"])
+    return step_with_floor(p, u, options["lr"])
 
 
 def trust_bounds(step: float) -> tuple[float, float]:
@@ -173,11 +181,13 @@ def inverse_fourth_root(x: Tensor, eps: float) -> Tensor:
     return u @ (values**-0.25).diag() @ v
 
 
-def shampoo(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
+def shampoo(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
     memory["t"] = t = memory.get("t", 0) + 1
     memory["m"], memory["v"] = mix(memory.get("m", 0), g, 0.9), mix(memory.get("v", 0), g * g, 0.95)
     grams = memory.get("grams", [0.0, 0.0])
-    memory["grams"] = [mix(old, x @ x.T, 0.95) for old, x in zip(grams, sides(g), strict=True)]
+    memory["grams"] = [
+        mix(old, x @ x.T, 0.95) for old, x in zip(grams, rows_and_columns(g), strict=True)
+    ]
     if t % 5 == 0:
         memory["roots"] = [inverse_fourth_root(x / (1 - 0.95**t), 1e-12) for x in memory["grams"]]
     mean = memory["m"] / (1 - 0.9**t)
@@ -185,7 +195,7 @@ def shampoo(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
     if t >= 5:
         direction = memory["roots"][0] @ mean @ memory["roots"][1]
         u = direction * (u.norm() / (direction.norm() + 1e-16))
-    return p - o["lr"] * u - o["lr"] * o["weight_decay"] * p
+    return p - options["lr"] * u - options["lr"] * options["weight_decay"] * p
 
 
 def schatten(x: Tensor, least: float = 1e-10) -> Tensor:
@@ -204,7 +214,7 @@ SOFTENING = (
 SOFTENING += (0.05022104481, 0.1053727358, 0.1187323776, 0.1185061091, 0.1185059576, 0.1185059576)
 
 
-def iterates(x: Tensor) -> list[Tensor]:
+def newton_schulz_iterates(x: Tensor) -> list[Tensor]:
     """Return a matrix of Schatten norm 1, and the results of twelve Newton-Schulz iterations."""
     results = [x / schatten(x, 1e-7)]
     for _ in SOFTENING:
@@ -214,7 +224,7 @@ def iterates(x: Tensor) -> list[Tensor]:
     return results
 
 
-def soap_of(u: Tensor, memory: Values, value: bool) -> Tensor:
+def soap_direction(u: Tensor, memory: Values, value: bool) -> Tensor:
     """Return a momentum divided in SOAP's basis, with its old Schatten norm.
 
     With `value`, for matrices of attention values, the divisors have a floor, and the momentum is
@@ -232,31 +242,32 @@ def soap_of(u: Tensor, memory: Values, value: bool) -> Tensor:
     return y * schatten(u, 1e-8) / schatten(y, 1e-8)
 
 
-def soft_direction(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
+def soft_direction(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
     """Return result 20's update before the floor."""
     u = nesterov(g, memory, 0.95)
-    u = soap_of(u, memory, o["value"]) if o["soap"] else u
-    iterations = iterates(u)
+    u = soap_direction(u, memory, options["value"]) if options["soap"] else u
+    iterations = newton_schulz_iterates(u)
     polar, size = iterations[-1], schatten(iterations[-1])
-    reduced = polar - o["contra"] * u / schatten(u)
+    reduced = polar - options["contra"] * u / schatten(u)
     soft = sum((c * x for c, x in zip(SOFTENING, iterations, strict=False)), torch.zeros_like(u))
-    mean = (1 - o["soft"]) * reduced / schatten(reduced) + o["soft"] * soft / schatten(soft)
+    share = options["soft"]
+    mean = (1 - share) * reduced / schatten(reduced) + share * soft / schatten(soft)
     u = tall_factor(p) * size * mean / schatten(mean)
     update = equalize(u, memory)
     update = update * schatten(u) / schatten(update)
-    if o["soap"]:
+    if options["soap"]:
         update_bases(g, memory)
     return update
 
 
-def soft_muon(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
-    return floored(p, soft_direction(p, g, memory, o), o["lr"], 0.3825)
+def soft_muon(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    return step_with_floor(p, soft_direction(p, g, memory, options), options["lr"], 0.3825)
 
 
-def anchored(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
+def anchored_muon(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
     """Pull the weights towards the first ones before the update is added."""
     first, count = memory.setdefault("first", p), memory.get("count", 0)
     memory["count"] = count + 1
-    u = soft_direction(p, g, memory, o)
-    share = o["pull"] / (count + 2)
-    return floored(p, u, o["lr"], 0.3825) - share * (p - first)
+    u = soft_direction(p, g, memory, options)
+    share = options["pull"] / (count + 2)
+    return step_with_floor(p, u, options["lr"], 0.3825) - share * (p - first)

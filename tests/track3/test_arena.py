@@ -28,7 +28,7 @@ def test_every_parameter_has_a_group(name: str) -> None:
     assert len(stepped) == len(set(stepped)) == len(list(model.parameters()))
 
 
-def test_only_results_on_spheres_begin_without_zeros() -> None:
+def test_scaled_initial_weights_have_no_zeros_in_blocks() -> None:
     model = Transformer(width=8, blocks=1, heads=2)
     for scaled in (False, True):
         model.set_initial_weights(scaled)
@@ -56,7 +56,7 @@ def test_a_seed_determines_a_run(name: str) -> None:
     assert first.losses[-1] < first.losses[0]
 
 
-def test_a_training_that_diverges_has_an_infinite_loss() -> None:
+def test_a_run_that_diverges_has_an_infinite_loss() -> None:
     run = train("tuned_sgd", BASELINES["tuned_sgd"].as_result(1e38, False), 0, SHORT, 1e38)
 
     assert run.last_loss(SHORT) == math.inf
@@ -85,7 +85,7 @@ def test_measurements_are_saved_and_plotted(tmp_path: Path) -> None:
     ]
     assert (tmp_path / "curves.png").stat().st_size > 10_000
 
-    read.runs.append(Run("muon_h", 2, None, True, [0], [5.5], 1.0))  # it diverged
+    read.runs.append(Run("muon_h", 2, None, True, [0], [5.5], 1.0))  # this run diverged
     assert table(read).splitlines()[3] == "| MuonH (#5) | inf ± inf | 3 | as logged |"
 
 

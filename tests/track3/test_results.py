@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import inside_interpreter, outside_interpreter, run_inside
-from track3.follow import MODEL, Side, largest_differences, steady_decompositions
+from track3.follow import MODEL, ResultTraining, largest_differences, steady_decompositions
 from track3.scripts import SCRIPTS
 
 from examples.track3.result import Result
@@ -18,8 +18,10 @@ UNFUSED = (20, 29, 30, 32, 40)
 """Results whose rule would be cut into more functions than a fused step may have."""
 AMPLIFY_ROUNDING = (27,)
 """Results whose first step divides the rounding errors of a projection by eps, 1e-8."""
-WITHOUT_BASES = [name for name, result in RESULTS.items() if not SCRIPTS[result.number].decomposes]
-IN_BASES = [name for name in RESULTS if name not in WITHOUT_BASES]
+WITHOUT_EIGENBASES = [
+    name for name, result in RESULTS.items() if not SCRIPTS[result.number].decomposes
+]
+IN_EIGENBASES = [name for name in RESULTS if name not in WITHOUT_EIGENBASES]
 
 
 def lowerings(result: Result) -> tuple[str, ...]:
@@ -28,9 +30,9 @@ def lowerings(result: Result) -> tuple[str, ...]:
 
 
 def followed_lowerings(result: Result) -> list[str]:
-    """Return foreach, the for-loop for every third result, and fused steps for every second one.
+    """Return foreach, the for-loop for every third result, and fused C++ for every second one.
 
-    The functions of a fused step are compiled first.
+    Compiling the functions of a fused step takes long.
     """
     left_out = {"forloop"} if result.number % 3 else set()
     left_out |= set() if result.number % 2 else {"fused_cpu"}
@@ -39,7 +41,7 @@ def followed_lowerings(result: Result) -> list[str]:
 
 @pytest.mark.sampled(4)
 @outside_interpreter
-@pytest.mark.parametrize("name", WITHOUT_BASES)
+@pytest.mark.parametrize("name", WITHOUT_EIGENBASES)
 def test_a_result_equals_its_script(name: str) -> None:
     result = RESULTS[name]
 
@@ -48,8 +50,8 @@ def test_a_result_equals_its_script(name: str) -> None:
 
 @pytest.mark.sampled(5)
 @outside_interpreter
-@pytest.mark.parametrize("name", IN_BASES)
-def test_a_result_in_bases_equals_its_script(name: str) -> None:
+@pytest.mark.parametrize("name", IN_EIGENBASES)
+def test_a_result_in_eigenbases_equals_its_script(name: str) -> None:
     result = RESULTS[name]
     if result.number not in AMPLIFY_ROUNDING:
         assert max(largest_differences(result, ["foreach"], only_square=True)) <= 1e-10
@@ -84,11 +86,14 @@ def test_the_options_of_every_step_are_those_of_the_log(name: str) -> None:
     groups = [g for each in result.optimizers(params.items()) for g in each.param_groups]
     for param in {id(result.group(n, p)): n for n, p in params.items()}.values():
         (group,) = (g for g in groups if any(p is params[param] for p in g["params"]))
-        _, options = script.of(param, MODEL[param])
-        for logged in range(script.steps):
-            expected, found = options(logged), group | group["as_logged"].options_at(logged)
+        _, options = script.step_and_options(param, MODEL[param])
+        for logged_step in range(script.steps):
+            expected, found = (
+                options(logged_step),
+                group | group["as_logged"].options_at(logged_step),
+            )
             for key, value in expected.items():
-                assert is_near(found.get(key, 0), value), (param, logged, key)
+                assert is_near(found.get(key, 0), value), (param, logged_step, key)
 
 
 def is_near(found: Any, expected: Any) -> bool:
@@ -103,12 +108,12 @@ def test_eval_returns_to_the_weights_and_train_looks_ahead() -> None:
     """Result 39 validates at the weights, behind the point where it takes gradients."""
     result = RESULTS["ema_nesterov"]
     start = {"blocks.0.attn.q.weight": torch.ones(3, 3), "proj.bias": torch.ones(3)}
-    side = Side(result, "forloop", start)
-    for logged in (0, 1000):
-        side.step(logged, {name: torch.randn_like(p) for name, p in start.items()})
-    for name, param in side.params.items():
+    training = ResultTraining(result, "forloop", start)
+    for logged_step in (0, 1000):
+        training.step(logged_step, {name: torch.randn_like(p) for name, p in start.items()})
+    for name, param in training.params.items():
         ahead = param.detach().clone()
-        (optimizer,) = (o for o in side.optimizers if param in o.state)
+        (optimizer,) = (o for o in training.optimizers if param in o.state)
         state = optimizer.state[param]
         weights = state["last_weights"].clone()
         optimizer.eval()
@@ -120,12 +125,12 @@ def test_eval_returns_to_the_weights_and_train_looks_ahead() -> None:
 
 @inside_interpreter
 def test_kernels_equal_the_script() -> None:
-    """Result 4 has a rule with reductions. The kernels of other rules have tests of their own."""
+    """Result 4 has a rule with reductions. Other tests cover the kernels of other rules."""
     (difference,) = largest_differences(RESULTS["adam_h"], ["fused_triton"])
 
     assert difference <= 1e-10
 
 
 @outside_interpreter
-def test_in_the_interpreter() -> None:
+def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
