@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ Function = Callable[[Tensor], Tensor]
 
 
 def rosenbrock(size: int) -> Function:
-    """Return Rosenbrock's function: a long curved valley."""
+    """Return Rosenbrock's function, which has a long curved valley."""
     assert size > 1
 
     def function(x: Tensor) -> Tensor:
@@ -50,22 +50,30 @@ def logistic(size: int, seed: int = 2) -> Function:
     return function
 
 
-def start(size: int, dtype: torch.dtype = torch.float64) -> Parameter:
+def start_point(size: int, dtype: torch.dtype = torch.float64) -> Parameter:
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(size, dtype=torch.float64, generator=generator)
     return Parameter((0.5 * values).to(dtype))
 
 
+class StepRecord(NamedTuple):
+    """The result of one step."""
+
+    loss: float  # the closure's first loss in this step
+    calls: int  # calls of the closure in all steps so far
+    param: Tensor  # the parameter after this step
+
+
 @dataclass
 class Run:
-    """An optimizer with a function of one parameter, and a record of its steps."""
+    """An optimizer that minimizes a function of one parameter, and its count of closure calls."""
 
     optimizer: Any
     param: Parameter
     function: Function
     calls: int = 0
-    sign: float = 1.0
-    noise: torch.Generator | None = None  # adds noise to the last bits of loss and gradient
+    sign: float = 1.0  # -1 to maximize the function
+    noise: torch.Generator | None = None  # changes the last bits of loss and gradient
 
     def closure(self) -> Tensor:
         self.calls += 1
@@ -81,56 +89,57 @@ class Run:
     def _noise_factor(self, like: Tensor) -> Tensor:
         return 1 + 3e-16 * torch.randint(-1, 2, like.shape, generator=self.noise).double()
 
-    def steps(self, count: int) -> list[tuple[float, int, Tensor]]:
-        """Return (the closure's first loss, all calls so far, the parameter) for each step."""
+    def take_steps(self, count: int) -> list[StepRecord]:
         records = []
         for _ in range(count):
             loss = self.optimizer.step(self.closure)
-            records.append((loss.item(), self.calls, self.param.detach().clone()))
+            records.append(StepRecord(loss.item(), self.calls, self.param.detach().clone()))
         return records
 
 
-def run(cls: Any, function: Function, param: Parameter, **options: Any) -> Run:
+def new_run(cls: Any, function: Function, param: Parameter, **options: Any) -> Run:
     return Run(cls([param], **options), param, function)
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
     """Return the largest difference, relative to the largest expected number."""
+    if torch.equal(found, expected):
+        return 0.0  # also if all numbers are 0
     return ((found - expected).abs().max() / expected.abs().max()).item()
 
 
-def assert_torchs_path(function: Function, begin: Tensor, steps: int, **options: Any) -> None:
-    """Check that our path is torch's, to 1e-12, or to ten times torch's own sensitivity.
+def assert_torchs_path(function: Function, start: Tensor, steps: int, **options: Any) -> None:
+    """Check that our path is torch's, to 1e-12, or to ten times torch's sensitivity to rounding.
 
-    Torch's sensitivity is the change of its path when the last bits of loss and gradient change.
+    The sensitivity is the change of torch's path when the last bits of loss and gradient change.
     """
 
-    def path(cls: Any, seed: int | None = None) -> list[tuple[float, int, Tensor]]:
-        running = run(cls, function, Parameter(begin.clone()), **options)
-        running.sign = -1.0 if options.get("maximize") else 1.0
-        running.noise = None if seed is None else torch.Generator().manual_seed(seed)
-        return running.steps(steps)
+    def path(cls: Any, seed: int | None = None) -> list[StepRecord]:
+        run = new_run(cls, function, Parameter(start.clone()), **options)
+        run.sign = -1.0 if options.get("maximize") else 1.0
+        run.noise = None if seed is None else torch.Generator().manual_seed(seed)
+        return run.take_steps(steps)
 
     ours, theirs = path(LBFGS), path(torch.optim.LBFGS)
-    if alike(ours, theirs, 1e-12):
+    if paths_agree(ours, theirs, 1e-12):
         return
-    noise = 0.0
-    nearby = [path(torch.optim.LBFGS, seed) for seed in range(3)]
-    for found, expected, *others in zip(ours, theirs, *nearby, strict=True):
-        noise = max(noise, *(distance(other[2], expected[2]) for other in others))
-        if noise > 1e-3 or not expected[2].isfinite().all():
+    sensitivity = 0.0
+    noisy_paths = [path(torch.optim.LBFGS, seed) for seed in range(3)]
+    for found, expected, *noisy in zip(ours, theirs, *noisy_paths, strict=True):
+        sensitivity = max(sensitivity, *(distance(each.param, expected.param) for each in noisy))
+        if sensitivity > 1e-3 or not expected.param.isfinite().all():
             break  # from here on rounding decides torch's path
-        assert distance(found[2], expected[2]) <= max(1e-12, 10 * noise)
-        if noise < 1e-9:
-            assert found[1] == expected[1]
+        assert distance(found.param, expected.param) <= max(1e-12, 10 * sensitivity)
+        if sensitivity < 1e-9:
+            assert found.calls == expected.calls
 
 
-def alike(found: list[Any], expected: list[Any], bound: float) -> bool:
-    """Tell whether the closure calls are equal, and losses and parameters within a bound."""
-    scale = abs(expected[0][0])
+def paths_agree(found: list[StepRecord], expected: list[StepRecord], bound: float) -> bool:
+    """Tell whether closure calls are equal, and losses and parameters equal within a bound."""
+    scale = abs(expected[0].loss)
     return all(
-        mine[1] == theirs[1]
-        and abs(mine[0] - theirs[0]) <= bound * scale
-        and distance(mine[2], theirs[2]) <= bound
+        mine.calls == theirs.calls
+        and abs(mine.loss - theirs.loss) <= bound * scale
+        and distance(mine.param, theirs.param) <= bound
         for mine, theirs in zip(found, expected, strict=True)
     )

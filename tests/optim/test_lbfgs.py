@@ -1,4 +1,4 @@
-"""Test that LBFGS takes torch's path: parameters, losses and calls of the closure."""
+"""Test that LBFGS has torch's parameters, losses and number of closure calls at every step."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from optim.lbfgs_problems import (
     assert_torchs_path,
     distance,
     logistic,
+    new_run,
     quadratic,
     rosenbrock,
-    run,
-    start,
+    start_point,
 )
 from torch_inputs import optim_db
 
@@ -21,8 +21,10 @@ import optgen
 from optgen.optim import LBFGS
 
 [INFO] = [info for info in optim_db if info.optim_cls is torch.optim.LBFGS]
-TORCHS: list[dict[str, Any]] = [case.kwargs for case in INFO.optim_inputs_func(device="cpu")]
-OWN: list[dict[str, Any]] = [
+OPTIONS_OF_TORCHS_TESTS: list[dict[str, Any]] = [
+    case.kwargs for case in INFO.optim_inputs_func(device="cpu")
+]
+MORE_OPTIONS: list[dict[str, Any]] = [
     {"line_search_fn": "strong_wolfe", "history_size": 4},
     {"line_search_fn": "strong_wolfe", "history_size": 1, "lr": 0.3},
     {"line_search_fn": "strong_wolfe", "max_iter": 1},
@@ -43,45 +45,48 @@ def label(options: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(("problem", "size"), [(rosenbrock, 2), (quadratic, 10), (logistic, 60)])
-@pytest.mark.parametrize("options", [*TORCHS, *OWN], ids=label)
+@pytest.mark.parametrize("options", [*OPTIONS_OF_TORCHS_TESTS, *MORE_OPTIONS], ids=label)
 def test_lbfgs_takes_torchs_path(options: dict[str, Any], problem: Any, size: int) -> None:
-    assert_torchs_path(problem(size), start(size).detach(), STEPS, **options)
+    assert_torchs_path(problem(size), start_point(size).detach(), STEPS, **options)
 
 
 @pytest.mark.parametrize("options", [{}, {"line_search_fn": "strong_wolfe"}], ids=label)
-def test_maximizing_is_minimizing_the_negative(options: dict[str, Any]) -> None:
-
-    down = run(LBFGS, logistic(5), start(5), **options)
-    up = run(LBFGS, logistic(5), start(5), maximize=True, **options)
+def test_maximizing_equals_minimizing_the_negative(options: dict[str, Any]) -> None:
+    down = new_run(LBFGS, logistic(5), start_point(5), **options)
+    up = new_run(LBFGS, logistic(5), start_point(5), maximize=True, **options)
     up.sign = -1.0
 
-    for found, expected in zip(up.steps(3), down.steps(3), strict=True):
-        assert found[0] == -expected[0]
-        assert found[1] == expected[1]
-        assert torch.equal(found[2], expected[2])
+    for found, expected in zip(up.take_steps(3), down.take_steps(3), strict=True):
+        assert found.loss == -expected.loss
+        assert found.calls == expected.calls
+        assert torch.equal(found.param, expected.param)
 
 
 @pytest.mark.parametrize("foreach", [None, False, True])
 @pytest.mark.parametrize("fused", [None, False])
 def test_foreach_and_fused_have_no_effect(foreach: bool | None, fused: bool | None) -> None:
-    plain = run(LBFGS, rosenbrock(10), start(10)).steps(2)[-1]
-    flagged = run(LBFGS, rosenbrock(10), start(10), foreach=foreach, fused=fused).steps(2)[-1]
+    plain = new_run(LBFGS, rosenbrock(10), start_point(10)).take_steps(2)[-1]
+    with_flags = new_run(
+        LBFGS, rosenbrock(10), start_point(10), foreach=foreach, fused=fused
+    ).take_steps(2)[-1]
 
-    assert torch.equal(plain[2], flagged[2])
+    assert torch.equal(plain.param, with_flags.param)
 
 
-def test_float32_ends_where_float64_does() -> None:
-    wide = run(LBFGS, rosenbrock(10), start(10), line_search_fn="strong_wolfe").steps(10)
-    narrow = run(LBFGS, rosenbrock(10), start(10, torch.float32), line_search_fn="strong_wolfe")
-    ended = narrow.steps(10)
+def test_a_run_in_float32_ends_near_one_in_float64() -> None:
+    expected = new_run(
+        LBFGS, rosenbrock(10), start_point(10), line_search_fn="strong_wolfe"
+    ).take_steps(10)
+    start = start_point(10, torch.float32)
+    found = new_run(LBFGS, rosenbrock(10), start, line_search_fn="strong_wolfe").take_steps(10)
 
-    assert wide[-1][0] < 1e-9
-    assert distance(ended[-1][2].double(), wide[-1][2]) < 1e-3
+    assert expected[-1].loss < 1e-9
+    assert distance(found[-1].param.double(), expected[-1].param) < 1e-3
 
 
 @pytest.mark.parametrize("options", [{"lr": 0.3}, {"line_search_fn": "strong_wolfe"}], ids=label)
-def test_a_net_learns_digits_as_with_torchs(options: dict[str, Any]) -> None:
-    """On full batches of images, losses are torch's, and nearly all digits end up right."""
+def test_a_network_learns_digits_as_with_torchs_lbfgs(options: dict[str, Any]) -> None:
+    """Steps on the full data set have torch's losses. 98% of the digits are classified right."""
     from sklearn.datasets import load_digits
 
     images, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
@@ -114,17 +119,21 @@ def test_explain_says_that_lbfgs_is_written_by_hand() -> None:
 
 
 @pytest.mark.parametrize("search", [None, "strong_wolfe"])
-@pytest.mark.parametrize("change", [-1.0, 0.0, 1e-9])
+@pytest.mark.parametrize("tolerance_change", [-1.0, 0.0, 1e-9])
 @pytest.mark.parametrize("gradient", ["zero", "missing", "tiny", "one"])
-def test_a_negative_tolerance_of_gradients_steps_as_in_torch(
-    gradient: str, change: float, search: str | None
+def test_a_negative_tolerance_grad_steps_as_in_torch(
+    gradient: str, tolerance_change: float, search: str | None
 ) -> None:
-    """With a negative tolerance torch continues at a zero gradient; so does ours."""
-    found = []
+    """With a negative `tolerance_grad`, both classes continue at a zero gradient."""
+    results = []
     for cls in (LBFGS, torch.optim.LBFGS):
         param = torch.nn.Parameter(torch.tensor([0.3, -1.0], dtype=torch.float64))
         optimizer = cls(
-            [param], max_iter=3, tolerance_grad=-1, tolerance_change=change, line_search_fn=search
+            [param],
+            max_iter=3,
+            tolerance_grad=-1,
+            tolerance_change=tolerance_change,
+            line_search_fn=search,
         )
 
         def closure(param: Any = param, optimizer: Any = optimizer) -> Any:
@@ -137,6 +146,6 @@ def test_a_negative_tolerance_of_gradients_steps_as_in_torch(
 
         losses = [optimizer.step(closure).item() for _ in range(3)]
         state = optimizer.state[param]
-        found.append([*losses, *param.tolist(), state["n_iter"], state["func_evals"]])
+        results.append([*losses, *param.tolist(), state["n_iter"], state["func_evals"]])
 
-    assert found[0] == pytest.approx(found[1], rel=1e-12)
+    assert results[0] == pytest.approx(results[1], rel=1e-12)

@@ -1,4 +1,4 @@
-"""Test LBFGS's state: it has torch's form, and survives checkpoints and copies in mid-training."""
+"""Test LBFGS's state: torch's format, checkpoints, and copies in the middle of training."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from torch_versions import HAS_2_14
 from optgen.optim import LBFGS, swap_in_optimizer_params_and_state
 
 SEARCH = {"line_search_fn": "strong_wolfe"}
-PAIRS = [(torch.optim.LBFGS, LBFGS), (LBFGS, torch.optim.LBFGS), (LBFGS, LBFGS)]
+SAVING_AND_LOADING_CLASS = [(torch.optim.LBFGS, LBFGS), (LBFGS, torch.optim.LBFGS), (LBFGS, LBFGS)]
 
 
-def saved_and_loaded(checkpoint: dict[str, Any]) -> dict[str, Any]:
+def save_and_load(checkpoint: dict[str, Any]) -> dict[str, Any]:
     buffer = io.BytesIO()
     torch.save(checkpoint, buffer)
     buffer.seek(0)
@@ -27,25 +27,27 @@ def saved_and_loaded(checkpoint: dict[str, Any]) -> dict[str, Any]:
     return loaded
 
 
-def described(value: Any) -> Any:
+def type_and_layout(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.dtype, value.shape, value.device
     if isinstance(value, list):
-        return list(map(described, value))
+        return list(map(type_and_layout, value))
     return type(value)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("options", [{}, SEARCH, {"history_size": 3}, {"max_iter": 1}], ids=str)
 @pytest.mark.parametrize("steps", [0, 1, 2])
-def test_the_state_is_torchs(options: dict[str, Any], steps: int, dtype: torch.dtype) -> None:
-    """Keys, order, types, dtypes and shapes are torch's, but `t` is always a number here."""
-    packed = []
+def test_the_state_has_torchs_keys_types_and_shapes(
+    options: dict[str, Any], steps: int, dtype: torch.dtype
+) -> None:
+    """The one difference is `t`, which is a number here, and may be a tensor in torch."""
+    state_dicts = []
     for cls in (LBFGS, torch.optim.LBFGS):
         run = new_run(cls, logistic(6), start_point(6, dtype), **{"max_iter": 4, **options})
         run.take_steps(steps)
-        packed.append(run.optimizer.state_dict())
-    ours, theirs = packed
+        state_dicts.append(run.optimizer.state_dict())
+    ours, theirs = state_dicts
 
     assert list(ours) == list(theirs)
     assert list(ours["state"]) == list(theirs["state"])
@@ -56,7 +58,7 @@ def test_the_state_is_torchs(options: dict[str, Any], steps: int, dtype: torch.d
             if key == "t":
                 assert float(found[key]) == pytest.approx(float(expected[key]), rel=1e-4)
             else:
-                assert described(found[key]) == described(expected[key]), key
+                assert type_and_layout(found[key]) == type_and_layout(expected[key]), key
 
 
 def test_the_values_of_the_state_are_torchs() -> None:
@@ -68,76 +70,77 @@ def test_the_values_of_the_state_are_torchs() -> None:
     ours, theirs = states
 
     for key, expected in theirs.items():
-        for found, value in zip(flat(ours[key]), flat(expected), strict=True):
+        for found, value in zip(flat_numbers(ours[key]), flat_numbers(expected), strict=True):
             assert found is value or found == pytest.approx(value, rel=1e-9), key
 
 
-def flat(value: Any) -> list[Any]:
+def flat_numbers(value: Any) -> list[Any]:
     if isinstance(value, list):
-        return [number for entry in value for number in flat(entry)]
+        return [number for entry in value for number in flat_numbers(entry)]
     if isinstance(value, Tensor):
         return value.flatten().tolist()  # type: ignore[no-any-return]
     return [value]
 
 
 @pytest.mark.parametrize("options", [{"lr": 0.3}, {"history_size": 3}, SEARCH], ids=str)
-@pytest.mark.parametrize(("first", "second"), PAIRS)
+@pytest.mark.parametrize(("first", "second"), SAVING_AND_LOADING_CLASS)
 def test_either_class_continues_from_a_checkpoint_of_the_other(
     first: Any, second: Any, options: dict[str, Any]
 ) -> None:
-    """The first class saves in mid-training; the second loads, and takes torch's path."""
+    """The first class saves after two steps. The second loads, and steps as torch's LBFGS."""
     uninterrupted = new_run(torch.optim.LBFGS, rosenbrock(4), start_point(4), max_iter=4, **options)
     expected = uninterrupted.take_steps(5)
     before = new_run(first, rosenbrock(4), start_point(4), max_iter=4, **options)
     before.take_steps(2)
     after = new_run(second, rosenbrock(4), before.param, max_iter=4, **options)
-    after.optimizer.load_state_dict(saved_and_loaded(before.optimizer.state_dict()))
+    after.optimizer.load_state_dict(save_and_load(before.optimizer.state_dict()))
     found = after.take_steps(3)
 
-    assert before.calls + found[-1][1] == expected[-1][1]
-    assert distance(found[-1][2], expected[-1][2]) < 1e-11
+    assert before.calls + found[-1].calls == expected[-1].calls
+    assert distance(found[-1].param, expected[-1].param) < 1e-11
 
 
-def copied(run: Run) -> Run:
+def deep_copy(run: Run) -> Run:
     return copy.deepcopy(run)
 
 
-def pickled(run: Run) -> Run:
-    function, run.function = run.function, abs
-    resume: Run = pickle.loads(pickle.dumps(run))
-    resume.function = run.function = function
-    return resume
+def pickle_copy(run: Run) -> Run:
+    function, run.function = run.function, abs  # pickle refuses nested functions
+    copied: Run = pickle.loads(pickle.dumps(run))
+    copied.function = run.function = function
+    return copied
 
 
-def reloaded(run: Run) -> Run:
+def copy_by_checkpoint(run: Run) -> Run:
     param = torch.nn.Parameter(run.param.detach().clone())
-    resume = new_run(LBFGS, run.function, param, **SEARCH)
-    resume.optimizer.load_state_dict(saved_and_loaded(run.optimizer.state_dict()))
-    return resume
+    loaded = new_run(LBFGS, run.function, param, **SEARCH)
+    loaded.optimizer.load_state_dict(save_and_load(run.optimizer.state_dict()))
+    return loaded
 
 
-@pytest.mark.parametrize("resume", [copied, pickled, reloaded])
+@pytest.mark.parametrize("make_copy", [deep_copy, pickle_copy, copy_by_checkpoint])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [5, 300])
-def test_a_copy_continues_to_the_last_bit(resume: Any, size: int, dtype: torch.dtype) -> None:
-    """The copy takes the original's steps; a copy of torch's LBFGS cannot step."""
+def test_a_copy_steps_with_the_originals_bits(
+    make_copy: Any, size: int, dtype: torch.dtype
+) -> None:
     original = new_run(LBFGS, rosenbrock(size), start_point(size, dtype), **SEARCH)
     original.take_steps(2)
-    other = resume(original)
+    other = make_copy(original)
 
     for mine, theirs in zip(original.take_steps(3), other.take_steps(3), strict=True):
-        assert mine[0] == theirs[0]
-        assert torch.equal(mine[2], theirs[2])
+        assert mine.loss == theirs.loss
+        assert torch.equal(mine.param, theirs.param)
 
 
-def test_torchs_cannot_step_after_a_copy() -> None:
-    """If this fails, torch has mended it."""
+def test_a_copy_of_torchs_lbfgs_cannot_step() -> None:
+    """If this test fails, torch has fixed the fault."""
     with pytest.raises(AttributeError, match="_params"):
         copy.deepcopy(new_run(torch.optim.LBFGS, rosenbrock(3), start_point(3))).take_steps(1)
 
 
 def test_a_checkpoint_holds_the_history_once() -> None:
-    """The saved vectors do not share the matrix's memory; each would save the whole matrix."""
+    """The saved vectors are not views of the history's matrix: each would save the whole matrix."""
     size = 1000
     run = new_run(LBFGS, rosenbrock(size), start_point(size), max_iter=4)
     run.take_steps(2)
@@ -146,7 +149,7 @@ def test_a_checkpoint_holds_the_history_once() -> None:
     assert len(pickle.dumps(run.optimizer)) < 8 * size * (vectors + 2)
 
 
-def test_loading_leaves_the_checkpoint_as_it_is() -> None:
+def test_loading_and_stepping_do_not_change_the_checkpoint() -> None:
     run = new_run(LBFGS, rosenbrock(5), start_point(5))
     run.take_steps(1)
     checkpoint = copy.deepcopy(run.optimizer.state_dict())
@@ -156,11 +159,11 @@ def test_loading_leaves_the_checkpoint_as_it_is() -> None:
     other.take_steps(2)
 
     for key, value in before["state"][0].items():
-        assert flat(value) == flat(checkpoint["state"][0][key]), key
+        assert flat_numbers(value) == flat_numbers(checkpoint["state"][0][key]), key
 
 
 def test_groups_of_torchs_checkpoint_get_our_keys() -> None:
-    """torch's groups have `maximize` since version 2.14; then the checkpoint decides."""
+    """Since torch 2.14 the checkpoint has `maximize`, too, and replaces ours."""
     theirs = new_run(torch.optim.LBFGS, rosenbrock(3), start_point(3), lr=0.25)
     ours = new_run(LBFGS, rosenbrock(3), start_point(3), maximize=True)
     ours.optimizer.load_state_dict(theirs.optimizer.state_dict())
@@ -180,9 +183,9 @@ def test_a_state_of_other_parameters_is_refused() -> None:
 
 
 @pytest.mark.parametrize("change", ["in place", "another list", "shorter"])
-def test_a_state_changed_by_hand_counts(change: str) -> None:
+def test_a_step_uses_a_state_changed_by_hand(change: str) -> None:
     """The history's matrices are built again from the changed lists."""
-    after = []
+    ends = []
     for cls in (LBFGS, torch.optim.LBFGS):
         run = new_run(cls, rosenbrock(5), start_point(5), max_iter=6)
         run.take_steps(1)
@@ -195,13 +198,12 @@ def test_a_state_changed_by_hand_counts(change: str) -> None:
         else:
             for key in ("old_dirs", "old_stps", "ro"):
                 del state[key][0]
-        after.append(run.take_steps(1)[0][2])
+        ends.append(run.take_steps(1)[0].param)
 
-    assert distance(*after) < 1e-12
+    assert distance(*ends) < 1e-12
 
 
-def test_a_state_that_was_swapped_out_returns_unchanged() -> None:
-    """Steps with a state from elsewhere do not change the optimizer's own state."""
+def test_steps_with_a_swapped_in_state_do_not_change_the_own_state() -> None:
     other = new_run(LBFGS, rosenbrock(5), start_point(5), max_iter=6)
     other.take_steps(2)
     state = copy.deepcopy(other.optimizer.state_dict())
@@ -211,14 +213,14 @@ def test_a_state_that_was_swapped_out_returns_unchanged() -> None:
     swapped = torch.nn.Parameter(other.param.detach().clone())
     with swap_in_optimizer_params_and_state(run.optimizer, {"x": swapped}, state):
         run.param = swapped
-        inside = run.take_steps(1)[0][2]
+        inside = run.take_steps(1)[0].param
     run.param = own
 
-    assert torch.equal(inside, other.take_steps(1)[0][2])
-    assert torch.equal(run.take_steps(2)[-1][2], expected.take_steps(2)[-1][2])
+    assert torch.equal(inside, other.take_steps(1)[0].param)
+    assert torch.equal(run.take_steps(2)[-1].param, expected.take_steps(2)[-1].param)
 
 
-def test_a_smaller_history_keeps_the_newest() -> None:
+def test_a_smaller_history_size_keeps_the_newest_pairs() -> None:
     run = new_run(LBFGS, rosenbrock(8), start_point(8), max_iter=10)
     run.take_steps(1)
     run.optimizer.param_groups[0]["history_size"] = 3

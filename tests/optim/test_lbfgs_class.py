@@ -1,4 +1,4 @@
-"""Test LBFGS's arguments, groups, errors and hooks against torch's, and errors of its own."""
+"""Test LBFGS's arguments, groups, errors and hooks against torch's, and its additional errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch_versions import HAS_2_14
 
 from optgen.optim import LBFGS
 
-ADDED = ["maximize", "foreach", "fused", "capturable", "differentiable"]
+ADDED_ARGUMENTS = ["maximize", "foreach", "fused", "capturable", "differentiable"]
 [INFO] = [info for info in optim_db if info.optim_cls is torch.optim.LBFGS]
 
 
@@ -25,12 +25,12 @@ def parameters() -> list[Parameter]:
 
 
 def test_the_signature_begins_with_torchs() -> None:
-    """Torch's arguments come first, then ours, keyword-only."""
+    """Torch's arguments come first. Ours follow, and are keyword-only."""
     ours = list(inspect.signature(LBFGS).parameters.values())
     theirs = list(inspect.signature(torch.optim.LBFGS).parameters.values())
 
     assert ours[: len(theirs)] == theirs
-    assert [argument.name for argument in ours[len(theirs) :]] == ADDED[HAS_2_14:]
+    assert [argument.name for argument in ours[len(theirs) :]] == ADDED_ARGUMENTS[HAS_2_14:]
     assert {argument.kind for argument in ours[len(theirs) :]} == {inspect.Parameter.KEYWORD_ONLY}
 
 
@@ -42,11 +42,10 @@ def test_defaults_and_groups_are_torchs(options: dict[str, Any]) -> None:
     assert list(ours.param_groups[0]) == list(theirs.param_groups[0])
 
 
-OPTIONS = [{"maximize": True}, {"foreach": False}, {"fused": True}]
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_a_group_has_the_options_that_were_given(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{"maximize": True}, {"foreach": False}, {"fused": True}], ids=str
+)
+def test_a_group_has_those_added_options_that_were_given(options: dict[str, Any]) -> None:
     (added,) = options
     theirs = torch.optim.LBFGS(parameters())
     ours = LBFGS(parameters(), **options)
@@ -60,7 +59,7 @@ def test_a_group_has_the_options_that_were_given(options: dict[str, Any]) -> Non
 
 
 def test_a_step_without_parameters_evaluates_the_closure() -> None:
-    """Torch's LBFGS does so since version 2.14."""
+    """Torch's LBFGS evaluates it since version 2.14."""
     optimizer = LBFGS([{"params": []}])
 
     with torch.no_grad():
@@ -68,7 +67,7 @@ def test_a_step_without_parameters_evaluates_the_closure() -> None:
     assert not optimizer.state
 
 
-def test_a_load_leaves_our_keys_out_of_torchs_groups() -> None:
+def test_checkpoints_add_no_keys_to_torchs_groups() -> None:
     ours, theirs = LBFGS(parameters()), torch.optim.LBFGS(parameters())
     keys = set(theirs.param_groups[0])
     theirs.load_state_dict(ours.state_dict())
@@ -86,12 +85,12 @@ def test_torchs_error_inputs_give_torchs_errors(case: Any) -> None:
     error_input = case.optimizer_error_input
     messages = []
     for cls in (LBFGS, torch.optim.LBFGS):
-        with pytest.raises(case.error_type, match=case.error_regex) as caught:
+        with pytest.raises(case.error_type, match=case.error_regex) as error:
             cls(
                 parameters() if error_input.params is None else error_input.params,
                 **error_input.kwargs,
             )
-        messages.append(str(caught.value))
+        messages.append(str(error.value))
 
     assert messages[0] == messages[1]
 
@@ -158,9 +157,9 @@ def test_an_unknown_line_search_is_refused() -> None:
 def test_a_step_runs_hooks_and_returns_the_first_loss() -> None:
     param = start_point(3)
     optimizer = LBFGS([("weight", param)])
-    seen: list[str] = []
-    optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
-    optimizer.register_step_post_hook(lambda *_: seen.append("after"))
+    hook_calls: list[str] = []
+    optimizer.register_step_pre_hook(lambda *_: hook_calls.append("before"))
+    optimizer.register_step_post_hook(lambda *_: hook_calls.append("after"))
     losses: list[torch.Tensor] = []
 
     def closure() -> torch.Tensor:
@@ -169,11 +168,11 @@ def test_a_step_runs_hooks_and_returns_the_first_loss() -> None:
         losses[-1].backward()
         return losses[-1]
 
-    with torch.no_grad():  # the closure records gradients nevertheless
+    with torch.no_grad():  # the step enables gradients for the closure
         returned = optimizer.step(closure)
 
     assert optimizer.param_groups[0]["param_names"] == ["weight"]
-    assert seen == ["before", "after"]
+    assert hook_calls == ["before", "after"]
     assert returned is losses[0]
     assert "history_size: 100" in repr(optimizer)
 
@@ -186,7 +185,7 @@ def test_the_profiler_sees_a_step() -> None:
     assert "Optimizer.step#LBFGS.step" in {event.key for event in profile.key_averages()}
 
 
-def test_a_scheduler_changes_its_learning_rate() -> None:
+def test_a_scheduler_changes_the_learning_rate() -> None:
     run = new_run(LBFGS, quadratic(3), start_point(3), lr=0.5)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(run.optimizer, 0.5)
     run.take_steps(1)
@@ -196,10 +195,10 @@ def test_a_scheduler_changes_its_learning_rate() -> None:
     assert run.optimizer.param_groups[0]["lr"] == 0.25
 
 
-def test_a_compiled_step_is_the_same_step() -> None:
+def test_a_compiled_step_equals_an_eager_step() -> None:
     run = new_run(LBFGS, quadratic(3), start_point(3))
     expected = new_run(LBFGS, quadratic(3), start_point(3)).take_steps(1)[0]
     compiled = torch.compile(run.optimizer.step, backend="eager")
     compiled(run.closure)
 
-    assert torch.equal(run.param, expected[2])
+    assert torch.equal(run.param, expected.param)

@@ -1,4 +1,4 @@
-"""Test LBFGS's history, and its directions by torch's operations and by compiled kernels."""
+"""Test LBFGS's history, and directions computed by torch's operations and by compiled kernels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from optim.lbfgs_problems import distance, quadratic, rosenbrock, run, start
+from optim.lbfgs_problems import distance, new_run, quadratic, rosenbrock, start_point
 from torch import Tensor
 
 from optgen.optim import LBFGS
@@ -15,7 +15,7 @@ from optgen.optim.lbfgs.flat_parameters import max_abs
 from optgen.optim.lbfgs.inverse_hessian import History
 from optgen.runtime.fused_cpu.toolchain import library_cache
 
-SIZES = [1, 7, 64, 1000, 4096, 20_001]  # around a block of the compiled passes, and several blocks
+SIZES = [1, 7, 64, 1000, 4096, 20_001]  # less than a block of the compiled passes, up to several
 
 
 @pytest.fixture(params=["torch", "compiled"])
@@ -26,7 +26,7 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 
 def two_loops(pairs: list[Any], scale: float, gradient: Tensor) -> Tensor:
-    """Return the direction by algorithm 7.4, in float64."""
+    """Return the direction by algorithm 7.4 of Nocedal and Wright, in float64."""
     q, alphas = gradient.double(), []
     for step, change in reversed(pairs):
         alphas.append(step.dot(q) / step.dot(change))
@@ -43,7 +43,7 @@ def two_loops(pairs: list[Any], scale: float, gradient: Tensor) -> Tensor:
 def test_a_direction_is_that_of_the_two_loop_recursion(
     implementation: str, size: int, capacity: int, dtype: torch.dtype, bound: float
 ) -> None:
-    """Cover histories that have and have not yet dropped pairs; some pairs are rejected."""
+    """Cover histories before and after they drop old pairs, and with rejected pairs."""
     generator = torch.Generator().manual_seed(size)
     like = torch.zeros(size, dtype=dtype)
     history, pairs, scale = History(capacity, like), [], 1.0
@@ -55,23 +55,23 @@ def test_a_direction_is_that_of_the_two_loop_recursion(
         change = step + 0.3 * torch.randn(size, generator=generator, dtype=dtype)
         later = previous + change
         curvature, square = history.write_pair(later, previous, step / 2, 2.0)
-        wide = (later - previous).double()
-        assert curvature == pytest.approx(wide.dot(step.double()).item(), rel=bound)
-        assert square == pytest.approx(wide.dot(wide).item(), rel=bound)
+        exact_change = (later - previous).double()
+        assert curvature == pytest.approx(exact_change.dot(step.double()).item(), rel=bound)
+        assert square == pytest.approx(exact_change.dot(exact_change).item(), rel=bound)
         if index % 4 != 1:
             history.accept(curvature / square)
             scale = curvature / square
-            pairs.append((step.double(), wide))
+            pairs.append((step.double(), exact_change))
         out = torch.empty_like(like)
         slope, max_abs_direction = history.compute_direction(gradient, out, torch.empty_like(like))
         expected = two_loops(pairs[-capacity:], scale, gradient)
         assert distance(out.double(), expected) < bound
-        product = gradient.double().dot(out.double()).item()
-        assert abs(slope - product) < bound * gradient.double().norm() * out.double().norm()
+        exact_slope = gradient.double().dot(out.double()).item()
+        assert abs(slope - exact_slope) < bound * gradient.double().norm() * out.double().norm()
         assert max_abs_direction == max_abs(out)
 
 
-def test_a_state_shows_the_history_until_either_changes() -> None:
+def test_is_unchanged_in_is_true_until_the_state_or_the_history_changes() -> None:
     like = torch.arange(1.0, 6.0)
     history, state = History(3, like), {"n_iter": 2}
     for _ in range(2):
@@ -119,33 +119,35 @@ def large_direction(dtype: torch.dtype) -> Tensor:
 
 @pytest.mark.parametrize("size", [5, 70])
 @pytest.mark.parametrize("options", [{}, {"line_search_fn": "strong_wolfe", "history_size": 4}])
-def test_both_implementations_take_torchs_path(
+def test_both_implementations_step_as_torchs_lbfgs(
     implementation: str, options: dict[str, Any], size: int
 ) -> None:
-    theirs = run(torch.optim.LBFGS, quadratic(size), start(size), lr=0.3, **options).steps(2)
-    ours = run(LBFGS, quadratic(size), start(size), lr=0.3, **options).steps(2)
+    theirs = new_run(
+        torch.optim.LBFGS, quadratic(size), start_point(size), lr=0.3, **options
+    ).take_steps(2)
+    ours = new_run(LBFGS, quadratic(size), start_point(size), lr=0.3, **options).take_steps(2)
 
-    assert distance(ours[-1][2], theirs[-1][2]) < 1e-12
-    assert ours[-1][1] == theirs[-1][1]
+    assert distance(ours[-1].param, theirs[-1].param) < 1e-12
+    assert ours[-1].calls == theirs[-1].calls
 
 
 def test_without_a_compiler_torchs_operations_compute_the_direction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One warning says that LBFGS will be slow."""
+    """Only the first run warns that LBFGS will be slow."""
 
-    def library(name: str, source: str) -> None:
+    def fail_without_compiler(name: str, source: str) -> None:
         raise library_cache.NoCompilerError("no C++ compiler was found: install g++")
 
-    expected = run(LBFGS, rosenbrock(5), start(5)).steps(1)[0][2]
-    monkeypatch.setattr(library_cache, "library", library)
+    expected = new_run(LBFGS, rosenbrock(5), start_point(5)).take_steps(1)[0].param
+    monkeypatch.setattr(library_cache, "library", fail_without_compiler)
     caches = cpu_kernels._load_library, cpu_kernels._compiled_kernels
     for cache in caches:
         cache.cache_clear()
     try:
         with pytest.warns(UserWarning, match=r"LBFGS on CPU tensors will be slow: no C\+\+"):
-            found = run(LBFGS, rosenbrock(5), start(5)).steps(1)[0][2]
-        run(LBFGS, rosenbrock(5), start(5)).steps(1)
+            found = new_run(LBFGS, rosenbrock(5), start_point(5)).take_steps(1)[0].param
+        new_run(LBFGS, rosenbrock(5), start_point(5)).take_steps(1)
     finally:
         for cache in caches:
             cache.cache_clear()
@@ -154,8 +156,9 @@ def test_without_a_compiler_torchs_operations_compute_the_direction(
 
 
 def test_a_short_run_needs_no_memory_for_a_long_history() -> None:
-    optimizing = run(LBFGS, rosenbrock(1000), start(1000), max_iter=5, history_size=100)
-    optimizing.steps(1)
-    [step, *_] = optimizing.optimizer.state[optimizing.param]["old_stps"]
+    run = new_run(LBFGS, rosenbrock(1000), start_point(1000), max_iter=5, history_size=100)
+    run.take_steps(1)
+    [step, *_] = run.optimizer.state[run.param]["old_stps"]
 
-    assert step.untyped_storage().nbytes() < 20 * 8 * 1100
+    pairs, bytes_per_number = 20, 8
+    assert step.untyped_storage().nbytes() < pairs * bytes_per_number * 1100

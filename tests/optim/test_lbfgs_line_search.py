@@ -1,4 +1,4 @@
-"""Test the line search against torch's, on 1-D functions with waves, steps and plateaus."""
+"""Test the line search against torch's, on 1-D functions with waves, jumps and plateaus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ FINITE = st.floats(-1e3, 1e3, allow_subnormal=False)
 
 
 def waves(a: float, b: float, c: float, w: float, grid: float) -> Function:
-    """Return a function of t with results (value, slope). A grid rounds values: some are equal."""
+    """Return a function of t whose results are (value, slope). `grid` rounds values to multiples.
+
+    A rounded function has jumps and plateaus.
+    """
 
     def function(t: float) -> tuple[float, float]:
         value = a * t * t - b * t + c * math.sin(w * t)
@@ -28,7 +31,7 @@ def waves(a: float, b: float, c: float, w: float, grid: float) -> Function:
     return function
 
 
-def ours(
+def our_search(
     function: Function, t: float, max_trials: int, tolerance: float
 ) -> tuple[list[float], float]:
     """Return the trials of our search, and the point that it chooses."""
@@ -42,7 +45,7 @@ def ours(
     return trials, Search(trial, start, max_trials).minimum(t, 1.0, tolerance).t
 
 
-def torchs(
+def torchs_search(
     function: Function, t: float, max_trials: int, tolerance: float
 ) -> tuple[list[float], float]:
     """Return the trials of torch's search, and the point that it chooses."""
@@ -86,11 +89,11 @@ def test_the_trials_are_torchs(
     function = waves(a, b, c, w, grid)
     if function(0.0)[1] >= 0:
         return  # not a descent direction
-    trials, best = ours(function, t, max_trials, tolerance)
-    expected, theirs = torchs(function, t, max_trials, tolerance)
+    trials, best = our_search(function, t, max_trials, tolerance)
+    torchs_trials, torchs_best = torchs_search(function, t, max_trials, tolerance)
 
-    assert trials == pytest.approx(expected, rel=1e-7)
-    assert best == pytest.approx(theirs, rel=1e-7)
+    assert trials == pytest.approx(torchs_trials, rel=1e-7)
+    assert best == pytest.approx(torchs_best, rel=1e-7)
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
@@ -115,7 +118,7 @@ def test_the_minimum_of_a_cubic_is_torchs(
     ("numerator", "denominator", "expected"),
     [(1.0, 2.0, 0.5), (1.0, 0.0, math.inf), (-1.0, 0.0, -math.inf), (1.0, -0.0, -math.inf)],
 )
-def test_a_ratio_with_a_zero_is_that_of_floating_point(
+def test_a_ratio_with_denominator_0_is_that_of_floating_point(
     numerator: float, denominator: float, expected: float
 ) -> None:
     assert ratio(numerator, denominator) == expected
@@ -128,21 +131,21 @@ def test_a_ratio_of_zeros_is_not_a_number() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("slope", [1.0, -1.0, math.nan])
-def test_the_search_returns_from_points_without_a_finite_value(value: float, slope: float) -> None:
-    """The first trial has no finite value; the search bisects until it finds one."""
+def test_the_search_leaves_points_without_a_finite_value(value: float, slope: float) -> None:
+    """The first trial has no finite value. The search bisects until it finds one."""
 
     def function(t: float) -> tuple[float, float]:
         return ((t - 0.5) ** 2, 2 * (t - 0.5)) if t < 2 else (value, slope)
 
-    trials, best = ours(function, 100.0, 25, 1e-9)
+    trials, best = our_search(function, 100.0, 25, 1e-9)
 
     assert best == pytest.approx(0.5, abs=0.5)
     assert len(trials) < 10
 
 
 def test_a_search_that_finds_nothing_better_stays_at_the_start() -> None:
-    """The search makes the six trials that are allowed after the first."""
-    trials, best = ours(lambda t: (math.nan, -1.0) if t else (0.0, -1.0), 1.0, 6, 1e-9)
+    """After the first trial, the search makes the six trials that `max_trials` allows."""
+    trials, best = our_search(lambda t: (math.nan, -1.0) if t else (0.0, -1.0), 1.0, 6, 1e-9)
 
     assert best == 0.0
     assert len(trials) == 7

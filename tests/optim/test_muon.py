@@ -1,4 +1,4 @@
-"""Test Muon without torch's, which the installed version may lack."""
+"""Test Muon without torch's Muon, which the installed torch may not have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import optgen
 import optgen.optim
 
 
-def stepped(rows: int, cols: int, **options: Any) -> Tensor:
+def take_one_step(rows: int, cols: int, **options: Any) -> Tensor:
     """Return the parameter after one step from zeros."""
     param = torch.nn.Parameter(torch.zeros(rows, cols, dtype=torch.float64))
     param.grad = torch.linspace(-1, 2, rows * cols, dtype=torch.float64).view(rows, cols).sin()
@@ -22,13 +22,13 @@ def stepped(rows: int, cols: int, **options: Any) -> Tensor:
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize(("rows", "cols"), [(6, 2), (4, 4), (2, 6)])
-def test_spectral_unclamped_is_the_root_of_rows_over_columns(
+def test_spectral_unclamped_scales_by_the_root_of_rows_over_columns(
     lowering: str, rows: int, cols: int
 ) -> None:
-    """torch has this option since version 2.14; 'original' is equal, but never below 1."""
+    """Torch has this option since version 2.14. The scale of 'original' is never below 1."""
     with optgen.use_lowering(lowering):
-        unclamped = stepped(rows, cols, lr=0.1, adjust_lr_fn="spectral_unclamped")
-        original = stepped(rows, cols, lr=0.1, adjust_lr_fn="original")
+        unclamped = take_one_step(rows, cols, lr=0.1, adjust_lr_fn="spectral_unclamped")
+        original = take_one_step(rows, cols, lr=0.1, adjust_lr_fn="original")
 
     ratio = (rows / cols) ** 0.5
     torch.testing.assert_close(unclamped / ratio, original / max(1, ratio), rtol=1e-12, atol=0)
@@ -37,7 +37,7 @@ def test_spectral_unclamped_is_the_root_of_rows_over_columns(
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("adjust", ["original", "match_rms_adamw", "spectral_unclamped"])
 @pytest.mark.parametrize(("rows", "cols"), [(3, 0), (0, 3)])
-def test_a_matrix_without_elements_does_not_disturb_a_step(
+def test_a_matrix_without_elements_does_not_change_the_steps_of_others(
     lowering: str, adjust: str, rows: int, cols: int
 ) -> None:
     params = [torch.nn.Parameter(torch.ones(size)) for size in [(3, 2), (rows, cols), (3, 2)]]
