@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from distributed.shards import difference as difference
 from distributed.shards import shard as shard
-from parity.cases import CASE_OF_CLASS, CASES, OWN, Case
+from parity.cases import CASE_OF_CLASS, CASES, OWN_OPTIONS, Case
 from torch import Tensor
 from torch.distributed.tensor import Placement, Replicate, Shard
 
@@ -34,7 +34,9 @@ PLACED_SHAPES: tuple[tuple[tuple[int, ...], Placement | None], ...] = (
 
 def cases(name: str) -> list[Case]:
     """Return the cases of a class that turn on every flag and state, without tensor options."""
-    cases_of_class = [case for case in CASES if case.name == name and case.options in OWN[name]]
+    cases_of_class = [
+        case for case in CASES if case.name == name and case.options in OWN_OPTIONS[name]
+    ]
     without_tensors = [case for case in cases_of_class if not _has_tensors(case.options)]
     return [CASE_OF_CLASS[name], *without_tensors]
 

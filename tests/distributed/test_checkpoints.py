@@ -99,20 +99,21 @@ def _differences_after_resuming(
     reference = factories[1](alone.network.parameters())
     reference.load_state_dict(alone.optimizer.state_dict())
     models.train(alone.network, reference, start=models.STEPS)
-    for before, after in [(2, 1), (1, 2), (2, 2)]:
-        if name in ONE_RANK_ONLY and ("theirs", 2) in zip(sides, (before, after), strict=True):
+    for saving_ranks, loading_ranks in [(2, 1), (1, 2), (2, 2)]:
+        ranks = (saving_ranks, loading_ranks)
+        if name in ONE_RANK_ONLY and ("theirs", 2) in zip(sides, ranks, strict=True):
             continue
-        path = f"{folder}/{before}-{after}"
-        first = Engine(rank, before, factories[0], reverse)
+        path = f"{folder}/{saving_ranks}-{loading_ranks}"
+        first = Engine(rank, saving_ranks, factories[0], reverse)
         first.train()
         first.save(path)
-        second = Engine(rank, after, factories[1])
+        second = Engine(rank, loading_ranks, factories[1])
         second.load(path)
         second.train(models.STEPS)
         if second.takes_part:
             resumed = second.network, second.optimizer
             differing = models.differences(resumed, (alone.network, reference))
-            results |= {f"{before} {after}: {what}": v for what, v in differing.items()}
+            results |= {f"{ranks}: {key}": value for key, value in differing.items()}
     return results
 
 
@@ -180,12 +181,12 @@ def _differences_after_loading(rank: int, name: str, form: str, folder: str) -> 
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint import state_dict
 
-    flat = form == "flat"
+    is_flat = form == "flat"
     save_options, load_options = (
         state_dict.StateDictOptions(
-            flatten_optimizer_state_dict=flat,
-            full_state_dict=not flat,
-            broadcast_from_rank0=loads and not flat,
+            flatten_optimizer_state_dict=is_flat,
+            full_state_dict=not is_flat,
+            broadcast_from_rank0=loads and not is_flat,
         )
         for loads in (False, True)
     )
@@ -194,7 +195,7 @@ def _differences_after_loading(rank: int, name: str, form: str, folder: str) -> 
     states: Any = state_dict.get_optimizer_state_dict(
         first.network, first.optimizer, options=save_options
     )
-    if flat:
+    if is_flat:
         checkpoint.save(states, checkpoint_id=folder)
         states = state_dict.get_optimizer_state_dict(
             second.network, second.optimizer, options=save_options
@@ -202,7 +203,7 @@ def _differences_after_loading(rank: int, name: str, form: str, folder: str) -> 
         checkpoint.load(states, checkpoint_id=folder)
     weights = state_dict.get_model_state_dict(first.network)
     state_dict.set_model_state_dict(second.network, weights)
-    to_load = states if flat or rank == 0 else {}
+    to_load = states if is_flat or rank == 0 else {}
     state_dict.set_optimizer_state_dict(
         second.network, second.optimizer, to_load, options=load_options
     )

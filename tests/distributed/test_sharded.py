@@ -18,7 +18,7 @@ from distributed.cases import (
     shard,
 )
 from parity.cases import LOWERINGS, Case
-from parity.classes import COMPLEX
+from parity.classes import COMPLEX_CLASSES
 from torch import distributed, nn
 
 from optgen import use_lowering
@@ -103,7 +103,7 @@ def test_two_ranks_step_as_one_process(name: str) -> None:
     _check_equal(_differences, cases(name), torch.float32, *LOWERINGS)
 
 
-@pytest.mark.parametrize("name", [name for name in ELEMENTWISE if name in COMPLEX])
+@pytest.mark.parametrize("name", [name for name in ELEMENTWISE if name in COMPLEX_CLASSES])
 def test_complex_shards_equal_one_process(name: str) -> None:
     _check_equal(_differences, [CASE_OF_CLASS[name]], torch.complex64, *LOWERINGS)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from lowerings.memory import Traffic, peak
-from parity.classes import CLOSURE, MATRICES, NAMES, SPARSE, has
+from lowerings.memory import Traffic, peak_bytes
+from parity.classes import CLOSURE_CLASSES, MATRIX_CLASSES, NAMES, SPARSE_CLASSES, torch_has_flag
 from torch.optim import Optimizer
 from torch_versions import HAS_2_15
 
@@ -17,7 +17,7 @@ import optgen.optim
 from optgen.runtime.eager import elements_at_once
 
 Cost = tuple[int, float]
-"""`_foreach_` calls, and 4-byte words read and written for each element of a parameter."""
+"""`_foreach_` calls, and 4-byte numbers read and written for each element of a parameter."""
 
 TRAFFIC: dict[str, list[tuple[dict[str, Any], Cost, Cost]]] = {
     "Adadelta": [
@@ -82,7 +82,7 @@ TRAFFIC: dict[str, list[tuple[dict[str, Any], Cost, Cost]]] = {
     ],
 }
 """Options of each class, with the cost of torch's foreach (for Muon, its only loop) and of ours."""
-DENSE = [name for name in NAMES if name not in (*SPARSE, *CLOSURE)]
+DENSE = [name for name in NAMES if name not in (*SPARSE_CLASSES, *CLOSURE_CLASSES)]
 SHAPES: list[tuple[int, ...]] = [(100,), (300,), (200,)]
 MATRIX_SHAPES: list[tuple[int, ...]] = [(64, 48), (20, 30), (10, 20)]
 
@@ -97,11 +97,11 @@ def cost_of_ninth_step(optimizer: Optimizer) -> Cost:
     with Traffic() as traffic:
         optimizer.step()
     elements = sum(param.numel() for param in params)
-    return traffic.calls, round((traffic.read + traffic.written) / elements, 3)
+    return traffic.calls, round((traffic.numbers_read + traffic.numbers_written) / elements, 3)
 
 
 def params(name: str) -> list[torch.Tensor]:
-    shapes = MATRIX_SHAPES if name in (*MATRICES, "Adafactor") else SHAPES
+    shapes = MATRIX_SHAPES if name in (*MATRIX_CLASSES, "Adafactor") else SHAPES
     return [torch.nn.Parameter(torch.ones(shape)) for shape in shapes]
 
 
@@ -116,7 +116,7 @@ def configurations() -> Iterator[Any]:
 def test_calls_and_traffic_are_as_listed(
     name: str, options: dict[str, Any], torch_cost: Cost, optgen_cost: Cost
 ) -> None:
-    foreach = {"foreach": True} if has(name, "foreach") else {}
+    foreach = {"foreach": True} if torch_has_flag(name, "foreach") else {}
     reference = cost_of_ninth_step(getattr(torch.optim, name)(params(name), **foreach, **options))
     found = cost_of_ninth_step(getattr(optgen.optim, name)(params(name), foreach=True, **options))
 
@@ -126,7 +126,7 @@ def test_calls_and_traffic_are_as_listed(
 
 
 def sparse_traffic(module: Any) -> float:
-    """Return the 4-byte words that SparseAdam moves for each touched element, without fused C++."""
+    """Return the 4-byte numbers that unfused SparseAdam reads and writes per selected element."""
     table = torch.nn.Parameter(torch.ones(1000, 8))
     optimizer = module.SparseAdam([table], **({} if module is torch.optim else {"fused": False}))
     rows = torch.tensor([[1, 5, 9, 5, 700, 3]])
@@ -136,11 +136,14 @@ def sparse_traffic(module: Any) -> float:
         table.grad = torch.sparse_coo_tensor(rows, values, (1000, 8), check_invariants=True)
         with traffic if step == 2 else contextlib.nullcontext():
             optimizer.step()
-    return (traffic.read + traffic.written) / (5 * 8)
+    return (traffic.numbers_read + traffic.numbers_written) / (5 * 8)
 
 
 def lbfgs_traffic(module: Any, options: dict[str, Any]) -> float:
-    """Return the words that 10 iterations on an ill-conditioned parabola move for each element."""
+    """Return the 4-byte numbers that 10 iterations read and write per element.
+
+    The loss is an ill-conditioned quadratic function.
+    """
     param = torch.nn.Parameter(torch.linspace(-1, 1, 1000))
     weights = torch.linspace(1, 100, 1000)
     optimizer = module.LBFGS([param], max_iter=10, **options)
@@ -152,7 +155,7 @@ def lbfgs_traffic(module: Any, options: dict[str, Any]) -> float:
     optimizer.step(closure)
     with Traffic() as traffic:
         optimizer.step(closure)
-    return (traffic.read + traffic.written) / 1000
+    return (traffic.numbers_read + traffic.numbers_written) / 1000
 
 
 def test_sparse_adam_moves_less_memory_than_torchs() -> None:
@@ -172,7 +175,7 @@ def test_most_classes_move_less_memory_than_torchs() -> None:
         name for name in DENSE if all(ours[1] < torchs[1] for _, torchs, ours in TRAFFIC[name])
     ]
 
-    assert len([*fewer, *SPARSE, *CLOSURE]) > len(NAMES) / 2
+    assert len([*fewer, *SPARSE_CLASSES, *CLOSURE_CLASSES]) > len(NAMES) / 2
     assert sorted(set(DENSE) - set(fewer)) == ["Adamax", "Muon", "RMSprop", "SGD"]
 
 
@@ -193,7 +196,7 @@ ALL_OPTIONS: dict[str, dict[str, Any]] = {
 }
 """Every option that may need another temporary."""
 # The memory of a matrix op is not limited.
-NAMES_WITH_LIMIT = [name for name in DENSE if name not in MATRICES]
+NAMES_WITH_LIMIT = [name for name in DENSE if name not in MATRIX_CLASSES]
 
 
 def extra_bytes(optimizer: Optimizer) -> int:
@@ -201,7 +204,7 @@ def extra_bytes(optimizer: Optimizer) -> int:
     for param in optimizer.param_groups[0]["params"]:
         param.grad = torch.ones_like(param)
     optimizer.step()
-    return peak(optimizer.step)
+    return peak_bytes(optimizer.step)
 
 
 SIZES = [2**23 + 8, 2**22 - 8, 2**21, *[2**20] * 5, *[1000] * 50]

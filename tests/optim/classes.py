@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from parity.classes import CLOSURE, MATRICES, NAMES, SPARSE
+from parity.classes import CLOSURE_CLASSES, MATRIX_CLASSES, NAMES, SPARSE_CLASSES
 from torch import Tensor
 
 import optgen.optim
@@ -34,22 +34,22 @@ def takes(name: str, argument: str) -> bool:
 def parameters(name: str, dtype: torch.dtype = torch.float64, seed: int = 0) -> list[Tensor]:
     """Return random parameters whose shapes the class accepts."""
     generator = torch.Generator().manual_seed(seed)
-    shapes = SHAPES[:2] if name in MATRICES else SHAPES
+    shapes = SHAPES[:2] if name in MATRIX_CLASSES else SHAPES
     drawn = (torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)
     return [torch.nn.Parameter(value.to(dtype)) for value in drawn]
 
 
 def give_gradients(name: str, params: list[Tensor], step: int = 0) -> None:
-    """Set gradients that depend on the step. They are sparse for classes in SPARSE."""
+    """Set gradients that depend on the step. They are sparse for classes in SPARSE_CLASSES."""
     generator = torch.Generator().manual_seed(1000 + step)
     for param in params:
         grad = torch.randn(param.shape, generator=generator, dtype=torch.float64).to(param.dtype)
-        param.grad = grad.to_sparse(1) if name in SPARSE else grad
+        param.grad = grad.to_sparse(1) if name in SPARSE_CLASSES else grad
 
 
 def closure(name: str, params: list[Tensor]) -> Callable[[], Tensor] | None:
     """Return a closure for a class that evaluates the loss itself; None for other classes."""
-    if name not in CLOSURE:
+    if name not in CLOSURE_CLASSES:
         return None
 
     def evaluate() -> Tensor:

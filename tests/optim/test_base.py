@@ -17,11 +17,11 @@ from optim.classes import (
     takes,
     train,
 )
-from parity.classes import NAMES, ONE_GROUP
+from parity.classes import NAMES, ONE_GROUP_CLASSES
 from torch import Tensor
 from torch_versions import HAS_2_15
 
-from optgen.runtime.light_optimizer import _UNORDERED
+from optgen.runtime.light_optimizer import _UNORDERED_WARNING
 
 
 def leaf() -> torch.nn.Parameter:
@@ -32,53 +32,55 @@ def non_leaf() -> Tensor:
     return torch.ones(2, 2, requires_grad=True) * 2
 
 
-PARAMETERS: dict[str, Callable[[], Any]] = {
+INVALID_PARAMETERS: dict[str, Callable[[], Any]] = {
     "a tensor": leaf,
     "a set in a group": lambda: [{"params": {leaf()}}],
-    "nothing": list,
+    "an empty list": list,
     "numbers": lambda: [1],
-    "text": lambda: "abc",
-    "no leaf": lambda: [non_leaf()],
-    "one twice": lambda: [{"params": [each := leaf()]}, {"params": [each]}],
-    "some named": lambda: [("a", leaf()), leaf()],
-    "groups, some named": lambda: [{"params": [("a", leaf())]}, {"params": [leaf()]}],
+    "a string": lambda: "abc",
+    "a non-leaf": lambda: [non_leaf()],
+    "one in two groups": lambda: [{"params": [each := leaf()]}, {"params": [each]}],
+    "some with names": lambda: [("a", leaf()), leaf()],
+    "some groups with names": lambda: [{"params": [("a", leaf())]}, {"params": [leaf()]}],
     "a group that is a tensor": lambda: [{"params": leaf()}, leaf()],
 }
 
 
-@pytest.mark.parametrize("params", PARAMETERS)
+@pytest.mark.parametrize("params", INVALID_PARAMETERS)
 @pytest.mark.parametrize("name", NAMES)
-def test_parameters_are_refused_as_torch_does(name: str, params: str) -> None:
-    def raised(cls: Any) -> Any:
-        return outcome(lambda: str(len(cls(PARAMETERS[params]()).param_groups)))
+def test_invalid_parameters_raise_torchs_errors(name: str, params: str) -> None:
+    def error(cls: Any) -> Any:
+        return outcome(lambda: str(len(cls(INVALID_PARAMETERS[params]()).param_groups)))
 
-    ours, theirs = map(raised, ours_and_torchs(name))
+    ours, theirs = map(error, ours_and_torchs(name))
     assert ours == theirs
     assert isinstance(theirs, tuple)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_parameters_in_a_set_are_taken_with_one_warning(name: str) -> None:
-    """The warning has the words of torch 2.15; older versions do not warn."""
+def test_parameters_in_a_set_are_accepted_with_one_warning(name: str) -> None:
+    """The warning has the text of torch 2.15. Older versions do not warn."""
     ours, theirs = ours_and_torchs(name)
     with pytest.warns(FutureWarning, match="ordering of tensors in sets will change") as caught:
         assert len(ours({leaf()}).param_groups) == 1
-    assert [str(warning.message) for warning in caught] == [_UNORDERED]
+    assert [str(warning.message) for warning in caught] == [_UNORDERED_WARNING]
 
     if HAS_2_15:
         with pytest.warns(FutureWarning) as torchs:
             theirs({leaf()})
-        assert str(torchs[0].message) == _UNORDERED
+        assert str(torchs[0].message) == _UNORDERED_WARNING
 
 
-@pytest.mark.parametrize("ordered", [list, tuple, frozenset, dict.fromkeys, iter])
-def test_other_collections_are_taken_without_a_warning(ordered: Any) -> None:
-    """torch does not warn of a frozenset either."""
+@pytest.mark.parametrize("collection", [list, tuple, frozenset, dict.fromkeys, iter])
+def test_other_collections_are_accepted_without_a_warning(collection: Any) -> None:
+    """Torch does not warn of a frozenset either."""
     for cls in ours_and_torchs("SGD"):
-        assert len(cls(ordered([leaf()])).param_groups) == 1
+        assert len(cls(collection([leaf()])).param_groups) == 1
 
 
-def adding(group: Callable[[], Any], first: Callable[[], Any] = leaf) -> Callable[[Any], Any]:
+def adder(group: Callable[[], Any], first: Callable[[], Any] = leaf) -> Callable[[Any], Any]:
+    """Return a function that adds a group to an optimizer of a class, and counts its groups."""
+
     def add(cls: Any) -> Any:
         optimizer = cls([first()])
         optimizer.add_param_group(group())
@@ -87,29 +89,29 @@ def adding(group: Callable[[], Any], first: Callable[[], Any] = leaf) -> Callabl
     return add
 
 
-LATER: dict[str, Callable[[Any], Any]] = {
-    "no dict": adding(lambda: [leaf()]),
-    "a tensor": adding(lambda: {"params": leaf()}),
-    "a tuple": adding(lambda: {"params": (leaf(), leaf())}),
-    "a set": adding(lambda: {"params": {leaf()}}),
-    "a number": adding(lambda: {"params": [1]}),
-    "no leaf": adding(lambda: {"params": [non_leaf()]}),
-    "named": adding(lambda: {"params": [("a", leaf())]}),
-    "unnamed": adding(lambda: {"params": [leaf()]}, lambda: ("a", leaf())),
-    "some named": adding(lambda: {"params": [("a", leaf()), leaf()]}),
+ADDED_GROUPS: dict[str, Callable[[Any], Any]] = {
+    "no dict": adder(lambda: [leaf()]),
+    "a tensor": adder(lambda: {"params": leaf()}),
+    "a tuple": adder(lambda: {"params": (leaf(), leaf())}),
+    "a set": adder(lambda: {"params": {leaf()}}),
+    "a number": adder(lambda: {"params": [1]}),
+    "a non-leaf": adder(lambda: {"params": [non_leaf()]}),
+    "names in the added group only": adder(lambda: {"params": [("a", leaf())]}),
+    "names in the first group only": adder(lambda: {"params": [leaf()]}, lambda: ("a", leaf())),
+    "some with names": adder(lambda: {"params": [("a", leaf()), leaf()]}),
 }
 
 
-@pytest.mark.parametrize("group", LATER)
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ONE_GROUP])
-def test_a_group_that_comes_later_is_checked_as_torch_does(name: str, group: str) -> None:
-    ours, theirs = (outcome(lambda k=cls: LATER[group](k)) for cls in ours_and_torchs(name))
+@pytest.mark.parametrize("group", ADDED_GROUPS)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ONE_GROUP_CLASSES])
+def test_an_added_group_is_checked_as_in_torch(name: str, group: str) -> None:
+    ours, theirs = (outcome(lambda c=cls: ADDED_GROUPS[group](c)) for cls in ours_and_torchs(name))
 
     assert ours == theirs
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_parameter_that_stands_in_a_group_twice_is_a_warning(name: str) -> None:
+def test_a_parameter_listed_twice_in_a_group_warns_as_in_torch(name: str) -> None:
     messages = []
     for cls in ours_and_torchs(name):
         with warnings.catch_warnings(record=True) as caught:
@@ -135,7 +137,7 @@ def test_an_optimizer_has_torchs_attributes(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_optimizer_prints_as_torchs(name: str) -> None:
-    """The text has torch's lines in order, our additional flags, and names if there are any."""
+    """The text has torch's lines in their order, our additional flags, and parameter names."""
     for named in (False, True):
         texts = []
         for cls in ours_and_torchs(name):
@@ -149,15 +151,15 @@ def test_an_optimizer_prints_as_torchs(name: str) -> None:
             "    fused: None",
             "    maximize: False",
         }
-        lines = iter(texts[0])  # an iterator, so that the order counts
-        assert all(line in lines for line in texts[1])
+        our_lines = iter(texts[0])  # `in` advances the iterator, so the order counts
+        assert all(line in our_lines for line in texts[1])
         assert set(texts[0]) - set(texts[1]) <= added
         assert any("param_names: ['p0', 'p1'" in line for line in texts[0]) == named
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_are_kept_and_loaded_as_torch_does(name: str) -> None:
-    found = []
+def test_parameter_names_are_saved_and_loaded_as_in_torch(name: str) -> None:
+    results_of_classes = []
     for cls in ours_and_torchs(name):
         optimizers = []
         for letter in ("a", "b", ""):
@@ -166,21 +168,21 @@ def test_names_are_kept_and_loaded_as_torch_does(name: str) -> None:
             optimizer = cls(named)
             train(name, optimizer, params, 1)
             optimizers.append(optimizer)
-        first, second, plain = optimizers
+        first, second, unnamed = optimizers
         results = [list(group) for group in first.param_groups]
-        for other, source in ((second, first), (plain, second), (first, cls(parameters(name)))):
+        for other, source in ((second, first), (unnamed, second), (first, cls(parameters(name)))):
             other.load_state_dict(source.state_dict())
             results.append([group.get("param_names") for group in other.param_groups])
-        found.append(results)
-    known = ours_and_torchs(name)[1](parameters(name)).param_groups[0]
+        results_of_classes.append(results)
+    (our_keys, *our_names), (torchs_keys, *torchs_names) = results_of_classes
 
-    assert found[0][0][: 2 + len(known) - 1] == found[1][0]
-    assert found[0][1:] == found[1][1:]
+    assert our_keys[: len(torchs_keys)] == torchs_keys
+    assert our_names == torchs_names
 
 
 @pytest.mark.parametrize("flags", [{}, {"foreach": True}, {"foreach": False}], ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_gradients_are_reset_as_torch_does(name: str, flags: dict[str, bool]) -> None:
+def test_zero_grad_resets_gradients_as_in_torch(name: str, flags: dict[str, bool]) -> None:
     """Gradients become None, or zeros in the same memory, detached from their graph."""
     if not takes(name, "foreach"):
         flags = {}
@@ -201,7 +203,7 @@ def test_gradients_are_reset_as_torch_does(name: str, flags: dict[str, bool]) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_parameters_without_a_gradient_are_left_alone(name: str) -> None:
+def test_a_step_does_not_change_parameters_without_a_gradient(name: str) -> None:
     params = parameters(name)
     frozen = torch.nn.Parameter(torch.ones(2, 2, dtype=torch.float64), requires_grad=False)
     optimizer = ours_and_torchs(name)[0]([*params, frozen])

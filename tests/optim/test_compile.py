@@ -1,4 +1,4 @@
-"""Test every class with a compiled step, and with a compiled model."""
+"""Test every class with a step or a model that torch.compile compiles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from logs import collect_logs
 from optim.classes import closure, give_gradients, ours_and_torchs, parameters
-from parity.classes import MATRICES, NAMES, SPARSE
+from parity.classes import MATRIX_CLASSES, NAMES, SPARSE_CLASSES
 
 import optgen
 import optgen.keyed
@@ -16,7 +16,7 @@ from optgen.runtime import dispatch
 
 
 @pytest.fixture(autouse=True)
-def fresh_dynamo() -> Any:
+def reset_dynamo() -> Any:
     """Reset Dynamo, so that it does not reuse code that another test has compiled."""
     torch._dynamo.reset()
     yield
@@ -24,40 +24,40 @@ def fresh_dynamo() -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_compiled_step_is_the_same_step(name: str) -> None:
-    """The compiler breaks its graph at the step, which runs uncompiled, hooks included."""
-    ours, plain = parameters(name), parameters(name)
-    optimizer, reference = ours_and_torchs(name)[0](ours), ours_and_torchs(name)[0](plain)
+def test_compiled_steps_equal_eager_steps(name: str) -> None:
+    """Dynamo breaks its graph at the step, which runs uncompiled, and runs hooks."""
+    params, eager_params = parameters(name), parameters(name)
+    optimizer, eager = (ours_and_torchs(name)[0](each) for each in (params, eager_params))
     calls = []
     optimizer.register_step_post_hook(lambda *args: calls.append(1))
-    compiled = torch.compile(optimizer.step, backend="eager")
+    compiled_step = torch.compile(optimizer.step, backend="eager")
 
     for step in range(3):
-        for params, take in ((ours, compiled), (plain, reference.step)):
-            give_gradients(name, params, step)
-            evaluate = closure(name, params)
-            take(*([evaluate] if evaluate else []))
+        for each, take_step in ((params, compiled_step), (eager_params, eager.step)):
+            give_gradients(name, each, step)
+            evaluate = closure(name, each)
+            take_step(*([evaluate] if evaluate else []))
 
-    assert all(map(torch.equal, ours, plain))
+    assert all(map(torch.equal, params, eager_params))
     assert len(calls) == 3
 
 
 def model_for(name: str) -> torch.nn.Module:
     torch.manual_seed(0)
-    if name in SPARSE:
+    if name in SPARSE_CLASSES:
         return torch.nn.Embedding(5, 3, sparse=True)
     return torch.nn.Sequential(
-        torch.nn.Linear(3, 4, bias=name not in MATRICES),
+        torch.nn.Linear(3, 4, bias=name not in MATRIX_CLASSES),
         torch.nn.Tanh(),
-        torch.nn.Linear(4, 1, bias=name not in MATRICES),
+        torch.nn.Linear(4, 1, bias=name not in MATRIX_CLASSES),
     )
 
 
-# Dynamo warns of the loss at a graph break
+# At a graph break Dynamo reads the loss's `.grad`, which warns.
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
 @pytest.mark.parametrize("name", ["Adam", "SGD"])
-def test_a_whole_training_step_may_be_compiled(name: str) -> None:
-    """Forward, backward, zero_grad and step are one compiled function, with a real backend."""
+def test_a_whole_training_step_can_be_compiled(name: str) -> None:
+    """One compiled function has forward, backward, zero_grad and step."""
     losses = []
     for compiled in (False, True):
         model = model_for(name)
@@ -70,15 +70,15 @@ def test_a_whole_training_step_may_be_compiled(name: str) -> None:
             optimizer.step()
             return loss.detach()
 
-        take = torch.compile(train, backend="aot_eager") if compiled else train
+        run = torch.compile(train, backend="aot_eager") if compiled else train
         batch = torch.linspace(-1, 1, 12).view(4, 3)
-        losses.append([take(batch) for _ in range(4)])
+        losses.append([run(batch) for _ in range(4)])
 
     torch.testing.assert_close(losses[0], losses[1])
     assert losses[0][-1] < losses[0][0]
 
 
-def keyed(params: Any) -> Any:
+def keyed_adamw(params: Any) -> Any:
     named = {str(index): param for index, param in enumerate(params)}
     inner = optgen.keyed.KeyedOptimizerWrapper(
         named, lambda params: optgen.optim.AdamW(params, lr=0.1)
@@ -95,15 +95,15 @@ def adam(params: Any) -> Any:
     return optgen.optim.Adam(params, lr=0.1)
 
 
-def hooked(params: Any) -> Any:
-    """Return an optimizer with a hook, which cannot take the cached step."""
+def adam_with_hook(params: Any) -> Any:
+    """Return an optimizer that takes no cached step, because it has a hook."""
     optimizer = adam(params)
     optimizer.register_step_pre_hook(lambda *args: None)
     return optimizer
 
 
-def training(make: Any) -> tuple[Any, Any]:
-    """Return (training step, scheduler of its rate); the initial model is always the same."""
+def training_step(make: Any) -> tuple[Any, Any]:
+    """Return a function that trains a new model for one step, and its scheduler."""
     model = model_for("Adam")
     optimizer = make(model.parameters())
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9)
@@ -126,26 +126,26 @@ def training(make: Any) -> tuple[Any, Any]:
     return train, scheduler
 
 
-# Dynamo warns of the loss at a graph break
+# At a graph break Dynamo reads the loss's `.grad`, which warns.
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
 @pytest.mark.parametrize(
     ("make", "lowering", "backend"),
     [
         *((adam, lowering, "eager") for lowering in ("forloop", "foreach", "fused_cpu")),
-        *((make, "fused_cpu", "aot_eager") for make in (adam, hooked, lbfgs, keyed)),
+        *((make, "fused_cpu", "aot_eager") for make in (adam, adam_with_hook, lbfgs, keyed_adamw)),
     ],
 )
 def test_a_graph_ends_at_the_step_without_a_warning(make: Any, lowering: str, backend: str) -> None:
-    """Dynamo reads nothing of ours: no warning, and no recompilation when a rate changes."""
+    """Dynamo does not trace into the step, so changes of the rate recompile nothing."""
     batch, losses = torch.linspace(-1, 1, 12).view(4, 3), []
     for compiled in (False, True):
-        train, scheduler = training(make)
-        take = torch.compile(train, backend=backend) if compiled else train
+        train, scheduler = training_step(make)
+        run = torch.compile(train, backend=backend) if compiled else train
         no_recompile = torch._dynamo.config.patch(error_on_recompile=True)
         with optgen.use_lowering(lowering), no_recompile, collect_logs() as logged:
             run_losses = []
             for _ in range(10):
-                run_losses.append(float(take(batch).detach()))
+                run_losses.append(float(run(batch).detach()))
                 scheduler.step()
         losses.append(run_losses)
         assert not logged
@@ -155,28 +155,28 @@ def test_a_graph_ends_at_the_step_without_a_warning(make: Any, lowering: str, ba
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
 def test_no_frame_of_ours_is_compiled() -> None:
-    """Dynamo compiles neither the step nor any frame within it."""
-    train, _ = training(adam)
+    """Dynamo compiles neither the step nor a function that the step calls."""
+    train, _ = training_step(adam)
     frames: list[str] = []
 
-    def note(graph: Any, inputs: Any) -> Any:
+    def record_frames(graph: Any, inputs: Any) -> Any:
         frames.extend(str(node.stack_trace) for node in graph.graph.nodes)
         return graph
 
-    torch.compile(train, backend=note)(torch.linspace(-1, 1, 12).view(4, 3))
+    torch.compile(train, backend=record_frames)(torch.linspace(-1, 1, 12).view(4, 3))
 
     assert frames
     assert not [frame for frame in frames if "/optgen/" in frame and "/tests/" not in frame]
 
 
-def test_the_step_of_a_subclass_may_be_compiled() -> None:
-    class Own(optgen.optim.Adam):
+def test_the_step_of_a_subclass_can_be_compiled() -> None:
+    class Subclass(optgen.optim.Adam):
         def step(self, closure: Any = None) -> Any:
             return super().step(closure)
 
     param = torch.nn.Parameter(torch.ones(3))
     param.grad = torch.ones(3)
-    optimizer = Own([param], lr=0.5)
+    optimizer = Subclass([param], lr=0.5)
 
     torch.compile(optimizer.step, backend="eager")()
 
@@ -184,42 +184,44 @@ def test_the_step_of_a_subclass_may_be_compiled() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_parameters_of_a_compiled_model_are_stepped_alike(name: str) -> None:
-    trained = []
+def test_steps_of_a_compiled_model_equal_those_of_an_eager_model(name: str) -> None:
+    params = []
     for compiled in (False, True):
         model = model_for(name)
-        called = torch.compile(model, backend="eager") if compiled else model
-        optimizer = ours_and_torchs(name)[0](called.parameters())
-        batch = torch.arange(4) if name in SPARSE else torch.linspace(-1, 1, 12).view(4, 3)
+        callable_model = torch.compile(model, backend="eager") if compiled else model
+        optimizer = ours_and_torchs(name)[0](callable_model.parameters())
+        batch = torch.arange(4) if name in SPARSE_CLASSES else torch.linspace(-1, 1, 12).view(4, 3)
 
-        def evaluate(called: Any = called, optimizer: Any = optimizer, batch: Any = batch) -> Any:
+        def evaluate(
+            callable_model: Any = callable_model, optimizer: Any = optimizer, batch: Any = batch
+        ) -> Any:
             optimizer.zero_grad()
-            loss = (called(batch) - 1).pow(2).mean()
+            loss = (callable_model(batch) - 1).pow(2).mean()
             loss.backward()
             return loss
 
         for _ in range(2):
             optimizer.step(evaluate)
-        trained.append(list(model.parameters()))
+        params.append(list(model.parameters()))
 
-    assert all(map(torch.equal, *trained))
+    assert all(map(torch.equal, *params))
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
-def test_a_forced_lowering_is_forced_in_a_compiled_step(lowering: str) -> None:
+def test_use_lowering_works_in_a_compiled_step(lowering: str) -> None:
     params = parameters("Adam")
     give_gradients("Adam", params)
     optimizer = optgen.optim.Adam(params)
-    taken = set()
+    lowerings = set()
     original = dispatch.choose
 
-    def choose(optimizer: Any, batch: Any) -> Any:
-        chosen = original(optimizer, batch)
-        taken.add(chosen[0])
-        return chosen
+    def choose_and_record(optimizer: Any, batch: Any) -> Any:
+        choice = original(optimizer, batch)
+        lowerings.add(choice[0])
+        return choice
 
     with pytest.MonkeyPatch.context() as patch, optgen.use_lowering(lowering):
-        patch.setattr(dispatch, "choose", choose)
+        patch.setattr(dispatch, "choose", choose_and_record)
         torch.compile(optimizer.step, backend="eager")()
 
-    assert taken == {lowering}
+    assert lowerings == {lowering}

@@ -1,4 +1,4 @@
-"""Test the functional forms against torch's: signatures, and steps with the classes' arguments."""
+"""Test functional forms against torch's: signatures, and steps with arguments of torch's class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 from optim.classes import CLASSES
 from parity.cases import CASE_OF_DENSE_CLASS, Case
-from parity.trajectories import error, values
+from parity.trajectories import random_values, relative_error
 from torch import Tensor
 from torch.optim import _functional
 from torch.optim.adam import adam as torchs_adam
@@ -50,8 +50,8 @@ def ours_and_torchs(name: str) -> tuple[Form, Form]:
     return ours, torchs
 
 
-def recorded(name: str, monkeypatch: pytest.MonkeyPatch, case: Case) -> Iterator[Call]:
-    """Yield the arguments that torch's class passes to its functional form, step by step."""
+def arguments_by_step(name: str, monkeypatch: pytest.MonkeyPatch, case: Case) -> Iterator[Call]:
+    """Yield, for each step, the arguments that torch's class passes to its functional form."""
     form = "adam" if name == "AdamW" else module_name(name)
     original, calls = torchs_namespace(name)[form], []
 
@@ -61,10 +61,12 @@ def recorded(name: str, monkeypatch: pytest.MonkeyPatch, case: Case) -> Iterator
 
     monkeypatch.setitem(torchs_namespace(name), form, record)
     shapes = SHAPES if name != "Muon" else SHAPES[::2]
-    params = [torch.nn.Parameter(v) for v in values(shapes, torch.float64, 1)]
+    params = [torch.nn.Parameter(v) for v in random_values(shapes, torch.float64, 1)]
     optimizer = case.theirs(params)
     for step in range(7):
-        for param, grad in zip(params, values(shapes, torch.float64, 20 + step), strict=True):
+        for param, grad in zip(
+            params, random_values(shapes, torch.float64, 20 + step), strict=True
+        ):
             param.grad = grad.to_sparse(1) if name == "SparseAdam" else grad
         optimizer.step()
         args, kwargs = calls.pop()
@@ -74,7 +76,7 @@ def recorded(name: str, monkeypatch: pytest.MonkeyPatch, case: Case) -> Iterator
 
 
 def tensors(call: Call) -> list[Tensor]:
-    """Return every tensor of the arguments that a step may change, in order."""
+    """Return the dense tensors in lists among the arguments: a step may change them."""
     args, kwargs = call
     flat = [item for v in (*args, *kwargs.values()) if isinstance(v, list) for item in v]
     return [item for item in flat if isinstance(item, Tensor) and not item.is_sparse]
@@ -96,20 +98,21 @@ def test_the_signature_is_torchs(name: str) -> None:
 def test_a_step_equals_torchs(
     name: str, flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of seven steps agrees, also the first one, for which no states exist."""
+    """Seven steps agree. Before the first, no states exist."""
     ours, theirs = ours_and_torchs(name)
     loop = {"foreach": False} if "foreach" in inspect.signature(ours).parameters else {}
     if set(flags) - set(inspect.signature(ours).parameters):
         pytest.skip("torch's form has no such argument")
-    for call in recorded(name, monkeypatch, CASE_OF_DENSE_CLASS.get(name, Case(name))):
+    for call in arguments_by_step(name, monkeypatch, CASE_OF_DENSE_CLASS.get(name, Case(name))):
         (args, kwargs), expected = copy.deepcopy(call), copy.deepcopy(call)
         before = tensors((args, kwargs))
         with torch.no_grad():
             ours(*args, **{**kwargs, **flags})
             theirs(*expected[0], **{**expected[1], **loop})
 
-        after, wanted = tensors((args, kwargs)), tensors(expected)
-        assert [error(a, b) < 1e-12 for a, b in zip(after, wanted, strict=True)].count(False) == 0
+        after, expected_after = tensors((args, kwargs)), tensors(expected)
+        for found, wanted in zip(after, expected_after, strict=True):
+            assert relative_error(found, wanted) < 1e-12
         ids = {id(tensor) for tensor in after}
         assert all(id(tensor) in ids for tensor in before)  # changed in place
 
@@ -119,7 +122,7 @@ def test_step_counts_must_be_tensors(name: str, monkeypatch: pytest.MonkeyPatch)
     ours, _ = ours_and_torchs(name)
     if getattr(optgen.optim, name).rule.step != "tensor":
         pytest.skip("the rule's step count is no tensor")
-    args, kwargs = next(recorded(name, monkeypatch, Case(name)))
+    args, kwargs = next(arguments_by_step(name, monkeypatch, Case(name)))
     bound = inspect.signature(ours).bind(*args, **kwargs)
     bound.arguments["state_steps"] = [1] * len(args[0])
 
@@ -136,7 +139,7 @@ def test_the_private_module_has_torchs_forms() -> None:
 
 
 def test_the_public_module_has_every_form() -> None:
-    """torch has this module since version 2.15."""
+    """Torch has this module since version 2.15."""
     assert optgen.optim.functional.__all__ == sorted(map(module_name, CLASSES))
     for name in CLASSES:
         assert getattr(optgen.optim.functional, module_name(name)) is ours_and_torchs(name)[0]
@@ -145,7 +148,7 @@ def test_the_public_module_has_every_form() -> None:
 
 
 def two_tensors(seed: int = 0) -> list[Tensor]:
-    return values([(3,), (2, 2)], torch.float64, seed)
+    return random_values([(3,), (2, 2)], torch.float64, seed)
 
 
 def adam_lists() -> tuple[list[Tensor], ...]:
@@ -174,7 +177,7 @@ SGD = {
 
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
 def test_missing_momentum_buffers_are_created(flags: dict[str, Any]) -> None:
-    """A missing buffer becomes the undampened gradient; others are changed in place."""
+    """A missing buffer becomes the gradient without dampening. Others are changed in place."""
     buffer = two_tensors(3)[0]
     ours, theirs = [buffer, None], [buffer.clone(), None]
     pairs = [(two_tensors(1), two_tensors(2)) for _ in range(2)]
@@ -185,12 +188,12 @@ def test_missing_momentum_buffers_are_created(flags: dict[str, Any]) -> None:
     for found, expected in zip([*pairs[0][0], *ours], [*pairs[1][0], *theirs], strict=True):
         assert found is not None
         assert expected is not None
-        assert error(found, expected) < 1e-12
+        assert relative_error(found, expected) < 1e-12
 
 
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
-def test_a_gradient_scaler_is_obeyed(flags: dict[str, Any]) -> None:
-    """Torch's forms take `grad_scale` and `found_inf` for fused kernels only."""
+def test_grad_scale_and_found_inf_have_effect(flags: dict[str, Any]) -> None:
+    """Torch's forms accept these arguments for fused kernels only."""
     scaled, plain, skipped = adam_lists(), adam_lists(), adam_lists()
     for grad in scaled[1]:
         grad.mul_(4)
@@ -198,13 +201,13 @@ def test_a_gradient_scaler_is_obeyed(flags: dict[str, Any]) -> None:
     adam(*skipped, **ADAM, **flags, found_inf=torch.tensor(1.0))
     adam(*plain, **ADAM, **flags)
 
-    assert [error(a, b) for a, b in zip(scaled[0], plain[0], strict=True)] == [0, 0]
+    assert [relative_error(a, b) for a, b in zip(scaled[0], plain[0], strict=True)] == [0, 0]
     for found, untouched in zip(skipped, adam_lists(), strict=True):
         assert all(map(torch.equal, found, untouched))
 
 
-def test_sgd_follows_autograd_where_it_records() -> None:
-    """Torch's form does so, too; neither has an argument `differentiable`."""
+def test_sgd_is_differentiable_while_autograd_records() -> None:
+    """Torch's form is, too. Neither form has an argument `differentiable`."""
 
     def step(form: Form, lr: Tensor, grad: Tensor) -> Tensor:
         params = [torch.ones(3, dtype=torch.float64)]
@@ -219,24 +222,24 @@ def test_sgd_follows_autograd_where_it_records() -> None:
         assert not step(sgd, lr, grad).requires_grad
 
 
-def test_adam_is_differentiable_where_asked_for() -> None:
+def test_adam_is_differentiable_if_asked_for() -> None:
     def step(*values: Tensor) -> tuple[Tensor, ...]:
         param, grad, m, v = (value.clone() for value in values)
         adam([param], [grad], [m], [v], [], [torch.tensor(3.0)], differentiable=True, **ADAM)
         return param, m, v
 
-    drawn = [value.abs().requires_grad_() for value in values([(3,)] * 4, torch.float64, 4)]
-    assert torch.autograd.gradcheck(step, tuple(drawn))
+    inputs = [value.abs().requires_grad_() for value in random_values([(3,)] * 4, torch.float64, 4)]
+    assert torch.autograd.gradcheck(step, tuple(inputs))
 
 
-def test_a_leaf_that_requires_grad_is_torchs_error() -> None:
+def test_a_leaf_that_requires_grad_raises_torchs_error() -> None:
     leaf = torch.ones(3, requires_grad=True)
 
     with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
         sgd([leaf], [torch.ones(3)], [None], **SGD)
 
 
-def test_complex_parameters_are_recognized() -> None:
+def test_complex_parameters_need_no_has_complex_argument() -> None:
     lists = adam_lists()
     ours = [[v.to(torch.complex128) * (1 + 2j) for v in tensors] for tensors in lists[:4]]
     theirs = copy.deepcopy(ours)
@@ -244,10 +247,10 @@ def test_complex_parameters_are_recognized() -> None:
     counts = [torch.tensor(0.0) for _ in range(2)]
     torchs_adam(*theirs, [], counts, **ADAM, foreach=False, has_complex=True)
 
-    assert all(error(a, b) < 1e-12 for a, b in zip(ours[0], theirs[0], strict=True))
+    assert all(relative_error(a, b) < 1e-12 for a, b in zip(ours[0], theirs[0], strict=True))
 
 
-def test_arguments_that_do_not_fit_are_errors() -> None:
+def test_missing_and_wrong_arguments_raise() -> None:
     params, grads, m, v, _, counts = adam_lists()
     with pytest.raises(TypeError, match=r"adam\(\) missing 1 required keyword-only argument: 'lr'"):
         adam(params, grads, m, v, [], counts, **{k: x for k, x in ADAM.items() if k != "lr"})
@@ -263,12 +266,12 @@ def test_arguments_that_do_not_fit_are_errors() -> None:
         adam(params, grads, m, v, [], counts, **ADAM, fused=True, differentiable=True)
 
 
-def test_a_declaration_with_other_lists_than_the_rule_is_an_error() -> None:
-    def declared(params: list[Tensor], grads: list[Tensor], buffers: list[Tensor]) -> None:
-        """It lacks the state and has something else."""
+def test_a_declaration_without_the_rules_states_raises() -> None:
+    def declaration(params: list[Tensor], grads: list[Tensor], buffers: list[Tensor]) -> None:
+        """Have `buffers` instead of `momentum_buffers`."""
 
     with pytest.raises(TypeError, match=r"SGD: \['buffers'\] unknown, \['momentum_buffers'\] mis"):
-        functional(optgen.optim.SGD)(declared)
+        functional(optgen.optim.SGD)(declaration)
 
 
 def test_a_compiled_caller_runs_the_form_uncompiled() -> None:
@@ -279,12 +282,12 @@ def test_a_compiled_caller_runs_the_form_uncompiled() -> None:
     assert all(map(torch.equal, compiled[0], plain[0]))
 
 
-def test_a_captured_graph_keeps_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    captured: list[Any] = []
-    monkeypatch.setattr("optgen.runtime.functional._captured_optimizers", captured)
+def test_a_captured_graph_keeps_its_optimizer_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimizers: list[Any] = []
+    monkeypatch.setattr("optgen.runtime.functional._captured_optimizers", optimizers)
     adam(*adam_lists(), **ADAM)
-    assert not captured
+    assert not optimizers
 
     monkeypatch.setattr("optgen.runtime.functional.capturing", lambda: True)
     adam(*adam_lists(), **ADAM)
-    assert [type(optimizer) for optimizer in captured] == [optgen.optim.Adam]
+    assert [type(optimizer) for optimizer in optimizers] == [optgen.optim.Adam]

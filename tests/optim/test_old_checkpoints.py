@@ -1,4 +1,4 @@
-"""Test the casts of a load, and checkpoints and pickles of older torch versions."""
+"""Test how loading casts states, and checkpoints and pickles of older torch versions."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from torch.distributed.checkpoint.state_dict import (
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 
 
-def options(name: str) -> dict[str, Any]:
+def options_for_all_states(name: str) -> dict[str, Any]:
     """Return arguments with which the class has every state that it can have."""
     return dict(CASE_OF_DENSE_CLASS.get(name, Case(name)).options)
 
 
-def described(optimizer: Any) -> list[tuple[str, Any]]:
-    """Return every entry of the state: a tensor's dtype, device and shape, or a value's type."""
+def types_of_states(optimizer: Any) -> list[tuple[str, Any]]:
+    """Return every state's key with its dtype, device and shape, or its type if it is no tensor."""
     return [
         (key, (v.dtype, v.device, v.shape) if isinstance(v, Tensor) else type(v))
         for key, v in states(optimizer)
@@ -36,115 +36,112 @@ def described(optimizer: Any) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("target", DTYPES, ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_load_casts_as_torchs(name: str, target: torch.dtype) -> None:
-    """A floating-point state gets its parameter's dtype, except `step`; then ours takes a step."""
+def test_loading_casts_states_as_in_torch(name: str, target: torch.dtype) -> None:
+    """A floating-point state other than `step` gets its parameter's dtype. Our class can step."""
     params = parameters(name)
-    source = ours_and_torchs(name)[1](params, **options(name))
+    source = ours_and_torchs(name)[1](params, **options_for_all_states(name))
     train(name, source, params, 2)
     found = []
     for cls in ours_and_torchs(name):
-        loaded = cls(parameters(name, target), **options(name))
+        loaded = cls(parameters(name, target), **options_for_all_states(name))
         loaded.load_state_dict(source.state_dict())
-        found.append(described(loaded))
+        found.append(types_of_states(loaded))
     assert found[0] == found[1]
-    ours = ours_and_torchs(name)[0](params := parameters(name, target), **options(name))
+    ours = ours_and_torchs(name)[0](
+        params := parameters(name, target), **options_for_all_states(name)
+    )
     ours.load_state_dict(source.state_dict())
     train(name, ours, params, 1)
 
 
 @pytest.mark.parametrize("flag", ["fused", "capturable"])
 @pytest.mark.parametrize("name", [name for name in NAMES if takes(name, "capturable")])
-def test_counts_of_a_fused_or_capturable_group_are_float32(name: str, flag: str) -> None:
-    """Counts become float32 even if they were float64, as with a default dtype of float64."""
+def test_step_counts_of_a_fused_or_capturable_group_become_float32(name: str, flag: str) -> None:
+    """They are float64 in the checkpoint, as after training with a default dtype of float64."""
     params = parameters(name)
     source = ours_and_torchs(name)[0](params)
     train(name, source, params, 2)
-    packed = source.state_dict()
-    for values in packed["state"].values():
+    checkpoint = source.state_dict()
+    for values in checkpoint["state"].values():
         values["step"] = values["step"].double()
-    packed["param_groups"][0][flag] = True
+    checkpoint["param_groups"][0][flag] = True
     loaded = ours_and_torchs(name)[0](parameters(name))
-    loaded.load_state_dict(packed)
+    loaded.load_state_dict(checkpoint)
 
     assert {v.dtype for k, v in states(loaded) if k.startswith("step of")} == {torch.float32}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_no_tensor_or_belongs_to_no_parameter_is_kept_as_torch_does(name: str) -> None:
-    loaded = []
+def test_loading_keeps_unknown_keys_and_values_as_torch_does(name: str) -> None:
+    """The checkpoint has values that are no tensors, and a key that is no parameter."""
+    results = []
     for cls in ours_and_torchs(name):
         params = parameters(name)
         optimizer = cls(params)
         train(name, optimizer, params, 1)
-        packed = copy.deepcopy(optimizer.state_dict())
+        checkpoint = copy.deepcopy(optimizer.state_dict())
         extra = {"note": "a", "list": [torch.ones(2), {"deep": torch.ones(1)}], "count": 3}
-        packed["state"].setdefault(0, {}).update(extra)
-        packed["state"]["elsewhere"] = {"any": 1}
+        checkpoint["state"].setdefault(0, {}).update(extra)
+        checkpoint["state"]["elsewhere"] = {"any": 1}
         other = cls(parameters(name, torch.bfloat16))
-        other.load_state_dict(packed)
+        other.load_state_dict(checkpoint)
         first = other.state[other.param_groups[0]["params"][0]]
-        note = re.sub(
-            "0x[0-9a-f]+", "", first["note"]
-        )  # torch replaces it by the text of a generator
+        # Torch replaces a string by the repr of a generator, which has an address.
+        note = re.sub("0x[0-9a-f]+", "", first["note"])
         values = [first["list"][0].dtype, first["list"][1]["deep"].dtype, note]
-        loaded.append([*values, first["count"], other.state["elsewhere"]])
+        results.append([*values, first["count"], other.state["elsewhere"]])
         assert other.state_dict()["state"]["elsewhere"] == {"any": 1}
 
-    assert loaded[0] == loaded[1]
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_checkpoint_holds_references_as_torchs(name: str) -> None:
+def test_a_checkpoint_holds_the_states_themselves_as_in_torch(name: str) -> None:
     params = parameters(name)
     optimizer = ours_and_torchs(name)[0](params)
     train(name, optimizer, params, 1)
 
-    packed = optimizer.state_dict()
+    checkpoint = optimizer.state_dict()
 
-    for param, values in zip(params, packed["state"].values(), strict=False):
+    for param, values in zip(params, checkpoint["state"].values(), strict=False):
         assert all(values[key] is optimizer.state[param][key] for key in values)
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_a_pickle_of_an_old_torch_is_completed_as_torch_does(name: str) -> None:
-    """Such a pickle lacks hooks and later flags, and its counts are Python numbers."""
-    completed = []
+def test_unpickling_completes_a_pickle_of_an_old_torch_as_torch_does(name: str) -> None:
+    """The pickle lacks hooks and later flags, and its step counts are Python numbers."""
+    results = []
     for cls in ours_and_torchs(name):
         params = parameters(name)
         optimizer = cls(params)
         train(name, optimizer, params, 2)
         old: dict[str, Any] = copy.deepcopy(optimizer.__getstate__())
-        flags = [
-            k
-            for k, v in ours_and_torchs(name)[1](parameters(name)).defaults.items()
-            if v in (None, False)
-        ]
-        flags = [flag for flag in flags if flag in ("foreach", "maximize", "capturable", "fused")]
+        defaults = ours_and_torchs(name)[1](parameters(name)).defaults
+        later_flags = ("foreach", "maximize", "capturable", "fused")
+        flags = [k for k, v in defaults.items() if k in later_flags and v in (None, False)]
         flags += ["differentiable"] * takes(name, "differentiable")
-        # These classes of torch do not complete an old pickle.
         torch_completes = name not in ("SparseAdam", "Muon", "Adafactor")
         for flag in flags if torch_completes else []:
             del old["param_groups"][0][flag]
         for values in old["state"].values():
             if isinstance(values.get("step"), Tensor) and torch_completes:
                 values["step"] = float(values["step"])
-        revived = cls.__new__(cls)
-        revived.__setstate__(old)
-        revived_params = revived.param_groups[0]["params"]
-        completed.append(
-            [{k: revived.param_groups[0].get(k) or None for k in flags}, described(revived)]
-        )
+        unpickled = cls.__new__(cls)
+        unpickled.__setstate__(old)
+        (group,) = unpickled.param_groups
+        flag_values = {flag: group.get(flag) or None for flag in flags}
+        results.append([flag_values, types_of_states(unpickled)])
         train(name, optimizer, params, 2, start=2)
-        train(name, revived, revived_params, 2, start=2)
-        assert all(map(torch.equal, params, revived_params))
-        assert revived._optimizer_step_pre_hooks == {}
+        train(name, unpickled, group["params"], 2, start=2)
+        assert all(map(torch.equal, params, group["params"]))
+        assert unpickled._optimizer_step_pre_hooks == {}
 
-    assert completed[0] == completed[1]
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_checkpoint_has_torchs_group_keys(name: str) -> None:
-    """Keys that torch's class lacks are not saved, and a load leaves them unchanged."""
+    """Keys that torch's class does not have are not saved, and loading does not change them."""
     ours, theirs = (cls(parameters(name)) for cls in ours_and_torchs(name))
     found, expected = (
         [list(group) for group in each.state_dict()["param_groups"]] for each in (ours, theirs)
@@ -161,12 +158,12 @@ def test_a_checkpoint_has_torchs_group_keys(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in CLASSES if name != "SparseAdam"])
 def test_either_class_loads_the_others_flattened_checkpoint(name: str) -> None:
-    """torch's functions make one entry for each value, by the names of parameters."""
+    """A flattened checkpoint has one entry for each value, named after its parameter."""
     flat = StateDictOptions(flatten_optimizer_state_dict=True)
     ours, theirs = ours_and_torchs(name)
     model = torch.nn.Linear(3, 2, bias=False)
 
-    def stepped(cls: Any) -> Any:
+    def optimizer_after_a_step(cls: Any) -> Any:
         optimizer = cls(model.parameters())
         model.weight.grad = torch.ones_like(model.weight)
         optimizer.step()
@@ -174,7 +171,7 @@ def test_either_class_loads_the_others_flattened_checkpoint(name: str) -> None:
         return optimizer
 
     for saver, loader in [(ours, ours), (theirs, ours), (ours, theirs)]:
-        before, after = stepped(saver), loader(model.parameters())
+        before, after = optimizer_after_a_step(saver), loader(model.parameters())
         saved = get_optimizer_state_dict(model, before, options=flat)
         set_optimizer_state_dict(model, after, saved, options=flat)
         for (key, found), (_, expected) in zip(states(after), states(before), strict=True):

@@ -1,4 +1,4 @@
-"""Cases, which are classes with arguments, for comparisons of every lowering with torch."""
+"""List cases, which are classes with arguments, to compare every lowering with torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 import torch
 from interpreter import INTERPRETED
-from parity.classes import CLOSURE, INFOS, NAMES, PLAIN, SPARSE, has
+from parity.classes import (
+    CLOSURE_CLASSES,
+    DENSE_CLASSES,
+    INFOS,
+    NAMES,
+    SPARSE_CLASSES,
+    torch_has_flag,
+)
 from torch.optim import Optimizer
 from torch_versions import HAS_2_14
 
@@ -18,7 +25,7 @@ import optgen.optim
 Options = Mapping[str, Any]
 
 LR = torch.tensor(0.01, dtype=torch.float64)
-OWN: dict[str, list[Options]] = {
+OWN_OPTIONS: dict[str, list[Options]] = {
     "Adadelta": [
         {"rho": 0.5, "eps": 1e-3, "lr": 0.1},
         {"rho": 0, "lr": 0.1},
@@ -106,39 +113,40 @@ OWN: dict[str, list[Options]] = {
         {"lr": LR},
     ],
 }
-"""Our own inputs besides those of torch's tests: several flags at once, numbers at range limits."""
+"""Inputs that torch's tests lack: several flags at once, numbers at the limits of their range."""
 
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
-"""Lowerings of this process. Triton's interpreter needs a whole process, see test_triton.py."""
+"""Lowerings that this process tests. test_triton.py starts a process for Triton's interpreter."""
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A class, ours and torch's, with constructor arguments."""
+    """The name of a class, which torch and optgen have, and constructor arguments."""
 
     name: str
     options: Options = field(default_factory=dict)
 
     @property
-    def torchs(self) -> type[Optimizer]:
+    def torch_class(self) -> type[Optimizer]:
         """Return torch's class."""
         cls: type[Optimizer] = getattr(torch.optim, self.name)
         return cls
 
     def ours(self, params: Any, **more: Any) -> Optimizer:
+        """Return optgen's optimizer."""
         optimizer: Optimizer = getattr(optgen.optim, self.name)(params, **self.options, **more)
         return optimizer
 
     def theirs(self, params: Any, **more: Any) -> Optimizer:
-        """Return torch's optimizer; it takes its for-loop, unless `more` says otherwise."""
-        if has(self.name, "foreach") and not more.get("fused"):
+        """Return torch's optimizer; it uses its for-loop, unless `more` has other flags."""
+        if torch_has_flag(self.name, "foreach") and not more.get("fused"):
             more = {"foreach": False, **more}
-        return self.torchs(params, **self.options, **more)  # type: ignore[arg-type]
+        return self.torch_class(params, **self.options, **more)  # type: ignore[arg-type]
 
-    def in_double(self) -> Case:
-        """Return the case with float64 tensors as arguments.
+    def with_float64_tensors(self) -> Case:
+        """Return the case with float64 in place of other dtypes of tensor arguments.
 
-        A forced lowering reads a float32 tensor as a number, while torch's for-loop rounds with it.
+        With a float32 tensor, torch's for-loop rounds to float32, and a forced lowering does not.
         test_unfused.py tests this difference.
         """
         tensors = [value for value in self.options.values() if isinstance(value, torch.Tensor)]
@@ -156,16 +164,16 @@ def _short(value: Any) -> str:
     return f"tensor({value.item():g})" if isinstance(value, torch.Tensor) else f"{value}"
 
 
-def _of_torchs_tests(name: str) -> Iterator[Case]:
-    for tested in INFOS[name].optim_inputs_func(device="cpu"):
-        yield Case(name, tested.kwargs).in_double()
+def _cases_of_torchs_tests(name: str) -> Iterator[Case]:
+    for optim_input in INFOS[name].optim_inputs_func(device="cpu"):
+        yield Case(name, optim_input.kwargs).with_float64_tensors()
 
 
 def _double(value: Any) -> Any:
     return value.double() if isinstance(value, torch.Tensor) else value
 
 
-_FULL: dict[str, Options] = {
+_OPTIONS_WITH_ALL_STATES: dict[str, Options] = {
     "Adadelta": {"weight_decay": 0.1},
     "Adafactor": {"weight_decay": 0.1},
     "Adagrad": {"lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.1},
@@ -182,39 +190,44 @@ _FULL: dict[str, Options] = {
     "SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
     "SparseAdam": {},
 }
-CASE_OF_CLASS = {name: Case(name, _FULL[name]) for name in NAMES}
+CASE_OF_CLASS = {name: Case(name, _OPTIONS_WITH_ALL_STATES[name]) for name in NAMES}
 """One case for each class, with every state that it can have."""
-CASE_OF_DENSE_CLASS = {name: CASE_OF_CLASS[name] for name in PLAIN}
+CASE_OF_DENSE_CLASS = {name: CASE_OF_CLASS[name] for name in DENSE_CLASSES}
 """The cases of classes that take a dense gradient of any shape."""
 
-_TORCHS = [case for name in NAMES for case in _of_torchs_tests(name)]
-_OURS = [*(Case(name, options) for name in NAMES for options in OWN[name]), *CASE_OF_CLASS.values()]
-CASES = list({str(case): case for case in [*_TORCHS, *_OURS]}.values())
+_TORCHS_CASES = [case for name in NAMES for case in _cases_of_torchs_tests(name)]
+_OWN_CASES = [
+    *(Case(name, options) for name in NAMES for options in OWN_OPTIONS[name]),
+    *CASE_OF_CLASS.values(),
+]
+CASES = list({str(case): case for case in [*_TORCHS_CASES, *_OWN_CASES]}.values())
 """Every input of torch's own tests and of ours, each once."""
-INTERPRETED_CASES = list({str(case): case for case in _OURS}.values())
-"""Our inputs only, because an interpreter is slow; they set every flag that torch's do."""
+INTERPRETED_CASES = list({str(case): case for case in _OWN_CASES}.values())
+"""Only our own inputs, because an interpreter is slow. They set every flag that torch's set."""
 
 
-def lowerings(name: str) -> tuple[str, ...]:
-    """Return the lowerings that this process can force a class to use."""
-    if name in CLOSURE:
+def forcible_lowerings(name: str) -> tuple[str, ...]:
+    """Return the lowerings that this process tests and a class can be forced to use."""
+    if name in CLOSURE_CLASSES:
         return ()
-    return tuple(x for x in LOWERINGS if name not in SPARSE or x in ("forloop", "fused_cpu"))
+    return tuple(
+        x for x in LOWERINGS if name not in SPARSE_CLASSES or x in ("forloop", "fused_cpu")
+    )
 
 
-def forced(cases: Iterable[Case], also_unforced: bool = False) -> list[Any]:
-    """Return a test's arguments `case, lowering`; with None, the optimizer chooses its lowering."""
+def cases_and_lowerings(cases: Iterable[Case], also_unforced: bool = False) -> list[Any]:
+    """Return a test's arguments `case, lowering`; None lets the optimizer choose its lowering."""
     return [
         pytest.param(case, lowering, id=f"{case}-{lowering}")
         for case in cases
-        for lowering in ([None] * also_unforced + [*lowerings(case.name)])
+        for lowering in ([None] * also_unforced + [*forcible_lowerings(case.name)])
     ]
 
 
-def steps(case: Case) -> int:
-    """Return how many steps to compare; fewer if they take long."""
-    if case.name in CLOSURE:
-        return 4  # each has up to 20 iterations
+def step_count(case: Case) -> int:
+    """Return how many steps to compare: fewer if a step is slow."""
+    if case.name in CLOSURE_CLASSES:
+        return 4  # each step has up to 20 iterations
     if INTERPRETED:
         return 10 if case.name == "RAdam" else 5  # RAdam's sixth step is the first rectified one
     return 50

@@ -1,4 +1,4 @@
-"""Describe an optimizer's state without its numbers."""
+"""Describe an optimizer's state without its values."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ Description = list[list[tuple[str, Any]]]
 
 
 def describe_state(optimizer: Optimizer) -> Description:
-    """Return every parameter's keys, in order, with a description of the values in a checkpoint.
+    """Return the keys of each parameter's state in order, each with dtype, shape and so on.
 
-    LBFGS's `t` is a number here; in torch it may be the tensor that holds the learning rate.
+    LBFGS's `t` has no description: ours is a number; torch's may be the learning rate's tensor.
     """
     return [
-        [(key, key if key == "t" else _described(value)) for key, value in entry.items()]
+        [(key, key if key == "t" else _description(value)) for key, value in entry.items()]
         for entry in optimizer.state_dict()["state"].values()
     ]
 
 
-def _described(value: Any) -> Any:
+def _description(value: Any) -> Any:
     if isinstance(value, list):
-        return [_described(element) for element in value]
+        return [_description(element) for element in value]
     if isinstance(value, torch.Tensor):
         return value.dtype, value.shape, value.stride(), value.device, value.requires_grad
     return type(value)

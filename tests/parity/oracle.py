@@ -18,10 +18,10 @@ from optgen.spec.read_spec import read_spec
 
 
 @functools.cache
-def algorithm(module: str) -> Algorithm:
-    """Return the rule of a generated module, as in its lowerings; AdamW's is in Adam's spec."""
-    (found,) = read_spec(Path(str(files("optgen.specs") / f"{module}.py")))
-    return add_maximize(found)
+def rule_of_module(module: str) -> Algorithm:
+    """Return the rule of a generated module, with the option `maximize` as in its lowerings."""
+    (algorithm,) = read_spec(Path(str(files("optgen.specs") / f"{module}.py")))
+    return add_maximize(algorithm)
 
 
 def oracle(optimizer: Optimizer, param: Tensor, grads: Iterable[Tensor]) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def oracle(optimizer: Optimizer, param: Tensor, grads: Iterable[Tensor]) -> dict
 
     The optimizer is one of ours. It gives the rule and the hyperparameters, and takes no step.
     """
-    rule = algorithm(optimizer.rule.name)  # type: ignore[attr-defined]
+    rule = rule_of_module(optimizer.rule.name)  # type: ignore[attr-defined]
     group = optimizer.param_groups[0]
     hypers = {hyper.name: group.get(hyper.name, hyper.default) for hyper in rule.hypers}
     state: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Test autograd through a step: by finite differences, and against torch's own classes."""
+"""Test autograd through a step, against finite differences and torch's own classes."""
 
 from __future__ import annotations
 
@@ -8,26 +8,32 @@ from typing import Any
 import pytest
 import torch
 from parity.cases import CASE_OF_DENSE_CLASS, CASES, Case
-from parity.classes import has
-from parity.trajectories import error, values
+from parity.classes import torch_has_flag
+from parity.trajectories import random_values, relative_error
 from torch import Tensor
 
 import optgen
 from optgen.spec import hyper, optimizer, state
 
 DIFFERENTIABLE = [
-    case for case in CASES if has(case.name, "differentiable") and case.options.get("lr", 1) != 0
+    case
+    for case in CASES
+    if torch_has_flag(case.name, "differentiable") and case.options.get("lr", 1) != 0
 ]
-LEARNT = [case for case in CASE_OF_DENSE_CLASS.values() if has(case.name, "differentiable")]
-COMPARED = [c for c in DIFFERENTIABLE if c.name != "ASGD" or c.options.get("t0", 1e6) > 10]
-"""Cases without ASGD's averaging: then torch changes mu in place before autograd has read it."""
+CASES_OF_LEARNT_LR = [
+    case for case in CASE_OF_DENSE_CLASS.values() if torch_has_flag(case.name, "differentiable")
+]
+CASES_WITH_TORCHS_GRADIENTS = [
+    c for c in DIFFERENTIABLE if c.name != "ASGD" or c.options.get("t0", 1e6) > 10
+]
+"""Cases without ASGD's averaging, where torch changes mu before autograd has read it."""
 
 
-def states(case: Case) -> dict[str, Tensor]:
-    """Return a state from the middle of a training. Its tensors require grad, except 0-dim ones."""
+def states_in_training(case: Case) -> dict[str, Tensor]:
+    """Return the states of a parameter after some steps. They require grad, except 0-dim ones."""
     param = torch.nn.Parameter(torch.ones(6, dtype=torch.float64))
     optimizer = case.theirs([param])
-    for grad in values([(6,)] * 7, torch.float64, 3):
+    for grad in random_values([(6,)] * 7, torch.float64, 3):
         param.grad = grad
         optimizer.step()
     state = dict(optimizer.state[param])
@@ -40,7 +46,9 @@ def states(case: Case) -> dict[str, Tensor]:
     }
 
 
-def step(make: Any, state: dict[str, Tensor], param: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+def functional_step(
+    make: Any, state: dict[str, Tensor], param: Tensor, grad: Tensor
+) -> tuple[Tensor, ...]:
     """Take a step as a function: return the new parameter, and the differentiable new states."""
     param = param.clone()
     param.grad = grad
@@ -50,54 +58,51 @@ def step(make: Any, state: dict[str, Tensor], param: Tensor, grad: Tensor) -> tu
     return (param, *(v for v in optimizer.state[param].values() if v.requires_grad))
 
 
-def inputs() -> tuple[Tensor, Tensor]:
-    param, grad = (v.requires_grad_() for v in values([(6,)] * 2, torch.float64, 5))
+def param_and_grad() -> tuple[Tensor, Tensor]:
+    param, grad = (v.requires_grad_() for v in random_values([(6,)] * 2, torch.float64, 5))
     return param, grad
 
 
 @pytest.mark.parametrize("case", DIFFERENTIABLE, ids=str)
 def test_gradients_agree_with_finite_differences(case: Case) -> None:
-    state = states(case)
+    state = states_in_training(case)
     keys = list(state)
 
     def function(param: Tensor, grad: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return step(case.ours, dict(zip(keys, tensors, strict=True)), param, grad)
+        return functional_step(case.ours, dict(zip(keys, tensors, strict=True)), param, grad)
 
-    # Smaller than the smallest state, which is the 1e-6 of Adadelta.
-    assert torch.autograd.gradcheck(function, (*inputs(), *state.values()), eps=1e-9)
+    # eps is smaller than the smallest state, which is Adadelta's: about 1e-6.
+    assert torch.autograd.gradcheck(function, (*param_and_grad(), *state.values()), eps=1e-9)
 
 
 @pytest.fixture
-def exact_steps() -> Iterator[None]:
+def float64_by_default() -> Iterator[None]:
     """Make float64 the default dtype, so that torch's step count is a float64 tensor."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.usefixtures("exact_steps")
-@pytest.mark.parametrize("case", COMPARED, ids=str)
-def test_gradients_are_torchs(case: Case) -> None:
-    state = states(case)
+@pytest.mark.usefixtures("float64_by_default")
+@pytest.mark.parametrize("case", CASES_WITH_TORCHS_GRADIENTS, ids=str)
+def test_gradients_equal_torchs(case: Case) -> None:
+    state = states_in_training(case)
     found = []
     for make in (case.ours, case.theirs):
-        param, grad = inputs()
+        param, grad = param_and_grad()
         sources = [param, grad, *(v for v in state.values() if v.requires_grad)]
-        results = step(make, state, param, grad)
+        results = functional_step(make, state, param, grad)
         weighted = sum((r * torch.arange(6)).sum() for r in results)
         found.append(torch.autograd.grad(weighted, sources))
 
     for ours, theirs in zip(*found, strict=True):
-        assert error(ours, theirs) < 1e-12
+        assert relative_error(ours, theirs) < 1e-12
     assert all(gradient.abs().sum() > 0 for gradient in found[0][:2])
 
 
-@pytest.mark.parametrize("case", LEARNT, ids=str)
-def test_a_learning_rate_can_be_learnt(case: Case) -> None:
-    """Differentiate a loss after three steps by lr.
-
-    Torch's Adam, RMSprop and NAdam cannot do this: they change in place what autograd still needs.
-    """
+@pytest.mark.parametrize("case", CASES_OF_LEARNT_LR, ids=str)
+def test_a_loss_after_three_steps_has_a_gradient_for_lr(case: Case) -> None:
+    """Torch's Adam, RMSprop and NAdam fail: they change tensors in place that autograd needs."""
 
     def loss_after_three_steps(lr: Tensor) -> Tensor:
         param = torch.linspace(1, 2, 5, dtype=torch.float64).requires_grad_().clone()
@@ -116,14 +121,14 @@ def test_a_learning_rate_can_be_learnt(case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
-def test_a_step_count_that_requires_grad_is_torchs_error(name: str) -> None:
+def test_a_step_count_that_requires_grad_raises_torchs_error(name: str) -> None:
     case = CASE_OF_DENSE_CLASS[name]
     messages = []
     for make in (case.ours, case.theirs):
-        state = states(case)
+        state = states_in_training(case)
         state["step"].requires_grad_()
         with pytest.raises(RuntimeError) as caught:
-            step(make, state, *inputs())
+            functional_step(make, state, *param_and_grad())
         messages.append(str(caught.value))
 
     assert messages[0] == messages[1]
@@ -146,21 +151,21 @@ def Averaged(
     p = p - lr * s * (p - a) - lr * g
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-def test_gradients_reach_the_start_of_a_state(ahead: bool) -> None:
-    """The first parameter is also the start of a state; `init_state` may create the state."""
+@pytest.mark.parametrize("init_first", [False, True])
+def test_gradients_reach_the_initial_value_of_a_state(init_first: bool) -> None:
+    """The first parameter is also a state's initial value; `init_state` may create the state."""
     cls = optgen.load(Averaged)
 
     def function(first: Tensor, start: Tensor) -> Tensor:
         param = first.clone()
         optimizer = cls([param], start=start, differentiable=True)
-        if ahead:
+        if init_first:
             optimizer.init_state()
         for _ in range(3):
             param.grad = param.clone() ** 2  # the step changes the parameter in place
             optimizer.step()
         return param
 
-    first, _ = inputs()
+    first, _ = param_and_grad()
     start = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(function, (first, start))

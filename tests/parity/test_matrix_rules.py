@@ -1,4 +1,4 @@
-"""Test rules on whole matrices against steps written from their authors' algorithms."""
+"""Test rules on whole matrices against reference steps, written from the authors' papers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from optgen.verification.references import newton_schulz, whole_matrices
 
 CASES = (*whole_matrices.CASES, *newton_schulz.CASES, KL_SHAMPOO)
 EAGER = [(case, "foreach") for case in CASES]
-"""`make verify` follows the same rules in the for-loop, too."""
+"""`make verify` compares the same rules in the for-loop, too."""
 FUSED = [
     (case, "fused_cpu")
     for case in CASES
@@ -25,12 +25,12 @@ FUSED = [
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("case", "lowering"), [*EAGER, *FUSED], ids=str)
-def test_steps_equal_the_authors(case: Case, lowering: str) -> None:
+def test_steps_equal_the_reference(case: Case, lowering: str) -> None:
     assert run_case(case, optimizer_class(case.name), lowering).error <= case.bound
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
-def test_kl_soap_steps_tall_and_wide_matrices(lowering: str) -> None:
+def test_kl_soap_equals_the_reference_for_tall_and_wide_matrices(lowering: str) -> None:
     (kl_soap,) = (case for case in CASES if case.name == "kl_soap")
     case = replace(kl_soap, shapes=MATRICES)
 

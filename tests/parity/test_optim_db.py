@@ -1,7 +1,7 @@
-"""Test every input and every error of torch's own tests of its fifteen classes, with each flag.
+"""Test every input and error of torch's own tests of its fifteen classes, with each flag.
 
-The tests compare trajectories in float64, state, checkpoints in both directions through files, and
-error messages.
+The tests compare with torch: trajectories in float64, states, error messages, and trainings that
+continue from a checkpoint file, ours in torch's class and the other way round.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 import torch
-from parity.cases import OWN, Case, steps
-from parity.classes import INFOS, NAMES, PENDING, has
+from parity.cases import OWN_OPTIONS, Case, step_count
+from parity.classes import INFOS, NAMES, PENDING, torch_has_flag
 from parity.describe_state import describe_state
-from parity.resume import in_two_halves
-from parity.trajectories import Run, assert_close, eventful
+from parity.resume import train_in_two_halves
+from parity.trajectories import Run, assert_close, train_with_events
 from torch_inputs import OptimizerErrorEnum
 
 import optgen.optim
@@ -26,74 +26,77 @@ import optgen.optim
 FLAGS: list[dict[str, Any]] = [{}, {"foreach": False}, {"foreach": True}, {"fused": True}]
 INPUTS = {
     name: [
-        *(Case(name, tested.kwargs) for tested in INFOS[name].optim_inputs_func(device="cpu")),
-        *(Case(name, options) for options in OWN[name]),
+        *(
+            Case(name, optim_input.kwargs)
+            for optim_input in INFOS[name].optim_inputs_func(device="cpu")
+        ),
+        *(Case(name, options) for options in OWN_OPTIONS[name]),
     ]
     for name in NAMES
 }
 
 
-def test_every_class_of_torch_is_here_or_pending() -> None:
+def test_optgen_has_every_class_of_torch_that_is_not_pending() -> None:
     assert set(PENDING) == set(INFOS) - set(NAMES)
     assert set(INFOS) | {"Optimizer"} == {n for n in torch.optim.__all__ if n[0].isupper()}
 
 
-def cells() -> Iterator[Any]:
-    """Yield every input with all flags, except inputs that torch also refuses."""
+def inputs_with_all_flags() -> Iterator[Any]:
+    """Yield every input with each of the flags, except pairs that torch and ours refuse."""
     for case in chain(*INPUTS.values()):
         for flags in FLAGS:
             if not is_refused(case, flags):
-                yield cell(case, flags)
+                yield parameter_set(case, flags)
 
 
-def cells_in_turn() -> Iterator[Any]:
-    """Yield every input once, with one of the flags in turn."""
+def inputs_with_flags_in_turn() -> Iterator[Any]:
+    """Yield every input once. The flags take turns."""
     for case, flags in zip(chain(*INPUTS.values()), cycle(FLAGS), strict=False):
-        yield cell(case, {} if is_refused(case, flags) else flags)
+        yield parameter_set(case, {} if is_refused(case, flags) else flags)
 
 
 def is_refused(case: Case, flags: dict[str, Any]) -> bool:
-    tensor = isinstance(case.options.get("lr"), torch.Tensor)
-    return case.name in ("Adam", "AdamW") and bool(flags.get("foreach")) and tensor
+    lr_is_tensor = isinstance(case.options.get("lr"), torch.Tensor)
+    return case.name in ("Adam", "AdamW") and bool(flags.get("foreach")) and lr_is_tensor
 
 
-def cell(case: Case, flags: dict[str, Any]) -> Any:
-    exact = case.in_double() if True in flags.values() else case
+def parameter_set(case: Case, flags: dict[str, Any]) -> Any:
+    exact = case.with_float64_tensors() if True in flags.values() else case
     return pytest.param(exact, flags, id="-".join([str(case), *flags, *map(str, flags.values())]))
 
 
-IN_TURN = list(cells_in_turn())
+INPUTS_IN_TURN = list(inputs_with_flags_in_turn())
 
 
-def test_the_list_of_torchs_inputs_is_complete() -> None:
-    """The inputs of torch's tests are all read; an empty list would pass the other tests."""
+def test_torch_has_inputs_for_all_its_classes() -> None:
+    """With an empty list of inputs the other tests would pass."""
     inputs = [info.optim_inputs_func(device="cpu") for info in INFOS.values()]
     assert len(INFOS) == 15
     assert min(map(len, inputs)) >= 4
     assert sum(map(len, inputs)) >= 91
 
 
-def step_count(case: Case) -> int:
-    """Return how many steps to take; test_trajectories.py takes all, with the same inputs."""
-    return min(10, steps(case))
+def count_of_first_steps(case: Case) -> int:
+    """Return how many steps to take; test_trajectories.py takes more, with the same inputs."""
+    return min(10, step_count(case))
 
 
 @functools.cache
 def reference(case: Case) -> Run:
-    return eventful(case.theirs, step_count(case))
+    return train_with_events(case.theirs, count_of_first_steps(case))
 
 
-@pytest.mark.parametrize(("case", "flags"), list(cells()))
-def test_trajectory_and_state_are_torchs(case: Case, flags: dict[str, Any]) -> None:
-    run = eventful(functools.partial(case.ours, **flags), step_count(case))
+@pytest.mark.parametrize(("case", "flags"), list(inputs_with_all_flags()))
+def test_trajectory_and_state_equal_torchs(case: Case, flags: dict[str, Any]) -> None:
+    run = train_with_events(functools.partial(case.ours, **flags), count_of_first_steps(case))
 
     assert describe_state(run.optimizer) == describe_state(reference(case).optimizer)
     assert_close(run, reference(case))
 
 
 @functools.cache
-def resumed_in_torch(case: Case, folder: Path) -> Run:
-    return in_two_halves(case.theirs, case.theirs, torch.float64, folder / "theirs.pt")
+def torchs_two_halves(case: Case, folder: Path) -> Run:
+    return train_in_two_halves(case.theirs, case.theirs, torch.float64, folder / "theirs.pt")
 
 
 @pytest.fixture(scope="module")
@@ -102,26 +105,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize(("case", "flags"), IN_TURN)
-def test_torchs_checkpoint_continues_here(case: Case, flags: dict[str, Any], folder: Path) -> None:
+@pytest.mark.parametrize(("case", "flags"), INPUTS_IN_TURN)
+def test_our_class_continues_from_torchs_checkpoint(
+    case: Case, flags: dict[str, Any], folder: Path
+) -> None:
     ours = functools.partial(case.ours, **flags)
 
-    run = in_two_halves(case.theirs, ours, torch.float64, folder / "a.pt")
+    run = train_in_two_halves(case.theirs, ours, torch.float64, folder / "a.pt")
 
-    assert_close(run, resumed_in_torch(case, folder))
+    assert_close(run, torchs_two_halves(case, folder))
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize(("case", "flags"), IN_TURN)
-def test_our_checkpoint_continues_in_torch(case: Case, flags: dict[str, Any], folder: Path) -> None:
+@pytest.mark.parametrize(("case", "flags"), INPUTS_IN_TURN)
+def test_torchs_class_continues_from_our_checkpoint(
+    case: Case, flags: dict[str, Any], folder: Path
+) -> None:
     ours = functools.partial(case.ours, **flags)
 
-    run = in_two_halves(ours, case.theirs, torch.float64, folder / "b.pt")
+    run = train_in_two_halves(ours, case.theirs, torch.float64, folder / "b.pt")
 
-    assert_close(run, resumed_in_torch(case, folder))
+    assert_close(run, torchs_two_halves(case, folder))
 
 
-def errors() -> Iterator[Any]:
+def error_inputs() -> Iterator[Any]:
     for name in NAMES:
         for case in INFOS[name].optim_error_inputs_func(device="cpu", dtype=torch.float32):
             error_input = case.optimizer_error_input
@@ -131,22 +138,22 @@ def errors() -> Iterator[Any]:
                     yield pytest.param(name, case, flags, id=label)
 
 
-@pytest.mark.parametrize(("name", "case", "flags"), list(errors()))
-def test_errors_are_torchs(name: str, case: Any, flags: dict[str, Any]) -> None:
-    """Each error has torch's message, and comes in the constructor or the step as torch's."""
+@pytest.mark.parametrize(("name", "case", "flags"), list(error_inputs()))
+def test_errors_equal_torchs(name: str, case: Any, flags: dict[str, Any]) -> None:
+    """Each error has torch's message, and torch's class raises it at the same stage."""
     error_input = case.optimizer_error_input
-    accepted = {flag: value for flag, value in flags.items() if has(name, flag)}
+    accepted = {flag: value for flag, value in flags.items() if torch_has_flag(name, flag)}
 
-    ours = raised(getattr(optgen.optim, name), error_input, flags)
-    theirs = raised(getattr(torch.optim, name), error_input, accepted)
+    ours = stage_and_error(getattr(optgen.optim, name), error_input, flags)
+    theirs = stage_and_error(getattr(torch.optim, name), error_input, accepted)
 
     assert ours == theirs
     stage = "step" if case.error_on is OptimizerErrorEnum.STEP_ERROR else "constructor"
     assert ours[:2] == (stage, case.error_type)
 
 
-def raised(cls: Any, error_input: Any, flags: dict[str, Any]) -> tuple[str, type, str]:
-    """Return (stage at which a class fails, the error's type, its message)."""
+def stage_and_error(cls: Any, error_input: Any, flags: dict[str, Any]) -> tuple[str, type, str]:
+    """Return (stage at which a class raises an error, the error's type, its message)."""
     params = (
         [torch.nn.Parameter(torch.ones(1, 1))] if error_input.params is None else error_input.params
     )

@@ -1,7 +1,7 @@
 """Test rounding: 50 steps in float32 and in 16 bits against the same steps in float64.
 
-The oracle is the rule itself, run from the same rounded values with the same rounded gradients. The
-bound is the error of torch's for-loop.
+The oracle runs the rule in float64, from the same rounded parameter with the same rounded
+gradients. The bound is the error of torch's for-loop.
 """
 
 from __future__ import annotations
@@ -17,19 +17,25 @@ import pytest
 import torch
 from interpreter import INTERPRETED
 from parity.cases import CASE_OF_DENSE_CLASS, LOWERINGS, Case
-from parity.classes import PLAIN
+from parity.classes import DENSE_CLASSES
 from parity.oracle import oracle
-from parity.trajectories import Make, error, parameters, through, values
+from parity.trajectories import (
+    Make,
+    forced_lowering,
+    random_parameters,
+    random_values,
+    relative_error,
+)
 from torch import Tensor
 
 from optgen.runtime.fused_triton import bucket, tile_shape
 from optgen.runtime.fused_triton.tile_shape import Tile
 
-Final = dict[str, Any]  # a parameter, under "param", and its state
+FinalValues = dict[str, Any]  # a parameter, under "param", and its state
 
 
 class Matrix(Case):
-    """A case of a class that uses rows and columns, with a matrix as parameter."""
+    """A case whose parameter is a matrix."""
 
     def __str__(self) -> str:
         return f"{super().__str__()}-matrix"
@@ -40,8 +46,8 @@ FACTORED = [
     Matrix("Adafactor", {"weight_decay": 0.1, "maximize": True, "d": 2.0}),
     Matrix("Adafactor", {"lr": 0.01}),
 ]
-DEFAULTS = [Case(name, {"lr": 0.01}) for name in PLAIN]
-# The cases of DEFAULTS have the same streams as those of CASE_OF_DENSE_CLASS, and compute less.
+DEFAULTS = [Case(name, {"lr": 0.01}) for name in DENSE_CLASSES]
+# The interpreter skips DEFAULTS: CASE_OF_DENSE_CLASS has the same classes with more options.
 CASES = [
     *([] if INTERPRETED else DEFAULTS),
     *CASE_OF_DENSE_CLASS.values(),
@@ -49,7 +55,7 @@ CASES = [
     Case("RMSprop", {"momentum": 0.9}),
     Case("RAdam", {"betas": (0.9, 0.99), "decoupled_weight_decay": True, "weight_decay": 0.1}),
     Case("NAdam", {"decoupled_weight_decay": True, "weight_decay": 0.1, "lr": 0.02}),
-    *FACTORED[: 1 if INTERPRETED else 2],  # these take long in an interpreter
+    *FACTORED[: 1 if INTERPRETED else 2],  # slow in the interpreter
     Matrix("Muon", {"lr": 0.02}),
     Matrix("Muon", {"lr": 0.02, "nesterov": False, "adjust_lr_fn": "match_rms_adamw"}),
 ]
@@ -60,14 +66,12 @@ The matrices of FACTORED have few rows in the interpreter; over few rows, even t
 the error depends on chance.
 """
 NEED_MANY_ELEMENTS = ("Adafactor",)
-"""Classes that need more elements in the interpreter, because 20,000 leave the largest error to
-chance.
-"""
-HALVES: dict[torch.dtype, dict[str, float]] = {
+"""Classes that need over 20,000 elements, because the largest error of fewer depends on chance."""
+OPTIONS_IN_16_BITS: dict[torch.dtype, dict[str, float]] = {
     torch.bfloat16: {"lr": 0.05},
     torch.float16: {"lr": 0.02, "eps": 1e-4},
 }
-"""Options that have an effect in 16 bits: steps that move a parameter, an eps that is not 0."""
+"""Options for 16 bits: an lr that changes parameters, and an eps that does not round to 0."""
 
 
 BY_MEAN_SQUARE = {
@@ -76,7 +80,7 @@ BY_MEAN_SQUARE = {
     (str(CASE_OF_DENSE_CLASS["SGD"]), torch.float16): ["param"],
     (str(CASE_OF_DENSE_CLASS["Adamax"]), torch.float16): ["exp_avg"],
     (str(Case("Adafactor", {"lr": 0.01})), torch.float16): ["param"],
-    **{(str(c), dtype): ["row_var", "col_var"] for c in FACTORED for dtype in HALVES},
+    **{(str(c), dtype): ["row_var", "col_var"] for c in FACTORED for dtype in OPTIONS_IN_16_BITS},
 }
 """Tensors for which the mean square of the error is compared instead of the largest error.
 
@@ -88,7 +92,7 @@ and which of the 300 numbers of a row or a column has the largest error.
 
 @pytest.fixture(autouse=True)
 def large_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use large blocks in the interpreter, which takes as long for few elements as for many."""
+    """Use large blocks in the interpreter, whose time depends on the number of blocks."""
     if INTERPRETED:
         original = bucket.options
 
@@ -113,16 +117,15 @@ def shape_of(case: Case) -> tuple[int, ...]:
 
 @functools.cache
 def gradients(dtype: torch.dtype, shape: tuple[int, ...]) -> list[Tensor]:
-    few = (
-        INTERPRETED and dtype is torch.float32
-    )  # in 16 bits errors after few steps depend on chance
-    steps = STEPS // 2 if few else STEPS
-    return [values([shape], dtype, 100 + step)[0] for step in range(steps)]
+    # In 16 bits the errors after few steps depend on chance.
+    takes_fewer = INTERPRETED and dtype is torch.float32
+    steps = STEPS // 2 if takes_fewer else STEPS
+    return [random_values([shape], dtype, 100 + step)[0] for step in range(steps)]
 
 
-def final_values(make: Make, dtype: torch.dtype, shape: tuple[int, ...]) -> Final:
+def final_values(make: Make, dtype: torch.dtype, shape: tuple[int, ...]) -> FinalValues:
     """Return the parameter and its state after all steps."""
-    (param,) = parameters([shape], dtype)
+    (param,) = random_parameters([shape], dtype)
     optimizer = make([param])
     for grad in gradients(dtype, shape):
         param.grad = grad
@@ -131,16 +134,16 @@ def final_values(make: Make, dtype: torch.dtype, shape: tuple[int, ...]) -> Fina
 
 
 @functools.cache
-def exact_and_torchs(case: Case, dtype: torch.dtype) -> tuple[Final, Final]:
+def exact_and_torchs(case: Case, dtype: torch.dtype) -> tuple[FinalValues, FinalValues]:
     """Return the final values of the oracle and of torch's for-loop."""
     shape = shape_of(case)
-    (param,) = parameters([shape], dtype)
+    (param,) = random_parameters([shape], dtype)
     exact = oracle(case.ours([param]), param, gradients(dtype, shape))
     return exact, final_values(case.theirs, dtype, shape)
 
 
-def errors(found: Final, exact: Final) -> dict[str, float]:
-    return {key: error(value, torch.as_tensor(exact[key])) for key, value in found.items()}
+def errors(found: FinalValues, exact: FinalValues) -> dict[str, float]:
+    return {key: relative_error(value, torch.as_tensor(exact[key])) for key, value in found.items()}
 
 
 def mean_square(found: Tensor, exact: Tensor) -> float:
@@ -150,10 +153,10 @@ def mean_square(found: Tensor, exact: Tensor) -> float:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_single_precision(case: Case, lowering: str) -> None:
+def test_float32_errors_are_within_torchs(case: Case, lowering: str) -> None:
     exact, reference = exact_and_torchs(case, torch.float32)
 
-    with through(lowering):
+    with forced_lowering(lowering):
         ours = errors(final_values(case.ours, torch.float32, shape_of(case)), exact)
 
     theirs = errors(reference, exact)
@@ -162,41 +165,41 @@ def test_single_precision(case: Case, lowering: str) -> None:
     assert all(ours[key] <= bounds[key] for key in ours), (ours, theirs)
 
 
-def in_16_bits() -> list[tuple[Case, torch.dtype]]:
-    """Return cases with both 16-bit dtypes; in the interpreter, with one of them in turn."""
+def cases_in_16_bits() -> list[tuple[Case, torch.dtype]]:
+    """Return cases with both 16-bit dtypes; in the interpreter, each case with one of them."""
     cases = [case for case in CASES if case not in SKIPPED_IN_16_BITS]
     if INTERPRETED:
-        return [*zip(cases, cycle(HALVES), strict=False)]
-    return [*product(cases, HALVES)]
+        return [*zip(cases, cycle(OPTIONS_IN_16_BITS), strict=False)]
+    return [*product(cases, OPTIONS_IN_16_BITS)]
 
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize(("case", "dtype"), in_16_bits(), ids=str)
-def test_half_precision(case: Case, dtype: torch.dtype, lowering: str) -> None:
+@pytest.mark.parametrize(("case", "dtype"), cases_in_16_bits(), ids=str)
+def test_16_bit_errors_are_within_torchs(case: Case, dtype: torch.dtype, lowering: str) -> None:
     fused = lowering.startswith("fused")
-    by_mean = BY_MEAN_SQUARE.get((str(case), dtype), []) if fused else []
+    by_mean_square = BY_MEAN_SQUARE.get((str(case), dtype), []) if fused else []
     case = _with_options_for_16_bits(case, dtype)
     exact, reference = exact_and_torchs(case, dtype)
 
-    with through(lowering):
+    with forced_lowering(lowering):
         found = final_values(case.ours, dtype, shape_of(case))
 
     ours, theirs = errors(found, exact), errors(reference, exact)
     assert list(ours) == list(theirs)
-    strict = [key for key in ours if key not in by_mean]
+    strict = [key for key in ours if key not in by_mean_square]
     assert all(ours[key] <= (1 if fused else 1.5) * theirs[key] for key in strict), (ours, theirs)
-    for key in by_mean:
+    for key in by_mean_square:
         bound = mean_square(reference[key], exact[key])
         assert mean_square(found[key], exact[key]) <= bound
 
 
 @functools.cache
 def _with_options_for_16_bits(case: Case, dtype: torch.dtype) -> Case:
-    taken = inspect.signature(case.torchs).parameters
+    parameters_of_class = inspect.signature(case.torch_class).parameters
     numbers = {
         key: value
-        for key, value in HALVES[dtype].items()
-        if key in taken and isinstance(taken[key].default, float)
+        for key, value in OPTIONS_IN_16_BITS[dtype].items()
+        if key in parameters_of_class and isinstance(parameters_of_class[key].default, float)
     }
     return replace(case, options={**case.options, **numbers})

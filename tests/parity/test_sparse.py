@@ -1,4 +1,4 @@
-"""Test sparse gradients where torch has a result; test_sparse_errors.py tests torch's errors."""
+"""Test sparse gradients that torch's classes accept; test_sparse_errors.py tests the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from parity.cases import Case
-from parity.trajectories import BOUND, Run, assert_close, error
+from parity.trajectories import BOUND, Run, assert_close, relative_error
 from torch import Tensor
 
 import optgen
@@ -48,16 +48,16 @@ FLAGS: list[dict[str, Any]] = [{}, {"foreach": False}, {"foreach": True}, {"fuse
 Gradient = Callable[[list[int], int], Tensor]
 
 
-def numbers(rows: int, seed: int, width: int = 3) -> Tensor:
+def random_rows(rows: int, seed: int, width: int = 3) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(rows, width, generator=generator, dtype=torch.float64)
 
 
 def uncoalesced(rows: list[int], seed: int) -> Tensor:
-    """Return some rows of a 6x3 gradient; the values of a repeated row are added."""
+    """Return a 6x3 gradient with values in these rows; values of a repeated row add up."""
     return torch.sparse_coo_tensor(
         torch.tensor([rows], dtype=torch.int64),
-        numbers(len(rows), seed),
+        random_rows(len(rows), seed),
         (6, 3),
         check_invariants=True,
         is_coalesced=False,
@@ -68,35 +68,40 @@ def coalesced(rows: list[int], seed: int) -> Tensor:
     return uncoalesced(rows, seed).coalesce()
 
 
-def with_strides(rows: list[int], seed: int) -> Tensor:
+def with_strided_indices(rows: list[int], seed: int) -> Tensor:
     """Return a gradient with column-major values and strided indices."""
-    spread = torch.tensor([rows, rows], dtype=torch.int64).T.contiguous().T[:1]
-    values = numbers(len(rows), seed).T.contiguous().T
-    return torch.sparse_coo_tensor(spread, values, (6, 3), check_invariants=True)
+    strided_indices = torch.tensor([rows, rows], dtype=torch.int64).T.contiguous().T[:1]
+    values = random_rows(len(rows), seed).T.contiguous().T
+    return torch.sparse_coo_tensor(strided_indices, values, (6, 3), check_invariants=True)
 
 
-def with_two_indices(rows: list[int], seed: int) -> Tensor:
-    """Return a gradient with an index for every element."""
+def with_an_index_per_element(rows: list[int], seed: int) -> Tensor:
+    """Return a gradient with a row and a column index for each value."""
     indices = torch.tensor([rows, [row % 3 for row in rows]], dtype=torch.int64)
-    values = numbers(len(rows), seed)[:, 0]
+    values = random_rows(len(rows), seed)[:, 0]
     return torch.sparse_coo_tensor(indices, values, (6, 3), check_invariants=True)
 
 
-GRADIENTS: list[Gradient] = [uncoalesced, coalesced, with_strides, with_two_indices]
-BATCHES = [[0, 2, 2], [5], [], [1, 0, 4, 4, 1]]
+GRADIENTS: list[Gradient] = [
+    uncoalesced,
+    coalesced,
+    with_strided_indices,
+    with_an_index_per_element,
+]
+ROWS_OF_STEPS = [[0, 2, 2], [5], [], [1, 0, 4, 4, 1]]
 
 
-def trained(
+def train_two_parameters(
     make: Any,
     gradient: Gradient = uncoalesced,
     dense: bool = False,
     dtype: torch.dtype = torch.float64,
 ) -> Run:
-    """Train two parameters in one group: both have sparse gradients, or one has dense ones."""
+    """Train two parameters in one group; the second has dense gradients if `dense`."""
     table = torch.nn.Parameter(torch.ones(6, 3, dtype=dtype))
     other = torch.nn.Parameter(torch.ones(6, 3, dtype=dtype))
     run = Run(make([table, other]), [table, other])
-    for step, rows in enumerate(BATCHES):
+    for step, rows in enumerate(ROWS_OF_STEPS):
         table.grad = gradient(rows, step).to(dtype)
         sparse = gradient([step, 5], step + 10).to(dtype)
         other.grad = sparse.to_dense() if dense else sparse
@@ -106,12 +111,12 @@ def trained(
 
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("case", SGD, ids=str)
-def test_sgd_steps_as_torchs(case: Case, flags: dict[str, Any]) -> None:
-    """Compare only parameters, because our momentum is dense, and torch's may be sparse."""
-    ours = trained(lambda params: case.ours(params, **flags), dense=True)
-    theirs = trained(case.theirs, dense=True)
+def test_sgd_steps_equal_torchs(case: Case, flags: dict[str, Any]) -> None:
+    """Momentum is not compared, because ours is dense, and torch's may be sparse."""
+    ours = train_two_parameters(lambda params: case.ours(params, **flags), dense=True)
+    theirs = train_two_parameters(case.theirs, dense=True)
 
-    errors = [error(a, b) for a, b in zip(ours.params, theirs.params, strict=True)]
+    errors = [relative_error(a, b) for a, b in zip(ours.params, theirs.params, strict=True)]
     assert max(errors) <= BOUND
 
 
@@ -119,12 +124,12 @@ def test_sgd_steps_as_torchs(case: Case, flags: dict[str, Any]) -> None:
 @pytest.mark.parametrize("gradient", GRADIENTS)
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("case", ADAGRAD, ids=str)
-def test_adagrad_steps_as_torchs(
+def test_adagrad_steps_equal_torchs(
     case: Case, flags: dict[str, Any], gradient: Gradient, dense: bool
 ) -> None:
     """In some groups one parameter has sparse gradients and the other dense ones."""
-    ours = trained(lambda params: case.ours(params, **flags), gradient, dense)
-    theirs = trained(case.theirs, gradient, dense)
+    ours = train_two_parameters(lambda params: case.ours(params, **flags), gradient, dense)
+    theirs = train_two_parameters(case.theirs, gradient, dense)
 
     assert_close(ours, theirs)
 
@@ -132,9 +137,11 @@ def test_adagrad_steps_as_torchs(
 @pytest.mark.parametrize("gradient", GRADIENTS)
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("case", SPARSE_ADAM, ids=str)
-def test_sparse_adam_steps_as_torchs(case: Case, flags: dict[str, Any], gradient: Gradient) -> None:
-    ours = trained(lambda params: case.ours(params, **flags), gradient)
-    theirs = trained(case.theirs, gradient)
+def test_sparse_adam_steps_equal_torchs(
+    case: Case, flags: dict[str, Any], gradient: Gradient
+) -> None:
+    ours = train_two_parameters(lambda params: case.ours(params, **flags), gradient)
+    theirs = train_two_parameters(case.theirs, gradient)
 
     assert [s.pop("step") for s in ours.optimizer.state.values()] == [4, 4]
     assert [s.pop("step") for s in theirs.optimizer.state.values()] == [4, 4]
@@ -142,8 +149,8 @@ def test_sparse_adam_steps_as_torchs(case: Case, flags: dict[str, Any], gradient
 
 
 @pytest.mark.parametrize("gradient", GRADIENTS)
-def test_rows_without_a_gradient_stay_to_the_last_bit(gradient: Gradient) -> None:
-    table = torch.nn.Parameter(numbers(6, 5))
+def test_a_step_changes_no_bit_of_rows_without_a_gradient(gradient: Gradient) -> None:
+    table = torch.nn.Parameter(random_rows(6, 5))
     before = table.detach().clone()
     table.grad = gradient([0, 2, 2], 1)
 
@@ -152,13 +159,13 @@ def test_rows_without_a_gradient_stay_to_the_last_bit(gradient: Gradient) -> Non
     assert (table != before).any(1).tolist() == [True, False, True, False, False, False]
 
 
-def trained_table(make: Any, dtype: torch.dtype) -> list[Tensor]:
+def train_table(make: Any, dtype: torch.dtype) -> list[Tensor]:
     """Return a large table and its state after 50 steps, each with gradients for many rows."""
-    table = torch.nn.Parameter(numbers(3000, 0, 40).float().to(dtype))
+    table = torch.nn.Parameter(random_rows(3000, 0, 40).float().to(dtype))
     optimizer = make([table])
     for step in range(50):
         indices = torch.randint(0, 3000, (1, 4000), generator=torch.Generator().manual_seed(step))
-        values = numbers(4000, step, 40).float().to(dtype)
+        values = random_rows(4000, step, 40).float().to(dtype)
         table.grad = torch.sparse_coo_tensor(indices, values, (3000, 40), check_invariants=True)
         optimizer.step()
     state = optimizer.state[table]
@@ -166,23 +173,26 @@ def trained_table(make: Any, dtype: torch.dtype) -> list[Tensor]:
 
 
 @functools.cache
-def torchs(case: Case, dtype: torch.dtype) -> list[Tensor]:
-    return trained_table(case.theirs, dtype)
+def torchs_table(case: Case, dtype: torch.dtype) -> list[Tensor]:
+    return train_table(case.theirs, dtype)
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("case", [SGD[0], SPARSE_ADAM[0], ADAGRAD[0]], ids=str)
-def test_float32_is_no_worse_than_torchs(case: Case, flags: dict[str, Any]) -> None:
-    exact, theirs = torchs(case, torch.float64), torchs(case, torch.float32)
-    ours = trained_table(lambda params: case.ours(params, **flags), torch.float32)
+def test_float32_errors_are_within_torchs(case: Case, flags: dict[str, Any]) -> None:
+    exact, theirs = torchs_table(case, torch.float64), torchs_table(case, torch.float32)
+    ours = train_table(lambda params: case.ours(params, **flags), torch.float32)
 
-    errors = [(error(a, e), error(b, e)) for a, b, e in zip(ours, theirs, exact, strict=True)]
-    assert all(mine <= max(1.5 * torchs, 1e-7) for mine, torchs in errors), errors
+    errors = [
+        (relative_error(a, e), relative_error(b, e))
+        for a, b, e in zip(ours, theirs, exact, strict=True)
+    ]
+    assert all(found <= max(1.5 * bound, 1e-7) for found, bound in errors), errors
 
 
 @pytest.mark.parametrize("case", [SGD[0], SPARSE_ADAM[0], ADAGRAD[0]], ids=str)
-def test_a_sparse_embedding_trains(case: Case) -> None:
+def test_a_trained_sparse_embedding_equals_torchs(case: Case) -> None:
     finals = []
     for make in (case.ours, case.theirs):
         torch.manual_seed(0)
@@ -194,12 +204,12 @@ def test_a_sparse_embedding_trains(case: Case) -> None:
             optimizer.zero_grad()
         finals.append(embedding.weight.detach())
 
-    assert error(*finals) <= BOUND
+    assert relative_error(*finals) <= BOUND
 
 
 @pytest.mark.parametrize("case", [SGD[0], SPARSE_ADAM[0], ADAGRAD[0]], ids=str)
 def test_a_gradient_scaler_changes_no_bit(case: Case) -> None:
-    """With `fused=True` the step itself unscales; a power of two changes no bit."""
+    """With `fused=True` the step unscales gradients, exactly: the scale is a power of two."""
     finals = []
     for enabled in (True, False):
         torch.manual_seed(0)
@@ -219,12 +229,10 @@ def test_a_gradient_scaler_changes_no_bit(case: Case) -> None:
 
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("case", [SGD[0], SGD[2], ADAGRAD[0]], ids=str)
-def test_gradients_may_be_dense_in_one_step_and_sparse_in_the_next(
-    case: Case, flags: dict[str, Any]
-) -> None:
+def test_dense_and_sparse_gradients_may_alternate(case: Case, flags: dict[str, Any]) -> None:
     finals = []
     for make in (lambda params: case.ours(params, **flags), case.theirs):
-        table = torch.nn.Parameter(numbers(6, 5))
+        table = torch.nn.Parameter(random_rows(6, 5))
         optimizer = make([table])
         for step in range(7):
             grad = uncoalesced([step % 6, 2, 2], step)
@@ -232,10 +240,10 @@ def test_gradients_may_be_dense_in_one_step_and_sparse_in_the_next(
             optimizer.step()
         finals.append(table.detach())
 
-    assert error(*finals) <= BOUND
+    assert relative_error(*finals) <= BOUND
 
 
-def test_sgd_takes_a_sparse_parameter_as_torch_does() -> None:
+def test_sgd_steps_a_sparse_parameter_as_torch_does() -> None:
     finals = []
     for make in (SGD[0].ours, SGD[0].theirs):
         param = uncoalesced([0, 2], 1).coalesce().requires_grad_()
@@ -246,4 +254,4 @@ def test_sgd_takes_a_sparse_parameter_as_torch_does() -> None:
         if make == SGD[0].ours:
             assert optgen.explain(optimizer) == "group 0: for-loop: sparse parameters"
 
-    assert error(*finals) <= BOUND
+    assert relative_error(*finals) <= BOUND

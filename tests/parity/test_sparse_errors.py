@@ -1,4 +1,4 @@
-"""Test the errors of classes that refuse sparse gradients, and of SparseAdam: they are torch's."""
+"""Test that sparse gradients, and SparseAdam with dense ones, raise torch's errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from parity.cases import CASE_OF_CLASS, Case
-from parity.classes import CLOSURE, INFOS, NAMES, SPARSE, has
+from parity.classes import CLOSURE_CLASSES, INFOS, NAMES, SPARSE_CLASSES, torch_has_flag
 from torch import Tensor
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's Adagrad
@@ -16,25 +16,25 @@ FLAGS: list[dict[str, Any]] = [{}, {"foreach": False}, {"foreach": True}, {"fuse
 SPARSE_ADAM = Case("SparseAdam")
 
 
-def one_row() -> Tensor:
+def gradient_of_one_row() -> Tensor:
     values = torch.randn(1, 3, dtype=torch.float64)
     return torch.sparse_coo_tensor(torch.tensor([[1]]), values, (6, 3), check_invariants=True)
 
 
 def takes_sparse_gradients(name: str) -> bool:
-    return name in (*SPARSE, *CLOSURE) or bool(INFOS[name].supports_sparse)
+    return name in (*SPARSE_CLASSES, *CLOSURE_CLASSES) or bool(INFOS[name].supports_sparse)
 
 
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("name", [name for name in NAMES if not takes_sparse_gradients(name)])
-def test_errors_are_torchs(name: str, flags: dict[str, Any]) -> None:
+def test_a_refused_sparse_gradient_raises_torchs_error(name: str, flags: dict[str, Any]) -> None:
     """Torch's class gets only the flags that it has."""
     case = CASE_OF_CLASS[name]
-    theirs = {flag: value for flag, value in flags.items() if has(name, flag)}
+    torchs_flags = {flag: value for flag, value in flags.items() if torch_has_flag(name, flag)}
     messages = []
-    for make, options in ((case.ours, flags), (case.theirs, theirs)):
+    for make, options in ((case.ours, flags), (case.theirs, torchs_flags)):
         param = torch.nn.Parameter(torch.ones(6, 3, dtype=torch.float64))
-        param.grad = one_row()
+        param.grad = gradient_of_one_row()
         with pytest.raises(RuntimeError) as caught:
             make([param], **options).step()
         messages.append(str(caught.value))
@@ -43,11 +43,11 @@ def test_errors_are_torchs(name: str, flags: dict[str, Any]) -> None:
     assert messages[0] == messages[1]
 
 
-def test_adagrads_error_about_weight_decay_is_torchs() -> None:
+def test_adagrad_with_weight_decay_raises_torchs_error() -> None:
     case, messages = Case("Adagrad", {"weight_decay": 0.1}), []
     for make in (case.ours, case.theirs):
         param = torch.nn.Parameter(torch.ones(6, 3))
-        param.grad = one_row().float()
+        param.grad = gradient_of_one_row().float()
         with pytest.raises(RuntimeError) as caught:
             make([param]).step()
         messages.append(str(caught.value))
@@ -55,10 +55,10 @@ def test_adagrads_error_about_weight_decay_is_torchs() -> None:
     assert messages[0] == messages[1]
 
 
-def test_weight_decay_and_a_sparse_gradient_are_an_error() -> None:
+def test_sgd_with_weight_decay_refuses_a_sparse_gradient() -> None:
     param = torch.nn.Parameter(torch.ones(6, 3, dtype=torch.float64))
     optimizer = Case("SGD", {"weight_decay": 0.1, "momentum": 0.9}).ours([param])
-    param.grad = one_row()
+    param.grad = gradient_of_one_row()
 
     with pytest.raises(RuntimeError, match="weight_decay option is not compatible with sparse"):
         optimizer.step()
@@ -67,7 +67,7 @@ def test_weight_decay_and_a_sparse_gradient_are_an_error() -> None:
     assert not optimizer.state[param]
 
 
-def test_a_dense_gradient_is_torchs_error() -> None:
+def test_a_dense_gradient_in_sparse_adam_raises_torchs_error() -> None:
     messages = []
     for make in (SPARSE_ADAM.ours, torch.optim.SparseAdam):
         param = torch.nn.Parameter(torch.ones(6, 3))
@@ -79,7 +79,7 @@ def test_a_dense_gradient_is_torchs_error() -> None:
     assert messages[0] == messages[1]
 
 
-BAD: list[Callable[[], Any]] = [
+REFUSED_PARAMETERS: list[Callable[[], Any]] = [
     lambda: [torch.zeros(3), torch.zeros(3).to_sparse()],
     lambda: [
         {"params": [torch.zeros(3)]},
@@ -89,8 +89,10 @@ BAD: list[Callable[[], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("params", BAD)
-def test_parameters_of_sparse_adam_are_dense_and_real(params: Callable[[], Any]) -> None:
+@pytest.mark.parametrize("params", REFUSED_PARAMETERS)
+def test_sparse_adam_refuses_sparse_and_complex_parameters_with_torchs_error(
+    params: Callable[[], Any],
+) -> None:
     messages = []
     for make in (SPARSE_ADAM.ours, torch.optim.SparseAdam):
         with pytest.raises(ValueError, match="params at indices") as caught:

@@ -1,18 +1,18 @@
-"""Test a step beyond its arithmetic: closures, hooks, and the refusal to capture on a CPU."""
+"""Test closures, schedulers and hooks, and the refusal of capturable steps on a CPU."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from parity.cases import CASE_OF_DENSE_CLASS, LOWERINGS, Case
-from parity.classes import NAMES, has
-from parity.trajectories import through
+from parity.classes import NAMES, torch_has_flag
+from parity.trajectories import forced_lowering
 
 import optgen.optim
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if has(name, "capturable")])
-def test_capturable_needs_a_device_that_captures(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in NAMES if torch_has_flag(name, "capturable")])
+def test_a_capturable_step_on_a_cpu_raises_torchs_error(name: str) -> None:
     messages = []
     for module in (optgen.optim, torch.optim):
         param = torch.nn.Parameter(torch.ones(3))
@@ -40,7 +40,7 @@ def test_a_step_enables_gradients_for_its_closure_and_returns_the_loss(
             loss.backward()
             return loss
 
-        with through(lowering), torch.no_grad():
+        with forced_lowering(lowering), torch.no_grad():
             losses.append([optimizer.step(closure).detach() for _ in range(20)])
 
     torch.testing.assert_close(losses[0], losses[1])
@@ -49,7 +49,7 @@ def test_a_step_enables_gradients_for_its_closure_and_returns_the_loss(
 
 @pytest.mark.parametrize("lowering", [None, *LOWERINGS])
 @pytest.mark.parametrize("case", CASE_OF_DENSE_CLASS.values(), ids=str)
-def test_a_scheduler_and_a_hook_act_on_every_step(case: Case, lowering: str | None) -> None:
+def test_a_scheduler_and_a_hook_take_effect_in_every_step(case: Case, lowering: str | None) -> None:
     finals = []
     for make in (case.ours, case.theirs):
         param = torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
@@ -57,13 +57,13 @@ def test_a_scheduler_and_a_hook_act_on_every_step(case: Case, lowering: str | No
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
 
         def halve(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-            for each in optimizer.param_groups[0]["params"]:
-                each.grad.mul_(0.5)
+            for param in optimizer.param_groups[0]["params"]:
+                param.grad.mul_(0.5)
 
         optimizer.register_step_pre_hook(halve)
         for _ in range(10):
             param.grad = torch.cos(param.detach())
-            with through(lowering):
+            with forced_lowering(lowering):
                 optimizer.step()
             scheduler.step()
         finals.append(param.detach())

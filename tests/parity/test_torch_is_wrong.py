@@ -1,4 +1,4 @@
-"""Test that ours lack some faults of torch's optimizers."""
+"""Test that our optimizers lack some faults of torch's."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 import torch
 from parity.classes import INFOS, NAMES
 from parity.faults import Fault, Faults
-from parity.trajectories import error, values
+from parity.trajectories import random_values, relative_error
 from torch import Tensor
 from torch.nn import Parameter
 
 fault = Faults()
 
 
-@fault("SGD", mended=(2, 14))
+@fault("SGD", mended_in=(2, 14))
 def fused_in_16_bits(optim: Any) -> None:
     """`fused=True` on the CPU does not move 16-bit parameters of 16 or more elements."""
     param = Parameter(torch.zeros(100, dtype=torch.bfloat16))
@@ -28,7 +28,7 @@ def fused_in_16_bits(optim: Any) -> None:
     assert (param == -1).all()
 
 
-@fault("SGD", mended=(2, 14))
+@fault("SGD", mended_in=(2, 14))
 def fused_momentum_in_16_bits(optim: Any) -> None:
     """With 16-bit parameters, `fused=True` on the CPU first reads uninitialised momentum."""
     for _ in range(20):
@@ -42,10 +42,10 @@ def fused_momentum_in_16_bits(optim: Any) -> None:
 
 
 @fault("LBFGS")
-def a_copied_lbfgs(optim: Any) -> None:
+def a_copy_of_lbfgs(optim: Any) -> None:
     """A copy by deepcopy or pickle cannot take a step."""
-    for copied in (copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))):
-        optimizer = copied(optim.LBFGS([Parameter(torch.ones(3))]))
+    for copy_of in (copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))):
+        optimizer = copy_of(optim.LBFGS([Parameter(torch.ones(3))]))
         (param,) = optimizer.param_groups[0]["params"]
 
         def closure(param: Tensor = param) -> Tensor:
@@ -57,7 +57,7 @@ def a_copied_lbfgs(optim: Any) -> None:
 
 
 @fault("LBFGS")
-def a_scheduled_tensor(optim: Any) -> None:
+def a_scheduled_tensor_lr(optim: Any) -> None:
     """A scheduler that changes a tensor lr also changes the remembered length of the last step."""
     found = []
     for lr in (0.1, torch.tensor(0.1, dtype=torch.float64)):
@@ -74,10 +74,10 @@ def a_scheduled_tensor(optim: Any) -> None:
             scheduler.step()
         found.append(param.detach())
 
-    assert error(found[0], found[1]) < 1e-12
+    assert relative_error(found[0], found[1]) < 1e-12
 
 
-@fault("Muon", mended=(2, 15))
+@fault("Muon", mended_in=(2, 15))
 def momentum_without_nesterov(optim: Any) -> None:
     """With `nesterov=False` in bfloat16, every step scales the stored momentum to norm 1."""
     param = Parameter(torch.zeros(8, 8, dtype=torch.bfloat16))
@@ -90,7 +90,7 @@ def momentum_without_nesterov(optim: Any) -> None:
 
 
 def step_alone_and_together(make: Callable[[list[Tensor]], Any]) -> tuple[Tensor, Tensor]:
-    """Return a float16 parameter after a step by itself, and after a step behind a float32 one."""
+    """Return a float16 parameter after a step alone, and after a step with a float32 one first."""
     found = []
     for before in ([], [Parameter(torch.ones(4))]):
         params = [*before, Parameter(torch.ones(4, dtype=torch.float16))]
@@ -124,7 +124,7 @@ def a_gradient_of_zero(optim: Any) -> None:
     param.grad = torch.tensor([0.0, 1.0, 0.0])
     optim.RAdam([param], eps=0, foreach=True).step()
 
-    assert error(param, torch.tensor([1.0, 0.999, 1.0])) < 1e-6
+    assert relative_error(param, torch.tensor([1.0, 0.999, 1.0])) < 1e-6
 
 
 @fault("Adagrad")
@@ -133,21 +133,21 @@ def a_sparse_complex_gradient(optim: Any) -> None:
     finals = []
     for dense in (True, False):
         param = Parameter(torch.ones(4, 2, dtype=torch.complex128))
-        grad = values([(4, 2)], torch.complex128, 2)[0]
+        grad = random_values([(4, 2)], torch.complex128, 2)[0]
         param.grad = grad if dense else grad.to_sparse(1)
         optim.Adagrad([param]).step()
         finals.append(param.detach())
 
-    assert error(*finals) < 1e-12
+    assert relative_error(*finals) < 1e-12
 
 
-def copied(name: str) -> Fault:
+def scaling_lost_in_a_copy(name: str) -> Fault:
     def check(optim: Any) -> None:
         """A copy of an optimizer with `fused=True` forgets that its steps unscale gradients."""
         original = getattr(optim, name)([Parameter(torch.ones(3))], fused=True)
         pickled = pickle.loads(pickle.dumps(original))
         for optimizer in (original, copy.deepcopy(original), pickled):
-            # GradScaler asks for this attribute
+            # GradScaler reads this attribute.
             assert getattr(optimizer, "_step_supports_amp_scaling", False)
 
     return check
@@ -162,7 +162,7 @@ def a_vector_that_comes_later(optim: Any) -> None:
         optimizer.add_param_group({"params": [Parameter(torch.ones(3))]})
 
 
-def switched_on_later(name: str) -> Fault:
+def amsgrad_switched_on_later(name: str) -> Fault:
     def check(optim: Any) -> None:
         """`amsgrad` cannot be switched on after the first step."""
         param = Parameter(torch.ones(3))
@@ -177,13 +177,13 @@ def switched_on_later(name: str) -> Fault:
     return check
 
 
-def conjugated(name: str) -> Fault:
+def conjugate_gradient(name: str) -> Fault:
     def check(optim: Any) -> None:
         """A gradient that is a conjugate view, as autograd may make, is an error."""
         finals = []
         for resolved in (True, False):
             param = Parameter(torch.ones(4, dtype=torch.complex128))
-            grad = values([(4,)], torch.complex128, 2)[0].conj()
+            grad = random_values([(4,)], torch.complex128, 2)[0].conj()
             param.grad = grad.resolve_conj() if resolved else grad
             getattr(optim, name)([param]).step()
             finals.append(param.detach())
@@ -193,7 +193,7 @@ def conjugated(name: str) -> Fault:
     return check
 
 
-def learnt(name: str, **options: Any) -> Fault:
+def learnt_lr(name: str, **options: Any) -> Fault:
     def check(optim: Any) -> None:
         """With `differentiable=True`, autograd cannot differentiate several steps by the lr."""
 
@@ -214,13 +214,15 @@ def learnt(name: str, **options: Any) -> Fault:
 
 for _name in INFOS:
     if INFOS[_name].supports_complex and _name not in ("LBFGS", "SGD"):
-        fault(_name)(conjugated(_name))
+        fault(_name)(conjugate_gradient(_name))
 for _name in ("Adadelta", "Adagrad", "Adamax", "NAdam", "RMSprop"):
-    fault(_name)(learnt(_name))
-fault("Adam")(learnt("Adam", amsgrad=True))
+    fault(_name)(learnt_lr(_name))
+fault("Adam")(learnt_lr("Adam", amsgrad=True))
 for _name in ("Adam", "AdamW"):
-    fault(_name)(switched_on_later(_name))
+    fault(_name)(amsgrad_switched_on_later(_name))
 for _name in ("Adagrad", "Adam", "AdamW", "SGD"):
-    fault(_name)(copied(_name))
+    fault(_name)(scaling_lost_in_a_copy(_name))
 
-test_ours_is_right, test_torchs_is_right, test_the_page_lists_the_fault = fault.tests(NAMES)
+test_our_class_lacks_the_fault, test_torchs_class_lacks_the_fault, test_the_page_lists_the_fault = (
+    fault.tests(NAMES)
+)

@@ -5,35 +5,47 @@ from __future__ import annotations
 import pytest
 from interpreter import outside_interpreter, run_inside
 from parity.cases import INTERPRETED_CASES
-from parity.classes import CLOSURE, SPARSE
+from parity.classes import CLOSURE_CLASSES, SPARSE_CLASSES
 
-SINGLE, HALF = "test_single_precision", "test_half_precision"
-CHECKPOINTS = "continues and fused_triton and bfloat16"
-FUSED = [case for case in INTERPRETED_CASES if case.name not in (*CLOSURE, *SPARSE)]
+FLOAT32_TEST, TEST_IN_16_BITS = (
+    "test_float32_errors_are_within_torchs",
+    "test_16_bit_errors_are_within_torchs",
+)
+CHECKPOINT_TESTS = "continues and fused_triton and bfloat16"
+CASES_IN_TRITON = [
+    case for case in INTERPRETED_CASES if case.name not in (*CLOSURE_CLASSES, *SPARSE_CLASSES)
+]
 
 
 @outside_interpreter
 @pytest.mark.parametrize(
-    ("file", "chosen", "least"),
+    ("file", "expression", "min_passed"),
     [
-        ("parity/test_trajectories.py", "test_a_lowering_follows_torch", len(FUSED) // 2),
-        ("parity/test_precision.py", SINGLE, 7),
+        (
+            "parity/test_trajectories.py",
+            "test_a_lowering_ends_where_torch_does",
+            len(CASES_IN_TRITON) // 2,
+        ),
+        ("parity/test_precision.py", FLOAT32_TEST, 7),
         pytest.param(
-            "parity/test_precision.py", f"{HALF} and bfloat16", 6, marks=pytest.mark.thorough
+            "parity/test_precision.py",
+            f"{TEST_IN_16_BITS} and bfloat16",
+            6,
+            marks=pytest.mark.thorough,
         ),
         pytest.param(
             "parity/test_checkpoints.py",
-            CHECKPOINTS,
-            len({case.name for case in FUSED}),
+            CHECKPOINT_TESTS,
+            len({case.name for case in CASES_IN_TRITON}),
             marks=pytest.mark.thorough,
         ),
         ("lowerings/test_elementwise_ops.py", "test_an_op_means_what_ops_py_says", 15),
         ("properties/test_lowerings.py", "test_every_lowering_is_the_rule", 1),
     ],
 )
-def test_through_the_interpreter(file: str, chosen: str, least: int) -> None:
+def test_other_tests_pass_in_the_interpreter(file: str, expression: str, min_passed: int) -> None:
     pytest.importorskip("triton")
 
-    summary = run_inside(f"tests/{file}", chosen)
+    summary = run_inside(f"tests/{file}", expression)
 
-    assert int(summary.split(" passed")[0]) >= least, summary
+    assert int(summary.split(" passed")[0]) >= min_passed, summary

@@ -242,4 +242,6 @@ def a_function_as_step(optim: Any) -> None:
     assert warnings_and_error(scheduler.step) == []
 
 
-test_ours_is_right, test_torchs_is_right, test_the_page_lists_the_fault = fault.tests()
+test_our_class_lacks_the_fault, test_torchs_class_lacks_the_fault, test_the_page_lists_the_fault = (
+    fault.tests()
+)

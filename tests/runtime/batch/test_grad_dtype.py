@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
-from lowerings.capture import captured
+from lowerings.capture import capture_on_cpu
 from optim.classes import CLASSES, give_gradients, ours_and_torchs, parameters
-from parity.classes import SPARSE
+from parity.classes import SPARSE_CLASSES
 from runtime.training import error
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from optgen import use_lowering
 from optgen.optim.adam import adam
 
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
-DENSE = [name for name in CLASSES if name not in SPARSE]
+DENSE = [name for name in CLASSES if name not in SPARSE_CLASSES]
 TESTED = ("Adam", "Adafactor", "Muon", "Rprop") if INTERPRETED else DENSE
 MIXED_IN_TORCH = ("Adagrad", "RMSprop", "Adadelta", "ASGD", "SGD")
 """Torch's classes that take gradients of another dtype, and create no state in that dtype."""
@@ -122,7 +122,7 @@ def test_gradients_that_torch_takes_give_torchs_step(name: str, param_dtype: tor
 @outside_interpreter
 def test_a_captured_step_takes_narrow_gradients(name: str, lowering: str) -> None:
     options = {"capturable": True}
-    with captured(forbid_reads=False):
+    with capture_on_cpu(forbid_reads=False):
         narrow = tensors_after_training(name, lowering, (torch.float32, torch.bfloat16), **options)
         wide = tensors_after_training(name, lowering, (torch.float32, torch.float32), **options)
     assert error(narrow, wide) < 1e-6

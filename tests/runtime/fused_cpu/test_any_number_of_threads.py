@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from parity.classes import PLAIN
+from parity.classes import DENSE_CLASSES
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -53,7 +53,7 @@ def tensors_after_steps(name: str, dtype: torch.dtype, count: int) -> list[Tenso
 @pytest.mark.sampled(2)
 @pytest.mark.usefixtures("restore_threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", DENSE_CLASSES)
 def test_any_number_of_threads_gives_the_same_bits(name: str, dtype: torch.dtype) -> None:
     expected = tensors_after_steps(name, dtype, 1)
 

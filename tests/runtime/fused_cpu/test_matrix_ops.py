@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from parity.trajectories import error, values
+from parity.trajectories import random_values, relative_error
 from runtime.fused_cpu.test_phases import Shape, grads_of, take_steps
 from torch import Tensor
 from torch.nn import Parameter
@@ -35,7 +35,7 @@ def test_a_matrix_op_takes_all_matrices_of_a_group_at_once(monkeypatch: pytest.M
     original = matrix_ops.orthogonalize
     monkeypatch.setattr(matrix_ops, "orthogonalize", record_shapes)
     shapes = [(4, 6), (6, 4), (4, 6)]
-    params = [Parameter(value) for value in values(shapes, torch.float64, 0)]
+    params = [Parameter(value) for value in random_values(shapes, torch.float64, 0)]
     references = [param.detach().clone() for param in params]
     take_steps(Muon([{"params": params[:2]}, {"params": params[2:]}]))
     reference_optimizer = torch.optim.Muon(references)
@@ -45,13 +45,13 @@ def test_a_matrix_op_takes_all_matrices_of_a_group_at_once(monkeypatch: pytest.M
         reference_optimizer.step()
 
     assert shapes_of_calls[:2] == [[(4, 6), (6, 4)], [(4, 6)]]
-    assert all(error(p, q) < 1e-12 for p, q in zip(params, references, strict=True))
+    assert all(relative_error(p, q) < 1e-12 for p, q in zip(params, references, strict=True))
 
 
 def test_a_column_major_matrix_takes_the_step_of_a_row_major_one() -> None:
-    (start,) = values([(6, 9)], torch.float64, 0)
+    (start,) = random_values([(6, 9)], torch.float64, 0)
     row_major, column_major = Parameter(start.clone()), Parameter(start.t().contiguous().t())
     assert not column_major.is_contiguous()
     for param in (row_major, column_major):
         take_steps(Muon([param]))
-    assert error(column_major, row_major) < 1e-14
+    assert relative_error(column_major, row_major) < 1e-14

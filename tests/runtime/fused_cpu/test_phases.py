@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from parity.trajectories import error, values
+from parity.trajectories import random_values, relative_error
 from spec_files import optimizer_class, spec_file
 from torch import Tensor
 from torch.nn import Parameter
@@ -92,7 +92,7 @@ def many_reductions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Algo
 
 
 def grads_of(params: Sequence[Tensor], step: int) -> list[Tensor]:
-    return values([tuple(p.shape) for p in params], params[0].dtype, 100 + step)
+    return random_values([tuple(p.shape) for p in params], params[0].dtype, 100 + step)
 
 
 def take_steps(optimizer: Any, steps: int = 4) -> list[Tensor]:
@@ -114,7 +114,7 @@ def check_against_rule(
 ) -> None:
     """Check that four fused steps equal the oracle's, with relative errors below `bound`."""
     cls, algorithm = class_and_algorithm
-    start = values(shapes, torch.float64, 0)
+    start = random_values(shapes, torch.float64, 0)
     optimizer = cls([Parameter(value.clone()) for value in start], **options)
     params = take_steps(optimizer)
     hypers = {h.name: optimizer.param_groups[0].get(h.name, h.default) for h in algorithm.hypers}
@@ -123,9 +123,9 @@ def check_against_rule(
         state: dict[str, Any] = {}
         for grad in grads_of_param:
             value, state = evaluate(algorithm, hypers, value, grad, state)
-        assert error(param, value) < bound, (param.shape, error(param, value))
+        assert relative_error(param, value) < bound, (param.shape, relative_error(param, value))
         for key, found in optimizer.state[param].items():
-            assert error(found, torch.as_tensor(state[key])) < bound, (param.shape, key)
+            assert relative_error(found, torch.as_tensor(state[key])) < bound, (param.shape, key)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_results_have_the_same_bits_for_any_number_of_threads(dtype: torch.dtype
     results = []
     for count in (1, 2, 3):
         torch.set_num_threads(count)
-        optimizer = Adafactor([Parameter(value) for value in values(shapes, dtype, 0)])
+        optimizer = Adafactor([Parameter(value) for value in random_values(shapes, dtype, 0)])
         params = take_steps(optimizer, 2)
         states = [s for p in params for s in optimizer.state[p].values()]
         results.append([*params, *states])
@@ -237,7 +237,7 @@ def test_results_have_the_same_bits_for_any_number_of_threads(dtype: torch.dtype
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_channels_last_parameter_takes_the_same_step(steps: int) -> None:
     """Rows and columns follow the indices, not the order in memory."""
-    (start,) = values([(8, 6, 3, 5)], torch.float64, 0)
+    (start,) = random_values([(8, 6, 3, 5)], torch.float64, 0)
     plain = Parameter(start.clone())
     channels_last_param = Parameter(start.to(memory_format=torch.channels_last))
     assert not channels_last_param.is_contiguous()
@@ -245,10 +245,10 @@ def test_a_channels_last_parameter_takes_the_same_step(steps: int) -> None:
     for optimizer in optimizers:
         take_steps(optimizer, steps)
 
-    assert error(channels_last_param, plain) < 1e-14
+    assert relative_error(channels_last_param, plain) < 1e-14
     assert channels_last_param.is_contiguous(memory_format=torch.channels_last)
     assert (
-        error(
+        relative_error(
             optimizers[1].state[channels_last_param]["row_var"],
             optimizers[0].state[plain]["row_var"],
         )
@@ -351,7 +351,7 @@ def test_gradients_are_unscaled_once() -> None:
 def check_unscaled_once(shape: Shape) -> None:
     """Check that the gradient scaler's factor is removed once, for any number of passes."""
     plain, scaled = Parameter(torch.ones(shape)), Parameter(torch.ones(shape))
-    plain.grad = values([shape], torch.float32, 0)[0]
+    plain.grad = random_values([shape], torch.float32, 0)[0]
     scaled.grad = plain.grad * 8
     optimizers = Adafactor([plain]), Adafactor([scaled])
     optimizers[1].grad_scale = torch.tensor(8.0)
@@ -369,7 +369,9 @@ def has_cached_step(optimizer: Any) -> bool:
 
 @pytest.mark.skipif(reader() is None, reason="no reader on this torch")
 def test_a_cached_step_checks_the_shapes_of_states() -> None:
-    params = [Parameter(value) for value in values([(4, 6), (5,), (2, 3, 4)], torch.float64, 0)]
+    params = [
+        Parameter(value) for value in random_values([(4, 6), (5,), (2, 3, 4)], torch.float64, 0)
+    ]
     optimizer, reference = (
         Adafactor(params),
         torch.optim.Adafactor([p.detach().clone() for p in params]),
@@ -382,7 +384,7 @@ def test_a_cached_step_checks_the_shapes_of_states() -> None:
             assert has_cached_step(optimizer)
         optimizer.step()
         reference.step()
-    assert all(error(p, q) < 1e-14 for p, q in zip(params, others, strict=True))
+    assert all(relative_error(p, q) < 1e-14 for p, q in zip(params, others, strict=True))
 
     optimizer.state[params[0]]["row_var"] = torch.zeros(1, 6, dtype=torch.float64)
     with pytest.raises(RuntimeError, match="row_var has the shape"):

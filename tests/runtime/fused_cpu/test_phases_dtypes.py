@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from parity.trajectories import values
+from parity.trajectories import random_values
 from runtime.fused_cpu.test_phases import Shape, load_rule, take_steps
 from torch.nn import Parameter
 
@@ -17,7 +17,7 @@ from optgen.optim import Adafactor
 )
 def test_16_bit_parameters_are_rounded_once(shape: Shape, dtype: torch.dtype) -> None:
     """The result is a float32 step from the same numbers, rounded once at its end."""
-    (start,), (grad,) = values([shape], dtype, 1), values([shape], dtype, 2)
+    (start,), (grad,) = random_values([shape], dtype, 1), random_values([shape], dtype, 2)
     param_16_bits, param_32_bits = Parameter(start.clone()), Parameter(start.float())
     param_16_bits.grad, param_32_bits.grad = grad.clone(), grad.float()
     eps = (torch.finfo(dtype).eps, 1e-3)
@@ -44,15 +44,15 @@ def test_streams_of_different_dtypes_are_rounded_once(
     """The dtypes are those of the parameter and of the momentum; one of them has 16 bits."""
     param_dtype, state_dtype = (getattr(torch, name) for name in dtypes)
     cls, _ = load_rule("came")
-    mixed = Parameter(values([shape], param_dtype, 1)[0])
+    mixed = Parameter(random_values([shape], param_dtype, 1)[0])
     exact = Parameter(mixed.detach().float())
     optimizers = cls([mixed], lr=0.01), cls([exact], lr=0.01)
     for optimizer, param in zip(optimizers, (mixed, exact), strict=True):
         optimizer.init_state()
-        param.grad = values([shape], param_dtype, 2)[0].to(param.dtype)
+        param.grad = random_values([shape], param_dtype, 2)[0].to(param.dtype)
         state_of_param = optimizer.state[param]
         state_of_param |= {key: value.float() for key, value in state_of_param.items()}
-        momentum = values([shape], state_dtype, 3)[0]
+        momentum = random_values([shape], state_dtype, 3)[0]
         state_of_param["exp_avg"] = momentum if param is mixed else momentum.float()
         optimizer.step()
 
@@ -69,7 +69,9 @@ def test_results_of_a_parameter_do_not_depend_on_other_parameters() -> None:
     shapes = [(300, 200), (40, 1500), (16, 8, 3, 3), (1000,)]
     small_model, large_model = ([*shapes], [*shapes, (3000, 3000)])
     results, results_in_large_model = (
-        take_steps(Adafactor([Parameter(value) for value in values(each, torch.bfloat16, 0)]), 2)
+        take_steps(
+            Adafactor([Parameter(value) for value in random_values(each, torch.bfloat16, 0)]), 2
+        )
         for each in (small_model, large_model)
     )
 

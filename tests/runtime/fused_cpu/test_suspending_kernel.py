@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from parity.trajectories import error, values
+from parity.trajectories import random_values, relative_error
 from runtime.fused_cpu.test_phases import Shape, load_rule, many_reductions, restore_thread_count
 from torch import Tensor
 from torch.nn import Parameter
@@ -154,7 +154,7 @@ def ranks_and_kernel(
     cls: Any, shapes: Sequence[Shape], mesh: tuple[int, ...], axes: Sequence[int], **options: Any
 ) -> tuple[list[Rank], SuspendingKernel]:
     """Return ranks, which hold shards of parameters and states after one step, and a kernel."""
-    params = [Parameter(value) for value in values(shapes, torch.float64, 0)]
+    params = [Parameter(value) for value in random_values(shapes, torch.float64, 0)]
     optimizer = cls(params, **options)
     step_whole_parameters(optimizer, 0)
     kernel = kernel_loader.load_kernel(
@@ -176,17 +176,19 @@ def check_against_whole_parameters(
         rounds = run_together([rank.update(kernel, grads) for rank in ranks])
     for rank in ranks:
         for index, param in enumerate(rank.members):
-            assert error(rank.params[index], rank.shard_of(param.detach())) < 1e-12, param.shape
+            assert relative_error(rank.params[index], rank.shard_of(param.detach())) < 1e-12, (
+                param.shape
+            )
             for key, value in rank.states_of(param).items():
                 found = rank.states[index][key]
-                assert error(found, value) < 1e-12, (param.shape, key)
+                assert relative_error(found, value) < 1e-12, (param.shape, key)
     return rounds
 
 
 def step_whole_parameters(optimizer: Any, number: int) -> list[Tensor]:
     """Step whole parameters; return the gradients."""
     params = optimizer.param_groups[0]["params"]
-    grads = values([tuple(p.shape) for p in params], torch.float64, 100 + number)
+    grads = random_values([tuple(p.shape) for p in params], torch.float64, 100 + number)
     for param, grad in zip(params, grads, strict=True):
         param.grad = grad.clone()
     optimizer.step()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from parity.trajectories import values
+from parity.trajectories import random_values
 from runtime.fused_cpu.test_phases import (
     Shape,
     check_against_rule,
@@ -86,7 +86,7 @@ def test_results_have_the_same_bits_for_any_number_of_threads(dtype: torch.dtype
     results = []
     for count in (1, 3):
         torch.set_num_threads(count)
-        optimizer = Adafactor([Parameter(value) for value in values(shapes, dtype, 0)])
+        optimizer = Adafactor([Parameter(value) for value in random_values(shapes, dtype, 0)])
         params = take_steps(optimizer, 2)
         results.append([*params, *(s for p in params for s in optimizer.state[p].values())])
     assert all(map(torch.equal, *results))
@@ -102,7 +102,10 @@ def test_gradients_are_unscaled_once(shape: Shape) -> None:
 @pytest.mark.parametrize("shape", [(5000, 1), (1, 5000), (700, 129), (5, 900)], ids=str)
 def test_16_bit_parameters_are_rounded_once(shape: Shape) -> None:
     """The result is a float32 step from the same numbers, rounded once at its end."""
-    (start,), (grad,) = values([shape], torch.bfloat16, 1), values([shape], torch.bfloat16, 2)
+    (start,), (grad,) = (
+        random_values([shape], torch.bfloat16, 1),
+        random_values([shape], torch.bfloat16, 2),
+    )
     param_16_bits, param_32_bits = Parameter(start.clone()), Parameter(start.float())
     param_16_bits.grad, param_32_bits.grad = grad.clone(), grad.float()
     optimizers = (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from optim.classes import CLASSES
-from parity.classes import SPARSE
+from parity.classes import SPARSE_CLASSES
 from torch import Tensor
 
 import optgen.optim
@@ -26,7 +26,7 @@ def train(optimizer: Any, params: list[Tensor], steps: int) -> None:
     for step in range(steps):
         for index, param in enumerate(params):
             grad = torch.full_like(param, 0.1 * (step + index + 1))
-            param.grad = grad.to_sparse(1) if type(optimizer).__name__ in SPARSE else grad
+            param.grad = grad.to_sparse(1) if type(optimizer).__name__ in SPARSE_CLASSES else grad
         optimizer.step()
 
 
