@@ -1,4 +1,4 @@
-"""Run steps as in a graph capture, but on the CPU: the host may not read a tensor's number."""
+"""Simulate a graph capture on the CPU: the host may not read a tensor's value."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class HostReadsForbidden(TorchDispatchMode):
-    """Raises an error if the host reads a number of a tensor, which no graph can record."""
+    """Raises an error if the host reads a tensor's value, which a graph cannot record."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
-            raise AssertionError("the host read a number of a tensor")
+            raise AssertionError("the host read a tensor's value")
         return func(*args, **kwargs or {})
 
 
 @contextmanager
-def captured(forbid_reads: bool = True) -> Iterator[None]:
-    """Let capturable steps take CPU tensors. With `forbid_reads`, a host read is an error."""
+def capture_on_cpu(forbid_reads: bool = True) -> Iterator[None]:
+    """Allow capturable steps on CPU tensors. With `forbid_reads`, a read on the host raises."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "optgen.runtime.eager.differentiable_capturable_checks.capturable_devices",

@@ -1,4 +1,4 @@
-"""Functions over lists that are not in the catalogue, and helpers that generate them."""
+"""Elementwise functions that are not in the catalogue, and helpers that generate their code."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from optgen.spec import elementwise, flag, hyper, maximum, sqrt, where
 
 @elementwise
 def trapezoid(low, high, area, /, *, width=hyper(1, gt=0)):
-    """Two lists that are only read, before the one that is written."""
+    """Two lists are only read. They come before the list that is written."""
     area = area + width * (low + high) / 2
 
 
 @elementwise
 def look_ahead(slow, fast, momentum, /, *, reach=hyper(0.5, ge=0, le=1), clear=flag(False)):
-    """Two of three lists are written, and a branch is on a flag."""
+    """Two of three lists are written, and a flag chooses a branch."""
     slow = slow + reach * (fast - slow)
     if clear:
         momentum = 0 * momentum
@@ -35,7 +35,7 @@ def look_ahead(slow, fast, momentum, /, *, reach=hyper(0.5, ge=0, le=1), clear=f
 
 @elementwise
 def sphere(p, s, q, z, /, *, radius=hyper(None, optional=True), weights=hyper((0.5, 0.25))):
-    """Four lists, letters only, a number that may be None, and a tuple."""
+    """Four lists with names of one letter, a number that may be None, and a tuple."""
     a, b = weights
     root = sqrt(q * q + s * s + 1)
     if radius is not None:
@@ -46,7 +46,7 @@ def sphere(p, s, q, z, /, *, radius=hyper(None, optional=True), weights=hyper((0
 
 @elementwise
 def copy_down(low, high, /):
-    """No number at all."""
+    """There are no hyperparameters."""
     high = low
 '''
 ALGORITHMS = {a.name: a for a in read_spec(Spec("made", TEXT, "made.py", 1))}
@@ -58,12 +58,12 @@ CASES = [
     ("sphere", {}),
     ("sphere", {"radius": 1.5, "weights": (0.9, -2.0)}),
 ]
-COUNT = itertools.count()
+PACKAGE_NUMBERS = itertools.count()
 
 
-def functions(folder: Path) -> dict[str, Callable[..., None]]:
-    """Return the functions of the text, generated into a package and imported from there."""
-    package = f"lists_{next(COUNT)}"
+def generate_functions(folder: Path) -> dict[str, Callable[..., None]]:
+    """Write the generated functions to a package in a folder, import them, and return them."""
+    package = f"lists_{next(PACKAGE_NUMBERS)}"
     for algorithm in ALGORITHMS.values():
         for name, text in render_all(algorithm, None).items():
             path = folder / package / name
@@ -77,6 +77,6 @@ def functions(folder: Path) -> dict[str, Callable[..., None]]:
     return {name: getattr(module, name) for name, module in modules.items()}
 
 
-def settings_of(algorithm: Algorithm, given: dict[str, object]) -> dict[str, object]:
-    """Return every hyperparameter's value."""
+def hyper_values(algorithm: Algorithm, given: dict[str, object]) -> dict[str, object]:
+    """Return every hyperparameter's value: the given one, or its default."""
     return {h.name: h.default for h in algorithm.hypers} | given

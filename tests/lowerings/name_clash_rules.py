@@ -36,9 +36,9 @@ def Scalars(
     n=hyper(0.25),
     n_=hyper(0.125),
 ):
-    """Names whose plurals Python reserves: clas, a, i; a backslash ends the line \\
+    """Names whose plurals Python reserves: clas, a, i. A backslash ends this line \\
 
-    Also names that C++ and Triton use, and names that look like generated ones.
+    Also names that C++ and Triton use, and names that look like generated names.
     """
     a = g + 0.5 * p
     i = abs(a)
@@ -83,7 +83,7 @@ def Conditions(
     streams=flag(True),
     block=flag(False),
 ):
-    """Names that printers give to conditions, and equal conditions in two forms."""
+    """Names that printers give to conditions, and one condition written in two forms."""
     t_above_1 = 0.5
     b = operand * b + 0.5 * g
     if t > 1:
@@ -140,7 +140,7 @@ def Limits(
     lr=hyper(0.1, ge=0),
     limits=hyper((None, 0.1), ge=0, optional=True, error="limit {number}: {}"),
 ):
-    """A tuple whose first number may be None: by its name, and as an item."""
+    """A tuple whose first number may be None. The rule reads it as `low` and as `limits[0]`."""
     low, high = limits
     if low is None:
         floor = high / 2
@@ -164,7 +164,7 @@ def Bursts(
     prefetch=hyper(0.3),
     delayed=hyper(0.4),
 ):
-    """Names that C++ loops over three arrays give their own variables."""
+    """Names of variables in the printed C++ loops over three arrays."""
     prefetch_strip = end * first
     first = first * delayed + prefetch
     m = strip * m + prefetch_strip * g

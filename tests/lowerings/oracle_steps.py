@@ -1,4 +1,4 @@
-"""Train with a lowering, and let the oracle take each step from the same values."""
+"""Train with a lowering, and compute each step's expected values with the oracle."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from lowerings.capture import captured
+from lowerings.capture import capture_on_cpu
 from torch import Tensor
 
 import optgen
@@ -19,11 +19,11 @@ from optgen.passes.maximize import add_maximize
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
-SHAPE = (37, 131)  # no multiple of any vector's length
+SHAPE = (37, 131)  # the number of elements is no multiple of a vector's length
 
 
-class Compared(NamedTuple):
-    """The values after one step: a lowering's, and the oracle's from the same values."""
+class ComparedStep(NamedTuple):
+    """The values after one step of a lowering, and those that the oracle expects."""
 
     param: Tensor
     state: dict[str, Tensor]
@@ -57,15 +57,18 @@ def steps_beside_the_oracle(
     grad_dtype: torch.dtype | None = None,
     shape: tuple[int, ...] = SHAPE,
     **hypers: Any,
-) -> Iterator[Compared]:
-    """Yield every step's values. The oracle starts each step from the lowering's values."""
+) -> Iterator[ComparedStep]:
+    """Yield the values after each step. The oracle starts each step from the lowering's values.
+
+    `lowering` may also be "differentiable" or "capturable", which sets this flag.
+    """
     rule = rule_of(source)
     start, *grads = random_tensors(count + 1, dtype, shape=shape)
     param = torch.nn.Parameter(start.clone(), requires_grad=lowering != "differentiable")
     if grad_dtype:
         param.grad_dtype = grad_dtype  # type: ignore[attr-defined]
-    form = {lowering: True} if lowering in ("differentiable", "capturable") else {}
-    optimizer = optgen.load(source)([param], **hypers, **form)
+    flags = {lowering: True} if lowering in ("differentiable", "capturable") else {}
+    optimizer = optgen.load(source)([param], **hypers, **flags)
     values = {h.name: optimizer.param_groups[0].get(h.name, h.default) for h in rule.hypers}
     for grad in grads:
         state = {key: torch.as_tensor(x).clone() for key, x in optimizer.state[param].items()}
@@ -74,10 +77,10 @@ def steps_beside_the_oracle(
         param.grad = grad.clone()
         with _context_of(lowering):
             optimizer.step()
-        yield Compared(param.detach(), optimizer.state[param], *expected)
+        yield ComparedStep(param.detach(), optimizer.state[param], *expected)
 
 
 def _context_of(lowering: str) -> contextlib.AbstractContextManager[Any]:
     if lowering == "capturable":
-        return captured()
+        return capture_on_cpu()
     return use_lowering("forloop" if lowering == "differentiable" else lowering)

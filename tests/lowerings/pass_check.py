@@ -18,7 +18,7 @@ from optgen.lowerings.fused_cpu.pass_schedule import (
 )
 from optgen.lowerings.fused_cpu.phase_steps import Step
 
-TILES: Mapping[str, Collection[Axes]] = {
+TILED_AXES: Mapping[str, Collection[Axes]] = {
     "WHOLE_MATRICES": WHOLE_MATRICES,
     "WHOLE_ROWS": WHOLE_ROWS,
     "WHOLE_COLUMNS": WHOLE_COLUMNS,
@@ -27,7 +27,7 @@ TILES: Mapping[str, Collection[Axes]] = {
     "EXACT_COLUMNS": WHOLE_COLUMNS,
     "SPLIT": (Axes.TENSOR,),
 }
-"""The axes whose values a tile has completely, by tiling strategy."""
+"""For each tiling strategy, the axes whose values lie completely in one tile."""
 
 
 def wrong_reads(
@@ -40,32 +40,32 @@ def wrong_reads(
     for name, passes in strategies.items():
         if passes:
             schedule = _Schedule(name, steps, axes, streams)
-            for number, scheduled in enumerate(passes):
-                yield from schedule.run(number, scheduled)
-            yield from schedule.left_in_memory()
+            for number, scheduled_pass in enumerate(passes):
+                yield from schedule.run(number, scheduled_pass)
+            yield from schedule.wrong_stores()
 
 
 @dataclass
 class _Schedule:
-    """The versions of a schedule's values while its passes run."""
+    """The versions of all values while the passes of a schedule run."""
 
     name: str
     steps: Sequence[Step]
     axes: Mapping[str, Axes]
     streams: Collection[str]
-    # Versions of the values that no tile has completely, and of the streams in memory.
-    lasting: dict[str, int] = field(default_factory=dict)
+    # Versions of values that outlast a tile, and of the streams in memory.
+    untiled: dict[str, int] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.memory = dict.fromkeys(self.streams, -1)
-        self.lasting = {n: -1 for n in self.streams if not self._in_tiles(n)}
+        self.untiled = {n: -1 for n in self.streams if not self._in_tiles(n)}
 
-    def run(self, number: int, scheduled: Pass) -> Iterator[str]:
+    def run(self, number: int, scheduled_pass: Pass) -> Iterator[str]:
         """Run a pass on every tile, then its finish steps, then its stores."""
         tile: dict[str, int] = {}
-        on_tiles = sorted(map(self.steps.index, scheduled.steps))
-        finish = sorted(map(self.steps.index, scheduled.finish))
+        on_tiles = sorted(map(self.steps.index, scheduled_pass.steps))
+        finish = sorted(map(self.steps.index, scheduled_pass.finish))
         for index in on_tiles:
             yield from self._wrong_reads(number, index, tile)
             tile |= {n: index for n in self.steps[index].writes if self._in_tiles(n)}
@@ -74,12 +74,12 @@ class _Schedule:
                 yield from self._wrong_reads(number, index, {})
             step = self.steps[index]
             computed = [n for n in (*step.writes, *step.numbers_written) if not self._in_tiles(n)]
-            self.lasting |= dict.fromkeys(computed, index)
-        for name in scheduled.stores:
-            known = tile if self._in_tiles(name) else self.lasting
-            if name not in known:
+            self.untiled |= dict.fromkeys(computed, index)
+        for name in scheduled_pass.stores:
+            versions = tile if self._in_tiles(name) else self.untiled
+            if name not in versions:
                 yield f"{self.name}, pass {number}: stores {name}, which it does not compute"
-            self.memory[name] = known.get(name, -1)
+            self.memory[name] = versions.get(name, -1)
 
     def _wrong_reads(self, number: int, index: int, tile: Mapping[str, int]) -> Iterator[str]:
         step = self.steps[index]
@@ -87,23 +87,23 @@ class _Schedule:
             if self._in_tiles(name):
                 found = tile.get(name, self.memory.get(name))
             else:
-                found = self.lasting.get(name)
-            expected = self._right_version(index, name)
+                found = self.untiled.get(name)
+            expected = self._expected_version(index, name)
             if found != expected:
                 where = f"{self.name}, pass {number}, step {step.name}"
                 yield f"{where}: reads version {found} of {name}, not {expected}"
 
-    def _right_version(self, index: int, name: str) -> int:
+    def _expected_version(self, index: int, name: str) -> int:
         """Return the version that a step reads if the steps run in their order."""
         before = enumerate(self.steps[:index])
         return max((i for i, s in before if name in (*s.writes, *s.numbers_written)), default=-1)
 
-    def left_in_memory(self) -> Iterator[str]:
+    def wrong_stores(self) -> Iterator[str]:
         """Yield a message for each stream whose last version is not stored at the end."""
         for name, found in self.memory.items():
-            expected = self._right_version(len(self.steps), name)
+            expected = self._expected_version(len(self.steps), name)
             if found != expected:
                 yield f"{self.name}: version {found} of {name} is stored, not {expected}"
 
     def _in_tiles(self, name: str) -> bool:
-        return name in self.axes and self.axes[name] in TILES[self.name]
+        return name in self.axes and self.axes[name] in TILED_AXES[self.name]

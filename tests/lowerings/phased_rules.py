@@ -1,4 +1,4 @@
-"""Load rules with phases as classes with only the Triton lowering, and run their oracle."""
+"""Load rules with phases as classes that have only the Triton lowering, and run their oracle."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from optgen.passes.maximize import add_maximize
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
-COUNT = itertools.count()
+MODULE_NUMBERS = itertools.count()
 
 RAGGED = '''
 from optgen.spec import *
@@ -54,7 +54,7 @@ def Ragged(
 
 
 def algorithm_of(name: str) -> Algorithm:
-    """Return the rule of a class of this name."""
+    """Return the rule of the class with this name."""
     if name != "Ragged":
         module = re.sub("(?<=[a-z])(?=[A-Z][a-z])", "_", name).lower()
         (algorithm,) = read_spec(spec_file(module))
@@ -70,15 +70,15 @@ def module_of(name: str, folder: Path) -> ModuleType:
         if lowering.name in ("optimizer", "fused_triton"):
             text = render(algorithm, lowering, ruff=None)
             (folder / lowering.filename).write_text(text, encoding="utf-8")
-    module_name = f"phased_{next(COUNT)}"
+    module_name = f"phased_{next(MODULE_NUMBERS)}"
     path = folder / "__init__.py"
-    found = importlib.util.spec_from_file_location(
+    module_spec = importlib.util.spec_from_file_location(
         module_name, path, submodule_search_locations=[str(folder)]
     )
-    assert found is not None
-    assert found.loader is not None
-    module = sys.modules[module_name] = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = sys.modules[module_name] = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
     return module
 
 
@@ -103,7 +103,7 @@ class Oracle:
                 )
 
     def largest_error(self, params: list[Tensor], optimizer: Any) -> float:
-        """Return the largest error of a parameter or of a state."""
+        """Return the largest relative error of a parameter or a state."""
         errors = [0.0]
         for param, value, states in zip(params, self.values, self.states, strict=True):
             found_states = optimizer.state.get(param, {})
@@ -117,6 +117,6 @@ def _error(found: Any, expected: Any) -> float:
     a, b = torch.as_tensor(found).detach().double(), torch.as_tensor(expected).double()
     if not a.numel():
         return 0.0
-    same = (a == b) | (a.isnan() & b.isnan())
-    deviation = (a - b).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf)
+    equal = (a == b) | (a.isnan() & b.isnan())
+    deviation = (a - b).abs().masked_fill(equal, 0.0).nan_to_num(nan=math.inf)
     return (deviation.max() / b.abs().nan_to_num(nan=0.0).max().clamp(min=1e-300)).item()

@@ -1,4 +1,4 @@
-"""Small rules, each for one feature of the Python lowerings, and the code printed for them."""
+"""Small rules, each for one feature of the Python lowerings, and functions that print them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ HYPERS = {
 
 RULES = {
     "blend": "m = beta * m + (1 - beta) * g; p = p - lr * m",
-    "blend the other way round": "m = (1 - beta) * g + m * beta; p = p - lr * m",
-    "a blend of which one weight is needed": """
+    "blend with swapped operands": "m = (1 - beta) * g + m * beta; p = p - lr * m",
+    "a blend whose weight is a product": """
         m = (1 - beta * c * lr * eps) * m + beta * c * lr * eps * g
         p = p - lr * m
     """,
-    "not quite a blend": "m = beta * m + 0.1 * g; p = p - lr * m",
+    "weights whose sum is not 1": "m = beta * m + 0.1 * g; p = p - lr * m",
     "product": "v = beta * v + (1 - beta) * g**2; p = p - lr * g * v",
     "quotient": "v = v + g**2; p = p - lr * g / (sqrt(v) + eps)",
     "two terms over one divisor": "m = m + g; p = p - (lr * g + c * m) / (abs(g) + eps)",
@@ -38,7 +38,7 @@ RULES = {
     "old and new value": "x = p; p = p - lr * g; m = m + p - x",
     "swap": "m, v = v, m; p = p - lr * (m + 2 * v) * g",
     "words without a foreach function": "m = where(g > c, g, m % 2); p = p - lr * sign(m)",
-    "a common part": "m = sqrt(g**2 + eps) * g + sqrt(g**2 + eps); p = p - lr * m",
+    "a common subexpression": "m = sqrt(g**2 + eps) * g + sqrt(g**2 + eps); p = p - lr * m",
     "branches": """
         if flag_a and t > 2:
             m = beta * m + g
@@ -46,7 +46,7 @@ RULES = {
             m = g
         p = p - lr * m
     """,
-    "an else without a then": """
+    "a state that only the else branch changes": """
         if flag_a or flag_b:
             x = c * 2
         else:
@@ -55,7 +55,7 @@ RULES = {
         p = p - x * m
     """,
     "scalar state": "s = s * beta + 1; r = sqrt(s / t); p = p - lr * r * g",
-    "only the taken side": """
+    "a square root in one branch": """
         if t > 5:
             p = p - lr * sqrt(t - 5) * g
         else:
@@ -65,22 +65,22 @@ RULES = {
 
 
 def spec(rule: str) -> str:
-    """Return a spec that declares the names of the rule, and nothing else."""
+    """Return a spec that declares only the names that the rule uses."""
     if ";" in rule:
         rule = "\n".join(rule.split("; "))
     body = textwrap.indent(textwrap.dedent(rule).strip(), "    ")
 
-    def declared(known: dict[str, str]) -> list[str]:
-        return [f"    {n}={d}," for n, d in known.items() if re.search(rf"\b{n}\b", body)]
+    def declarations(by_name: dict[str, str]) -> list[str]:
+        return [f"    {n}={d}," for n, d in by_name.items() if re.search(rf"\b{n}\b", body)]
 
     step = "t, " if re.search(r"\bt\b", body) else ""
     lines = [
         "from optgen.spec import *",
         '@optimizer(paper="https://example.org")',
         f"def Small(p, g, {step}/,",
-        *declared(STATES),
+        *declarations(STATES),
         "    *,",
-        *declared(HYPERS),
+        *declarations(HYPERS),
         "):",
         '    """One thing."""',
         body,
@@ -96,5 +96,5 @@ def read(rule: str) -> Algorithm:
 def function_body(rule: str, lowering: Lowering, name: str) -> str:
     """Return the body of a function as the lowering prints it, without its docstring."""
     text = emit.render(read(rule), lowering, emit.require_ruff())
-    (found,) = re.findall(rf'^def {name}\(.*?"""\n(.*?)(?=^\S|\Z)', text, re.M | re.S)
-    return textwrap.dedent(found)
+    (body,) = re.findall(rf'^def {name}\(.*?"""\n(.*?)(?=^\S|\Z)', text, re.M | re.S)
+    return textwrap.dedent(body)

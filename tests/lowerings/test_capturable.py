@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from lowerings.capture import captured
+from lowerings.capture import capture_on_cpu
 from lowerings.rules import RULES, spec
 
 import optgen
@@ -140,7 +140,7 @@ def values_after_training(cls: Any, lowering: str, options: dict[str, Any]) -> l
             param.grad = None if step + index == 2 else grad  # step counts differ from here on
         with use_lowering(lowering):
             if options.get("capturable"):
-                with captured():
+                with capture_on_cpu():
                     optimizer.step()
             else:
                 optimizer.step()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
-from lowerings.capture import captured
+from lowerings.capture import capture_on_cpu
 from lowerings.oracle_steps import steps_beside_the_oracle
 from lowerings.papers import random_tensors
 from spec_files import spec_file
@@ -52,7 +52,7 @@ def test_no_captured_step_reads_a_scalar_state_on_the_host(name: str) -> None:
     for step in range(3):
         for param, clone, grad in zip(params, clones, random_tensors(step), strict=True):
             param.grad, clone.grad = grad, grad.clone()
-        with captured():
+        with capture_on_cpu():
             optimizer.step()
         with use_lowering("forloop"):
             reference.step()

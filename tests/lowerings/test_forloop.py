@@ -19,7 +19,9 @@ def test_update_is_printed_as_recorded(name: str, golden: Any) -> None:
     golden.check(function_body(RULES[name], FORLOOP, "update"))
 
 
-@pytest.mark.parametrize("name", ["branches", "only the taken side", "scalar state", "swap"])
+@pytest.mark.parametrize(
+    "name", ["branches", "a square root in one branch", "scalar state", "swap"]
+)
 def test_functional_update_is_printed_as_recorded(name: str, golden: Any) -> None:
     golden.check(function_body(RULES[name], FORLOOP, "update_functional"))
 

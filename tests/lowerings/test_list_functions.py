@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import INTERPRETED, inside_interpreter, outside_interpreter, run_inside
-from lowerings.list_rules import ALGORITHMS, CASES, functions, settings_of
+from lowerings.list_rules import ALGORITHMS, CASES, generate_functions, hyper_values
 from torch import Tensor
 
 from optgen import use_lowering
@@ -36,7 +36,7 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 @pytest.fixture(scope="module")
 def generated_functions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Function]:
-    return functions(tmp_path_factory.mktemp("lists"))
+    return generate_functions(tmp_path_factory.mktemp("lists"))
 
 
 def random_lists(
@@ -98,7 +98,7 @@ def test_functions_of_any_number_of_lists_agree_with_the_rule(
     for dtype in (torch.float64, torch.float32):
         with use_lowering(lowering):
             check_calls(
-                generated_functions[name], algorithm, settings_of(algorithm, options), dtype
+                generated_functions[name], algorithm, hyper_values(algorithm, options), dtype
             )
 
 

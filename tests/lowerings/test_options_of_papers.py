@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from lowerings.capture import captured
+from lowerings.capture import capture_on_cpu
 from lowerings.papers import random_tensors
 from spec_files import optimizer_class
 from torch import Tensor
@@ -231,7 +231,7 @@ def test_a_zero_gradient_in_float32_moves_nothing(cls: Any, form: Any) -> None:
     optimizer = cls([param], **({} if form in LOWERINGS else {form: True}))
     for _ in range(3):
         param.grad = torch.zeros(3, 4)
-        contexts = {"capturable": captured(), "differentiable": nullcontext()}
+        contexts = {"capturable": capture_on_cpu(), "differentiable": nullcontext()}
         with contexts[form] if form in contexts else use_lowering(form):
             optimizer.step()
     assert torch.equal(param, torch.ones(3, 4))

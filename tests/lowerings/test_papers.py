@@ -32,7 +32,7 @@ SHORTENED_CASES = (
 )
 SYMBOLS_BY_KEY = {
     "novograd": {"exp_avg": "m", "exp_avg_sq": "v"},
-    "stablespam": {"exp_avg": "m", "m_norm_t": "a", "v_norm_t": "b", "m_max_t": "top"},
+    "stablespam": {"exp_avg": "m", "m_norm_t": "norm", "v_norm_t": "norm_sq", "m_max_t": "max"},
     "amos": {"exp_avg_sq": "v", "decay": "d"},
     "adahessian": {"exp_avg": "exp_avg", "exp_hessian_diag_sq": "exp_avg_sq"},
     "adam_mini": {"m": "m", "vmean": "r", "v": "v"},

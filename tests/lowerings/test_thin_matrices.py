@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from conftest import Golden
-from lowerings.capture import captured
+from lowerings.capture import capture_on_cpu
 from lowerings.test_whole_matrices import largest_difference, step_with
 from spec_texts import LR, spec
 
@@ -130,7 +130,7 @@ def test_the_functional_form_agrees_with_the_oracle(case: str) -> None:
 @pytest.mark.parametrize("case", RULES)
 def test_a_captured_step_agrees_with_the_oracle(case: str) -> None:
     def step(optimizer: torch.optim.Optimizer) -> None:
-        with captured():
+        with capture_on_cpu():
             optimizer.step()
 
     assert largest_difference(spec_of_case(case, 2), step, torch.float64, capturable=True) < 1e-11

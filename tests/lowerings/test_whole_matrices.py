@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Golden
-from lowerings.capture import captured
+from lowerings.capture import capture_on_cpu
 from lowerings.test_phases import orthogonalize_in_own_dtype
 from spec_texts import LR, spec
 from torch import Tensor
@@ -239,7 +239,7 @@ def test_a_captured_step_agrees_with_the_oracle(case: str) -> None:
     """The step computes both arms of a branch, and selects by a condition on the device."""
 
     def step(optimizer: torch.optim.Optimizer) -> None:
-        with captured():
+        with capture_on_cpu():
             optimizer.step()
 
     assert largest_difference(spec_of_case(case), step, torch.float64, capturable=True) < 1e-11
