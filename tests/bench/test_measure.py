@@ -1,4 +1,4 @@
-"""Test rounds of samples with a fake clock: order of variants, number of samples, and figures."""
+"""Test the sampling of variants with a fake clock: order, number of samples, and figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from optgen.bench.measure import Budget, compare, compare_recreated, mean_second
 
 @dataclass
 class Clock:
-    """A clock that only steps advance."""
+    """A clock that advances only when a variant takes a step."""
 
     now: float = 0.0
 
@@ -24,7 +24,7 @@ class Clock:
 
 
 @dataclass
-class Stub:
+class FixedTimeVariant:
     """A variant whose steps take a fixed time; it logs its turns and its gradients' addresses."""
 
     seconds: float
@@ -48,10 +48,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_slow_variant_gets_its_share_of_the_time(clock: Clock) -> None:
-    both = {"quick": Stub(0.001, clock), "slow": Stub(0.1, clock)}
+    variants = {"quick": FixedTimeVariant(0.001, clock), "slow": FixedTimeVariant(0.1, clock)}
 
     times = compare(
-        both, lambda: [zeros(3)], Budget(1.0, max_samples=15, min_samples=2, clock=clock)
+        variants, lambda: [zeros(3)], Budget(1.0, max_samples=15, min_samples=2, clock=clock)
     )
 
     assert times["quick"]["samples"] == 15
@@ -62,16 +62,18 @@ def test_a_slow_variant_gets_its_share_of_the_time(clock: Clock) -> None:
     assert times["slow"]["median"] == pytest.approx(100)
 
 
-def test_the_least_number_of_samples_is_taken(clock: Clock) -> None:
+def test_a_variant_gets_the_minimum_number_of_samples_without_time_left(clock: Clock) -> None:
     times = compare(
-        {"one": Stub(5, clock)}, lambda: [zeros(1)], Budget(0, min_samples=3, clock=clock)
+        {"one": FixedTimeVariant(5, clock)},
+        lambda: [zeros(1)],
+        Budget(0, min_samples=3, clock=clock),
     )
 
     assert times["one"]["samples"] == 3
 
 
-def test_gradients_move_from_round_to_round(clock: Clock) -> None:
-    stub = Stub(0.01, clock)
+def test_gradients_have_new_addresses_in_every_round(clock: Clock) -> None:
+    stub = FixedTimeVariant(0.01, clock)
 
     compare({"one": stub}, lambda: [zeros(1000)], Budget(10, max_samples=4, clock=clock))
 
@@ -80,9 +82,9 @@ def test_gradients_move_from_round_to_round(clock: Clock) -> None:
 
 def test_the_order_of_variants_changes_from_round_to_round(clock: Clock) -> None:
     log: list[str] = []
-    three = {name: Stub(0.01, clock, name, log) for name in "abc"}
+    variants = {name: FixedTimeVariant(0.01, clock, name, log) for name in "abc"}
 
-    compare(three, lambda: [zeros(1)], Budget(100, max_samples=15, clock=clock))
+    compare(variants, lambda: [zeros(1)], Budget(100, max_samples=15, clock=clock))
 
     rounds = {tuple(log[i : i + 3]) for i in range(3, len(log), 3)}
     assert len(rounds) > 1
@@ -92,52 +94,56 @@ def test_the_order_of_variants_changes_from_round_to_round(clock: Clock) -> None
 def test_caches_are_refilled_before_each_cold_step(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    filled: list[float] = []
-    memory = SimpleNamespace(add_=lambda _: filled.append(clock.now))
+    refill_times: list[float] = []
+    memory = SimpleNamespace(add_=lambda _: refill_times.append(clock.now))
     monkeypatch.setattr(measure.torch, "zeros", lambda *size, **options: memory)
-    both = {name: Stub(0.5, clock) for name in "ab"}
+    variants = {name: FixedTimeVariant(0.5, clock) for name in "ab"}
 
-    compare(both, lambda: [zeros(1)], Budget(10, max_samples=2, clock=clock))
+    compare(variants, lambda: [zeros(1)], Budget(10, max_samples=2, clock=clock))
 
-    assert filled == [3, 3.5, 4, 4.5]  # after both have warmed up, by three steps each
+    assert refill_times == [3, 3.5, 4, 4.5]  # after three steps of warm-up of each variant
 
 
 def test_a_slow_step_is_not_repeated(clock: Clock) -> None:
-    compare({"one": Stub(0.3, clock)}, lambda: [zeros(1)], Budget(10, max_samples=2, clock=clock))
+    compare(
+        {"one": FixedTimeVariant(0.3, clock)},
+        lambda: [zeros(1)],
+        Budget(10, max_samples=2, clock=clock),
+    )
 
-    assert clock.now == pytest.approx(0.3 * (3 + 2))  # the warm-up uses the real time
+    assert clock.now == pytest.approx(0.3 * (3 + 2))  # 3 steps of warm-up, 2 samples
 
 
-def test_a_sample_is_long_enough(clock: Clock) -> None:
-    assert mean_seconds(Stub(0.003, clock).step, clock) == pytest.approx(0.003)
+def test_mean_seconds_repeats_a_short_step_for_20_ms(clock: Clock) -> None:
+    assert mean_seconds(FixedTimeVariant(0.003, clock).step, clock) == pytest.approx(0.003)
     assert clock.now == pytest.approx(0.021)
 
 
-def test_recreated_variants_share_the_time(clock: Clock) -> None:
+def test_recreated_variants_share_the_samples(clock: Clock) -> None:
     log: list[str] = []
-    created: list[Stub] = []
+    created: list[FixedTimeVariant] = []
 
-    def create() -> dict[str, Stub]:
-        created.append(Stub(0.01 * len(created) + 0.01, clock, str(len(created)), log))
+    def create() -> dict[str, FixedTimeVariant]:
+        created.append(FixedTimeVariant(0.01 * len(created) + 0.01, clock, str(len(created)), log))
         return {"one": created[-1]}
 
     times = compare_recreated(
         create, lambda: [zeros(1)], Budget(100, max_samples=15, clock=clock), repeats=5
     )
 
-    assert log == [name for name in "01234" for _ in range(1 + 3)]  # one to warm up, three samples
+    assert log == [name for name in "01234" for _ in range(1 + 3)]  # warm-up, then three samples
     assert times["one"]["samples"] == 15
-    assert times["one"]["cold"] == pytest.approx(30)  # of all repeats, not of the last one
+    assert times["one"]["cold"] == pytest.approx(30)  # the median of all repeats
 
 
-def test_the_next_repeat_gets_the_unused_time_of_the_one_before(clock: Clock) -> None:
+def test_a_repeat_gets_the_unused_time_of_the_previous_ones(clock: Clock) -> None:
     log: list[str] = []
 
-    def create() -> dict[str, Stub]:
-        return {"one": Stub(0.125, clock, "", log)}
+    def create() -> dict[str, FixedTimeVariant]:
+        return {"one": FixedTimeVariant(0.125, clock, "", log)}
 
     times = compare_recreated(
         create, lambda: [zeros(1)], Budget(1.25, max_samples=50, clock=clock), repeats=5
     )
 
-    assert times["one"]["samples"] == 5  # each takes a quarter of a second
+    assert times["one"]["samples"] == 5  # each sample takes 0.25 s

@@ -1,4 +1,4 @@
-"""Test the file of results: merged cell by cell, one line for each cell."""
+"""Test the results file: it has a line for each cell, and new results replace old ones."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def test_the_file_has_a_line_for_each_cell(tmp_path: Path) -> None:
     assert sum('"AdamW"' in line for line in path.read_text().splitlines()) == 2
 
 
-def test_a_cell_prints_its_case() -> None:
+def test_the_text_of_a_cell_names_class_tensors_dtype_and_threads() -> None:
     assert str(ONE) == "AdamW, 1e6, float32, 1 thread"
     assert str(Cell("busy", "SGD", "1e6", threads=2)) == "busy: SGD, 1e6, float32, 2 threads"

@@ -1,4 +1,4 @@
-"""Test the loop of the memory limit: each trip reads every word once, and changes no value."""
+"""Test the loop that measures the memory limit: a sweep reads each stream, and changes no value."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from optgen.cli.plan_traffic import traffic
 ALL_BITS = 2**32 - 1
 
 
-def stepped(
+def optimizer_after_a_step(
     name: str, *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32
 ) -> torch.optim.Optimizer:
-    """Return an optimizer that has taken a step."""
+    """Return an optimizer of a class after its first step."""
     params = [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
     for param in params:
         param.grad = torch.randn(param.shape).to(dtype)
@@ -29,7 +29,7 @@ def stepped(
     return optimizer
 
 
-def words(optimizer: torch.optim.Optimizer, *keys: str) -> list[list[Tensor]]:
+def streams_as_integers(optimizer: torch.optim.Optimizer, *keys: str) -> list[list[Tensor]]:
     """Return copies of streams as integers, one list for each parameter."""
     found = []
     for param in optimizer.param_groups[0]["params"]:
@@ -40,8 +40,8 @@ def words(optimizer: torch.optim.Optimizer, *keys: str) -> list[list[Tensor]]:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_a_step_changes_no_word(dtype: torch.dtype) -> None:
-    optimizer = stepped("Adafactor", (40, 30), (33,), (8, 4, 1, 1), dtype=dtype)
+def test_a_roofline_step_changes_no_bit(dtype: torch.dtype) -> None:
+    optimizer = optimizer_after_a_step("Adafactor", (40, 30), (33,), (8, 4, 1, 1), dtype=dtype)
     params = optimizer.param_groups[0]["params"]
     params[0].data[0, :3] = torch.tensor([float("nan"), 1e-42, -0.0])
     before = [param.detach().clone() for param in params]
@@ -57,48 +57,52 @@ def test_a_step_changes_no_word(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_a_trip_reads_all_its_streams_and_writes_the_stored_ones(threads: int) -> None:
-    """With a mask of ones, the loop xors each stored word with the `or` of all words it read."""
-    optimizer = stepped("AdamW", (50, 7), (1,), (129,))
+def test_a_sweep_reads_all_its_streams_and_writes_the_stored_ones(threads: int) -> None:
+    """With a mask of ones, the loop xors each stored integer with the `or` of all that it read."""
+    optimizer = optimizer_after_a_step("AdamW", (50, 7), (1,), (129,))
     keys = ("param", "exp_avg", "exp_avg_sq", "grad")
-    before = words(optimizer, *keys)
+    before = streams_as_integers(optimizer, *keys)
     roofline = Roofline(traffic("AdamW") or (), optimizer)
     roofline._struct.zero = ALL_BITS
 
     with torch_threads(threads):
         roofline.step()
 
-    for was, now in zip(before, words(optimizer, *keys), strict=True):
-        seen = reduce(or_, was)
+    for was, now in zip(before, streams_as_integers(optimizer, *keys), strict=True):
+        combined = reduce(or_, was)
         for old, new in zip(was[:3], now, strict=False):
-            assert torch.equal(new, old ^ seen)
+            assert torch.equal(new, old ^ combined)
         assert torch.equal(now[3], was[3])
 
 
 def test_streams_that_are_not_stored_are_read() -> None:
-    optimizer = stepped("Adafactor", (6, 5))
-    ((param, grad, row, column),) = words(optimizer, "param", "grad", "row_var", "col_var")
+    optimizer = optimizer_after_a_step("Adafactor", (6, 5))
+    ((param, grad, row, column),) = streams_as_integers(
+        optimizer, "param", "grad", "row_var", "col_var"
+    )
     roofline = Roofline([(traffic("Adafactor") or ())[0]], optimizer)
 
     roofline.step()
 
-    seen = int(reduce(or_, [*param, *grad, *column])) & ALL_BITS
-    assert roofline._struct.seen == seen
+    combined = int(reduce(or_, [*param, *grad, *column])) & ALL_BITS
+    assert roofline._struct.seen == combined
     assert roofline.traffic == 4 * (2 * 30 + 2 * (6 + 5) + (30 + 6 + 5) + (3 * 30 + 6 + 5))
     assert len(row) == 6
 
 
-def test_sixteen_bits_are_half_the_traffic() -> None:
+def test_16_bit_tensors_have_half_the_traffic() -> None:
     wide, narrow = (
-        Roofline(traffic("AdamW") or (), stepped("AdamW", (64, 64), dtype=dtype)).traffic
+        Roofline(
+            traffic("AdamW") or (), optimizer_after_a_step("AdamW", (64, 64), dtype=dtype)
+        ).traffic
         for dtype in (torch.float32, torch.bfloat16)
     )
 
     assert wide == 7 * 4 * 64 * 64 == 2 * narrow
 
 
-def test_take_gradients_finds_new_gradients() -> None:
-    optimizer = stepped("SGD", (10,))
+def test_update_gradient_addresses_finds_new_gradients() -> None:
+    optimizer = optimizer_after_a_step("SGD", (10,))
     (param,) = optimizer.param_groups[0]["params"]
     roofline = Roofline(traffic("SGD") or (), optimizer)
     roofline._struct.zero = ALL_BITS
@@ -108,14 +112,14 @@ def test_take_gradients_finds_new_gradients() -> None:
     roofline.update_gradient_addresses()
     roofline.step()
 
-    seen = before | param.grad.view(torch.int32)
-    assert torch.equal(param.detach().view(torch.int32), before ^ seen)
+    combined = before | param.grad.view(torch.int32)
+    assert torch.equal(param.detach().view(torch.int32), before ^ combined)
 
 
-def test_rows_of_a_1x1_convolution_count_in_full() -> None:
+def test_row_states_of_a_1x1_convolution_count_as_full_tensors() -> None:
     streams = traffic("Adafactor") or ()
-    matrix = Roofline(streams, stepped("Adafactor", (8, 4))).traffic
-    convolution = Roofline(streams, stepped("Adafactor", (8, 4, 1, 1))).traffic
+    matrix = Roofline(streams, optimizer_after_a_step("Adafactor", (8, 4))).traffic
+    convolution = Roofline(streams, optimizer_after_a_step("Adafactor", (8, 4, 1, 1))).traffic
 
     assert convolution == 4 * 32 * (2 + 4 + 3 + 5)
     assert matrix < convolution

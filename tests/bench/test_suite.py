@@ -33,7 +33,7 @@ SMALL = TensorList("small", "three", [(3, 4), (5,), (2, 2, 1, 1)])
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_tensors_and_short_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     lists = {"small": SMALL, "20groups": TensorList("20groups", "", [(4, 4)] * 40, groups=20)}
     monkeypatch.setattr("optgen.bench.measure._SAMPLE_SECONDS", 1e-5)
     monkeypatch.setattr("optgen.bench.measure._CACHE_BYTES", 1000)
@@ -43,7 +43,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CLASSES)
-def test_every_class_is_measured_beside_torchs_forms(name: str) -> None:
+def test_every_class_is_measured_with_torchs_forms(name: str) -> None:
     """The results have our step, torch's forms, and the limit if memory limits the step."""
     cell = Cell("step", name, "small" if is_memory_bound(name) else "20groups", "bfloat16")
 
@@ -63,7 +63,7 @@ def test_many_groups_are_compared_with_one_group() -> None:
     assert found[ONE_GROUP]["median"] > 0
 
 
-def test_our_other_lowerings_are_measured_on_request() -> None:
+def test_the_option_unfused_adds_our_other_lowerings() -> None:
     found = Suite(traffic, SUITE.budget, unfused=True).run(Cell("step", "Adam", "small"))
 
     assert {"optgen for-loop", "optgen foreach"} <= set(found)
@@ -95,7 +95,7 @@ def test_steps_are_measured_beside_a_busy_process(monkeypatch: pytest.MonkeyPatc
     assert min(found[OURS].values()) > 0
 
 
-def test_a_peak_counts_memory_of_torch_and_of_malloc() -> None:
+def test_peak_growth_counts_memory_of_torch_and_of_malloc() -> None:
     libc = peak_memory.ctypes.CDLL(None)
     libc.malloc.restype = peak_memory.ctypes.c_void_p
 
@@ -109,14 +109,14 @@ def test_a_peak_counts_memory_of_torch_and_of_malloc() -> None:
     assert peak_memory.peak_growth(lambda: None) < 1e6
 
 
-def test_the_peak_of_every_form_is_measured() -> None:
+def test_the_extra_memory_of_every_form_is_measured() -> None:
     found = peak_memory.measure_extra_memory("Adam", "small", "float32", torch.get_num_threads())
 
     assert set(found) == set(forms("Adam", torch.float32))
     assert found[OURS]["bytes"] < 1e6
 
 
-def test_memory_that_a_step_keeps_counts_and_state_does_not(
+def test_extra_memory_counts_what_a_step_keeps_but_no_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     extra_memory = []
@@ -146,8 +146,8 @@ def test_the_first_step_of_a_process_is_measured() -> None:
     assert found["plain"] < found["first"]
 
 
-def test_first_steps_are_cold_or_warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cold step finds an empty cache; a warm one finds what an earlier process built."""
+def test_our_first_steps_are_measured_cold_and_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cold step finds an empty cache. A warm step finds libraries of an earlier process."""
     folders: list[str] = []
 
     def ask(module: str, request: Any, environment: Any = None) -> dict[str, float]:
@@ -165,7 +165,7 @@ def test_first_steps_are_cold_or_warm(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found[WARM] == {"first": 4, "again": 1, "plain": 1, "first_min": 3, "first_max": 5}
 
 
-def test_a_new_process_answers() -> None:
+def test_a_child_process_returns_a_result() -> None:
     request = {"name": "SGD", "tensors": "1e6", "dtype": "float32", "threads": 1}
 
     found = child_process.ask("optgen.bench.peak_memory", request)
@@ -173,7 +173,7 @@ def test_a_new_process_answers() -> None:
     assert found[OURS]["bytes"] >= 0
 
 
-def test_a_process_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_process_that_takes_too_long_has_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     assert child_process.ask("timeit", {}, timeout=0.01) is None
 
     monkeypatch.setattr(child_process, "ask", lambda *arguments: None)
@@ -181,7 +181,7 @@ def test_a_process_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch)
     assert found == {torch_compile.COMPILED: {"not_done_after_s": 3.0}}
 
 
-def test_a_process_that_fails_says_why() -> None:
+def test_the_error_of_a_child_process_has_its_message() -> None:
     with pytest.raises(RuntimeError, match="No module named"):
         child_process.ask("optgen.bench.nothing", {})
 
@@ -198,7 +198,7 @@ def test_the_published_cells_have_every_part_and_class() -> None:
     assert not any(cell.name == "Muon" and cell.tensors == "gpt2" for cell in found)
 
 
-def test_the_picture_needs_results(tmp_path: Path) -> None:
+def test_a_picture_is_drawn_only_from_results(tmp_path: Path) -> None:
     path = tmp_path / "picture.png"
     assert not draw({}, path)
 

@@ -29,7 +29,7 @@ RESULTS: Results = {
 }
 
 
-def test_one_slow_class_misses_the_target_and_is_named() -> None:
+def test_one_slow_class_misses_the_target_and_is_listed() -> None:
     (found,) = verdicts([Target("x", fraction_of_limit(["AdamW", "SGD"], ["1e6"]), 0.75)], RESULTS)
 
     assert found.values == {"AdamW, 1e6": 0.5, "SGD, 1e6": 0.9}
@@ -46,8 +46,8 @@ def test_a_target_is_reached_if_all_classes_reach_it() -> None:
     assert list(misses([found])) == []
 
 
-def test_not_measured_is_not_reached() -> None:
-    """A form that torch lacks for a class counts as not measured too."""
+def test_a_target_without_figures_is_not_measured() -> None:
+    """This holds for a missing cell, and for a form that torch lacks for a class."""
     some = [fraction_of_limit(["AdamW"], ["gpt2"]), speedup(["SGD"], ["1e6"], FUSED)]
 
     assert [v.summary for v in verdicts([Target("x", s, 0) for s in some], RESULTS)] == [
@@ -58,12 +58,12 @@ def test_not_measured_is_not_reached() -> None:
 @pytest.mark.parametrize(
     ("value", "word"), [(1.2, "reached"), (1.3, "missed"), (float("nan"), "missed")]
 )
-def test_a_bound_includes_its_value_and_no_nan(value: float, word: str) -> None:
+def test_a_bound_includes_its_own_value_and_excludes_nan(value: float, word: str) -> None:
     assert Target("x", lambda results: {"a": value}, most=1.2).judge({}).summary == word
     assert Target("x", lambda results: {"a": -value}, least=-1.2).judge({}).summary == word
 
 
-def test_a_geometric_mean_says_how_many_figures_it_has() -> None:
+def test_a_geometric_mean_is_labelled_with_its_number_of_figures() -> None:
     """Two of four figures are measured.
 
     Torch's fastest form takes 8/2 and 2/1 times as long as ours, its default form 20/2 and 2/1

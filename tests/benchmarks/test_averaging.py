@@ -5,7 +5,7 @@ import pytest
 from benchmarks import averaging
 
 
-def test_a_line_for_every_library_mean_and_list(
+def test_averaging_prints_a_line_for_every_library_mean_and_list(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(averaging, "SHAPES", {"small": [(4, 10), (3,)], "one": [(6,)]})

@@ -1,4 +1,4 @@
-"""Test the CPU benchmark: its arguments, the results that it writes, and the README's figures."""
+"""Test the CPU benchmark: its arguments, its results file, and the figures in the README."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 ARGUMENTS = ("--parts", "step", "--lists", "1e6", "--dtype", "float32", "--threads", "1")
 
 
-def test_results_are_written_and_judged(
+def test_results_are_written_and_compared_with_targets(
     out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "--only", "SGD", *ARGUMENTS, "--out", str(out)) == 0
@@ -54,12 +54,12 @@ def test_resume_skips_measured_cells(
 def test_a_cell_that_fails_is_reported_and_the_others_are_measured(
     out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def failing(suite: Suite, cell: Cell) -> dict[str, dict[str, float]]:
+    def run_or_fail(suite: Suite, cell: Cell) -> dict[str, dict[str, float]]:
         if cell.name == "SGD":
             raise RuntimeError("no memory")
         return {OURS: {"median": 1.0, "min": 1.0}, LIMIT: {"median": 0.5, "min": 0.5}}
 
-    monkeypatch.setattr(Suite, "run", failing)
+    monkeypatch.setattr(Suite, "run", run_or_fail)
 
     assert run(monkeypatch, "--only", "SGD", "Adam", *ARGUMENTS, "--out", str(out)) == 1
 

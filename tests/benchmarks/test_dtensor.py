@@ -1,4 +1,4 @@
-"""Test that the benchmark of shared parameters prints a row for every class, way and shape."""
+"""Test that the benchmark of sharded parameters prints a row for every class, form and shape."""
 
 import pytest
 from torch import distributed
@@ -8,7 +8,7 @@ from benchmarks import dtensor
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
 
-def test_a_row_for_every_case(
+def test_dtensor_prints_a_row_for_every_case(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(dtensor, "SHAPES", ((2, 3),))
@@ -20,5 +20,5 @@ def test_a_row_for_every_case(
 
     rows = [line for line in capsys.readouterr().out.splitlines() if " | x" in line]
     assert [row.split(" | ")[:3] for row in rows] == [
-        [f"| {name}", way, "2x3"] for name, way, _ in dtensor.CASES
+        [f"| {name}", form, "2x3"] for name, form, _ in dtensor.CASES
     ]

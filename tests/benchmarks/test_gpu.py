@@ -1,4 +1,4 @@
-"""Test the GPU benchmark as far as possible without a GPU."""
+"""Test the parts of the GPU benchmark that run without a GPU."""
 
 import json
 import os
@@ -74,19 +74,19 @@ def test_a_rehearsal_runs_every_part_once(tmp_path: Path) -> None:
     }
 
 
-class Faulty:
-    """A process that crashes in a check at its first two starts."""
+class CrashingProcess:
+    """A fake process that crashes in a check at its first two starts."""
 
     started = 0
 
     def __init__(self, command: list[str], env: Any) -> None:
-        Faulty.started += 1
+        CrashingProcess.started += 1
         results = Results(Path(command[command.index("--out") + 1]))
-        if Faulty.started < 3:
-            results.begin(f"check {Faulty.started}")
+        if CrashingProcess.started < 3:
+            results.begin(f"check {CrashingProcess.started}")
         else:
             results.add("the rest", {"right": True, "error": 0.0})
-        self._status = -11 if Faulty.started < 3 else 0
+        self._status = -11 if CrashingProcess.started < 3 else 0
 
     def poll(self) -> int:
         return self._status
@@ -97,7 +97,7 @@ class Faulty:
 def test_a_crash_fails_a_check_and_does_not_end_the_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(subprocess, "Popen", Faulty)
+    monkeypatch.setattr(subprocess, "Popen", CrashingProcess)
     out = tmp_path / "results.jsonl"
     assert gpu.main(["--out", str(out)]) == 1
     assert list(Results(out).failed()) == ["check 1", "check 2"]
@@ -105,12 +105,12 @@ def test_a_crash_fails_a_check_and_does_not_end_the_run(
     assert "3 results, 2 failed checks" in capsys.readouterr().out
 
 
-def test_a_run_that_is_out_of_time_exits_with_3(tmp_path: Path) -> None:
+def test_a_run_that_is_out_of_time_exits_with_status_3(tmp_path: Path) -> None:
     out = tmp_path / "results.jsonl"
     assert gpu.main(["--out", str(out), "--minutes", "0"]) == 3
 
 
-def test_each_result_is_a_line(tmp_path: Path) -> None:
+def test_the_results_file_has_a_line_for_each_start_and_result(tmp_path: Path) -> None:
     out = tmp_path / "sub" / "results.jsonl"
     results = Results(out)
     results.begin("one")

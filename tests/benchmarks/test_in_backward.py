@@ -7,7 +7,7 @@ import pytest
 from benchmarks import in_backward
 
 
-def test_a_line_for_every_way(
+def test_in_backward_prints_a_line_for_every_way(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measure_in_this_process(module: str, request: dict[str, Any]) -> dict[str, float]:

@@ -5,7 +5,7 @@ import pytest
 from benchmarks import sparse
 
 
-def test_a_row_for_every_class_and_table(
+def test_sparse_prints_a_row_for_every_class_and_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sparse, "TABLES", {"small": (20, 4, 10), "flat": (20, 1, 30)})
