@@ -22,14 +22,14 @@ from spec_files import REPRESENTATIVES, TEST_SPECS, TORCH_SPECS
 
 from optgen.runtime.fused_cpu.toolchain import compiler, dtype_variants
 
-# A test compares CAME's sums over streams of two dtypes, which have one order with these flags.
+# CAME: a test compares sums over streams of two dtypes; only optimized builds add in one order.
 _OPTIMIZED = {"sweeps", "came", *(path.stem for path in TORCH_SPECS)}
 _TEST_RULES = {*(path.stem for path in TEST_SPECS.glob("*.py")), *REPRESENTATIVES}
 _SINGLE_AND_DOUBLE = dtype_variants.bits_of_dtypes([torch.float32, torch.float64])
 _LEVEL_MARKS = {"-O0": "// without optimizations\n", "-Og": "// with few optimizations\n"}
 _OPTIMIZE = re.compile(r"^#pragma GCC optimize.*\n", re.M)  # headers ask for optimizations, too
 _INLINE = "__attribute__((always_inline)) inline"  # takes a quarter of an unoptimized build
-_FLAGS = tuple(flag for flag in compiler.FLAG_SETS[0] if flag != "-O3")
+_OTHER_FLAGS = tuple(flag for flag in compiler.FLAG_SETS[0] if flag != "-O3")
 build_exactly, find_exactly = dtype_variants.build, dtype_variants.find_built
 _compile_exactly = compiler.build
 
@@ -68,8 +68,9 @@ def _mark_source(name: str, source: str) -> str:
 def _compile_quickly(command: list[str], source: Path, target: Path) -> None:
     """Compile; if a marked source fails, compile it with the user's flags, for the user's error."""
     text = source.read_text()
-    for level in (level for level, mark in _LEVEL_MARKS.items() if mark in text):
-        full_command = [*command, level, *_FLAGS, str(source), "-o", str(target)]
+    levels = [level for level, mark in _LEVEL_MARKS.items() if mark in text]
+    for level in levels:
+        full_command = [*command, level, *_OTHER_FLAGS, str(source), "-o", str(target)]
         status, _ = compiler.run(full_command, target.parent, compiler.limit())
         if status == 0 and target.is_file():
             return

@@ -83,40 +83,42 @@ class _Operator:
     def __call__(self, tensor: Any, other: Any) -> Any:
         if type(other) is core.constexpr:
             other = other.value
-        kind, scalar = type(other), tensor.dtype
-        key = tensor.type.name, other.type.name if kind is core.tensor else kind
-        if type(scalar) is core.pointer_type:
+        other_class, element_type = type(other), tensor.dtype
+        is_tensor = other_class is core.tensor
+        key = tensor.type.name, other.type.name if is_tensor else other_class
+        if type(element_type) is core.pointer_type:
             if self.adds_offsets:
                 return self.with_offset(tensor, other, key)
             return self.call_triton(tensor, other)
-        data = other.handle.data if kind is core.tensor else self.constant(other, scalar)
+        data = other.handle.data if is_tensor else self.constant(other, element_type)
         if data is None:
             return self.call_triton(tensor, other)
         if key not in self.result_types:
             return self.first_result(tensor, other, key)
         result_type, handle_dtype, numpy_dtype = self.result_types[key]
-        own = tensor.handle.data
-        result = self.ufunc(data, own) if self.reflected else self.ufunc(own, data)
+        tensor_data = tensor.handle.data
+        result = self.ufunc(data, tensor_data) if self.reflected else self.ufunc(tensor_data, data)
         if result.dtype is not numpy_dtype:
             return self.call_triton(tensor, other)
         return _tensor(result, handle_dtype, result_type)
 
     def first_result(self, tensor: Any, other: Any, key: tuple[str, Any]) -> Any:
         """Return Triton's result; note its types if the operands are of one supported type."""
-        result, scalar = self.call_triton(tensor, other), tensor.dtype
-        same_type = type(other) is not core.tensor or other.dtype.name == scalar.name
-        if scalar.name in self.type_names and same_type:
+        result, element_type = self.call_triton(tensor, other), tensor.dtype
+        same_type = type(other) is not core.tensor or other.dtype.name == element_type.name
+        if element_type.name in self.type_names and same_type:
             self.result_types[key] = result.type, result.handle.dtype, result.handle.data.dtype
         return result
 
-    def constant(self, value: Any, scalar: Any) -> Any:
+    def constant(self, value: Any, element_type: Any) -> Any:
         """Return a Python number as data of the tensor's type; None if Triton must convert it."""
-        key = scalar.name, type(value), value
+        key = element_type.name, type(value), value
         data = self.constants.get(key)
-        if data is None and scalar.name in self.type_names and takes_type_of(value, scalar):
+        is_supported = element_type.name in self.type_names and takes_type_of(value, element_type)
+        if data is None and is_supported:
             if value != value:
                 return None  # NaN equals no key of a dictionary
-            dtype = interpreter._get_np_dtype(scalar)
+            dtype = interpreter._get_np_dtype(element_type)
             # Like Triton, `or 0` turns -0.0 into 0.
             data = self.constants[key] = np.array([value or 0], dtype)
         return data
@@ -125,8 +127,8 @@ class _Operator:
         """Return pointers plus an offset; the first call with these types calls Triton."""
         if key not in self.pointer_types:
             result = self.call_triton(tensor, other)
-            kind = type(other)
-            if kind is int or (kind is core.tensor and other.dtype.name in _INTEGERS):
+            is_tensor = type(other) is core.tensor
+            if type(other) is int or (is_tensor and other.dtype.name in _INTEGERS):
                 element_bytes = max(1, tensor.dtype.element_ty.primitive_bitwidth // 8)
                 self.pointer_types[key] = result.type, result.handle.dtype, element_bytes
             return result
@@ -163,8 +165,8 @@ def _load(call_triton: Callable[..., Any]) -> Callable[..., Any]:
         types, addresses = result_types.get(key), pointer.handle.data
         if types is None or (mask is not None and mask.handle.data.shape != addresses.shape):
             result = call_triton(pointer, mask)
-            scalar = pointer.dtype
-            if type(scalar) is core.pointer_type and scalar.element_ty.name != "int1":
+            pointer_type = pointer.dtype
+            if type(pointer_type) is core.pointer_type and pointer_type.element_ty.name != "int1":
                 result_types[key] = result.type, result.handle.dtype, result.handle.data.dtype
             return result
         result_type, handle_dtype, numpy_dtype = types
@@ -189,8 +191,9 @@ def _store(call_triton: Callable[..., Any]) -> Callable[..., Any]:
         same_shape = mask_data.shape == addresses.shape == data.shape
         if key not in results or not same_shape:
             result = call_triton(pointer, value, mask)
-            scalar = pointer.dtype
-            if type(scalar) is core.pointer_type and scalar.element_ty.name == value.dtype.name:
+            pointer_type = pointer.dtype
+            is_pointer = type(pointer_type) is core.pointer_type
+            if is_pointer and pointer_type.element_ty.name == value.dtype.name:
                 results[key] = result
             return result
         memory.store(addresses, data, mask_data)

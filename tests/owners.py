@@ -53,13 +53,15 @@ def step_by_owners(
                 for column, layout in zip(columns, sharded_layouts[-1], strict=True)
             ]
         )
-        local = shards[-1][0][0]
-        shape = (*local.shape[:-2], *whole.shape[-2:]) if rule.by_matrix else whole.shape
-        travelling = _layouts(rule, group, torch.empty(shape, device="meta"), own_axis)
-        if not travelling[0].axes:
+        local_shard = shards[-1][0][0]
+        shape = (*local_shard.shape[:-2], *whole.shape[-2:]) if rule.by_matrix else whole.shape
+        travelling_layouts = _layouts(rule, group, torch.empty(shape, device="meta"), own_axis)
+        if not travelling_layouts[0].axes:
             function(*shards[-1], **keywords)
             continue
-        (update,) = OwnerStep(rule, function, keywords, whole, travelling).updates(shards[-1])
+        (update,) = OwnerStep(rule, function, keywords, whole, travelling_layouts).updates(
+            shards[-1]
+        )
         updates.append(update)
     yield from _run_together(updates)
     for column, layout, *by_rank in zip(columns, sharded_layouts[0], *shards, strict=True):
@@ -106,7 +108,8 @@ def _answers(requests_by_rank: list[list[Any]]) -> list[Any]:
     for requests in requests_by_rank:
         choose_owners(each for each in requests if isinstance(each, Gather))
     answers_by_request = [
-        _answer(list(one_of_each)) for one_of_each in zip(*requests_by_rank, strict=True)
+        _answer(list(requests_of_ranks))
+        for requests_of_ranks in zip(*requests_by_rank, strict=True)
     ]
     return [list(answers) for answers in zip(*answers_by_request, strict=True)]
 

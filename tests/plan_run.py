@@ -35,8 +35,10 @@ def run_plan(
 
 
 class _Run:
-    def __init__(self, plan: Plan, hypers: Values, p: Any, g: Any, state: Values, dtype: Any):
-        self.plan, self.dtype = plan, dtype
+    def __init__(
+        self, plan: Plan, hypers: Values, p: Any, g: Any, state: Values, scalar_dtype: Any
+    ):
+        self.plan, self.scalar_dtype = plan, scalar_dtype
         self.algorithm = algorithm = plan.algorithm
         self.values: Values = {"maximize": torch.tensor(False)}
         self.values |= {name: number(value) for name, value in hypers.items()}
@@ -54,17 +56,20 @@ class _Run:
         self.scalar_states = {s.symbol for s in algorithm.scalar_states()}
 
     def exists(self, when: str | None) -> bool:
-        if when is None or when.removeprefix("not ") not in self.values:
+        """Tell whether a state with the condition `when`, such as "not amsgrad", exists."""
+        name = (when or "").removeprefix("not ")
+        if name not in self.values:
             return True
-        return bool(self.values[when.removeprefix("not ")] != 0) is not when.startswith("not ")
+        is_true, is_negated = bool(self.values[name] != 0), when != name
+        return is_true != is_negated
 
     def initial_value(self, state: Any) -> torch.Tensor:
         if state.init == "index":
-            return torch.zeros((), dtype=dtype_of(state, self.dtype))
+            return torch.zeros((), dtype=dtype_of(state, self.scalar_dtype))
         name = self.algorithm.param if state.init == "p" else state.init
         start = self.values[name] if isinstance(name, str) else number(name)
         if state.shape == "scalar":
-            return start.to(dtype_of(state, self.dtype))
+            return start.to(dtype_of(state, self.scalar_dtype))
         shape = list(self.values[self.algorithm.param].shape)
         if state.shape in ("row", "col"):
             shape[-1 if state.shape == "row" else -2] = 1
@@ -106,7 +111,7 @@ class _Run:
     def dtype_of(self, scalar_state: str) -> torch.dtype:
         state = self.algorithm.state(scalar_state)
         assert state is not None
-        return dtype_of(state, self.dtype)
+        return dtype_of(state, self.scalar_dtype)
 
     def assign(self, stmt: Assign) -> None:
         name = stmt.target.name
@@ -146,7 +151,7 @@ class _Run:
                 return OPS[op].meaning(*operands)
 
     def linear(self, terms: Any) -> Any:
-        """Return a sum of products; return a tensor that is the only term itself, not a copy."""
+        """Return a sum of products. If it is one tensor alone, return this tensor, not a copy."""
         total = None
         for term in terms:
             factors = [self.value(f) for f in term.factors]

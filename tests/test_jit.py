@@ -50,7 +50,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def heavy(tmp_path: Path) -> Path:
+def spec_path(tmp_path: Path) -> Path:
     """Return the path of a file with `RULE`."""
     path = tmp_path / "heavy.py"
     path.write_text(RULE)
@@ -67,8 +67,8 @@ def parameter_after_steps(cls: type[torch.optim.Optimizer], steps: int = 3) -> t
     return parameter.detach()
 
 
-def test_load_accepts_a_file(heavy: Path) -> None:
-    cls = optgen.load(heavy)
+def test_load_accepts_a_file(spec_path: Path) -> None:
+    cls = optgen.load(spec_path)
 
     assert cls.__name__ == "Heavy"
     assert issubclass(cls, optgen.GeneratedOptimizer)
@@ -77,8 +77,8 @@ def test_load_accepts_a_file(heavy: Path) -> None:
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
-def test_every_lowering_runs(lowering: str, heavy: Path) -> None:
-    cls = optgen.load(str(heavy))
+def test_every_lowering_runs(lowering: str, spec_path: Path) -> None:
+    cls = optgen.load(str(spec_path))
 
     with optgen.use_lowering(lowering):
         found = parameter_after_steps(cls)
@@ -117,35 +117,35 @@ def test_load_refuses_what_is_no_spec() -> None:
 
 
 def test_load_suggests_a_file_of_the_same_name(
-    heavy: Path, monkeypatch: pytest.MonkeyPatch
+    spec_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(heavy.parent)
+    monkeypatch.chdir(spec_path.parent)
 
-    with pytest.raises(FileNotFoundError, match=rf"did you mean the file '{heavy.name}'\?"):
-        optgen.load(heavy.stem)
+    with pytest.raises(FileNotFoundError, match=rf"did you mean the file '{spec_path.name}'\?"):
+        optgen.load(spec_path.stem)
 
 
-def test_one_text_is_one_class(heavy: Path) -> None:
+def test_one_text_is_one_class(spec_path: Path) -> None:
     """An unchanged text gives the loaded class again; a changed file gives another class."""
-    cls = optgen.load(heavy)
+    cls = optgen.load(spec_path)
 
-    assert optgen.load(heavy) is cls
-    heavy.write_text(RULE.replace("A heavy ball", "A heavier ball"))
-    assert optgen.load(heavy) is not cls
+    assert optgen.load(spec_path) is cls
+    spec_path.write_text(RULE.replace("A heavy ball", "A heavier ball"))
+    assert optgen.load(spec_path) is not cls
 
 
-def test_load_writes_the_texts_that_build_writes(heavy: Path, tmp_path: Path) -> None:
-    cls = optgen.load(heavy)
-    built = tmp_path / "out"
+def test_load_writes_the_texts_that_build_writes(spec_path: Path, tmp_path: Path) -> None:
+    cls = optgen.load(spec_path)
+    out = tmp_path / "out"
     subprocess.run(
-        [sys.executable, "-m", "optgen", "build", str(heavy), "--out", str(built)],
+        [sys.executable, "-m", "optgen", "build", str(spec_path), "--out", str(out)],
         cwd=ROOT,
         check=True,
         capture_output=True,
     )
 
     folder = Path(inspect.getfile(cls)).parent
-    for path in sorted((built / "heavy").iterdir()):
+    for path in sorted((out / "heavy").iterdir()):
         assert (folder / path.name).read_text() == path.read_text()
 
 
@@ -161,9 +161,9 @@ class NoAddition(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def test_source_and_tracebacks_show_the_generated_code(heavy: Path) -> None:
+def test_source_and_tracebacks_show_the_generated_code(spec_path: Path) -> None:
     """getsource shows the class, and an error inside a step shows the generated line."""
-    cls = optgen.load(heavy)
+    cls = optgen.load(spec_path)
     assert inspect.getsource(cls).startswith("class Heavy(")
     parameter = torch.nn.Parameter(torch.zeros(2))
     parameter.grad = torch.ones(2)
@@ -171,25 +171,27 @@ def test_source_and_tracebacks_show_the_generated_code(heavy: Path) -> None:
 
     with optgen.use_lowering("forloop"), pytest.raises(ValueError) as caught, NoAddition():
         instance.step()
-    frame = traceback.extract_tb(caught.value.__traceback__)
-    assert any(f.filename.endswith("forloop.py") and "lr" in (f.line or "") for f in frame)
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert any(f.filename.endswith("forloop.py") and "lr" in (f.line or "") for f in frames)
 
 
-def test_a_class_unpickles_as_itself_in_its_process(heavy: Path) -> None:
-    cls = optgen.load(heavy)
+def test_a_class_unpickles_as_itself_in_its_process(spec_path: Path) -> None:
+    cls = optgen.load(spec_path)
 
     assert pickle.loads(pickle.dumps(cls)) is cls
 
 
-def test_a_class_and_an_optimizer_unpickle_in_another_process(heavy: Path, tmp_path: Path) -> None:
+def test_a_class_and_an_optimizer_unpickle_in_another_process(
+    spec_path: Path, tmp_path: Path
+) -> None:
     """A class and an optimizer in training unpickle without the spec file, with an empty cache."""
-    cls = optgen.load(heavy)
+    cls = optgen.load(spec_path)
     parameter = torch.nn.Parameter(torch.zeros(2))
     parameter.grad = torch.ones(2)
     instance = cls([parameter], lr=0.5)
     instance.step()
     (tmp_path / "pickled").write_bytes(pickle.dumps((cls, instance)))
-    heavy.unlink()
+    spec_path.unlink()
     code = """
 import pickle, sys
 cls, instance = pickle.load(open(sys.argv[1], "rb"))
@@ -211,19 +213,19 @@ print(cls.__name__, parameter.tolist())
     assert result.stdout.split()[0] == "Heavy"
 
 
-def test_a_subclass_pickles_by_name(heavy: Path) -> None:
+def test_a_subclass_outside_a_module_does_not_pickle(spec_path: Path) -> None:
     """A loaded class pickles by its spec; pickle looks up its subclass in a module."""
     with pytest.raises((pickle.PicklingError, AttributeError)):
-        pickle.dumps(type("Mine", (optgen.load(heavy),), {}))
+        pickle.dumps(type("Mine", (optgen.load(spec_path),), {}))
 
 
-def test_warm_cache_reads_no_spec(heavy: Path) -> None:
+def test_warm_cache_reads_no_spec(spec_path: Path) -> None:
     """A second process imports the cached text and imports neither the reader nor SymPy."""
     code = (
         "import sys, optgen; optgen.load(sys.argv[1]); "
         "print([m for m in ('sympy', 'jinja2', 'optgen.spec.read_spec') if m in sys.modules])"
     )
-    command = [sys.executable, "-c", code, str(heavy)]
+    command = [sys.executable, "-c", code, str(spec_path)]
     first, second = (
         subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
         for _ in range(2)
@@ -233,7 +235,7 @@ def test_warm_cache_reads_no_spec(heavy: Path) -> None:
     assert second.strip() == "[]"
 
 
-def test_several_processes_fill_one_cache_at_once(heavy: Path, cache: Path) -> None:
+def test_several_processes_fill_one_cache_at_once(spec_path: Path, cache: Path) -> None:
     """Four processes load one spec with an empty cache; no temporary file is left."""
     code = (
         "import os, sys, optgen, optgen.emit\n"
@@ -241,7 +243,7 @@ def test_several_processes_fill_one_cache_at_once(heavy: Path, cache: Path) -> N
         "optgen.load(sys.argv[1])\n"
         "print(flush=True)"
     )
-    command = [sys.executable, "-c", code, str(heavy)]
+    command = [sys.executable, "-c", code, str(spec_path)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert run.stdout == "\n" * 4
@@ -250,24 +252,23 @@ def test_several_processes_fill_one_cache_at_once(heavy: Path, cache: Path) -> N
 
 
 def test_a_class_trains_without_a_writable_cache(
-    heavy: Path, monkeypatch: pytest.MonkeyPatch
+    spec_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cache folder that cannot be created does not stop training."""
-    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(heavy / "below-a-file"))
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(spec_path / "below-a-file"))
 
-    assert parameter_after_steps(optgen.load(heavy)).shape == (4,)
+    assert parameter_after_steps(optgen.load(spec_path)).shape == (4,)
 
 
 def test_a_class_computes_the_same_without_ruff(
-    heavy: Path, monkeypatch: pytest.MonkeyPatch
+    spec_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the formatter, the generated text has another layout only."""
-    expected = parameter_after_steps(optgen.load(heavy))
+    expected = parameter_after_steps(optgen.load(spec_path))
     monkeypatch.setattr("optgen.jit._loaded_classes", {})
     monkeypatch.setattr("optgen.emit.find_ruff", lambda: None)
     monkeypatch.setattr("optgen.jit._generator_digest", lambda: "without ruff")
 
-    torch.testing.assert_close(parameter_after_steps(optgen.load(heavy)), expected)
+    torch.testing.assert_close(parameter_after_steps(optgen.load(spec_path)), expected)
 
 
 def test_the_cache_key_depends_on_the_formatter(monkeypatch: pytest.MonkeyPatch) -> None:

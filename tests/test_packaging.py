@@ -74,11 +74,11 @@ def with_requirements(*names: str) -> Iterator[importlib.metadata.Distribution]:
             continue
         seen.add(name)
         try:
-            found = importlib.metadata.distribution(name)
+            distribution = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             continue  # required on other systems or Pythons only
-        yield found
-        for requirement in found.requires or ():
+        yield distribution
+        for requirement in distribution.requires or ():
             if "extra ==" not in requirement:
                 pending += re.findall(r"^[\w.-]+", requirement)
 
@@ -86,17 +86,20 @@ def with_requirements(*names: str) -> Iterator[importlib.metadata.Distribution]:
 def environment(folder: Path, *libraries: str) -> Path:
     """Make a virtual environment that sees torch and the named libraries; return its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    linked = folder / "linked"
-    linked.mkdir()
-    for found in with_requirements("torch", "numpy", *libraries):
+    links = folder / "links"
+    links.mkdir()
+    for distribution in with_requirements("torch", "numpy", *libraries):
         # A file below ".." is a script of the environment.
-        for entry in {Path(file).parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+        for entry in {Path(file).parts[0] for file in distribution.files or ()} - {
+            "..",
+            "__pycache__",
+        }:
             # Several distributions may have files in one namespace package.
-            (linked / entry).unlink(missing_ok=True)
-            (linked / entry).symlink_to(Path(str(found.locate_file(entry))))
+            (links / entry).unlink(missing_ok=True)
+            (links / entry).symlink_to(Path(str(distribution.locate_file(entry))))
     (packages,) = (folder / "lib").glob("python3*/site-packages")
-    (packages / "linked.pth").write_text(f"{linked}\n")
-    if "ruff" in libraries:  # the formatter is a program, found beside Python
+    (packages / "links.pth").write_text(f"{links}\n")
+    if "ruff" in libraries:  # the formatter is a program, distribution beside Python
         shutil.copy(
             shutil.which("ruff", path=str(Path(sys.executable).parent)) or "", folder / "bin"
         )
@@ -105,9 +108,9 @@ def environment(folder: Path, *libraries: str) -> Path:
 
 def run(program: Path, *arguments: str, cwd: Path, status: int = 0) -> str:
     """Run a program without this environment's variables; return what it prints."""
-    clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    clean_env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     result = subprocess.run(
-        [program, *arguments], cwd=cwd, env=clean, capture_output=True, text=True, check=False
+        [program, *arguments], cwd=cwd, env=clean_env, capture_output=True, text=True, check=False
     )
     assert result.returncode == status, result.stdout + result.stderr
     return result.stdout + result.stderr
@@ -181,9 +184,9 @@ def test_command_without_the_generator_says_what_to_install(
 @pytest.mark.thorough
 def test_wheel_generates_a_new_rule(generating_python: Path, tmp_path: Path) -> None:
     """No checkout is needed to generate, load, compose and train with a new spec."""
-    optgen = generating_python.parent / "optgen"
-    run(optgen, "new", "my_rule", cwd=tmp_path)
-    run(optgen, "build", "my_rule.py", "--out", "mine", cwd=tmp_path)
+    command = generating_python.parent / "optgen"
+    run(command, "new", "my_rule", cwd=tmp_path)
+    run(command, "build", "my_rule.py", "--out", "mine", cwd=tmp_path)
     code = """
 import torch, optgen, mine.my_rule
 composed = optgen.compose("my_rule.py", optgen.modifiers.clip_value(9.0))
@@ -202,8 +205,8 @@ for cls in (mine.my_rule.MyRule, optgen.load("my_rule.py"), composed):
 def test_wheel_runs_the_demo(generating_python: Path, tmp_path: Path) -> None:
     shutil.copy(ROOT / "examples" / "demo.py", tmp_path)
 
-    few = ("--epochs", "1", "--only", "SGD")
-    printed = run(generating_python, "demo.py", *few, "--plot", "demo.png", cwd=tmp_path)
+    options = ("--epochs", "1", "--only", "SGD")
+    printed = run(generating_python, "demo.py", *options, "--plot", "demo.png", cwd=tmp_path)
 
     assert "fused_cpu" in printed
     assert "not here" not in printed  # the demo prints this for a variant that cannot run
@@ -235,9 +238,9 @@ def test_the_pins_of_the_formatter_agree() -> None:
     """pyproject.toml, the constraints and the generator name one version of the formatter."""
     from optgen.emit import RUFF
 
-    pinned = f"ruff=={RUFF}"
-    assert f'"{pinned}"' in (ROOT / "pyproject.toml").read_text()
-    assert pinned in (ROOT / "constraints.txt").read_text().splitlines()
+    pin = f"ruff=={RUFF}"
+    assert f'"{pin}"' in (ROOT / "pyproject.toml").read_text()
+    assert pin in (ROOT / "constraints.txt").read_text().splitlines()
 
 
 def test_the_linked_libraries_do_not_include_optgen() -> None:

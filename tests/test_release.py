@@ -130,8 +130,8 @@ def git(folder: Path, *arguments: str) -> None:
     """Run git in a folder, independently of the user's name, signing and variables."""
     identity = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.org")
     command = ["git", *identity, "-c", "commit.gpgsign=false", *arguments]
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-    subprocess.run(command, cwd=folder, env=clean, check=True, capture_output=True)
+    clean_env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    subprocess.run(command, cwd=folder, env=clean_env, check=True, capture_output=True)
 
 
 def refusals(folder: Path) -> str:

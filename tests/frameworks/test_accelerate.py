@@ -79,7 +79,7 @@ def test_training_equals_torchs(name: str, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor", "NAdam"])
-def test_resumed_training_is_uninterrupted_training(name: str, tmp_path: Path) -> None:
+def test_resumed_training_equals_uninterrupted_training(name: str, tmp_path: Path) -> None:
     expected = optgen_loop(name).train(0, STEPS)
 
     first = optgen_loop(name)

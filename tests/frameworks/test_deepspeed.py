@@ -57,7 +57,7 @@ def train(model: Any, rank: int, first: int, last: int) -> None:
 
 
 def gathered_weights(model: Any) -> list[Tensor]:
-    """Return the parameters; in stage 3 they are gathered first."""
+    """Return the whole parameters; in stage 3 each process holds a part of them."""
     import deepspeed
 
     with deepspeed.zero.GatheredParameters(list(model.module.parameters())):
@@ -69,10 +69,10 @@ def weights_after_training(
     stage: int,
     name: str,
     options: dict[str, Any],
-    ours: bool = True,
+    with_optgen: bool = True,
     config: dict[str, Any] | None = None,
 ) -> list[Tensor]:
-    model = engine(stage, name, options, optim if ours else torch.optim, **(config or {}))
+    model = engine(stage, name, options, optim if with_optgen else torch.optim, **(config or {}))
     train(model, rank, 0, STEPS)
     return gathered_weights(model)
 
@@ -140,7 +140,9 @@ def test_a_bfloat16_model_trains_as_with_torch(name: str, stage: int) -> None:
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("name", ["AdamW", "NAdam"])
-def test_resumed_training_is_uninterrupted_training(name: str, stage: int, tmp_path: Path) -> None:
+def test_resumed_training_equals_uninterrupted_training(
+    name: str, stage: int, tmp_path: Path
+) -> None:
     expected = pair.run(weights_after_training, stage, name, {}, limit=LIMIT)
     found = pair.run(weights_after_resume, stage, name, str(tmp_path), limit=LIMIT)
 

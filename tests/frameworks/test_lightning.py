@@ -63,8 +63,8 @@ class Manual(Automatic):
         scheduler.step()
 
 
-def trainer(folder: Path, mixed: str = "", **options: Any) -> lightning.Trainer:
-    precision = MIXED_PRECISION[mixed]() if mixed else {"precision": "64-true"}
+def trainer(folder: Path, mixed_dtype: str = "", **options: Any) -> lightning.Trainer:
+    precision = MIXED_PRECISION[mixed_dtype]() if mixed_dtype else {"precision": "64-true"}
     return lightning.Trainer(
         **{"max_steps": STEPS, **precision, **options},
         accelerator="cpu",
@@ -92,7 +92,7 @@ def compare_with_torch(
     cls: type[Automatic], name: str, folder: Path, options: dict[str, Any], **fit_options: Any
 ) -> None:
     """Train with optgen's class and with torch's; compare the losses and the weights."""
-    options = {"dtype": torch.float32 if "mixed" in fit_options else torch.float64, **options}
+    options = {"dtype": torch.float32 if "mixed_dtype" in fit_options else torch.float64, **options}
     module = cls(name, optim, lr_scheduler, **options)
     reference = cls(name, torch.optim, torch_schedulers, **options)
     params = weights_after_fit(module, folder, **fit_options)
@@ -137,16 +137,16 @@ MIXED_PRECISION = {
 def test_mixed_precision_training_with_clipping_equals_torchs(
     name: str, dtype: str, tmp_path: Path
 ) -> None:
-    compare_with_torch(Automatic, name, tmp_path, {}, mixed=dtype, gradient_clip_val=0.5)
+    compare_with_torch(Automatic, name, tmp_path, {}, mixed_dtype=dtype, gradient_clip_val=0.5)
 
 
 def test_manual_optimization_with_bfloat16_and_clipping_equals_torchs(tmp_path: Path) -> None:
-    compare_with_torch(Manual, "AdamW", tmp_path, {}, mixed="bfloat16")
+    compare_with_torch(Manual, "AdamW", tmp_path, {}, mixed_dtype="bfloat16")
 
 
 def test_fused_training_with_float16_equals_torchs(tmp_path: Path) -> None:
     """The gradient scaler leaves the unscaling to a fused step."""
-    compare_with_torch(Automatic, "AdamW", tmp_path, {"fused": True}, mixed="float16")
+    compare_with_torch(Automatic, "AdamW", tmp_path, {"fused": True}, mixed_dtype="float16")
 
 
 @pytest.mark.parametrize("library", [optim, torch.optim])
@@ -154,12 +154,12 @@ def test_lightning_does_not_clip_with_fused_true(library: ModuleType, tmp_path: 
     """Without `fused=True` optgen's step is fused, too, and Lightning clips the gradients."""
     module = Automatic("AdamW", library, torch_schedulers, dtype=torch.float32, fused=True)
     with pytest.raises(RuntimeError, match="does not allow for gradient clipping"):
-        weights_after_fit(module, tmp_path, mixed="float16", gradient_clip_val=0.5)
+        weights_after_fit(module, tmp_path, mixed_dtype="float16", gradient_clip_val=0.5)
 
 
 @pytest.mark.parametrize("cls", [Automatic, Manual])
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor", "ASGD"])
-def test_resumed_training_is_uninterrupted_training(
+def test_resumed_training_equals_uninterrupted_training(
     name: str, cls: type[Automatic], tmp_path: Path
 ) -> None:
     """One batch holds all data, so Lightning's order of batches after a resume does not matter."""

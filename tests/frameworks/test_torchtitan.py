@@ -79,7 +79,7 @@ def test_training_equals_torchs(name: str, options: dict[str, Any], cls: Any) ->
 
 @pytest.mark.parametrize("saver", [optim, torch.optim])
 @pytest.mark.parametrize(("name", "options"), CASES)
-def test_resumed_training_is_uninterrupted_training(
+def test_resumed_training_equals_uninterrupted_training(
     name: str, options: dict[str, Any], saver: Any
 ) -> None:
     """Checkpoints are flat dictionaries by parameter name; torch's optimizer writes some."""

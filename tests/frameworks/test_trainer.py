@@ -114,10 +114,10 @@ def test_training_with_an_optimizer_and_a_scheduler_equals_torchs(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor", "ASGD"])
-def test_resumed_training_is_uninterrupted_training(name: str, tmp_path: Path) -> None:
+def test_resumed_training_equals_uninterrupted_training(name: str, tmp_path: Path) -> None:
     cls = getattr(optim, name)
     expected_losses, expected_params = losses_and_weights(
-        trainer_from_class(tmp_path / "through", cls, {})
+        trainer_from_class(tmp_path / "uninterrupted", cls, {})
     )
 
     first = trainer_from_class(tmp_path, cls, {}, save_steps=4)
