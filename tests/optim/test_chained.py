@@ -1,4 +1,4 @@
-"""Test several optimizers that step as one: against the same optimizers, each on its own."""
+"""Test chained optimizers against equal optimizers that step one by one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = ("muon", "soap", "shampoo", "galore", "adamw_8bit", "prodigy", "schedule
 
 
 class Network(nn.Module):
-    """Have an embedding, a block with a matrix and a norm, and an output layer."""
+    """An embedding, a block with a matrix and a norm, and an output layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Network(nn.Module):
         return self.output(self.block(self.embedding(tokens)))
 
 
-def chained(model: nn.Module, name: str = "muon", **options: Any) -> Any:
+def chained_with_adamw(model: nn.Module, name: str = "muon", **options: Any) -> Any:
     return create_optimizer(model, name, lr=0.02, others=("adamw", {"lr": 1e-3}), **options)
 
 
@@ -61,18 +61,20 @@ def assert_equal(model: nn.Module, other: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_steps_and_rates_are_those_of_the_optimizers_alone(name: str) -> None:
+def test_a_chained_optimizer_steps_as_its_members_alone(name: str) -> None:
     model, other = Network(), Network()
-    optimizer, params = chained(model, name), dict(other.named_parameters())
-    alone = []
+    optimizer, params = chained_with_adamw(model, name), dict(other.named_parameters())
+    optimizers_alone = []
     for member in optimizer.members:
-        options = ({**group, "params": group["param_names"]} for group in member.param_groups)
-        groups = [{**each, "params": [params[n] for n in each["params"]]} for each in options]
-        alone.append(type(member)(groups))
-    schedulers = [CosineAnnealingLR(each, 5) for each in (optimizer, *alone)]
+        groups = [
+            {**group, "params": [params[param_name] for param_name in group["param_names"]]}
+            for group in member.param_groups
+        ]
+        optimizers_alone.append(type(member)(groups))
+    schedulers = [CosineAnnealingLR(each, 5) for each in (optimizer, *optimizers_alone)]
     for _ in range(4):
         train(model, [optimizer], 1)
-        train(other, alone, 1)
+        train(other, optimizers_alone, 1)
         for scheduler in schedulers:
             scheduler.step()
 
@@ -83,14 +85,14 @@ def test_steps_and_rates_are_those_of_the_optimizers_alone(name: str) -> None:
 @pytest.mark.parametrize("form", ["state_dict", "by name", "deepcopy", "pickle"])
 def test_training_continues_from_a_copy(name: str, form: str) -> None:
     model = Network()
-    optimizer = chained(model, name)
+    optimizer = chained_with_adamw(model, name)
     train(model, [optimizer])
     if form in ("deepcopy", "pickle"):
-        copied = copy.deepcopy if form == "deepcopy" else lambda x: pickle.loads(pickle.dumps(x))
-        resumed_model, resumed = copied((model, optimizer))
+        make_copy = copy.deepcopy if form == "deepcopy" else lambda x: pickle.loads(pickle.dumps(x))
+        resumed_model, resumed = make_copy((model, optimizer))
     else:
         resumed_model = copy.deepcopy(model)
-        resumed = chained(resumed_model, name)
+        resumed = chained_with_adamw(resumed_model, name)
         if form == "state_dict":
             resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
         else:
@@ -102,23 +104,23 @@ def test_training_continues_from_a_copy(name: str, form: str) -> None:
     assert_equal(resumed_model, model)
 
 
-def test_a_closure_is_called_once_and_gives_the_loss() -> None:
+def test_a_step_calls_the_closure_once_and_returns_its_loss() -> None:
     model, losses = Network(), []
 
     def closure() -> torch.Tensor:
         losses.append(backward(model))
         return losses[-1]
 
-    assert chained(model).step(closure) is losses[0]
+    assert chained_with_adamw(model).step(closure) is losses[0]
     assert len(losses) == 1
 
 
-def test_a_checkpoint_of_other_groups_changes_nothing() -> None:
+def test_a_checkpoint_of_other_groups_is_refused_and_changes_nothing() -> None:
     model = Network()
-    optimizer = chained(model)
+    optimizer = chained_with_adamw(model)
     train(model, [optimizer])
     before = copy.deepcopy(optimizer.state_dict())
-    other = chained(Network(), others_names=["block.0.weight"])
+    other = chained_with_adamw(Network(), others_names=["block.0.weight"])
 
     with pytest.raises(ValueError, match=r"has groups of \[3, 3\] parameters.* of \[1, 2, 3\]"):
         optimizer.load_state_dict(other.state_dict())
@@ -127,7 +129,7 @@ def test_a_checkpoint_of_other_groups_changes_nothing() -> None:
 
 def test_a_member_that_fails_to_load_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Network()
-    optimizer = chained(model)
+    optimizer = chained_with_adamw(model)
     train(model, [optimizer])
     before = copy.deepcopy(optimizer.state_dict())
     saved = copy.deepcopy(before)
@@ -145,10 +147,10 @@ def test_a_member_that_fails_to_load_changes_nothing(monkeypatch: pytest.MonkeyP
 
 
 def test_hooks_of_checkpoints_run() -> None:
-    optimizer, calls = chained(Network()), []
+    optimizer, calls = chained_with_adamw(Network()), []
     optimizer.register_state_dict_pre_hook(lambda _: calls.append("before saving"))
-    optimizer.register_state_dict_post_hook(lambda _, packed: {**packed, "more": 1})
-    optimizer.register_load_state_dict_pre_hook(lambda _, packed: calls.append(packed["more"]))
+    optimizer.register_state_dict_post_hook(lambda _, saved: {**saved, "more": 1})
+    optimizer.register_load_state_dict_pre_hook(lambda _, saved: calls.append(saved["more"]))
     optimizer.register_load_state_dict_post_hook(lambda _: calls.append("loaded"))
     optimizer.load_state_dict(optimizer.state_dict())
 
@@ -157,7 +159,7 @@ def test_hooks_of_checkpoints_run() -> None:
 
 def test_hooks_of_steps_run_once() -> None:
     model, calls = Network(), []
-    optimizer = chained(model)
+    optimizer = chained_with_adamw(model)
     optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
     optimizer.register_step_post_hook(lambda *_: calls.append("after"))
     train(model, [optimizer], 1)
@@ -165,9 +167,9 @@ def test_hooks_of_steps_run_once() -> None:
     assert calls == ["before", "after"]
 
 
-def test_averages_are_swapped_in_for_evaluation() -> None:
+def test_eval_replaces_weights_by_averages_until_train() -> None:
     model = Network()
-    optimizer = chained(model, "schedule_free_adamw")
+    optimizer = chained_with_adamw(model, "schedule_free_adamw")
     train(model, [optimizer])
     trained = copy.deepcopy(model.state_dict())
     optimizer.eval()
@@ -187,12 +189,12 @@ def test_a_parameter_of_two_members_is_refused() -> None:
         ChainedOptimizer([sgd([param]), sgd([param])])
 
 
-def test_a_group_cannot_join() -> None:
+def test_add_param_group_is_refused() -> None:
     with pytest.raises(TypeError, match=r"add the group to one of the optimizers: optimizer\.mem"):
-        chained(Network()).add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+        chained_with_adamw(Network()).add_param_group({"params": [nn.Parameter(torch.ones(2))]})
 
 
 def test_explain_numbers_the_groups_of_all_members() -> None:
-    lines = optgen.explain(chained(Network())).splitlines()
+    lines = optgen.explain(chained_with_adamw(Network())).splitlines()
 
     assert [line.partition(":")[0] for line in lines] == ["group 0", "group 1", "group 2"]

@@ -32,10 +32,15 @@ NAMES = [
     "ASGD",
     "Rprop",
 ]
-ADDED = ["maximize", "foreach", "fused", "capturable", "differentiable"]
+ADDED_FLAGS = ["maximize", "foreach", "fused", "capturable", "differentiable"]
 NUMBERS = [-1, -0.1, 0, 1, 1.0, 2.5, math.inf, -math.inf, math.nan, True]
-TENSORS = [torch.tensor(0.1), torch.tensor([0.1]), torch.tensor(-0.1), torch.tensor([-0.1])]
-NOT_ONE_ELEMENT = [torch.tensor([0.1, 0.2]), torch.tensor([])]
+TENSORS_OF_ONE_ELEMENT = [
+    torch.tensor(0.1),
+    torch.tensor([0.1]),
+    torch.tensor(-0.1),
+    torch.tensor([-0.1]),
+]
+TENSORS_OF_OTHER_SIZES = [torch.tensor([0.1, 0.2]), torch.tensor([])]
 
 
 def classes(name: str) -> tuple[Any, Any]:
@@ -48,7 +53,7 @@ def parameters() -> list[Parameter]:
 
 
 def outcome(cls: Any, params: Any, kwargs: dict[str, Any]) -> Any:
-    """Return the error's type and message, or the entries of the group but `params`."""
+    """Return the constructor's error, or the entries of the group other than `params`."""
     try:
         group = cls(params, **kwargs).param_groups[0]
     except Exception as error:
@@ -56,8 +61,11 @@ def outcome(cls: Any, params: Any, kwargs: dict[str, Any]) -> Any:
     return [f"{key}: {value!r}" for key, value in group.items() if key != "params"]
 
 
-def assert_alike(name: str, kwargs: dict[str, Any], params: Any = None) -> None:
-    """Check that both raise the same error, or make groups that start with the same entries."""
+def assert_same_outcome(name: str, kwargs: dict[str, Any], params: Any = None) -> None:
+    """Check that our class and torch's raise equal errors, or make groups with equal entries.
+
+    Our group may have further entries at its end.
+    """
     ours, theirs = (
         outcome(cls, parameters() if params is None else params, kwargs) for cls in classes(name)
     )
@@ -75,13 +83,15 @@ def hypers(name: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_signature_begins_with_torchs(name: str) -> None:
-    """Torch's arguments come first, then ours that torch's class lacks, keyword-only."""
+    """Torch's arguments come first. Added flags follow, and are keyword-only."""
     ours, theirs = (list(inspect.signature(c).parameters.values()) for c in classes(name))
     added = ours[len(theirs) :]
 
     assert ours[: len(theirs)] == theirs  # names, kinds, defaults and annotations
     known = {argument.name for argument in theirs}
-    assert [argument.name for argument in added] == [flag for flag in ADDED if flag not in known]
+    assert [argument.name for argument in added] == [
+        flag for flag in ADDED_FLAGS if flag not in known
+    ]
     assert {argument.kind for argument in added} <= {inspect.Parameter.KEYWORD_ONLY}
 
 
@@ -96,26 +106,25 @@ def test_defaults_and_the_order_of_group_keys_are_torchs(name: str) -> None:
 
 @pytest.mark.parametrize("value", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_flag_that_torchs_groups_lack_is_a_key_if_it_is_set(name: str, value: bool) -> None:
+def test_an_added_flag_is_a_group_key_if_its_value_is_not_the_default(
+    name: str, value: bool
+) -> None:
     ours, theirs = classes(name)
     known = theirs(parameters()).defaults
-    for flag in (flag for flag in ADDED if flag not in known):
-        is_key = value or flag in ("foreach", "fused")  # for these two False is not the default
+    for flag in (flag for flag in ADDED_FLAGS if flag not in known):
+        default = None if flag in ("foreach", "fused") else False
+        keys = [*known] if value is default else [*known, flag]
         optimizer = ours(parameters(), **{flag: value})
-        assert list(optimizer.defaults) == [*known, *[flag] * is_key]
-        assert list(optimizer.state_dict()["param_groups"][0]) == [
-            *known,
-            *[flag] * is_key,
-            "params",
-        ]
+        assert list(optimizer.defaults) == keys
+        assert list(optimizer.state_dict()["param_groups"][0]) == [*keys, "params"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_numbers_are_checked_as_torch_does(name: str) -> None:
     for hyper, value in itertools.product(hypers(name), NUMBERS):
-        ours_only = name == "SGD" and math.isnan(value)
-        if not ours_only and not only_newer_torch_refuses(name, {hyper: value}):
-            assert_alike(name, {hyper: value})
+        only_we_refuse = name == "SGD" and math.isnan(value)
+        if not only_we_refuse and not only_newer_torch_refuses(name, {hyper: value}):
+            assert_same_outcome(name, {hyper: value})
 
 
 @pytest.mark.parametrize("value", [-1, -0.5, math.nan])
@@ -127,7 +136,7 @@ def test_asgd_refuses_what_torch_refuses_since_2_15(hyper: str, value: float) ->
 
 @pytest.mark.parametrize("hyper", ["lr", "momentum", "weight_decay"])
 def test_sgd_refuses_nan(hyper: str) -> None:
-    """Torch's SGD compares the other way round and accepts NaN; torch's other classes refuse it."""
+    """Torch's SGD refuses `lr < 0.0`, so it accepts NaN. Torch's other classes refuse NaN."""
     with pytest.raises(ValueError, match=r"Invalid .*: nan"):
         optgen.optim.SGD(parameters(), **{hyper: math.nan})
 
@@ -136,9 +145,9 @@ def test_sgd_refuses_nan(hyper: str) -> None:
 def test_betas_are_checked_as_torch_does(name: str) -> None:
     for value in NUMBERS:
         for betas in [(value, 0.9), (0.9, value), [0.9, value]]:
-            assert_alike(name, {"betas": betas})
+            assert_same_outcome(name, {"betas": betas})
     for wrong in (0.9, (0.9,)):
-        assert_alike(name, {"betas": wrong})
+        assert_same_outcome(name, {"betas": wrong})
 
 
 @pytest.mark.parametrize("extra", [{}, {"foreach": True}, {"foreach": True, "capturable": True}])
@@ -146,15 +155,15 @@ def test_betas_are_checked_as_torch_does(name: str) -> None:
 def test_a_tensor_lr_is_checked_as_torch_does(name: str, extra: dict[str, bool]) -> None:
     if name in ("SGD", "Adagrad"):
         extra = {key: value for key, value in extra.items() if key != "capturable"}
-    for lr in [*TENSORS, *NOT_ONE_ELEMENT]:
-        assert_alike(name, {"lr": lr, **extra})
+    for lr in [*TENSORS_OF_ONE_ELEMENT, *TENSORS_OF_OTHER_SIZES]:
+        assert_same_outcome(name, {"lr": lr, **extra})
 
 
 @pytest.mark.parametrize("extra", [{}, {"foreach": True}, {"foreach": True, "capturable": True}])
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
 def test_tensor_betas_are_checked_as_torch_does(name: str, extra: dict[str, bool]) -> None:
-    for first, second in itertools.product([*TENSORS, 0.5, 1], repeat=2):
-        assert_alike(name, {"betas": (first, second), **extra})
+    for first, second in itertools.product([*TENSORS_OF_ONE_ELEMENT, 0.5, 1], repeat=2):
+        assert_same_outcome(name, {"betas": (first, second), **extra})
 
 
 @pytest.mark.parametrize(
@@ -165,54 +174,53 @@ def test_tensor_betas_are_checked_as_torch_does(name: str, extra: dict[str, bool
         ("SGD", "weight_decay", lambda x: {"weight_decay": x}),
     ],
 )
-@pytest.mark.parametrize("value", NOT_ONE_ELEMENT, ids=["two", "none"])
-def test_a_tensor_holds_one_number(
+@pytest.mark.parametrize("value", TENSORS_OF_OTHER_SIZES, ids=["two", "none"])
+def test_a_tensor_must_have_one_element(
     name: str, hyper: str, build: Callable[[Tensor], dict[str, Any]], value: Tensor
 ) -> None:
-    """Torch compares before it looks at the size, so its own message is never seen."""
+    """Torch compares the value before it checks the size, so it raises another error."""
     ours, theirs = classes(name)
 
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError) as error:
         ours(parameters(), **build(value))
-    assert str(caught.value) == f"Tensor {hyper} must be 1-element"
+    assert str(error.value) == f"Tensor {hyper} must be 1-element"
     with pytest.raises(RuntimeError, match="ambiguous"):
         theirs(parameters(), **build(value))
 
 
-def test_betas_become_zero_dimensional() -> None:
+def test_tensor_betas_become_zero_dimensional() -> None:
     arguments = (torch.tensor([0.8]), torch.tensor(0.9))
     betas = optgen.optim.Adam(parameters(), betas=arguments).param_groups[0]["betas"]
 
     assert [beta.shape for beta in betas] == [(), ()]
-    assert betas[0].data_ptr() == arguments[0].data_ptr()  # the caller may still change it
+    assert betas[0].data_ptr() == arguments[0].data_ptr()  # the caller can change the beta
     assert betas[1] is arguments[1]
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("other", ["foreach", "differentiable"])
 def test_fused_excludes_foreach_and_differentiable(name: str, other: str) -> None:
-    """Every class has the error, also if torch's class has no fused kernel."""
+    """Every class raises the error, even if torch's class has no fused kernel."""
     kwargs = {"fused": True, other: True}
     messages = {
         "foreach": "`fused` and `foreach` cannot be `True` together.",
         "differentiable": "`fused` does not support `differentiable`",
     }
 
-    with pytest.raises(RuntimeError) as caught:
+    with pytest.raises(RuntimeError) as error:
         classes(name)[0](parameters(), **kwargs)
-    assert str(caught.value) == messages[other]
+    assert str(error.value) == messages[other]
     if "fused" in inspect.signature(classes(name)[1]).parameters:
-        assert_alike(name, kwargs)
+        assert_same_outcome(name, kwargs)
 
 
 @pytest.mark.parametrize("momentum", [0, 0.9])
 @pytest.mark.parametrize("dampening", [0, 0.1, -0.1])
 def test_nesterov_is_checked_as_torch_does(momentum: float, dampening: float) -> None:
-    assert_alike("SGD", {"nesterov": True, "momentum": momentum, "dampening": dampening})
+    assert_same_outcome("SGD", {"nesterov": True, "momentum": momentum, "dampening": dampening})
 
 
-def test_adamw_stays_decoupled() -> None:
-    """No checkpoint changes this; the flag is a key of the group, but no argument."""
+def test_no_checkpoint_or_argument_changes_adamws_decoupled_weight_decay() -> None:
     for cls in classes("AdamW"):
         optimizer = cls(parameters())
         state = optimizer.state_dict()
@@ -226,7 +234,7 @@ def test_adamw_stays_decoupled() -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("SGD", "Adagrad")])
 def test_sparse_gradients_are_refused_as_torch_does(name: str) -> None:
-    """Torch's error for AdamW names Adam; so does ours."""
+    """Torch's error for AdamW names Adam, and ours does, too."""
     messages = []
     for cls in classes(name):
         (param,) = params = parameters()
@@ -241,10 +249,10 @@ def test_sparse_gradients_are_refused_as_torch_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_flags_that_an_old_checkpoint_lacks_get_torchs_defaults(name: str) -> None:
-    """The flags get torch's defaults, whatever the loading optimizer was made with.
+def test_flags_missing_from_an_old_checkpoint_get_torchs_defaults(name: str) -> None:
+    """The arguments of the optimizer that loads the checkpoint do not count.
 
-    SGD's `fused` becomes None, not False as in torch; both are the default.
+    SGD's `fused` becomes None, and False in torch. Both mean the default.
     """
     flags = [key for key, value in classes(name)[1](parameters()).defaults.items() if not value]
     flags = [flag for flag in flags if flag not in hypers(name)]
@@ -263,5 +271,5 @@ def test_flags_that_an_old_checkpoint_lacks_get_torchs_defaults(name: str) -> No
 
 @pytest.mark.parametrize("etas", [(0, 1.2), (1, 1.2), (0.5, 1), (math.nan, 1.2), (0.5, math.nan)])
 def test_etas_are_checked_as_torch_does(etas: tuple[float, float]) -> None:
-    assert_alike("Rprop", {"etas": etas})
-    assert_alike("Rprop", {"etas": list(etas)})
+    assert_same_outcome("Rprop", {"etas": etas})
+    assert_same_outcome("Rprop", {"etas": list(etas)})

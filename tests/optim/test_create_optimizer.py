@@ -1,4 +1,4 @@
-"""Test optimizers by name, and param groups by the names of parameters."""
+"""Test optimizers created by name, and param groups made from the names of parameters."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def network() -> nn.Sequential:
 
 
 def options_of(groups: list[dict[str, Any]], key: str) -> dict[str, Any]:
-    """Return an option of each parameter by its name; None where a group has none."""
+    """Return each parameter's value of an option by the parameter's name; None if it has none."""
     return {name: group.get(key) for group in groups for name in group["param_names"]}
 
 
-def test_the_list_has_every_class_and_takes_patterns() -> None:
+def test_list_optimizers_takes_patterns() -> None:
     names = "adadelta adafactor adagrad adam adamax adamw adamw_8bit adamw_torch adamw_torch_fused"
     assert set(names.split()) <= set(list_optimizers("ada*"))
     assert list_optimizers("schedule_free_*") == [
@@ -70,8 +70,8 @@ def test_every_name_makes_an_optimizer(name: str) -> None:
 
 
 @pytest.mark.parametrize(("spec", "name"), PUBLISHED.items())
-def test_published_classes_are_in_the_module(spec: str, name: str) -> None:
-    """The catalogue, the module and its hints for type checkers have them; pickle finds them."""
+def test_a_published_class_is_found_by_name_import_and_pickle(spec: str, name: str) -> None:
+    """The module's type hints import the class, too."""
     cls: Any = getattr(optim, name)
     assert optimizer_class(spec) is optimizer_class(name) is cls
     assert (cls.__module__, cls.__name__, cls.rule.name) == ("optgen.optim", name, spec)
@@ -81,14 +81,15 @@ def test_published_classes_are_in_the_module(spec: str, name: str) -> None:
     assert f"from optgen.generated.{spec} import {name} as {name}" in inspect.getsource(_published)
 
 
-def test_the_list_of_published_classes_is_the_catalogue() -> None:
-    """Torch's classes, those of `optgen.keyed`, and functions are published elsewhere."""
+def test_every_spec_without_another_public_class_is_published() -> None:
+    """Torch's classes, classes of `optgen.keyed`, and functions are public in other modules."""
     specs = {path.stem for path in Path(optgen.specs.__path__[0]).glob("[!_]*.py")}
-    elsewhere = {*map(str.lower, optim.__all__), "averaging", "row_wise_adagrad", "sparse_adam"}
-    assert specs - elsewhere == set(PUBLISHED)
+    in_other_modules = {"averaging", "row_wise_adagrad", "sparse_adam"}
+    in_other_modules |= set(map(str.lower, optim.__all__))
+    assert specs - in_other_modules == set(PUBLISHED)
 
 
-def test_arguments_replace_those_of_an_alias() -> None:
+def test_arguments_replace_arguments_of_an_alias() -> None:
     params = [nn.Parameter(torch.ones(2))]
     (group,) = create_optimizer(params, "nesterov").param_groups
     assert (group["momentum"], group["nesterov"]) == (0.9, True)
@@ -108,12 +109,12 @@ def test_biases_and_norms_of_a_model_do_not_decay() -> None:
     assert len(optimizer.param_groups) == 2
 
 
-def test_parameters_without_their_model_all_decay() -> None:
+def test_parameters_given_without_a_model_all_decay() -> None:
     optimizer = create_optimizer(nn.Parameter(torch.ones(3)), "adam", weight_decay=0.3)
     assert optimizer.param_groups[0]["weight_decay"] == 0.3
 
 
-def test_layers_far_from_the_output_learn_slowly() -> None:
+def test_layer_decay_lowers_rates_with_the_distance_from_the_output() -> None:
     found = options_of(param_groups(network(), lr=1.0, layer_decay=0.5), "lr")
     assert found["head.weight"] == found["head.bias"] == 1
     assert found["blocks.1.linear.weight"] == found["blocks.1.norm.bias"] == 0.5
@@ -121,13 +122,13 @@ def test_layers_far_from_the_output_learn_slowly() -> None:
     assert found["stem.weight"] == 0.125
 
 
-def test_without_numbers_there_is_one_layer() -> None:
+def test_layer_decay_changes_nothing_without_numbered_layers() -> None:
     model = nn.Module()
     model.one, model.two = nn.Linear(2, 2), nn.Linear(2, 2)
     assert set(options_of(param_groups(model, lr=1.0, layer_decay=0.5), "lr").values()) == {1.0}
 
 
-def test_later_patterns_prevail_and_frozen_parameters_are_left_out() -> None:
+def test_later_patterns_override_earlier_ones_and_frozen_parameters_are_left_out() -> None:
     model = network()
     model.stem.weight.requires_grad_(False)  # type: ignore[union-attr]
     groups = param_groups(model, {"*.bias": {"lr": 0.5}, "head.*": {"lr": 0.25, "eps": 1e-5}})
@@ -140,7 +141,7 @@ def test_later_patterns_prevail_and_frozen_parameters_are_left_out() -> None:
     assert [len(group["params"]) for group in groups] == [5, 4, 2]
 
 
-def test_the_groups_train() -> None:
+def test_a_step_uses_the_options_of_each_group() -> None:
     model = network()
     optimizer = create_optimizer(
         model, "adamw", lr=0.01, weight_decay=0.1, layer_decay=0.9, options={"head.*": {"lr": 0.0}}
@@ -170,12 +171,12 @@ def test_an_invalid_call_says_what_is_wrong(call: Any, message: str) -> None:
         call()
 
 
-def test_a_name_of_torch_means_the_mirrors_class() -> None:
+def test_the_name_of_a_torch_class_means_our_class() -> None:
     assert optimizer_class("RMSprop") is optim.RMSprop
 
 
 class LanguageModel(nn.Module):
-    """Have embeddings of tokens and positions, a block, and an output layer; no forward pass."""
+    """Embeddings of tokens and positions, a block, and an output layer, without a forward pass."""
 
     def __init__(self, tied: bool = False) -> None:
         super().__init__()
@@ -188,7 +189,7 @@ class LanguageModel(nn.Module):
 
 
 def names_of(optimizer: Any) -> list[list[str]]:
-    """Return the names of the parameters of each member."""
+    """Return, for each chained optimizer, the names of its parameters."""
     return [
         [name for group in member.param_groups for name in group["param_names"]]
         for member in optimizer.members
@@ -198,12 +199,15 @@ def names_of(optimizer: Any) -> list[list[str]]:
 @pytest.mark.parametrize("tied", [False, True])
 def test_embeddings_the_output_layer_and_vectors_go_to_the_second_optimizer(tied: bool) -> None:
     optimizer = create_optimizer(LanguageModel(tied), "muon", lr=0.1, others=("lion", {"lr": 0.2}))
-    inner, others = names_of(optimizer)
+    first, second = names_of(optimizer)
 
     assert [type(member).__name__ for member in optimizer.members] == ["Muon", "Lion"]
-    assert inner == ["block.0.weight"]
-    outer = ["tokens.weight", "positions.weight"] + ["output.weight"] * (not tied)
-    assert sorted(others) == sorted([*outer, "block.0.bias", "block.1.weight", "block.1.bias"])
+    assert first == ["block.0.weight"]
+    expected = ["tokens.weight", "positions.weight"]
+    expected += ["block.0.bias", "block.1.weight", "block.1.bias"]
+    if not tied:
+        expected.append("output.weight")
+    assert sorted(second) == sorted(expected)
     rates = [{group["lr"] for group in member.param_groups} for member in optimizer.members]
     assert rates == [{0.1}, {0.2}]
 
@@ -214,7 +218,7 @@ def test_an_output_layer_without_an_embedding_goes_to_the_first_optimizer() -> N
     assert "head.weight" in names_of(optimizer)[0]
 
 
-def test_patterns_choose_further_parameters_of_the_second_optimizer() -> None:
+def test_others_names_gives_more_parameters_to_the_second_optimizer() -> None:
     optimizer = create_optimizer(network(), "muon", others="adamw", others_names=["head.*", "st*"])
 
     assert names_of(optimizer)[0] == ["blocks.0.linear.weight", "blocks.1.linear.weight"]
@@ -222,7 +226,7 @@ def test_patterns_choose_further_parameters_of_the_second_optimizer() -> None:
         create_optimizer(network(), "muon", others="adamw", others_names=["tail.*"])
 
 
-def test_both_optimizers_take_the_options_of_names() -> None:
+def test_options_apply_to_parameters_of_both_optimizers() -> None:
     options = {"blocks.*": {"lr": 0.5}}
     optimizer = create_optimizer(
         network(), "muon", lr=1.0, weight_decay=0.3, options=options, others=("adamw", {"lr": 2.0})
@@ -234,7 +238,7 @@ def test_both_optimizers_take_the_options_of_names() -> None:
     assert (lr["stem.weight"], lr["stem.bias"], lr["blocks.0.norm.bias"]) == (1.0, 2.0, 0.5)
 
 
-def test_the_second_optimizers_own_decay_prevails() -> None:
+def test_the_second_optimizers_arguments_override_weight_decay() -> None:
     others = ("adamw", {"weight_decay": 0.2})
     optimizer = create_optimizer(LanguageModel(), "muon", weight_decay=0.3, others=others)
     decays = options_of(optimizer.param_groups, "weight_decay")
@@ -242,7 +246,7 @@ def test_the_second_optimizers_own_decay_prevails() -> None:
     assert (decays["block.0.weight"], decays["tokens.weight"]) == (0.3, 0.2)
 
 
-def test_a_view_makes_a_convolution_a_matrix() -> None:
+def test_a_convolution_viewed_as_a_matrix_goes_to_the_first_optimizer() -> None:
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(4, 2))
     options = {"0.weight": {"view": (4, -1)}}
     optimizer = create_optimizer(model, "muon", others="adamw", options=options)
@@ -250,18 +254,18 @@ def test_a_view_makes_a_convolution_a_matrix() -> None:
     assert names_of(optimizer)[0] == ["0.weight", "2.weight"]
 
 
-def test_a_parameter_that_needs_a_second_optimizer_is_named() -> None:
+def test_the_error_names_parameters_that_need_a_second_optimizer() -> None:
     hint = r"'stem\.bias' of shape \(4,\) and 7 more: .*\"muon\", others=\(\"adamw\""
     with pytest.raises(ValueError, match=hint):
         create_optimizer(network(), "muon")
 
 
-def test_parameters_without_names_cannot_be_shared() -> None:
+def test_others_needs_names_of_parameters() -> None:
     with pytest.raises(ValueError, match="layer_decay, options and others go by names"):
         create_optimizer(network().parameters(), "muon", others="adamw")
 
 
-def test_the_default_decay_leaves_biases_and_norms_alone() -> None:
+def test_the_default_decay_does_not_apply_to_biases_and_norms() -> None:
     found = options_of(create_optimizer(network(), "adamw").param_groups, "weight_decay")
 
     assert found == {n: 0.01 if p.ndim > 1 else 0 for n, p in network().named_parameters()}

@@ -1,4 +1,4 @@
-"""Test averaged models beside torch's: the same means, buffers, checkpoints and errors."""
+"""Test averaged models against torch's: means, buffers, checkpoints and errors."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from optgen.optim import SGD, swa_utils
 BOUND = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 2e-2}
 
 
-class Small(nn.Module):
-    """A model with tied and integer parameters, and buffers of floats and of integers."""
+class SmallModel(nn.Module):
+    """A model with tied and integer parameters, and with float and integer buffers."""
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -46,22 +46,24 @@ def perturb(model: nn.Module, seed: int) -> None:
 
 
 def options(module: Any, name: str) -> dict[str, Any]:
-    """Return AveragedModel's arguments for an average, with functions of ours or of torch's."""
+    """Return AveragedModel's arguments for an average, with functions of `module`."""
     return {
         "default": dict,
         "ema lists": lambda: {"multi_avg_fn": module.get_ema_multi_avg_fn(0.9)},
-        "ema lists, short": lambda: {"multi_avg_fn": module.get_ema_multi_avg_fn(0.25)},
-        "copies": lambda: {"multi_avg_fn": module.get_ema_multi_avg_fn(0.0)},
-        "nothing": lambda: {"multi_avg_fn": module.get_ema_multi_avg_fn(1.0)},
+        "ema lists, decay 0.25": lambda: {"multi_avg_fn": module.get_ema_multi_avg_fn(0.25)},
+        "ema lists, decay 0": lambda: {"multi_avg_fn": module.get_ema_multi_avg_fn(0.0)},
+        "ema lists, decay 1": lambda: {"multi_avg_fn": module.get_ema_multi_avg_fn(1.0)},
         "swa": lambda: {"avg_fn": module.get_swa_avg_fn()},
         "ema": lambda: {"avg_fn": module.get_ema_avg_fn(0.9)},
-        "one's own": lambda: {"avg_fn": lambda mean, tensor, count: (mean + tensor) / (count + 2)},
-        "one's own lists": lambda: {"multi_avg_fn": halve},
+        "user's function": lambda: {
+            "avg_fn": lambda mean, tensor, count: (mean + tensor) / (count + 2)
+        },
+        "user's lists": lambda: {"multi_avg_fn": average_lists_equally},
     }[name]()
 
 
-def halve(means: list[Tensor], tensors: list[Tensor], count: Tensor) -> None:
-    """Average two lists; check torch's promise that they are detached, of one device and dtype."""
+def average_lists_equally(means: list[Tensor], tensors: list[Tensor], count: Tensor) -> None:
+    """Average two lists. As torch promises, all tensors are detached, of one device and dtype."""
     assert len({(t.device, t.dtype) for t in (*means, *tensors)}) == 1
     assert not any(t.requires_grad for t in (*means, *tensors))
     assert count.dtype is torch.int64
@@ -70,28 +72,29 @@ def halve(means: list[Tensor], tensors: list[Tensor], count: Tensor) -> None:
 
 
 AVERAGES = (
-    *("default", "ema lists", "ema lists, short", "copies", "nothing"),
-    *("swa", "ema", "one's own", "one's own lists"),
+    *("default", "ema lists", "ema lists, decay 0.25", "ema lists, decay 0", "ema lists, decay 1"),
+    *("swa", "ema", "user's function", "user's lists"),
 )
 
 
-def assert_alike(ours: nn.Module, theirs: nn.Module, bound: float) -> None:
+def assert_close(ours: nn.Module, theirs: nn.Module, bound: float) -> None:
     """Compare everything that a checkpoint holds, and buffers that it does not hold."""
     expected = {**theirs.state_dict(), **dict(theirs.named_buffers())}
     found = {**ours.state_dict(), **dict(ours.named_buffers())}
     assert list(found) == list(expected)
     for key, tensor in found.items():
         assert (tensor.dtype, tensor.shape) == (expected[key].dtype, expected[key].shape)
-        wide = torch.complex128 if tensor.is_complex() else torch.float64
-        error = (tensor.to(wide) - expected[key].to(wide)).abs().max().item()
-        assert error <= bound * max(1, expected[key].to(wide).abs().max().item()), key
+        dtype = torch.complex128 if tensor.is_complex() else torch.float64
+        value, expected_value = tensor.to(dtype), expected[key].to(dtype)
+        error = (value - expected_value).abs().max().item()
+        assert error <= bound * max(1, expected_value.abs().max().item()), key
 
 
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
 @pytest.mark.parametrize("use_buffers", [False, True], ids=["copied", "averaged"])
 @pytest.mark.parametrize("average", AVERAGES)
 def test_averages_are_torchs(average: str, use_buffers: bool, dtype: torch.dtype) -> None:
-    model = Small(dtype)
+    model = SmallModel(dtype)
     pair = [
         module.AveragedModel(model, use_buffers=use_buffers, **options(module, average))
         for module in (swa_utils, torchs)
@@ -103,12 +106,12 @@ def test_averages_are_torchs(average: str, use_buffers: bool, dtype: torch.dtype
         if seed == 0:
             assert all(map(torch.equal, pair[0].module.parameters(), model.parameters()))
     assert pair[0].n_averaged == 5
-    assert_alike(*pair, BOUND[dtype])
+    assert_close(*pair, BOUND[dtype])
 
 
 @pytest.mark.parametrize("decay", [None, 0.9])
 def test_whole_numbers_in_lists_are_averaged(decay: float | None) -> None:
-    """torch's own mean with equal weights divides integers in a way that torch refuses."""
+    """Torch's mean with equal weights fails: it divides integers in place."""
     if decay is None:
         average_tensor, average_lists = swa_utils.get_swa_avg_fn(), swa_utils.get_swa_multi_avg_fn()
     else:
@@ -146,8 +149,8 @@ def train(module: Any, cls: type, average: str, seed: int = 0) -> tuple[nn.Modul
 
 
 @pytest.mark.parametrize("average", ["default", "ema lists"])
-def test_the_mean_of_a_trained_network_is_as_good_as_torchs(average: str) -> None:
-    """The mean of a trained network gets batch statistics of its own activations."""
+def test_the_mean_of_a_trained_network_has_torchs_loss(average: str) -> None:
+    """`update_bn` gives the mean batch statistics of its own activations."""
     _, ours = train(swa_utils, SGD, average)
     _, theirs = train(torchs, torch.optim.SGD, average)
     images, labels = (part[:600] for part in digits())
@@ -157,7 +160,7 @@ def test_the_mean_of_a_trained_network_is_as_good_as_torchs(average: str) -> Non
         with torch.no_grad():
             losses.append(F.cross_entropy(model.eval()(images), labels).item())
     assert abs(losses[0] - losses[1]) < 0.05 * losses[1]
-    assert losses[0] < 2.0  # guessing has 2.3
+    assert losses[0] < 2.0  # random guesses have log(10) = 2.3
     norms = [m for m in ours.modules() if isinstance(m, nn.BatchNorm2d)]
     assert {m.num_batches_tracked.item() for m in norms} == {6}
     assert {m.momentum for m in norms} == {0.3}
@@ -169,7 +172,7 @@ def test_update_bn_equals_torchs() -> None:
     reference.load_state_dict(averaged.state_dict())
     torchs.update_bn(digits()[0][:600].split(100), reference)
 
-    assert_alike(averaged, reference, 1e-6)
+    assert_close(averaged, reference, 1e-6)
 
 
 @pytest.mark.parametrize("average", ["default", "ema lists"])
@@ -177,14 +180,14 @@ def test_update_bn_equals_torchs() -> None:
 def test_either_library_continues_from_a_checkpoint_of_the_other(
     source: Any, target: Any, average: str
 ) -> None:
-    model, file = Small(torch.float64), io.BytesIO()
+    model, file = SmallModel(torch.float64), io.BytesIO()
     original = source.AveragedModel(model, **options(source, average))
     for seed in range(3):
         perturb(model, seed)
         original.update_parameters(model)
     torch.save(original.state_dict(), file)
     file.seek(0)
-    loaded = target.AveragedModel(Small(torch.float64), **options(target, average))
+    loaded = target.AveragedModel(SmallModel(torch.float64), **options(target, average))
     loaded.load_state_dict(torch.load(file))
     assert loaded.n_averaged == 3
     assert "module.first.weight" in loaded.state_dict()
@@ -192,11 +195,11 @@ def test_either_library_continues_from_a_checkpoint_of_the_other(
         perturb(model, seed)
         for averaged in (original, loaded):
             averaged.update_parameters(model)
-    assert_alike(loaded, original, 1e-12)
+    assert_close(loaded, original, 1e-12)
 
 
-def test_copies_share_nothing() -> None:
-    model = Small()
+def test_copies_do_not_share_tensors_with_the_original() -> None:
+    model = SmallModel()
     averaged = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.5))
     averaged.update_parameters(model)
     deep, pickled = copy.deepcopy(averaged), pickle.loads(pickle.dumps(averaged))
@@ -207,11 +210,11 @@ def test_copies_share_nothing() -> None:
 
     assert averaged.n_averaged == 1
     assert not torch.equal(averaged.module.first.weight, deep.module.first.weight)
-    assert_alike(deep, pickled, 0)
+    assert_close(deep, pickled, 0)
 
 
 def test_the_class_derives_from_torchs() -> None:
-    averaged = swa_utils.AveragedModel(Small(), "cpu", None, None, True)
+    averaged = swa_utils.AveragedModel(SmallModel(), "cpu", None, None, True)
 
     assert isinstance(averaged, torchs.AveragedModel)
     assert averaged.use_buffers
@@ -220,9 +223,9 @@ def test_the_class_derives_from_torchs() -> None:
     assert averaged.eval()(torch.ones(2, 5)).shape == (2, 5)
 
 
-def test_the_mean_of_a_model_in_bfloat16_may_be_kept_in_float32() -> None:
-    """torch's lists must have one dtype; these need not."""
-    model = Small(torch.bfloat16)
+def test_the_mean_of_a_bfloat16_model_can_be_in_float32() -> None:
+    """Torch's `multi_avg_fn` needs lists of one dtype. Ours does not."""
+    model = SmallModel(torch.bfloat16)
     averaged = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))
     averaged.module.float()
     averaged.update_parameters(model)
@@ -234,7 +237,7 @@ def test_the_mean_of_a_model_in_bfloat16_may_be_kept_in_float32() -> None:
     torch.testing.assert_close(averaged.module.first.weight, expected)
 
 
-def test_the_mean_may_be_on_another_device() -> None:
+def test_the_mean_can_be_on_another_device() -> None:
     model = nn.Linear(3, 2)
     averaged = swa_utils.AveragedModel(model, device="meta")
     averaged.n_averaged = torch.tensor(0)
@@ -254,11 +257,11 @@ def test_complex_parameters_are_averaged() -> None:
             model.weight.add_(torch.randn(3, 4, generator=torch.Generator().manual_seed(seed)))
         ours.update_parameters(model)
         theirs.update_parameters(model)
-    assert_alike(ours, theirs, 1e-6)
+    assert_close(ours, theirs, 1e-6)
 
 
-def test_any_memory_layout_is_averaged() -> None:
-    """A model has another memory format than its mean, and a parameter with gaps."""
+def test_parameters_of_other_memory_layouts_are_averaged() -> None:
+    """The model is in channels-last format, unlike its mean, and a parameter has gaps."""
     model = nn.Conv2d(3, 4, 3).double()
     pair = [module.AveragedModel(model) for module in (swa_utils, torchs)]
     model.to(memory_format=torch.channels_last)
@@ -267,35 +270,35 @@ def test_any_memory_layout_is_averaged() -> None:
         perturb(model, seed)
         for averaged in pair:
             averaged.update_parameters(model)
-    assert_alike(*pair, 1e-12)
+    assert_close(*pair, 1e-12)
 
 
-@pytest.mark.parametrize("make", ["get_ema_avg_fn", "get_ema_multi_avg_fn"])
+@pytest.mark.parametrize("function", ["get_ema_avg_fn", "get_ema_multi_avg_fn"])
 @pytest.mark.parametrize("decay", [-0.1, 1.5])
-def test_an_invalid_decay_is_torchs_error(make: str, decay: float) -> None:
+def test_an_invalid_decay_raises_torchs_error(function: str, decay: float) -> None:
     messages = []
     for module in (swa_utils, torchs):
         with pytest.raises(ValueError) as raised:
-            getattr(module, make)(decay)
+            getattr(module, function)(decay)
         messages.append(str(raised.value))
     assert messages[0] == messages[1]
 
 
-def message(call: Callable[[], Any]) -> tuple[type, str]:
+def error_of(call: Callable[[], Any]) -> tuple[type, str]:
     with pytest.raises(Exception) as raised:
         call()
     return type(raised.value), str(raised.value)
 
 
 def test_other_errors_are_torchs() -> None:
-    found = []
+    errors = []
     for module in (swa_utils, torchs):
         both = {**options(module, "ema"), **options(module, "ema lists")}
         averaged = module.AveragedModel(nn.BatchNorm1d(3))
-        found.append(
+        errors.append(
             [
-                message(lambda m=module, b=both: m.AveragedModel(nn.Linear(1, 1), **b)),
-                message(lambda a=averaged: a.update_parameters(nn.Linear(1, 3))),
+                error_of(lambda m=module, b=both: m.AveragedModel(nn.Linear(1, 1), **b)),
+                error_of(lambda a=averaged: a.update_parameters(nn.Linear(1, 3))),
             ]
         )
-    assert found[0] == found[1]
+    assert errors[0] == errors[1]
