@@ -8,7 +8,7 @@ from fuzz.statements import Statements
 class Rules(Statements):
     """A generator of whole rules: statements, and branches with statements in them."""
 
-    def compound(self, kind: str, level: int, depth: int) -> list[str]:
+    def compound_statement(self, kind: str, level: int, depth: int) -> list[str]:
         """Return a compound statement."""
         if kind == "branch":
             return self.branch(level, depth)
@@ -98,7 +98,7 @@ class Rules(Statements):
         else:
             lines += self.block(level + 1, depth, "factored(p)")
         if self.poly and level == 1 and self.draw.chance(0.3):
-            lines += self.matrices(level + 1)
+            lines += self.matrix_op(level + 1)
         after, self.draw.has_axes = self.draw.known, False
         self.draw.known = before.copy()
         if self.draw.chance(0.4):

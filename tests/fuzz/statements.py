@@ -26,7 +26,7 @@ LOCALS = {
 }
 """Names of a rule's local variables, by nature; a name always has the same nature."""
 
-USES = {
+USES_OF_UNREAD = {
     "tensors": "({x} - {name})",
     "numbers": "({x} * (1 + {name}))",
     "reduced_numbers": "({x} / (1 + abs({name})))",
@@ -63,10 +63,10 @@ class Statements:
         """Return the whole rule: drawn statements, then those that the signature demands."""
         lines = [line for _ in range(count) for line in self.statement(1, 3)]
         if self.poly:
-            lines += self.matrices(1)
+            lines += self.matrix_op(1)
         for state in self.states:
             lines += self.missing_uses(state, "\n".join(lines))
-        lines += self.update("\n".join(lines))
+        lines += self.param_update("\n".join(lines))
         return lines
 
     def missing_uses(self, state: tuple[str, str, str], text: str) -> list[str]:
@@ -94,7 +94,7 @@ class Statements:
             f"{symbol} = {symbol} * beta2 + {value}",
         )
 
-    def update(self, text: str) -> list[str]:
+    def param_update(self, text: str) -> list[str]:
         """Return the parameter's update by the gradient and by names that nothing has read yet."""
         pick, lines = self.draw.pick, []
         x = self.draw.tensor(2)
@@ -108,7 +108,7 @@ class Statements:
                 if nature == "conditions":
                     lines += [f"    if {name}:", f"        g = {self.draw.tensor(1)}"]
                 else:
-                    x = USES[nature].format(x=x, name=name)
+                    x = USES_OF_UNREAD[nature].format(x=x, name=name)
         if not re.search(r"[=(].*\bg\b", "\n".join([text, x, *lines])):
             x = f"({x} + g)"
         states = [s for s, n, condition in self.states if not condition and n == "numbers"]
@@ -139,19 +139,19 @@ class Statements:
         kinds += ["matrix"] * (bool(self.poly) and anywhere and self.draw.has_axes)
         kind = self.draw.pick(*kinds)
         if kind == "matrix":
-            return self.matrices(level)
+            return self.matrix_op(level)
         if kind in ("branch", "conditional", "factored"):
-            return self.compound(kind, level, depth)
-        return [indent + line for line in self.simple(kind)]
+            return self.compound_statement(kind, level, depth)
+        return [indent + line for line in self.simple_statement(kind)]
 
-    def simple(self, kind: str) -> list[str]:
+    def simple_statement(self, kind: str) -> list[str]:
         """Return one assignment of a random kind."""
         if kind == "pair":
-            return self.pair()
+            return self.double_assignment()
         if kind == "state":
-            return self.state()
+            return self.state_assignment()
         if kind == "momentum":
-            return self.momentum()
+            return self.momentum_update()
         if kind == "answer":
             if self.draw.chance(0.5):
                 return [self.assign_one_of("conditions", self.draw.condition(1))]
@@ -205,7 +205,7 @@ class Statements:
         value = f"0.5 * {name}" if value.strip("()") == name else value
         return f"{name} = {value}"
 
-    def state(self) -> list[str]:
+    def state_assignment(self) -> list[str]:
         """Return an assignment to a state or to the parameter."""
         available = [(s, n) for s, n, condition in self.states if self.is_known_to_hold(condition)]
         of_axes = ("rows", "columns", "lefts", "rights", *Known.THIN)
@@ -225,7 +225,7 @@ class Statements:
             or (condition == "factored(p)" and self.draw.has_axes)
         )
 
-    def momentum(self) -> list[str]:
+    def momentum_update(self) -> list[str]:
         """Return an update of momentum as papers write it, and sometimes the parameter's update."""
         available = [
             s
@@ -253,7 +253,7 @@ class Statements:
         )
         return [form, follow] if self.draw.chance(0.4) else [form]
 
-    def pair(self) -> list[str]:
+    def double_assignment(self) -> list[str]:
         """Return a double assignment, a swap, or a swap through a third name."""
         nature = self.draw.pick(*["numbers"] * 2, *["tensors"] * 3, *["rows"] * self.draw.has_axes)
         states = [
@@ -275,7 +275,7 @@ class Statements:
                 return [self.assign(nature, x, a), f"{a} = {b}", f"{b} = {x} + 1"]
         return [f"{a}, {b} = {self.value(nature, 1)}, {self.value(nature, 1)}"]
 
-    def matrices(self, level: int) -> list[str]:
+    def matrix_op(self, level: int) -> list[str]:
         """Return a call of a matrix op, sometimes inside another call."""
         indent = "    " * level
         if not self.draw.has_axes:
@@ -286,6 +286,6 @@ class Statements:
             word = f"orthogonalize({word}, {self.poly}, 1, 0.5)"
         return [indent + self.assign_one_of("tensors", word, "x", "y", "z", "g")]
 
-    def compound(self, kind: str, level: int, depth: int) -> list[str]:
+    def compound_statement(self, kind: str, level: int, depth: int) -> list[str]:
         """Return a compound statement."""
         raise NotImplementedError
