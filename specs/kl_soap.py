@@ -52,7 +52,7 @@ def KLSOAP(
     *,
     lr=hyper(1e-4, ge=0),
     betas=hyper((0.9, 0.98), ge=0, lt=1),
-    shampoo_beta=hyper(-1.0, ge=-1, lt=1, about="Decay of the covariances; below 0, betas[1]"),
+    shampoo_beta=hyper(-1.0, ge=-1, lt=1, about="Decay of the covariances (betas[1] if below 0)"),
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0.01, ge=0),
     precondition_frequency=hyper(10, ge=1, whole=True),

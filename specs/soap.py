@@ -35,7 +35,7 @@ def SOAP(
     *,
     lr=hyper(3e-3, ge=0),
     betas=hyper((0.95, 0.95), ge=0, lt=1),
-    shampoo_beta=hyper(-1.0, ge=-1, le=1, about="Decay of the covariances; below 0, betas[1]"),
+    shampoo_beta=hyper(-1.0, ge=-1, le=1, about="Decay of the covariances (betas[1] if below 0)"),
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0.01, ge=0),
     precondition_frequency=hyper(10, ge=1, whole=True),

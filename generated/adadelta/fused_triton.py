@@ -53,7 +53,7 @@ def adadelta_step_on_elements(
     params, grads, square_avgs, acc_deltas, lanes, mask, scalars, loss_scale
 ):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     square_avg = tl.load(square_avgs + lanes, mask).to(dtype)

@@ -147,8 +147,8 @@ def update_functional_factored(
         rho = minimum(lr, 1 / sqrt(step))
         # w = t**beta2_decay
         w = step**beta2_decay
-        inverse_cols = divide(1, cols(params[index]))
-        inverse_rows = divide(1, rows(params[index]))
+        one_over_cols = divide(1, cols(params[index]))
+        one_over_rows = divide(1, rows(params[index]))
         floor_sq = floor * floor
 
         if maximize:
@@ -162,16 +162,16 @@ def update_functional_factored(
             param = (1 - lr * weight_decay) * param
         # r = lerp(r, row_mean(g**2), w)
         grad_sq_row_sum = row_sum(grad * grad)
-        row_var = lerp(row_var, inverse_cols * grad_sq_row_sum, w)
+        row_var = lerp(row_var, one_over_cols * grad_sq_row_sum, w)
         # c = lerp(c, col_mean(g**2), w)
         grad_sq_col_sum = col_sum(grad * grad)
-        col_var = lerp(col_var, inverse_rows * grad_sq_col_sum, w)
+        col_var = lerp(col_var, one_over_rows * grad_sq_col_sum, w)
         # v_hat = r * c / maximum(col_mean(r), floor)
         row_var_col_sum = col_sum(row_var)
         # v_hat = r * c / maximum(col_mean(r), floor)
         # u = g / sqrt(maximum(v_hat, floor**2))
         u = grad / sqrt(
-            maximum(row_var * col_var / maximum(inverse_rows * row_var_col_sum, floor), floor_sq)
+            maximum(row_var * col_var / maximum(one_over_rows * row_var_col_sum, floor), floor_sq)
         )
         # p = p - alpha / maximum(1, rms(u) / d) * u
         u_sq_sum = total(u * u)

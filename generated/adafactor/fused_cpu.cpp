@@ -12,21 +12,21 @@ struct Rule {
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, beta2_decay, eps[2], d, weight_decay, maximize;
     };
 };
 
-// Plan of parameters that are factored and not one by one.
+// Plan for parameters that are factored and not one by one.
 struct AdafactorFactoredNotOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && !one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double eps2, rho, w, floor, inverse_floor, decay;
+        double eps2, rho, w, floor, inverse_floor, decay_factor;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
@@ -34,8 +34,9 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         double param_sq_sum, alpha, u_sq_sum, step_size;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum {
         GRAD_SQ = STREAMS, GRAD_SQ_ROW_SUM, GRAD_SQ_COL_SUM, ROW_VAR_COL_SUM, ROW_FACTOR_RSQRT,
         COL_VAR_RSQRT, VALUES };
@@ -205,11 +206,11 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes& sizes) {
         const double lr = hypers.lr, beta2_decay = hypers.beta2_decay;
         const double weight_decay = hypers.weight_decay;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         // eps1, eps2 = eps
         const double eps1 = hypers.eps[0];
         const double eps2 = hypers.eps[1];
-        const double decay = 1 - lr * weight_decay;
+        const double decay_factor = 1 - lr * weight_decay;
         double floor;
         if (is_none(hypers.eps[0])) {
             // floor = machine_eps(p)
@@ -223,7 +224,7 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         // w = t**beta2_decay
         const double w = pow(step, beta2_decay);
         const double inverse_floor = 1 / floor;
-        return {eps2, rho, w, floor, inverse_floor, decay};
+        return {eps2, rho, w, floor, inverse_floor, decay_factor};
     }
 
     template <class S, class C, bool EXPANDED>
@@ -232,7 +233,7 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         const S* __restrict grads, ComputeScalar<S>* __restrict grad_sqs,
         ComputeScalar<S>* __restrict grad_sq_row_sums,
         ComputeScalar<S>* __restrict grad_sq_col_sums) {
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -349,7 +350,7 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         const S* __restrict grads, const ComputeScalar<S>* __restrict row_factor_rsqrts,
         const ComputeScalar<S>* __restrict col_var_rsqrts) {
         const C inverse_floor = C(scalars.inverse_floor);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -396,9 +397,9 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         const ComputeScalar<S>* __restrict row_factor_rsqrts,
         const ComputeScalar<S>* __restrict col_var_rsqrts) {
         const C inverse_floor = C(scalars.inverse_floor);
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C step_size = C(numbers.step_size);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
@@ -415,7 +416,7 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
                 }
                 if (has_weight_decay != 0) {
                     // p = p - lr * weight_decay * p
-                    param = decay * param;
+                    param = decay_factor * param;
                 }
                 // v_hat = r * c / maximum(col_mean(r), floor)
                 // u = g / sqrt(maximum(v_hat, floor**2))
@@ -432,8 +433,9 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
     static void run_numbers(int step, const LoopInputs<AdafactorFactoredNotOneByOneRule>& inputs) {
         (void)inputs;
         switch (step) {
-            case RUN_NUMBERS1: return numbers1(inputs.scalars, inputs.sizes, inputs.named());
-            case RUN_NUMBERS2: return numbers2(inputs.hypers, inputs.sizes, inputs.named());
+            case RUN_NUMBERS1:
+                return numbers1(inputs.scalars, inputs.sizes, inputs.named_numbers());
+            case RUN_NUMBERS2: return numbers2(inputs.hypers, inputs.sizes, inputs.named_numbers());
         }
     }
 
@@ -455,8 +457,8 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<AdafactorFactoredNotOneByOneRule>& inputs,
@@ -465,30 +467,30 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C, EXPANDED>(
-                    inputs.hypers, inputs.sums(), rows, n, pitch, at[PARAM], at[GRAD], at[GRAD_SQ],
-                    at[GRAD_SQ_ROW_SUM], at[GRAD_SQ_COL_SUM]);
+                    inputs.hypers, inputs.named_partials(), rows, n, pitch, at[PARAM], at[GRAD],
+                    at[GRAD_SQ], at[GRAD_SQ_ROW_SUM], at[GRAD_SQ_COL_SUM]);
             case RUN_SWEEP2:
                 return sweep2<S, C, EXPANDED>(
-                    inputs.hypers, inputs.scalars, inputs.sums(), rows, n, pitch, at[GRAD],
-                    at[ROW_FACTOR_RSQRT], at[COL_VAR_RSQRT]);
+                    inputs.hypers, inputs.scalars, inputs.named_partials(), rows, n, pitch,
+                    at[GRAD], at[ROW_FACTOR_RSQRT], at[COL_VAR_RSQRT]);
             case RUN_SWEEP3:
                 return sweep3<S, C, EXPANDED>(
-                    inputs.hypers, inputs.scalars, inputs.named(), rows, n, pitch, at[PARAM],
-                    at[GRAD], at[ROW_FACTOR_RSQRT], at[COL_VAR_RSQRT]);
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), rows, n, pitch,
+                    at[PARAM], at[GRAD], at[ROW_FACTOR_RSQRT], at[COL_VAR_RSQRT]);
             default: return run_axes<ComputeScalar<S>, EXPANDED>(step, inputs, n, at);
         }
     }
 };
 
-// Plan of parameters that are factored and one by one.
+// Plan for parameters that are factored and one by one.
 struct AdafactorFactoredOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double w, floor, floor_sq, eps2, rho, decay;
+        double w, floor, floor_sq, eps2, rho, decay_factor;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
@@ -496,8 +498,9 @@ struct AdafactorFactoredOneByOneRule : Rule {
         double param_sq_sum, u_sq_sum, step_size;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_U_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
@@ -531,11 +534,11 @@ struct AdafactorFactoredOneByOneRule : Rule {
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes& sizes) {
         const double lr = hypers.lr, beta2_decay = hypers.beta2_decay;
         const double weight_decay = hypers.weight_decay;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         // eps1, eps2 = eps
         const double eps1 = hypers.eps[0];
         const double eps2 = hypers.eps[1];
-        const double decay = 1 - lr * weight_decay;
+        const double decay_factor = 1 - lr * weight_decay;
         double floor;
         if (is_none(hypers.eps[0])) {
             // floor = machine_eps(p)
@@ -549,7 +552,7 @@ struct AdafactorFactoredOneByOneRule : Rule {
         // w = t**beta2_decay
         const double w = pow(step, beta2_decay);
         const double floor_sq = floor * floor;
-        return {w, floor, floor_sq, eps2, rho, decay};
+        return {w, floor, floor_sq, eps2, rho, decay_factor};
     }
 
     template <class S, class C>
@@ -560,7 +563,7 @@ struct AdafactorFactoredOneByOneRule : Rule {
         const C w = C(scalars.w);
         const C floor = C(scalars.floor);
         const C floor_sq = C(scalars.floor_sq);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         C param_sq_sum = 0, u_sq_sum = 0;
@@ -617,9 +620,9 @@ struct AdafactorFactoredOneByOneRule : Rule {
         const C w = C(scalars.w);
         const C floor = C(scalars.floor);
         const C floor_sq = C(scalars.floor_sq);
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C step_size = C(numbers.step_size);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
@@ -635,7 +638,7 @@ struct AdafactorFactoredOneByOneRule : Rule {
             }
             if (has_weight_decay != 0) {
                 // p = p - lr * weight_decay * p
-                param = decay * param;
+                param = decay_factor * param;
             }
             // r = lerp(r, row_mean(g**2), w)
             row_var = lerp(row_var, grad * grad, w);
@@ -658,12 +661,13 @@ struct AdafactorFactoredOneByOneRule : Rule {
         (void)inputs;
         switch (step) {
             case RUN_NUMBERS1:
-                return numbers1(inputs.hypers, inputs.scalars, inputs.sizes, inputs.named());
+                return numbers1(
+                    inputs.hypers, inputs.scalars, inputs.sizes, inputs.named_numbers());
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<AdafactorFactoredOneByOneRule>& inputs,
@@ -672,25 +676,25 @@ struct AdafactorFactoredOneByOneRule : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.sums(), n, at[PARAM], at[GRAD],
+                    inputs.hypers, inputs.scalars, inputs.named_partials(), n, at[PARAM], at[GRAD],
                     at[ROW_VAR], at[COL_VAR]);
             case RUN_SWEEP2:
                 return sweep2<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.named(), n, at[PARAM], at[GRAD],
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[PARAM], at[GRAD],
                     at[ROW_VAR], at[COL_VAR]);
         }
     }
 };
 
-// Plan of parameters that are not factored.
+// Plan for parameters that are not factored.
 struct AdafactorNotFactoredRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return !factored(sizes); }
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double w, floor_sq, eps2, rho, decay;
+        double w, floor_sq, eps2, rho, decay_factor;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
@@ -698,8 +702,9 @@ struct AdafactorNotFactoredRule : Rule {
         double param_sq_sum, u_sq_sum, step_size;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, ROW, COLUMN, TENSOR};
     enum { RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_U_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
@@ -733,11 +738,11 @@ struct AdafactorNotFactoredRule : Rule {
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes& sizes) {
         const double lr = hypers.lr, beta2_decay = hypers.beta2_decay;
         const double weight_decay = hypers.weight_decay;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         // eps1, eps2 = eps
         const double eps1 = hypers.eps[0];
         const double eps2 = hypers.eps[1];
-        const double decay = 1 - lr * weight_decay;
+        const double decay_factor = 1 - lr * weight_decay;
         double floor;
         if (is_none(hypers.eps[0])) {
             // floor = machine_eps(p)
@@ -751,7 +756,7 @@ struct AdafactorNotFactoredRule : Rule {
         // w = t**beta2_decay
         const double w = pow(step, beta2_decay);
         const double floor_sq = floor * floor;
-        return {w, floor_sq, eps2, rho, decay};
+        return {w, floor_sq, eps2, rho, decay_factor};
     }
 
     template <class S, class C>
@@ -760,7 +765,7 @@ struct AdafactorNotFactoredRule : Rule {
         const S* __restrict params, const S* __restrict grads, const S* __restrict variances) {
         const C w = C(scalars.w);
         const C floor_sq = C(scalars.floor_sq);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         C param_sq_sum = 0, u_sq_sum = 0;
@@ -812,9 +817,9 @@ struct AdafactorNotFactoredRule : Rule {
         S* __restrict params, const S* __restrict grads, S* __restrict variances) {
         const C w = C(scalars.w);
         const C floor_sq = C(scalars.floor_sq);
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C step_size = C(numbers.step_size);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
@@ -829,7 +834,7 @@ struct AdafactorNotFactoredRule : Rule {
             }
             if (has_weight_decay != 0) {
                 // p = p - lr * weight_decay * p
-                param = decay * param;
+                param = decay_factor * param;
             }
             // v = lerp(v, g**2, w)
             variance = lerp(variance, grad * grad, w);
@@ -847,12 +852,13 @@ struct AdafactorNotFactoredRule : Rule {
         (void)inputs;
         switch (step) {
             case RUN_NUMBERS1:
-                return numbers1(inputs.hypers, inputs.scalars, inputs.sizes, inputs.named());
+                return numbers1(
+                    inputs.hypers, inputs.scalars, inputs.sizes, inputs.named_numbers());
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<AdafactorNotFactoredRule>& inputs,
@@ -861,11 +867,11 @@ struct AdafactorNotFactoredRule : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.sums(), n, at[PARAM], at[GRAD],
+                    inputs.hypers, inputs.scalars, inputs.named_partials(), n, at[PARAM], at[GRAD],
                     at[VARIANCE]);
             case RUN_SWEEP2:
                 return sweep2<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.named(), n, at[PARAM], at[GRAD],
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[PARAM], at[GRAD],
                     at[VARIANCE]);
         }
     }
@@ -874,7 +880,7 @@ struct AdafactorNotFactoredRule : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the rule needs shapes, and works on matrices.
+// Read by the runtime: the kernel takes a table of shapes, and works on matrices.
 extern "C" const bool optgen_shapes = true, optgen_by_matrix = true;
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

@@ -27,7 +27,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     EPS,
     PARTIALS,
     ROWS,
-    TILE_INDEX,
+    TILE_SHAPE_INDEX,
     VALUES,
     add_up,
     column_total,
@@ -49,7 +49,7 @@ from optgen.runtime.fused_triton.device_reductions import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(11)
-WORKSPACES = {
+WORKSPACES = {  # by the facts of a plan
     (True,): WorkspaceSpec(
         scalars=SCALARS.value,
         by_matrix=True,
@@ -90,7 +90,7 @@ def adafactor_factored_scalars(
     # eps1, eps2 = eps
     eps1 = tl.load(hyper + 2)
     eps2 = tl.load(hyper + 3)
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     if is_none(eps1):
         # floor = machine_eps(p)
         floor = machine_eps
@@ -111,7 +111,7 @@ def adafactor_factored_scalars(
     tl.store(scalars + 5, floor_sq)
     tl.store(scalars + 6, d)
     tl.store(scalars + 7, weight_decay)
-    tl.store(scalars + 8, decay)
+    tl.store(scalars + 8, decay_factor)
 
 
 @triton.jit
@@ -254,9 +254,9 @@ def adafactor_factored_step1(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             adafactor_factored_step1_on_tile(
                 tensor,
                 table,
@@ -382,9 +382,9 @@ def adafactor_factored_finish1(
     tensor = tl.load(tensor_indices + tl.program_id(0))
     program = tl.program_id(0) - tl.load(first_programs + tensor)
     shape = shapes + tensor
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             group, count = program, 1
             if TILES[k][0] == 1:
                 group, count = combine(
@@ -546,9 +546,9 @@ def adafactor_factored_step2(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             adafactor_factored_step2_on_tile(
                 tensor,
                 table,
@@ -609,7 +609,7 @@ def adafactor_factored_step3_on_elements(
     col_var = tl.load(col_vars, in_columns)[:, None, :]
     maximize = tl.load(scalars).to(dtype)
     weight_decay = tl.load(scalars + 7).to(dtype)
-    decay = tl.load(scalars + 8).to(dtype)
+    decay_factor = tl.load(scalars + 8).to(dtype)
     step_size = tl.load(scalars + 10).to(dtype)
     floor_sq = tl.load(scalars + 5).to(dtype)
 
@@ -618,7 +618,7 @@ def adafactor_factored_step3_on_elements(
         grad = neg(grad)
     if weight_decay != 0:
         # p = p - lr * weight_decay * p
-        param = decay * param
+        param = decay_factor * param
     # v_hat = r * c / maximum(col_mean(r), floor)
     # u = g / sqrt(maximum(v_hat, floor**2))
     # p = p - alpha / maximum(1, rms(u) / d) * u
@@ -733,9 +733,9 @@ def adafactor_factored_step3(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             adafactor_factored_step3_on_tile(
                 tensor,
                 table,
@@ -778,7 +778,7 @@ def adafactor_not_factored_scalars(
     # eps1, eps2 = eps
     eps1 = tl.load(hyper + 2)
     eps2 = tl.load(hyper + 3)
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     if is_none(eps1):
         # floor = machine_eps(p)
         floor = machine_eps
@@ -798,7 +798,7 @@ def adafactor_not_factored_scalars(
     tl.store(scalars + 4, rho)
     tl.store(scalars + 5, d)
     tl.store(scalars + 6, weight_decay)
-    tl.store(scalars + 7, decay)
+    tl.store(scalars + 7, decay_factor)
 
 
 @triton.jit
@@ -934,7 +934,7 @@ def adafactor_not_factored_step2_on_elements(
     variance = tl.load(variances + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
     weight_decay = tl.load(scalars + 6).to(dtype)
-    decay = tl.load(scalars + 7).to(dtype)
+    decay_factor = tl.load(scalars + 7).to(dtype)
     w = tl.load(scalars + 1).to(dtype)
     step_size = tl.load(scalars + 8).to(dtype)
     floor_sq = tl.load(scalars + 2).to(dtype)
@@ -944,7 +944,7 @@ def adafactor_not_factored_step2_on_elements(
         grad = neg(grad)
     if weight_decay != 0:
         # p = p - lr * weight_decay * p
-        param = decay * param
+        param = decay_factor * param
     # v = lerp(v, g**2, w)
     variance = lerp(variance, grad * grad, w)
     # v_hat = v

@@ -59,7 +59,7 @@ def update_factored(
 
     for sublist in sublists(params, grads, exp_avgs, exp_avg_sq_rows, exp_avg_sq_cols):
         params, grads, exp_avgs, exp_avg_sq_rows, exp_avg_sq_cols = sublist
-        u_scale2 = None
+        u_scale_2 = None
         exp_avg_sq_row = torch.stack(exp_avg_sq_rows)
         exp_avg_sq_col = torch.stack(exp_avg_sq_cols)
         square_row_sum = zero_row_sum(params[0], len(params))
@@ -119,9 +119,9 @@ def update_factored(
         u_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
         if scale_parameter:
             # u = u * rate * maximum(eps2, rms(p))
-            u_scale2 = rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
+            u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
         # p = p - decay * p - u
-        step_size = 1 - decay
+        decay_factor = 1 - decay
         for (
             param_blocks,
             grad_blocks,
@@ -129,8 +129,8 @@ def update_factored(
             row_factor_blocks,
             col_factor_blocks,
             u_scale_blocks,
-            u_scale2_blocks,
-            step_size_blocks,
+            u_scale_2_blocks,
+            decay_factor_blocks,
         ) in list_blocks(
             params,
             grads,
@@ -138,8 +138,8 @@ def update_factored(
             row_factor.unbind(),
             col_factor.unbind(),
             u_scale.unbind(),
-            [] if u_scale2 is None else u_scale2.unbind(),
-            step_size.unbind(),
+            [] if u_scale_2 is None else u_scale_2.unbind(),
+            decay_factor.unbind(),
         ):
             if maximize:
                 # g = -g
@@ -152,7 +152,7 @@ def update_factored(
             torch._foreach_mul_(us, u_scale_blocks)
             if scale_parameter:
                 # u = u * rate * maximum(eps2, rms(p))
-                torch._foreach_mul_(us, u_scale2_blocks)
+                torch._foreach_mul_(us, u_scale_2_blocks)
             else:
                 # u = u * rate
                 scale_(us, rate)
@@ -163,7 +163,7 @@ def update_factored(
                 # u = m
                 us = exp_avg_blocks
             # p = p - decay * p - u
-            torch._foreach_mul_(param_blocks, step_size_blocks)
+            torch._foreach_mul_(param_blocks, decay_factor_blocks)
             torch._foreach_sub_(param_blocks, us)
 
 
@@ -186,7 +186,7 @@ def update_sharded_factored(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield the reductions that all ranks complete together."""
+    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
     step = advance(state_steps)
     eps1, eps2 = eps
     # beta2 = 1 - t**decay_rate
@@ -201,7 +201,7 @@ def update_sharded_factored(
         rate = minimum(0.01, 1 / sqrt(step))
     grad_weight = divide(1, sqrt(rows(collectives.whole)))
 
-    u_scale2 = None
+    u_scale_2 = None
     exp_avg_sq_row = torch.stack(exp_avg_sq_rows)
     exp_avg_sq_col = torch.stack(exp_avg_sq_cols)
     square_row_sum = zero_row_sum(params[0], len(params))
@@ -282,9 +282,9 @@ def update_sharded_factored(
     u_scale = 1 / maximum(1, sqrt(u_sq_sum / collectives.whole.numel()) / clip_threshold)
     if scale_parameter:
         # u = u * rate * maximum(eps2, rms(p))
-        u_scale2 = rate * maximum(eps2, sqrt(param_sq_sum / collectives.whole.numel()))
+        u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / collectives.whole.numel()))
     # p = p - decay * p - u
-    step_size = 1 - decay
+    decay_factor = 1 - decay
     for (
         param_blocks,
         grad_blocks,
@@ -292,8 +292,8 @@ def update_sharded_factored(
         row_factor_blocks,
         col_factor_blocks,
         u_scale_blocks,
-        u_scale2_blocks,
-        step_size_blocks,
+        u_scale_2_blocks,
+        decay_factor_blocks,
     ) in list_chunks(
         params,
         grads,
@@ -301,8 +301,8 @@ def update_sharded_factored(
         row_factor.unbind(),
         col_factor.unbind(),
         u_scale.unbind(),
-        [] if u_scale2 is None else u_scale2.unbind(),
-        step_size.unbind(),
+        [] if u_scale_2 is None else u_scale_2.unbind(),
+        decay_factor.unbind(),
     ):
         if maximize:
             # g = -g
@@ -315,7 +315,7 @@ def update_sharded_factored(
         torch._foreach_mul_(us, u_scale_blocks)
         if scale_parameter:
             # u = u * rate * maximum(eps2, rms(p))
-            torch._foreach_mul_(us, u_scale2_blocks)
+            torch._foreach_mul_(us, u_scale_2_blocks)
         else:
             # u = u * rate
             scale_(us, rate)
@@ -326,7 +326,7 @@ def update_sharded_factored(
             # u = m
             us = exp_avg_blocks
         # p = p - decay * p - u
-        torch._foreach_mul_(param_blocks, step_size_blocks)
+        torch._foreach_mul_(param_blocks, decay_factor_blocks)
         torch._foreach_sub_(param_blocks, us)
 
 
@@ -363,7 +363,7 @@ def update_not_factored(
 
     for sublist in sublists(params, grads, exp_avgs, exp_avg_sqs):
         params, grads, exp_avgs, exp_avg_sqs = sublist
-        u_scale2 = None
+        u_scale_2 = None
         u_sq_sum = zero_sum(params[0], len(params))
         param_sq_sum = zero_sum(params[0], len(params))
         u_sq_sums = u_sq_sum.unbind()
@@ -397,25 +397,25 @@ def update_not_factored(
         u_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
         if scale_parameter:
             # u = u * rate * maximum(eps2, rms(p))
-            u_scale2 = rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
+            u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
         # p = p - decay * p - u
-        step_size = 1 - decay
+        decay_factor = 1 - decay
         for (
             param_blocks,
             grad_blocks,
             exp_avg_blocks,
             exp_avg_sq_blocks,
             u_scale_blocks,
-            u_scale2_blocks,
-            step_size_blocks,
+            u_scale_2_blocks,
+            decay_factor_blocks,
         ) in list_blocks(
             params,
             grads,
             exp_avgs,
             exp_avg_sqs,
             u_scale.unbind(),
-            [] if u_scale2 is None else u_scale2.unbind(),
-            step_size.unbind(),
+            [] if u_scale_2 is None else u_scale_2.unbind(),
+            decay_factor.unbind(),
         ):
             if maximize:
                 # g = -g
@@ -427,7 +427,7 @@ def update_not_factored(
             torch._foreach_mul_(us, u_scale_blocks)
             if scale_parameter:
                 # u = u * rate * maximum(eps2, rms(p))
-                torch._foreach_mul_(us, u_scale2_blocks)
+                torch._foreach_mul_(us, u_scale_2_blocks)
             else:
                 # u = u * rate
                 scale_(us, rate)
@@ -438,7 +438,7 @@ def update_not_factored(
                 # u = m
                 us = exp_avg_blocks
             # p = p - decay * p - u
-            torch._foreach_mul_(param_blocks, step_size_blocks)
+            torch._foreach_mul_(param_blocks, decay_factor_blocks)
             torch._foreach_sub_(param_blocks, us)
 
 
@@ -460,7 +460,7 @@ def update_sharded_not_factored(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield the reductions that all ranks complete together."""
+    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
     step = advance(state_steps)
     eps1, eps2 = eps
     # beta2 = 1 - t**decay_rate
@@ -474,7 +474,7 @@ def update_sharded_not_factored(
         # rate = minimum(1e-2, 1 / sqrt(t))
         rate = minimum(0.01, 1 / sqrt(step))
 
-    u_scale2 = None
+    u_scale_2 = None
     u_sq_sum = zero_sum(params[0], len(params))
     param_sq_sum = zero_sum(params[0], len(params))
     for (
@@ -514,25 +514,25 @@ def update_sharded_not_factored(
     u_scale = 1 / maximum(1, sqrt(u_sq_sum / collectives.whole.numel()) / clip_threshold)
     if scale_parameter:
         # u = u * rate * maximum(eps2, rms(p))
-        u_scale2 = rate * maximum(eps2, sqrt(param_sq_sum / collectives.whole.numel()))
+        u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / collectives.whole.numel()))
     # p = p - decay * p - u
-    step_size = 1 - decay
+    decay_factor = 1 - decay
     for (
         param_blocks,
         grad_blocks,
         exp_avg_blocks,
         exp_avg_sq_blocks,
         u_scale_blocks,
-        u_scale2_blocks,
-        step_size_blocks,
+        u_scale_2_blocks,
+        decay_factor_blocks,
     ) in list_chunks(
         params,
         grads,
         exp_avgs,
         exp_avg_sqs,
         u_scale.unbind(),
-        [] if u_scale2 is None else u_scale2.unbind(),
-        step_size.unbind(),
+        [] if u_scale_2 is None else u_scale_2.unbind(),
+        decay_factor.unbind(),
     ):
         if maximize:
             # g = -g
@@ -544,7 +544,7 @@ def update_sharded_not_factored(
         torch._foreach_mul_(us, u_scale_blocks)
         if scale_parameter:
             # u = u * rate * maximum(eps2, rms(p))
-            torch._foreach_mul_(us, u_scale2_blocks)
+            torch._foreach_mul_(us, u_scale_2_blocks)
         else:
             # u = u * rate
             scale_(us, rate)
@@ -555,5 +555,5 @@ def update_sharded_not_factored(
             # u = m
             us = exp_avg_blocks
         # p = p - decay * p - u
-        torch._foreach_mul_(param_blocks, step_size_blocks)
+        torch._foreach_mul_(param_blocks, decay_factor_blocks)
         torch._foreach_sub_(param_blocks, us)

@@ -54,7 +54,7 @@ def update_factored(
     grad_weight = divide(1, sqrt(rows(params[0])))
 
     for index in range(len(params)):
-        u_scale2 = None
+        u_scale_2 = None
         exp_avg_sq_row = exp_avg_sq_rows[index]
         exp_avg_sq_col = exp_avg_sq_cols[index]
         square_row_sum = zero_row_sum(params[index])
@@ -107,9 +107,9 @@ def update_factored(
         u_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
         if scale_parameter:
             # u = u * rate * maximum(eps2, rms(p))
-            u_scale2 = rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
+            u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
         # p = p - decay * p - u
-        step_size = 1 - decay
+        decay_factor = 1 - decay
         for (
             param_block,
             grad_block,
@@ -117,8 +117,8 @@ def update_factored(
             row_factor_block,
             col_factor_block,
             u_scale_block,
-            u_scale2_block,
-            step_size_block,
+            u_scale_2_block,
+            decay_factor_block,
         ) in blocks(
             params[index],
             grads[index],
@@ -126,8 +126,8 @@ def update_factored(
             row_factor,
             col_factor,
             u_scale,
-            u_scale2,
-            step_size,
+            u_scale_2,
+            decay_factor,
         ):
             if maximize:
                 # g = -g
@@ -138,7 +138,7 @@ def update_factored(
             u.mul_(u_scale_block)
             if scale_parameter:
                 # u = u * rate * maximum(eps2, rms(p))
-                u.mul_(u_scale2_block)
+                u.mul_(u_scale_2_block)
             else:
                 # u = u * rate
                 u.mul_(rate)
@@ -148,7 +148,7 @@ def update_factored(
                 # u = m
                 u = exp_avg_block
             # p = p - decay * p - u
-            param_block.mul_(step_size_block).sub_(u)
+            param_block.mul_(decay_factor_block).sub_(u)
 
 
 def update_functional_factored(
@@ -274,7 +274,7 @@ def update_not_factored(
         rate = minimum(0.01, 1 / sqrt(step))
 
     for index in range(len(params)):
-        u_scale2 = None
+        u_scale_2 = None
         u_sq_sum = zero_sum(params[index])
         param_sq_sum = zero_sum(params[index])
         for param_block, grad_block, exp_avg_sq_block in blocks(
@@ -305,25 +305,25 @@ def update_not_factored(
         u_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
         if scale_parameter:
             # u = u * rate * maximum(eps2, rms(p))
-            u_scale2 = rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
+            u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
         # p = p - decay * p - u
-        step_size = 1 - decay
+        decay_factor = 1 - decay
         for (
             param_block,
             grad_block,
             exp_avg_block,
             exp_avg_sq_block,
             u_scale_block,
-            u_scale2_block,
-            step_size_block,
+            u_scale_2_block,
+            decay_factor_block,
         ) in blocks(
             params[index],
             grads[index],
             exp_avgs[index] if beta1 else None,
             exp_avg_sqs[index],
             u_scale,
-            u_scale2,
-            step_size,
+            u_scale_2,
+            decay_factor,
         ):
             if maximize:
                 # g = -g
@@ -335,7 +335,7 @@ def update_not_factored(
             u.mul_(u_scale_block)
             if scale_parameter:
                 # u = u * rate * maximum(eps2, rms(p))
-                u.mul_(u_scale2_block)
+                u.mul_(u_scale_2_block)
             else:
                 # u = u * rate
                 u.mul_(rate)
@@ -345,7 +345,7 @@ def update_not_factored(
                 # u = m
                 u = exp_avg_block
             # p = p - decay * p - u
-            param_block.mul_(step_size_block).sub_(u)
+            param_block.mul_(decay_factor_block).sub_(u)
 
 
 def update_functional_not_factored(

@@ -12,16 +12,16 @@ struct Rule {
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, eps[2], clip_threshold, decay_rate, beta1, weight_decay, scale_parameter;
         double warmup_init, maximize;
     };
 };
 
-// Plan of parameters that are factored and not one by one.
+// Plan for parameters that are factored and not one by one.
 struct AdafactorHFFactoredNotOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && !one_by_one(sizes); }
 
@@ -32,11 +32,12 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double param_sq_sum, decay, u_sq_sum, u_scale, u_scale2, step_size;
+        double param_sq_sum, decay, u_sq_sum, u_scale, u_scale_2, decay_factor;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum {
         SQUARE_VALUE = STREAMS, SQUARE_ROW_SUM, SQUARE_COL_SUM, EXP_AVG_SQ_ROW_COL_SUM, ROW_FACTOR,
         COL_FACTOR, VALUES };
@@ -207,7 +208,7 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes& sizes) {
         const double lr = hypers.lr, decay_rate = hypers.decay_rate, beta1 = hypers.beta1;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         // eps1, eps2 = eps
         const double eps1 = hypers.eps[0];
         const double eps2 = hypers.eps[1];
@@ -239,7 +240,7 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
         ComputeScalar<S>* __restrict square_values, ComputeScalar<S>* __restrict square_row_sums,
         ComputeScalar<S>* __restrict square_col_sums) {
         const C eps1 = C(scalars.eps1);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto scale_parameter = flag<C>(truth(hypers.scale_parameter));
 
@@ -367,7 +368,7 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
         const S* __restrict grads, const ComputeScalar<S>* __restrict row_factors,
         const ComputeScalar<S>* __restrict col_factors) {
         const C grad_weight = C(scalars.grad_weight);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -406,16 +407,16 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
         const double u_scale = 1
             / (sqrt(sizes.rows)
             * maximum(1.0, sqrt(u_sq_sum / sizes.numel) / hypers.clip_threshold));
-        double u_scale2 = 0;
+        double u_scale_2 = 0;
         if (truth(hypers.scale_parameter)) {
             // u = u * rate * maximum(eps2, rms(p))
-            u_scale2 = scalars.rate * maximum(scalars.eps2, sqrt(param_sq_sum / sizes.numel));
+            u_scale_2 = scalars.rate * maximum(scalars.eps2, sqrt(param_sq_sum / sizes.numel));
         }
         // p = p - decay * p - u
-        const double step_size = 1 - decay;
+        const double decay_factor = 1 - decay;
         numbers.u_scale = u_scale;
-        numbers.u_scale2 = u_scale2;
-        numbers.step_size = step_size;
+        numbers.u_scale_2 = u_scale_2;
+        numbers.decay_factor = decay_factor;
     }
 
     template <class S, class C, bool EXPANDED, bool BETA1>
@@ -427,9 +428,9 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
         const C rate = C(scalars.rate);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C u_scale = C(numbers.u_scale);
-        const C u_scale2 = C(numbers.u_scale2);
-        const C step_size = C(numbers.step_size);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        const C u_scale_2 = C(numbers.u_scale_2);
+        const C decay_factor = C(numbers.decay_factor);
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto scale_parameter = flag<C>(truth(hypers.scale_parameter));
 
@@ -450,7 +451,7 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
                 C u = u_scale * grad * row_factor * col_factor;
                 if (scale_parameter != 0) {
                     // u = u * rate * maximum(eps2, rms(p))
-                    u = u_scale2 * u;
+                    u = u_scale_2 * u;
                 } else {
                     // u = u * rate
                     u = rate * u;
@@ -462,7 +463,7 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
                     u = exp_avg;
                 }
                 // p = p - decay * p - u
-                param = step_size * param - u;
+                param = decay_factor * param - u;
 
                 store_as<S>(params + i, param);
                 if constexpr (BETA1) store_as<S>(exp_avgs + i, exp_avg);
@@ -475,9 +476,11 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
         (void)inputs;
         switch (step) {
             case RUN_NUMBERS1:
-                return numbers1(inputs.hypers, inputs.scalars, inputs.sizes, inputs.named());
+                return numbers1(
+                    inputs.hypers, inputs.scalars, inputs.sizes, inputs.named_numbers());
             case RUN_NUMBERS2:
-                return numbers2(inputs.hypers, inputs.scalars, inputs.sizes, inputs.named());
+                return numbers2(
+                    inputs.hypers, inputs.scalars, inputs.sizes, inputs.named_numbers());
         }
     }
 
@@ -499,8 +502,8 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<AdafactorHFFactoredNotOneByOneRule>& inputs,
@@ -509,27 +512,27 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C, EXPANDED>(
-                    inputs.hypers, inputs.scalars, inputs.sums(), rows, n, pitch, at[PARAM],
-                    at[GRAD], at[SQUARE_VALUE], at[SQUARE_ROW_SUM], at[SQUARE_COL_SUM]);
+                    inputs.hypers, inputs.scalars, inputs.named_partials(), rows, n, pitch,
+                    at[PARAM], at[GRAD], at[SQUARE_VALUE], at[SQUARE_ROW_SUM], at[SQUARE_COL_SUM]);
             case RUN_SWEEP2:
                 return sweep2<S, C, EXPANDED>(
-                    inputs.hypers, inputs.scalars, inputs.sums(), rows, n, pitch, at[GRAD],
-                    at[ROW_FACTOR], at[COL_FACTOR]);
+                    inputs.hypers, inputs.scalars, inputs.named_partials(), rows, n, pitch,
+                    at[GRAD], at[ROW_FACTOR], at[COL_FACTOR]);
             case RUN_SWEEP3: {
                 constexpr decltype(&sweep3<S, C, EXPANDED, false>) variants[] = {
                     sweep3<S, C, EXPANDED, false>, sweep3<S, C, EXPANDED, true>};
                 return variants[truth(inputs.hypers.beta1)](
-                    inputs.hypers, inputs.scalars, inputs.named(), rows, n, pitch, at[PARAM],
-                    at[GRAD], at[EXP_AVG], at[ROW_FACTOR], at[COL_FACTOR]);
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), rows, n, pitch,
+                    at[PARAM], at[GRAD], at[EXP_AVG], at[ROW_FACTOR], at[COL_FACTOR]);
             }
             default: return run_axes<ComputeScalar<S>, EXPANDED>(step, inputs, n, at);
         }
     }
 };
 
-// Plan of parameters that are factored and one by one.
+// Plan for parameters that are factored and one by one.
 struct AdafactorHFFactoredOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && one_by_one(sizes); }
 
@@ -540,11 +543,12 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double u_sq_sum, param_sq_sum, u_scale, u_scale2, step_size;
+        double u_sq_sum, param_sq_sum, u_scale, u_scale_2, decay_factor;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, MAKE_U_SQ_SUM, MAKE_PARAM_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
@@ -579,7 +583,7 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, decay_rate = hypers.decay_rate, beta1 = hypers.beta1;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         // eps1, eps2 = eps
         const double eps1 = hypers.eps[0];
         const double eps2 = hypers.eps[1];
@@ -611,7 +615,7 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
         const S* __restrict exp_avg_sq_cols) {
         const C eps1 = C(scalars.eps1);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto scale_parameter = flag<C>(truth(hypers.scale_parameter));
 
@@ -669,16 +673,16 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
         // u = u / maximum(1, rms(u) / clip_threshold)
         const double u_scale = 1
             / maximum(1.0, sqrt(u_sq_sum / sizes.numel) / hypers.clip_threshold);
-        double u_scale2 = 0;
+        double u_scale_2 = 0;
         if (truth(hypers.scale_parameter)) {
             // u = u * rate * maximum(eps2, rms(p))
-            u_scale2 = scalars.rate * maximum(scalars.eps2, sqrt(param_sq_sum / sizes.numel));
+            u_scale_2 = scalars.rate * maximum(scalars.eps2, sqrt(param_sq_sum / sizes.numel));
         }
         // p = p - decay * p - u
-        const double step_size = 1 - decay;
+        const double decay_factor = 1 - decay;
         numbers.u_scale = u_scale;
-        numbers.u_scale2 = u_scale2;
-        numbers.step_size = step_size;
+        numbers.u_scale_2 = u_scale_2;
+        numbers.decay_factor = decay_factor;
     }
 
     template <class S, class C, bool BETA1>
@@ -691,9 +695,9 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
         const C rate = C(scalars.rate);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C u_scale = C(numbers.u_scale);
-        const C u_scale2 = C(numbers.u_scale2);
-        const C step_size = C(numbers.step_size);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        const C u_scale_2 = C(numbers.u_scale_2);
+        const C decay_factor = C(numbers.decay_factor);
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto scale_parameter = flag<C>(truth(hypers.scale_parameter));
 
@@ -719,7 +723,7 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
             C u = u_scale * grad / (sqrt(exp_avg_sq_row / exp_avg_sq_row) * sqrt(exp_avg_sq_col));
             if (scale_parameter != 0) {
                 // u = u * rate * maximum(eps2, rms(p))
-                u = u_scale2 * u;
+                u = u_scale_2 * u;
             } else {
                 // u = u * rate
                 u = rate * u;
@@ -731,7 +735,7 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
                 u = exp_avg;
             }
             // p = p - decay * p - u
-            param = step_size * param - u;
+            param = decay_factor * param - u;
 
             store_as<S>(params + i, param);
             if constexpr (BETA1) store_as<S>(exp_avgs + i, exp_avg);
@@ -744,12 +748,13 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
         (void)inputs;
         switch (step) {
             case RUN_NUMBERS1:
-                return numbers1(inputs.hypers, inputs.scalars, inputs.sizes, inputs.named());
+                return numbers1(
+                    inputs.hypers, inputs.scalars, inputs.sizes, inputs.named_numbers());
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<AdafactorHFFactoredOneByOneRule>& inputs,
@@ -758,22 +763,22 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.sums(), n, at[PARAM], at[GRAD],
+                    inputs.hypers, inputs.scalars, inputs.named_partials(), n, at[PARAM], at[GRAD],
                     at[EXP_AVG_SQ_ROW], at[EXP_AVG_SQ_COL]);
             case RUN_SWEEP2: {
                 constexpr decltype(&sweep2<S, C, false>) variants[] = {
                     sweep2<S, C, false>, sweep2<S, C, true>};
                 return variants[truth(inputs.hypers.beta1)](
-                    inputs.hypers, inputs.scalars, inputs.named(), n, at[PARAM], at[GRAD],
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[PARAM], at[GRAD],
                     at[EXP_AVG], at[EXP_AVG_SQ_ROW], at[EXP_AVG_SQ_COL]);
             }
         }
     }
 };
 
-// Plan of parameters that are not factored.
+// Plan for parameters that are not factored.
 struct AdafactorHFNotFactoredRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return !factored(sizes); }
 
@@ -784,11 +789,12 @@ struct AdafactorHFNotFactoredRule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double u_sq_sum, param_sq_sum, u_scale, u_scale2, step_size;
+        double u_sq_sum, param_sq_sum, u_scale, u_scale_2, decay_factor;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, ROW, COLUMN, TENSOR};
     enum { RUN_SWEEP1, MAKE_U_SQ_SUM, MAKE_PARAM_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
@@ -823,7 +829,7 @@ struct AdafactorHFNotFactoredRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, decay_rate = hypers.decay_rate, beta1 = hypers.beta1;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         // eps1, eps2 = eps
         const double eps1 = hypers.eps[0];
         const double eps2 = hypers.eps[1];
@@ -854,7 +860,7 @@ struct AdafactorHFNotFactoredRule : Rule {
         const S* __restrict params, const S* __restrict grads, const S* __restrict exp_avg_sqs) {
         const C eps1 = C(scalars.eps1);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto scale_parameter = flag<C>(truth(hypers.scale_parameter));
 
@@ -909,16 +915,16 @@ struct AdafactorHFNotFactoredRule : Rule {
         // u = u / maximum(1, rms(u) / clip_threshold)
         const double u_scale = 1
             / maximum(1.0, sqrt(u_sq_sum / sizes.numel) / hypers.clip_threshold);
-        double u_scale2 = 0;
+        double u_scale_2 = 0;
         if (truth(hypers.scale_parameter)) {
             // u = u * rate * maximum(eps2, rms(p))
-            u_scale2 = scalars.rate * maximum(scalars.eps2, sqrt(param_sq_sum / sizes.numel));
+            u_scale_2 = scalars.rate * maximum(scalars.eps2, sqrt(param_sq_sum / sizes.numel));
         }
         // p = p - decay * p - u
-        const double step_size = 1 - decay;
+        const double decay_factor = 1 - decay;
         numbers.u_scale = u_scale;
-        numbers.u_scale2 = u_scale2;
-        numbers.step_size = step_size;
+        numbers.u_scale_2 = u_scale_2;
+        numbers.decay_factor = decay_factor;
     }
 
     template <class S, class C, bool BETA1>
@@ -931,9 +937,9 @@ struct AdafactorHFNotFactoredRule : Rule {
         const C rate = C(scalars.rate);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C u_scale = C(numbers.u_scale);
-        const C u_scale2 = C(numbers.u_scale2);
-        const C step_size = C(numbers.step_size);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        const C u_scale_2 = C(numbers.u_scale_2);
+        const C decay_factor = C(numbers.decay_factor);
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto scale_parameter = flag<C>(truth(hypers.scale_parameter));
 
@@ -956,7 +962,7 @@ struct AdafactorHFNotFactoredRule : Rule {
             C u = u_scale * grad / sqrt(exp_avg_sq);
             if (scale_parameter != 0) {
                 // u = u * rate * maximum(eps2, rms(p))
-                u = u_scale2 * u;
+                u = u_scale_2 * u;
             } else {
                 // u = u * rate
                 u = rate * u;
@@ -968,7 +974,7 @@ struct AdafactorHFNotFactoredRule : Rule {
                 u = exp_avg;
             }
             // p = p - decay * p - u
-            param = step_size * param - u;
+            param = decay_factor * param - u;
 
             store_as<S>(params + i, param);
             if constexpr (BETA1) store_as<S>(exp_avgs + i, exp_avg);
@@ -980,12 +986,13 @@ struct AdafactorHFNotFactoredRule : Rule {
         (void)inputs;
         switch (step) {
             case RUN_NUMBERS1:
-                return numbers1(inputs.hypers, inputs.scalars, inputs.sizes, inputs.named());
+                return numbers1(
+                    inputs.hypers, inputs.scalars, inputs.sizes, inputs.named_numbers());
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<AdafactorHFNotFactoredRule>& inputs,
@@ -994,13 +1001,13 @@ struct AdafactorHFNotFactoredRule : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.sums(), n, at[PARAM], at[GRAD],
+                    inputs.hypers, inputs.scalars, inputs.named_partials(), n, at[PARAM], at[GRAD],
                     at[EXP_AVG_SQ]);
             case RUN_SWEEP2: {
                 constexpr decltype(&sweep2<S, C, false>) variants[] = {
                     sweep2<S, C, false>, sweep2<S, C, true>};
                 return variants[truth(inputs.hypers.beta1)](
-                    inputs.hypers, inputs.scalars, inputs.named(), n, at[PARAM], at[GRAD],
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[PARAM], at[GRAD],
                     at[EXP_AVG], at[EXP_AVG_SQ]);
             }
         }
@@ -1010,7 +1017,7 @@ struct AdafactorHFNotFactoredRule : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the rule needs shapes, and works on matrices.
+// Read by the runtime: the kernel takes a table of shapes, and works on matrices.
 extern "C" const bool optgen_shapes = true, optgen_by_matrix = true;
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

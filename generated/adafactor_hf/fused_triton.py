@@ -25,7 +25,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     COLUMNS,
     PARTIALS,
     ROWS,
-    TILE_INDEX,
+    TILE_SHAPE_INDEX,
     VALUES,
     add_up,
     column_total,
@@ -47,7 +47,7 @@ from optgen.runtime.fused_triton.device_reductions import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(15)
-WORKSPACES = {
+WORKSPACES = {  # by the facts of a plan
     (True,): WorkspaceSpec(
         scalars=SCALARS.value,
         by_matrix=True,
@@ -265,9 +265,9 @@ def adafactor_hf_factored_step1(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             adafactor_hf_factored_step1_on_tile(
                 tensor,
                 table,
@@ -401,9 +401,9 @@ def adafactor_hf_factored_finish1(
     tensor = tl.load(tensor_indices + tl.program_id(0))
     program = tl.program_id(0) - tl.load(first_programs + tensor)
     shape = shapes + tensor
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             group, count = program, 1
             if TILES[k][0] == 1:
                 group, count = combine(
@@ -564,9 +564,9 @@ def adafactor_hf_factored_step2(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             adafactor_hf_factored_step2_on_tile(
                 tensor,
                 table,
@@ -605,7 +605,7 @@ def adafactor_hf_factored_finish2(table, shapes, scalars, partials, found_inf, n
     decay = tl.load(scalars + 11)
     numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
     row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
-    u_scale2 = tl.zeros((), tl.float64)
+    u_scale_2 = tl.zeros((), tl.float64)
     # u = g / sqrt(r / col_mean(r)) / sqrt(c)
     # u = u / maximum(1, rms(u) / clip_threshold)
     u_scale = 1 / (
@@ -614,12 +614,12 @@ def adafactor_hf_factored_finish2(table, shapes, scalars, partials, found_inf, n
     )
     if scale_parameter != 0:
         # u = u * rate * maximum(eps2, rms(p))
-        u_scale2 = rate * maximum(eps2, sqrt(param_sq_sum / numel))
+        u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / numel))
     # p = p - decay * p - u
-    step_size = 1 - decay
+    decay_factor = 1 - decay
     tl.store(scalars + 12, u_scale)
-    tl.store(scalars + 13, u_scale2)
-    tl.store(scalars + 14, step_size)
+    tl.store(scalars + 13, u_scale_2)
+    tl.store(scalars + 14, decay_factor)
 
 
 @triton.jit
@@ -647,10 +647,10 @@ def adafactor_hf_factored_step3_on_elements(
     maximize = tl.load(scalars).to(dtype)
     u_scale = tl.load(scalars + 12).to(dtype)
     scale_parameter = tl.load(scalars + 2).to(dtype)
-    u_scale2 = tl.load(scalars + 13).to(dtype)
+    u_scale_2 = tl.load(scalars + 13).to(dtype)
     rate = tl.load(scalars + 5).to(dtype)
     one_minus_beta1 = tl.load(scalars + 9).to(dtype)
-    step_size = tl.load(scalars + 14).to(dtype)
+    decay_factor = tl.load(scalars + 14).to(dtype)
 
     if maximize != 0:
         # g = -g
@@ -660,7 +660,7 @@ def adafactor_hf_factored_step3_on_elements(
     u = u_scale * grad * row_factor * col_factor
     if scale_parameter != 0:
         # u = u * rate * maximum(eps2, rms(p))
-        u = u_scale2 * u
+        u = u_scale_2 * u
     else:
         # u = u * rate
         u = rate * u
@@ -670,7 +670,7 @@ def adafactor_hf_factored_step3_on_elements(
         # u = m
         u = exp_avg
     # p = p - decay * p - u
-    param = step_size * param - u
+    param = decay_factor * param - u
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
     if BETA1:
@@ -792,9 +792,9 @@ def adafactor_hf_factored_step3(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             adafactor_hf_factored_step3_on_tile(
                 tensor,
                 table,
@@ -987,7 +987,7 @@ def adafactor_hf_not_factored_finish1(table, shapes, scalars, partials, found_in
     eps2 = tl.load(scalars + 6)
     clip_threshold = tl.load(scalars + 7)
     numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
-    u_scale2 = tl.zeros((), tl.float64)
+    u_scale_2 = tl.zeros((), tl.float64)
     if scale_parameter != 0:
         # decay = weight_decay * rate * maximum(eps2, rms(p))
         decay = weight_decay * rate * maximum(eps2, sqrt(param_sq_sum / numel))
@@ -999,12 +999,12 @@ def adafactor_hf_not_factored_finish1(table, shapes, scalars, partials, found_in
     u_scale = 1 / maximum(tl.full((), 1, tl.float64), sqrt(u_sq_sum / numel) / clip_threshold)
     if scale_parameter != 0:
         # u = u * rate * maximum(eps2, rms(p))
-        u_scale2 = rate * maximum(eps2, sqrt(param_sq_sum / numel))
+        u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / numel))
     # p = p - decay * p - u
-    step_size = 1 - decay
+    decay_factor = 1 - decay
     tl.store(scalars + 9, u_scale)
-    tl.store(scalars + 10, u_scale2)
-    tl.store(scalars + 11, step_size)
+    tl.store(scalars + 10, u_scale_2)
+    tl.store(scalars + 11, decay_factor)
 
 
 @triton.jit
@@ -1030,10 +1030,10 @@ def adafactor_hf_not_factored_step2_on_elements(
     one_minus_beta2 = tl.load(scalars + 2).to(dtype)
     u_scale = tl.load(scalars + 9).to(dtype)
     scale_parameter = tl.load(scalars + 3).to(dtype)
-    u_scale2 = tl.load(scalars + 10).to(dtype)
+    u_scale_2 = tl.load(scalars + 10).to(dtype)
     rate = tl.load(scalars + 5).to(dtype)
     one_minus_beta1 = tl.load(scalars + 8).to(dtype)
-    step_size = tl.load(scalars + 11).to(dtype)
+    decay_factor = tl.load(scalars + 11).to(dtype)
 
     if maximize != 0:
         # g = -g
@@ -1047,7 +1047,7 @@ def adafactor_hf_not_factored_step2_on_elements(
     u = u_scale * div(grad, sqrt(exp_avg_sq))
     if scale_parameter != 0:
         # u = u * rate * maximum(eps2, rms(p))
-        u = u_scale2 * u
+        u = u_scale_2 * u
     else:
         # u = u * rate
         u = rate * u
@@ -1057,7 +1057,7 @@ def adafactor_hf_not_factored_step2_on_elements(
         # u = m
         u = exp_avg
     # p = p - decay * p - u
-    param = step_size * param - u
+    param = decay_factor * param - u
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
     if BETA1:

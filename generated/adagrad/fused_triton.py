@@ -50,7 +50,7 @@ def adagrad_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.c
 @triton.jit
 def adagrad_step_on_elements(params, grads, state_sums, lanes, mask, scalars, loss_scale):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     state_sum = tl.load(state_sums + lanes, mask).to(dtype)

@@ -12,15 +12,15 @@ struct Rule {
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, betas[2], eps, maximize;
     };
 };
 
-// Plan of all parameters.
+// Plan for all parameters.
 struct AdamHRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
@@ -35,8 +35,9 @@ struct AdamHRule : Rule {
         double param_sq_sum, u_sq_sum, q_scale, q_sq_sum, step_size;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR};
     enum {
@@ -81,7 +82,7 @@ struct AdamHRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double eps = hypers.eps;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         // beta1, beta2 = betas
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];
@@ -107,7 +108,7 @@ struct AdamHRule : Rule {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C exp_avg_weight = C(scalars.exp_avg_weight);
         const C scaled_eps = C(scalars.scaled_eps);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         C param_sq_sum = 0, u_sq_sum = 0;
@@ -161,7 +162,7 @@ struct AdamHRule : Rule {
         const C inverse_bias_correction2_sqrt = C(scalars.inverse_bias_correction2_sqrt);
         const C eps = C(hypers.eps);
         const C q_scale = C(numbers.q_scale);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         C q_sq_sum = 0;
@@ -213,7 +214,7 @@ struct AdamHRule : Rule {
         const C eps = C(hypers.eps);
         const C q_scale = C(numbers.q_scale);
         const C step_size = C(numbers.step_size);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -246,13 +247,14 @@ struct AdamHRule : Rule {
     static void run_numbers(int step, const LoopInputs<AdamHRule>& inputs) {
         (void)inputs;
         switch (step) {
-            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.scalars, inputs.named());
-            case RUN_NUMBERS2: return numbers2(inputs.named());
+            case RUN_NUMBERS1:
+                return numbers1(inputs.hypers, inputs.scalars, inputs.named_numbers());
+            case RUN_NUMBERS2: return numbers2(inputs.named_numbers());
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<AdamHRule>& inputs,
@@ -261,15 +263,15 @@ struct AdamHRule : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.sums(), n, at[PARAM], at[GRAD],
+                    inputs.hypers, inputs.scalars, inputs.named_partials(), n, at[PARAM], at[GRAD],
                     at[EXP_AVG], at[EXP_AVG_SQ]);
             case RUN_SWEEP2:
                 return sweep2<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.named(), inputs.sums(), n, at[PARAM],
-                    at[GRAD], at[EXP_AVG], at[EXP_AVG_SQ]);
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), inputs.named_partials(),
+                    n, at[PARAM], at[GRAD], at[EXP_AVG], at[EXP_AVG_SQ]);
             case RUN_SWEEP3:
                 return sweep3<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.named(), n, at[PARAM], at[GRAD],
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[PARAM], at[GRAD],
                     at[EXP_AVG], at[EXP_AVG_SQ]);
         }
     }
@@ -278,7 +280,7 @@ struct AdamHRule : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the rule needs shapes.
+// Read by the runtime: the kernel takes a table of shapes.
 extern "C" const bool optgen_shapes = true;
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

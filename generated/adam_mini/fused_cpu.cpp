@@ -12,29 +12,30 @@ struct Rule {
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, betas[2], eps, weight_decay, maximize;
     };
 };
 
-// Plan of parameters that are factored and not one by one.
+// Plan for parameters that are factored and not one by one.
 struct AdamMiniFactoredNotOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && !one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double beta2, step, decay, one_minus_beta1, step_size;
+        double beta2, step, decay_factor, one_minus_beta1, step_size;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { GRAD_SQ = STREAMS, GRAD_SQ_ROW_SUM, ROW_FACTOR, VALUES };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, ROW, TENSOR, TENSOR, ROW, ROW};
     enum { RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, STEP_COUNT };
@@ -120,22 +121,22 @@ struct AdamMiniFactoredNotOneByOneRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, weight_decay = hypers.weight_decay;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         // beta1, beta2 = betas
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];
-        const double decay = 1 - lr * weight_decay;
+        const double decay_factor = 1 - lr * weight_decay;
         const double one_minus_beta1 = 1 - beta1;
         const double bias_correction1 = 1 - pow(beta1, step);
         const double step_size = lr / bias_correction1;
-        return {beta2, step, decay, one_minus_beta1, step_size};
+        return {beta2, step, decay_factor, one_minus_beta1, step_size};
     }
 
     template <class S, class C, bool EXPANDED>
     NOINLINE static void sweep1(
         const Hypers& hypers, i64 rows, i64 n, i64 pitch, const S* __restrict grads,
         ComputeScalar<S>* __restrict grad_sqs, ComputeScalar<S>* __restrict grad_sq_row_sums) {
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -194,10 +195,10 @@ struct AdamMiniFactoredNotOneByOneRule : Rule {
         const Hypers& hypers, const Scalars& scalars, i64 rows, i64 n, i64 pitch,
         S* __restrict params, const S* __restrict grads, S* __restrict ms,
         const ComputeScalar<S>* __restrict row_factors) {
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C step_size = C(scalars.step_size);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -212,7 +213,7 @@ struct AdamMiniFactoredNotOneByOneRule : Rule {
                     grad = -grad;
                 }
                 // p = p - lr * weight_decay * p
-                param = decay * param;
+                param = decay_factor * param;
                 // m = beta1 * m + (1 - beta1) * g
                 m = m + one_minus_beta1 * (grad - m);
                 // u = m / (sqrt(r / (1 - beta2**t)) + eps)
@@ -244,8 +245,8 @@ struct AdamMiniFactoredNotOneByOneRule : Rule {
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<AdamMiniFactoredNotOneByOneRule>& inputs,
@@ -264,23 +265,24 @@ struct AdamMiniFactoredNotOneByOneRule : Rule {
     }
 };
 
-// Plan of parameters that are factored and one by one.
+// Plan for parameters that are factored and one by one.
 struct AdamMiniFactoredOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double decay, one_minus_beta1, beta2, one_minus_beta2, step_size, scaled_eps;
+        double decay_factor, one_minus_beta1, beta2, one_minus_beta2, step_size, scaled_eps;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
@@ -304,11 +306,11 @@ struct AdamMiniFactoredOneByOneRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, eps = hypers.eps, weight_decay = hypers.weight_decay;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         // beta1, beta2 = betas
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];
-        const double decay = 1 - lr * weight_decay;
+        const double decay_factor = 1 - lr * weight_decay;
         const double one_minus_beta1 = 1 - beta1;
         const double one_minus_beta2 = 1 - beta2;
         const double bias_correction2 = 1 - pow(beta2, step);
@@ -316,20 +318,20 @@ struct AdamMiniFactoredOneByOneRule : Rule {
         const double scaled_eps = eps * bias_correction2_sqrt;
         const double bias_correction1 = 1 - pow(beta1, step);
         const double step_size = lr * bias_correction2_sqrt / bias_correction1;
-        return {decay, one_minus_beta1, beta2, one_minus_beta2, step_size, scaled_eps};
+        return {decay_factor, one_minus_beta1, beta2, one_minus_beta2, step_size, scaled_eps};
     }
 
     template <class S, class C>
     NOINLINE static void sweep1(
         const Hypers& hypers, const Scalars& scalars, i64 n, S* __restrict params,
         const S* __restrict grads, S* __restrict ms, S* __restrict vmeans) {
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C beta2 = C(scalars.beta2);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C step_size = C(scalars.step_size);
         const C scaled_eps = C(scalars.scaled_eps);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -343,7 +345,7 @@ struct AdamMiniFactoredOneByOneRule : Rule {
                 grad = -grad;
             }
             // p = p - lr * weight_decay * p
-            param = decay * param;
+            param = decay_factor * param;
             // m = beta1 * m + (1 - beta1) * g
             m = m + one_minus_beta1 * (grad - m);
             // r = beta2 * r + (1 - beta2) * row_mean(g**2)
@@ -364,8 +366,8 @@ struct AdamMiniFactoredOneByOneRule : Rule {
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<AdamMiniFactoredOneByOneRule>& inputs,
@@ -379,23 +381,24 @@ struct AdamMiniFactoredOneByOneRule : Rule {
     }
 };
 
-// Plan of parameters that are not factored.
+// Plan for parameters that are not factored.
 struct AdamMiniNotFactoredRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return !factored(sizes); }
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double decay, one_minus_beta1, beta2, one_minus_beta2, step_size, scaled_eps;
+        double decay_factor, one_minus_beta1, beta2, one_minus_beta2, step_size, scaled_eps;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, ROW, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
@@ -419,11 +422,11 @@ struct AdamMiniNotFactoredRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, eps = hypers.eps, weight_decay = hypers.weight_decay;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         // beta1, beta2 = betas
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];
-        const double decay = 1 - lr * weight_decay;
+        const double decay_factor = 1 - lr * weight_decay;
         const double one_minus_beta1 = 1 - beta1;
         const double one_minus_beta2 = 1 - beta2;
         const double bias_correction2 = 1 - pow(beta2, step);
@@ -431,20 +434,20 @@ struct AdamMiniNotFactoredRule : Rule {
         const double scaled_eps = eps * bias_correction2_sqrt;
         const double bias_correction1 = 1 - pow(beta1, step);
         const double step_size = lr * bias_correction2_sqrt / bias_correction1;
-        return {decay, one_minus_beta1, beta2, one_minus_beta2, step_size, scaled_eps};
+        return {decay_factor, one_minus_beta1, beta2, one_minus_beta2, step_size, scaled_eps};
     }
 
     template <class S, class C>
     NOINLINE static void sweep1(
         const Hypers& hypers, const Scalars& scalars, i64 n, S* __restrict params,
         const S* __restrict grads, S* __restrict ms, S* __restrict vs) {
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C beta2 = C(scalars.beta2);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C step_size = C(scalars.step_size);
         const C scaled_eps = C(scalars.scaled_eps);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -458,7 +461,7 @@ struct AdamMiniNotFactoredRule : Rule {
                 grad = -grad;
             }
             // p = p - lr * weight_decay * p
-            param = decay * param;
+            param = decay_factor * param;
             // m = beta1 * m + (1 - beta1) * g
             m = m + one_minus_beta1 * (grad - m);
             // v = beta2 * v + (1 - beta2) * g**2
@@ -479,8 +482,8 @@ struct AdamMiniNotFactoredRule : Rule {
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<AdamMiniNotFactoredRule>& inputs,
@@ -497,7 +500,7 @@ struct AdamMiniNotFactoredRule : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the rule needs shapes, and works on matrices.
+// Read by the runtime: the kernel takes a table of shapes, and works on matrices.
 extern "C" const bool optgen_shapes = true, optgen_by_matrix = true;
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

@@ -20,7 +20,7 @@ from optgen.runtime.fused_triton.device_functions import (
 from optgen.runtime.fused_triton.device_reductions import (
     COLUMNS,
     PARTIALS,
-    TILE_INDEX,
+    TILE_SHAPE_INDEX,
     VALUES,
     combine,
     elements,
@@ -38,7 +38,7 @@ from optgen.runtime.fused_triton.device_reductions import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(7)
-WORKSPACES = {
+WORKSPACES = {  # by the facts of a plan
     (True,): WorkspaceSpec(
         scalars=SCALARS.value,
         by_matrix=True,
@@ -72,7 +72,7 @@ def adam_mini_factored_scalars(
     # beta1, beta2 = betas
     beta1 = tl.load(hyper + 1)
     beta2 = tl.load(hyper + 2)
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     one_minus_beta1 = 1 - beta1
     bias_correction1 = 1 - ipow(beta1, step)
     step_size = lr / bias_correction1
@@ -82,7 +82,7 @@ def adam_mini_factored_scalars(
     tl.store(scalars + 1, beta2)
     tl.store(scalars + 2, step)
     tl.store(scalars + 3, eps)
-    tl.store(scalars + 4, decay)
+    tl.store(scalars + 4, decay_factor)
     tl.store(scalars + 5, one_minus_beta1)
     tl.store(scalars + 6, step_size)
 
@@ -193,9 +193,9 @@ def adam_mini_factored_step1(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             adam_mini_factored_step1_on_tile(
                 tensor,
                 table,
@@ -283,9 +283,9 @@ def adam_mini_factored_finish1(
     tensor = tl.load(tensor_indices + tl.program_id(0))
     program = tl.program_id(0) - tl.load(first_programs + tensor)
     shape = shapes + tensor
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             group, count = program, 1
             if TILES[k][0] == 1:
                 group, count = combine(
@@ -327,7 +327,7 @@ def adam_mini_factored_step2_on_elements(
     m = tl.load(ms + lanes, mask).to(dtype)
     row_factor = tl.load(row_factors, in_rows)[:, :, None]
     maximize = tl.load(scalars).to(dtype)
-    decay = tl.load(scalars + 4).to(dtype)
+    decay_factor = tl.load(scalars + 4).to(dtype)
     one_minus_beta1 = tl.load(scalars + 5).to(dtype)
     step_size = tl.load(scalars + 6).to(dtype)
 
@@ -335,7 +335,7 @@ def adam_mini_factored_step2_on_elements(
         # g = -g
         grad = neg(grad)
     # p = p - lr * weight_decay * p
-    param = decay * param
+    param = decay_factor * param
     # m = beta1 * m + (1 - beta1) * g
     m = m + one_minus_beta1 * (grad - m)
     # u = m / (sqrt(r / (1 - beta2**t)) + eps)
@@ -447,9 +447,9 @@ def adam_mini_factored_step2(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             adam_mini_factored_step2_on_tile(
                 tensor,
                 table,
@@ -490,7 +490,7 @@ def adam_mini_not_factored_scalars(
     # beta1, beta2 = betas
     beta1 = tl.load(hyper + 1)
     beta2 = tl.load(hyper + 2)
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
     bias_correction2 = 1 - ipow(beta2, step)
@@ -501,7 +501,7 @@ def adam_mini_not_factored_scalars(
 
     tl.store(steps, step.to(STEP_T))
     tl.store(scalars, maximize)
-    tl.store(scalars + 1, decay)
+    tl.store(scalars + 1, decay_factor)
     tl.store(scalars + 2, one_minus_beta1)
     tl.store(scalars + 3, beta2)
     tl.store(scalars + 4, one_minus_beta2)
@@ -519,7 +519,7 @@ def adam_mini_not_factored_step1_on_elements(
     m = tl.load(ms + lanes, mask).to(dtype)
     v = tl.load(vs + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
-    decay = tl.load(scalars + 1).to(dtype)
+    decay_factor = tl.load(scalars + 1).to(dtype)
     one_minus_beta1 = tl.load(scalars + 2).to(dtype)
     beta2 = tl.load(scalars + 3).to(dtype)
     one_minus_beta2 = tl.load(scalars + 4).to(dtype)
@@ -533,7 +533,7 @@ def adam_mini_not_factored_step1_on_elements(
         # g = -g
         grad = neg(grad)
     # p = p - lr * weight_decay * p
-    param = decay * param
+    param = decay_factor * param
     # m = beta1 * m + (1 - beta1) * g
     m = m + one_minus_beta1 * (grad - m)
     # v = beta2 * v + (1 - beta2) * g**2

@@ -68,7 +68,7 @@ def adamc_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.con
 @triton.jit
 def adamc_step_on_elements(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, loss_scale):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)

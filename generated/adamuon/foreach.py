@@ -50,31 +50,31 @@ def update(
         # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
         sign_matrices = torch._foreach_sign(us)
         # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
-        o2s = orthogonalize(sign_matrices, ns_coefficients, ns_steps, 1e-07)
-        o2s = [o2.to(params[0].dtype) for o2 in o2s]
+        o_2s = orthogonalize(sign_matrices, ns_coefficients, ns_steps, 1e-07)
+        o_2s = [o_2.to(params[0].dtype) for o_2 in o_2s]
         o_sq_sum = zero_sum(params[0], len(params))
         o_sq_sums = o_sq_sum.unbind()
-        for v_buffer_blocks, o2_blocks in one_list_block(v_buffers, o2s):
+        for v_buffer_blocks, o_2_blocks in one_list_block(v_buffers, o_2s):
             # v = momentum * v + (1 - momentum) * o**2
             scale_(v_buffer_blocks, momentum)
-            torch._foreach_addcmul_(v_buffer_blocks, o2_blocks, o2_blocks, one_minus_momentum)
+            torch._foreach_addcmul_(v_buffer_blocks, o_2_blocks, o_2_blocks, one_minus_momentum)
             # o = o / (sqrt(v) + eps)
             denoms = torch._foreach_sqrt(v_buffer_blocks)
             torch._foreach_add_(denoms, eps)
-            o3s = torch._foreach_div(o2_blocks, denoms)
+            o_3s = torch._foreach_div(o_2_blocks, denoms)
             # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-            torch._foreach_add_(o_sq_sums, [sum_of_squares(o3) for o3 in o3s])
+            torch._foreach_add_(o_sq_sums, [sum_of_squares(o_3) for o_3 in o_3s])
         # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
         o_scale = sqrt(minimum(rows(params[0]), cols(params[0]))) / (sqrt(o_sq_sum) + eps)
-        for param_blocks, v_buffer_blocks, o2_blocks, o_scale_blocks in one_list_block(
-            params, v_buffers, o2s, o_scale.unbind()
+        for param_blocks, v_buffer_blocks, o_2_blocks, o_scale_blocks in one_list_block(
+            params, v_buffers, o_2s, o_scale.unbind()
         ):
             # o = o / (sqrt(v) + eps)
             denoms = torch._foreach_sqrt(v_buffer_blocks)
             torch._foreach_add_(denoms, eps)
-            o3s = torch._foreach_div(o2_blocks, denoms)
+            o_3s = torch._foreach_div(o_2_blocks, denoms)
             # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-            os = torch._foreach_mul(o3s, o_scale_blocks)
+            os = torch._foreach_mul(o_3s, o_scale_blocks)
             # p = p - lr * weight_decay * p
             scale_(param_blocks, 1 - lr * weight_decay)
             # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
@@ -97,7 +97,7 @@ def update_sharded(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield the reductions that all ranks complete together."""
+    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
     one_minus_momentum = 1 - momentum
     step_size = lr * 0.2 * sqrt(maximum(rows(collectives.whole), cols(collectives.whole)))
 
@@ -116,34 +116,34 @@ def update_sharded(
     sign_matrices = torch._foreach_sign(us)
     # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
     whole = yield collectives.gather(sign_matrices)
-    o2s = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, 1e-07))
-    o2s = [o2.to(params[0].dtype) for o2 in o2s]
+    o_2s = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, 1e-07))
+    o_2s = [o_2.to(params[0].dtype) for o_2 in o_2s]
     o_sq_sum = zero_sum(params[0], len(params))
     o_sq_sums = o_sq_sum.unbind()
-    for v_buffer_blocks, o2_blocks in one_list_block(v_buffers, o2s):
+    for v_buffer_blocks, o_2_blocks in one_list_block(v_buffers, o_2s):
         # v = momentum * v + (1 - momentum) * o**2
         scale_(v_buffer_blocks, momentum)
-        torch._foreach_addcmul_(v_buffer_blocks, o2_blocks, o2_blocks, one_minus_momentum)
+        torch._foreach_addcmul_(v_buffer_blocks, o_2_blocks, o_2_blocks, one_minus_momentum)
         # o = o / (sqrt(v) + eps)
         denoms = torch._foreach_sqrt(v_buffer_blocks)
         torch._foreach_add_(denoms, eps)
-        o3s = torch._foreach_div(o2_blocks, denoms)
+        o_3s = torch._foreach_div(o_2_blocks, denoms)
         # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-        torch._foreach_add_(o_sq_sums, [sum_of_squares(o3) for o3 in o3s])
+        torch._foreach_add_(o_sq_sums, [sum_of_squares(o_3) for o_3 in o_3s])
     yield [collectives.sum(o_sq_sum)]
     # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
     o_scale = sqrt(minimum(rows(collectives.whole), cols(collectives.whole))) / (
         sqrt(o_sq_sum) + eps
     )
-    for param_blocks, v_buffer_blocks, o2_blocks, o_scale_blocks in one_list_block(
-        params, v_buffers, o2s, o_scale.unbind()
+    for param_blocks, v_buffer_blocks, o_2_blocks, o_scale_blocks in one_list_block(
+        params, v_buffers, o_2s, o_scale.unbind()
     ):
         # o = o / (sqrt(v) + eps)
         denoms = torch._foreach_sqrt(v_buffer_blocks)
         torch._foreach_add_(denoms, eps)
-        o3s = torch._foreach_div(o2_blocks, denoms)
+        o_3s = torch._foreach_div(o_2_blocks, denoms)
         # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-        os = torch._foreach_mul(o3s, o_scale_blocks)
+        os = torch._foreach_mul(o_3s, o_scale_blocks)
         # p = p - lr * weight_decay * p
         scale_(param_blocks, 1 - lr * weight_decay)
         # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o

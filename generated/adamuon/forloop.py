@@ -47,27 +47,27 @@ def update(
         # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
         sign_matrix = u.sign()
         # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
-        o2 = orthogonalize([sign_matrix], ns_coefficients, ns_steps, 1e-07)[0]
-        o2 = o2.to(params[index].dtype)
+        o_2 = orthogonalize([sign_matrix], ns_coefficients, ns_steps, 1e-07)[0]
+        o_2 = o_2.to(params[index].dtype)
         o_sq_sum = zero_sum(params[index])
-        for v_buffer_block, o2_block in one_block(v_buffers[index], o2):
+        for v_buffer_block, o_2_block in one_block(v_buffers[index], o_2):
             # v = momentum * v + (1 - momentum) * o**2
-            v_buffer_block.mul_(momentum).addcmul_(o2_block, o2_block, value=one_minus_momentum)
+            v_buffer_block.mul_(momentum).addcmul_(o_2_block, o_2_block, value=one_minus_momentum)
             # o = o / (sqrt(v) + eps)
             denom = v_buffer_block.sqrt().add_(eps)
-            o3 = o2_block.div(denom)
+            o_3 = o_2_block.div(denom)
             # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-            o_sq_sum.add_(sum_of_squares(o3))
+            o_sq_sum.add_(sum_of_squares(o_3))
         # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
         o_scale = sqrt(minimum(rows(params[0]), cols(params[0]))) / (sqrt(o_sq_sum) + eps)
-        for param_block, v_buffer_block, o2_block, o_scale_block in one_block(
-            params[index], v_buffers[index], o2, o_scale
+        for param_block, v_buffer_block, o_2_block, o_scale_block in one_block(
+            params[index], v_buffers[index], o_2, o_scale
         ):
             # o = o / (sqrt(v) + eps)
             denom = v_buffer_block.sqrt().add_(eps)
-            o3 = o2_block.div(denom)
+            o_3 = o_2_block.div(denom)
             # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-            o = o3.mul(o_scale_block)
+            o = o_3.mul(o_scale_block)
             # p = p - lr * weight_decay * p
             param_block.mul_(1 - lr * weight_decay)
             # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
@@ -111,14 +111,14 @@ def update_functional(
             # u = b
             u = momentum_buffer
         # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
-        o2 = orthogonalize([sign(u)], ns_coefficients, ns_steps, 1e-07)[0]
+        o_2 = orthogonalize([sign(u)], ns_coefficients, ns_steps, 1e-07)[0]
         # v = momentum * v + (1 - momentum) * o**2
-        v_buffer = momentum * v_buffer + one_minus_momentum * o2 * o2
+        v_buffer = momentum * v_buffer + one_minus_momentum * o_2 * o_2
         # o = o / (sqrt(v) + eps)
-        o3 = o2 / (sqrt(v_buffer) + eps)
+        o_3 = o_2 / (sqrt(v_buffer) + eps)
         # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-        o_sq_sum = total(o3 * o3)
-        o = sqrt(minimum(rows(param), cols(param))) / (sqrt(o_sq_sum) + eps) * o3
+        o_sq_sum = total(o_3 * o_3)
+        o = sqrt(minimum(rows(param), cols(param))) / (sqrt(o_sq_sum) + eps) * o_3
         # p = p - lr * weight_decay * p
         param = (1 - lr * weight_decay) * param
         # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o

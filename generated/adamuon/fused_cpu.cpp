@@ -8,19 +8,19 @@ namespace {
 // Muon on the signs of the momentum, with a second moment per element (Si et al., 2025).
 struct Rule {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { PARAM, GRAD, MOMENTUM_BUFFER, V_BUFFER, SIGN_MATRIX, O2, STREAMS };
+    enum { PARAM, GRAD, MOMENTUM_BUFFER, V_BUFFER, SIGN_MATRIX, O_2, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, weight_decay, momentum, nesterov, ns_coefficients[3], ns_steps, eps, maximize;
     };
 };
 
-// Plan of all parameters, until orthogonalize.
+// Plan for all parameters, until orthogonalize.
 struct AdaMuonBefore : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = false;
     static bool applies(const Sizes&) { return true; }
 
@@ -33,8 +33,9 @@ struct AdaMuonBefore : Rule {
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
@@ -68,7 +69,7 @@ struct AdaMuonBefore : Rule {
         S* __restrict momentum_buffers, S* __restrict sign_matrices) {
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C momentum = C(hypers.momentum);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto nesterov = flag<C>(truth(hypers.nesterov));
 
@@ -104,8 +105,8 @@ struct AdaMuonBefore : Rule {
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<AdaMuonBefore>& inputs,
@@ -120,15 +121,15 @@ struct AdaMuonBefore : Rule {
     }
 };
 
-// Plan of all parameters, after orthogonalize.
+// Plan for all parameters, after orthogonalize.
 struct AdaMuonAfter : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double one_minus_momentum, decay, step_size;
+        double one_minus_momentum, decay_factor, step_size;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
@@ -136,16 +137,17 @@ struct AdaMuonAfter : Rule {
         double o_sq_sum, o_scale;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, MAKE_O_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {Step::LOOP, TENSOR, set(V_BUFFER, O2), set(), 0},
+        {Step::LOOP, TENSOR, set(V_BUFFER, O_2), set(), 0},
         {Step::SUM, NONE, set(), set(), 0},
         {Step::LOOP, NONE, set(), set(), 0},
-        {Step::LOOP, TENSOR, set(V_BUFFER, O2, PARAM), set(PARAM, V_BUFFER), 0},
+        {Step::LOOP, TENSOR, set(V_BUFFER, O_2, PARAM), set(PARAM, V_BUFFER), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
@@ -170,15 +172,15 @@ struct AdaMuonAfter : Rule {
     static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes& sizes) {
         const double lr = hypers.lr, weight_decay = hypers.weight_decay, momentum = hypers.momentum;
         const double one_minus_momentum = 1 - momentum;
-        const double decay = 1 - lr * weight_decay;
+        const double decay_factor = 1 - lr * weight_decay;
         const double step_size = lr * 0.2 * sqrt(maximum(sizes.rows, sizes.cols));
-        return {one_minus_momentum, decay, step_size};
+        return {one_minus_momentum, decay_factor, step_size};
     }
 
     template <class S, class C>
     NOINLINE static void sweep1(
         const Hypers& hypers, const Scalars& scalars, Numbers& sums, i64 n,
-        const S* __restrict v_buffers, const S* __restrict o2s) {
+        const S* __restrict v_buffers, const S* __restrict o_2s) {
         const C momentum = C(hypers.momentum);
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C eps = C(hypers.eps);
@@ -188,14 +190,14 @@ struct AdaMuonAfter : Rule {
         #pragma omp simd if(LANES<C> == 1) reduction(+ : o_sq_sum)
         for (i64 i = 0; i < n; i += LANES<C>) {
             C v_buffer = load_as<S, C>(v_buffers + i);
-            C o2 = load_as<S, C>(o2s + i);
+            C o_2 = load_as<S, C>(o_2s + i);
 
             // v = momentum * v + (1 - momentum) * o**2
-            v_buffer = momentum * v_buffer + one_minus_momentum * o2 * o2;
+            v_buffer = momentum * v_buffer + one_minus_momentum * o_2 * o_2;
             // o = o / (sqrt(v) + eps)
-            const C o3 = o2 / (sqrt(v_buffer) + eps);
+            const C o_3 = o_2 / (sqrt(v_buffer) + eps);
             // o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-            const C o_sq = o3 * o3;
+            const C o_sq = o_3 * o_3;
 
             o_sq_sum += o_sq;
         }
@@ -215,26 +217,26 @@ struct AdaMuonAfter : Rule {
     template <class S, class C>
     NOINLINE static void sweep2(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 n,
-        S* __restrict params, S* __restrict v_buffers, const S* __restrict o2s) {
+        S* __restrict params, S* __restrict v_buffers, const S* __restrict o_2s) {
         const C momentum = C(hypers.momentum);
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C eps = C(hypers.eps);
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C step_size = C(scalars.step_size);
         const C o_scale = C(numbers.o_scale);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load_as<S, C>(params + i);
             C v_buffer = load_as<S, C>(v_buffers + i);
-            C o2 = load_as<S, C>(o2s + i);
+            C o_2 = load_as<S, C>(o_2s + i);
 
             // v = momentum * v + (1 - momentum) * o**2
-            v_buffer = momentum * v_buffer + one_minus_momentum * o2 * o2;
+            v_buffer = momentum * v_buffer + one_minus_momentum * o_2 * o_2;
             // o = o / (sqrt(v) + eps)
             // o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-            const C o = o_scale * o2 / (sqrt(v_buffer) + eps);
+            const C o = o_scale * o_2 / (sqrt(v_buffer) + eps);
             // p = p - lr * weight_decay * p
-            param = decay * param;
+            param = decay_factor * param;
             // p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
             param = param - step_size * o;
 
@@ -246,12 +248,12 @@ struct AdaMuonAfter : Rule {
     static void run_numbers(int step, const LoopInputs<AdaMuonAfter>& inputs) {
         (void)inputs;
         switch (step) {
-            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.sizes, inputs.named());
+            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.sizes, inputs.named_numbers());
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<AdaMuonAfter>& inputs,
@@ -260,11 +262,12 @@ struct AdaMuonAfter : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.sums(), n, at[V_BUFFER], at[O2]);
+                    inputs.hypers, inputs.scalars, inputs.named_partials(), n, at[V_BUFFER],
+                    at[O_2]);
             case RUN_SWEEP2:
                 return sweep2<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.named(), n, at[PARAM], at[V_BUFFER],
-                    at[O2]);
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[PARAM],
+                    at[V_BUFFER], at[O_2]);
         }
     }
 };
@@ -272,11 +275,11 @@ struct AdaMuonAfter : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the rule needs shapes.
+// Read by the runtime: the kernel takes a table of shapes.
 extern "C" const bool optgen_shapes = true;
 // Matrix ops between the parts of a step, and the streams of their operands and results.
-extern "C" const char* const optgen_calls = "o2 = orthogonalize(sign_matrix, ns_coefficients, ns_steps, 1e-07)";
-extern "C" const char* const optgen_locals = "sign_matrix o2";
+extern "C" const char* const optgen_calls = "o_2 = orthogonalize(sign_matrix, ns_coefficients, ns_steps, 1e-07)";
+extern "C" const char* const optgen_locals = "sign_matrix o_2";
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
     optgen::step<optgen::AdaMuonBefore>(*table, *threads);

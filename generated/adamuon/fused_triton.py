@@ -32,11 +32,11 @@ from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 from optgen.runtime.matrix_ops import orthogonalize
 
 SCALARS = tl.constexpr(8)
-WORKSPACES = {
+WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
         scalars=SCALARS.value,
         sums=1,
-        locals=("sign_matrix", "o2"),
+        locals=("sign_matrix", "o_2"),
     ),
 }
 
@@ -61,7 +61,7 @@ def adamuon_scalars(table, hypers, shapes, scalars, found_inf, num_tensors):
     column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
 
     one_minus_momentum = 1 - momentum
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     step_size = lr * 0.2 * sqrt(maximum(row_count, column_count))
 
     tl.store(scalars, maximize)
@@ -69,7 +69,7 @@ def adamuon_scalars(table, hypers, shapes, scalars, found_inf, num_tensors):
     tl.store(scalars + 2, nesterov)
     tl.store(scalars + 3, momentum)
     tl.store(scalars + 4, eps)
-    tl.store(scalars + 5, decay)
+    tl.store(scalars + 5, decay_factor)
     tl.store(scalars + 6, step_size)
 
 
@@ -162,20 +162,20 @@ def adamuon_step1(
 
 
 @triton.jit
-def adamuon_step2_on_elements(v_buffers, o2s, lanes, mask, scalars, dtype: tl.constexpr):
+def adamuon_step2_on_elements(v_buffers, o_2s, lanes, mask, scalars, dtype: tl.constexpr):
     """Reduce the elements `lanes` of one tensor."""
     v_buffer = tl.load(v_buffers + lanes, mask).to(dtype)
-    o2 = tl.load(o2s + lanes, mask).to(dtype)
+    o_2 = tl.load(o_2s + lanes, mask).to(dtype)
     momentum = tl.load(scalars + 3).to(dtype)
     one_minus_momentum = tl.load(scalars + 1).to(dtype)
     eps = tl.load(scalars + 4).to(dtype)
 
     # v = momentum * v + (1 - momentum) * o**2
-    v_buffer = momentum * v_buffer + one_minus_momentum * o2 * o2
+    v_buffer = momentum * v_buffer + one_minus_momentum * o_2 * o_2
     # o = o / (sqrt(v) + eps)
-    o3 = div(o2, sqrt(v_buffer) + eps)
+    o_3 = div(o_2, sqrt(v_buffer) + eps)
     # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-    o_sq_sum = total(o3 * o3, mask)
+    o_sq_sum = total(o_3 * o_3, mask)
 
     return o_sq_sum
 
@@ -191,7 +191,7 @@ def adamuon_step2(
     num_tensors,
     COMPUTE_T: tl.constexpr,
     V_BUFFER_T: tl.constexpr,
-    O2_T: tl.constexpr,
+    O_2_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -208,12 +208,12 @@ def adamuon_step2(
         if tl.load(found_inf) != 0.0:
             count = 0
     v_buffers = tl.load(entry + (STREAMS + 3) * num_tensors)
-    o2s = tl.load(entry + (STREAMS + 5) * num_tensors)
+    o_2s = tl.load(entry + (STREAMS + 5) * num_tensors)
     o_sq_sum = tl.zeros((), tl.float64)
-    if (count == BLOCK) & ((v_buffers | o2s) & 15 == 0):
+    if (count == BLOCK) & ((v_buffers | o_2s) & 15 == 0):
         o_sq_sum = adamuon_step2_on_elements(
             at(v_buffers, start, V_BUFFER_T, VECTOR),
-            at(o2s, start, O2_T, VECTOR),
+            at(o_2s, start, O_2_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -224,7 +224,7 @@ def adamuon_step2(
             lanes = first + tl.arange(0, TAIL)
             more_o_sq_sum = adamuon_step2_on_elements(
                 at(v_buffers, start, V_BUFFER_T, 1),
-                at(o2s, start, O2_T, 1),
+                at(o_2s, start, O_2_T, 1),
                 lanes,
                 lanes < count,
                 scalars,
@@ -256,25 +256,25 @@ def adamuon_finish1(shapes, scalars, partials, found_inf, num_tensors):
 
 
 @triton.jit
-def adamuon_step3_on_elements(params, v_buffers, o2s, lanes, mask, scalars, dtype: tl.constexpr):
+def adamuon_step3_on_elements(params, v_buffers, o_2s, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     v_buffer = tl.load(v_buffers + lanes, mask).to(dtype)
-    o2 = tl.load(o2s + lanes, mask).to(dtype)
+    o_2 = tl.load(o_2s + lanes, mask).to(dtype)
     momentum = tl.load(scalars + 3).to(dtype)
     one_minus_momentum = tl.load(scalars + 1).to(dtype)
     o_scale = tl.load(scalars + 7).to(dtype)
     eps = tl.load(scalars + 4).to(dtype)
-    decay = tl.load(scalars + 5).to(dtype)
+    decay_factor = tl.load(scalars + 5).to(dtype)
     step_size = tl.load(scalars + 6).to(dtype)
 
     # v = momentum * v + (1 - momentum) * o**2
-    v_buffer = momentum * v_buffer + one_minus_momentum * o2 * o2
+    v_buffer = momentum * v_buffer + one_minus_momentum * o_2 * o_2
     # o = o / (sqrt(v) + eps)
     # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-    o = o_scale * div(o2, sqrt(v_buffer) + eps)
+    o = o_scale * div(o_2, sqrt(v_buffer) + eps)
     # p = p - lr * weight_decay * p
-    param = decay * param
+    param = decay_factor * param
     # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
     param = param - step_size * o
 
@@ -292,7 +292,7 @@ def adamuon_step3(
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     V_BUFFER_T: tl.constexpr,
-    O2_T: tl.constexpr,
+    O_2_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -309,12 +309,12 @@ def adamuon_step3(
             count = 0
     params = tl.load(entry + STREAMS * num_tensors)
     v_buffers = tl.load(entry + (STREAMS + 3) * num_tensors)
-    o2s = tl.load(entry + (STREAMS + 5) * num_tensors)
-    if (count == BLOCK) & ((params | v_buffers | o2s) & 15 == 0):
+    o_2s = tl.load(entry + (STREAMS + 5) * num_tensors)
+    if (count == BLOCK) & ((params | v_buffers | o_2s) & 15 == 0):
         adamuon_step3_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(v_buffers, start, V_BUFFER_T, VECTOR),
-            at(o2s, start, O2_T, VECTOR),
+            at(o_2s, start, O_2_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -326,7 +326,7 @@ def adamuon_step3(
             adamuon_step3_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(v_buffers, start, V_BUFFER_T, 1),
-                at(o2s, start, O2_T, 1),
+                at(o_2s, start, O_2_T, 1),
                 lanes,
                 lanes < count,
                 scalars,
@@ -365,7 +365,7 @@ def update(bucket: Bucket) -> None:
     bucket.call(
         orthogonalize,
         "sign_matrix",
-        "o2",
+        "o_2",
         lambda group: (
             group["ns_coefficients"],
             group["ns_steps"],
@@ -382,7 +382,7 @@ def update(bucket: Bucket) -> None:
         bucket.num_tensors,
         bucket.compute_type,
         bucket.types[3],
-        bucket.local_type("o2"),
+        bucket.local_type("o_2"),
         **bucket.options,
     )
     adamuon_finish1[(bucket.num_tensors,)](
@@ -402,6 +402,6 @@ def update(bucket: Bucket) -> None:
         bucket.compute_type,
         bucket.types[0],
         bucket.types[3],
-        bucket.local_type("o2"),
+        bucket.local_type("o_2"),
         **bucket.options,
     )

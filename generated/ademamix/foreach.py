@@ -35,9 +35,9 @@ def update(
     alpha_t_ = alpha
     if alpha_warmup is not None and step < alpha_warmup:
         # alpha_t = alpha * t / alpha_warmup
-        alpha_t_2 = alpha * step / alpha_warmup
+        alpha_t__2 = alpha * step / alpha_warmup
     else:
-        alpha_t_2 = alpha_t_
+        alpha_t__2 = alpha_t_
     if beta3_warmup is not None and step < beta3_warmup:
         # progress = t / beta3_warmup
         progress = step / beta3_warmup
@@ -46,9 +46,9 @@ def update(
             divide(-0.6931471805599453, log(beta1 + 1e-08)) - 1
         ) + progress * (divide(-0.6931471805599453, log(beta3 + 1e-08)) - 1)
         # beta3 = 0.5 ** (1 / (interpolated + 1))
-        beta32 = power(0.5, divide(1, interpolated + 1))
+        beta3_2 = power(0.5, divide(1, interpolated + 1))
     else:
-        beta32 = beta3
+        beta3_2 = beta3
     bias_correction2 = 1 - beta2**step
     bias_correction2_sqrt = sqrt(bias_correction2)
     scaled_eps = eps * bias_correction2_sqrt
@@ -63,7 +63,7 @@ def update(
         # m = beta1 * m + (1 - beta1) * g
         torch._foreach_lerp_(exp_avg_fasts, grads, 1 - beta1)
         # m_slow = beta3 * m_slow + (1 - beta3) * g
-        torch._foreach_lerp_(exp_avg_slows, grads, 1 - beta32)
+        torch._foreach_lerp_(exp_avg_slows, grads, 1 - beta3_2)
         # v = beta2 * v + (1 - beta2) * g**2
         scale_(exp_avg_sqs, beta2)
         torch._foreach_addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)
@@ -72,7 +72,7 @@ def update(
         torch._foreach_add_(denoms, scaled_eps)
         us = torch._foreach_div(exp_avg_fasts, denoms)
         scale_(us, exp_avg_fast_weight)
-        torch._foreach_addcdiv_(us, exp_avg_slows, denoms, alpha_t_2 * bias_correction2_sqrt)
+        torch._foreach_addcdiv_(us, exp_avg_slows, denoms, alpha_t__2 * bias_correction2_sqrt)
         # p = p - lr * (u + weight_decay * p)
         scale_(params, 1 - lr * weight_decay)
         torch._foreach_add_(params, us, alpha=-lr)

@@ -34,9 +34,9 @@ def update(
     alpha_t_ = alpha
     if alpha_warmup is not None and step < alpha_warmup:
         # alpha_t = alpha * t / alpha_warmup
-        alpha_t_2 = alpha * step / alpha_warmup
+        alpha_t__2 = alpha * step / alpha_warmup
     else:
-        alpha_t_2 = alpha_t_
+        alpha_t__2 = alpha_t_
     if beta3_warmup is not None and step < beta3_warmup:
         # progress = t / beta3_warmup
         progress = step / beta3_warmup
@@ -45,9 +45,9 @@ def update(
             divide(-0.6931471805599453, log(beta1 + 1e-08)) - 1
         ) + progress * (divide(-0.6931471805599453, log(beta3 + 1e-08)) - 1)
         # beta3 = 0.5 ** (1 / (interpolated + 1))
-        beta32 = power(0.5, divide(1, interpolated + 1))
+        beta3_2 = power(0.5, divide(1, interpolated + 1))
     else:
-        beta32 = beta3
+        beta3_2 = beta3
     bias_correction2 = 1 - beta2**step
     bias_correction2_sqrt = sqrt(bias_correction2)
     bias_correction1 = 1 - beta1**step
@@ -61,7 +61,7 @@ def update(
         # m = beta1 * m + (1 - beta1) * g
         exp_avg_fast.lerp_(grad, 1 - beta1)
         # m_slow = beta3 * m_slow + (1 - beta3) * g
-        exp_avg_slow.lerp_(grad, 1 - beta32)
+        exp_avg_slow.lerp_(grad, 1 - beta3_2)
         # v = beta2 * v + (1 - beta2) * g**2
         exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
         # u = (m / (1 - beta1**t) + alpha_t * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
@@ -69,7 +69,7 @@ def update(
         u = (
             exp_avg_fast.div(denom)
             .div_(bias_correction1)
-            .addcdiv_(exp_avg_slow, denom, value=alpha_t_2)
+            .addcdiv_(exp_avg_slow, denom, value=alpha_t__2)
         )
         # p = p - lr * (u + weight_decay * p)
         param.mul_(1 - lr * weight_decay).add_(u, alpha=-lr)
@@ -106,20 +106,20 @@ def update_functional(
         alpha_t_ = alpha
         if capturable:
             if alpha_warmup is None:
-                alpha_t_2 = alpha_t_
+                alpha_t__2 = alpha_t_
             else:
                 # alpha_t = alpha * t / alpha_warmup
-                alpha_t_2_then = alpha * step / alpha_warmup
-                alpha_t_2_else = alpha_t_
-                alpha_t_2 = where(step < alpha_warmup, alpha_t_2_then, alpha_t_2_else)
+                alpha_t__2_then = alpha * step / alpha_warmup
+                alpha_t__2_else = alpha_t_
+                alpha_t__2 = where(step < alpha_warmup, alpha_t__2_then, alpha_t__2_else)
         elif alpha_warmup is not None and step < alpha_warmup:
             # alpha_t = alpha * t / alpha_warmup
-            alpha_t_2 = alpha * step / alpha_warmup
+            alpha_t__2 = alpha * step / alpha_warmup
         else:
-            alpha_t_2 = alpha_t_
+            alpha_t__2 = alpha_t_
         if capturable:
             if beta3_warmup is None:
-                beta32 = beta3
+                beta3_2 = beta3
             else:
                 # progress = t / beta3_warmup
                 progress = step / beta3_warmup
@@ -128,9 +128,9 @@ def update_functional(
                     divide(-0.6931471805599453, log(beta1 + 1e-08)) - 1
                 ) + progress * (divide(-0.6931471805599453, log(beta3 + 1e-08)) - 1)
                 # beta3 = 0.5 ** (1 / (interpolated + 1))
-                beta32_then = power(0.5, divide(1, interpolated + 1))
-                beta32_else = beta3
-                beta32 = where(step < beta3_warmup, beta32_then, beta32_else)
+                beta3_2_then = power(0.5, divide(1, interpolated + 1))
+                beta3_2_else = beta3
+                beta3_2 = where(step < beta3_warmup, beta3_2_then, beta3_2_else)
         elif beta3_warmup is not None and step < beta3_warmup:
             # progress = t / beta3_warmup
             progress = step / beta3_warmup
@@ -139,9 +139,9 @@ def update_functional(
                 divide(-0.6931471805599453, log(beta1 + 1e-08)) - 1
             ) + progress * (divide(-0.6931471805599453, log(beta3 + 1e-08)) - 1)
             # beta3 = 0.5 ** (1 / (interpolated + 1))
-            beta32 = power(0.5, divide(1, interpolated + 1))
+            beta3_2 = power(0.5, divide(1, interpolated + 1))
         else:
-            beta32 = beta3
+            beta3_2 = beta3
         bias_correction2 = 1 - beta2**step
         bias_correction2_sqrt = sqrt(bias_correction2)
         bias_correction1 = 1 - beta1**step
@@ -152,13 +152,13 @@ def update_functional(
         # m = beta1 * m + (1 - beta1) * g
         exp_avg_fast = beta1 * exp_avg_fast + (1 - beta1) * grad
         # m_slow = beta3 * m_slow + (1 - beta3) * g
-        exp_avg_slow = beta32 * exp_avg_slow + (1 - beta32) * grad
+        exp_avg_slow = beta3_2 * exp_avg_slow + (1 - beta3_2) * grad
         # v = beta2 * v + (1 - beta2) * g**2
         exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
         # u = (m / (1 - beta1**t) + alpha_t * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
         u = 1 / bias_correction1 * exp_avg_fast / (
             1 / bias_correction2_sqrt * sqrt(exp_avg_sq) + eps
-        ) + alpha_t_2 * exp_avg_slow / (1 / bias_correction2_sqrt * sqrt(exp_avg_sq) + eps)
+        ) + alpha_t__2 * exp_avg_slow / (1 / bias_correction2_sqrt * sqrt(exp_avg_sq) + eps)
         # p = p - lr * (u + weight_decay * p)
         param = (1 - lr * weight_decay) * param - lr * u
 

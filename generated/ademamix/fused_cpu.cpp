@@ -12,19 +12,19 @@ struct Rule {
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, betas[3], alpha, beta3_warmup, alpha_warmup, eps, weight_decay, maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double one_minus_beta1, one_minus_beta32, beta2, one_minus_beta2, exp_avg_fast_scale;
-        double exp_avg_slow_scale, scaled_eps, decay;
+        double one_minus_beta1, one_minus_beta3_2, beta2, one_minus_beta2, exp_avg_fast_scale;
+        double exp_avg_slow_scale, scaled_eps, decay_factor;
     };
 
     // Scalar program: computed once per step and parameter, in double.
@@ -32,24 +32,24 @@ struct Rule {
         const double lr = hypers.lr, alpha = hypers.alpha, beta3_warmup = hypers.beta3_warmup;
         const double alpha_warmup = hypers.alpha_warmup, eps = hypers.eps;
         const double weight_decay = hypers.weight_decay;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         // beta1, beta2, beta3 = betas
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];
         const double beta3 = hypers.betas[2];
         const double one_minus_beta1 = 1 - beta1;
         const double one_minus_beta2 = 1 - beta2;
-        const double decay = 1 - lr * weight_decay;
+        const double decay_factor = 1 - lr * weight_decay;
         // alpha_t = alpha
         const double alpha_t_ = alpha;
-        double alpha_t_2;
+        double alpha_t__2;
         if (!is_none(alpha_warmup) && (step < alpha_warmup)) {
             // alpha_t = alpha * t / alpha_warmup
-            alpha_t_2 = alpha * step / alpha_warmup;
+            alpha_t__2 = alpha * step / alpha_warmup;
         } else {
-            alpha_t_2 = alpha_t_;
+            alpha_t__2 = alpha_t_;
         }
-        double beta32;
+        double beta3_2;
         if (!is_none(beta3_warmup) && (step < beta3_warmup)) {
             // progress = t / beta3_warmup
             const double progress = step / beta3_warmup;
@@ -58,24 +58,24 @@ struct Rule {
                 * (-0.6931471805599453 / log(beta1 + 1e-08) - 1)
                 + progress * (-0.6931471805599453 / log(beta3 + 1e-08) - 1);
             // beta3 = 0.5 ** (1 / (interpolated + 1))
-            beta32 = pow(0.5, 1 / (interpolated + 1));
+            beta3_2 = pow(0.5, 1 / (interpolated + 1));
         } else {
-            beta32 = beta3;
+            beta3_2 = beta3;
         }
-        const double one_minus_beta32 = 1 - beta32;
+        const double one_minus_beta3_2 = 1 - beta3_2;
         const double bias_correction2 = 1 - pow(beta2, step);
         const double bias_correction2_sqrt = sqrt(bias_correction2);
         const double bias_correction1 = 1 - pow(beta1, step);
         const double exp_avg_fast_scale = bias_correction2_sqrt / bias_correction1;
-        const double exp_avg_slow_scale = alpha_t_2 * bias_correction2_sqrt;
+        const double exp_avg_slow_scale = alpha_t__2 * bias_correction2_sqrt;
         const double scaled_eps = eps * bias_correction2_sqrt;
         return {
-            one_minus_beta1, one_minus_beta32, beta2, one_minus_beta2, exp_avg_fast_scale,
-            exp_avg_slow_scale, scaled_eps, decay};
+            one_minus_beta1, one_minus_beta3_2, beta2, one_minus_beta2, exp_avg_fast_scale,
+            exp_avg_slow_scale, scaled_eps, decay_factor};
     }
 
-    // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
-    // vector of float32, whose length divides n.
+    // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
+    // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
@@ -83,15 +83,15 @@ struct Rule {
         Stream<S> exp_avg_sqs) {
         using C = ComputeType<S>;
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
-        const C one_minus_beta32 = C(scalars.one_minus_beta32);
+        const C one_minus_beta3_2 = C(scalars.one_minus_beta3_2);
         const C beta2 = C(scalars.beta2);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C exp_avg_fast_scale = C(scalars.exp_avg_fast_scale);
         const C exp_avg_slow_scale = C(scalars.exp_avg_slow_scale);
         const C scaled_eps = C(scalars.scaled_eps);
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C lr = C(hypers.lr);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const i64 ahead = prefetch_distance<S>(n);
         struct { DelayedStore<S> param, exp_avg_fast, exp_avg_slow, exp_avg_sq; } delayed;
@@ -110,14 +110,14 @@ struct Rule {
             // m = beta1 * m + (1 - beta1) * g
             exp_avg_fast = exp_avg_fast + one_minus_beta1 * (grad - exp_avg_fast);
             // m_slow = beta3 * m_slow + (1 - beta3) * g
-            exp_avg_slow = exp_avg_slow + one_minus_beta32 * (grad - exp_avg_slow);
+            exp_avg_slow = exp_avg_slow + one_minus_beta3_2 * (grad - exp_avg_slow);
             // v = beta2 * v + (1 - beta2) * g**2
             exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad;
             // u = (m / (1 - beta1**t) + alpha_t * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
             const C u = (exp_avg_fast_scale * exp_avg_fast + exp_avg_slow_scale * exp_avg_slow)
                 / (sqrt(exp_avg_sq) + scaled_eps);
             // p = p - lr * (u + weight_decay * p)
-            param = decay * param - lr * u;
+            param = decay_factor * param - lr * u;
 
             delayed.param.store(params + i, param);
             delayed.exp_avg_fast.store(exp_avg_fasts + i, exp_avg_fast);

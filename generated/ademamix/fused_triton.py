@@ -48,14 +48,14 @@ def ademamix_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.
     beta3 = tl.load(hyper + 3)
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     # alpha_t = alpha
     alpha_t_ = alpha
     if ((is_none(alpha_warmup)) == 0) & (step < alpha_warmup):
         # alpha_t = alpha * t / alpha_warmup
-        alpha_t_2 = alpha * step / alpha_warmup
+        alpha_t__2 = alpha * step / alpha_warmup
     else:
-        alpha_t_2 = alpha_t_
+        alpha_t__2 = alpha_t_
     if ((is_none(beta3_warmup)) == 0) & (step < beta3_warmup):
         # progress = t / beta3_warmup
         progress = step / beta3_warmup
@@ -64,27 +64,27 @@ def ademamix_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.
             -0.6931471805599453 / tl.log(beta1 + 1e-08) - 1
         ) + progress * (-0.6931471805599453 / tl.log(beta3 + 1e-08) - 1)
         # beta3 = 0.5 ** (1 / (interpolated + 1))
-        beta32 = power(0.5, 1 / (interpolated + 1))
+        beta3_2 = power(0.5, 1 / (interpolated + 1))
     else:
-        beta32 = beta3
-    one_minus_beta32 = 1 - beta32
+        beta3_2 = beta3
+    one_minus_beta3_2 = 1 - beta3_2
     bias_correction2 = 1 - ipow(beta2, step)
     bias_correction2_sqrt = sqrt(bias_correction2)
     bias_correction1 = 1 - ipow(beta1, step)
     exp_avg_fast_scale = bias_correction2_sqrt / bias_correction1
-    exp_avg_slow_scale = alpha_t_2 * bias_correction2_sqrt
+    exp_avg_slow_scale = alpha_t__2 * bias_correction2_sqrt
     scaled_eps = eps * bias_correction2_sqrt
 
     tl.store(steps, step.to(STEP_T))
     tl.store(scalars, maximize)
     tl.store(scalars + 1, one_minus_beta1)
-    tl.store(scalars + 2, one_minus_beta32)
+    tl.store(scalars + 2, one_minus_beta3_2)
     tl.store(scalars + 3, beta2)
     tl.store(scalars + 4, one_minus_beta2)
     tl.store(scalars + 5, exp_avg_fast_scale)
     tl.store(scalars + 6, exp_avg_slow_scale)
     tl.store(scalars + 7, scaled_eps)
-    tl.store(scalars + 8, decay)
+    tl.store(scalars + 8, decay_factor)
     tl.store(scalars + 9, lr)
 
 
@@ -93,7 +93,7 @@ def ademamix_step_on_elements(
     params, grads, exp_avg_fasts, exp_avg_slows, exp_avg_sqs, lanes, mask, scalars, loss_scale
 ):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg_fast = tl.load(exp_avg_fasts + lanes, mask).to(dtype)
@@ -101,13 +101,13 @@ def ademamix_step_on_elements(
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
     maximize = tl.load(scalars)
     one_minus_beta1 = tl.load(scalars + 1)
-    one_minus_beta32 = tl.load(scalars + 2)
+    one_minus_beta3_2 = tl.load(scalars + 2)
     beta2 = tl.load(scalars + 3)
     one_minus_beta2 = tl.load(scalars + 4)
     exp_avg_fast_scale = tl.load(scalars + 5)
     exp_avg_slow_scale = tl.load(scalars + 6)
     scaled_eps = tl.load(scalars + 7)
-    decay = tl.load(scalars + 8)
+    decay_factor = tl.load(scalars + 8)
     lr = tl.load(scalars + 9)
     if loss_scale is not None:
         grad = grad * div(1.0, tl.load(loss_scale).to(dtype))
@@ -119,7 +119,7 @@ def ademamix_step_on_elements(
     # m = beta1 * m + (1 - beta1) * g
     exp_avg_fast = exp_avg_fast + one_minus_beta1 * (grad - exp_avg_fast)
     # m_slow = beta3 * m_slow + (1 - beta3) * g
-    exp_avg_slow = exp_avg_slow + one_minus_beta32 * (grad - exp_avg_slow)
+    exp_avg_slow = exp_avg_slow + one_minus_beta3_2 * (grad - exp_avg_slow)
     # v = beta2 * v + (1 - beta2) * g**2
     exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad
     # u = (m / (1 - beta1**t) + alpha_t * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
@@ -128,7 +128,7 @@ def ademamix_step_on_elements(
         sqrt(exp_avg_sq) + scaled_eps,
     )
     # p = p - lr * (u + weight_decay * p)
-    param = decay * param - lr * u
+    param = decay_factor * param - lr * u
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
     tl.store(exp_avg_fasts + lanes, exp_avg_fast.to(exp_avg_fasts.dtype.element_ty), mask)

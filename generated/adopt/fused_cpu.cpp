@@ -12,28 +12,28 @@ struct Rule {
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, betas[2], eps, clip_exp, weight_decay, decouple, maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double decay, limit, one_minus_beta1, beta2, one_minus_beta2;
+        double decay_factor, limit, one_minus_beta1, beta2, one_minus_beta2;
     };
 
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned fresh, const Sizes&) {
         const double lr = hypers.lr, clip_exp = hypers.clip_exp, weight_decay = hypers.weight_decay;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         // beta1, beta2 = betas
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];
-        const double decay = 1 - lr * weight_decay;
+        const double decay_factor = 1 - lr * weight_decay;
         const double one_minus_beta1 = 1 - beta1;
         const double one_minus_beta2 = 1 - beta2;
         double limit = 0;
@@ -42,25 +42,25 @@ struct Rule {
             // limit = (t - 1) ** clip_exp
             limit = pow(step - 1, clip_exp);
         }
-        return {decay, limit, one_minus_beta1, beta2, one_minus_beta2};
+        return {decay_factor, limit, one_minus_beta1, beta2, one_minus_beta2};
     }
 
-    // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
-    // vector of float32, whose length divides n.
+    // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
+    // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> exp_avgs, Stream<S> exp_avg_sqs) {
         using C = ComputeType<S>;
         const C weight_decay = C(hypers.weight_decay);
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C eps = C(hypers.eps);
         const C limit = C(scalars.limit);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C lr = C(hypers.lr);
         const C beta2 = C(scalars.beta2);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
         const auto fresh_exp_avg_sq = unlikely<C>(bool(fresh & 1));
@@ -91,7 +91,7 @@ struct Rule {
             }
             if (decouple != 0) {
                 // p = p - lr * weight_decay * p
-                param = decay * param;
+                param = decay_factor * param;
             }
             C u = 0;
             if (not_fresh_exp_avg_sq != 0) {

@@ -47,7 +47,7 @@ def adopt_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.con
     # beta1, beta2 = betas
     beta1 = tl.load(hyper + 1)
     beta2 = tl.load(hyper + 2)
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
     if fresh_exp_avg_sq != 0:
@@ -64,7 +64,7 @@ def adopt_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.con
     tl.store(scalars + 2, weight_decay)
     tl.store(scalars + 3, fresh_exp_avg_sq)
     tl.store(scalars + 4, (weight_decay != 0) & (decouple != 0))
-    tl.store(scalars + 5, decay)
+    tl.store(scalars + 5, decay_factor)
     tl.store(scalars + 6, eps)
     tl.store(scalars + 7, (is_none(clip_exp)) == 0)
     tl.store(scalars + 9, one_minus_beta1)
@@ -76,7 +76,7 @@ def adopt_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.con
 @triton.jit
 def adopt_step_on_elements(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, loss_scale):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
@@ -86,7 +86,7 @@ def adopt_step_on_elements(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, sc
     weight_decay = tl.load(scalars + 2)
     fresh_exp_avg_sq = tl.load(scalars + 3)
     has_weight_decay_and_decouple = tl.load(scalars + 4)
-    decay = tl.load(scalars + 5)
+    decay_factor = tl.load(scalars + 5)
     eps = tl.load(scalars + 6)
     has_clip_exp = tl.load(scalars + 7)
     limit = tl.load(scalars + 8)
@@ -110,7 +110,7 @@ def adopt_step_on_elements(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, sc
     else:
         if has_weight_decay_and_decouple != 0:
             # p = p - lr * weight_decay * p
-            param = decay * param
+            param = decay_factor * param
         # u = g / maximum(sqrt(v), eps)
         u = div(grad, maximum(sqrt(exp_avg_sq), eps))
         if has_clip_exp != 0:

@@ -93,18 +93,18 @@ class APOLLO(GeneratedOptimizer):
 
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
-        right_projection (Tensor): :math:`W_t`, for each matrix of the parameter one of its columns
-            by the rank, at first 0, only where it has no fewer rows than columns.
-        exp_avg (Tensor): :math:`m_t`, for each matrix of the parameter one of its rows by the rank,
+        right_projection (Tensor): :math:`W_t`, for each matrix of the parameter one of shape (cols,
+            rank), at first 0, only where it has no fewer rows than columns.
+        exp_avg (Tensor): :math:`m_t`, for each matrix of the parameter one of shape (rows, rank),
             at first 0, only where it has no fewer rows than columns.
-        exp_avg_sq (Tensor): :math:`v_t`, for each matrix of the parameter one of its rows by the
-            rank, at first 0, only where it has no fewer rows than columns.
-        left_projection (Tensor): :math:`U_t`, for each matrix of the parameter one of the rank by
-            its rows, at first 0, only where it has fewer rows.
-        exp_avg_wide (Tensor): :math:`n_t`, for each matrix of the parameter one of the rank by its
-            columns, at first 0, only where it has fewer rows.
-        exp_avg_sq_wide (Tensor): :math:`w_t`, for each matrix of the parameter one of the rank by
-            its columns, at first 0, only where it has fewer rows.
+        exp_avg_sq (Tensor): :math:`v_t`, for each matrix of the parameter one of shape (rows,
+            rank), at first 0, only where it has no fewer rows than columns.
+        left_projection (Tensor): :math:`U_t`, for each matrix of the parameter one of shape (rank,
+            rows), at first 0, only where it has fewer rows.
+        exp_avg_wide (Tensor): :math:`n_t`, for each matrix of the parameter one of shape (rank,
+            cols), at first 0, only where it has fewer rows.
+        exp_avg_sq_wide (Tensor): :math:`w_t`, for each matrix of the parameter one of shape (rank,
+            cols), at first 0, only where it has fewer rows.
         last_norm (Tensor): :math:`\text{last norm}_t`, one number per row of the parameter, at
             first 0.
         stream (Tensor): :math:`k`, float64, 0-dimensional, at first the parameter's number, counted

@@ -8,7 +8,7 @@ from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import col_sum, row_sum, total
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import divide, floor, maximum, minimum, remainder, sqrt
-from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, in_compute_dtype, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -56,12 +56,12 @@ def update_tall(
         params, grads, right_projections, exp_avgs, exp_avg_sqs, last_norms
     ):
         params, grads, right_projections, exp_avgs, exp_avg_sqs, last_norms = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        right_projection = working_value(right_projections, params)
-        exp_avg = working_value(exp_avgs, params)
-        exp_avg_sq = working_value(exp_avg_sqs, params)
-        last_norm = working_value(last_norms, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        right_projection = in_compute_dtype(right_projections, like=params)
+        exp_avg = in_compute_dtype(exp_avgs, like=params)
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs, like=params)
+        last_norm = in_compute_dtype(last_norms, like=params)
         if maximize:
             # g = -g
             grad = -grad
@@ -95,10 +95,10 @@ def update_tall(
             last_norm = 0 * last_norm + sqrt(u_sq_sum)
         else:
             # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-            u_sq_sum2 = total(u * u)
-            limit = limit_offset * maximum(sqrt(u_sq_sum2) / (last_norm + 1e-08), 1.01)
+            u_sq_sum_2 = total(u * u)
+            limit = limit_offset * maximum(sqrt(u_sq_sum_2) / (last_norm + 1e-08), 1.01)
             # last_norm = norm(u) / limit
-            last_norm = sqrt(u_sq_sum2) / limit
+            last_norm = sqrt(u_sq_sum_2) / limit
             u = u / limit
         # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         param = param - step_size * u
@@ -155,12 +155,12 @@ def update_not_tall(
         params, grads, left_projections, exp_avg_wides, exp_avg_sq_wides, last_norms
     ):
         params, grads, left_projections, exp_avg_wides, exp_avg_sq_wides, last_norms = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        left_projection = working_value(left_projections, params)
-        exp_avg_wide = working_value(exp_avg_wides, params)
-        exp_avg_sq_wide = working_value(exp_avg_sq_wides, params)
-        last_norm = working_value(last_norms, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        left_projection = in_compute_dtype(left_projections, like=params)
+        exp_avg_wide = in_compute_dtype(exp_avg_wides, like=params)
+        exp_avg_sq_wide = in_compute_dtype(exp_avg_sq_wides, like=params)
+        last_norm = in_compute_dtype(last_norms, like=params)
         if maximize:
             # g = -g
             grad = -grad
@@ -194,10 +194,10 @@ def update_not_tall(
             last_norm = 0 * last_norm + sqrt(u_sq_sum)
         else:
             # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-            u_sq_sum2 = total(u * u)
-            limit = limit_offset * maximum(sqrt(u_sq_sum2) / (last_norm + 1e-08), 1.01)
+            u_sq_sum_2 = total(u * u)
+            limit = limit_offset * maximum(sqrt(u_sq_sum_2) / (last_norm + 1e-08), 1.01)
             # last_norm = norm(u) / limit
-            last_norm = sqrt(u_sq_sum2) / limit
+            last_norm = sqrt(u_sq_sum_2) / limit
             u = u / limit
         # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         param = param - step_size * u

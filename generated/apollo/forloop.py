@@ -9,7 +9,7 @@ from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import col_sum, row_sum, total
 from optgen.runtime.eager.scalar_states import advance, advance_one, read_one
 from optgen.runtime.eager.scalars import divide, floor, maximum, minimum, remainder, sqrt
-from optgen.runtime.eager.working_copies import working_copy, working_value
+from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -54,12 +54,12 @@ def update_tall(
     step_size = lr * scale_sqrt * bias_correction2_sqrt / bias_correction1
 
     for index in range(len(params)):
-        param = working_value(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        right_projection = working_value(right_projections[index], params[index])
-        exp_avg = working_value(exp_avgs[index], params[index])
-        exp_avg_sq = working_value(exp_avg_sqs[index], params[index])
-        last_norm = working_value(last_norms[index], params[index])
+        param = in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        right_projection = in_compute_dtype(right_projections[index], like=params[index])
+        exp_avg = in_compute_dtype(exp_avgs[index], like=params[index])
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs[index], like=params[index])
+        last_norm = in_compute_dtype(last_norms[index], like=params[index])
         if maximize:
             # g = -g
             grad = -grad
@@ -93,10 +93,10 @@ def update_tall(
             last_norm = 0 * last_norm + sqrt(u_sq_sum)
         else:
             # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-            u_sq_sum2 = total(u * u)
-            limit = limit_offset * maximum(sqrt(u_sq_sum2) / (last_norm + 1e-08), 1.01)
+            u_sq_sum_2 = total(u * u)
+            limit = limit_offset * maximum(sqrt(u_sq_sum_2) / (last_norm + 1e-08), 1.01)
             # last_norm = norm(u) / limit
-            last_norm = sqrt(u_sq_sum2) / limit
+            last_norm = sqrt(u_sq_sum_2) / limit
             u = u / limit
         # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         param = param - step_size * u
@@ -134,12 +134,12 @@ def update_functional_tall(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = working_copy(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        right_projection = working_copy(right_projections[index], params[index])
-        exp_avg = working_copy(exp_avgs[index], params[index])
-        exp_avg_sq = working_copy(exp_avg_sqs[index], params[index])
-        last_norm = working_copy(last_norms[index], params[index])
+        param = copy_in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        right_projection = copy_in_compute_dtype(right_projections[index], like=params[index])
+        exp_avg = copy_in_compute_dtype(exp_avgs[index], like=params[index])
+        exp_avg_sq = copy_in_compute_dtype(exp_avg_sqs[index], like=params[index])
+        last_norm = copy_in_compute_dtype(last_norms[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         stream = read_one(streams[index], capturable)
         beta1, beta2 = betas
@@ -198,10 +198,10 @@ def update_functional_tall(
             last_norm = 0 * last_norm + sqrt(u_sq_sum)
         else:
             # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-            u_sq_sum2 = total(u * u)
-            limit = limit_offset * maximum(sqrt(u_sq_sum2) / (last_norm + 1e-08), 1.01)
+            u_sq_sum_2 = total(u * u)
+            limit = limit_offset * maximum(sqrt(u_sq_sum_2) / (last_norm + 1e-08), 1.01)
             # last_norm = norm(u) / limit
-            last_norm = sqrt(u_sq_sum2) / limit
+            last_norm = sqrt(u_sq_sum_2) / limit
             u = u / limit
         # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         param = param - step_size * u
@@ -256,12 +256,12 @@ def update_not_tall(
     step_size = lr * scale_sqrt * bias_correction2_sqrt / bias_correction1
 
     for index in range(len(params)):
-        param = working_value(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        left_projection = working_value(left_projections[index], params[index])
-        exp_avg_wide = working_value(exp_avg_wides[index], params[index])
-        exp_avg_sq_wide = working_value(exp_avg_sq_wides[index], params[index])
-        last_norm = working_value(last_norms[index], params[index])
+        param = in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        left_projection = in_compute_dtype(left_projections[index], like=params[index])
+        exp_avg_wide = in_compute_dtype(exp_avg_wides[index], like=params[index])
+        exp_avg_sq_wide = in_compute_dtype(exp_avg_sq_wides[index], like=params[index])
+        last_norm = in_compute_dtype(last_norms[index], like=params[index])
         if maximize:
             # g = -g
             grad = -grad
@@ -295,10 +295,10 @@ def update_not_tall(
             last_norm = 0 * last_norm + sqrt(u_sq_sum)
         else:
             # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-            u_sq_sum2 = total(u * u)
-            limit = limit_offset * maximum(sqrt(u_sq_sum2) / (last_norm + 1e-08), 1.01)
+            u_sq_sum_2 = total(u * u)
+            limit = limit_offset * maximum(sqrt(u_sq_sum_2) / (last_norm + 1e-08), 1.01)
             # last_norm = norm(u) / limit
-            last_norm = sqrt(u_sq_sum2) / limit
+            last_norm = sqrt(u_sq_sum_2) / limit
             u = u / limit
         # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         param = param - step_size * u
@@ -336,12 +336,12 @@ def update_functional_not_tall(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = working_copy(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        left_projection = working_copy(left_projections[index], params[index])
-        exp_avg_wide = working_copy(exp_avg_wides[index], params[index])
-        exp_avg_sq_wide = working_copy(exp_avg_sq_wides[index], params[index])
-        last_norm = working_copy(last_norms[index], params[index])
+        param = copy_in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        left_projection = copy_in_compute_dtype(left_projections[index], like=params[index])
+        exp_avg_wide = copy_in_compute_dtype(exp_avg_wides[index], like=params[index])
+        exp_avg_sq_wide = copy_in_compute_dtype(exp_avg_sq_wides[index], like=params[index])
+        last_norm = copy_in_compute_dtype(last_norms[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         stream = read_one(streams[index], capturable)
         beta1, beta2 = betas
@@ -400,10 +400,10 @@ def update_functional_not_tall(
             last_norm = 0 * last_norm + sqrt(u_sq_sum)
         else:
             # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-            u_sq_sum2 = total(u * u)
-            limit = limit_offset * maximum(sqrt(u_sq_sum2) / (last_norm + 1e-08), 1.01)
+            u_sq_sum_2 = total(u * u)
+            limit = limit_offset * maximum(sqrt(u_sq_sum_2) / (last_norm + 1e-08), 1.01)
             # last_norm = norm(u) / limit
-            last_norm = sqrt(u_sq_sum2) / limit
+            last_norm = sqrt(u_sq_sum_2) / limit
             u = u / limit
         # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         param = param - step_size * u

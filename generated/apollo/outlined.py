@@ -15,7 +15,7 @@ from optgen.runtime.eager.sweep_functions import sweep_function
 from optgen.runtime.eager.working_copies import (
     empty_like,
     equal_sublists,
-    working_value,
+    in_compute_dtype,
     write_back,
 )
 from optgen.runtime.tensors.matrix_shape import cols, rows
@@ -53,7 +53,7 @@ def update_tall(
     beta1, beta2 = betas
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     # used_rank = minimum(rank, minimum(rows(p), cols(p)))
     used_rank = minimum(rank, minimum(rows(params[0]), cols(params[0])))
     if remainder(step - 1, update_proj_gap) == 0:
@@ -73,12 +73,12 @@ def update_tall(
         params, grads, right_projections, exp_avgs, exp_avg_sqs, last_norms
     ):
         params, grads, right_projections, exp_avgs, exp_avg_sqs, last_norms = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        right_projection = working_value(right_projections, params)
-        exp_avg = working_value(exp_avgs, params)
-        exp_avg_sq = working_value(exp_avg_sqs, params)
-        last_norm = working_value(last_norms, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        right_projection = in_compute_dtype(right_projections, like=params)
+        exp_avg = in_compute_dtype(exp_avgs, like=params)
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs, like=params)
+        last_norm = in_compute_dtype(last_norms, like=params)
         if maximize:
             # g = -g
             grad = -grad
@@ -112,10 +112,10 @@ def update_tall(
         x_sq_row_sum = row_sum(x_product)
         if mini:
             # u = g * norm(y) / (norm(x) + TINY)
-            y_product2 = y * y
-            y_sq_sum = total(y_product2)
-            x_product2 = x * x
-            x_sq_sum = total(x_product2)
+            y_product_2 = y * y
+            y_sq_sum = total(y_product_2)
+            x_product_2 = x * x
+            x_sq_sum = total(x_product_2)
             u = sqrt(y_sq_sum) / (sqrt(x_sq_sum) + 1e-08) * grad
         else:
             # u = g * row_norm(y) / (row_norm(x) + TINY)
@@ -127,15 +127,15 @@ def update_tall(
             last_norm = 0 * last_norm + sqrt(u_sq_sum)
         else:
             # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-            u_product2 = u * u
-            u_sq_sum2 = total(u_product2)
-            limit = limit_offset * maximum(sqrt(u_sq_sum2) / (last_norm + 1e-08), 1.01)
+            u_product_2 = u * u
+            u_sq_sum_2 = total(u_product_2)
+            limit = limit_offset * maximum(sqrt(u_sq_sum_2) / (last_norm + 1e-08), 1.01)
             # last_norm = norm(u) / limit
-            last_norm = sqrt(u_sq_sum2) / limit
+            last_norm = sqrt(u_sq_sum_2) / limit
             u = u / limit
         # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         # p = p - lr * weight_decay * p
-        sweep2(param, u, step_size=step_size, decay=decay)
+        sweep2(param, u, step_size=step_size, decay_factor=decay_factor)
         write_back(params, param)
         write_back(right_projections, right_projection)
         write_back(exp_avgs, exp_avg)
@@ -171,7 +171,7 @@ def update_not_tall(
     beta1, beta2 = betas
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     # used_rank = minimum(rank, minimum(rows(p), cols(p)))
     used_rank = minimum(rank, minimum(rows(params[0]), cols(params[0])))
     if remainder(step - 1, update_proj_gap) == 0:
@@ -191,12 +191,12 @@ def update_not_tall(
         params, grads, left_projections, exp_avg_wides, exp_avg_sq_wides, last_norms
     ):
         params, grads, left_projections, exp_avg_wides, exp_avg_sq_wides, last_norms = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        left_projection = working_value(left_projections, params)
-        exp_avg_wide = working_value(exp_avg_wides, params)
-        exp_avg_sq_wide = working_value(exp_avg_sq_wides, params)
-        last_norm = working_value(last_norms, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        left_projection = in_compute_dtype(left_projections, like=params)
+        exp_avg_wide = in_compute_dtype(exp_avg_wides, like=params)
+        exp_avg_sq_wide = in_compute_dtype(exp_avg_sq_wides, like=params)
+        last_norm = in_compute_dtype(last_norms, like=params)
         if maximize:
             # g = -g
             grad = -grad
@@ -230,10 +230,10 @@ def update_not_tall(
         z_sq_col_sum = col_sum(z_product)
         if mini:
             # u = g * norm(s) / (norm(z) + TINY)
-            s_product2 = s * s
-            s_sq_sum = total(s_product2)
-            z_product2 = z * z
-            z_sq_sum = total(z_product2)
+            s_product_2 = s * s
+            s_sq_sum = total(s_product_2)
+            z_product_2 = z * z
+            z_sq_sum = total(z_product_2)
             u = sqrt(s_sq_sum) / (sqrt(z_sq_sum) + 1e-08) * grad
         else:
             # u = g * col_norm(s) / (col_norm(z) + TINY)
@@ -245,15 +245,15 @@ def update_not_tall(
             last_norm = 0 * last_norm + sqrt(u_sq_sum)
         else:
             # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-            u_product2 = u * u
-            u_sq_sum2 = total(u_product2)
-            limit = limit_offset * maximum(sqrt(u_sq_sum2) / (last_norm + 1e-08), 1.01)
+            u_product_2 = u * u
+            u_sq_sum_2 = total(u_product_2)
+            limit = limit_offset * maximum(sqrt(u_sq_sum_2) / (last_norm + 1e-08), 1.01)
             # last_norm = norm(u) / limit
-            last_norm = sqrt(u_sq_sum2) / limit
+            last_norm = sqrt(u_sq_sum_2) / limit
             u = u / limit
         # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         # p = p - lr * weight_decay * p
-        sweep2(param, u, step_size=step_size, decay=decay)
+        sweep2(param, u, step_size=step_size, decay_factor=decay_factor)
         write_back(params, param)
         write_back(left_projections, left_projection)
         write_back(exp_avg_wides, exp_avg_wide)

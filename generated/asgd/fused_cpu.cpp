@@ -12,50 +12,50 @@ struct Rule {
     enum { STEP, ETA, MU, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, lambd, alpha, t0, weight_decay, maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double decay, eta_before, mu_before;
+        double decay_factor, eta_before, mu_before;
     };
 
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, lambd = hypers.lambd, alpha = hypers.alpha, t0 = hypers.t0;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         double eta = cells[ETA].value;
         double mu = cells[MU].value;
         const double eta_before = eta;
-        const double decay = 1 - eta_before * lambd;
+        const double decay_factor = 1 - eta_before * lambd;
         const double mu_before = mu;
         // eta = lr / (1 + lambd * lr * t) ** alpha
-        eta = cells[ETA].rounded(lr / pow(1 + lambd * lr * step, alpha));
+        eta = cells[ETA].rounded_to_dtype(lr / pow(1 + lambd * lr * step, alpha));
         // mu = 1 / maximum(1, t - t0)
-        mu = cells[MU].rounded(1 / maximum(1.0, step - t0));
+        mu = cells[MU].rounded_to_dtype(1 / maximum(1.0, step - t0));
         cells[ETA].value = eta;
         cells[MU].value = mu;
-        return {decay, eta_before, mu_before};
+        return {decay_factor, eta_before, mu_before};
     }
 
-    // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
-    // vector of float32, whose length divides n.
+    // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
+    // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> axs) {
         using C = ComputeType<S>;
         const C weight_decay = C(hypers.weight_decay);
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C eta_before = C(scalars.eta_before);
         const C mu_before = C(scalars.mu_before);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const auto mu_before_equals_1 = flag<C>(scalars.mu_before == 1);
@@ -83,7 +83,7 @@ struct Rule {
                     grad = grad + weight_decay * param;
                 }
                 // p = p - eta * lambd * p - eta * g
-                param = decay * param - eta_before * grad;
+                param = decay_factor * param - eta_before * grad;
                 if (mu_before_equals_1 != 0) {
                     // a = p
                     ax = param;

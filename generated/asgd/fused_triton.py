@@ -54,7 +54,7 @@ def asgd_scalars(
     mu = tl.load(mus).to(tl.float64)
 
     eta_before = eta
-    decay = 1 - eta_before * lambd
+    decay_factor = 1 - eta_before * lambd
     mu_before = mu
     # eta = lr / (1 + lambd * lr * t) ** alpha
     eta = rounded(lr / power(1 + lambd * lr * step, alpha), ETA_T)
@@ -66,7 +66,7 @@ def asgd_scalars(
     tl.store(mus, mu.to(MU_T))
     tl.store(scalars, maximize)
     tl.store(scalars + 1, weight_decay)
-    tl.store(scalars + 2, decay)
+    tl.store(scalars + 2, decay_factor)
     tl.store(scalars + 3, eta_before)
     tl.store(scalars + 4, mu_before == 1)
     tl.store(scalars + 5, mu_before)
@@ -75,13 +75,13 @@ def asgd_scalars(
 @triton.jit
 def asgd_step_on_elements(params, grads, axs, lanes, mask, scalars, loss_scale):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     ax = tl.load(axs + lanes, mask).to(dtype)
     maximize = tl.load(scalars)
     weight_decay = tl.load(scalars + 1)
-    decay = tl.load(scalars + 2)
+    decay_factor = tl.load(scalars + 2)
     eta_before = tl.load(scalars + 3)
     mu_before_equals_1 = tl.load(scalars + 4)
     mu_before = tl.load(scalars + 5)
@@ -96,7 +96,7 @@ def asgd_step_on_elements(params, grads, axs, lanes, mask, scalars, loss_scale):
         # g = g + weight_decay * p
         grad = grad + weight_decay * param
     # p = p - eta * lambd * p - eta * g
-    param = decay * param - eta_before * grad
+    param = decay_factor * param - eta_before * grad
     if mu_before_equals_1 != 0:
         # a = p
         ax = param

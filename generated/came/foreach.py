@@ -171,19 +171,19 @@ def update(
         )
         # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
         exp_avg_res_row_sum = totals(exp_avg_res_row)
-        row_factor2 = 1 / sqrt(
+        row_factor_2 = 1 / sqrt(
             divide(params[0].numel(), cols(params[0])) * exp_avg_res_row / exp_avg_res_row_sum
         )
-        col_factor2 = 1 / sqrt(exp_avg_res_col)
+        col_factor_2 = 1 / sqrt(exp_avg_res_col)
         write(exp_avg_res_rows, exp_avg_res_row)
         write(exp_avg_res_cols, exp_avg_res_col)
-        for param_blocks, exp_avg_blocks, row_factor2_blocks, col_factor2_blocks in list_blocks(
-            params, exp_avgs, row_factor2.unbind(), col_factor2.unbind()
+        for param_blocks, exp_avg_blocks, row_factor_2_blocks, col_factor_2_blocks in list_blocks(
+            params, exp_avgs, row_factor_2.unbind(), col_factor_2.unbind()
         ):
             # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
-            updates = torch._foreach_mul(exp_avg_blocks, row_factor2_blocks)
+            updates = torch._foreach_mul(exp_avg_blocks, row_factor_2_blocks)
             scale_(param_blocks, 1 - lr * weight_decay)
-            torch._foreach_addcmul_(param_blocks, updates, col_factor2_blocks, -lr)
+            torch._foreach_addcmul_(param_blocks, updates, col_factor_2_blocks, -lr)
 
 
 def update_sharded(
@@ -203,7 +203,7 @@ def update_sharded(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield the reductions that all ranks complete together."""
+    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
     beta1, beta2, beta3 = betas
     eps1, eps2 = eps
 
@@ -320,18 +320,18 @@ def update_sharded(
     # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
     exp_avg_res_row_sum = totals(exp_avg_res_row)
     yield [collectives.sum(exp_avg_res_row_sum, "batch", "rows")]
-    row_factor2 = 1 / sqrt(
+    row_factor_2 = 1 / sqrt(
         divide(collectives.whole.numel(), cols(collectives.whole))
         * exp_avg_res_row
         / exp_avg_res_row_sum
     )
-    col_factor2 = 1 / sqrt(exp_avg_res_col)
+    col_factor_2 = 1 / sqrt(exp_avg_res_col)
     write(exp_avg_res_rows, exp_avg_res_row)
     write(exp_avg_res_cols, exp_avg_res_col)
-    for param_blocks, exp_avg_blocks, row_factor2_blocks, col_factor2_blocks in list_chunks(
-        params, exp_avgs, row_factor2.unbind(), col_factor2.unbind()
+    for param_blocks, exp_avg_blocks, row_factor_2_blocks, col_factor_2_blocks in list_chunks(
+        params, exp_avgs, row_factor_2.unbind(), col_factor_2.unbind()
     ):
         # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
-        updates = torch._foreach_mul(exp_avg_blocks, row_factor2_blocks)
+        updates = torch._foreach_mul(exp_avg_blocks, row_factor_2_blocks)
         scale_(param_blocks, 1 - lr * weight_decay)
-        torch._foreach_addcmul_(param_blocks, updates, col_factor2_blocks, -lr)
+        torch._foreach_addcmul_(param_blocks, updates, col_factor_2_blocks, -lr)

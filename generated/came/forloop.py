@@ -137,18 +137,18 @@ def update(
         )
         # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
         exp_avg_res_row_sum = total(exp_avg_res_row)
-        row_factor2 = 1 / sqrt(
+        row_factor_2 = 1 / sqrt(
             divide(params[0].numel(), cols(params[0])) * exp_avg_res_row / exp_avg_res_row_sum
         )
-        col_factor2 = 1 / sqrt(exp_avg_res_col)
+        col_factor_2 = 1 / sqrt(exp_avg_res_col)
         exp_avg_res_rows[index].copy_(exp_avg_res_row)
         exp_avg_res_cols[index].copy_(exp_avg_res_col)
-        for param_block, exp_avg_block, row_factor2_block, col_factor2_block in blocks(
-            params[index], exp_avgs[index], row_factor2, col_factor2
+        for param_block, exp_avg_block, row_factor_2_block, col_factor_2_block in blocks(
+            params[index], exp_avgs[index], row_factor_2, col_factor_2
         ):
             # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
-            update = exp_avg_block.mul(row_factor2_block)
-            param_block.mul_(1 - lr * weight_decay).addcmul_(update, col_factor2_block, value=-lr)
+            update = exp_avg_block.mul(row_factor_2_block)
+            param_block.mul_(1 - lr * weight_decay).addcmul_(update, col_factor_2_block, value=-lr)
 
 
 def update_functional(

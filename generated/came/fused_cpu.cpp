@@ -14,21 +14,21 @@ struct Rule {
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, betas[3], eps[2], clip_threshold, weight_decay, maximize;
     };
 };
 
-// Plan of parameters that are not one by one.
+// Plan for parameters that are not one by one.
 struct CAMENotOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return !one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double eps1, beta2, one_minus_beta1, eps2, beta3, beta1, decay;
+        double eps1, beta2, one_minus_beta1, eps2, beta3, beta1, decay_factor;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
@@ -36,11 +36,12 @@ struct CAMENotOneByOneRule : Rule {
         double exp_avg_sq_row_sum, u_sq_sum, u_scale, exp_avg_res_row_sum, exp_avg_scale;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum {
         GRAD_VALUE = STREAMS, GRAD_ROW_SUM, GRAD_COL_SUM, ROW_FACTOR, COL_FACTOR, RESIDUAL_VALUE,
-        RESIDUAL_ROW_SUM, RESIDUAL_COL_SUM, ROW_FACTOR2, COL_FACTOR2, VALUES };
+        RESIDUAL_ROW_SUM, RESIDUAL_COL_SUM, ROW_FACTOR_2, COL_FACTOR_2, VALUES };
     static constexpr int AXES[] = {
         TENSOR, TENSOR, TENSOR, ROW, COLUMN, ROW, COLUMN, TENSOR, ROW, COLUMN, ROW, COLUMN, TENSOR,
         ROW, COLUMN, ROW, COLUMN};
@@ -68,11 +69,11 @@ struct CAMENotOneByOneRule : Rule {
         {Step::LOOP, COLUMN, set(EXP_AVG_RES_COL, RESIDUAL_COL_SUM), set(EXP_AVG_RES_COL), 0},
         {Step::SUM, NONE, set(EXP_AVG_RES_ROW), set(), 3},
         {Step::LOOP, NONE, set(), set(), 0},
-        {Step::LOOP, ROW, set(EXP_AVG_RES_ROW), set(ROW_FACTOR2), 0},
-        {Step::LOOP, COLUMN, set(EXP_AVG_RES_COL), set(COL_FACTOR2), 0},
+        {Step::LOOP, ROW, set(EXP_AVG_RES_ROW), set(ROW_FACTOR_2), 0},
+        {Step::LOOP, COLUMN, set(EXP_AVG_RES_COL), set(COL_FACTOR_2), 0},
         {
             Step::LOOP, TENSOR,
-            set(GRAD, EXP_AVG, ROW_FACTOR, COL_FACTOR, PARAM, ROW_FACTOR2, COL_FACTOR2),
+            set(GRAD, EXP_AVG, ROW_FACTOR, COL_FACTOR, PARAM, ROW_FACTOR_2, COL_FACTOR_2),
             set(PARAM, EXP_AVG), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
@@ -289,8 +290,8 @@ struct CAMENotOneByOneRule : Rule {
         const double eps1 = hypers.eps[0];
         const double eps2 = hypers.eps[1];
         const double one_minus_beta1 = 1 - beta1;
-        const double decay = 1 - lr * weight_decay;
-        return {eps1, beta2, one_minus_beta1, eps2, beta3, beta1, decay};
+        const double decay_factor = 1 - lr * weight_decay;
+        return {eps1, beta2, one_minus_beta1, eps2, beta3, beta1, decay_factor};
     }
 
     template <class S, class C, bool EXPANDED>
@@ -299,7 +300,7 @@ struct CAMENotOneByOneRule : Rule {
         const S* __restrict grads, ComputeScalar<S>* __restrict grad_values,
         ComputeScalar<S>* __restrict grad_row_sums, ComputeScalar<S>* __restrict grad_col_sums) {
         const C eps1 = C(scalars.eps1);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -402,7 +403,7 @@ struct CAMENotOneByOneRule : Rule {
         const Hypers& hypers, Numbers& sums, i64 rows, i64 n, i64 pitch, const S* __restrict grads,
         const ComputeScalar<S>* __restrict row_factors,
         const ComputeScalar<S>* __restrict col_factors) {
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -452,7 +453,7 @@ struct CAMENotOneByOneRule : Rule {
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C eps2 = C(scalars.eps2);
         const C u_scale = C(numbers.u_scale);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -544,30 +545,30 @@ struct CAMENotOneByOneRule : Rule {
     template <class C>
     NOINLINE static void rows4(
         const Sizes& sizes, const Numbers& numbers, i64 n, const C* __restrict exp_avg_res_rows,
-        C* __restrict row_factor2s) {
+        C* __restrict row_factor_2s) {
         const C exp_avg_res_row_sum = C(numbers.exp_avg_res_row_sum);
 
         for (i64 i = 0; i < n; ++i) {
             C exp_avg_res_row = exp_avg_res_rows[i];
 
             // p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
-            const C row_factor2 = 1
+            const C row_factor_2 = 1
                 / sqrt(C(sizes.numel) * C(1 / sizes.cols) * exp_avg_res_row / exp_avg_res_row_sum);
 
-            row_factor2s[i] = row_factor2;
+            row_factor_2s[i] = row_factor_2;
         }
     }
 
     template <class C>
     NOINLINE static void columns4(
-        i64 n, const C* __restrict exp_avg_res_cols, C* __restrict col_factor2s) {
+        i64 n, const C* __restrict exp_avg_res_cols, C* __restrict col_factor_2s) {
         for (i64 i = 0; i < n; ++i) {
             C exp_avg_res_col = exp_avg_res_cols[i];
 
             // p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
-            const C col_factor2 = 1 / sqrt(exp_avg_res_col);
+            const C col_factor_2 = 1 / sqrt(exp_avg_res_col);
 
-            col_factor2s[i] = col_factor2;
+            col_factor_2s[i] = col_factor_2;
         }
     }
 
@@ -577,13 +578,13 @@ struct CAMENotOneByOneRule : Rule {
         i64 pitch, S* __restrict params, const S* __restrict grads, S* __restrict exp_avgs,
         const ComputeScalar<S>* __restrict row_factors,
         const ComputeScalar<S>* __restrict col_factors,
-        const ComputeScalar<S>* __restrict row_factor2s,
-        const ComputeScalar<S>* __restrict col_factor2s) {
+        const ComputeScalar<S>* __restrict row_factor_2s,
+        const ComputeScalar<S>* __restrict col_factor_2s) {
         const C beta1 = C(scalars.beta1);
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C lr = C(hypers.lr);
         const C exp_avg_scale = C(numbers.exp_avg_scale);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -593,8 +594,8 @@ struct CAMENotOneByOneRule : Rule {
                 C exp_avg = load_as<S, C>(exp_avgs + i);
                 const C row_factor = broadcast<S, C, EXPANDED>(row_factors, i, row);
                 C col_factor = load_as<S, C>(col_factors + i);
-                const C row_factor2 = broadcast<S, C, EXPANDED>(row_factor2s, i, row);
-                C col_factor2 = load_as<S, C>(col_factor2s + i);
+                const C row_factor_2 = broadcast<S, C, EXPANDED>(row_factor_2s, i, row);
+                C col_factor_2 = load_as<S, C>(col_factor_2s + i);
 
                 if (maximize != 0) {
                     // g = -g
@@ -605,7 +606,7 @@ struct CAMENotOneByOneRule : Rule {
                 // m = beta1 * m + (1 - beta1) * u
                 exp_avg = beta1 * exp_avg + exp_avg_scale * grad * row_factor * col_factor;
                 // p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
-                param = decay * param - lr * exp_avg * row_factor2 * col_factor2;
+                param = decay_factor * param - lr * exp_avg * row_factor_2 * col_factor_2;
 
                 store_as<S>(params + i, param);
                 store_as<S>(exp_avgs + i, exp_avg);
@@ -617,9 +618,10 @@ struct CAMENotOneByOneRule : Rule {
     static void run_numbers(int step, const LoopInputs<CAMENotOneByOneRule>& inputs) {
         (void)inputs;
         switch (step) {
-            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.sizes, inputs.named());
+            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.sizes, inputs.named_numbers());
             case RUN_NUMBERS2:
-                return numbers2(inputs.hypers, inputs.scalars, inputs.sizes, inputs.named());
+                return numbers2(
+                    inputs.hypers, inputs.scalars, inputs.sizes, inputs.named_numbers());
         }
     }
 
@@ -636,7 +638,7 @@ struct CAMENotOneByOneRule : Rule {
                     inputs.scalars, inputs.sizes, n, at[EXP_AVG_SQ_COL], at[GRAD_COL_SUM]);
             case RUN_ROWS2:
                 return rows2<C>(
-                    inputs.sizes, inputs.named(), n, at[EXP_AVG_SQ_ROW], at[ROW_FACTOR]);
+                    inputs.sizes, inputs.named_numbers(), n, at[EXP_AVG_SQ_ROW], at[ROW_FACTOR]);
             case RUN_COLUMNS2: return columns2<C>(n, at[EXP_AVG_SQ_COL], at[COL_FACTOR]);
             case RUN_ROWS3:
                 return rows3<C>(
@@ -646,13 +648,13 @@ struct CAMENotOneByOneRule : Rule {
                     inputs.scalars, inputs.sizes, n, at[EXP_AVG_RES_COL], at[RESIDUAL_COL_SUM]);
             case RUN_ROWS4:
                 return rows4<C>(
-                    inputs.sizes, inputs.named(), n, at[EXP_AVG_RES_ROW], at[ROW_FACTOR2]);
-            case RUN_COLUMNS4: return columns4<C>(n, at[EXP_AVG_RES_COL], at[COL_FACTOR2]);
+                    inputs.sizes, inputs.named_numbers(), n, at[EXP_AVG_RES_ROW], at[ROW_FACTOR_2]);
+            case RUN_COLUMNS4: return columns4<C>(n, at[EXP_AVG_RES_COL], at[COL_FACTOR_2]);
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<CAMENotOneByOneRule>& inputs,
@@ -665,42 +667,43 @@ struct CAMENotOneByOneRule : Rule {
                     at[GRAD_ROW_SUM], at[GRAD_COL_SUM]);
             case RUN_SWEEP2:
                 return sweep2<S, C, EXPANDED>(
-                    inputs.hypers, inputs.sums(), rows, n, pitch, at[GRAD], at[ROW_FACTOR],
-                    at[COL_FACTOR]);
+                    inputs.hypers, inputs.named_partials(), rows, n, pitch, at[GRAD],
+                    at[ROW_FACTOR], at[COL_FACTOR]);
             case RUN_SWEEP3:
                 return sweep3<S, C, EXPANDED>(
-                    inputs.hypers, inputs.scalars, inputs.named(), rows, n, pitch, at[GRAD],
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), rows, n, pitch, at[GRAD],
                     at[EXP_AVG], at[ROW_FACTOR], at[COL_FACTOR], at[RESIDUAL_VALUE],
                     at[RESIDUAL_ROW_SUM], at[RESIDUAL_COL_SUM]);
             case RUN_SWEEP4:
                 return sweep4<S, C, EXPANDED>(
-                    inputs.hypers, inputs.scalars, inputs.named(), rows, n, pitch, at[PARAM],
-                    at[GRAD], at[EXP_AVG], at[ROW_FACTOR], at[COL_FACTOR], at[ROW_FACTOR2],
-                    at[COL_FACTOR2]);
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), rows, n, pitch,
+                    at[PARAM], at[GRAD], at[EXP_AVG], at[ROW_FACTOR], at[COL_FACTOR],
+                    at[ROW_FACTOR_2], at[COL_FACTOR_2]);
             default: return run_axes<ComputeScalar<S>, EXPANDED>(step, inputs, n, at);
         }
     }
 };
 
-// Plan of parameters that are one by one.
+// Plan for parameters that are one by one.
 struct CAMEOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
     struct Scalars {
         double beta2, one_minus_beta2, exp_avg_sq_row_offset, one_minus_beta1, eps2;
-        double one_minus_beta3, decay;
+        double one_minus_beta3, decay_factor;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double exp_avg_sq_row_sum, u_scale, u_sq_sum, u_scale2, exp_avg_res_row_sum, param_scale;
+        double exp_avg_sq_row_sum, u_scale, u_sq_sum, u_scale_2, exp_avg_res_row_sum, param_scale;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum {
@@ -769,10 +772,10 @@ struct CAMEOneByOneRule : Rule {
         const double exp_avg_sq_row_offset = one_minus_beta2 * eps1;
         const double one_minus_beta1 = 1 - beta1;
         const double one_minus_beta3 = 1 - beta3;
-        const double decay = 1 - lr * weight_decay;
+        const double decay_factor = 1 - lr * weight_decay;
         return {
             beta2, one_minus_beta2, exp_avg_sq_row_offset, one_minus_beta1, eps2, one_minus_beta3,
-            decay};
+            decay_factor};
     }
 
     template <class S, class C>
@@ -782,7 +785,7 @@ struct CAMEOneByOneRule : Rule {
         const C beta2 = C(scalars.beta2);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C exp_avg_sq_row_offset = C(scalars.exp_avg_sq_row_offset);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         C exp_avg_sq_row_sum = 0;
@@ -824,7 +827,7 @@ struct CAMEOneByOneRule : Rule {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C exp_avg_sq_row_offset = C(scalars.exp_avg_sq_row_offset);
         const C u_scale = C(numbers.u_scale);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         C u_sq_sum = 0;
@@ -860,9 +863,9 @@ struct CAMEOneByOneRule : Rule {
         const double u_sq_sum = numbers.u_sq_sum;
         // u = g / sqrt(r / mean(r)) / sqrt(c)
         // u = u / maximum(1, rms(u) / clip_threshold)
-        const double u_scale2 = 1
+        const double u_scale_2 = 1
             / maximum(1.0, sqrt(u_sq_sum / sizes.numel) / hypers.clip_threshold);
-        numbers.u_scale2 = u_scale2;
+        numbers.u_scale_2 = u_scale_2;
     }
 
     template <class S, class C>
@@ -877,9 +880,9 @@ struct CAMEOneByOneRule : Rule {
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C eps2 = C(scalars.eps2);
         const C one_minus_beta3 = C(scalars.one_minus_beta3);
-        const C u_scale2 = C(numbers.u_scale2);
+        const C u_scale_2 = C(numbers.u_scale_2);
         const C u_scale = C(numbers.u_scale);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         C exp_avg_res_row_sum = 0;
@@ -904,7 +907,7 @@ struct CAMEOneByOneRule : Rule {
                 + exp_avg_sq_row_offset;
             // u = g / sqrt(r / mean(r)) / sqrt(c)
             // u = u / maximum(1, rms(u) / clip_threshold)
-            const C u = u_scale2 * grad / (sqrt(u_scale * exp_avg_sq_row) * sqrt(exp_avg_sq_col));
+            const C u = u_scale_2 * grad / (sqrt(u_scale * exp_avg_sq_row) * sqrt(exp_avg_sq_col));
             // m = beta1 * m + (1 - beta1) * u
             exp_avg = exp_avg + one_minus_beta1 * (u - exp_avg);
             // residual = (u - m) ** 2 + eps2
@@ -939,12 +942,12 @@ struct CAMEOneByOneRule : Rule {
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C eps2 = C(scalars.eps2);
         const C one_minus_beta3 = C(scalars.one_minus_beta3);
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C lr = C(hypers.lr);
-        const C u_scale2 = C(numbers.u_scale2);
+        const C u_scale_2 = C(numbers.u_scale_2);
         const C u_scale = C(numbers.u_scale);
         const C param_scale = C(numbers.param_scale);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -968,7 +971,7 @@ struct CAMEOneByOneRule : Rule {
                 + exp_avg_sq_row_offset;
             // u = g / sqrt(r / mean(r)) / sqrt(c)
             // u = u / maximum(1, rms(u) / clip_threshold)
-            const C u = u_scale2 * grad / (sqrt(u_scale * exp_avg_sq_row) * sqrt(exp_avg_sq_col));
+            const C u = u_scale_2 * grad / (sqrt(u_scale * exp_avg_sq_row) * sqrt(exp_avg_sq_col));
             // m = beta1 * m + (1 - beta1) * u
             exp_avg = exp_avg + one_minus_beta1 * (u - exp_avg);
             // residual = (u - m) ** 2 + eps2
@@ -978,7 +981,7 @@ struct CAMEOneByOneRule : Rule {
             // c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
             exp_avg_res_col = exp_avg_res_col + one_minus_beta3 * (residual - exp_avg_res_col);
             // p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
-            param = decay * param
+            param = decay_factor * param
                 - lr * exp_avg / (sqrt(param_scale * exp_avg_res_row) * sqrt(exp_avg_res_col));
 
             store_as<S>(params + i, param);
@@ -993,14 +996,14 @@ struct CAMEOneByOneRule : Rule {
     static void run_numbers(int step, const LoopInputs<CAMEOneByOneRule>& inputs) {
         (void)inputs;
         switch (step) {
-            case RUN_NUMBERS1: return numbers1(inputs.sizes, inputs.named());
-            case RUN_NUMBERS2: return numbers2(inputs.hypers, inputs.sizes, inputs.named());
-            case RUN_NUMBERS3: return numbers3(inputs.sizes, inputs.named());
+            case RUN_NUMBERS1: return numbers1(inputs.sizes, inputs.named_numbers());
+            case RUN_NUMBERS2: return numbers2(inputs.hypers, inputs.sizes, inputs.named_numbers());
+            case RUN_NUMBERS3: return numbers3(inputs.sizes, inputs.named_numbers());
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<CAMEOneByOneRule>& inputs,
@@ -1009,18 +1012,20 @@ struct CAMEOneByOneRule : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.sums(), n, at[GRAD], at[EXP_AVG_SQ_ROW]);
+                    inputs.hypers, inputs.scalars, inputs.named_partials(), n, at[GRAD],
+                    at[EXP_AVG_SQ_ROW]);
             case RUN_SWEEP2:
                 return sweep2<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.named(), inputs.sums(), n, at[GRAD],
-                    at[EXP_AVG_SQ_ROW], at[EXP_AVG_SQ_COL]);
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), inputs.named_partials(),
+                    n, at[GRAD], at[EXP_AVG_SQ_ROW], at[EXP_AVG_SQ_COL]);
             case RUN_SWEEP3:
                 return sweep3<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.named(), inputs.sums(), n, at[GRAD],
-                    at[EXP_AVG], at[EXP_AVG_SQ_ROW], at[EXP_AVG_SQ_COL], at[EXP_AVG_RES_ROW]);
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), inputs.named_partials(),
+                    n, at[GRAD], at[EXP_AVG], at[EXP_AVG_SQ_ROW], at[EXP_AVG_SQ_COL],
+                    at[EXP_AVG_RES_ROW]);
             case RUN_SWEEP4:
                 return sweep4<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.named(), n, at[PARAM], at[GRAD],
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[PARAM], at[GRAD],
                     at[EXP_AVG], at[EXP_AVG_SQ_ROW], at[EXP_AVG_SQ_COL], at[EXP_AVG_RES_ROW],
                     at[EXP_AVG_RES_COL]);
         }
@@ -1030,7 +1035,7 @@ struct CAMEOneByOneRule : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the rule needs shapes, and works on matrices.
+// Read by the runtime: the kernel takes a table of shapes, and works on matrices.
 extern "C" const bool optgen_shapes = true, optgen_by_matrix = true;
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

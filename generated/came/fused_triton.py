@@ -24,7 +24,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     GROUPS,
     PARTIALS,
     ROWS,
-    TILE_INDEX,
+    TILE_SHAPE_INDEX,
     VALUES,
     add_up,
     column_total,
@@ -46,7 +46,7 @@ from optgen.runtime.fused_triton.device_reductions import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(13)
-WORKSPACES = {
+WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
         scalars=SCALARS.value,
         by_matrix=True,
@@ -82,7 +82,7 @@ def came_scalars(table, hypers, scalars, found_inf, num_tensors):
     eps1 = tl.load(hyper + 4)
     eps2 = tl.load(hyper + 5)
     one_minus_beta1 = 1 - beta1
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
 
     tl.store(scalars, maximize)
     tl.store(scalars + 1, eps1)
@@ -92,7 +92,7 @@ def came_scalars(table, hypers, scalars, found_inf, num_tensors):
     tl.store(scalars + 5, eps2)
     tl.store(scalars + 6, beta3)
     tl.store(scalars + 7, beta1)
-    tl.store(scalars + 8, decay)
+    tl.store(scalars + 8, decay_factor)
     tl.store(scalars + 9, lr)
 
 
@@ -214,9 +214,9 @@ def came_step1(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             came_step1_on_tile(
                 tensor,
                 table,
@@ -326,9 +326,9 @@ def came_finish1(
     tensor = tl.load(tensor_indices + tl.program_id(0))
     program = tl.program_id(0) - tl.load(first_programs + tensor)
     shape = shapes + tensor
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             group, count = program, 1
             if TILES[k][0] == 1:
                 group, count = combine(
@@ -423,9 +423,9 @@ def came_finish2(
             return
     tensor = tl.load(tensor_indices + tl.program_id(0))
     program = tl.program_id(0) - tl.load(first_programs + tensor)
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             came_matrices2(
                 tensor,
                 program,
@@ -567,9 +567,9 @@ def came_step2(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             came_step2_on_tile(
                 tensor,
                 table,
@@ -770,9 +770,9 @@ def came_step3(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             came_step3_on_tile(
                 tensor,
                 table,
@@ -863,9 +863,9 @@ def came_matrices4(
         # c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
         exp_avg_res_col = beta3 * exp_avg_res_col + (1 - beta3) * (residual_col_sum / row_count)
         # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
-        col_factor2 = 1 / sqrt(exp_avg_res_col)
+        col_factor_2 = 1 / sqrt(exp_avg_res_col)
         tl.store(exp_avg_res_cols + lanes, exp_avg_res_col.to(EXP_AVG_RES_COL_T), mask)
-        tl.store(column_values + 2 * all_columns + lanes, col_factor2, mask)
+        tl.store(column_values + 2 * all_columns + lanes, col_factor_2, mask)
     tl.store(parts + groups + group, exp_avg_res_row_sum)
     if group == 0:
         tl.store(scalars + 12, exp_avg_scale)
@@ -895,9 +895,9 @@ def came_finish4(
     tensor = tl.load(tensor_indices + tl.program_id(0))
     program = tl.program_id(0) - tl.load(first_programs + tensor)
     shape = shapes + tensor
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             group, count = program, 1
             if TILES[k][0] == 1:
                 group, count = combine(
@@ -968,8 +968,8 @@ def came_matrices5(
         mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         exp_avg_res_row = tl.load(exp_avg_res_rows + lanes, mask, 0.0).to(tl.float64)
         # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
-        row_factor2 = 1 / sqrt(numel / column_count * exp_avg_res_row / exp_avg_res_row_sum)
-        tl.store(row_values + 4 * all_rows + lanes, row_factor2, mask)
+        row_factor_2 = 1 / sqrt(numel / column_count * exp_avg_res_row / exp_avg_res_row_sum)
+        tl.store(row_values + 4 * all_rows + lanes, row_factor_2, mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -992,9 +992,9 @@ def came_finish5(
             return
     tensor = tl.load(tensor_indices + tl.program_id(0))
     program = tl.program_id(0) - tl.load(first_programs + tensor)
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             came_matrices5(
                 tensor,
                 program,
@@ -1019,8 +1019,8 @@ def came_step4_on_elements(
     mask,
     row_factors,
     col_factors,
-    row_factor2s,
-    col_factor2s,
+    row_factor_2s,
+    col_factor_2s,
     in_rows,
     in_columns,
     scalars,
@@ -1032,12 +1032,12 @@ def came_step4_on_elements(
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
     row_factor = tl.load(row_factors, in_rows)[:, :, None]
     col_factor = tl.load(col_factors, in_columns)[:, None, :]
-    row_factor2 = tl.load(row_factor2s, in_rows)[:, :, None]
-    col_factor2 = tl.load(col_factor2s, in_columns)[:, None, :]
+    row_factor_2 = tl.load(row_factor_2s, in_rows)[:, :, None]
+    col_factor_2 = tl.load(col_factor_2s, in_columns)[:, None, :]
     maximize = tl.load(scalars).to(dtype)
     beta1 = tl.load(scalars + 7).to(dtype)
     exp_avg_scale = tl.load(scalars + 12).to(dtype)
-    decay = tl.load(scalars + 8).to(dtype)
+    decay_factor = tl.load(scalars + 8).to(dtype)
     lr = tl.load(scalars + 9).to(dtype)
 
     if maximize != 0:
@@ -1048,7 +1048,7 @@ def came_step4_on_elements(
     # m = beta1 * m + (1 - beta1) * u
     exp_avg = beta1 * exp_avg + exp_avg_scale * grad * row_factor * col_factor
     # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
-    param = decay * param - lr * exp_avg * row_factor2 * col_factor2
+    param = decay_factor * param - lr * exp_avg * row_factor_2 * col_factor_2
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
     tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
@@ -1099,8 +1099,8 @@ def came_step4_on_tile(
     column_values = values + 5 * all_rows + column_lanes
     row_factors = row_values + 2 * all_rows
     col_factors = column_values + all_columns
-    row_factor2s = row_values + 4 * all_rows
-    col_factor2s = column_values + 2 * all_columns
+    row_factor_2s = row_values + 4 * all_rows
+    col_factor_2s = column_values + 2 * all_columns
     params = tl.load(entry + STREAMS * num_tensors)
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     exp_avgs = tl.load(entry + (STREAMS + 2) * num_tensors)
@@ -1126,8 +1126,8 @@ def came_step4_on_tile(
             None,
             row_factors,
             col_factors,
-            row_factor2s,
-            col_factor2s,
+            row_factor_2s,
+            col_factor_2s,
             None,
             None,
             scalars,
@@ -1144,8 +1144,8 @@ def came_step4_on_tile(
             mask,
             row_factors,
             col_factors,
-            row_factor2s,
-            col_factor2s,
+            row_factor_2s,
+            col_factor_2s,
             in_rows,
             in_columns,
             scalars,
@@ -1171,9 +1171,9 @@ def came_step4(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             came_step4_on_tile(
                 tensor,
                 table,

@@ -39,7 +39,7 @@ def update_sharded(
     beta1, beta2 = betas
     beta3 = sqrt(beta2)
 
-    step_size = None
+    decay_factor = None
     k = stacked_numbers(params[0], ks)
     d = stacked_numbers(params[0], ds)
     numerator_weighted = stacked_numbers(params[0], numerator_weighteds)
@@ -47,18 +47,18 @@ def update_sharded(
     rate = d * lr
     if use_bias_correction:
         # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-        rate2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+        rate_2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
     else:
-        rate2 = rate
+        rate_2 = rate
     # m = beta1 * m + (1 - beta1) * rate * g
-    exp_avg_scale = (1 - beta1) * rate2
+    exp_avg_scale = (1 - beta1) * rate_2
     # s = beta3 * s + (1 - beta3) * rate * g
-    s_scale = (1 - beta3) * rate2
+    s_scale = (1 - beta3) * rate_2
     if decouple:
         # p = p - weight_decay * rate * p
-        step_size = 1 - weight_decay * rate2
+        decay_factor = 1 - weight_decay * rate_2
     write(ks, k.flatten())
-    grad_sum = zero_sum(params[0], len(params))
+    grad_quotient_sum = zero_sum(params[0], len(params))
     abs_sum = zero_sum(params[0], len(params))
     for (
         param_blocks,
@@ -68,8 +68,8 @@ def update_sharded(
         s_blocks,
         exp_avg_scale_blocks,
         s_scale_blocks,
-        step_size_blocks,
-        grad_sum_blocks,
+        decay_factor_blocks,
+        grad_quotient_sum_blocks,
         abs_sum_blocks,
     ) in list_chunks(
         params,
@@ -79,8 +79,8 @@ def update_sharded(
         s_list,
         exp_avg_scale.unbind(),
         s_scale.unbind(),
-        [] if step_size is None else step_size.unbind(),
-        sums=[grad_sum.unbind(), abs_sum.unbind()],
+        [] if decay_factor is None else decay_factor.unbind(),
+        sums=[grad_quotient_sum.unbind(), abs_sum.unbind()],
     ):
         if maximize:
             # g = -g
@@ -92,7 +92,7 @@ def update_sharded(
         denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
         torch._foreach_add_(denoms, eps)
         torch._foreach_div_(operands, denoms)
-        torch._foreach_add_(grad_sum_blocks, [total(operand) for operand in operands])
+        torch._foreach_add_(grad_quotient_sum_blocks, [total(operand) for operand in operands])
         # m = beta1 * m + (1 - beta1) * rate * g
         scale_(exp_avg_blocks, beta1)
         torch._foreach_addcmul_(exp_avg_blocks, grad_blocks, exp_avg_scale_blocks)
@@ -106,16 +106,16 @@ def update_sharded(
         torch._foreach_add_(abs_sum_blocks, [total(operand) for operand in operands])
         if decouple:
             # p = p - weight_decay * rate * p
-            torch._foreach_mul_(param_blocks, step_size_blocks)
+            torch._foreach_mul_(param_blocks, decay_factor_blocks)
         # p = p - m / (sqrt(v) + eps)
         denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
         torch._foreach_add_(denoms, eps)
         torch._foreach_addcdiv_(param_blocks, exp_avg_blocks, denoms, -1)
     del grad_blocks, operands, denoms  # freed before waiting for other ranks
-    yield [collectives.sum(grad_sum), collectives.sum(abs_sum)]
-    sum_over_all = yield all_sum(grad_sum)
+    yield [collectives.sum(grad_quotient_sum), collectives.sum(abs_sum)]
+    sum_over_all = yield all_sum(grad_quotient_sum)
     # r = beta3 * r + (1 - beta3) * rate * sum(g * s / (sqrt(v) + eps), over="all")
-    numerator_weighted = beta3 * numerator_weighted + (1 - beta3) * rate2 * sum_over_all
+    numerator_weighted = beta3 * numerator_weighted + (1 - beta3) * rate_2 * sum_over_all
     sum_over_all2 = yield all_sum(abs_sum)
     # l1_norm = sum(abs(s), over="all")
     l1_norm = sum_over_all2
@@ -123,10 +123,10 @@ def update_sharded(
     d_hat = where(l1_norm > 0, numerator_weighted / ((1 - beta3) * l1_norm), d)
     if growth_rate is not None:
         # d_hat = minimum(d_hat, d * growth_rate)
-        d_hat2 = minimum(d_hat, d * growth_rate)
+        d_hat_2 = minimum(d_hat, d * growth_rate)
     else:
-        d_hat2 = d_hat
+        d_hat_2 = d_hat
     # d = maximum(d, d_hat)
-    d = maximum(d, d_hat2)
+    d = maximum(d, d_hat_2)
     write(ds, d.flatten())
     write(numerator_weighteds, numerator_weighted.flatten())

@@ -9,7 +9,7 @@ from optgen.runtime.eager.conditions import where, where_number
 from optgen.runtime.eager.reductions import number, total, zero_sum
 from optgen.runtime.eager.scalars import maximum, minimum, sqrt
 from optgen.runtime.eager.wide_reductions import all_sum
-from optgen.runtime.eager.working_copies import working_number, write_number
+from optgen.runtime.eager.working_copies import number_in_float64, write_number
 from optgen.runtime.sharded.driver import Update
 
 
@@ -37,7 +37,7 @@ def update(
     beta3 = sqrt(beta2)
 
     for index in range(len(params)):
-        step_size = None
+        decay_factor = None
         k = number(params[index], ks[index])
         d = number(params[index], ds[index])
         numerator_weighted = number(params[index], numerator_weighteds[index])
@@ -45,18 +45,18 @@ def update(
         rate = d * lr
         if use_bias_correction:
             # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-            rate2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+            rate_2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
         else:
-            rate2 = rate
+            rate_2 = rate
         # m = beta1 * m + (1 - beta1) * rate * g
-        exp_avg_scale = (1 - beta1) * rate2
+        exp_avg_scale = (1 - beta1) * rate_2
         # s = beta3 * s + (1 - beta3) * rate * g
-        s_scale = (1 - beta3) * rate2
+        s_scale = (1 - beta3) * rate_2
         if decouple:
             # p = p - weight_decay * rate * p
-            step_size = 1 - weight_decay * rate2
+            decay_factor = 1 - weight_decay * rate_2
         ks[index].copy_(k.view(()))
-        grad_sum = zero_sum(params[index])
+        grad_quotient_sum = zero_sum(params[index])
         abs_sum = zero_sum(params[index])
         for (
             param_block,
@@ -66,7 +66,7 @@ def update(
             s_block,
             exp_avg_scale_block,
             s_scale_block,
-            step_size_block,
+            decay_factor_block,
         ) in blocks(
             params[index],
             grads[index],
@@ -75,7 +75,7 @@ def update(
             s_list[index],
             exp_avg_scale,
             s_scale,
-            step_size,
+            decay_factor,
         ):
             if maximize:
                 # g = -g
@@ -86,7 +86,7 @@ def update(
             operand = grad_block.mul(s_block)
             denom = exp_avg_sq_block.sqrt().add_(eps)
             operand.div_(denom)
-            grad_sum.add_(total(operand))
+            grad_quotient_sum.add_(total(operand))
             # m = beta1 * m + (1 - beta1) * rate * g
             exp_avg_block.mul_(beta1).addcmul_(grad_block, exp_avg_scale_block)
             # v = beta2 * v + (1 - beta2) * g**2
@@ -97,13 +97,13 @@ def update(
             abs_sum.add_(total(operand))
             if decouple:
                 # p = p - weight_decay * rate * p
-                param_block.mul_(step_size_block)
+                param_block.mul_(decay_factor_block)
             # p = p - m / (sqrt(v) + eps)
             denom = exp_avg_sq_block.sqrt().add_(eps)
             param_block.addcdiv_(exp_avg_block, denom, value=-1)
-        sum_over_all = yield all_sum(grad_sum)
+        sum_over_all = yield all_sum(grad_quotient_sum)
         # r = beta3 * r + (1 - beta3) * rate * sum(g * s / (sqrt(v) + eps), over="all")
-        numerator_weighted = beta3 * numerator_weighted + (1 - beta3) * rate2 * sum_over_all
+        numerator_weighted = beta3 * numerator_weighted + (1 - beta3) * rate_2 * sum_over_all
         sum_over_all2 = yield all_sum(abs_sum)
         # l1_norm = sum(abs(s), over="all")
         l1_norm = sum_over_all2
@@ -111,11 +111,11 @@ def update(
         d_hat = where(l1_norm > 0, numerator_weighted / ((1 - beta3) * l1_norm), d)
         if growth_rate is not None:
             # d_hat = minimum(d_hat, d * growth_rate)
-            d_hat2 = minimum(d_hat, d * growth_rate)
+            d_hat_2 = minimum(d_hat, d * growth_rate)
         else:
-            d_hat2 = d_hat
+            d_hat_2 = d_hat
         # d = maximum(d, d_hat)
-        d = maximum(d, d_hat2)
+        d = maximum(d, d_hat_2)
         ds[index].copy_(d.view(()))
         numerator_weighteds[index].copy_(numerator_weighted.view(()))
 
@@ -147,9 +147,9 @@ def update_functional(
         exp_avg = exp_avgs[index].clone()
         exp_avg_sq = exp_avg_sqs[index].clone()
         s = s_list[index].clone()
-        k = working_number(ks[index])
-        d = working_number(ds[index])
-        numerator_weighted = working_number(numerator_weighteds[index])
+        k = number_in_float64(ks[index])
+        d = number_in_float64(ds[index])
+        numerator_weighted = number_in_float64(numerator_weighteds[index])
         beta1, beta2 = betas
         beta3 = sqrt(beta2)
 
@@ -161,22 +161,22 @@ def update_functional(
         rate = d * lr
         if use_bias_correction:
             # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-            rate2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+            rate_2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
         else:
-            rate2 = rate
+            rate_2 = rate
         if weight_decay and not decouple:
             # g = g + weight_decay * p
             grad = grad + weight_decay * param
-        grad_sum = total(grad * s / (sqrt(exp_avg_sq) + eps))
-        sum_over_all = yield all_sum(grad_sum)
+        grad_quotient_sum = total(grad * s / (sqrt(exp_avg_sq) + eps))
+        sum_over_all = yield all_sum(grad_quotient_sum)
         # r = beta3 * r + (1 - beta3) * rate * sum(g * s / (sqrt(v) + eps), over="all")
-        numerator_weighted = beta3 * numerator_weighted + (1 - beta3) * rate2 * sum_over_all
+        numerator_weighted = beta3 * numerator_weighted + (1 - beta3) * rate_2 * sum_over_all
         # m = beta1 * m + (1 - beta1) * rate * g
-        exp_avg = beta1 * exp_avg + (1 - beta1) * rate2 * grad
+        exp_avg = beta1 * exp_avg + (1 - beta1) * rate_2 * grad
         # v = beta2 * v + (1 - beta2) * g**2
         exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
         # s = beta3 * s + (1 - beta3) * rate * g
-        s = beta3 * s + (1 - beta3) * rate2 * grad
+        s = beta3 * s + (1 - beta3) * rate_2 * grad
         abs_sum = total(abs(s))
         sum_over_all2 = yield all_sum(abs_sum)
         # l1_norm = sum(abs(s), over="all")
@@ -185,14 +185,14 @@ def update_functional(
         d_hat = where_number(l1_norm > 0, numerator_weighted / ((1 - beta3) * l1_norm), d)
         if growth_rate is not None:
             # d_hat = minimum(d_hat, d * growth_rate)
-            d_hat2 = minimum(d_hat, d * growth_rate)
+            d_hat_2 = minimum(d_hat, d * growth_rate)
         else:
-            d_hat2 = d_hat
+            d_hat_2 = d_hat
         # d = maximum(d, d_hat)
-        d = maximum(d, d_hat2)
+        d = maximum(d, d_hat_2)
         if decouple:
             # p = p - weight_decay * rate * p
-            param = (1 - weight_decay * rate2) * param
+            param = (1 - weight_decay * rate_2) * param
         # p = p - m / (sqrt(v) + eps)
         param = param - exp_avg / (sqrt(exp_avg_sq) + eps)
 

@@ -12,38 +12,39 @@ struct Rule {
     enum { K, D, NUMERATOR_WEIGHTED, CELLS };
     static constexpr bool HAS_STEP = false;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, betas[2], eps, weight_decay, decouple, use_bias_correction, growth_rate;
         double maximize;
     };
 };
 
-// Plan of all parameters.
+// Plan for all parameters.
 struct DAdaptAdamRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double beta1, grad_weight, beta2, one_minus_beta2, beta3, grad_weight2, decay;
-        double numerator_weighted_before, rate2, d_before;
+        double beta1, grad_weight, beta2, one_minus_beta2, beta3, grad_weight_2, decay_factor;
+        double numerator_weighted_before, rate_2, d_before;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double grad_sum, abs_sum, sum_over_all, sum_over_all_asked, numerator_weighted;
-        double sum_over_all2, sum_over_all2_asked, d;
+        double grad_quotient_sum, abs_sum, sum_over_all, sum_over_all_takes_part;
+        double numerator_weighted, sum_over_all2, sum_over_all2_takes_part, d;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum {
-        RUN_SWEEP1, MAKE_GRAD_SUM, MAKE_ABS_SUM, RUN_NUMBERS1, MAKE_SUM_OVER_ALL, RUN_NUMBERS2,
-        RUN_NUMBERS3, MAKE_SUM_OVER_ALL2, RUN_NUMBERS4, STEP_COUNT };
+        RUN_SWEEP1, MAKE_GRAD_QUOTIENT_SUM, MAKE_ABS_SUM, RUN_NUMBERS1, MAKE_SUM_OVER_ALL,
+        RUN_NUMBERS2, RUN_NUMBERS3, MAKE_SUM_OVER_ALL2, RUN_NUMBERS4, STEP_COUNT };
     static constexpr Step STEPS[] = {
         {
             Step::LOOP, TENSOR, set(GRAD, PARAM, S_, EXP_AVG_SQ, EXP_AVG),
@@ -59,7 +60,7 @@ struct DAdaptAdamRule : Rule {
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
-            set(RUN_SWEEP1, MAKE_GRAD_SUM, MAKE_ABS_SUM),
+            set(RUN_SWEEP1, MAKE_GRAD_QUOTIENT_SUM, MAKE_ABS_SUM),
             set(
                 RUN_NUMBERS1, MAKE_SUM_OVER_ALL, RUN_NUMBERS2, RUN_NUMBERS3, MAKE_SUM_OVER_ALL2,
                 RUN_NUMBERS4),
@@ -91,26 +92,26 @@ struct DAdaptAdamRule : Rule {
         const double beta3 = sqrt(beta2);
         const double one_minus_beta3 = 1 - beta3;
         // k = k + 1
-        k = cells[K].rounded(k + 1);
+        k = cells[K].rounded_to_dtype(k + 1);
         // rate = d * lr
         const double rate = d * lr;
-        double rate2;
+        double rate_2;
         if (truth(hypers.use_bias_correction)) {
             // rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-            rate2 = rate * sqrt(1 - pow(beta2, k)) / (1 - pow(beta1, k));
+            rate_2 = rate * sqrt(1 - pow(beta2, k)) / (1 - pow(beta1, k));
         } else {
-            rate2 = rate;
+            rate_2 = rate;
         }
-        const double grad_weight = one_minus_beta1 * rate2;
-        const double grad_weight2 = one_minus_beta3 * rate2;
-        double decay = 0;
+        const double grad_weight = one_minus_beta1 * rate_2;
+        const double grad_weight_2 = one_minus_beta3 * rate_2;
+        double decay_factor = 0;
         if (truth(hypers.decouple)) {
-            decay = 1 - weight_decay * rate2;
+            decay_factor = 1 - weight_decay * rate_2;
         }
         cells[K].value = k;
         return {
-            beta1, grad_weight, beta2, one_minus_beta2, beta3, grad_weight2, decay,
-            numerator_weighted_before, rate2, d_before};
+            beta1, grad_weight, beta2, one_minus_beta2, beta3, grad_weight_2, decay_factor,
+            numerator_weighted_before, rate_2, d_before};
     }
 
     template <class S, class C>
@@ -125,16 +126,16 @@ struct DAdaptAdamRule : Rule {
         const C beta2 = C(scalars.beta2);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C beta3 = C(scalars.beta3);
-        const C grad_weight2 = C(scalars.grad_weight2);
-        const C decay = C(scalars.decay);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        const C grad_weight_2 = C(scalars.grad_weight_2);
+        const C decay_factor = C(scalars.decay_factor);
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
         const auto decouple = unlikely<C>(truth(hypers.decouple));
 
-        C grad_sum = 0, abs_sum = 0;
+        C grad_quotient_sum = 0, abs_sum = 0;
 
-        #pragma omp simd if(LANES<C> == 1) reduction(+ : grad_sum, abs_sum)
+        #pragma omp simd if(LANES<C> == 1) reduction(+ : grad_quotient_sum, abs_sum)
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load_as<S, C>(params + i);
             C grad = load_as<S, C>(grads + i);
@@ -150,17 +151,17 @@ struct DAdaptAdamRule : Rule {
                 // g = g + weight_decay * p
                 grad = grad + weight_decay * param;
             }
-            const C grad_value = grad * s / (sqrt(exp_avg_sq) + eps);
+            const C grad_quotient = grad * s / (sqrt(exp_avg_sq) + eps);
             // m = beta1 * m + (1 - beta1) * rate * g
             exp_avg = beta1 * exp_avg + grad_weight * grad;
             // v = beta2 * v + (1 - beta2) * g**2
             exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad;
             // s = beta3 * s + (1 - beta3) * rate * g
-            s = beta3 * s + grad_weight2 * grad;
+            s = beta3 * s + grad_weight_2 * grad;
             const C abs_ = abs(s);
             if (decouple != 0) {
                 // p = p - weight_decay * rate * p
-                param = decay * param;
+                param = decay_factor * param;
             }
             // p = p - m / (sqrt(v) + eps)
             param = param - exp_avg / (sqrt(exp_avg_sq) + eps);
@@ -169,36 +170,36 @@ struct DAdaptAdamRule : Rule {
             store_as<S>(exp_avgs + i, exp_avg);
             store_as<S>(exp_avg_sqs + i, exp_avg_sq);
             store_as<S>(s_list + i, s);
-            grad_sum += grad_value;
+            grad_quotient_sum += grad_quotient;
             abs_sum += abs_;
         }
 
-        sums.grad_sum += lane_sum(grad_sum);
+        sums.grad_quotient_sum += lane_sum(grad_quotient_sum);
         sums.abs_sum += lane_sum(abs_sum);
     }
 
     static void numbers1(Numbers& numbers) {
-        const double grad_sum = numbers.grad_sum;
-        const double sum_over_all = grad_sum;
-        const double sum_over_all_asked = 1;
+        const double grad_quotient_sum = numbers.grad_quotient_sum;
+        const double sum_over_all = grad_quotient_sum;
+        const double sum_over_all_takes_part = 1;
         numbers.sum_over_all = sum_over_all;
-        numbers.sum_over_all_asked = sum_over_all_asked;
+        numbers.sum_over_all_takes_part = sum_over_all_takes_part;
     }
 
     static void numbers2(const Scalars& scalars, Numbers& numbers) {
         const double sum_over_all = numbers.sum_over_all;
         // r = beta3 * r + (1 - beta3) * rate * sum(g * s / (sqrt(v) + eps), over="all")
         const double numerator_weighted = scalars.beta3 * scalars.numerator_weighted_before
-            + (1 - scalars.beta3) * scalars.rate2 * sum_over_all;
+            + (1 - scalars.beta3) * scalars.rate_2 * sum_over_all;
         numbers.numerator_weighted = numerator_weighted;
     }
 
     static void numbers3(Numbers& numbers) {
         const double abs_sum = numbers.abs_sum;
         const double sum_over_all2 = abs_sum;
-        const double sum_over_all2_asked = 1;
+        const double sum_over_all2_takes_part = 1;
         numbers.sum_over_all2 = sum_over_all2;
-        numbers.sum_over_all2_asked = sum_over_all2_asked;
+        numbers.sum_over_all2_takes_part = sum_over_all2_takes_part;
     }
 
     static void numbers4(const Hypers& hypers, const Scalars& scalars, Numbers& numbers) {
@@ -209,30 +210,31 @@ struct DAdaptAdamRule : Rule {
         // d_hat = where(l1_norm > 0, r / ((1 - beta3) * l1_norm), d)
         const double d_hat = l1_norm > 0 ? numerator_weighted / ((1 - scalars.beta3) * l1_norm)
             : scalars.d_before;
-        double d_hat2;
+        double d_hat_2;
         if (!is_none(hypers.growth_rate)) {
             // d_hat = minimum(d_hat, d * growth_rate)
-            d_hat2 = minimum(d_hat, scalars.d_before * hypers.growth_rate);
+            d_hat_2 = minimum(d_hat, scalars.d_before * hypers.growth_rate);
         } else {
-            d_hat2 = d_hat;
+            d_hat_2 = d_hat;
         }
         // d = maximum(d, d_hat)
-        const double d = maximum(scalars.d_before, d_hat2);
+        const double d = maximum(scalars.d_before, d_hat_2);
         numbers.d = d;
     }
 
     static void run_numbers(int step, const LoopInputs<DAdaptAdamRule>& inputs) {
         (void)inputs;
         switch (step) {
-            case RUN_NUMBERS1: return numbers1(inputs.named());
-            case RUN_NUMBERS2: return numbers2(inputs.scalars, inputs.named());
-            case RUN_NUMBERS3: return numbers3(inputs.named());
-            case RUN_NUMBERS4: return numbers4(inputs.hypers, inputs.scalars, inputs.named());
+            case RUN_NUMBERS1: return numbers1(inputs.named_numbers());
+            case RUN_NUMBERS2: return numbers2(inputs.scalars, inputs.named_numbers());
+            case RUN_NUMBERS3: return numbers3(inputs.named_numbers());
+            case RUN_NUMBERS4:
+                return numbers4(inputs.hypers, inputs.scalars, inputs.named_numbers());
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<DAdaptAdamRule>& inputs,
@@ -241,7 +243,7 @@ struct DAdaptAdamRule : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.sums(), n, at[PARAM], at[GRAD],
+                    inputs.hypers, inputs.scalars, inputs.named_partials(), n, at[PARAM], at[GRAD],
                     at[EXP_AVG], at[EXP_AVG_SQ], at[S_]);
         }
     }
@@ -250,7 +252,7 @@ struct DAdaptAdamRule : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the rule needs shapes.
+// Read by the runtime: the kernel takes a table of shapes.
 extern "C" const bool optgen_shapes = true;
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

@@ -32,7 +32,7 @@ from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 from optgen.runtime.sharded.driver import Update
 
 SCALARS = tl.constexpr(22)
-WORKSPACES = {
+WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
         scalars=SCALARS.value,
         sums=2,
@@ -88,14 +88,14 @@ def dadapt_adam_scalars(
     rate = d * lr
     if use_bias_correction != 0:
         # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-        rate2 = rate * sqrt(1 - power(beta2, k_)) / (1 - power(beta1, k_))
+        rate_2 = rate * sqrt(1 - power(beta2, k_)) / (1 - power(beta1, k_))
     else:
-        rate2 = rate
-    grad_weight = one_minus_beta1 * rate2
-    grad_weight2 = one_minus_beta3 * rate2
+        rate_2 = rate
+    grad_weight = one_minus_beta1 * rate_2
+    grad_weight_2 = one_minus_beta3 * rate_2
     if decouple != 0:
-        decay = 1 - weight_decay * rate2
-        tl.store(scalars + 11, decay)
+        decay_factor = 1 - weight_decay * rate_2
+        tl.store(scalars + 11, decay_factor)
 
     tl.store(ks, k_.to(K_T))
     tl.store(scalars, maximize)
@@ -107,10 +107,10 @@ def dadapt_adam_scalars(
     tl.store(scalars + 6, beta2)
     tl.store(scalars + 7, one_minus_beta2)
     tl.store(scalars + 8, beta3)
-    tl.store(scalars + 9, grad_weight2)
+    tl.store(scalars + 9, grad_weight_2)
     tl.store(scalars + 10, decouple)
     tl.store(scalars + 12, numerator_weighted_before)
-    tl.store(scalars + 13, rate2)
+    tl.store(scalars + 13, rate_2)
     tl.store(scalars + 14, d_before)
     tl.store(scalars + 15, (is_none(growth_rate)) == 0)
     tl.store(scalars + 16, growth_rate)
@@ -144,9 +144,9 @@ def dadapt_adam_step1_on_elements(
     beta2 = tl.load(scalars + 6).to(dtype)
     one_minus_beta2 = tl.load(scalars + 7).to(dtype)
     beta3 = tl.load(scalars + 8).to(dtype)
-    grad_weight2 = tl.load(scalars + 9).to(dtype)
+    grad_weight_2 = tl.load(scalars + 9).to(dtype)
     decouple = tl.load(scalars + 10).to(dtype)
-    decay = tl.load(scalars + 11).to(dtype)
+    decay_factor = tl.load(scalars + 11).to(dtype)
     if loss_scale is not None:
         grad = grad * div(1.0, tl.load(loss_scale).to(dtype))
         tl.store(grads + lanes, grad.to(grads.dtype.element_ty), mask)
@@ -157,17 +157,17 @@ def dadapt_adam_step1_on_elements(
     if condition1 != 0:
         # g = g + weight_decay * p
         grad = grad + weight_decay * param
-    grad_sum = total(div(grad * s, sqrt(exp_avg_sq) + eps), mask)
+    grad_quotient_sum = total(div(grad * s, sqrt(exp_avg_sq) + eps), mask)
     # m = beta1 * m + (1 - beta1) * rate * g
     exp_avg = beta1 * exp_avg + grad_weight * grad
     # v = beta2 * v + (1 - beta2) * g**2
     exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad
     # s = beta3 * s + (1 - beta3) * rate * g
-    s = beta3 * s + grad_weight2 * grad
+    s = beta3 * s + grad_weight_2 * grad
     abs_sum = total(tl.abs(s), mask)
     if decouple != 0:
         # p = p - weight_decay * rate * p
-        param = decay * param
+        param = decay_factor * param
     # p = p - m / (sqrt(v) + eps)
     param = param - div(exp_avg, sqrt(exp_avg_sq) + eps)
 
@@ -175,7 +175,7 @@ def dadapt_adam_step1_on_elements(
     tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
     tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
     tl.store(s_list + lanes, s.to(s_list.dtype.element_ty), mask)
-    return grad_sum, abs_sum
+    return grad_quotient_sum, abs_sum
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -214,10 +214,10 @@ def dadapt_adam_step1(
     exp_avgs = tl.load(entry + (STREAMS + 2) * num_tensors)
     exp_avg_sqs = tl.load(entry + (STREAMS + 3) * num_tensors)
     s_list = tl.load(entry + (STREAMS + 4) * num_tensors)
-    grad_sum = tl.zeros((), tl.float64)
+    grad_quotient_sum = tl.zeros((), tl.float64)
     abs_sum = tl.zeros((), tl.float64)
     if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs | s_list) & 15 == 0):
-        grad_sum, abs_sum = dadapt_adam_step1_on_elements(
+        grad_quotient_sum, abs_sum = dadapt_adam_step1_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(exp_avgs, start, EXP_AVG_T, VECTOR),
@@ -232,7 +232,7 @@ def dadapt_adam_step1(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_grad_sum, more_abs_sum = dadapt_adam_step1_on_elements(
+            more_grad_quotient_sum, more_abs_sum = dadapt_adam_step1_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(exp_avgs, start, EXP_AVG_T, 1),
@@ -244,11 +244,11 @@ def dadapt_adam_step1(
                 loss_scale,
                 COMPUTE_T,
             )
-            grad_sum = grad_sum + more_grad_sum
+            grad_quotient_sum = grad_quotient_sum + more_grad_quotient_sum
             abs_sum = abs_sum + more_abs_sum
     partials += tl.load(shape + PARTIALS * num_tensors)
     blocks = tl.load(shape + BLOCKS * num_tensors)
-    tl.store(partials + block, grad_sum)
+    tl.store(partials + block, grad_quotient_sum)
     tl.store(partials + blocks + block, abs_sum)
 
 
@@ -262,9 +262,9 @@ def dadapt_adam_finish1(shapes, scalars, partials, found_inf, num_tensors):
     scalars += tl.program_id(0) * SCALARS
     partials += tl.load(shape + PARTIALS * num_tensors)
     blocks = tl.load(shape + BLOCKS * num_tensors)
-    grad_sum = add_up(partials, blocks)
+    grad_quotient_sum = add_up(partials, blocks)
     abs_sum = add_up(partials + blocks, blocks)
-    tl.store(scalars + 17, grad_sum)
+    tl.store(scalars + 17, grad_quotient_sum)
     tl.store(scalars + 18, abs_sum)
 
 
@@ -278,10 +278,10 @@ def dadapt_adam_finish2(table, scalars, found_inf, num_tensors, NUMERATOR_WEIGHT
     scalars += tl.program_id(0) * SCALARS
     beta3 = tl.load(scalars + 8)
     numerator_weighted_before = tl.load(scalars + 12)
-    rate2 = tl.load(scalars + 13)
+    rate_2 = tl.load(scalars + 13)
     sum_over_all = tl.load(scalars + 19)
     # r = beta3 * r + (1 - beta3) * rate * sum(g * s / (sqrt(v) + eps), over="all")
-    numerator_weighted = beta3 * numerator_weighted_before + (1 - beta3) * rate2 * sum_over_all
+    numerator_weighted = beta3 * numerator_weighted_before + (1 - beta3) * rate_2 * sum_over_all
     tl.store(scalars + 20, numerator_weighted)
     numerator_weighteds = tl.load(entry + (STREAMS + 7) * num_tensors).to(
         tl.pointer_type(NUMERATOR_WEIGHTED_T)
@@ -309,11 +309,11 @@ def dadapt_adam_finish3(table, scalars, found_inf, num_tensors, D_T: tl.constexp
     d_hat = tl.where(l1_norm > 0, numerator_weighted / ((1 - beta3) * l1_norm), d_before)
     if has_growth_rate != 0:
         # d_hat = minimum(d_hat, d * growth_rate)
-        d_hat2 = minimum(d_hat, d_before * growth_rate)
+        d_hat_2 = minimum(d_hat, d_before * growth_rate)
     else:
-        d_hat2 = d_hat
+        d_hat_2 = d_hat
     # d = maximum(d, d_hat)
-    d = maximum(d_before, d_hat2)
+    d = maximum(d_before, d_hat_2)
     ds = tl.load(entry + (STREAMS + 6) * num_tensors).to(tl.pointer_type(D_T))
     tl.store(ds, d.to(D_T))
 

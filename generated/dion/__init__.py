@@ -56,7 +56,7 @@ class Dion(GeneratedOptimizer):
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         momentum (Tensor): :math:`m_t`, like the parameter, at first 0.
-        Q (Tensor): :math:`Q_t`, for each matrix of the parameter one of its columns by the rank, at
+        Q (Tensor): :math:`Q_t`, for each matrix of the parameter one of shape (cols, rank), at
             first 0.
         stream (Tensor): :math:`k`, float64, 0-dimensional, at first the parameter's number, counted
             from 0.

@@ -9,7 +9,7 @@ from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import col_sum
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import divide, floor, sqrt
-from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, in_compute_dtype, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -39,10 +39,10 @@ def update(
 
     for sublist in equal_sublists(params, grads, momentums, Qs):
         params, grads, momentums, Qs = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        momentum = working_value(momentums, params)
-        Q = working_value(Qs, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        momentum = in_compute_dtype(momentums, like=params)
+        Q = in_compute_dtype(Qs, like=params)
         if maximize:
             # g = -g
             grad = -grad

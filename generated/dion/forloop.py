@@ -9,7 +9,7 @@ from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import col_sum
 from optgen.runtime.eager.scalar_states import advance, advance_one, read_one
 from optgen.runtime.eager.scalars import divide, floor, sqrt
-from optgen.runtime.eager.working_copies import working_copy, working_value
+from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -38,10 +38,10 @@ def update(
     P_scale = lr * sqrt(divide(rows(params[0]), cols(params[0])))
 
     for index in range(len(params)):
-        param = working_value(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        momentum = working_value(momentums[index], params[index])
-        Q = working_value(Qs[index], params[index])
+        param = in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        momentum = in_compute_dtype(momentums[index], like=params[index])
+        Q = in_compute_dtype(Qs[index], like=params[index])
         if maximize:
             # g = -g
             grad = -grad
@@ -87,10 +87,10 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = working_copy(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        momentum = working_copy(momentums[index], params[index])
-        Q = working_copy(Qs[index], params[index])
+        param = copy_in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        momentum = copy_in_compute_dtype(momentums[index], like=params[index])
+        Q = copy_in_compute_dtype(Qs[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         stream = read_one(streams[index], capturable)
         if fresh_Q:

@@ -13,7 +13,7 @@ from optgen.runtime.eager.reductions import col_sum
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import divide, floor, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, in_compute_dtype, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
@@ -40,7 +40,7 @@ def update(
     step = advance(state_steps)
     stream = streams[0].item()
     one_minus_mu = 1 - mu
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     if fresh_Q:
         seed_key = floor(seed % 16777216)
         stream_key = floor(stream % 16777216)
@@ -48,10 +48,10 @@ def update(
 
     for sublist in equal_sublists(params, grads, momentums, Qs):
         params, grads, momentums, Qs = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        momentum = working_value(momentums, params)
-        Q = working_value(Qs, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        momentum = in_compute_dtype(momentums, like=params)
+        Q = in_compute_dtype(Qs, like=params)
         if maximize:
             # g = -g
             grad = -grad
@@ -72,12 +72,12 @@ def update(
         R_sq_col_sum = col_sum(R_product)
         Q = R / (sqrt(R_sq_col_sum) + epsilon)
         # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
-        P_scaled2 = P_scale * P
-        P_product2 = P_scaled2 @ transpose(Q)
+        P_scaled_2 = P_scale * P
+        P_product_2 = P_scaled_2 @ transpose(Q)
         # m = m - (1 - mu) * P @ transpose(R)
         # p = p - lr * weight_decay * p
         # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
-        sweep2(momentum, P_product, param, P_product2, decay=decay)
+        sweep2(momentum, P_product, param, P_product_2, decay_factor=decay_factor)
         write_back(params, param)
         write_back(momentums, momentum)
         write_back(Qs, Q)

@@ -66,18 +66,18 @@ class GaLore(GeneratedOptimizer):
 
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
-        right_vectors (Tensor): :math:`W_t`, for each matrix of the parameter one of its columns by
-            the rank, at first 0, only where it has no fewer rows than columns.
-        exp_avg (Tensor): :math:`m_t`, for each matrix of the parameter one of its rows by the rank,
+        right_vectors (Tensor): :math:`W_t`, for each matrix of the parameter one of shape (cols,
+            rank), at first 0, only where it has no fewer rows than columns.
+        exp_avg (Tensor): :math:`m_t`, for each matrix of the parameter one of shape (rows, rank),
             at first 0, only where it has no fewer rows than columns.
-        exp_avg_sq (Tensor): :math:`v_t`, for each matrix of the parameter one of its rows by the
-            rank, at first 0, only where it has no fewer rows than columns.
-        left_vectors (Tensor): :math:`U_t`, for each matrix of the parameter one of its rows by the
-            rank, at first 0, only where it has fewer rows.
-        exp_avg_wide (Tensor): :math:`n_t`, for each matrix of the parameter one of the rank by its
-            columns, at first 0, only where it has fewer rows.
-        exp_avg_sq_wide (Tensor): :math:`w_t`, for each matrix of the parameter one of the rank by
-            its columns, at first 0, only where it has fewer rows.
+        exp_avg_sq (Tensor): :math:`v_t`, for each matrix of the parameter one of shape (rows,
+            rank), at first 0, only where it has no fewer rows than columns.
+        left_vectors (Tensor): :math:`U_t`, for each matrix of the parameter one of shape (rows,
+            rank), at first 0, only where it has fewer rows.
+        exp_avg_wide (Tensor): :math:`n_t`, for each matrix of the parameter one of shape (rank,
+            cols), at first 0, only where it has fewer rows.
+        exp_avg_sq_wide (Tensor): :math:`w_t`, for each matrix of the parameter one of shape (rank,
+            cols), at first 0, only where it has fewer rows.
 
     Paper: https://arxiv.org/abs/2403.03507
     """

@@ -7,7 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.linear_algebra import singular_vectors, transpose
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import minimum, remainder, sqrt
-from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, in_compute_dtype, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -40,11 +40,11 @@ def update_tall(
 
     for sublist in equal_sublists(params, grads, right_vectors_list, exp_avgs, exp_avg_sqs):
         params, grads, right_vectors_list, exp_avgs, exp_avg_sqs = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        right_vectors = working_value(right_vectors_list, params)
-        exp_avg = working_value(exp_avgs, params)
-        exp_avg_sq = working_value(exp_avg_sqs, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        right_vectors = in_compute_dtype(right_vectors_list, like=params)
+        exp_avg = in_compute_dtype(exp_avgs, like=params)
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs, like=params)
         if maximize:
             # g = -g
             grad = -grad
@@ -98,11 +98,11 @@ def update_not_tall(
         params, grads, left_vectors_list, exp_avg_wides, exp_avg_sq_wides
     ):
         params, grads, left_vectors_list, exp_avg_wides, exp_avg_sq_wides = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        left_vectors = working_value(left_vectors_list, params)
-        exp_avg_wide = working_value(exp_avg_wides, params)
-        exp_avg_sq_wide = working_value(exp_avg_sq_wides, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        left_vectors = in_compute_dtype(left_vectors_list, like=params)
+        exp_avg_wide = in_compute_dtype(exp_avg_wides, like=params)
+        exp_avg_sq_wide = in_compute_dtype(exp_avg_sq_wides, like=params)
         if maximize:
             # g = -g
             grad = -grad

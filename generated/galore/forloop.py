@@ -8,7 +8,7 @@ from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.linear_algebra import singular_vectors, transpose
 from optgen.runtime.eager.scalar_states import advance, advance_one
 from optgen.runtime.eager.scalars import minimum, remainder, sqrt
-from optgen.runtime.eager.working_copies import working_copy, working_value
+from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -40,11 +40,11 @@ def update_tall(
     step_size = lr * scale * bias_correction2_sqrt / bias_correction1
 
     for index in range(len(params)):
-        param = working_value(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        right_vectors = working_value(right_vectors_list[index], params[index])
-        exp_avg = working_value(exp_avgs[index], params[index])
-        exp_avg_sq = working_value(exp_avg_sqs[index], params[index])
+        param = in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        right_vectors = in_compute_dtype(right_vectors_list[index], like=params[index])
+        exp_avg = in_compute_dtype(exp_avgs[index], like=params[index])
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs[index], like=params[index])
         if maximize:
             # g = -g
             grad = -grad
@@ -87,11 +87,11 @@ def update_functional_tall(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = working_copy(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        right_vectors = working_copy(right_vectors_list[index], params[index])
-        exp_avg = working_copy(exp_avgs[index], params[index])
-        exp_avg_sq = working_copy(exp_avg_sqs[index], params[index])
+        param = copy_in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        right_vectors = copy_in_compute_dtype(right_vectors_list[index], like=params[index])
+        exp_avg = copy_in_compute_dtype(exp_avgs[index], like=params[index])
+        exp_avg_sq = copy_in_compute_dtype(exp_avg_sqs[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
         if capturable or remainder(step - 1, update_proj_gap) == 0:
@@ -158,11 +158,11 @@ def update_not_tall(
     step_size = lr * scale * bias_correction2_sqrt / bias_correction1
 
     for index in range(len(params)):
-        param = working_value(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        left_vectors = working_value(left_vectors_list[index], params[index])
-        exp_avg_wide = working_value(exp_avg_wides[index], params[index])
-        exp_avg_sq_wide = working_value(exp_avg_sq_wides[index], params[index])
+        param = in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        left_vectors = in_compute_dtype(left_vectors_list[index], like=params[index])
+        exp_avg_wide = in_compute_dtype(exp_avg_wides[index], like=params[index])
+        exp_avg_sq_wide = in_compute_dtype(exp_avg_sq_wides[index], like=params[index])
         if maximize:
             # g = -g
             grad = -grad
@@ -205,11 +205,11 @@ def update_functional_not_tall(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = working_copy(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        left_vectors = working_copy(left_vectors_list[index], params[index])
-        exp_avg_wide = working_copy(exp_avg_wides[index], params[index])
-        exp_avg_sq_wide = working_copy(exp_avg_sq_wides[index], params[index])
+        param = copy_in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        left_vectors = copy_in_compute_dtype(left_vectors_list[index], like=params[index])
+        exp_avg_wide = copy_in_compute_dtype(exp_avg_wides[index], like=params[index])
+        exp_avg_sq_wide = copy_in_compute_dtype(exp_avg_sq_wides[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
         if capturable or remainder(step - 1, update_proj_gap) == 0:

@@ -11,7 +11,7 @@ from optgen.runtime.eager.linear_algebra import singular_vectors, transpose
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import minimum, remainder, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, in_compute_dtype, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
@@ -42,7 +42,7 @@ def update_tall(
     beta1, beta2 = betas
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     if remainder(step - 1, update_proj_gap) == 0:
         scaled_rank = minimum(rank, minimum(rows(params[0]), cols(params[0])))
     bias_correction2 = 1 - beta2**step
@@ -52,11 +52,11 @@ def update_tall(
 
     for sublist in equal_sublists(params, grads, right_vectors_list, exp_avgs, exp_avg_sqs):
         params, grads, right_vectors_list, exp_avgs, exp_avg_sqs = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        right_vectors = working_value(right_vectors_list, params)
-        exp_avg = working_value(exp_avgs, params)
-        exp_avg_sq = working_value(exp_avg_sqs, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        right_vectors = in_compute_dtype(right_vectors_list, like=params)
+        exp_avg = in_compute_dtype(exp_avgs, like=params)
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs, like=params)
         if maximize:
             # g = -g
             grad = -grad
@@ -65,11 +65,11 @@ def update_tall(
             right_vectors = singular_vectors(transpose(grad), scaled_rank)
         # m = beta1 * m + (1 - beta1) * g @ W
         grad_scaled = one_minus_beta1 * grad
-        grad_product2 = grad_scaled @ right_vectors
+        grad_product_2 = grad_scaled @ right_vectors
         # v = beta2 * v + (1 - beta2) * (g @ W) ** 2
         grad_product = grad @ right_vectors
-        # sweep1 reads grad_product2 by the name exp_avg_quotient, and then overwrites it
-        exp_avg_quotient = grad_product2
+        # sweep1 reads grad_product_2 by the name exp_avg_quotient, and then overwrites it
+        exp_avg_quotient = grad_product_2
         # m = beta1 * m + (1 - beta1) * g @ W
         # v = beta2 * v + (1 - beta2) * (g @ W) ** 2
         # u = m / (sqrt(v) + eps) @ transpose(W)
@@ -90,7 +90,7 @@ def update_tall(
         # u = m / (sqrt(v) + eps) @ transpose(W)
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         # p = p - lr * weight_decay * p
-        sweep2(param, exp_avg_product, step_size=step_size, decay=decay)
+        sweep2(param, exp_avg_product, step_size=step_size, decay_factor=decay_factor)
         write_back(params, param)
         write_back(right_vectors_list, right_vectors)
         write_back(exp_avgs, exp_avg)
@@ -119,7 +119,7 @@ def update_not_tall(
     beta1, beta2 = betas
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     if remainder(step - 1, update_proj_gap) == 0:
         scaled_rank = minimum(rank, minimum(rows(params[0]), cols(params[0])))
     bias_correction2 = 1 - beta2**step
@@ -131,11 +131,11 @@ def update_not_tall(
         params, grads, left_vectors_list, exp_avg_wides, exp_avg_sq_wides
     ):
         params, grads, left_vectors_list, exp_avg_wides, exp_avg_sq_wides = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        left_vectors = working_value(left_vectors_list, params)
-        exp_avg_wide = working_value(exp_avg_wides, params)
-        exp_avg_sq_wide = working_value(exp_avg_sq_wides, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        left_vectors = in_compute_dtype(left_vectors_list, like=params)
+        exp_avg_wide = in_compute_dtype(exp_avg_wides, like=params)
+        exp_avg_sq_wide = in_compute_dtype(exp_avg_sq_wides, like=params)
         if maximize:
             # g = -g
             grad = -grad
@@ -145,11 +145,11 @@ def update_not_tall(
         # n = beta1 * n + (1 - beta1) * transpose(U) @ g
         left_vectors_transpose = transpose(left_vectors)
         left_vectors_transpose_scaled = one_minus_beta1 * left_vectors_transpose
-        grad_product2 = left_vectors_transpose_scaled @ grad
+        grad_product_2 = left_vectors_transpose_scaled @ grad
         # w = beta2 * w + (1 - beta2) * (transpose(U) @ g) ** 2
         grad_product = transpose(left_vectors) @ grad
-        # sweep3 reads grad_product2 by the name exp_avg_wide_quotient, and then overwrites it
-        exp_avg_wide_quotient = grad_product2
+        # sweep3 reads grad_product_2 by the name exp_avg_wide_quotient, and then overwrites it
+        exp_avg_wide_quotient = grad_product_2
         # n = beta1 * n + (1 - beta1) * transpose(U) @ g
         # w = beta2 * w + (1 - beta2) * (transpose(U) @ g) ** 2
         # u = U @ (n / (sqrt(w) + eps))
@@ -170,7 +170,7 @@ def update_not_tall(
         # u = U @ (n / (sqrt(w) + eps))
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         # p = p - lr * weight_decay * p
-        sweep4(param, left_vectors_product, step_size=step_size, decay=decay)
+        sweep4(param, left_vectors_product, step_size=step_size, decay_factor=decay_factor)
         write_back(params, param)
         write_back(left_vectors_list, left_vectors)
         write_back(exp_avg_wides, exp_avg_wide)

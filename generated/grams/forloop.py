@@ -43,8 +43,8 @@ def update(
         # p = p - lr * sign(g) * abs(u)
         operand = grad.sign()
         denom = exp_avg_sq.sqrt().div_(bias_correction2_sqrt).add_(eps)
-        operand2 = exp_avg.div(denom).div_(bias_correction1).abs_()
-        param.addcmul_(operand, operand2, value=-lr)
+        operand_2 = exp_avg.div(denom).div_(bias_correction1).abs_()
+        param.addcmul_(operand, operand_2, value=-lr)
 
 
 def update_functional(

@@ -12,28 +12,28 @@ struct Rule {
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, betas[2], eps, weight_decay, maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double decay, one_minus_beta1, beta2, one_minus_beta2, exp_avg_scale, scaled_eps;
+        double decay_factor, one_minus_beta1, beta2, one_minus_beta2, exp_avg_scale, scaled_eps;
     };
 
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, eps = hypers.eps, weight_decay = hypers.weight_decay;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         // beta1, beta2 = betas
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];
-        const double decay = 1 - lr * weight_decay;
+        const double decay_factor = 1 - lr * weight_decay;
         const double one_minus_beta1 = 1 - beta1;
         const double one_minus_beta2 = 1 - beta2;
         const double bias_correction2 = 1 - pow(beta2, step);
@@ -41,24 +41,24 @@ struct Rule {
         const double scaled_eps = eps * bias_correction2_sqrt;
         const double bias_correction1 = 1 - pow(beta1, step);
         const double exp_avg_scale = bias_correction2_sqrt / bias_correction1;
-        return {decay, one_minus_beta1, beta2, one_minus_beta2, exp_avg_scale, scaled_eps};
+        return {decay_factor, one_minus_beta1, beta2, one_minus_beta2, exp_avg_scale, scaled_eps};
     }
 
-    // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
-    // vector of float32, whose length divides n.
+    // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
+    // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> exp_avgs, Stream<S> exp_avg_sqs) {
         using C = ComputeType<S>;
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C beta2 = C(scalars.beta2);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C lr = C(hypers.lr);
         const C exp_avg_scale = C(scalars.exp_avg_scale);
         const C scaled_eps = C(scalars.scaled_eps);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const i64 ahead = prefetch_distance<S>(n);
         struct { DelayedStore<S> param, exp_avg, exp_avg_sq; } delayed;
@@ -74,7 +74,7 @@ struct Rule {
                 grad = -grad;
             }
             // p = p - lr * weight_decay * p
-            param = decay * param;
+            param = decay_factor * param;
             // m = beta1 * m + (1 - beta1) * g
             exp_avg = exp_avg + one_minus_beta1 * (grad - exp_avg);
             // v = beta2 * v + (1 - beta2) * g**2

@@ -41,7 +41,7 @@ def grams_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.con
     # beta1, beta2 = betas
     beta1 = tl.load(hyper + 1)
     beta2 = tl.load(hyper + 2)
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
     bias_correction2 = 1 - ipow(beta2, step)
@@ -52,7 +52,7 @@ def grams_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.con
 
     tl.store(steps, step.to(STEP_T))
     tl.store(scalars, maximize)
-    tl.store(scalars + 1, decay)
+    tl.store(scalars + 1, decay_factor)
     tl.store(scalars + 2, one_minus_beta1)
     tl.store(scalars + 3, beta2)
     tl.store(scalars + 4, one_minus_beta2)
@@ -64,13 +64,13 @@ def grams_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.con
 @triton.jit
 def grams_step_on_elements(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, loss_scale):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
     maximize = tl.load(scalars)
-    decay = tl.load(scalars + 1)
+    decay_factor = tl.load(scalars + 1)
     one_minus_beta1 = tl.load(scalars + 2)
     beta2 = tl.load(scalars + 3)
     one_minus_beta2 = tl.load(scalars + 4)
@@ -85,7 +85,7 @@ def grams_step_on_elements(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, sc
         # g = -g
         grad = neg(grad)
     # p = p - lr * weight_decay * p
-    param = decay * param
+    param = decay_factor * param
     # m = beta1 * m + (1 - beta1) * g
     exp_avg = exp_avg + one_minus_beta1 * (grad - exp_avg)
     # v = beta2 * v + (1 - beta2) * g**2

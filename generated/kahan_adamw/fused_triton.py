@@ -26,7 +26,7 @@ from optgen.runtime.fused_triton.device_rounding import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(8)
-WORKSPACES = {
+WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
         scalars=SCALARS.value,
     ),

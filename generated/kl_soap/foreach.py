@@ -15,7 +15,7 @@ from optgen.runtime.eager.linear_algebra import (
 from optgen.runtime.eager.reductions import col_sum, row_sum
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import divide, lerp, maximum, minimum, remainder, sqrt
-from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, in_compute_dtype, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -50,16 +50,16 @@ def update(
     else:
         decay = beta2
     if step == 1:
-        inverse_cols = divide(1, cols(params[0]))
+        one_over_cols = divide(1, cols(params[0]))
         one_minus_decay = 1 - decay
-        inverse_rows = divide(1, rows(params[0]))
+        one_over_rows = divide(1, rows(params[0]))
         init_factor_sqrt = sqrt(init_factor)
     else:
         count = rows(params[0])
         count2 = cols(params[0])
-        inverse_cols = divide(1, cols(params[0]))
+        one_over_cols = divide(1, cols(params[0]))
         one_minus_decay = 1 - decay
-        inverse_rows = divide(1, rows(params[0]))
+        one_over_rows = divide(1, rows(params[0]))
         scaled_count = maximum(10, minimum(count, max_clamp_value))
         scaled_count2 = maximum(10, minimum(count2, max_clamp_value))
 
@@ -87,16 +87,16 @@ def update(
             whitening_lefts,
             whitening_rights,
         ) = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        exp_avg = working_value(exp_avgs, params)
-        exp_avg_sq = working_value(exp_avg_sqs, params)
-        gram_left = working_value(gram_lefts, params)
-        gram_right = working_value(gram_rights, params)
-        basis_left = working_value(basis_lefts, params)
-        basis_right = working_value(basis_rights, params)
-        whitening_left = working_value(whitening_lefts, params)
-        whitening_right = working_value(whitening_rights, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        exp_avg = in_compute_dtype(exp_avgs, like=params)
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs, like=params)
+        gram_left = in_compute_dtype(gram_lefts, like=params)
+        gram_right = in_compute_dtype(gram_rights, like=params)
+        basis_left = in_compute_dtype(basis_lefts, like=params)
+        basis_right = in_compute_dtype(basis_rights, like=params)
+        whitening_left = in_compute_dtype(whitening_lefts, like=params)
+        whitening_right = in_compute_dtype(whitening_rights, like=params)
         whitening_left_before = whitening_left.clone()
         whitening_right_before = whitening_right.clone()
         if maximize:
@@ -104,9 +104,9 @@ def update(
             grad = -grad
         if step == 1:
             # L = lerp(L, g @ transpose(g) / cols(p), 1 - decay)
-            gram_left = lerp(gram_left, inverse_cols * (grad @ transpose(grad)), one_minus_decay)
+            gram_left = lerp(gram_left, one_over_cols * (grad @ transpose(grad)), one_minus_decay)
             # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
-            gram_right = lerp(gram_right, inverse_rows * (transpose(grad) @ grad), one_minus_decay)
+            gram_right = lerp(gram_right, one_over_rows * (transpose(grad) @ grad), one_minus_decay)
             # U, W = basis(L), basis(R)
             basis_left = permuted_columns(
                 eigenvectors(gram_left), descending_order(eigenvalues(gram_left))
@@ -135,9 +135,9 @@ def update(
             y = grad @ basis_right * whitening_right_before
             z = grad_product * whitening_left_before
             # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
-            gram_left = lerp(gram_left, inverse_cols * (y @ transpose(y)), one_minus_decay)
+            gram_left = lerp(gram_left, one_over_cols * (y @ transpose(y)), one_minus_decay)
             # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
-            gram_right = lerp(gram_right, inverse_rows * (transpose(z) @ z), one_minus_decay)
+            gram_right = lerp(gram_right, one_over_rows * (transpose(z) @ z), one_minus_decay)
             # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
             x_sq_row_sum = row_sum(x * whitening_right_before * x * whitening_right_before)
             x_sq_col_sum = col_sum(x * whitening_left_before * x * whitening_left_before)
@@ -148,7 +148,7 @@ def update(
                 / sqrt(
                     lerp(
                         1 / whitening_left / whitening_left,
-                        inverse_cols * x_sq_row_sum,
+                        one_over_cols * x_sq_row_sum,
                         one_minus_decay,
                     )
                 ),
@@ -161,7 +161,7 @@ def update(
                 / sqrt(
                     lerp(
                         1 / whitening_right / whitening_right,
-                        inverse_rows * x_sq_col_sum,
+                        one_over_rows * x_sq_col_sum,
                         one_minus_decay,
                     )
                 ),

@@ -16,7 +16,7 @@ from optgen.runtime.eager.linear_algebra import (
 from optgen.runtime.eager.reductions import col_sum, row_sum
 from optgen.runtime.eager.scalar_states import advance, advance_one
 from optgen.runtime.eager.scalars import divide, lerp, maximum, minimum, remainder, sqrt
-from optgen.runtime.eager.working_copies import working_copy, working_value
+from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -51,30 +51,30 @@ def update(
     else:
         decay = beta2
     if step == 1:
-        inverse_cols = divide(1, cols(params[0]))
+        one_over_cols = divide(1, cols(params[0]))
         one_minus_decay = 1 - decay
-        inverse_rows = divide(1, rows(params[0]))
+        one_over_rows = divide(1, rows(params[0]))
         init_factor_sqrt = sqrt(init_factor)
     else:
         count = rows(params[0])
         count2 = cols(params[0])
-        inverse_cols = divide(1, cols(params[0]))
+        one_over_cols = divide(1, cols(params[0]))
         one_minus_decay = 1 - decay
-        inverse_rows = divide(1, rows(params[0]))
+        one_over_rows = divide(1, rows(params[0]))
         scaled_count = maximum(10, minimum(count, max_clamp_value))
         scaled_count2 = maximum(10, minimum(count2, max_clamp_value))
 
     for index in range(len(params)):
-        param = working_value(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        exp_avg = working_value(exp_avgs[index], params[index])
-        exp_avg_sq = working_value(exp_avg_sqs[index], params[index])
-        gram_left = working_value(gram_lefts[index], params[index])
-        gram_right = working_value(gram_rights[index], params[index])
-        basis_left = working_value(basis_lefts[index], params[index])
-        basis_right = working_value(basis_rights[index], params[index])
-        whitening_left = working_value(whitening_lefts[index], params[index])
-        whitening_right = working_value(whitening_rights[index], params[index])
+        param = in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        exp_avg = in_compute_dtype(exp_avgs[index], like=params[index])
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs[index], like=params[index])
+        gram_left = in_compute_dtype(gram_lefts[index], like=params[index])
+        gram_right = in_compute_dtype(gram_rights[index], like=params[index])
+        basis_left = in_compute_dtype(basis_lefts[index], like=params[index])
+        basis_right = in_compute_dtype(basis_rights[index], like=params[index])
+        whitening_left = in_compute_dtype(whitening_lefts[index], like=params[index])
+        whitening_right = in_compute_dtype(whitening_rights[index], like=params[index])
         whitening_left_before = whitening_left.clone()
         whitening_right_before = whitening_right.clone()
         if maximize:
@@ -82,9 +82,9 @@ def update(
             grad = -grad
         if step == 1:
             # L = lerp(L, g @ transpose(g) / cols(p), 1 - decay)
-            gram_left = lerp(gram_left, inverse_cols * (grad @ transpose(grad)), one_minus_decay)
+            gram_left = lerp(gram_left, one_over_cols * (grad @ transpose(grad)), one_minus_decay)
             # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
-            gram_right = lerp(gram_right, inverse_rows * (transpose(grad) @ grad), one_minus_decay)
+            gram_right = lerp(gram_right, one_over_rows * (transpose(grad) @ grad), one_minus_decay)
             # U, W = basis(L), basis(R)
             basis_left = permuted_columns(
                 eigenvectors(gram_left), descending_order(eigenvalues(gram_left))
@@ -113,9 +113,9 @@ def update(
             y = grad @ basis_right * whitening_right_before
             z = grad_product * whitening_left_before
             # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
-            gram_left = lerp(gram_left, inverse_cols * (y @ transpose(y)), one_minus_decay)
+            gram_left = lerp(gram_left, one_over_cols * (y @ transpose(y)), one_minus_decay)
             # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
-            gram_right = lerp(gram_right, inverse_rows * (transpose(z) @ z), one_minus_decay)
+            gram_right = lerp(gram_right, one_over_rows * (transpose(z) @ z), one_minus_decay)
             # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
             x_sq_row_sum = row_sum(x * whitening_right_before * x * whitening_right_before)
             x_sq_col_sum = col_sum(x * whitening_left_before * x * whitening_left_before)
@@ -126,7 +126,7 @@ def update(
                 / sqrt(
                     lerp(
                         1 / whitening_left / whitening_left,
-                        inverse_cols * x_sq_row_sum,
+                        one_over_cols * x_sq_row_sum,
                         one_minus_decay,
                     )
                 ),
@@ -139,7 +139,7 @@ def update(
                 / sqrt(
                     lerp(
                         1 / whitening_right / whitening_right,
-                        inverse_rows * x_sq_col_sum,
+                        one_over_rows * x_sq_col_sum,
                         one_minus_decay,
                     )
                 ),
@@ -190,16 +190,16 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = working_copy(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        exp_avg = working_copy(exp_avgs[index], params[index])
-        exp_avg_sq = working_copy(exp_avg_sqs[index], params[index])
-        gram_left = working_copy(gram_lefts[index], params[index])
-        gram_right = working_copy(gram_rights[index], params[index])
-        basis_left = working_copy(basis_lefts[index], params[index])
-        basis_right = working_copy(basis_rights[index], params[index])
-        whitening_left = working_copy(whitening_lefts[index], params[index])
-        whitening_right = working_copy(whitening_rights[index], params[index])
+        param = copy_in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        exp_avg = copy_in_compute_dtype(exp_avgs[index], like=params[index])
+        exp_avg_sq = copy_in_compute_dtype(exp_avg_sqs[index], like=params[index])
+        gram_left = copy_in_compute_dtype(gram_lefts[index], like=params[index])
+        gram_right = copy_in_compute_dtype(gram_rights[index], like=params[index])
+        basis_left = copy_in_compute_dtype(basis_lefts[index], like=params[index])
+        basis_right = copy_in_compute_dtype(basis_rights[index], like=params[index])
+        whitening_left = copy_in_compute_dtype(whitening_lefts[index], like=params[index])
+        whitening_right = copy_in_compute_dtype(whitening_rights[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
         if shampoo_beta >= 0:
@@ -207,31 +207,31 @@ def update_functional(
         else:
             decay = beta2
         if capturable:
-            inverse_cols_then = divide(1, cols(params[index]))
+            one_over_cols_then = divide(1, cols(params[index]))
             one_minus_decay_then = 1 - decay
-            inverse_rows_then = divide(1, rows(params[index]))
+            one_over_rows_then = divide(1, rows(params[index]))
             init_factor_sqrt = sqrt(init_factor)
             count = rows(params[index])
             count2 = cols(params[index])
-            inverse_cols_else = divide(1, cols(params[index]))
+            one_over_cols_else = divide(1, cols(params[index]))
             one_minus_decay_else = 1 - decay
-            inverse_rows_else = divide(1, rows(params[index]))
+            one_over_rows_else = divide(1, rows(params[index]))
             scaled_count = maximum(10, minimum(count, max_clamp_value))
             scaled_count2 = maximum(10, minimum(count2, max_clamp_value))
-            inverse_cols = where(step == 1, inverse_cols_then, inverse_cols_else)
-            inverse_rows = where(step == 1, inverse_rows_then, inverse_rows_else)
             one_minus_decay = where(step == 1, one_minus_decay_then, one_minus_decay_else)
+            one_over_cols = where(step == 1, one_over_cols_then, one_over_cols_else)
+            one_over_rows = where(step == 1, one_over_rows_then, one_over_rows_else)
         elif step == 1:
-            inverse_cols = divide(1, cols(params[index]))
+            one_over_cols = divide(1, cols(params[index]))
             one_minus_decay = 1 - decay
-            inverse_rows = divide(1, rows(params[index]))
+            one_over_rows = divide(1, rows(params[index]))
             init_factor_sqrt = sqrt(init_factor)
         else:
             count = rows(params[index])
             count2 = cols(params[index])
-            inverse_cols = divide(1, cols(params[index]))
+            one_over_cols = divide(1, cols(params[index]))
             one_minus_decay = 1 - decay
-            inverse_rows = divide(1, rows(params[index]))
+            one_over_rows = divide(1, rows(params[index]))
             scaled_count = maximum(10, minimum(count, max_clamp_value))
             scaled_count2 = maximum(10, minimum(count2, max_clamp_value))
 
@@ -243,11 +243,11 @@ def update_functional(
         if capturable:
             # L = lerp(L, g @ transpose(g) / cols(p), 1 - decay)
             gram_left_then = lerp(
-                gram_left, inverse_cols * (grad @ transpose(grad)), one_minus_decay
+                gram_left, one_over_cols * (grad @ transpose(grad)), one_minus_decay
             )
             # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
             gram_right_then = lerp(
-                gram_right, inverse_rows * (transpose(grad) @ grad), one_minus_decay
+                gram_right, one_over_rows * (transpose(grad) @ grad), one_minus_decay
             )
             # U, W = basis(L), basis(R)
             basis_left_then = permuted_columns(
@@ -276,9 +276,9 @@ def update_functional(
             y = grad @ basis_right * whitening_right_before
             z = grad_product * whitening_left_before
             # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
-            gram_left_else = lerp(gram_left, inverse_cols * (y @ transpose(y)), one_minus_decay)
+            gram_left_else = lerp(gram_left, one_over_cols * (y @ transpose(y)), one_minus_decay)
             # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
-            gram_right_else = lerp(gram_right, inverse_rows * (transpose(z) @ z), one_minus_decay)
+            gram_right_else = lerp(gram_right, one_over_rows * (transpose(z) @ z), one_minus_decay)
             # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
             x_sq_row_sum = row_sum(x * whitening_right_before * x * whitening_right_before)
             x_sq_col_sum = col_sum(x * whitening_left_before * x * whitening_left_before)
@@ -289,7 +289,7 @@ def update_functional(
                 / sqrt(
                     lerp(
                         1 / whitening_left / whitening_left,
-                        inverse_cols * x_sq_row_sum,
+                        one_over_cols * x_sq_row_sum,
                         one_minus_decay,
                     )
                 ),
@@ -302,7 +302,7 @@ def update_functional(
                 / sqrt(
                     lerp(
                         1 / whitening_right / whitening_right,
-                        inverse_rows * x_sq_col_sum,
+                        one_over_rows * x_sq_col_sum,
                         one_minus_decay,
                     )
                 ),
@@ -335,9 +335,9 @@ def update_functional(
             whitening_right = where(step == 1, whitening_right_then, whitening_right_else)
         elif step == 1:
             # L = lerp(L, g @ transpose(g) / cols(p), 1 - decay)
-            gram_left = lerp(gram_left, inverse_cols * (grad @ transpose(grad)), one_minus_decay)
+            gram_left = lerp(gram_left, one_over_cols * (grad @ transpose(grad)), one_minus_decay)
             # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
-            gram_right = lerp(gram_right, inverse_rows * (transpose(grad) @ grad), one_minus_decay)
+            gram_right = lerp(gram_right, one_over_rows * (transpose(grad) @ grad), one_minus_decay)
             # U, W = basis(L), basis(R)
             basis_left = permuted_columns(
                 eigenvectors(gram_left), descending_order(eigenvalues(gram_left))
@@ -366,9 +366,9 @@ def update_functional(
             y = grad @ basis_right * whitening_right_before
             z = grad_product * whitening_left_before
             # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
-            gram_left = lerp(gram_left, inverse_cols * (y @ transpose(y)), one_minus_decay)
+            gram_left = lerp(gram_left, one_over_cols * (y @ transpose(y)), one_minus_decay)
             # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
-            gram_right = lerp(gram_right, inverse_rows * (transpose(z) @ z), one_minus_decay)
+            gram_right = lerp(gram_right, one_over_rows * (transpose(z) @ z), one_minus_decay)
             # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
             x_sq_row_sum = row_sum(x * whitening_right_before * x * whitening_right_before)
             x_sq_col_sum = col_sum(x * whitening_left_before * x * whitening_left_before)
@@ -379,7 +379,7 @@ def update_functional(
                 / sqrt(
                     lerp(
                         1 / whitening_left / whitening_left,
-                        inverse_cols * x_sq_row_sum,
+                        one_over_cols * x_sq_row_sum,
                         one_minus_decay,
                     )
                 ),
@@ -392,7 +392,7 @@ def update_functional(
                 / sqrt(
                     lerp(
                         1 / whitening_right / whitening_right,
-                        inverse_rows * x_sq_col_sum,
+                        one_over_rows * x_sq_col_sum,
                         one_minus_decay,
                     )
                 ),

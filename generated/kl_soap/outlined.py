@@ -22,7 +22,7 @@ from optgen.runtime.eager.sweep_functions import sweep_function
 from optgen.runtime.eager.working_copies import (
     empty_like,
     equal_sublists,
-    working_value,
+    in_compute_dtype,
     write_back,
 )
 from optgen.runtime.tensors.matrix_shape import cols, rows
@@ -69,17 +69,17 @@ def update(
     else:
         decay = beta2
     if step == 1:
-        inverse_cols = divide(1, cols(params[0]))
+        one_over_cols = divide(1, cols(params[0]))
         one_minus_decay = 1 - decay
-        inverse_rows = divide(1, rows(params[0]))
+        one_over_rows = divide(1, rows(params[0]))
         init_factor_sqrt = sqrt(init_factor)
         inverse_init_factor_sqrt = 1 / init_factor_sqrt
     else:
         count = rows(params[0])
         count2 = cols(params[0])
-        inverse_cols = divide(1, cols(params[0]))
+        one_over_cols = divide(1, cols(params[0]))
         one_minus_decay = 1 - decay
-        inverse_rows = divide(1, rows(params[0]))
+        one_over_rows = divide(1, rows(params[0]))
         scaled_count = maximum(10, minimum(count, max_clamp_value))
         scaled_count2 = maximum(10, minimum(count2, max_clamp_value))
 
@@ -107,16 +107,16 @@ def update(
             whitening_lefts,
             whitening_rights,
         ) = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        exp_avg = working_value(exp_avgs, params)
-        exp_avg_sq = working_value(exp_avg_sqs, params)
-        gram_left = working_value(gram_lefts, params)
-        gram_right = working_value(gram_rights, params)
-        basis_left = working_value(basis_lefts, params)
-        basis_right = working_value(basis_rights, params)
-        whitening_left = working_value(whitening_lefts, params)
-        whitening_right = working_value(whitening_rights, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        exp_avg = in_compute_dtype(exp_avgs, like=params)
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs, like=params)
+        gram_left = in_compute_dtype(gram_lefts, like=params)
+        gram_right = in_compute_dtype(gram_rights, like=params)
+        basis_left = in_compute_dtype(basis_lefts, like=params)
+        basis_right = in_compute_dtype(basis_rights, like=params)
+        whitening_left = in_compute_dtype(whitening_lefts, like=params)
+        whitening_right = in_compute_dtype(whitening_rights, like=params)
         whitening_left_before = whitening_left.clone()
         whitening_right_before = whitening_right.clone()
         if maximize:
@@ -129,7 +129,10 @@ def update(
             grad_col_gram = transpose(grad) @ grad
             # L = lerp(L, g @ transpose(g) / cols(p), 1 - decay)
             sweep1(
-                gram_left, grad_row_gram, inverse_cols=inverse_cols, one_minus_decay=one_minus_decay
+                gram_left,
+                grad_row_gram,
+                one_over_cols=one_over_cols,
+                one_minus_decay=one_minus_decay,
             )
             # U, W = basis(L), basis(R)
             basis_left = permuted_columns(
@@ -139,7 +142,7 @@ def update(
             sweep2(
                 gram_right,
                 grad_col_gram,
-                inverse_rows=inverse_rows,
+                one_over_rows=one_over_rows,
                 one_minus_decay=one_minus_decay,
             )
             # U, W = basis(L), basis(R)
@@ -186,7 +189,7 @@ def update(
                 / sqrt(
                     lerp(
                         1 / whitening_left / whitening_left,
-                        inverse_cols * x_sq_row_sum,
+                        one_over_cols * x_sq_row_sum,
                         one_minus_decay,
                     )
                 ),
@@ -199,7 +202,7 @@ def update(
                 / sqrt(
                     lerp(
                         1 / whitening_right / whitening_right,
-                        inverse_rows * x_sq_col_sum,
+                        one_over_rows * x_sq_col_sum,
                         one_minus_decay,
                     )
                 ),
@@ -210,11 +213,11 @@ def update(
             sweep4(param, exp_avg_product, decay_factor=decay_factor)
             # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
             sweep5(
-                gram_left, y_row_gram, inverse_cols=inverse_cols, one_minus_decay=one_minus_decay
+                gram_left, y_row_gram, one_over_cols=one_over_cols, one_minus_decay=one_minus_decay
             )
             # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
             sweep6(
-                gram_right, z_col_gram, inverse_rows=inverse_rows, one_minus_decay=one_minus_decay
+                gram_right, z_col_gram, one_over_rows=one_over_rows, one_minus_decay=one_minus_decay
             )
             if remainder(step - 1, precondition_frequency) == 0:
                 # momentum = U @ m @ transpose(W)

@@ -105,9 +105,9 @@ class Kron(GeneratedOptimizer):
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         ema (Tensor): :math:`m_t`, like the parameter, at first 0.
-        Q_left (Tensor): :math:`U_t`, for each matrix of the parameter a square one of its rows, at
+        Q_left (Tensor): :math:`U_t`, for each matrix of the parameter one of shape (rows, rows), at
             first 0.
-        Q_right (Tensor): :math:`W_t`, for each matrix of the parameter a square one of its columns,
+        Q_right (Tensor): :math:`W_t`, for each matrix of the parameter one of shape (cols, cols),
             at first 0.
         L_left (Tensor): :math:`a_t`, one number per row of the parameter, at first 0.
         L_right (Tensor): :math:`b_t`, one number per column of the parameter, at first 0.

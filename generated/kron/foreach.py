@@ -10,7 +10,7 @@ from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import max_abs, total
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import clamp, floor, lerp, maximum, minimum, remainder, sqrt
-from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, in_compute_dtype, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -54,13 +54,13 @@ def update(
 
     for sublist in equal_sublists(params, grads, emas, Q_lefts, Q_rights, L_lefts, L_rights):
         params, grads, emas, Q_lefts, Q_rights, L_lefts, L_rights = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        ema = working_value(emas, params)
-        Q_left = working_value(Q_lefts, params)
-        Q_right = working_value(Q_rights, params)
-        L_left = working_value(L_lefts, params)
-        L_right = working_value(L_rights, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        ema = in_compute_dtype(emas, like=params)
+        Q_left = in_compute_dtype(Q_lefts, like=params)
+        Q_right = in_compute_dtype(Q_rights, like=params)
+        L_left = in_compute_dtype(L_lefts, like=params)
+        L_right = in_compute_dtype(L_rights, like=params)
         if maximize:
             # g = -g
             grad = -grad
@@ -91,29 +91,29 @@ def update(
             q = Q_left - lr_preconditioner * (y @ Q_left) / L_left + Q_left_weight * Q_left / L_left
             r = transpose(q) - q
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
-            eigenvalues_max_abs2 = max_abs(eigenvalues(transpose(r) @ r))
+            eigenvalues_max_abs_2 = max_abs(eigenvalues(transpose(r) @ r))
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             # first, second = trace(r @ q), trace(r @ r @ q)
-            r2_product = 1 / (sqrt(eigenvalues_max_abs2) + 1.1754943508222875e-38) * r @ q
-            r2_product2 = (
+            r2_product = 1 / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38) * r @ q
+            r2_product_2 = (
                 1
-                / (sqrt(eigenvalues_max_abs2) + 1.1754943508222875e-38)
+                / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38)
                 * r
-                @ (1 / (sqrt(eigenvalues_max_abs2) + 1.1754943508222875e-38) * r)
+                @ (1 / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38) * r)
                 @ q
             )
             # first, second = trace(r @ q), trace(r @ r @ q)
-            second = trace(r2_product2)
+            second = trace(r2_product_2)
             # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a2 = where(second < 0, minimum(-trace(r2_product) / second, 0.125), 0.125)
             # U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
-            Q_left = q + a2 * (r2_product + 0.5 * a2 * r2_product2)
+            Q_left = q + a2 * (r2_product + 0.5 * a2 * r2_product_2)
             # bound = max_abs(eigenvalues(z)) + rows(p)
-            eigenvalues_max_abs3 = max_abs(eigenvalues(z))
-            bound2 = eigenvalues_max_abs3 + rows(params[0])
+            eigenvalues_max_abs_3 = max_abs(eigenvalues(z))
+            bound_2 = eigenvalues_max_abs_3 + rows(params[0])
             # b = maximum(lerp(b, bound, 1 - betaL), bound)
-            L_right = maximum(lerp(L_right, bound2, one_minus_betaL), bound2)
+            L_right = maximum(lerp(L_right, bound_2, one_minus_betaL), bound_2)
             q2 = (
                 Q_right
                 - lr_preconditioner * (z @ Q_right) / L_right
@@ -122,24 +122,24 @@ def update(
             # r = transpose(q) - q
             r3 = transpose(q2) - q2
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
-            eigenvalues_max_abs4 = max_abs(eigenvalues(transpose(r3) @ r3))
+            eigenvalues_max_abs_4 = max_abs(eigenvalues(transpose(r3) @ r3))
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             # first, second = trace(r @ q), trace(r @ r @ q)
-            r4_product = 1 / (sqrt(eigenvalues_max_abs4) + 1.1754943508222875e-38) * r3 @ q2
-            r4_product2 = (
+            r4_product = 1 / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38) * r3 @ q2
+            r4_product_2 = (
                 1
-                / (sqrt(eigenvalues_max_abs4) + 1.1754943508222875e-38)
+                / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38)
                 * r3
-                @ (1 / (sqrt(eigenvalues_max_abs4) + 1.1754943508222875e-38) * r3)
+                @ (1 / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38) * r3)
                 @ q2
             )
             # first, second = trace(r @ q), trace(r @ r @ q)
-            second2 = trace(r4_product2)
+            second2 = trace(r4_product_2)
             # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a3 = where(second2 < 0, minimum(-trace(r4_product) / second2, 0.125), 0.125)
             # W = rotate(W - lr_preconditioner * (z @ W - rows(p) * W) / b)
-            Q_right = q2 + a3 * (r4_product + 0.5 * a3 * r4_product2)
+            Q_right = q2 + a3 * (r4_product + 0.5 * a3 * r4_product_2)
         # u = transpose(U) @ U @ m @ transpose(W) @ W
         u = transpose(Q_left) @ Q_left @ ema @ transpose(Q_right) @ Q_right
         # u = u * minimum(max_average / rms(u), 1)

@@ -10,7 +10,7 @@ from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import max_abs, total
 from optgen.runtime.eager.scalar_states import advance, advance_one, read_one
 from optgen.runtime.eager.scalars import clamp, floor, lerp, maximum, minimum, remainder, sqrt
-from optgen.runtime.eager.working_copies import working_copy, working_value
+from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -53,13 +53,13 @@ def update(
         Q_right_weight = lr_preconditioner * rows(params[0])
 
     for index in range(len(params)):
-        param = working_value(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        ema = working_value(emas[index], params[index])
-        Q_left = working_value(Q_lefts[index], params[index])
-        Q_right = working_value(Q_rights[index], params[index])
-        L_left = working_value(L_lefts[index], params[index])
-        L_right = working_value(L_rights[index], params[index])
+        param = in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        ema = in_compute_dtype(emas[index], like=params[index])
+        Q_left = in_compute_dtype(Q_lefts[index], like=params[index])
+        Q_right = in_compute_dtype(Q_rights[index], like=params[index])
+        L_left = in_compute_dtype(L_lefts[index], like=params[index])
+        L_right = in_compute_dtype(L_rights[index], like=params[index])
         if maximize:
             # g = -g
             grad = -grad
@@ -90,29 +90,29 @@ def update(
             q = Q_left - lr_preconditioner * (y @ Q_left) / L_left + Q_left_weight * Q_left / L_left
             r = transpose(q) - q
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
-            eigenvalues_max_abs2 = max_abs(eigenvalues(transpose(r) @ r))
+            eigenvalues_max_abs_2 = max_abs(eigenvalues(transpose(r) @ r))
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             # first, second = trace(r @ q), trace(r @ r @ q)
-            r2_product = 1 / (sqrt(eigenvalues_max_abs2) + 1.1754943508222875e-38) * r @ q
-            r2_product2 = (
+            r2_product = 1 / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38) * r @ q
+            r2_product_2 = (
                 1
-                / (sqrt(eigenvalues_max_abs2) + 1.1754943508222875e-38)
+                / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38)
                 * r
-                @ (1 / (sqrt(eigenvalues_max_abs2) + 1.1754943508222875e-38) * r)
+                @ (1 / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38) * r)
                 @ q
             )
             # first, second = trace(r @ q), trace(r @ r @ q)
-            second = trace(r2_product2)
+            second = trace(r2_product_2)
             # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a2 = where(second < 0, minimum(-trace(r2_product) / second, 0.125), 0.125)
             # U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
-            Q_left = q + a2 * (r2_product + 0.5 * a2 * r2_product2)
+            Q_left = q + a2 * (r2_product + 0.5 * a2 * r2_product_2)
             # bound = max_abs(eigenvalues(z)) + rows(p)
-            eigenvalues_max_abs3 = max_abs(eigenvalues(z))
-            bound2 = eigenvalues_max_abs3 + rows(params[index])
+            eigenvalues_max_abs_3 = max_abs(eigenvalues(z))
+            bound_2 = eigenvalues_max_abs_3 + rows(params[index])
             # b = maximum(lerp(b, bound, 1 - betaL), bound)
-            L_right = maximum(lerp(L_right, bound2, one_minus_betaL), bound2)
+            L_right = maximum(lerp(L_right, bound_2, one_minus_betaL), bound_2)
             q2 = (
                 Q_right
                 - lr_preconditioner * (z @ Q_right) / L_right
@@ -121,24 +121,24 @@ def update(
             # r = transpose(q) - q
             r3 = transpose(q2) - q2
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
-            eigenvalues_max_abs4 = max_abs(eigenvalues(transpose(r3) @ r3))
+            eigenvalues_max_abs_4 = max_abs(eigenvalues(transpose(r3) @ r3))
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             # first, second = trace(r @ q), trace(r @ r @ q)
-            r4_product = 1 / (sqrt(eigenvalues_max_abs4) + 1.1754943508222875e-38) * r3 @ q2
-            r4_product2 = (
+            r4_product = 1 / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38) * r3 @ q2
+            r4_product_2 = (
                 1
-                / (sqrt(eigenvalues_max_abs4) + 1.1754943508222875e-38)
+                / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38)
                 * r3
-                @ (1 / (sqrt(eigenvalues_max_abs4) + 1.1754943508222875e-38) * r3)
+                @ (1 / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38) * r3)
                 @ q2
             )
             # first, second = trace(r @ q), trace(r @ r @ q)
-            second2 = trace(r4_product2)
+            second2 = trace(r4_product_2)
             # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a3 = where(second2 < 0, minimum(-trace(r4_product) / second2, 0.125), 0.125)
             # W = rotate(W - lr_preconditioner * (z @ W - rows(p) * W) / b)
-            Q_right = q2 + a3 * (r4_product + 0.5 * a3 * r4_product2)
+            Q_right = q2 + a3 * (r4_product + 0.5 * a3 * r4_product_2)
         # u = transpose(U) @ U @ m @ transpose(W) @ W
         u = transpose(Q_left) @ Q_left @ ema @ transpose(Q_right) @ Q_right
         # u = u * minimum(max_average / rms(u), 1)
@@ -193,13 +193,13 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = working_copy(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        ema = working_copy(emas[index], params[index])
-        Q_left = working_copy(Q_lefts[index], params[index])
-        Q_right = working_copy(Q_rights[index], params[index])
-        L_left = working_copy(L_lefts[index], params[index])
-        L_right = working_copy(L_rights[index], params[index])
+        param = copy_in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        ema = copy_in_compute_dtype(emas[index], like=params[index])
+        Q_left = copy_in_compute_dtype(Q_lefts[index], like=params[index])
+        Q_right = copy_in_compute_dtype(Q_rights[index], like=params[index])
+        L_left = copy_in_compute_dtype(L_lefts[index], like=params[index])
+        L_right = copy_in_compute_dtype(L_rights[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         stream = read_one(streams[index], capturable)
         max_average, max_element = grad_clip_max_amps
@@ -247,29 +247,29 @@ def update_functional(
             )
             r = transpose(q) - q
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
-            eigenvalues_max_abs2 = max_abs(eigenvalues(transpose(r) @ r))
+            eigenvalues_max_abs_2 = max_abs(eigenvalues(transpose(r) @ r))
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             # first, second = trace(r @ q), trace(r @ r @ q)
-            r2_product = 1 / (sqrt(eigenvalues_max_abs2) + 1.1754943508222875e-38) * r @ q
-            r2_product2 = (
+            r2_product = 1 / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38) * r @ q
+            r2_product_2 = (
                 1
-                / (sqrt(eigenvalues_max_abs2) + 1.1754943508222875e-38)
+                / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38)
                 * r
-                @ (1 / (sqrt(eigenvalues_max_abs2) + 1.1754943508222875e-38) * r)
+                @ (1 / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38) * r)
                 @ q
             )
             # first, second = trace(r @ q), trace(r @ r @ q)
-            second = trace(r2_product2)
+            second = trace(r2_product_2)
             # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a2 = where(second < 0, minimum(-trace(r2_product) / second, 0.125), 0.125)
             # U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
-            Q_left_then = q + a2 * (r2_product + 0.5 * a2 * r2_product2)
+            Q_left_then = q + a2 * (r2_product + 0.5 * a2 * r2_product_2)
             # bound = max_abs(eigenvalues(z)) + rows(p)
-            eigenvalues_max_abs3 = max_abs(eigenvalues(z))
-            bound2 = eigenvalues_max_abs3 + rows(params[index])
+            eigenvalues_max_abs_3 = max_abs(eigenvalues(z))
+            bound_2 = eigenvalues_max_abs_3 + rows(params[index])
             # b = maximum(lerp(b, bound, 1 - betaL), bound)
-            L_right_then = maximum(lerp(L_right, bound2, one_minus_betaL), bound2)
+            L_right_then = maximum(lerp(L_right, bound_2, one_minus_betaL), bound_2)
             q2 = (
                 Q_right
                 - lr_preconditioner * (z @ Q_right) / L_right_then
@@ -278,24 +278,24 @@ def update_functional(
             # r = transpose(q) - q
             r3 = transpose(q2) - q2
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
-            eigenvalues_max_abs4 = max_abs(eigenvalues(transpose(r3) @ r3))
+            eigenvalues_max_abs_4 = max_abs(eigenvalues(transpose(r3) @ r3))
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             # first, second = trace(r @ q), trace(r @ r @ q)
-            r4_product = 1 / (sqrt(eigenvalues_max_abs4) + 1.1754943508222875e-38) * r3 @ q2
-            r4_product2 = (
+            r4_product = 1 / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38) * r3 @ q2
+            r4_product_2 = (
                 1
-                / (sqrt(eigenvalues_max_abs4) + 1.1754943508222875e-38)
+                / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38)
                 * r3
-                @ (1 / (sqrt(eigenvalues_max_abs4) + 1.1754943508222875e-38) * r3)
+                @ (1 / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38) * r3)
                 @ q2
             )
             # first, second = trace(r @ q), trace(r @ r @ q)
-            second2 = trace(r4_product2)
+            second2 = trace(r4_product_2)
             # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a3 = where(second2 < 0, minimum(-trace(r4_product) / second2, 0.125), 0.125)
             # W = rotate(W - lr_preconditioner * (z @ W - rows(p) * W) / b)
-            Q_right_then = q2 + a3 * (r4_product + 0.5 * a3 * r4_product2)
+            Q_right_then = q2 + a3 * (r4_product + 0.5 * a3 * r4_product_2)
             L_left = where(remainder(step - 1, update_every) == 0, L_left_then, L_left)
             L_right = where(remainder(step - 1, update_every) == 0, L_right_then, L_right)
             Q_left = where(remainder(step - 1, update_every) == 0, Q_left_then, Q_left)
@@ -318,29 +318,29 @@ def update_functional(
             q = Q_left - lr_preconditioner * (y @ Q_left) / L_left + Q_left_weight * Q_left / L_left
             r = transpose(q) - q
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
-            eigenvalues_max_abs2 = max_abs(eigenvalues(transpose(r) @ r))
+            eigenvalues_max_abs_2 = max_abs(eigenvalues(transpose(r) @ r))
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             # first, second = trace(r @ q), trace(r @ r @ q)
-            r2_product = 1 / (sqrt(eigenvalues_max_abs2) + 1.1754943508222875e-38) * r @ q
-            r2_product2 = (
+            r2_product = 1 / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38) * r @ q
+            r2_product_2 = (
                 1
-                / (sqrt(eigenvalues_max_abs2) + 1.1754943508222875e-38)
+                / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38)
                 * r
-                @ (1 / (sqrt(eigenvalues_max_abs2) + 1.1754943508222875e-38) * r)
+                @ (1 / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38) * r)
                 @ q
             )
             # first, second = trace(r @ q), trace(r @ r @ q)
-            second = trace(r2_product2)
+            second = trace(r2_product_2)
             # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a2 = where(second < 0, minimum(-trace(r2_product) / second, 0.125), 0.125)
             # U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
-            Q_left = q + a2 * (r2_product + 0.5 * a2 * r2_product2)
+            Q_left = q + a2 * (r2_product + 0.5 * a2 * r2_product_2)
             # bound = max_abs(eigenvalues(z)) + rows(p)
-            eigenvalues_max_abs3 = max_abs(eigenvalues(z))
-            bound2 = eigenvalues_max_abs3 + rows(params[index])
+            eigenvalues_max_abs_3 = max_abs(eigenvalues(z))
+            bound_2 = eigenvalues_max_abs_3 + rows(params[index])
             # b = maximum(lerp(b, bound, 1 - betaL), bound)
-            L_right = maximum(lerp(L_right, bound2, one_minus_betaL), bound2)
+            L_right = maximum(lerp(L_right, bound_2, one_minus_betaL), bound_2)
             q2 = (
                 Q_right
                 - lr_preconditioner * (z @ Q_right) / L_right
@@ -349,24 +349,24 @@ def update_functional(
             # r = transpose(q) - q
             r3 = transpose(q2) - q2
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
-            eigenvalues_max_abs4 = max_abs(eigenvalues(transpose(r3) @ r3))
+            eigenvalues_max_abs_4 = max_abs(eigenvalues(transpose(r3) @ r3))
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             # first, second = trace(r @ q), trace(r @ r @ q)
-            r4_product = 1 / (sqrt(eigenvalues_max_abs4) + 1.1754943508222875e-38) * r3 @ q2
-            r4_product2 = (
+            r4_product = 1 / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38) * r3 @ q2
+            r4_product_2 = (
                 1
-                / (sqrt(eigenvalues_max_abs4) + 1.1754943508222875e-38)
+                / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38)
                 * r3
-                @ (1 / (sqrt(eigenvalues_max_abs4) + 1.1754943508222875e-38) * r3)
+                @ (1 / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38) * r3)
                 @ q2
             )
             # first, second = trace(r @ q), trace(r @ r @ q)
-            second2 = trace(r4_product2)
+            second2 = trace(r4_product_2)
             # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a3 = where(second2 < 0, minimum(-trace(r4_product) / second2, 0.125), 0.125)
             # W = rotate(W - lr_preconditioner * (z @ W - rows(p) * W) / b)
-            Q_right = q2 + a3 * (r4_product + 0.5 * a3 * r4_product2)
+            Q_right = q2 + a3 * (r4_product + 0.5 * a3 * r4_product_2)
         # u = transpose(U) @ U @ m @ transpose(W) @ W
         u = transpose(Q_left) @ Q_left @ ema @ transpose(Q_right) @ Q_right
         # u = u * minimum(max_average / rms(u), 1)

@@ -41,7 +41,7 @@ def update(
 
     for sublist in sublists(params, grads, exp_avgs, exp_avg_sqs):
         params, grads, exp_avgs, exp_avg_sqs = sublist
-        trust2 = None
+        trust_2 = None
         param_sq_sum = zero_sum(params[0], len(params))
         u_sq_sum = zero_sum(params[0], len(params))
         param_sq_sums = param_sq_sum.unbind()
@@ -80,11 +80,11 @@ def update(
             )
             if trust_clip:
                 # trust = minimum(trust, 1)
-                trust2 = minimum(trust, 1)
+                trust_2 = minimum(trust, 1)
             else:
-                trust2 = trust
-        for param_blocks, exp_avg_blocks, exp_avg_sq_blocks, trust2_blocks in list_blocks(
-            params, exp_avgs, exp_avg_sqs, [] if trust2 is None else trust2.unbind()
+                trust_2 = trust
+        for param_blocks, exp_avg_blocks, exp_avg_sq_blocks, trust_2_blocks in list_blocks(
+            params, exp_avgs, exp_avg_sqs, [] if trust_2 is None else trust_2.unbind()
         ):
             # m_hat = m / (1 - beta1**t)
             # v_hat = v / (1 - beta2**t)
@@ -96,7 +96,7 @@ def update(
             torch._foreach_add_(us, param_blocks, alpha=weight_decay)
             if weight_decay or always_adapt:
                 # u = trust * u
-                torch._foreach_mul_(us, trust2_blocks)
+                torch._foreach_mul_(us, trust_2_blocks)
             # p = p - lr * u
             torch._foreach_add_(param_blocks, us, alpha=-lr)
 
@@ -117,7 +117,7 @@ def update_sharded(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield the reductions that all ranks complete together."""
+    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
     step = advance(state_steps)
     beta1, beta2 = betas
     bias_correction2 = 1 - beta2**step
@@ -126,7 +126,7 @@ def update_sharded(
     bias_correction1 = 1 - beta1**step
     exp_avg_weight = bias_correction2_sqrt / bias_correction1
 
-    trust2 = None
+    trust_2 = None
     param_sq_sum = zero_sum(params[0], len(params))
     u_sq_sum = zero_sum(params[0], len(params))
     for (
@@ -170,11 +170,11 @@ def update_sharded(
         )
         if trust_clip:
             # trust = minimum(trust, 1)
-            trust2 = minimum(trust, 1)
+            trust_2 = minimum(trust, 1)
         else:
-            trust2 = trust
-    for param_blocks, exp_avg_blocks, exp_avg_sq_blocks, trust2_blocks in list_chunks(
-        params, exp_avgs, exp_avg_sqs, [] if trust2 is None else trust2.unbind()
+            trust_2 = trust
+    for param_blocks, exp_avg_blocks, exp_avg_sq_blocks, trust_2_blocks in list_chunks(
+        params, exp_avgs, exp_avg_sqs, [] if trust_2 is None else trust_2.unbind()
     ):
         # m_hat = m / (1 - beta1**t)
         # v_hat = v / (1 - beta2**t)
@@ -186,6 +186,6 @@ def update_sharded(
         torch._foreach_add_(us, param_blocks, alpha=weight_decay)
         if weight_decay or always_adapt:
             # u = trust * u
-            torch._foreach_mul_(us, trust2_blocks)
+            torch._foreach_mul_(us, trust_2_blocks)
         # p = p - lr * u
         torch._foreach_add_(param_blocks, us, alpha=-lr)

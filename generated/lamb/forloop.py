@@ -34,7 +34,7 @@ def update(
     bias_correction1 = 1 - beta1**step
 
     for index in range(len(params)):
-        trust2 = None
+        trust_2 = None
         param_sq_sum = zero_sum(params[index])
         u_sq_sum = zero_sum(params[index])
         for param_block, grad_block, exp_avg_block, exp_avg_sq_block in blocks(
@@ -69,11 +69,11 @@ def update(
             )
             if trust_clip:
                 # trust = minimum(trust, 1)
-                trust2 = minimum(trust, 1)
+                trust_2 = minimum(trust, 1)
             else:
-                trust2 = trust
-        for param_block, exp_avg_block, exp_avg_sq_block, trust2_block in blocks(
-            params[index], exp_avgs[index], exp_avg_sqs[index], trust2
+                trust_2 = trust
+        for param_block, exp_avg_block, exp_avg_sq_block, trust_2_block in blocks(
+            params[index], exp_avgs[index], exp_avg_sqs[index], trust_2
         ):
             # m_hat = m / (1 - beta1**t)
             # v_hat = v / (1 - beta2**t)
@@ -86,7 +86,7 @@ def update(
             )
             if weight_decay or always_adapt:
                 # u = trust * u
-                u.mul_(trust2_block)
+                u.mul_(trust_2_block)
             # p = p - lr * u
             param_block.add_(u, alpha=-lr)
 
@@ -144,11 +144,11 @@ def update_functional(
             )
             if trust_clip:
                 # trust = minimum(trust, 1)
-                trust2 = minimum(trust, 1)
+                trust_2 = minimum(trust, 1)
             else:
-                trust2 = trust
+                trust_2 = trust
             # u = trust * u
-            u = trust2 * u
+            u = trust_2 * u
         # p = p - lr * u
         param = param - lr * u
 

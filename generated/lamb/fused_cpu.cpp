@@ -12,15 +12,15 @@ struct Rule {
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, betas[2], eps, weight_decay, trust_clip, always_adapt, maximize;
     };
 };
 
-// Plan of all parameters.
+// Plan for all parameters.
 struct LAMBRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
@@ -31,11 +31,12 @@ struct LAMBRule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double param_sq_sum, u_sq_sum, trust2;
+        double param_sq_sum, u_sq_sum, trust_2;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_U_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
@@ -70,7 +71,7 @@ struct LAMBRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double eps = hypers.eps;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         // beta1, beta2 = betas
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];
@@ -95,7 +96,7 @@ struct LAMBRule : Rule {
         const C exp_avg_weight = C(scalars.exp_avg_weight);
         const C scaled_eps = C(scalars.scaled_eps);
         const C weight_decay = C(hypers.weight_decay);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay_or_always_adapt = flag<C>(truth(hypers.weight_decay)
             || truth(hypers.always_adapt));
@@ -141,19 +142,19 @@ struct LAMBRule : Rule {
     static void numbers1(const Hypers& hypers, Numbers& numbers) {
         const double param_sq_sum = numbers.param_sq_sum;
         const double u_sq_sum = numbers.u_sq_sum;
-        double trust2 = 0;
+        double trust_2 = 0;
         if (truth(hypers.weight_decay) || truth(hypers.always_adapt)) {
             // trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
             const double trust = (sqrt(param_sq_sum) > 0) && (sqrt(u_sq_sum) > 0)
                 ? sqrt(param_sq_sum) / sqrt(u_sq_sum) : 1;
             if (truth(hypers.trust_clip)) {
                 // trust = minimum(trust, 1)
-                trust2 = minimum(trust, 1.0);
+                trust_2 = minimum(trust, 1.0);
             } else {
-                trust2 = trust;
+                trust_2 = trust;
             }
         }
-        numbers.trust2 = trust2;
+        numbers.trust_2 = trust_2;
     }
 
     template <class S, class C>
@@ -168,8 +169,8 @@ struct LAMBRule : Rule {
         const C scaled_eps = C(scalars.scaled_eps);
         const C weight_decay = C(hypers.weight_decay);
         const C lr = C(hypers.lr);
-        const C trust2 = C(numbers.trust2);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        const C trust_2 = C(numbers.trust_2);
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay_or_always_adapt = flag<C>(truth(hypers.weight_decay)
             || truth(hypers.always_adapt));
@@ -194,7 +195,7 @@ struct LAMBRule : Rule {
             C u = exp_avg_weight * exp_avg / (sqrt(exp_avg_sq) + scaled_eps) + weight_decay * param;
             if (has_weight_decay_or_always_adapt != 0) {
                 // u = trust * u
-                u = trust2 * u;
+                u = trust_2 * u;
             }
             // p = p - lr * u
             param = param - lr * u;
@@ -208,12 +209,12 @@ struct LAMBRule : Rule {
     static void run_numbers(int step, const LoopInputs<LAMBRule>& inputs) {
         (void)inputs;
         switch (step) {
-            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.named());
+            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.named_numbers());
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<LAMBRule>& inputs,
@@ -222,11 +223,11 @@ struct LAMBRule : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.sums(), n, at[PARAM], at[GRAD],
+                    inputs.hypers, inputs.scalars, inputs.named_partials(), n, at[PARAM], at[GRAD],
                     at[EXP_AVG], at[EXP_AVG_SQ]);
             case RUN_SWEEP2:
                 return sweep2<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.named(), n, at[PARAM], at[GRAD],
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[PARAM], at[GRAD],
                     at[EXP_AVG], at[EXP_AVG_SQ]);
         }
     }
@@ -235,7 +236,7 @@ struct LAMBRule : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the rule needs shapes.
+// Read by the runtime: the kernel takes a table of shapes.
 extern "C" const bool optgen_shapes = true;
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

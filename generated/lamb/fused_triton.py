@@ -27,7 +27,7 @@ from optgen.runtime.fused_triton.device_reductions import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(11)
-WORKSPACES = {
+WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
         scalars=SCALARS.value,
         sums=2,
@@ -205,7 +205,7 @@ def lamb_finish1(shapes, scalars, partials, found_inf, num_tensors):
     has_weight_decay_or_always_adapt = tl.load(scalars + 7)
     trust_clip = tl.load(scalars + 8)
     trust = tl.zeros((), tl.float64)
-    trust2 = tl.zeros((), tl.float64)
+    trust_2 = tl.zeros((), tl.float64)
     if has_weight_decay_or_always_adapt != 0:
         # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
         trust = tl.where(
@@ -215,10 +215,10 @@ def lamb_finish1(shapes, scalars, partials, found_inf, num_tensors):
         )
         if trust_clip != 0:
             # trust = minimum(trust, 1)
-            trust2 = minimum(trust, tl.full((), 1, tl.float64))
+            trust_2 = minimum(trust, tl.full((), 1, tl.float64))
         else:
-            trust2 = trust
-    tl.store(scalars + 10, trust2)
+            trust_2 = trust
+    tl.store(scalars + 10, trust_2)
 
 
 @triton.jit
@@ -238,7 +238,7 @@ def lamb_step2_on_elements(
     scaled_eps = tl.load(scalars + 5).to(dtype)
     weight_decay = tl.load(scalars + 6).to(dtype)
     has_weight_decay_or_always_adapt = tl.load(scalars + 7).to(dtype)
-    trust2 = tl.load(scalars + 10).to(dtype)
+    trust_2 = tl.load(scalars + 10).to(dtype)
     lr = tl.load(scalars + 9).to(dtype)
 
     if maximize != 0:
@@ -254,7 +254,7 @@ def lamb_step2_on_elements(
     u = exp_avg_weight * div(exp_avg, sqrt(exp_avg_sq) + scaled_eps) + weight_decay * param
     if has_weight_decay_or_always_adapt != 0:
         # u = trust * u
-        u = trust2 * u
+        u = trust_2 * u
     # p = p - lr * u
     param = param - lr * u
 

@@ -57,26 +57,26 @@ def update(
             / (sqrt(grad_sq_sum) + weight_decay * sqrt(param_sq_sum) + eps)
         )
         # trust = where(norm(p) > 0 and norm(g) > 0, trust, 1)
-        trust2 = where(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), trust, 1)
+        trust_2 = where(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), trust, 1)
         if trust_clip:
             # trust = minimum(trust / lr, 1)
-            trust3 = minimum(trust2 / lr, 1)
+            trust_3 = minimum(trust_2 / lr, 1)
         else:
-            trust3 = trust2
+            trust_3 = trust_2
         if weight_decay or always_adapt:
             # g = trust * (g + weight_decay * p)
-            grad_scale = trust3 * weight_decay
+            grad_scale = trust_3 * weight_decay
         for (
             param_blocks,
             grad_blocks,
             momentum_buffer_blocks,
-            trust3_blocks,
+            trust_3_blocks,
             grad_scale_blocks,
         ) in list_blocks(
             params,
             grads,
             momentum_buffers,
-            trust3.unbind(),
+            trust_3.unbind(),
             [] if grad_scale is None else grad_scale.unbind(),
         ):
             if maximize:
@@ -84,7 +84,7 @@ def update(
                 grad_blocks = torch._foreach_neg(grad_blocks)
             if weight_decay or always_adapt:
                 # g = trust * (g + weight_decay * p)
-                grad_blocks = torch._foreach_mul(grad_blocks, trust3_blocks)
+                grad_blocks = torch._foreach_mul(grad_blocks, trust_3_blocks)
                 torch._foreach_addcmul_(grad_blocks, param_blocks, grad_scale_blocks)
             if momentum:
                 if fresh_momentum_buffer:
@@ -124,7 +124,7 @@ def update_sharded(
     fresh_momentum_buffer: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield the reductions that all ranks complete together."""
+    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
     grad_scale = None
     param_sq_sum = zero_sum(params[0], len(params))
     grad_sq_sum = zero_sum(params[0], len(params))
@@ -150,26 +150,26 @@ def update_sharded(
         / (sqrt(grad_sq_sum) + weight_decay * sqrt(param_sq_sum) + eps)
     )
     # trust = where(norm(p) > 0 and norm(g) > 0, trust, 1)
-    trust2 = where(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), trust, 1)
+    trust_2 = where(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), trust, 1)
     if trust_clip:
         # trust = minimum(trust / lr, 1)
-        trust3 = minimum(trust2 / lr, 1)
+        trust_3 = minimum(trust_2 / lr, 1)
     else:
-        trust3 = trust2
+        trust_3 = trust_2
     if weight_decay or always_adapt:
         # g = trust * (g + weight_decay * p)
-        grad_scale = trust3 * weight_decay
+        grad_scale = trust_3 * weight_decay
     for (
         param_blocks,
         grad_blocks,
         momentum_buffer_blocks,
-        trust3_blocks,
+        trust_3_blocks,
         grad_scale_blocks,
     ) in list_chunks(
         params,
         grads,
         momentum_buffers,
-        trust3.unbind(),
+        trust_3.unbind(),
         [] if grad_scale is None else grad_scale.unbind(),
     ):
         if maximize:
@@ -177,7 +177,7 @@ def update_sharded(
             grad_blocks = torch._foreach_neg(grad_blocks)
         if weight_decay or always_adapt:
             # g = trust * (g + weight_decay * p)
-            grad_blocks = torch._foreach_mul(grad_blocks, trust3_blocks)
+            grad_blocks = torch._foreach_mul(grad_blocks, trust_3_blocks)
             torch._foreach_addcmul_(grad_blocks, param_blocks, grad_scale_blocks)
         if momentum:
             if fresh_momentum_buffer:

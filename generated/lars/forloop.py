@@ -46,26 +46,26 @@ def update(
             / (sqrt(grad_sq_sum) + weight_decay * sqrt(param_sq_sum) + eps)
         )
         # trust = where(norm(p) > 0 and norm(g) > 0, trust, 1)
-        trust2 = where(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), trust, 1)
+        trust_2 = where(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), trust, 1)
         if trust_clip:
             # trust = minimum(trust / lr, 1)
-            trust3 = minimum(trust2 / lr, 1)
+            trust_3 = minimum(trust_2 / lr, 1)
         else:
-            trust3 = trust2
+            trust_3 = trust_2
         if weight_decay or always_adapt:
             # g = trust * (g + weight_decay * p)
-            grad_scale = trust3 * weight_decay
+            grad_scale = trust_3 * weight_decay
         for (
             param_block,
             grad_block,
             momentum_buffer_block,
-            trust3_block,
+            trust_3_block,
             grad_scale_block,
         ) in blocks(
             params[index],
             grads[index],
             momentum_buffers[index] if momentum else None,
-            trust3,
+            trust_3,
             grad_scale,
         ):
             if maximize:
@@ -73,7 +73,7 @@ def update(
                 grad_block = grad_block.neg()
             if weight_decay or always_adapt:
                 # g = trust * (g + weight_decay * p)
-                grad_block = grad_block.mul(trust3_block).addcmul_(param_block, grad_scale_block)
+                grad_block = grad_block.mul(trust_3_block).addcmul_(param_block, grad_scale_block)
             if momentum:
                 if fresh_momentum_buffer:
                     # b = g
@@ -128,15 +128,15 @@ def update_functional(
             / (sqrt(grad_sq_sum) + weight_decay * sqrt(param_sq_sum) + eps)
         )
         # trust = where(norm(p) > 0 and norm(g) > 0, trust, 1)
-        trust2 = where_number(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), trust, 1)
+        trust_2 = where_number(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), trust, 1)
         if trust_clip:
             # trust = minimum(trust / lr, 1)
-            trust3 = minimum(trust2 / lr, 1)
+            trust_3 = minimum(trust_2 / lr, 1)
         else:
-            trust3 = trust2
+            trust_3 = trust_2
         if weight_decay or always_adapt:
             # g = trust * (g + weight_decay * p)
-            grad = trust3 * grad + trust3 * weight_decay * param
+            grad = trust_3 * grad + trust_3 * weight_decay * param
         if momentum:
             if fresh_momentum_buffer:
                 # b = g

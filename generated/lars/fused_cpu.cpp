@@ -12,16 +12,16 @@ struct Rule {
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, momentum, dampening, weight_decay, nesterov, trust_coeff, eps, trust_clip;
         double always_adapt, maximize;
     };
 };
 
-// Plan of all parameters.
+// Plan for all parameters.
 struct LARSRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
@@ -32,11 +32,12 @@ struct LARSRule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double param_sq_sum, grad_sq_sum, trust3, grad_scale;
+        double param_sq_sum, grad_sq_sum, trust_3, grad_scale;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_GRAD_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
@@ -77,7 +78,7 @@ struct LARSRule : Rule {
     NOINLINE static void sweep1(
         const Hypers& hypers, Numbers& sums, i64 n, const S* __restrict params,
         const S* __restrict grads) {
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         C param_sq_sum = 0, grad_sq_sum = 0;
@@ -110,20 +111,20 @@ struct LARSRule : Rule {
         const double trust = hypers.trust_coeff * sqrt(param_sq_sum)
             / (sqrt(grad_sq_sum) + hypers.weight_decay * sqrt(param_sq_sum) + hypers.eps);
         // trust = where(norm(p) > 0 and norm(g) > 0, trust, 1)
-        const double trust2 = (sqrt(param_sq_sum) > 0) && (sqrt(grad_sq_sum) > 0) ? trust : 1;
-        double trust3;
+        const double trust_2 = (sqrt(param_sq_sum) > 0) && (sqrt(grad_sq_sum) > 0) ? trust : 1;
+        double trust_3;
         if (truth(hypers.trust_clip)) {
             // trust = minimum(trust / lr, 1)
-            trust3 = minimum(trust2 / hypers.lr, 1.0);
+            trust_3 = minimum(trust_2 / hypers.lr, 1.0);
         } else {
-            trust3 = trust2;
+            trust_3 = trust_2;
         }
         double grad_scale = 0;
         if (truth(hypers.weight_decay) || truth(hypers.always_adapt)) {
             // g = trust * (g + weight_decay * p)
-            grad_scale = trust3 * hypers.weight_decay;
+            grad_scale = trust_3 * hypers.weight_decay;
         }
-        numbers.trust3 = trust3;
+        numbers.trust_3 = trust_3;
         numbers.grad_scale = grad_scale;
     }
 
@@ -134,9 +135,9 @@ struct LARSRule : Rule {
         const C lr = C(hypers.lr);
         const C momentum = C(hypers.momentum);
         const C one_minus_dampening = C(scalars.one_minus_dampening);
-        const C trust3 = C(numbers.trust3);
+        const C trust_3 = C(numbers.trust_3);
         const C grad_scale = C(numbers.grad_scale);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay_or_always_adapt = flag<C>(truth(hypers.weight_decay)
             || truth(hypers.always_adapt));
@@ -154,7 +155,7 @@ struct LARSRule : Rule {
             }
             if (has_weight_decay_or_always_adapt != 0) {
                 // g = trust * (g + weight_decay * p)
-                grad = trust3 * grad + grad_scale * param;
+                grad = trust_3 * grad + grad_scale * param;
             }
             if constexpr (MOMENTUM) {
                 if (fresh_momentum_buffer != 0) {
@@ -183,12 +184,12 @@ struct LARSRule : Rule {
     static void run_numbers(int step, const LoopInputs<LARSRule>& inputs) {
         (void)inputs;
         switch (step) {
-            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.named());
+            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.named_numbers());
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<LARSRule>& inputs,
@@ -196,13 +197,13 @@ struct LARSRule : Rule {
         (void)rows, (void)pitch;
         switch (step) {
             case RUN_SWEEP1:
-                return sweep1<S, C>(inputs.hypers, inputs.sums(), n, at[PARAM], at[GRAD]);
+                return sweep1<S, C>(inputs.hypers, inputs.named_partials(), n, at[PARAM], at[GRAD]);
             case RUN_SWEEP2: {
                 constexpr decltype(&sweep2<S, C, false>) variants[] = {
                     sweep2<S, C, false>, sweep2<S, C, true>};
                 return variants[truth(inputs.hypers.momentum)](
-                    inputs.hypers, inputs.scalars, inputs.named(), inputs.fresh, n, at[PARAM],
-                    at[GRAD], at[MOMENTUM_BUFFER]);
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), inputs.fresh, n,
+                    at[PARAM], at[GRAD], at[MOMENTUM_BUFFER]);
             }
         }
     }
@@ -211,7 +212,7 @@ struct LARSRule : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the rule needs shapes.
+// Read by the runtime: the kernel takes a table of shapes.
 extern "C" const bool optgen_shapes = true;
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

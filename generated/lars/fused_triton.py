@@ -26,7 +26,7 @@ from optgen.runtime.fused_triton.device_reductions import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(13)
-WORKSPACES = {
+WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
         scalars=SCALARS.value,
         sums=2,
@@ -180,18 +180,18 @@ def lars_finish1(shapes, scalars, partials, found_inf, num_tensors):
         / (sqrt(grad_sq_sum) + weight_decay * sqrt(param_sq_sum) + eps)
     )
     # trust = where(norm(p) > 0 and norm(g) > 0, trust, 1)
-    trust2 = tl.where(
+    trust_2 = tl.where(
         (sqrt(param_sq_sum) > 0) & (sqrt(grad_sq_sum) > 0), trust, tl.full((), 1, tl.float64)
     )
     if trust_clip != 0:
         # trust = minimum(trust / lr, 1)
-        trust3 = minimum(trust2 / lr, tl.full((), 1, tl.float64))
+        trust_3 = minimum(trust_2 / lr, tl.full((), 1, tl.float64))
     else:
-        trust3 = trust2
+        trust_3 = trust_2
     if has_weight_decay_or_always_adapt != 0:
         # g = trust * (g + weight_decay * p)
-        grad_scale = trust3 * weight_decay
-    tl.store(scalars + 11, trust3)
+        grad_scale = trust_3 * weight_decay
+    tl.store(scalars + 11, trust_3)
     tl.store(scalars + 12, grad_scale)
 
 
@@ -213,7 +213,7 @@ def lars_step2_on_elements(
         momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
     has_weight_decay_or_always_adapt = tl.load(scalars + 6).to(dtype)
-    trust3 = tl.load(scalars + 11).to(dtype)
+    trust_3 = tl.load(scalars + 11).to(dtype)
     grad_scale = tl.load(scalars + 12).to(dtype)
     fresh_momentum_buffer = tl.load(scalars + 7).to(dtype)
     momentum = tl.load(scalars + 8).to(dtype)
@@ -226,7 +226,7 @@ def lars_step2_on_elements(
         grad = neg(grad)
     if has_weight_decay_or_always_adapt != 0:
         # g = trust * (g + weight_decay * p)
-        grad = trust3 * grad + grad_scale * param
+        grad = trust_3 * grad + grad_scale * param
     if MOMENTUM:
         if fresh_momentum_buffer != 0:
             # b = g

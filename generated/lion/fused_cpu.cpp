@@ -12,18 +12,18 @@ struct Rule {
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, betas[2], weight_decay, maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double decay, beta1, one_minus_beta1, one_minus_beta2;
+        double decay_factor, beta1, one_minus_beta1, one_minus_beta2;
     };
 
     // Scalar program: computed once per step and parameter, in double.
@@ -32,25 +32,25 @@ struct Rule {
         // beta1, beta2 = betas
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];
-        const double decay = 1 - lr * weight_decay;
+        const double decay_factor = 1 - lr * weight_decay;
         const double one_minus_beta1 = 1 - beta1;
         const double one_minus_beta2 = 1 - beta2;
-        return {decay, beta1, one_minus_beta1, one_minus_beta2};
+        return {decay_factor, beta1, one_minus_beta1, one_minus_beta2};
     }
 
-    // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
-    // vector of float32, whose length divides n.
+    // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
+    // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> exp_avgs) {
         using C = ComputeType<S>;
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C lr = C(hypers.lr);
         const C beta1 = C(scalars.beta1);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const i64 ahead = prefetch_distance<S>(n);
         const i64 strip = prefetch_strip<S>(n);
@@ -72,7 +72,7 @@ struct Rule {
                     grad = -grad;
                 }
                 // p = p - lr * weight_decay * p
-                param = decay * param;
+                param = decay_factor * param;
                 // p = p - lr * sign(beta1 * m + (1 - beta1) * g)
                 param = param - lr * sign(beta1 * exp_avg + one_minus_beta1 * grad);
                 // m = beta2 * m + (1 - beta2) * g

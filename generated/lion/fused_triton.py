@@ -36,12 +36,12 @@ def lion_scalars(table, hypers, scalars, found_inf, num_tensors):
     # beta1, beta2 = betas
     beta1 = tl.load(hyper + 1)
     beta2 = tl.load(hyper + 2)
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
 
     tl.store(scalars, maximize)
-    tl.store(scalars + 1, decay)
+    tl.store(scalars + 1, decay_factor)
     tl.store(scalars + 2, lr)
     tl.store(scalars + 3, beta1)
     tl.store(scalars + 4, one_minus_beta1)
@@ -51,12 +51,12 @@ def lion_scalars(table, hypers, scalars, found_inf, num_tensors):
 @triton.jit
 def lion_step_on_elements(params, grads, exp_avgs, lanes, mask, scalars, loss_scale):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
     maximize = tl.load(scalars)
-    decay = tl.load(scalars + 1)
+    decay_factor = tl.load(scalars + 1)
     lr = tl.load(scalars + 2)
     beta1 = tl.load(scalars + 3)
     one_minus_beta1 = tl.load(scalars + 4)
@@ -69,7 +69,7 @@ def lion_step_on_elements(params, grads, exp_avgs, lanes, mask, scalars, loss_sc
         # g = -g
         grad = neg(grad)
     # p = p - lr * weight_decay * p
-    param = decay * param
+    param = decay_factor * param
     # p = p - lr * sign(beta1 * m + (1 - beta1) * g)
     param = param - lr * sign(beta1 * exp_avg + one_minus_beta1 * grad)
     # m = beta2 * m + (1 - beta2) * g

@@ -12,16 +12,16 @@ struct Rule {
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, betas[2], eps, weight_decay, gamma, optimize_1d, lr_1d_factor, betas_1d[2];
         double weight_decay_1d, maximize;
     };
 };
 
-// Plan of all parameters.
+// Plan for all parameters.
 struct MARSRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
@@ -36,8 +36,9 @@ struct MARSRule : Rule {
         double c_sq_sum, c_scale;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, MAKE_C_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
@@ -73,7 +74,7 @@ struct MARSRule : Rule {
         const double lr = hypers.lr, eps = hypers.eps, weight_decay = hypers.weight_decay;
         const double gamma = hypers.gamma, lr_1d_factor = hypers.lr_1d_factor;
         const double weight_decay_1d = hypers.weight_decay_1d;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         const double param_ndim = sizes.ndim;
         double beta1;
         double beta2;
@@ -122,7 +123,7 @@ struct MARSRule : Rule {
         const S* __restrict grads, const S* __restrict last_grads) {
         const C grad_weight = C(scalars.grad_weight);
         const C last_grad_weight = C(scalars.last_grad_weight);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto condition1 = flag<C>(truth(hypers.optimize_1d) || (scalars.param_ndim == 2));
 
@@ -175,7 +176,7 @@ struct MARSRule : Rule {
         const C step_size = C(scalars.step_size);
         const C scaled_eps = C(scalars.scaled_eps);
         const C c_scale = C(numbers.c_scale);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto condition1 = flag<C>(truth(hypers.optimize_1d) || (scalars.param_ndim == 2));
 
@@ -220,12 +221,13 @@ struct MARSRule : Rule {
     static void run_numbers(int step, const LoopInputs<MARSRule>& inputs) {
         (void)inputs;
         switch (step) {
-            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.scalars, inputs.named());
+            case RUN_NUMBERS1:
+                return numbers1(inputs.hypers, inputs.scalars, inputs.named_numbers());
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<MARSRule>& inputs,
@@ -234,10 +236,11 @@ struct MARSRule : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.sums(), n, at[GRAD], at[LAST_GRAD]);
+                    inputs.hypers, inputs.scalars, inputs.named_partials(), n, at[GRAD],
+                    at[LAST_GRAD]);
             case RUN_SWEEP2:
                 return sweep2<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.named(), n, at[PARAM], at[GRAD],
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[PARAM], at[GRAD],
                     at[EXP_AVG], at[EXP_AVG_SQ], at[LAST_GRAD]);
         }
     }
@@ -246,7 +249,7 @@ struct MARSRule : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the rule needs shapes.
+// Read by the runtime: the kernel takes a table of shapes.
 extern "C" const bool optgen_shapes = true;
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

@@ -12,16 +12,17 @@ struct Rule {
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
+        // adjust_lr_fn: 0 is None, 1 is 'original', 2 is 'match_rms_adamw', 3 is 'spectral_unclamped'
         double lr, weight_decay, momentum, nesterov, ns_coefficients[3], eps, ns_steps;
         double adjust_lr_fn, maximize;
     };
 };
 
-// Plan of all parameters, until orthogonalize.
+// Plan for all parameters, until orthogonalize.
 struct MuonBefore : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = false;
     static bool applies(const Sizes&) { return true; }
 
@@ -34,8 +35,9 @@ struct MuonBefore : Rule {
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
@@ -69,7 +71,7 @@ struct MuonBefore : Rule {
         S* __restrict momentum_buffers, S* __restrict us) {
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C momentum = C(hypers.momentum);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto nesterov = flag<C>(truth(hypers.nesterov));
 
@@ -103,8 +105,8 @@ struct MuonBefore : Rule {
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<MuonBefore>& inputs,
@@ -118,23 +120,24 @@ struct MuonBefore : Rule {
     }
 };
 
-// Plan of all parameters, after orthogonalize.
+// Plan for all parameters, after orthogonalize.
 struct MuonAfter : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double decay, step_size;
+        double decay_factor, step_size;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
@@ -158,7 +161,7 @@ struct MuonAfter : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes& sizes) {
         const double lr = hypers.lr, weight_decay = hypers.weight_decay;
-        const double decay = 1 - lr * weight_decay;
+        const double decay_factor = 1 - lr * weight_decay;
         double scale;
         if (hypers.adjust_lr_fn == 2) {
             // scale = 0.2 * sqrt(maximum(rows(p), cols(p)))
@@ -171,13 +174,13 @@ struct MuonAfter : Rule {
             scale = sqrt(maximum(1.0, sizes.rows / sizes.cols));
         }
         const double step_size = lr * scale;
-        return {decay, step_size};
+        return {decay_factor, step_size};
     }
 
     template <class S, class C>
     NOINLINE static void sweep1(
         const Scalars& scalars, i64 n, S* __restrict params, const S* __restrict os) {
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C step_size = C(scalars.step_size);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -185,7 +188,7 @@ struct MuonAfter : Rule {
             C o = load_as<S, C>(os + i);
 
             // p = p - lr * weight_decay * p
-            param = decay * param;
+            param = decay_factor * param;
             // p = p - lr * scale * o
             param = param - step_size * o;
 
@@ -199,8 +202,8 @@ struct MuonAfter : Rule {
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<MuonAfter>& inputs,
@@ -215,7 +218,7 @@ struct MuonAfter : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the rule needs shapes.
+// Read by the runtime: the kernel takes a table of shapes.
 extern "C" const bool optgen_shapes = true;
 // Matrix ops between the parts of a step, and the streams of their operands and results.
 extern "C" const char* const optgen_calls = "o = orthogonalize(u, ns_coefficients, ns_steps, eps)";

@@ -26,7 +26,7 @@ from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 from optgen.runtime.matrix_ops import orthogonalize
 
 SCALARS = tl.constexpr(6)
-WORKSPACES = {
+WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
         scalars=SCALARS.value,
         locals=("u", "o"),
@@ -48,13 +48,14 @@ def muon_scalars(table, hypers, shapes, scalars, found_inf, num_tensors):
     weight_decay = tl.load(hyper + 1)
     momentum = tl.load(hyper + 2)
     nesterov = tl.load(hyper + 3)
+    # adjust_lr_fn: 0 is None, 1 is 'original', 2 is 'match_rms_adamw', 3 is 'spectral_unclamped'
     adjust_lr_fn = tl.load(hyper + 9)
     maximize = tl.load(hyper + 10)
     row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
     column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
 
     one_minus_momentum = 1 - momentum
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     if adjust_lr_fn == 2:
         # scale = 0.2 * sqrt(maximum(rows(p), cols(p)))
         scale = 0.2 * sqrt(maximum(row_count, column_count))
@@ -71,7 +72,7 @@ def muon_scalars(table, hypers, shapes, scalars, found_inf, num_tensors):
     tl.store(scalars + 1, one_minus_momentum)
     tl.store(scalars + 2, nesterov)
     tl.store(scalars + 3, momentum)
-    tl.store(scalars + 4, decay)
+    tl.store(scalars + 4, decay_factor)
     tl.store(scalars + 5, step_size)
 
 
@@ -166,11 +167,11 @@ def muon_step2_on_elements(params, os, lanes, mask, scalars, dtype: tl.constexpr
     """Update the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     o = tl.load(os + lanes, mask).to(dtype)
-    decay = tl.load(scalars + 4).to(dtype)
+    decay_factor = tl.load(scalars + 4).to(dtype)
     step_size = tl.load(scalars + 5).to(dtype)
 
     # p = p - lr * weight_decay * p
-    param = decay * param
+    param = decay_factor * param
     # p = p - lr * scale * o
     param = param - step_size * o
 

@@ -55,10 +55,10 @@ def update(
             conditions = [max_logits_input.gt(tau) for max_logits_input in max_logits_inputs]
             operands = torch._foreach_reciprocal(max_logits_inputs)
             scale_(operands, tau)
-            condition2s = [condition.logical_not() for condition in conditions]
+            condition_2s = [condition.logical_not() for condition in conditions]
             operands = [
-                operand.masked_fill_(condition2, 1)
-                for operand, condition2 in zip(operands, condition2s, strict=True)
+                operand.masked_fill_(condition_2, 1)
+                for operand, condition_2 in zip(operands, condition_2s, strict=True)
             ]
             torch._foreach_pow_(operands, clip_power)
             torch._foreach_mul_(params, operands)
@@ -82,7 +82,7 @@ def update_sharded(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield the reductions that all ranks complete together."""
+    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
     step_size = lr * 0.2 * sqrt(maximum(rows(collectives.whole), cols(collectives.whole)))
 
     if maximize:
@@ -105,10 +105,10 @@ def update_sharded(
         conditions = [max_logits_input.gt(tau) for max_logits_input in max_logits_inputs]
         operands = torch._foreach_reciprocal(max_logits_inputs)
         scale_(operands, tau)
-        condition2s = [condition.logical_not() for condition in conditions]
+        condition_2s = [condition.logical_not() for condition in conditions]
         operands = [
-            operand.masked_fill_(condition2, 1)
-            for operand, condition2 in zip(operands, condition2s, strict=True)
+            operand.masked_fill_(condition_2, 1)
+            for operand, condition_2 in zip(operands, condition_2s, strict=True)
         ]
         torch._foreach_pow_(operands, clip_power)
         torch._foreach_mul_(params, operands)

@@ -53,8 +53,8 @@ def update(
             # p = p * where(max_logits > tau, tau / max_logits, 1) ** clip_power
             condition = max_logits_input.gt(tau)
             operand = max_logits_input.reciprocal().mul_(tau)
-            condition2 = condition.logical_not()
-            operand.masked_fill_(condition2, 1).pow_(clip_power)
+            condition_2 = condition.logical_not()
+            operand.masked_fill_(condition_2, 1).pow_(clip_power)
             param.mul_(operand)
 
 

@@ -13,16 +13,16 @@ struct Rule {
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, momentum, weight_decay, ns_coefficients[3], ns_steps, eps, tau, clip_power;
         double given_max_logits, maximize;
     };
 };
 
-// Plan of all parameters, until orthogonalize.
+// Plan for all parameters, until orthogonalize.
 struct MuonClipBefore : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = false;
     static bool applies(const Sizes&) { return true; }
 
@@ -34,8 +34,9 @@ struct MuonClipBefore : Rule {
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
@@ -68,7 +69,7 @@ struct MuonClipBefore : Rule {
         const Hypers& hypers, i64 n, const S* __restrict grads, S* __restrict momentum_buffers,
         S* __restrict momentum_buffer_matrices) {
         const C momentum = C(hypers.momentum);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -95,8 +96,8 @@ struct MuonClipBefore : Rule {
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<MuonClipBefore>& inputs,
@@ -110,23 +111,24 @@ struct MuonClipBefore : Rule {
     }
 };
 
-// Plan of all parameters, after orthogonalize.
+// Plan for all parameters, after orthogonalize.
 struct MuonClipAfter : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double decay, step_size;
+        double decay_factor, step_size;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
@@ -150,16 +152,16 @@ struct MuonClipAfter : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes& sizes) {
         const double lr = hypers.lr, weight_decay = hypers.weight_decay;
-        const double decay = 1 - lr * weight_decay;
+        const double decay_factor = 1 - lr * weight_decay;
         const double step_size = lr * 0.2 * sqrt(maximum(sizes.rows, sizes.cols));
-        return {decay, step_size};
+        return {decay_factor, step_size};
     }
 
     template <class S, class C, bool GIVEN_MAX_LOGITS>
     NOINLINE static void sweep1(
         const Hypers& hypers, const Scalars& scalars, i64 n, S* __restrict params,
         const S* __restrict max_logits_inputs, const S* __restrict os) {
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C step_size = C(scalars.step_size);
         const C tau = C(hypers.tau);
         const C clip_power = C(hypers.clip_power);
@@ -170,7 +172,7 @@ struct MuonClipAfter : Rule {
             C o = load_as<S, C>(os + i);
 
             // p = p - lr * weight_decay * p
-            param = decay * param;
+            param = decay_factor * param;
             // p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
             param = param - step_size * o;
             if constexpr (GIVEN_MAX_LOGITS) {
@@ -189,8 +191,8 @@ struct MuonClipAfter : Rule {
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<MuonClipAfter>& inputs,
@@ -210,7 +212,7 @@ struct MuonClipAfter : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the rule needs shapes.
+// Read by the runtime: the kernel takes a table of shapes.
 extern "C" const bool optgen_shapes = true;
 // Matrix ops between the parts of a step, and the streams of their operands and results.
 extern "C" const char* const optgen_calls = "o = orthogonalize(momentum_buffer_matrix, ns_coefficients, ns_steps, eps)";

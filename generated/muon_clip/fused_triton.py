@@ -26,7 +26,7 @@ from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 from optgen.runtime.matrix_ops import orthogonalize
 
 SCALARS = tl.constexpr(6)
-WORKSPACES = {
+WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
         scalars=SCALARS.value,
         locals=("momentum_buffer_matrix", "o"),
@@ -53,12 +53,12 @@ def muon_clip_scalars(table, hypers, shapes, scalars, found_inf, num_tensors):
     row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
     column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
 
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     step_size = lr * 0.2 * sqrt(maximum(row_count, column_count))
 
     tl.store(scalars, maximize)
     tl.store(scalars + 1, momentum)
-    tl.store(scalars + 2, decay)
+    tl.store(scalars + 2, decay_factor)
     tl.store(scalars + 3, step_size)
     tl.store(scalars + 4, tau)
     tl.store(scalars + 5, clip_power)
@@ -171,13 +171,13 @@ def muon_clip_step2_on_elements(
     if GIVEN_MAX_LOGITS:
         max_logits_input = tl.load(max_logits_inputs + lanes, mask).to(dtype)
     o = tl.load(os + lanes, mask).to(dtype)
-    decay = tl.load(scalars + 2).to(dtype)
+    decay_factor = tl.load(scalars + 2).to(dtype)
     step_size = tl.load(scalars + 3).to(dtype)
     tau = tl.load(scalars + 4).to(dtype)
     clip_power = tl.load(scalars + 5).to(dtype)
 
     # p = p - lr * weight_decay * p
-    param = decay * param
+    param = decay_factor * param
     # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
     param = param - step_size * o
     if GIVEN_MAX_LOGITS:

@@ -41,9 +41,9 @@ def update(
             # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
             torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
         # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-        u_matrix_scale = 1 / (sqrt(u_sq_sum) + eps)
-        for grad_blocks, momentum_buffer_blocks, u_matrix_scale_blocks in one_list_block(
-            grads, momentum_buffers, u_matrix_scale.unbind()
+        u_quotient_matrix_scale = 1 / (sqrt(u_sq_sum) + eps)
+        for grad_blocks, momentum_buffer_blocks, u_quotient_matrix_scale_blocks in one_list_block(
+            grads, momentum_buffers, u_quotient_matrix_scale.unbind()
         ):
             if maximize:
                 # g = -g
@@ -51,9 +51,9 @@ def update(
             # u = lerp(g, b, momentum)
             us = torch._foreach_lerp(grad_blocks, momentum_buffer_blocks, momentum)
             # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-            u_matrices = torch._foreach_mul(us, u_matrix_scale_blocks)
+            u_quotient_matrices = torch._foreach_mul(us, u_quotient_matrix_scale_blocks)
         # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-        os = orthogonalize(u_matrices, ns_coefficients, ns_steps, 1)
+        os = orthogonalize(u_quotient_matrices, ns_coefficients, ns_steps, 1)
         os = [o.to(params[0].dtype) for o in os]
         param_sq_sum = zero_sum(params[0], len(params))
         o_sq_sum = zero_sum(params[0], len(params))
@@ -99,7 +99,7 @@ def update_sharded(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield the reductions that all ranks complete together."""
+    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
     u_sq_sum = zero_sum(params[0], len(params))
     u_sq_sums = u_sq_sum.unbind()
     for grad_blocks, momentum_buffer_blocks in one_list_block(grads, momentum_buffers):
@@ -114,9 +114,9 @@ def update_sharded(
         torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
     yield [collectives.sum(u_sq_sum)]
     # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-    u_matrix_scale = 1 / (sqrt(u_sq_sum) + eps)
-    for grad_blocks, momentum_buffer_blocks, u_matrix_scale_blocks in one_list_block(
-        grads, momentum_buffers, u_matrix_scale.unbind()
+    u_quotient_matrix_scale = 1 / (sqrt(u_sq_sum) + eps)
+    for grad_blocks, momentum_buffer_blocks, u_quotient_matrix_scale_blocks in one_list_block(
+        grads, momentum_buffers, u_quotient_matrix_scale.unbind()
     ):
         if maximize:
             # g = -g
@@ -124,9 +124,9 @@ def update_sharded(
         # u = lerp(g, b, momentum)
         us = torch._foreach_lerp(grad_blocks, momentum_buffer_blocks, momentum)
         # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-        u_matrices = torch._foreach_mul(us, u_matrix_scale_blocks)
+        u_quotient_matrices = torch._foreach_mul(us, u_quotient_matrix_scale_blocks)
     # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-    whole = yield collectives.gather(u_matrices)
+    whole = yield collectives.gather(u_quotient_matrices)
     os = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, 1))
     os = [o.to(params[0].dtype) for o in os]
     param_sq_sum = zero_sum(params[0], len(params))

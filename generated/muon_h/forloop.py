@@ -36,9 +36,9 @@ def update(
             # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
             u_sq_sum.add_(sum_of_squares(u))
         # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-        u_matrix_scale = 1 / (sqrt(u_sq_sum) + eps)
-        for grad_block, momentum_buffer_block, u_matrix_scale_block in one_block(
-            grads[index], momentum_buffers[index], u_matrix_scale
+        u_quotient_matrix_scale = 1 / (sqrt(u_sq_sum) + eps)
+        for grad_block, momentum_buffer_block, u_quotient_matrix_scale_block in one_block(
+            grads[index], momentum_buffers[index], u_quotient_matrix_scale
         ):
             if maximize:
                 # g = -g
@@ -46,9 +46,9 @@ def update(
             # u = lerp(g, b, momentum)
             u = grad_block.lerp(momentum_buffer_block, momentum)
             # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-            u_matrix = u.mul(u_matrix_scale_block)
+            u_quotient_matrix = u.mul(u_quotient_matrix_scale_block)
         # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-        o = orthogonalize([u_matrix], ns_coefficients, ns_steps, 1)[0]
+        o = orthogonalize([u_quotient_matrix], ns_coefficients, ns_steps, 1)[0]
         o = o.to(params[index].dtype)
         param_sq_sum = zero_sum(params[index])
         o_sq_sum = zero_sum(params[index])

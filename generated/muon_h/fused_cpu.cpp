@@ -8,19 +8,19 @@ namespace {
 // Muon that keeps the norm of weights and steps by lr times this norm (Wen, 2026).
 struct Rule {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { PARAM, GRAD, MOMENTUM_BUFFER, U_MATRIX, O, STREAMS };
+    enum { PARAM, GRAD, MOMENTUM_BUFFER, U_QUOTIENT_MATRIX, O, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, momentum, ns_coefficients[3], ns_steps, eps, maximize;
     };
 };
 
-// Plan of all parameters, until orthogonalize.
+// Plan for all parameters, until orthogonalize.
 struct MuonHBefore : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = false;
     static bool applies(const Sizes&) { return true; }
 
@@ -31,11 +31,12 @@ struct MuonHBefore : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double u_sq_sum, u_matrix_scale;
+        double u_sq_sum, u_quotient_matrix_scale;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, MAKE_U_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
@@ -43,7 +44,9 @@ struct MuonHBefore : Rule {
         {Step::LOOP, TENSOR, set(GRAD, MOMENTUM_BUFFER), set(), 0},
         {Step::SUM, NONE, set(), set(), 0},
         {Step::LOOP, NONE, set(), set(), 0},
-        {Step::LOOP, TENSOR, set(GRAD, MOMENTUM_BUFFER), set(MOMENTUM_BUFFER, U_MATRIX), 0},
+        {
+            Step::LOOP, TENSOR, set(GRAD, MOMENTUM_BUFFER), set(MOMENTUM_BUFFER, U_QUOTIENT_MATRIX),
+            0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
@@ -54,7 +57,7 @@ struct MuonHBefore : Rule {
         {
             set(RUN_SWEEP2),
             set(),
-            set(MOMENTUM_BUFFER, U_MATRIX),
+            set(MOMENTUM_BUFFER, U_QUOTIENT_MATRIX),
         },
     };
     static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
@@ -77,7 +80,7 @@ struct MuonHBefore : Rule {
         const S* __restrict grads, const S* __restrict momentum_buffers) {
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C momentum = C(hypers.momentum);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         C u_sq_sum = 0;
@@ -108,18 +111,19 @@ struct MuonHBefore : Rule {
         const double u_sq_sum = numbers.u_sq_sum;
         // u = lerp(g, b, momentum)
         // o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-        const double u_matrix_scale = 1 / (sqrt(u_sq_sum) + hypers.eps);
-        numbers.u_matrix_scale = u_matrix_scale;
+        const double u_quotient_matrix_scale = 1 / (sqrt(u_sq_sum) + hypers.eps);
+        numbers.u_quotient_matrix_scale = u_quotient_matrix_scale;
     }
 
     template <class S, class C>
     NOINLINE static void sweep2(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 n,
-        const S* __restrict grads, S* __restrict momentum_buffers, S* __restrict u_matrices) {
+        const S* __restrict grads, S* __restrict momentum_buffers,
+        S* __restrict u_quotient_matrices) {
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C momentum = C(hypers.momentum);
-        const C u_matrix_scale = C(numbers.u_matrix_scale);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        const C u_quotient_matrix_scale = C(numbers.u_quotient_matrix_scale);
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -134,22 +138,23 @@ struct MuonHBefore : Rule {
             momentum_buffer = lerp(momentum_buffer, grad, one_minus_momentum);
             // u = lerp(g, b, momentum)
             // o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-            const C u_matrix = u_matrix_scale * lerp(grad, momentum_buffer, momentum);
+            const C u_quotient_matrix = u_quotient_matrix_scale
+                * lerp(grad, momentum_buffer, momentum);
 
             store_as<S>(momentum_buffers + i, momentum_buffer);
-            store_as<S>(u_matrices + i, u_matrix);
+            store_as<S>(u_quotient_matrices + i, u_quotient_matrix);
         }
     }
 
     static void run_numbers(int step, const LoopInputs<MuonHBefore>& inputs) {
         (void)inputs;
         switch (step) {
-            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.named());
+            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.named_numbers());
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<MuonHBefore>& inputs,
@@ -158,18 +163,19 @@ struct MuonHBefore : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.sums(), n, at[GRAD], at[MOMENTUM_BUFFER]);
+                    inputs.hypers, inputs.scalars, inputs.named_partials(), n, at[GRAD],
+                    at[MOMENTUM_BUFFER]);
             case RUN_SWEEP2:
                 return sweep2<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.named(), n, at[GRAD], at[MOMENTUM_BUFFER],
-                    at[U_MATRIX]);
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[GRAD],
+                    at[MOMENTUM_BUFFER], at[U_QUOTIENT_MATRIX]);
         }
     }
 };
 
-// Plan of all parameters, after orthogonalize.
+// Plan for all parameters, after orthogonalize.
 struct MuonHAfter : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
@@ -182,8 +188,9 @@ struct MuonHAfter : Rule {
         double param_sq_sum, o_sq_sum, q_scale, q_sq_sum, step_size;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum {
@@ -312,23 +319,24 @@ struct MuonHAfter : Rule {
     static void run_numbers(int step, const LoopInputs<MuonHAfter>& inputs) {
         (void)inputs;
         switch (step) {
-            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.named());
-            case RUN_NUMBERS2: return numbers2(inputs.named());
+            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.named_numbers());
+            case RUN_NUMBERS2: return numbers2(inputs.named_numbers());
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<MuonHAfter>& inputs,
         i64 rows, i64 n, i64 pitch, const Pointer* at) {
         (void)rows, (void)pitch;
         switch (step) {
-            case RUN_SWEEP1: return sweep1<S, C>(inputs.sums(), n, at[PARAM], at[O]);
+            case RUN_SWEEP1: return sweep1<S, C>(inputs.named_partials(), n, at[PARAM], at[O]);
             case RUN_SWEEP2:
-                return sweep2<S, C>(inputs.named(), inputs.sums(), n, at[PARAM], at[O]);
-            case RUN_SWEEP3: return sweep3<S, C>(inputs.named(), n, at[PARAM], at[O]);
+                return sweep2<S, C>(
+                    inputs.named_numbers(), inputs.named_partials(), n, at[PARAM], at[O]);
+            case RUN_SWEEP3: return sweep3<S, C>(inputs.named_numbers(), n, at[PARAM], at[O]);
         }
     }
 };
@@ -336,11 +344,11 @@ struct MuonHAfter : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the rule needs shapes.
+// Read by the runtime: the kernel takes a table of shapes.
 extern "C" const bool optgen_shapes = true;
 // Matrix ops between the parts of a step, and the streams of their operands and results.
-extern "C" const char* const optgen_calls = "o = orthogonalize(u_matrix, ns_coefficients, ns_steps, 1)";
-extern "C" const char* const optgen_locals = "u_matrix o";
+extern "C" const char* const optgen_calls = "o = orthogonalize(u_quotient_matrix, ns_coefficients, ns_steps, 1)";
+extern "C" const char* const optgen_locals = "u_quotient_matrix o";
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
     optgen::step<optgen::MuonHBefore>(*table, *threads);

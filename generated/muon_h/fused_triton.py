@@ -28,11 +28,11 @@ from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 from optgen.runtime.matrix_ops import orthogonalize
 
 SCALARS = tl.constexpr(9)
-WORKSPACES = {
+WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
         scalars=SCALARS.value,
         sums=2,
-        locals=("u_matrix", "o"),
+        locals=("u_quotient_matrix", "o"),
     ),
 }
 
@@ -159,20 +159,20 @@ def muon_h_finish1(shapes, scalars, partials, found_inf, num_tensors):
     eps = tl.load(scalars + 3)
     # u = lerp(g, b, momentum)
     # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-    u_matrix_scale = 1 / (sqrt(u_sq_sum) + eps)
-    tl.store(scalars + 5, u_matrix_scale)
+    u_quotient_matrix_scale = 1 / (sqrt(u_sq_sum) + eps)
+    tl.store(scalars + 5, u_quotient_matrix_scale)
 
 
 @triton.jit
 def muon_h_step2_on_elements(
-    grads, momentum_buffers, u_matrices, lanes, mask, scalars, dtype: tl.constexpr
+    grads, momentum_buffers, u_quotient_matrices, lanes, mask, scalars, dtype: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
     one_minus_momentum = tl.load(scalars + 1).to(dtype)
-    u_matrix_scale = tl.load(scalars + 5).to(dtype)
+    u_quotient_matrix_scale = tl.load(scalars + 5).to(dtype)
     momentum = tl.load(scalars + 2).to(dtype)
 
     if maximize != 0:
@@ -182,10 +182,14 @@ def muon_h_step2_on_elements(
     momentum_buffer = lerp(momentum_buffer, grad, one_minus_momentum)
     # u = lerp(g, b, momentum)
     # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-    u_matrix = u_matrix_scale * lerp(grad, momentum_buffer, momentum)
+    u_quotient_matrix = u_quotient_matrix_scale * lerp(grad, momentum_buffer, momentum)
 
     tl.store(momentum_buffers + lanes, momentum_buffer.to(momentum_buffers.dtype.element_ty), mask)
-    tl.store(u_matrices + lanes, u_matrix.to(u_matrices.dtype.element_ty), mask)
+    tl.store(
+        u_quotient_matrices + lanes,
+        u_quotient_matrix.to(u_quotient_matrices.dtype.element_ty),
+        mask,
+    )
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -198,7 +202,7 @@ def muon_h_step2(
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     MOMENTUM_BUFFER_T: tl.constexpr,
-    U_MATRIX_T: tl.constexpr,
+    U_QUOTIENT_MATRIX_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -215,12 +219,12 @@ def muon_h_step2(
             count = 0
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     momentum_buffers = tl.load(entry + (STREAMS + 2) * num_tensors)
-    u_matrices = tl.load(entry + (STREAMS + 3) * num_tensors)
-    if (count == BLOCK) & ((grads | momentum_buffers | u_matrices) & 15 == 0):
+    u_quotient_matrices = tl.load(entry + (STREAMS + 3) * num_tensors)
+    if (count == BLOCK) & ((grads | momentum_buffers | u_quotient_matrices) & 15 == 0):
         muon_h_step2_on_elements(
             at(grads, start, GRAD_T, VECTOR),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
-            at(u_matrices, start, U_MATRIX_T, VECTOR),
+            at(u_quotient_matrices, start, U_QUOTIENT_MATRIX_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -232,7 +236,7 @@ def muon_h_step2(
             muon_h_step2_on_elements(
                 at(grads, start, GRAD_T, 1),
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
-                at(u_matrices, start, U_MATRIX_T, 1),
+                at(u_quotient_matrices, start, U_QUOTIENT_MATRIX_T, 1),
                 lanes,
                 lanes < count,
                 scalars,
@@ -517,7 +521,7 @@ def update(bucket: Bucket) -> None:
         bucket.num_tensors,
         **work.number_options,
     )
-    bucket.allocate_local("u_matrix")
+    bucket.allocate_local("u_quotient_matrix")
     muon_h_step2[(bucket.blocks,)](
         bucket.table,
         bucket.block_tensor,
@@ -527,13 +531,13 @@ def update(bucket: Bucket) -> None:
         bucket.compute_type,
         bucket.types[1],
         bucket.types[2],
-        bucket.local_type("u_matrix"),
+        bucket.local_type("u_quotient_matrix"),
         **bucket.options,
     )
     # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
     bucket.call(
         orthogonalize,
-        "u_matrix",
+        "u_quotient_matrix",
         "o",
         lambda group: (
             group["ns_coefficients"],

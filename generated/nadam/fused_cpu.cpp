@@ -12,18 +12,18 @@ struct Rule {
     enum { STEP, MU_PRODUCT, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, betas[2], eps, weight_decay, momentum_decay, decoupled_weight_decay, maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double decay, one_minus_beta1, beta2, one_minus_beta2, exp_avg_scale, grad_scale;
+        double decay_factor, one_minus_beta1, beta2, one_minus_beta2, exp_avg_scale, grad_scale;
         double scaled_eps;
     };
 
@@ -31,12 +31,12 @@ struct Rule {
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, eps = hypers.eps, weight_decay = hypers.weight_decay;
         const double momentum_decay = hypers.momentum_decay;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         double mu_product = cells[MU_PRODUCT].value;
         // beta1, beta2 = betas
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];
-        const double decay = 1 - lr * weight_decay;
+        const double decay_factor = 1 - lr * weight_decay;
         const double one_minus_beta1 = 1 - beta1;
         const double one_minus_beta2 = 1 - beta2;
         // mu = beta1 * (1 - 0.5 * 0.96 ** (t * momentum_decay))
@@ -45,7 +45,8 @@ struct Rule {
         // mu_next = beta1 * (1 - 0.5 * 0.96 ** ((t + 1) * momentum_decay))
         const double mu_next = beta1 * (1 - 0.5 * pow(0.96, (step + 1) * momentum_decay));
         // mu_product = mu_product * mu
-        mu_product = cells[MU_PRODUCT].rounded(mu_product * cells[MU_PRODUCT].rounded(mu));
+        mu_product = cells[MU_PRODUCT].rounded_to_dtype(mu_product
+            * cells[MU_PRODUCT].rounded_to_dtype(mu));
         const double one_minus_mu_product = 1 - mu_product;
         const double bias_correction2 = 1 - pow(beta2, step);
         const double bias_correction2_sqrt = sqrt(bias_correction2);
@@ -55,25 +56,26 @@ struct Rule {
         const double scaled_eps = eps * bias_correction2_sqrt;
         cells[MU_PRODUCT].value = mu_product;
         return {
-            decay, one_minus_beta1, beta2, one_minus_beta2, exp_avg_scale, grad_scale, scaled_eps};
+            decay_factor, one_minus_beta1, beta2, one_minus_beta2, exp_avg_scale, grad_scale,
+            scaled_eps};
     }
 
-    // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
-    // vector of float32, whose length divides n.
+    // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
+    // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> exp_avgs, Stream<S> exp_avg_sqs) {
         using C = ComputeType<S>;
         const C weight_decay = C(hypers.weight_decay);
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C beta2 = C(scalars.beta2);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C exp_avg_scale = C(scalars.exp_avg_scale);
         const C grad_scale = C(scalars.grad_scale);
         const C scaled_eps = C(scalars.scaled_eps);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto decoupled_weight_decay = unlikely<C>(truth(hypers.weight_decay)
             && truth(hypers.decoupled_weight_decay));
@@ -94,7 +96,7 @@ struct Rule {
             }
             if (decoupled_weight_decay != 0) {
                 // p = p - lr * weight_decay * p
-                param = decay * param;
+                param = decay_factor * param;
             }
             if (not_decoupled_weight_decay != 0) {
                 // g = g + weight_decay * p

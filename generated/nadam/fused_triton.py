@@ -48,7 +48,7 @@ def nadam_scalars(
     # beta1, beta2 = betas
     beta1 = tl.load(hyper + 1)
     beta2 = tl.load(hyper + 2)
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
     # mu = beta1 * (1 - 0.5 * 0.96 ** (t * momentum_decay))
@@ -70,7 +70,7 @@ def nadam_scalars(
     tl.store(scalars, maximize)
     tl.store(scalars + 1, weight_decay)
     tl.store(scalars + 2, decoupled_weight_decay)
-    tl.store(scalars + 3, decay)
+    tl.store(scalars + 3, decay_factor)
     tl.store(scalars + 4, one_minus_beta1)
     tl.store(scalars + 5, beta2)
     tl.store(scalars + 6, one_minus_beta2)
@@ -82,7 +82,7 @@ def nadam_scalars(
 @triton.jit
 def nadam_step_on_elements(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, loss_scale):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
@@ -90,7 +90,7 @@ def nadam_step_on_elements(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, sc
     maximize = tl.load(scalars)
     weight_decay = tl.load(scalars + 1)
     decoupled_weight_decay = tl.load(scalars + 2)
-    decay = tl.load(scalars + 3)
+    decay_factor = tl.load(scalars + 3)
     one_minus_beta1 = tl.load(scalars + 4)
     beta2 = tl.load(scalars + 5)
     one_minus_beta2 = tl.load(scalars + 6)
@@ -107,7 +107,7 @@ def nadam_step_on_elements(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, sc
     if weight_decay != 0:
         if decoupled_weight_decay != 0:
             # p = p - lr * weight_decay * p
-            param = decay * param
+            param = decay_factor * param
         else:
             # g = g + weight_decay * p
             grad = grad + weight_decay * param

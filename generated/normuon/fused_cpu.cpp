@@ -12,15 +12,15 @@ struct Rule {
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, weight_decay, momentum, beta2, ns_coefficients[3], ns_steps, eps, maximize;
     };
 };
 
-// Plan of all parameters, until orthogonalize.
+// Plan for all parameters, until orthogonalize.
 struct NorMuonBefore : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = false;
     static bool applies(const Sizes&) { return true; }
 
@@ -33,8 +33,9 @@ struct NorMuonBefore : Rule {
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, ROW, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
@@ -68,7 +69,7 @@ struct NorMuonBefore : Rule {
         S* __restrict momentum_buffers, S* __restrict us) {
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C momentum = C(hypers.momentum);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -95,8 +96,8 @@ struct NorMuonBefore : Rule {
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<NorMuonBefore>& inputs,
@@ -110,15 +111,15 @@ struct NorMuonBefore : Rule {
     }
 };
 
-// Plan of all parameters, after orthogonalize.
+// Plan for all parameters, after orthogonalize.
 struct NorMuonAfter : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double decay;
+        double decay_factor;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
@@ -126,8 +127,9 @@ struct NorMuonAfter : Rule {
         double o_sq_sum, u_sq_sum, step_size;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { O_SQ = STREAMS, O_SQ_ROW_SUM, ROW_FACTOR, VALUES };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, ROW, TENSOR, TENSOR, TENSOR, ROW, ROW};
     enum {
@@ -264,8 +266,8 @@ struct NorMuonAfter : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes&) {
         const double lr = hypers.lr, weight_decay = hypers.weight_decay;
-        const double decay = 1 - lr * weight_decay;
-        return {decay};
+        const double decay_factor = 1 - lr * weight_decay;
+        return {decay_factor};
     }
 
     template <class S, class C, bool EXPANDED>
@@ -361,7 +363,7 @@ struct NorMuonAfter : Rule {
         const Scalars& scalars, const Numbers& numbers, i64 rows, i64 n, i64 pitch,
         S* __restrict params, const S* __restrict os,
         const ComputeScalar<S>* __restrict row_factors) {
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C step_size = C(numbers.step_size);
 
         for (i64 row = 0; row < rows; ++row) {
@@ -371,7 +373,7 @@ struct NorMuonAfter : Rule {
                 const C row_factor = broadcast<S, C, EXPANDED>(row_factors, i, row);
 
                 // p = p - lr * weight_decay * p
-                param = decay * param;
+                param = decay_factor * param;
                 // u = o / (sqrt(v) + eps)
                 // u = u * norm(o) / (norm(u) + eps)
                 // p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * u
@@ -386,7 +388,7 @@ struct NorMuonAfter : Rule {
     static void run_numbers(int step, const LoopInputs<NorMuonAfter>& inputs) {
         (void)inputs;
         switch (step) {
-            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.sizes, inputs.named());
+            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.sizes, inputs.named_numbers());
         }
     }
 
@@ -402,8 +404,8 @@ struct NorMuonAfter : Rule {
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<NorMuonAfter>& inputs,
@@ -412,12 +414,13 @@ struct NorMuonAfter : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C, EXPANDED>(
-                    inputs.sums(), rows, n, pitch, at[O], at[O_SQ], at[O_SQ_ROW_SUM]);
+                    inputs.named_partials(), rows, n, pitch, at[O], at[O_SQ], at[O_SQ_ROW_SUM]);
             case RUN_SWEEP2:
-                return sweep2<S, C, EXPANDED>(inputs.sums(), rows, n, pitch, at[O], at[ROW_FACTOR]);
+                return sweep2<S, C, EXPANDED>(
+                    inputs.named_partials(), rows, n, pitch, at[O], at[ROW_FACTOR]);
             case RUN_SWEEP3:
                 return sweep3<S, C, EXPANDED>(
-                    inputs.scalars, inputs.named(), rows, n, pitch, at[PARAM], at[O],
+                    inputs.scalars, inputs.named_numbers(), rows, n, pitch, at[PARAM], at[O],
                     at[ROW_FACTOR]);
             default: return run_axes<ComputeScalar<S>, EXPANDED>(step, inputs, n, at);
         }
@@ -427,7 +430,7 @@ struct NorMuonAfter : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the rule needs shapes, and works on matrices.
+// Read by the runtime: the kernel takes a table of shapes, and works on matrices.
 extern "C" const bool optgen_shapes = true, optgen_by_matrix = true;
 // Matrix ops between the parts of a step, and the streams of their operands and results.
 extern "C" const char* const optgen_calls = "o = orthogonalize(u, ns_coefficients, ns_steps, 1e-07)";

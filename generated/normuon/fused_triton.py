@@ -21,7 +21,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     COLUMNS,
     PARTIALS,
     ROWS,
-    TILE_INDEX,
+    TILE_SHAPE_INDEX,
     VALUES,
     add_up,
     combine,
@@ -42,7 +42,7 @@ from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 from optgen.runtime.matrix_ops import orthogonalize
 
 SCALARS = tl.constexpr(9)
-WORKSPACES = {
+WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
         scalars=SCALARS.value,
         by_matrix=True,
@@ -71,7 +71,7 @@ def normuon_scalars(table, hypers, scalars, found_inf, num_tensors):
     maximize = tl.load(hyper + 9)
 
     one_minus_momentum = 1 - momentum
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
 
     tl.store(scalars, maximize)
     tl.store(scalars + 1, one_minus_momentum)
@@ -79,7 +79,7 @@ def normuon_scalars(table, hypers, scalars, found_inf, num_tensors):
     tl.store(scalars + 3, beta2)
     tl.store(scalars + 4, eps)
     tl.store(scalars + 5, lr)
-    tl.store(scalars + 6, decay)
+    tl.store(scalars + 6, decay_factor)
 
 
 @triton.jit
@@ -201,9 +201,9 @@ def normuon_step1(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             normuon_step1_on_tile(
                 tensor,
                 table,
@@ -323,9 +323,9 @@ def normuon_step2(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             normuon_step2_on_tile(
                 tensor,
                 table,
@@ -423,9 +423,9 @@ def normuon_finish1(
     tensor = tl.load(tensor_indices + tl.program_id(0))
     program = tl.program_id(0) - tl.load(first_programs + tensor)
     shape = shapes + tensor
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             group, count = program, 1
             if TILES[k][0] == 1:
                 group, count = combine(
@@ -555,9 +555,9 @@ def normuon_step3(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             normuon_step3_on_tile(
                 tensor,
                 table,
@@ -612,11 +612,11 @@ def normuon_step4_on_elements(
     param = tl.load(params + lanes, mask).to(dtype)
     o = tl.load(os + lanes, mask).to(dtype)
     row_factor = tl.load(row_factors, in_rows)[:, :, None]
-    decay = tl.load(scalars + 6).to(dtype)
+    decay_factor = tl.load(scalars + 6).to(dtype)
     step_size = tl.load(scalars + 8).to(dtype)
 
     # p = p - lr * weight_decay * p
-    param = decay * param
+    param = decay_factor * param
     # u = o / (sqrt(v) + eps)
     # u = u * norm(o) / (norm(u) + eps)
     # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * u
@@ -721,9 +721,9 @@ def normuon_step4(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             normuon_step4_on_tile(
                 tensor,
                 table,

@@ -50,9 +50,9 @@ class OneSidedShampoo(GeneratedOptimizer):
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
-        gram (Tensor): :math:`R_t`, for each matrix of the parameter a square one of its columns, at
+        gram (Tensor): :math:`R_t`, for each matrix of the parameter one of shape (cols, cols), at
             first 0.
-        root (Tensor): :math:`B_t`, for each matrix of the parameter a square one of its columns, at
+        root (Tensor): :math:`B_t`, for each matrix of the parameter one of shape (cols, cols), at
             first 0.
 
     Paper: https://arxiv.org/abs/2503.10537

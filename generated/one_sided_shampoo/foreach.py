@@ -7,7 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.linear_algebra import inverse_root, transpose
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import lerp, remainder
-from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, in_compute_dtype, write_back
 
 
 def update(
@@ -34,11 +34,11 @@ def update(
 
     for sublist in equal_sublists(params, grads, exp_avgs, grams, roots):
         params, grads, exp_avgs, grams, roots = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        exp_avg = working_value(exp_avgs, params)
-        gram = working_value(grams, params)
-        root = working_value(roots, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        exp_avg = in_compute_dtype(exp_avgs, like=params)
+        gram = in_compute_dtype(grams, like=params)
+        root = in_compute_dtype(roots, like=params)
         if maximize:
             # g = -g
             grad = -grad

@@ -8,7 +8,7 @@ from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.linear_algebra import inverse_root, transpose
 from optgen.runtime.eager.scalar_states import advance, advance_one
 from optgen.runtime.eager.scalars import lerp, remainder
-from optgen.runtime.eager.working_copies import working_copy, working_value
+from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
 
 
 def update(
@@ -34,11 +34,11 @@ def update(
     exp_avg_scale = lr / bias_correction1
 
     for index in range(len(params)):
-        param = working_value(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        exp_avg = working_value(exp_avgs[index], params[index])
-        gram = working_value(grams[index], params[index])
-        root = working_value(roots[index], params[index])
+        param = in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        exp_avg = in_compute_dtype(exp_avgs[index], like=params[index])
+        gram = in_compute_dtype(grams[index], like=params[index])
+        root = in_compute_dtype(roots[index], like=params[index])
         if maximize:
             # g = -g
             grad = -grad
@@ -74,11 +74,11 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = working_copy(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        exp_avg = working_copy(exp_avgs[index], params[index])
-        gram = working_copy(grams[index], params[index])
-        root = working_copy(roots[index], params[index])
+        param = copy_in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        exp_avg = copy_in_compute_dtype(exp_avgs[index], like=params[index])
+        gram = copy_in_compute_dtype(grams[index], like=params[index])
+        root = copy_in_compute_dtype(roots[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
         if capturable or remainder(step - 1, every) == 0:

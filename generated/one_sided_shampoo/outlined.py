@@ -11,7 +11,7 @@ from optgen.runtime.eager.linear_algebra import inverse_root, transpose
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import remainder
 from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, in_compute_dtype, write_back
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
@@ -45,11 +45,11 @@ def update(
 
     for sublist in equal_sublists(params, grads, exp_avgs, grams, roots):
         params, grads, exp_avgs, grams, roots = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        exp_avg = working_value(exp_avgs, params)
-        gram = working_value(grams, params)
-        root = working_value(roots, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        exp_avg = in_compute_dtype(exp_avgs, like=params)
+        gram = in_compute_dtype(grams, like=params)
+        root = in_compute_dtype(roots, like=params)
         if maximize:
             # g = -g
             grad = -grad

@@ -7,7 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.linear_algebra import transpose
 from optgen.runtime.eager.reductions import total
 from optgen.runtime.eager.scalars import divide, maximum, sqrt
-from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, in_compute_dtype, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -27,9 +27,9 @@ def update(
 
     for sublist in equal_sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        momentum_buffer = working_value(momentum_buffers, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        momentum_buffer = in_compute_dtype(momentum_buffers, like=params)
         if maximize:
             # g = -g
             grad = -grad

@@ -7,7 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.linear_algebra import transpose
 from optgen.runtime.eager.reductions import total
 from optgen.runtime.eager.scalars import divide, maximum, sqrt
-from optgen.runtime.eager.working_copies import working_copy, working_value
+from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -26,9 +26,9 @@ def update(
     step_size = lr * sqrt(maximum(1, divide(rows(params[0]), cols(params[0]))))
 
     for index in range(len(params)):
-        param = working_value(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        momentum_buffer = working_value(momentum_buffers[index], params[index])
+        param = in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        momentum_buffer = in_compute_dtype(momentum_buffers[index], like=params[index])
         if maximize:
             # g = -g
             grad = -grad
@@ -100,9 +100,9 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = working_copy(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        momentum_buffer = working_copy(momentum_buffers[index], params[index])
+        param = copy_in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        momentum_buffer = copy_in_compute_dtype(momentum_buffers[index], like=params[index])
         one_minus_momentum = 1 - momentum
         step_size = lr * sqrt(maximum(1, divide(rows(params[index]), cols(params[index]))))
 

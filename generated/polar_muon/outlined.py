@@ -14,7 +14,7 @@ from optgen.runtime.eager.sweep_functions import sweep_function
 from optgen.runtime.eager.working_copies import (
     empty_like,
     equal_sublists,
-    working_value,
+    in_compute_dtype,
     write_back,
 )
 from optgen.runtime.tensors.matrix_shape import cols, rows
@@ -43,14 +43,14 @@ def update(
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     one_minus_momentum = 1 - momentum
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     step_size = lr * sqrt(maximum(1, divide(rows(params[0]), cols(params[0]))))
 
     for sublist in equal_sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        momentum_buffer = working_value(momentum_buffers, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        momentum_buffer = in_compute_dtype(momentum_buffers, like=params)
         if maximize:
             # g = -g
             grad = -grad
@@ -87,8 +87,8 @@ def update(
         # x = x / (1.02 * norm(x) + 1e-6)
         # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
         sweep2(gram_sum, gram)
-        x_product2 = gram_sum @ x_sq_sum_scaled
-        x = 8.156554524902461 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x + x_product2
+        x_product_2 = gram_sum @ x_sq_sum_scaled
+        x = 8.156554524902461 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x + x_product_2
         # gram = x @ transpose(x)
         gram2 = x @ transpose(x)
         # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
@@ -98,9 +98,9 @@ def update(
         gram2_sum = gram2_product
         # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
         sweep3(gram2_sum, gram2)
-        x_product3 = gram2_sum @ x
+        x_product_3 = gram2_sum @ x
         x_after = empty_like(x)
-        sweep4(x_after, x, x_product3)
+        sweep4(x_after, x, x_product_3)
         x = x_after
         # gram = x @ transpose(x)
         gram3 = x @ transpose(x)
@@ -111,10 +111,10 @@ def update(
         gram3_sum = gram3_product
         # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
         sweep5(gram3_sum, gram3)
-        x_product4 = gram3_sum @ x
-        x_after2 = empty_like(x)
-        sweep6(x_after2, x, x_product4)
-        x = x_after2
+        x_product_4 = gram3_sum @ x
+        x_after_2 = empty_like(x)
+        sweep6(x_after_2, x, x_product_4)
+        x = x_after_2
         # gram = x @ transpose(x)
         gram4 = x @ transpose(x)
         # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
@@ -124,10 +124,10 @@ def update(
         gram4_sum = gram4_product
         # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
         sweep7(gram4_sum, gram4)
-        x_product5 = gram4_sum @ x
-        x_after3 = empty_like(x)
-        sweep8(x_after3, x, x_product5)
-        x = x_after3
+        x_product_5 = gram4_sum @ x
+        x_after_3 = empty_like(x)
+        sweep8(x_after_3, x, x_product_5)
+        x = x_after_3
         # gram = x @ transpose(x)
         gram5 = x @ transpose(x)
         # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
@@ -137,12 +137,12 @@ def update(
         gram5_sum = gram5_product
         # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
         sweep9(gram5_sum, gram5)
-        x_product6 = gram5_sum @ x
+        x_product_6 = gram5_sum @ x
         # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
         # p = p - lr * weight_decay * p
         # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * x
-        x_after4 = empty_like(x)
-        sweep10(param, x, x_after4, x_product6, decay=decay, step_size=step_size)
-        x = x_after4
+        x_after_4 = empty_like(x)
+        sweep10(param, x, x_after_4, x_product_6, decay_factor=decay_factor, step_size=step_size)
+        x = x_after_4
         write_back(params, param)
         write_back(momentum_buffers, momentum_buffer)

@@ -46,13 +46,13 @@ def update_sharded(
     decay = sqrt(beta2)
     if beta3 is not None:
         # decay = beta3
-        decay2 = beta3
+        decay_2 = beta3
     else:
-        decay2 = decay
+        decay_2 = decay
 
     s_scale = None
-    s_scale2 = None
-    step_size = None
+    s_scale_2 = None
+    decay_factor = None
     k = stacked_numbers(params[0], ks)
     d = stacked_numbers(params[0], ds)
     d_max = stacked_numbers(params[0], d_maxs)
@@ -62,9 +62,9 @@ def update_sharded(
     rate = d * lr
     if use_bias_correction:
         # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-        rate2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+        rate_2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
     else:
-        rate2 = rate
+        rate_2 = rate
     # m = beta1 * m + (1 - beta1) * d * g
     exp_avg_scale = (1 - beta1) * d_before
     # v = beta2 * v + (1 - beta2) * d**2 * g**2
@@ -74,7 +74,7 @@ def update_sharded(
         s_scale = d_before / d0 * d_before
     if not safeguard_warmup:
         # s = decay * s + d / d0 * rate * g
-        s_scale2 = d_before / d0 * rate2
+        s_scale_2 = d_before / d0 * rate_2
     write(ks, k.flatten())
     grad_sum = zero_sum(params[0], len(params))
     abs_sum = zero_sum(params[0], len(params))
@@ -88,7 +88,7 @@ def update_sharded(
         exp_avg_scale_blocks,
         exp_avg_sq_scale_blocks,
         s_scale_blocks,
-        s_scale2_blocks,
+        s_scale_2_blocks,
         grad_sum_blocks,
         abs_sum_blocks,
     ) in list_chunks(
@@ -101,7 +101,7 @@ def update_sharded(
         exp_avg_scale.unbind(),
         exp_avg_sq_scale.unbind(),
         [] if s_scale is None else s_scale.unbind(),
-        [] if s_scale2 is None else s_scale2.unbind(),
+        [] if s_scale_2 is None else s_scale_2.unbind(),
         sums=[grad_sum.unbind(), abs_sum.unbind()],
     ):
         if maximize:
@@ -119,22 +119,22 @@ def update_sharded(
         torch._foreach_addcmul_(exp_avg_sq_blocks, updates, exp_avg_sq_scale_blocks)
         if safeguard_warmup:
             # s = decay * s + d / d0 * d * g
-            scale_(s_blocks, decay2)
+            scale_(s_blocks, decay_2)
             torch._foreach_addcmul_(s_blocks, grad_blocks, s_scale_blocks)
         else:
             # s = decay * s + d / d0 * rate * g
-            scale_(s_blocks, decay2)
-            torch._foreach_addcmul_(s_blocks, grad_blocks, s_scale2_blocks)
-        operand2s = torch._foreach_sub(p0_blocks, param_blocks)
-        operands = torch._foreach_mul(grad_blocks, operand2s)
+            scale_(s_blocks, decay_2)
+            torch._foreach_addcmul_(s_blocks, grad_blocks, s_scale_2_blocks)
+        operand_2s = torch._foreach_sub(p0_blocks, param_blocks)
+        operands = torch._foreach_mul(grad_blocks, operand_2s)
         torch._foreach_add_(grad_sum_blocks, [total(operand) for operand in operands])
         operands = torch._foreach_abs(s_blocks)
         torch._foreach_add_(abs_sum_blocks, [total(operand) for operand in operands])
-    del grad_blocks, updates, operand2s, operands  # freed before waiting for other ranks
+    del grad_blocks, updates, operand_2s, operands  # freed before waiting for other ranks
     yield [collectives.sum(grad_sum), collectives.sum(abs_sum)]
     sum_over_all = yield all_sum(grad_sum)
     # r = decay * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-    d_numerator = decay2 * d_numerator + d / d0 * rate2 * sum_over_all
+    d_numerator = decay_2 * d_numerator + d / d0 * rate_2 * sum_over_all
     sum_over_all2 = yield all_sum(abs_sum)
     # l1_norm = sum(abs(s), over="all")
     l1_norm = sum_over_all2
@@ -148,7 +148,7 @@ def update_sharded(
         d = d_max
     if decouple:
         # p = p - weight_decay * rate * p
-        step_size = 1 - weight_decay * rate2
+        decay_factor = 1 - weight_decay * rate_2
     # p = p - rate * m / (sqrt(v) + d * eps)
     param_scale = d * eps
     write(ds, d.flatten())
@@ -158,22 +158,22 @@ def update_sharded(
         param_blocks,
         exp_avg_blocks,
         exp_avg_sq_blocks,
-        step_size_blocks,
-        rate2_blocks,
+        decay_factor_blocks,
+        rate_2_blocks,
         param_scale_blocks,
     ) in list_chunks(
         params,
         exp_avgs,
         exp_avg_sqs,
-        [] if step_size is None else step_size.unbind(),
-        rate2.unbind(),
+        [] if decay_factor is None else decay_factor.unbind(),
+        rate_2.unbind(),
         param_scale.unbind(),
     ):
         if decouple:
             # p = p - weight_decay * rate * p
-            torch._foreach_mul_(param_blocks, step_size_blocks)
+            torch._foreach_mul_(param_blocks, decay_factor_blocks)
         # p = p - rate * m / (sqrt(v) + d * eps)
         denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
         torch._foreach_add_(denoms, param_scale_blocks)
-        updates = torch._foreach_mul(exp_avg_blocks, rate2_blocks)
+        updates = torch._foreach_mul(exp_avg_blocks, rate_2_blocks)
         torch._foreach_addcdiv_(param_blocks, updates, denoms, -1)

@@ -9,7 +9,7 @@ from optgen.runtime.eager.conditions import where, where_number
 from optgen.runtime.eager.reductions import number, total, zero_sum
 from optgen.runtime.eager.scalars import maximum, minimum, sqrt
 from optgen.runtime.eager.wide_reductions import all_sum
-from optgen.runtime.eager.working_copies import working_number, write_number
+from optgen.runtime.eager.working_copies import number_in_float64, write_number
 from optgen.runtime.sharded.driver import Update
 
 
@@ -43,14 +43,14 @@ def update(
     decay = sqrt(beta2)
     if beta3 is not None:
         # decay = beta3
-        decay2 = beta3
+        decay_2 = beta3
     else:
-        decay2 = decay
+        decay_2 = decay
 
     for index in range(len(params)):
         s_scale = None
-        s_scale2 = None
-        step_size = None
+        s_scale_2 = None
+        decay_factor = None
         k = number(params[index], ks[index])
         d = number(params[index], ds[index])
         d_max = number(params[index], d_maxs[index])
@@ -60,9 +60,9 @@ def update(
         rate = d * lr
         if use_bias_correction:
             # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-            rate2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+            rate_2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
         else:
-            rate2 = rate
+            rate_2 = rate
         # m = beta1 * m + (1 - beta1) * d * g
         exp_avg_scale = (1 - beta1) * d_before
         # v = beta2 * v + (1 - beta2) * d**2 * g**2
@@ -72,7 +72,7 @@ def update(
             s_scale = d_before / d0 * d_before
         if not safeguard_warmup:
             # s = decay * s + d / d0 * rate * g
-            s_scale2 = d_before / d0 * rate2
+            s_scale_2 = d_before / d0 * rate_2
         ks[index].copy_(k.view(()))
         grad_sum = zero_sum(params[index])
         abs_sum = zero_sum(params[index])
@@ -86,7 +86,7 @@ def update(
             exp_avg_scale_block,
             exp_avg_sq_scale_block,
             s_scale_block,
-            s_scale2_block,
+            s_scale_2_block,
         ) in blocks(
             params[index],
             grads[index],
@@ -97,7 +97,7 @@ def update(
             exp_avg_scale,
             exp_avg_sq_scale,
             s_scale,
-            s_scale2,
+            s_scale_2,
         ):
             if maximize:
                 # g = -g
@@ -112,18 +112,18 @@ def update(
             exp_avg_sq_block.mul_(beta2).addcmul_(update, exp_avg_sq_scale_block)
             if safeguard_warmup:
                 # s = decay * s + d / d0 * d * g
-                s_block.mul_(decay2).addcmul_(grad_block, s_scale_block)
+                s_block.mul_(decay_2).addcmul_(grad_block, s_scale_block)
             else:
                 # s = decay * s + d / d0 * rate * g
-                s_block.mul_(decay2).addcmul_(grad_block, s_scale2_block)
-            operand2 = p0_block.sub(param_block)
-            operand = grad_block.mul(operand2)
+                s_block.mul_(decay_2).addcmul_(grad_block, s_scale_2_block)
+            operand_2 = p0_block.sub(param_block)
+            operand = grad_block.mul(operand_2)
             grad_sum.add_(total(operand))
             operand = s_block.abs()
             abs_sum.add_(total(operand))
         sum_over_all = yield all_sum(grad_sum)
         # r = decay * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-        d_numerator = decay2 * d_numerator + d / d0 * rate2 * sum_over_all
+        d_numerator = decay_2 * d_numerator + d / d0 * rate_2 * sum_over_all
         sum_over_all2 = yield all_sum(abs_sum)
         # l1_norm = sum(abs(s), over="all")
         l1_norm = sum_over_all2
@@ -138,7 +138,7 @@ def update(
             d = d_max.clone()
         if decouple:
             # p = p - weight_decay * rate * p
-            step_size = 1 - weight_decay * rate2
+            decay_factor = 1 - weight_decay * rate_2
         # p = p - rate * m / (sqrt(v) + d * eps)
         param_scale = d * eps
         ds[index].copy_(d.view(()))
@@ -148,18 +148,18 @@ def update(
             param_block,
             exp_avg_block,
             exp_avg_sq_block,
-            step_size_block,
-            rate2_block,
+            decay_factor_block,
+            rate_2_block,
             param_scale_block,
         ) in blocks(
-            params[index], exp_avgs[index], exp_avg_sqs[index], step_size, rate2, param_scale
+            params[index], exp_avgs[index], exp_avg_sqs[index], decay_factor, rate_2, param_scale
         ):
             if decouple:
                 # p = p - weight_decay * rate * p
-                param_block.mul_(step_size_block)
+                param_block.mul_(decay_factor_block)
             # p = p - rate * m / (sqrt(v) + d * eps)
             denom = exp_avg_sq_block.sqrt().add_(param_scale_block)
-            update = exp_avg_block.mul(rate2_block)
+            update = exp_avg_block.mul(rate_2_block)
             param_block.addcdiv_(update, denom, value=-1)
 
 
@@ -197,17 +197,17 @@ def update_functional(
         exp_avg_sq = exp_avg_sqs[index].clone()
         s = s_list[index].clone()
         p0 = p0s[index]
-        k = working_number(ks[index])
-        d = working_number(ds[index])
-        d_max = working_number(d_maxs[index])
-        d_numerator = working_number(d_numerators[index])
+        k = number_in_float64(ks[index])
+        d = number_in_float64(ds[index])
+        d_max = number_in_float64(d_maxs[index])
+        d_numerator = number_in_float64(d_numerators[index])
         beta1, beta2 = betas
         decay = sqrt(beta2)
         if beta3 is not None:
             # decay = beta3
-            decay2 = beta3
+            decay_2 = beta3
         else:
-            decay2 = decay
+            decay_2 = decay
 
         d_before = d.clone()
         if maximize:
@@ -218,9 +218,9 @@ def update_functional(
         rate = d * lr
         if use_bias_correction:
             # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-            rate2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+            rate_2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
         else:
-            rate2 = rate
+            rate_2 = rate
         if weight_decay and not decouple:
             # g = g + weight_decay * p
             grad = grad + weight_decay * param
@@ -230,14 +230,14 @@ def update_functional(
         exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * d_before**2 * grad * grad
         if safeguard_warmup:
             # s = decay * s + d / d0 * d * g
-            s = decay2 * s + d_before / d0 * d_before * grad
+            s = decay_2 * s + d_before / d0 * d_before * grad
         else:
             # s = decay * s + d / d0 * rate * g
-            s = decay2 * s + d_before / d0 * rate2 * grad
+            s = decay_2 * s + d_before / d0 * rate_2 * grad
         grad_sum = total(grad * (p0 - param))
         sum_over_all = yield all_sum(grad_sum)
         # r = decay * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-        d_numerator = decay2 * d_numerator + d / d0 * rate2 * sum_over_all
+        d_numerator = decay_2 * d_numerator + d / d0 * rate_2 * sum_over_all
         abs_sum = total(abs(s))
         sum_over_all2 = yield all_sum(abs_sum)
         # l1_norm = sum(abs(s), over="all")
@@ -253,9 +253,9 @@ def update_functional(
             d = d_max
         if decouple:
             # p = p - weight_decay * rate * p
-            param = (1 - weight_decay * rate2) * param
+            param = (1 - weight_decay * rate_2) * param
         # p = p - rate * m / (sqrt(v) + d * eps)
-        param = param - rate2 * exp_avg / (sqrt(exp_avg_sq) + d * eps)
+        param = param - rate_2 * exp_avg / (sqrt(exp_avg_sq) + d * eps)
 
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)

@@ -13,33 +13,34 @@ struct Rule {
     enum { K, D, D_MAX, D_NUMERATOR, CELLS };
     static constexpr bool HAS_STEP = false;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, betas[2], beta3, eps, weight_decay, decouple, use_bias_correction;
         double safeguard_warmup, d0, d_coef, growth_rate, maximize;
     };
 };
 
-// Plan of all parameters.
+// Plan for all parameters.
 struct ProdigyRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double decay2, grad_weight, d_numerator_before, d_before, rate2, d_max_before, beta1;
-        double grad_weight2, beta2, grad_weight3, decay_factor;
+        double decay_2, grad_weight, d_numerator_before, d_before, rate_2, d_max_before, beta1;
+        double grad_weight_2, beta2, grad_weight_3, decay_factor;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double grad_sum, abs_sum, sum_over_all, sum_over_all_asked, d_numerator, sum_over_all2;
-        double sum_over_all2_asked, d_max, d, param_scale;
+        double grad_sum, abs_sum, sum_over_all, sum_over_all_takes_part, d_numerator, sum_over_all2;
+        double sum_over_all2_takes_part, d_max, d, param_scale;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum {
@@ -96,44 +97,44 @@ struct ProdigyRule : Rule {
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];
         const double one_minus_beta1 = 1 - beta1;
-        const double grad_weight2 = one_minus_beta1 * d_before;
+        const double grad_weight_2 = one_minus_beta1 * d_before;
         const double one_minus_beta2 = 1 - beta2;
         // decay = sqrt(beta2)
         const double decay = sqrt(beta2);
-        double decay2;
+        double decay_2;
         if (!is_none(beta3)) {
             // decay = beta3
-            decay2 = beta3;
+            decay_2 = beta3;
         } else {
-            decay2 = decay;
+            decay_2 = decay;
         }
         // k = k + 1
-        k = cells[K].rounded(k + 1);
+        k = cells[K].rounded_to_dtype(k + 1);
         // rate = d * lr
         const double rate = d * lr;
-        double rate2;
+        double rate_2;
         if (truth(hypers.use_bias_correction)) {
             // rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-            rate2 = rate * sqrt(1 - pow(beta2, k)) / (1 - pow(beta1, k));
+            rate_2 = rate * sqrt(1 - pow(beta2, k)) / (1 - pow(beta1, k));
         } else {
-            rate2 = rate;
+            rate_2 = rate;
         }
         double grad_weight;
         if (truth(hypers.safeguard_warmup)) {
             grad_weight = d_before / d0 * d_before;
         } else {
-            grad_weight = d_before / d0 * rate2;
+            grad_weight = d_before / d0 * rate_2;
         }
         const double d_before_sq = d_before * d_before;
-        const double grad_weight3 = one_minus_beta2 * d_before_sq;
+        const double grad_weight_3 = one_minus_beta2 * d_before_sq;
         double decay_factor = 0;
         if (truth(hypers.decouple)) {
-            decay_factor = 1 - weight_decay * rate2;
+            decay_factor = 1 - weight_decay * rate_2;
         }
         cells[K].value = k;
         return {
-            decay2, grad_weight, d_numerator_before, d_before, rate2, d_max_before, beta1,
-            grad_weight2, beta2, grad_weight3, decay_factor};
+            decay_2, grad_weight, d_numerator_before, d_before, rate_2, d_max_before, beta1,
+            grad_weight_2, beta2, grad_weight_3, decay_factor};
     }
 
     template <class S, class C>
@@ -142,9 +143,9 @@ struct ProdigyRule : Rule {
         const S* __restrict params, const S* __restrict grads, S* __restrict s_list,
         const S* __restrict p0s) {
         const C weight_decay = C(hypers.weight_decay);
-        const C decay2 = C(scalars.decay2);
+        const C decay_2 = C(scalars.decay_2);
         const C grad_weight = C(scalars.grad_weight);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
         const auto safeguard_warmup = unlikely<C>(truth(hypers.safeguard_warmup));
@@ -168,10 +169,10 @@ struct ProdigyRule : Rule {
             }
             if (safeguard_warmup != 0) {
                 // s = decay * s + d / d0 * d * g
-                s = decay2 * s + grad_weight * grad;
+                s = decay_2 * s + grad_weight * grad;
             } else {
                 // s = decay * s + d / d0 * rate * g
-                s = decay2 * s + grad_weight * grad;
+                s = decay_2 * s + grad_weight * grad;
             }
             const C grad_value = grad * (p0 - param);
             const C abs_ = abs(s);
@@ -188,25 +189,25 @@ struct ProdigyRule : Rule {
     static void numbers1(Numbers& numbers) {
         const double grad_sum = numbers.grad_sum;
         const double sum_over_all = grad_sum;
-        const double sum_over_all_asked = 1;
+        const double sum_over_all_takes_part = 1;
         numbers.sum_over_all = sum_over_all;
-        numbers.sum_over_all_asked = sum_over_all_asked;
+        numbers.sum_over_all_takes_part = sum_over_all_takes_part;
     }
 
     static void numbers2(const Hypers& hypers, const Scalars& scalars, Numbers& numbers) {
         const double sum_over_all = numbers.sum_over_all;
         // r = decay * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-        const double d_numerator = scalars.decay2 * scalars.d_numerator_before
-            + scalars.d_before / hypers.d0 * scalars.rate2 * sum_over_all;
+        const double d_numerator = scalars.decay_2 * scalars.d_numerator_before
+            + scalars.d_before / hypers.d0 * scalars.rate_2 * sum_over_all;
         numbers.d_numerator = d_numerator;
     }
 
     static void numbers3(Numbers& numbers) {
         const double abs_sum = numbers.abs_sum;
         const double sum_over_all2 = abs_sum;
-        const double sum_over_all2_asked = 1;
+        const double sum_over_all2_takes_part = 1;
         numbers.sum_over_all2 = sum_over_all2;
-        numbers.sum_over_all2_asked = sum_over_all2_asked;
+        numbers.sum_over_all2_takes_part = sum_over_all2_takes_part;
     }
 
     static void numbers4(const Hypers& hypers, const Scalars& scalars, Numbers& numbers) {
@@ -242,14 +243,14 @@ struct ProdigyRule : Rule {
         S* __restrict params, const S* __restrict grads, S* __restrict exp_avgs,
         S* __restrict exp_avg_sqs) {
         const C weight_decay = C(hypers.weight_decay);
-        const C rate2 = C(scalars.rate2);
+        const C rate_2 = C(scalars.rate_2);
         const C beta1 = C(scalars.beta1);
-        const C grad_weight2 = C(scalars.grad_weight2);
+        const C grad_weight_2 = C(scalars.grad_weight_2);
         const C beta2 = C(scalars.beta2);
-        const C grad_weight3 = C(scalars.grad_weight3);
+        const C grad_weight_3 = C(scalars.grad_weight_3);
         const C decay_factor = C(scalars.decay_factor);
         const C param_scale = C(numbers.param_scale);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
         const auto decouple = flag<C>(truth(hypers.decouple));
@@ -269,15 +270,15 @@ struct ProdigyRule : Rule {
                 grad = grad + weight_decay * param;
             }
             // m = beta1 * m + (1 - beta1) * d * g
-            exp_avg = beta1 * exp_avg + grad_weight2 * grad;
+            exp_avg = beta1 * exp_avg + grad_weight_2 * grad;
             // v = beta2 * v + (1 - beta2) * d**2 * g**2
-            exp_avg_sq = beta2 * exp_avg_sq + grad_weight3 * grad * grad;
+            exp_avg_sq = beta2 * exp_avg_sq + grad_weight_3 * grad * grad;
             if (decouple != 0) {
                 // p = p - weight_decay * rate * p
                 param = decay_factor * param;
             }
             // p = p - rate * m / (sqrt(v) + d * eps)
-            param = param - rate2 * exp_avg / (sqrt(exp_avg_sq) + param_scale);
+            param = param - rate_2 * exp_avg / (sqrt(exp_avg_sq) + param_scale);
 
             store_as<S>(params + i, param);
             store_as<S>(exp_avgs + i, exp_avg);
@@ -288,15 +289,17 @@ struct ProdigyRule : Rule {
     static void run_numbers(int step, const LoopInputs<ProdigyRule>& inputs) {
         (void)inputs;
         switch (step) {
-            case RUN_NUMBERS1: return numbers1(inputs.named());
-            case RUN_NUMBERS2: return numbers2(inputs.hypers, inputs.scalars, inputs.named());
-            case RUN_NUMBERS3: return numbers3(inputs.named());
-            case RUN_NUMBERS4: return numbers4(inputs.hypers, inputs.scalars, inputs.named());
+            case RUN_NUMBERS1: return numbers1(inputs.named_numbers());
+            case RUN_NUMBERS2:
+                return numbers2(inputs.hypers, inputs.scalars, inputs.named_numbers());
+            case RUN_NUMBERS3: return numbers3(inputs.named_numbers());
+            case RUN_NUMBERS4:
+                return numbers4(inputs.hypers, inputs.scalars, inputs.named_numbers());
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<ProdigyRule>& inputs,
@@ -305,11 +308,11 @@ struct ProdigyRule : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.sums(), n, at[PARAM], at[GRAD], at[S_],
-                    at[P0]);
+                    inputs.hypers, inputs.scalars, inputs.named_partials(), n, at[PARAM], at[GRAD],
+                    at[S_], at[P0]);
             case RUN_SWEEP2:
                 return sweep2<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.named(), n, at[PARAM], at[GRAD],
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[PARAM], at[GRAD],
                     at[EXP_AVG], at[EXP_AVG_SQ]);
         }
     }
@@ -318,7 +321,7 @@ struct ProdigyRule : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the rule needs shapes.
+// Read by the runtime: the kernel takes a table of shapes.
 extern "C" const bool optgen_shapes = true;
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

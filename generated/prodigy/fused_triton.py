@@ -32,7 +32,7 @@ from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 from optgen.runtime.sharded.driver import Update
 
 SCALARS = tl.constexpr(28)
-WORKSPACES = {
+WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
         scalars=SCALARS.value,
         sums=2,
@@ -86,30 +86,30 @@ def prodigy_scalars(
     beta1 = tl.load(hyper + 1)
     beta2 = tl.load(hyper + 2)
     one_minus_beta1 = 1 - beta1
-    grad_weight2 = one_minus_beta1 * d_before
+    grad_weight_2 = one_minus_beta1 * d_before
     one_minus_beta2 = 1 - beta2
     decay = sqrt(beta2)
     if (is_none(beta3)) == 0:
         # decay = beta3
-        decay2 = beta3
+        decay_2 = beta3
     else:
-        decay2 = decay
+        decay_2 = decay
     # k = k + 1
     k_ = rounded(k_ + 1, K_T)
     rate = d * lr
     if use_bias_correction != 0:
         # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-        rate2 = rate * sqrt(1 - power(beta2, k_)) / (1 - power(beta1, k_))
+        rate_2 = rate * sqrt(1 - power(beta2, k_)) / (1 - power(beta1, k_))
     else:
-        rate2 = rate
+        rate_2 = rate
     if safeguard_warmup != 0:
         grad_weight = d_before / d0 * d_before
     else:
-        grad_weight = d_before / d0 * rate2
+        grad_weight = d_before / d0 * rate_2
     d_before_sq = d_before * d_before
-    grad_weight3 = one_minus_beta2 * d_before_sq
+    grad_weight_3 = one_minus_beta2 * d_before_sq
     if decouple != 0:
-        decay_factor = 1 - weight_decay * rate2
+        decay_factor = 1 - weight_decay * rate_2
         tl.store(scalars + 21, decay_factor)
 
     tl.store(ks, k_.to(K_T))
@@ -117,12 +117,12 @@ def prodigy_scalars(
     tl.store(scalars + 1, (weight_decay != 0) & ((decouple != 0) == 0))
     tl.store(scalars + 2, weight_decay)
     tl.store(scalars + 3, safeguard_warmup)
-    tl.store(scalars + 4, decay2)
+    tl.store(scalars + 4, decay_2)
     tl.store(scalars + 5, grad_weight)
     tl.store(scalars + 6, d_numerator_before)
     tl.store(scalars + 7, d_before)
     tl.store(scalars + 8, d0)
-    tl.store(scalars + 9, rate2)
+    tl.store(scalars + 9, rate_2)
     tl.store(scalars + 10, d_coef)
     tl.store(scalars + 11, d_before == d0)
     tl.store(scalars + 12, d_max_before)
@@ -130,9 +130,9 @@ def prodigy_scalars(
     tl.store(scalars + 14, growth_rate)
     tl.store(scalars + 15, eps)
     tl.store(scalars + 16, beta1)
-    tl.store(scalars + 17, grad_weight2)
+    tl.store(scalars + 17, grad_weight_2)
     tl.store(scalars + 18, beta2)
-    tl.store(scalars + 19, grad_weight3)
+    tl.store(scalars + 19, grad_weight_3)
     tl.store(scalars + 20, decouple)
 
 
@@ -149,7 +149,7 @@ def prodigy_step1_on_elements(
     condition1 = tl.load(scalars + 1).to(dtype)
     weight_decay = tl.load(scalars + 2).to(dtype)
     safeguard_warmup = tl.load(scalars + 3).to(dtype)
-    decay2 = tl.load(scalars + 4).to(dtype)
+    decay_2 = tl.load(scalars + 4).to(dtype)
     grad_weight = tl.load(scalars + 5).to(dtype)
     if loss_scale is not None:
         grad = grad * div(1.0, tl.load(loss_scale).to(dtype))
@@ -163,10 +163,10 @@ def prodigy_step1_on_elements(
         grad = grad + weight_decay * param
     if safeguard_warmup != 0:
         # s = decay * s + d / d0 * d * g
-        s = decay2 * s + grad_weight * grad
+        s = decay_2 * s + grad_weight * grad
     else:
         # s = decay * s + d / d0 * rate * g
-        s = decay2 * s + grad_weight * grad
+        s = decay_2 * s + grad_weight * grad
     grad_sum = total(grad * (p0 - param), mask)
     abs_sum = total(tl.abs(s), mask)
 
@@ -268,14 +268,14 @@ def prodigy_finish2(table, scalars, found_inf, num_tensors, D_NUMERATOR_T: tl.co
             return
     entry = table + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    decay2 = tl.load(scalars + 4)
+    decay_2 = tl.load(scalars + 4)
     d_numerator_before = tl.load(scalars + 6)
     d_before = tl.load(scalars + 7)
     d0 = tl.load(scalars + 8)
-    rate2 = tl.load(scalars + 9)
+    rate_2 = tl.load(scalars + 9)
     sum_over_all = tl.load(scalars + 24)
     # r = decay * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-    d_numerator = decay2 * d_numerator_before + d_before / d0 * rate2 * sum_over_all
+    d_numerator = decay_2 * d_numerator_before + d_before / d0 * rate_2 * sum_over_all
     tl.store(scalars + 25, d_numerator)
     d_numerators = tl.load(entry + (STREAMS + 9) * num_tensors).to(tl.pointer_type(D_NUMERATOR_T))
     tl.store(d_numerators, d_numerator.to(D_NUMERATOR_T))
@@ -336,12 +336,12 @@ def prodigy_step2_on_elements(
     condition1 = tl.load(scalars + 1).to(dtype)
     weight_decay = tl.load(scalars + 2).to(dtype)
     beta1 = tl.load(scalars + 16).to(dtype)
-    grad_weight2 = tl.load(scalars + 17).to(dtype)
+    grad_weight_2 = tl.load(scalars + 17).to(dtype)
     beta2 = tl.load(scalars + 18).to(dtype)
-    grad_weight3 = tl.load(scalars + 19).to(dtype)
+    grad_weight_3 = tl.load(scalars + 19).to(dtype)
     decouple = tl.load(scalars + 20).to(dtype)
     decay_factor = tl.load(scalars + 21).to(dtype)
-    rate2 = tl.load(scalars + 9).to(dtype)
+    rate_2 = tl.load(scalars + 9).to(dtype)
     param_scale = tl.load(scalars + 27).to(dtype)
 
     if maximize != 0:
@@ -351,14 +351,14 @@ def prodigy_step2_on_elements(
         # g = g + weight_decay * p
         grad = grad + weight_decay * param
     # m = beta1 * m + (1 - beta1) * d * g
-    exp_avg = beta1 * exp_avg + grad_weight2 * grad
+    exp_avg = beta1 * exp_avg + grad_weight_2 * grad
     # v = beta2 * v + (1 - beta2) * d**2 * g**2
-    exp_avg_sq = beta2 * exp_avg_sq + grad_weight3 * grad * grad
+    exp_avg_sq = beta2 * exp_avg_sq + grad_weight_3 * grad * grad
     if decouple != 0:
         # p = p - weight_decay * rate * p
         param = decay_factor * param
     # p = p - rate * m / (sqrt(v) + d * eps)
-    param = param - rate2 * div(exp_avg, sqrt(exp_avg_sq) + param_scale)
+    param = param - rate_2 * div(exp_avg, sqrt(exp_avg_sq) + param_scale)
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
     tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)

@@ -65,7 +65,7 @@ def rmsprop_step_on_elements(
     CENTERED: tl.constexpr,
 ):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     square_avg = tl.load(square_avgs + lanes, mask).to(dtype)

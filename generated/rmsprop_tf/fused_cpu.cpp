@@ -12,31 +12,31 @@ struct Rule {
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, alpha, eps, weight_decay, momentum, centered, decoupled_decay, lr_in_momentum;
         double maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double decay, one_minus_alpha;
+        double decay_factor, one_minus_alpha;
     };
 
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes&) {
         const double lr = hypers.lr, alpha = hypers.alpha, weight_decay = hypers.weight_decay;
-        const double decay = 1 - lr * weight_decay;
+        const double decay_factor = 1 - lr * weight_decay;
         const double one_minus_alpha = 1 - alpha;
-        return {decay, one_minus_alpha};
+        return {decay_factor, one_minus_alpha};
     }
 
-    // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
-    // vector of float32, whose length divides n.
+    // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
+    // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S, bool MOMENTUM, bool CENTERED>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
@@ -44,13 +44,13 @@ struct Rule {
         Stream<S> grad_avgs) {
         using C = ComputeType<S>;
         const C weight_decay = C(hypers.weight_decay);
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C alpha = C(hypers.alpha);
         const C one_minus_alpha = C(scalars.one_minus_alpha);
         const C eps = C(hypers.eps);
         const C momentum = C(hypers.momentum);
         const C lr = C(hypers.lr);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto decoupled_decay = unlikely<C>(truth(hypers.weight_decay)
             && truth(hypers.decoupled_decay));
@@ -73,7 +73,7 @@ struct Rule {
             }
             if (decoupled_decay != 0) {
                 // p = p - lr * weight_decay * p
-                param = decay * param;
+                param = decay_factor * param;
             }
             if (not_decoupled_decay != 0) {
                 // g = g + weight_decay * p

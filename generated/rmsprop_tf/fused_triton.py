@@ -38,13 +38,13 @@ def rmsprop_tf_scalars(table, hypers, scalars, found_inf, num_tensors):
     lr_in_momentum = tl.load(hyper + 7)
     maximize = tl.load(hyper + 8)
 
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     one_minus_alpha = 1 - alpha
 
     tl.store(scalars, maximize)
     tl.store(scalars + 1, weight_decay)
     tl.store(scalars + 2, decoupled_decay)
-    tl.store(scalars + 3, decay)
+    tl.store(scalars + 3, decay_factor)
     tl.store(scalars + 4, alpha)
     tl.store(scalars + 5, one_minus_alpha)
     tl.store(scalars + 6, eps)
@@ -68,7 +68,7 @@ def rmsprop_tf_step_on_elements(
     CENTERED: tl.constexpr,
 ):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     square_avg = tl.load(square_avgs + lanes, mask).to(dtype)
@@ -79,7 +79,7 @@ def rmsprop_tf_step_on_elements(
     maximize = tl.load(scalars)
     weight_decay = tl.load(scalars + 1)
     decoupled_decay = tl.load(scalars + 2)
-    decay = tl.load(scalars + 3)
+    decay_factor = tl.load(scalars + 3)
     alpha = tl.load(scalars + 4)
     one_minus_alpha = tl.load(scalars + 5)
     eps = tl.load(scalars + 6)
@@ -96,7 +96,7 @@ def rmsprop_tf_step_on_elements(
     if weight_decay != 0:
         if decoupled_decay != 0:
             # p = p - lr * weight_decay * p
-            param = decay * param
+            param = decay_factor * param
         else:
             # g = g + weight_decay * p
             grad = grad + weight_decay * param

@@ -81,7 +81,7 @@ def update_functional(
         step = advance_one(state_steps[index], capturable)
         # rate = lr / (1 + (t - 1) * lr_decay)
         rate = lr / (1 + (step - 1) * lr_decay)
-        inverse_cols = divide(1, cols(params[index]))
+        one_over_cols = divide(1, cols(params[index]))
 
         if maximize:
             # g = -g
@@ -91,7 +91,7 @@ def update_functional(
             grad = grad + weight_decay * param
         # s = s + row_mean(g**2)
         grad_sq_row_sum = row_sum(grad * grad)
-        state_sum = state_sum + inverse_cols * grad_sq_row_sum
+        state_sum = state_sum + one_over_cols * grad_sq_row_sum
         # p = p - rate * g / (sqrt(s) + eps)
         param = param - rate * grad / (sqrt(state_sum) + eps)
 

@@ -12,15 +12,15 @@ struct Rule {
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, lr_decay, weight_decay, eps, maximize;
     };
 };
 
-// Plan of parameters that are not one by one.
+// Plan for parameters that are not one by one.
 struct RowWiseAdagradNotOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return !one_by_one(sizes); }
 
@@ -33,8 +33,9 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { GRAD_SQ = STREAMS, GRAD_SQ_ROW_SUM, ROW_FACTOR, VALUES };
     static constexpr int AXES[] = {TENSOR, TENSOR, ROW, TENSOR, ROW, ROW};
     enum { RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, STEP_COUNT };
@@ -120,7 +121,7 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, lr_decay = hypers.lr_decay;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         // rate = lr / (1 + (t - 1) * lr_decay)
         const double rate = lr / (1 + (step - 1) * lr_decay);
         return {rate};
@@ -132,7 +133,7 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
         const S* __restrict grads, ComputeScalar<S>* __restrict grad_sqs,
         ComputeScalar<S>* __restrict grad_sq_row_sums) {
         const C weight_decay = C(hypers.weight_decay);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
@@ -196,7 +197,7 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
         const ComputeScalar<S>* __restrict row_factors) {
         const C weight_decay = C(hypers.weight_decay);
         const C rate = C(scalars.rate);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
@@ -241,8 +242,8 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<RowWiseAdagradNotOneByOneRule>& inputs,
@@ -262,9 +263,9 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
     }
 };
 
-// Plan of parameters that are one by one.
+// Plan for parameters that are one by one.
 struct RowWiseAdagradOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = true, STORES_CELLS = true;
     static bool applies(const Sizes& sizes) { return one_by_one(sizes); }
 
@@ -277,8 +278,9 @@ struct RowWiseAdagradOneByOneRule : Rule {
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
@@ -302,7 +304,7 @@ struct RowWiseAdagradOneByOneRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, lr_decay = hypers.lr_decay;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         // rate = lr / (1 + (t - 1) * lr_decay)
         const double rate = lr / (1 + (step - 1) * lr_decay);
         return {rate};
@@ -315,7 +317,7 @@ struct RowWiseAdagradOneByOneRule : Rule {
         const C weight_decay = C(hypers.weight_decay);
         const C rate = C(scalars.rate);
         const C eps = C(hypers.eps);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
@@ -348,8 +350,8 @@ struct RowWiseAdagradOneByOneRule : Rule {
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<RowWiseAdagradOneByOneRule>& inputs,
@@ -366,7 +368,7 @@ struct RowWiseAdagradOneByOneRule : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the rule needs shapes, and works on matrices.
+// Read by the runtime: the kernel takes a table of shapes, and works on matrices.
 extern "C" const bool optgen_shapes = true, optgen_by_matrix = true;
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

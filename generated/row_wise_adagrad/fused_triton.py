@@ -18,7 +18,7 @@ from optgen.runtime.fused_triton.device_functions import (
 from optgen.runtime.fused_triton.device_reductions import (
     COLUMNS,
     PARTIALS,
-    TILE_INDEX,
+    TILE_SHAPE_INDEX,
     VALUES,
     combine,
     elements,
@@ -36,7 +36,7 @@ from optgen.runtime.fused_triton.device_reductions import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(4)
-WORKSPACES = {
+WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
         scalars=SCALARS.value,
         by_matrix=True,
@@ -199,9 +199,9 @@ def row_wise_adagrad_step1(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             row_wise_adagrad_step1_on_tile(
                 tensor,
                 table,
@@ -288,9 +288,9 @@ def row_wise_adagrad_finish1(
     tensor = tl.load(tensor_indices + tl.program_id(0))
     program = tl.program_id(0) - tl.load(first_programs + tensor)
     shape = shapes + tensor
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             group, count = program, 1
             if TILES[k][0] == 1:
                 group, count = combine(
@@ -442,9 +442,9 @@ def row_wise_adagrad_step2(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    tile_index = tl.load(shapes + TILE_INDEX * num_tensors + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if tile_index == k:
+        if tile_shape_index == k:
             row_wise_adagrad_step2_on_tile(
                 tensor,
                 table,

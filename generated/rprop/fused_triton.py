@@ -55,7 +55,7 @@ def rprop_step_on_elements(
     params, grads, prevs, state_step_sizes, lanes, mask, scalars, loss_scale
 ):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     prev = tl.load(prevs + lanes, mask).to(dtype)

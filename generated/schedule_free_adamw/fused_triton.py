@@ -102,7 +102,7 @@ def schedule_free_adamw_step_on_elements(
     params, grads, zs, exp_avg_sqs, lanes, mask, scalars, loss_scale
 ):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     z = tl.load(zs + lanes, mask).to(dtype)

@@ -12,12 +12,12 @@ struct Rule {
     enum { STEP, LR_MAX, WEIGHT_SUM, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, momentum, weight_decay, warmup_steps, r, weight_lr_power, maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
@@ -30,7 +30,7 @@ struct Rule {
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, momentum = hypers.momentum, warmup_steps = hypers.warmup_steps;
         const double r = hypers.r, weight_lr_power = hypers.weight_lr_power;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         double lr_max = cells[LR_MAX].value;
         double weight_sum = cells[WEIGHT_SUM].value;
         double rate;
@@ -42,11 +42,12 @@ struct Rule {
             rate = lr;
         }
         // rate_max = maximum(rate_max, rate)
-        lr_max = cells[LR_MAX].rounded(maximum(lr_max, cells[LR_MAX].rounded(rate)));
+        lr_max = cells[LR_MAX].rounded_to_dtype(maximum(lr_max, cells[LR_MAX].rounded_to_dtype(rate)));
         // weight = t**r * rate_max**weight_lr_power
         const double weight = pow(step, r) * pow(lr_max, weight_lr_power);
         // weight_sum = weight_sum + weight
-        weight_sum = cells[WEIGHT_SUM].rounded(weight_sum + cells[WEIGHT_SUM].rounded(weight));
+        weight_sum = cells[WEIGHT_SUM].rounded_to_dtype(weight_sum
+            + cells[WEIGHT_SUM].rounded_to_dtype(weight));
         double c;
         if (weight_sum != 0) {
             // c = weight / weight_sum
@@ -62,8 +63,8 @@ struct Rule {
         return {c, step_size, rate};
     }
 
-    // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
-    // vector of float32, whose length divides n.
+    // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
+    // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
@@ -73,7 +74,7 @@ struct Rule {
         const C c = C(scalars.c);
         const C step_size = C(scalars.step_size);
         const C rate = C(scalars.rate);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const i64 ahead = prefetch_distance<S>(n);

@@ -7,7 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.linear_algebra import newton_schulz
 from optgen.runtime.eager.reductions import total
 from optgen.runtime.eager.scalars import divide, lerp, sign, sqrt
-from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, in_compute_dtype, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -27,15 +27,15 @@ def update_factored(
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     if norm == "Sign":
-        inverse_cols = divide(1, cols(params[0]))
+        one_over_cols = divide(1, cols(params[0]))
     else:
         momentum_buffer_matrix_orthogonalize_weight = sqrt(divide(rows(params[0]), cols(params[0])))
 
     for sublist in equal_sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        momentum_buffer = working_value(momentum_buffers, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        momentum_buffer = in_compute_dtype(momentum_buffers, like=params)
         if maximize:
             # g = -g
             grad = -grad
@@ -43,7 +43,7 @@ def update_factored(
         momentum_buffer = lerp(momentum_buffer, grad, momentum)
         if norm == "Sign":
             # u = sign(b) / cols(p)
-            u = inverse_cols * sign(momentum_buffer)
+            u = one_over_cols * sign(momentum_buffer)
         else:
             # u = sqrt(rows(p) / cols(p)) * orthogonalize(b, ns_coefficients, ns_steps, 1e-7)
             momentum_buffer_matrix_orthogonalize = newton_schulz(
@@ -76,9 +76,9 @@ def update_not_factored(
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for sublist in equal_sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        momentum_buffer = working_value(momentum_buffers, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        momentum_buffer = in_compute_dtype(momentum_buffers, like=params)
         if maximize:
             # g = -g
             grad = -grad

@@ -7,7 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.linear_algebra import newton_schulz
 from optgen.runtime.eager.reductions import total
 from optgen.runtime.eager.scalars import divide, lerp, sign, sqrt
-from optgen.runtime.eager.working_copies import working_copy, working_value
+from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
@@ -27,14 +27,14 @@ def update_factored(
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     if norm == "Sign":
-        inverse_cols = divide(1, cols(params[0]))
+        one_over_cols = divide(1, cols(params[0]))
     else:
         momentum_buffer_matrix_orthogonalize_weight = sqrt(divide(rows(params[0]), cols(params[0])))
 
     for index in range(len(params)):
-        param = working_value(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        momentum_buffer = working_value(momentum_buffers[index], params[index])
+        param = in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        momentum_buffer = in_compute_dtype(momentum_buffers[index], like=params[index])
         if maximize:
             # g = -g
             grad = -grad
@@ -42,7 +42,7 @@ def update_factored(
         momentum_buffer = lerp(momentum_buffer, grad, momentum)
         if norm == "Sign":
             # u = sign(b) / cols(p)
-            u = inverse_cols * sign(momentum_buffer)
+            u = one_over_cols * sign(momentum_buffer)
         else:
             # u = sqrt(rows(p) / cols(p)) * orthogonalize(b, ns_coefficients, ns_steps, 1e-7)
             momentum_buffer_matrix_orthogonalize = newton_schulz(
@@ -75,11 +75,11 @@ def update_functional_factored(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = working_copy(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        momentum_buffer = working_copy(momentum_buffers[index], params[index])
+        param = copy_in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        momentum_buffer = copy_in_compute_dtype(momentum_buffers[index], like=params[index])
         if norm == "Sign":
-            inverse_cols = divide(1, cols(params[index]))
+            one_over_cols = divide(1, cols(params[index]))
         else:
             momentum_buffer_matrix_orthogonalize_weight = sqrt(
                 divide(rows(params[index]), cols(params[index]))
@@ -92,7 +92,7 @@ def update_functional_factored(
         momentum_buffer = lerp(momentum_buffer, grad, momentum)
         if norm == "Sign":
             # u = sign(b) / cols(p)
-            u = inverse_cols * sign(momentum_buffer)
+            u = one_over_cols * sign(momentum_buffer)
         else:
             # u = sqrt(rows(p) / cols(p)) * orthogonalize(b, ns_coefficients, ns_steps, 1e-7)
             momentum_buffer_matrix_orthogonalize = newton_schulz(
@@ -125,9 +125,9 @@ def update_not_factored(
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for index in range(len(params)):
-        param = working_value(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        momentum_buffer = working_value(momentum_buffers[index], params[index])
+        param = in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        momentum_buffer = in_compute_dtype(momentum_buffers[index], like=params[index])
         if maximize:
             # g = -g
             grad = -grad
@@ -162,9 +162,9 @@ def update_functional_not_factored(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = working_copy(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        momentum_buffer = working_copy(momentum_buffers[index], params[index])
+        param = copy_in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        momentum_buffer = copy_in_compute_dtype(momentum_buffers[index], like=params[index])
 
         if maximize:
             # g = -g

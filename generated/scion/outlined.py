@@ -14,7 +14,7 @@ from optgen.runtime.eager.sweep_functions import sweep_function
 from optgen.runtime.eager.working_copies import (
     empty_like,
     equal_sublists,
-    working_value,
+    in_compute_dtype,
     write_back,
 )
 from optgen.runtime.tensors.matrix_shape import cols, rows
@@ -43,15 +43,15 @@ def update_factored(
     one_minus_lr = 1 - lr
     step_size = lr * scale
     if norm == "Sign":
-        inverse_cols = divide(1, cols(params[0]))
+        one_over_cols = divide(1, cols(params[0]))
     else:
         momentum_buffer_matrix_orthogonalize_weight = sqrt(divide(rows(params[0]), cols(params[0])))
 
     for sublist in equal_sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        momentum_buffer = working_value(momentum_buffers, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        momentum_buffer = in_compute_dtype(momentum_buffers, like=params)
         if maximize:
             # g = -g
             grad = -grad
@@ -60,7 +60,7 @@ def update_factored(
         if norm == "Sign":
             # u = sign(b) / cols(p)
             u = empty_like(momentum_buffer)
-            sweep2(u, momentum_buffer, inverse_cols=inverse_cols)
+            sweep2(u, momentum_buffer, one_over_cols=one_over_cols)
         else:
             # u = sqrt(rows(p) / cols(p)) * orthogonalize(b, ns_coefficients, ns_steps, 1e-7)
             momentum_buffer_matrix_orthogonalize = newton_schulz(
@@ -96,9 +96,9 @@ def update_not_factored(
 
     for sublist in equal_sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        momentum_buffer = working_value(momentum_buffers, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        momentum_buffer = in_compute_dtype(momentum_buffers, like=params)
         if maximize:
             # g = -g
             grad = -grad

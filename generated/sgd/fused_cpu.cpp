@@ -13,12 +13,12 @@ struct Rule {
     static constexpr bool SCATTER_ADDS = true;
     static constexpr bool HAS_STEP = false;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, momentum, dampening, weight_decay, nesterov, maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
@@ -34,8 +34,8 @@ struct Rule {
         return {one_minus_dampening};
     }
 
-    // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
-    // vector of float32, whose length divides n.
+    // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
+    // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S, bool MOMENTUM>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, Stream<S> params,
@@ -45,7 +45,7 @@ struct Rule {
         const C momentum = C(hypers.momentum);
         const C one_minus_dampening = C(scalars.one_minus_dampening);
         const C lr = C(hypers.lr);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const auto fresh_momentum_buffer = unlikely<C>(bool(fresh & 1));

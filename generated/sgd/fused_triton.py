@@ -53,7 +53,7 @@ def sgd_step_on_elements(
     params, grads, momentum_buffers, lanes, mask, scalars, loss_scale, MOMENTUM: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     if MOMENTUM:

@@ -37,11 +37,11 @@ def sgdw_scalars(table, hypers, scalars, found_inf, num_tensors):
     fresh_momentum_buffer = tl.load(entry + (STREAMS + 3) * num_tensors)
     tl.store(entry + (STREAMS + 3) * num_tensors, 0)
 
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     one_minus_dampening = 1 - dampening
 
     tl.store(scalars, maximize)
-    tl.store(scalars + 1, decay)
+    tl.store(scalars + 1, decay_factor)
     tl.store(scalars + 2, fresh_momentum_buffer)
     tl.store(scalars + 3, momentum)
     tl.store(scalars + 4, one_minus_dampening)
@@ -54,13 +54,13 @@ def sgdw_step_on_elements(
     params, grads, momentum_buffers, lanes, mask, scalars, loss_scale, MOMENTUM: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     if MOMENTUM:
         momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     maximize = tl.load(scalars)
-    decay = tl.load(scalars + 1)
+    decay_factor = tl.load(scalars + 1)
     fresh_momentum_buffer = tl.load(scalars + 2)
     momentum = tl.load(scalars + 3)
     one_minus_dampening = tl.load(scalars + 4)
@@ -74,7 +74,7 @@ def sgdw_step_on_elements(
         # g = -g
         grad = neg(grad)
     # p = p - lr * weight_decay * p
-    param = decay * param
+    param = decay_factor * param
     if MOMENTUM:
         if fresh_momentum_buffer != 0:
             # b = g

@@ -60,14 +60,14 @@ class Shampoo(GeneratedOptimizer):
 
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
-        gram_left (Tensor): :math:`L_t`, for each matrix of the parameter a square one of its rows,
+        gram_left (Tensor): :math:`L_t`, for each matrix of the parameter one of shape (rows, rows),
             at first 0, only where it has rows and columns.
-        gram_right (Tensor): :math:`R_t`, for each matrix of the parameter a square one of its
-            columns, at first 0, only where it has rows and columns.
-        root_left (Tensor): :math:`A_t`, for each matrix of the parameter a square one of its rows,
+        gram_right (Tensor): :math:`R_t`, for each matrix of the parameter one of shape (cols,
+            cols), at first 0, only where it has rows and columns.
+        root_left (Tensor): :math:`A_t`, for each matrix of the parameter one of shape (rows, rows),
             at first 0, only where it has rows and columns.
-        root_right (Tensor): :math:`B_t`, for each matrix of the parameter a square one of its
-            columns, at first 0, only where it has rows and columns.
+        root_right (Tensor): :math:`B_t`, for each matrix of the parameter one of shape (cols,
+            cols), at first 0, only where it has rows and columns.
         sum (Tensor): :math:`s_t`, like the parameter, at first 0, only where it has no rows and
             columns.
 

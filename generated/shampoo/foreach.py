@@ -7,7 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.linear_algebra import identity, inverse_root, transpose
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import remainder, sqrt
-from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, in_compute_dtype, write_back
 
 
 def update_factored(
@@ -31,12 +31,12 @@ def update_factored(
 
     for sublist in equal_sublists(params, grads, gram_lefts, gram_rights, root_lefts, root_rights):
         params, grads, gram_lefts, gram_rights, root_lefts, root_rights = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        gram_left = working_value(gram_lefts, params)
-        gram_right = working_value(gram_rights, params)
-        root_left = working_value(root_lefts, params)
-        root_right = working_value(root_rights, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        gram_left = in_compute_dtype(gram_lefts, like=params)
+        gram_right = in_compute_dtype(gram_rights, like=params)
+        root_left = in_compute_dtype(root_lefts, like=params)
+        root_right = in_compute_dtype(root_rights, like=params)
         if maximize:
             # g = -g
             grad = -grad
@@ -85,9 +85,9 @@ def update_not_factored(
 
     for sublist in equal_sublists(params, grads, state_sums):
         params, grads, state_sums = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        state_sum = working_value(state_sums, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        state_sum = in_compute_dtype(state_sums, like=params)
         if maximize:
             # g = -g
             grad = -grad

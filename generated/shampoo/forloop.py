@@ -8,7 +8,7 @@ from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.linear_algebra import identity, inverse_root, transpose
 from optgen.runtime.eager.scalar_states import advance, advance_one
 from optgen.runtime.eager.scalars import remainder, sqrt
-from optgen.runtime.eager.working_copies import working_copy, working_value
+from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
 
 
 def update_factored(
@@ -31,12 +31,12 @@ def update_factored(
     step = advance(state_steps)
 
     for index in range(len(params)):
-        param = working_value(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        gram_left = working_value(gram_lefts[index], params[index])
-        gram_right = working_value(gram_rights[index], params[index])
-        root_left = working_value(root_lefts[index], params[index])
-        root_right = working_value(root_rights[index], params[index])
+        param = in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        gram_left = in_compute_dtype(gram_lefts[index], like=params[index])
+        gram_right = in_compute_dtype(gram_rights[index], like=params[index])
+        root_left = in_compute_dtype(root_lefts[index], like=params[index])
+        root_right = in_compute_dtype(root_rights[index], like=params[index])
         if maximize:
             # g = -g
             grad = -grad
@@ -86,12 +86,12 @@ def update_functional_factored(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = working_copy(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        gram_left = working_copy(gram_lefts[index], params[index])
-        gram_right = working_copy(gram_rights[index], params[index])
-        root_left = working_copy(root_lefts[index], params[index])
-        root_right = working_copy(root_rights[index], params[index])
+        param = copy_in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        gram_left = copy_in_compute_dtype(gram_lefts[index], like=params[index])
+        gram_right = copy_in_compute_dtype(gram_rights[index], like=params[index])
+        root_left = copy_in_compute_dtype(root_lefts[index], like=params[index])
+        root_right = copy_in_compute_dtype(root_rights[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
 
         if maximize:
@@ -149,9 +149,9 @@ def update_not_factored(
     advance(state_steps)
 
     for index in range(len(params)):
-        param = working_value(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        state_sum = working_value(state_sums[index], params[index])
+        param = in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        state_sum = in_compute_dtype(state_sums[index], like=params[index])
         if maximize:
             # g = -g
             grad = -grad
@@ -183,9 +183,9 @@ def update_functional_not_factored(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = working_copy(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        state_sum = working_copy(state_sums[index], params[index])
+        param = copy_in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        state_sum = copy_in_compute_dtype(state_sums[index], like=params[index])
         advance_one(state_steps[index], capturable)
 
         if maximize:

@@ -34,11 +34,11 @@ def signum_scalars(table, hypers, scalars, found_inf, num_tensors):
     weight_decay = tl.load(hyper + 2)
     maximize = tl.load(hyper + 3)
 
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     one_minus_momentum = 1 - momentum
 
     tl.store(scalars, maximize)
-    tl.store(scalars + 1, decay)
+    tl.store(scalars + 1, decay_factor)
     tl.store(scalars + 2, one_minus_momentum)
     tl.store(scalars + 3, lr)
 
@@ -46,12 +46,12 @@ def signum_scalars(table, hypers, scalars, found_inf, num_tensors):
 @triton.jit
 def signum_step_on_elements(params, grads, momentum_buffers, lanes, mask, scalars, loss_scale):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     maximize = tl.load(scalars)
-    decay = tl.load(scalars + 1)
+    decay_factor = tl.load(scalars + 1)
     one_minus_momentum = tl.load(scalars + 2)
     lr = tl.load(scalars + 3)
     if loss_scale is not None:
@@ -62,7 +62,7 @@ def signum_step_on_elements(params, grads, momentum_buffers, lanes, mask, scalar
         # g = -g
         grad = neg(grad)
     # p = p - lr * weight_decay * p
-    param = decay * param
+    param = decay_factor * param
     # m = momentum * m + (1 - momentum) * g
     momentum_buffer = momentum_buffer + one_minus_momentum * (grad - momentum_buffer)
     # p = p - lr * sign(m)

@@ -38,9 +38,9 @@ def update(
             divide(-0.6931471805599453, log(min_beta1 + 1e-08)) - 1
         ) + progress * (divide(-0.6931471805599453, log(beta1 + 1e-08)) - 1)
         # beta1 = 0.5 ** (1 / (interpolated + 1))
-        beta12 = power(0.5, divide(1, interpolated + 1))
+        beta1_2 = power(0.5, divide(1, interpolated + 1))
     else:
-        beta12 = beta1
+        beta1_2 = beta1
     bias_correction2 = 1 - beta2**step
     bias_correction2_sqrt = sqrt(bias_correction2)
     scaled_eps = eps * bias_correction2_sqrt
@@ -51,7 +51,7 @@ def update(
             # g = -g
             grads = torch._foreach_neg(grads)
         # m = beta1 * m + g
-        scale_(exp_avgs, beta12)
+        scale_(exp_avgs, beta1_2)
         torch._foreach_add_(exp_avgs, grads)
         # v = beta2 * v + (1 - beta2) * g**2
         scale_(exp_avg_sqs, beta2)

@@ -37,9 +37,9 @@ def update(
             divide(-0.6931471805599453, log(min_beta1 + 1e-08)) - 1
         ) + progress * (divide(-0.6931471805599453, log(beta1 + 1e-08)) - 1)
         # beta1 = 0.5 ** (1 / (interpolated + 1))
-        beta12 = power(0.5, divide(1, interpolated + 1))
+        beta1_2 = power(0.5, divide(1, interpolated + 1))
     else:
-        beta12 = beta1
+        beta1_2 = beta1
     bias_correction2 = 1 - beta2**step
     bias_correction2_sqrt = sqrt(bias_correction2)
 
@@ -48,7 +48,7 @@ def update(
             # g = -g
             grad = grad.neg()
         # m = beta1 * m + g
-        exp_avg.mul_(beta12).add_(grad)
+        exp_avg.mul_(beta1_2).add_(grad)
         # v = beta2 * v + (1 - beta2) * g**2
         exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
         # u = (alpha * g + m) / (sqrt(v / (1 - beta2**t)) + eps)
@@ -85,7 +85,7 @@ def update_functional(
         beta1, beta2 = betas
         if capturable:
             if beta1_warmup is None:
-                beta12 = beta1
+                beta1_2 = beta1
             else:
                 # progress = t / beta1_warmup
                 progress = step / beta1_warmup
@@ -94,9 +94,9 @@ def update_functional(
                     divide(-0.6931471805599453, log(min_beta1 + 1e-08)) - 1
                 ) + progress * (divide(-0.6931471805599453, log(beta1 + 1e-08)) - 1)
                 # beta1 = 0.5 ** (1 / (interpolated + 1))
-                beta12_then = power(0.5, divide(1, interpolated + 1))
-                beta12_else = beta1
-                beta12 = where(step < beta1_warmup, beta12_then, beta12_else)
+                beta1_2_then = power(0.5, divide(1, interpolated + 1))
+                beta1_2_else = beta1
+                beta1_2 = where(step < beta1_warmup, beta1_2_then, beta1_2_else)
         elif beta1_warmup is not None and step < beta1_warmup:
             # progress = t / beta1_warmup
             progress = step / beta1_warmup
@@ -105,9 +105,9 @@ def update_functional(
                 divide(-0.6931471805599453, log(min_beta1 + 1e-08)) - 1
             ) + progress * (divide(-0.6931471805599453, log(beta1 + 1e-08)) - 1)
             # beta1 = 0.5 ** (1 / (interpolated + 1))
-            beta12 = power(0.5, divide(1, interpolated + 1))
+            beta1_2 = power(0.5, divide(1, interpolated + 1))
         else:
-            beta12 = beta1
+            beta1_2 = beta1
         bias_correction2 = 1 - beta2**step
         bias_correction2_sqrt = sqrt(bias_correction2)
 
@@ -115,7 +115,7 @@ def update_functional(
             # g = -g
             grad = -grad
         # m = beta1 * m + g
-        exp_avg = beta12 * exp_avg + grad
+        exp_avg = beta1_2 * exp_avg + grad
         # v = beta2 * v + (1 - beta2) * g**2
         exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
         # u = (alpha * g + m) / (sqrt(v / (1 - beta2**t)) + eps)

@@ -12,18 +12,19 @@ struct Rule {
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, betas[2], alpha, beta1_warmup, eps, weight_decay, min_beta1, maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double beta12, beta2, one_minus_beta2, grad_scale, bias_correction2_sqrt, scaled_eps, decay;
+        double beta1_2, beta2, one_minus_beta2, grad_scale, bias_correction2_sqrt, scaled_eps;
+        double decay_factor;
     };
 
     // Scalar program: computed once per step and parameter, in double.
@@ -31,13 +32,13 @@ struct Rule {
         const double lr = hypers.lr, alpha = hypers.alpha, beta1_warmup = hypers.beta1_warmup;
         const double eps = hypers.eps, weight_decay = hypers.weight_decay;
         const double min_beta1 = hypers.min_beta1;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         // beta1, beta2 = betas
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];
         const double one_minus_beta2 = 1 - beta2;
-        const double decay = 1 - lr * weight_decay;
-        double beta12;
+        const double decay_factor = 1 - lr * weight_decay;
+        double beta1_2;
         if (!is_none(beta1_warmup) && (step < beta1_warmup)) {
             // progress = t / beta1_warmup
             const double progress = step / beta1_warmup;
@@ -46,34 +47,35 @@ struct Rule {
                 * (-0.6931471805599453 / log(min_beta1 + 1e-08) - 1)
                 + progress * (-0.6931471805599453 / log(beta1 + 1e-08) - 1);
             // beta1 = 0.5 ** (1 / (interpolated + 1))
-            beta12 = pow(0.5, 1 / (interpolated + 1));
+            beta1_2 = pow(0.5, 1 / (interpolated + 1));
         } else {
-            beta12 = beta1;
+            beta1_2 = beta1;
         }
         const double bias_correction2 = 1 - pow(beta2, step);
         const double bias_correction2_sqrt = sqrt(bias_correction2);
         const double grad_scale = alpha * bias_correction2_sqrt;
         const double scaled_eps = eps * bias_correction2_sqrt;
         return {
-            beta12, beta2, one_minus_beta2, grad_scale, bias_correction2_sqrt, scaled_eps, decay};
+            beta1_2, beta2, one_minus_beta2, grad_scale, bias_correction2_sqrt, scaled_eps,
+            decay_factor};
     }
 
-    // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
-    // vector of float32, whose length divides n.
+    // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
+    // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> exp_avgs, Stream<S> exp_avg_sqs) {
         using C = ComputeType<S>;
-        const C beta12 = C(scalars.beta12);
+        const C beta1_2 = C(scalars.beta1_2);
         const C beta2 = C(scalars.beta2);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C grad_scale = C(scalars.grad_scale);
         const C bias_correction2_sqrt = C(scalars.bias_correction2_sqrt);
         const C scaled_eps = C(scalars.scaled_eps);
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C lr = C(hypers.lr);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const i64 ahead = prefetch_distance<S>(n);
         struct { DelayedStore<S> param, exp_avg, exp_avg_sq; } delayed;
@@ -89,14 +91,14 @@ struct Rule {
                 grad = -grad;
             }
             // m = beta1 * m + g
-            exp_avg = beta12 * exp_avg + grad;
+            exp_avg = beta1_2 * exp_avg + grad;
             // v = beta2 * v + (1 - beta2) * g**2
             exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad;
             // u = (alpha * g + m) / (sqrt(v / (1 - beta2**t)) + eps)
             const C u = (grad_scale * grad + bias_correction2_sqrt * exp_avg)
                 / (sqrt(exp_avg_sq) + scaled_eps);
             // p = p - lr * (u + weight_decay * p)
-            param = decay * param - lr * u;
+            param = decay_factor * param - lr * u;
 
             delayed.param.store(params + i, param);
             delayed.exp_avg.store(exp_avgs + i, exp_avg);

@@ -48,7 +48,7 @@ def simplified_ademamix_scalars(
     beta1 = tl.load(hyper + 1)
     beta2 = tl.load(hyper + 2)
     one_minus_beta2 = 1 - beta2
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     if ((is_none(beta1_warmup)) == 0) & (step < beta1_warmup):
         # progress = t / beta1_warmup
         progress = step / beta1_warmup
@@ -57,9 +57,9 @@ def simplified_ademamix_scalars(
             -0.6931471805599453 / tl.log(min_beta1 + 1e-08) - 1
         ) + progress * (-0.6931471805599453 / tl.log(beta1 + 1e-08) - 1)
         # beta1 = 0.5 ** (1 / (interpolated + 1))
-        beta12 = power(0.5, 1 / (interpolated + 1))
+        beta1_2 = power(0.5, 1 / (interpolated + 1))
     else:
-        beta12 = beta1
+        beta1_2 = beta1
     bias_correction2 = 1 - ipow(beta2, step)
     bias_correction2_sqrt = sqrt(bias_correction2)
     grad_scale = alpha * bias_correction2_sqrt
@@ -67,13 +67,13 @@ def simplified_ademamix_scalars(
 
     tl.store(steps, step.to(STEP_T))
     tl.store(scalars, maximize)
-    tl.store(scalars + 1, beta12)
+    tl.store(scalars + 1, beta1_2)
     tl.store(scalars + 2, beta2)
     tl.store(scalars + 3, one_minus_beta2)
     tl.store(scalars + 4, grad_scale)
     tl.store(scalars + 5, bias_correction2_sqrt)
     tl.store(scalars + 6, scaled_eps)
-    tl.store(scalars + 7, decay)
+    tl.store(scalars + 7, decay_factor)
     tl.store(scalars + 8, lr)
 
 
@@ -82,19 +82,19 @@ def simplified_ademamix_step_on_elements(
     params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, loss_scale
 ):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
     maximize = tl.load(scalars)
-    beta12 = tl.load(scalars + 1)
+    beta1_2 = tl.load(scalars + 1)
     beta2 = tl.load(scalars + 2)
     one_minus_beta2 = tl.load(scalars + 3)
     grad_scale = tl.load(scalars + 4)
     bias_correction2_sqrt = tl.load(scalars + 5)
     scaled_eps = tl.load(scalars + 6)
-    decay = tl.load(scalars + 7)
+    decay_factor = tl.load(scalars + 7)
     lr = tl.load(scalars + 8)
     if loss_scale is not None:
         grad = grad * div(1.0, tl.load(loss_scale).to(dtype))
@@ -104,13 +104,13 @@ def simplified_ademamix_step_on_elements(
         # g = -g
         grad = neg(grad)
     # m = beta1 * m + g
-    exp_avg = beta12 * exp_avg + grad
+    exp_avg = beta1_2 * exp_avg + grad
     # v = beta2 * v + (1 - beta2) * g**2
     exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad
     # u = (alpha * g + m) / (sqrt(v / (1 - beta2**t)) + eps)
     u = div(grad_scale * grad + bias_correction2_sqrt * exp_avg, sqrt(exp_avg_sq) + scaled_eps)
     # p = p - lr * (u + weight_decay * p)
-    param = decay * param - lr * u
+    param = decay_factor * param - lr * u
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
     tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)

@@ -60,7 +60,7 @@ class SOAP(GeneratedOptimizer):
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 3e-3.
         betas (tuple[float, float]): Decay rates of the running averages, each in [0, 1);
             :math:`(\beta_1, \beta_2)` in the rule. Default: (0.95, 0.95).
-        shampoo_beta (float): Decay of the covariances; below 0, betas[1], in [-1, 1];
+        shampoo_beta (float): Decay of the covariances (betas[1] if below 0), in [-1, 1];
             :math:`\text{shampoo beta}` in the rule. Default: -1.0.
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-8.
@@ -85,14 +85,14 @@ class SOAP(GeneratedOptimizer):
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
         exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
-        gram_left (Tensor): :math:`L_t`, for each matrix of the parameter a square one of its rows,
+        gram_left (Tensor): :math:`L_t`, for each matrix of the parameter one of shape (rows, rows),
             at first 0, only where it has rows and columns.
-        gram_right (Tensor): :math:`R_t`, for each matrix of the parameter a square one of its
-            columns, at first 0, only where it has rows and columns.
-        basis_left (Tensor): :math:`U_t`, for each matrix of the parameter a square one of its rows,
-            at first 0, only where it has rows and columns.
-        basis_right (Tensor): :math:`W_t`, for each matrix of the parameter a square one of its
-            columns, at first 0, only where it has rows and columns.
+        gram_right (Tensor): :math:`R_t`, for each matrix of the parameter one of shape (cols,
+            cols), at first 0, only where it has rows and columns.
+        basis_left (Tensor): :math:`U_t`, for each matrix of the parameter one of shape (rows,
+            rows), at first 0, only where it has rows and columns.
+        basis_right (Tensor): :math:`W_t`, for each matrix of the parameter one of shape (cols,
+            cols), at first 0, only where it has rows and columns.
 
     Paper: https://arxiv.org/abs/2409.11321
     """

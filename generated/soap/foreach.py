@@ -15,7 +15,7 @@ from optgen.runtime.eager.linear_algebra import (
 from optgen.runtime.eager.reductions import col_sum
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import divide, lerp, remainder, sqrt
-from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, in_compute_dtype, write_back
 
 
 def update_factored(
@@ -56,14 +56,14 @@ def update_factored(
         params, grads, exp_avgs, exp_avg_sqs, gram_lefts, gram_rights, basis_lefts, basis_rights = (
             sublist
         )
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        exp_avg = working_value(exp_avgs, params)
-        exp_avg_sq = working_value(exp_avg_sqs, params)
-        gram_left = working_value(gram_lefts, params)
-        gram_right = working_value(gram_rights, params)
-        basis_left = working_value(basis_lefts, params)
-        basis_right = working_value(basis_rights, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        exp_avg = in_compute_dtype(exp_avgs, like=params)
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs, like=params)
+        gram_left = in_compute_dtype(gram_lefts, like=params)
+        gram_right = in_compute_dtype(gram_rights, like=params)
+        basis_left = in_compute_dtype(basis_lefts, like=params)
+        basis_right = in_compute_dtype(basis_rights, like=params)
         if maximize:
             # g = -g
             grad = -grad
@@ -142,10 +142,10 @@ def update_not_factored(
 
     for sublist in equal_sublists(params, grads, exp_avgs, exp_avg_sqs):
         params, grads, exp_avgs, exp_avg_sqs = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        exp_avg = working_value(exp_avgs, params)
-        exp_avg_sq = working_value(exp_avg_sqs, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        exp_avg = in_compute_dtype(exp_avgs, like=params)
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs, like=params)
         if maximize:
             # g = -g
             grad = -grad

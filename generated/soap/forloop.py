@@ -16,7 +16,7 @@ from optgen.runtime.eager.linear_algebra import (
 from optgen.runtime.eager.reductions import col_sum
 from optgen.runtime.eager.scalar_states import advance, advance_one
 from optgen.runtime.eager.scalars import divide, lerp, remainder, sqrt
-from optgen.runtime.eager.working_copies import working_copy, working_value
+from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
 
 
 def update_factored(
@@ -52,14 +52,14 @@ def update_factored(
     one_minus_decay = 1 - decay
 
     for index in range(len(params)):
-        param = working_value(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        exp_avg = working_value(exp_avgs[index], params[index])
-        exp_avg_sq = working_value(exp_avg_sqs[index], params[index])
-        gram_left = working_value(gram_lefts[index], params[index])
-        gram_right = working_value(gram_rights[index], params[index])
-        basis_left = working_value(basis_lefts[index], params[index])
-        basis_right = working_value(basis_rights[index], params[index])
+        param = in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        exp_avg = in_compute_dtype(exp_avgs[index], like=params[index])
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs[index], like=params[index])
+        gram_left = in_compute_dtype(gram_lefts[index], like=params[index])
+        gram_right = in_compute_dtype(gram_rights[index], like=params[index])
+        basis_left = in_compute_dtype(basis_lefts[index], like=params[index])
+        basis_right = in_compute_dtype(basis_rights[index], like=params[index])
         if maximize:
             # g = -g
             grad = -grad
@@ -135,14 +135,14 @@ def update_functional_factored(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = working_copy(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        exp_avg = working_copy(exp_avgs[index], params[index])
-        exp_avg_sq = working_copy(exp_avg_sqs[index], params[index])
-        gram_left = working_copy(gram_lefts[index], params[index])
-        gram_right = working_copy(gram_rights[index], params[index])
-        basis_left = working_copy(basis_lefts[index], params[index])
-        basis_right = working_copy(basis_rights[index], params[index])
+        param = copy_in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        exp_avg = copy_in_compute_dtype(exp_avgs[index], like=params[index])
+        exp_avg_sq = copy_in_compute_dtype(exp_avg_sqs[index], like=params[index])
+        gram_left = copy_in_compute_dtype(gram_lefts[index], like=params[index])
+        gram_right = copy_in_compute_dtype(gram_rights[index], like=params[index])
+        basis_left = copy_in_compute_dtype(basis_lefts[index], like=params[index])
+        basis_right = copy_in_compute_dtype(basis_rights[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
         # k = t - 1
@@ -289,10 +289,10 @@ def update_not_factored(
         step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
 
     for index in range(len(params)):
-        param = working_value(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        exp_avg = working_value(exp_avgs[index], params[index])
-        exp_avg_sq = working_value(exp_avg_sqs[index], params[index])
+        param = in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        exp_avg = in_compute_dtype(exp_avgs[index], like=params[index])
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs[index], like=params[index])
         if maximize:
             # g = -g
             grad = -grad
@@ -329,10 +329,10 @@ def update_functional_not_factored(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = working_copy(params[index], params[index])
-        grad = working_value(grads[index], params[index])
-        exp_avg = working_copy(exp_avgs[index], params[index])
-        exp_avg_sq = working_copy(exp_avg_sqs[index], params[index])
+        param = copy_in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        exp_avg = copy_in_compute_dtype(exp_avgs[index], like=params[index])
+        exp_avg_sq = copy_in_compute_dtype(exp_avg_sqs[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
         # k = t - 1

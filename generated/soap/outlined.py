@@ -19,7 +19,7 @@ from optgen.runtime.eager.reductions import col_sum
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import divide, remainder, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import equal_sublists, working_value, write_back
+from optgen.runtime.eager.working_copies import equal_sublists, in_compute_dtype, write_back
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
@@ -70,14 +70,14 @@ def update_factored(
         params, grads, exp_avgs, exp_avg_sqs, gram_lefts, gram_rights, basis_lefts, basis_rights = (
             sublist
         )
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        exp_avg = working_value(exp_avgs, params)
-        exp_avg_sq = working_value(exp_avg_sqs, params)
-        gram_left = working_value(gram_lefts, params)
-        gram_right = working_value(gram_rights, params)
-        basis_left = working_value(basis_lefts, params)
-        basis_right = working_value(basis_rights, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        exp_avg = in_compute_dtype(exp_avgs, like=params)
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs, like=params)
+        gram_left = in_compute_dtype(gram_lefts, like=params)
+        gram_right = in_compute_dtype(gram_rights, like=params)
+        basis_left = in_compute_dtype(basis_lefts, like=params)
+        basis_right = in_compute_dtype(basis_rights, like=params)
         if maximize:
             # g = -g
             grad = -grad
@@ -104,11 +104,11 @@ def update_factored(
             )
             # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            exp_avg_product2 = basis_left @ exp_avg_product_quotient @ transpose(basis_right)
+            exp_avg_product_2 = basis_left @ exp_avg_product_quotient @ transpose(basis_right)
             # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
-            sweep3(param, exp_avg_product2, step_size=step_size, decay_factor=decay_factor)
+            sweep3(param, exp_avg_product_2, step_size=step_size, decay_factor=decay_factor)
         # L = lerp(L, g @ transpose(g), 1 - decay)
         grad_row_gram = grad @ transpose(grad)
         # R = lerp(R, transpose(g) @ g, 1 - decay)
@@ -178,10 +178,10 @@ def update_not_factored(
 
     for sublist in equal_sublists(params, grads, exp_avgs, exp_avg_sqs):
         params, grads, exp_avgs, exp_avg_sqs = sublist
-        param = working_value(params, params)
-        grad = working_value(grads, params)
-        exp_avg = working_value(exp_avgs, params)
-        exp_avg_sq = working_value(exp_avg_sqs, params)
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        exp_avg = in_compute_dtype(exp_avgs, like=params)
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs, like=params)
         if maximize:
             # g = -g
             grad = -grad

@@ -41,10 +41,10 @@ def update(
         exp_avg.lerp_(grad, 1 - beta1)
         # p = p - lr * sign(m) * minimum(abs(m) / (rho * batch_size * h + 1e-15), 1)
         operand = exp_avg.sign()
-        operand2 = exp_avg.abs()
+        operand_2 = exp_avg.abs()
         denom = hessian.mul(rho * batch_size).add_(1e-15)
-        operand2.div_(denom).clamp_max_(1)
-        param.addcmul_(operand, operand2, value=-lr)
+        operand_2.div_(denom).clamp_max_(1)
+        param.addcmul_(operand, operand_2, value=-lr)
 
 
 def update_functional(

@@ -13,18 +13,18 @@ struct Rule {
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, betas[2], rho, batch_size, weight_decay, given_hessian, maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double one_minus_beta2, decay, one_minus_beta1, hessian_scale;
+        double one_minus_beta2, decay_factor, one_minus_beta1, hessian_scale;
     };
 
     // Scalar program: computed once per step and parameter, in double.
@@ -35,14 +35,14 @@ struct Rule {
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];
         const double one_minus_beta2 = 1 - beta2;
-        const double decay = 1 - lr * weight_decay;
+        const double decay_factor = 1 - lr * weight_decay;
         const double one_minus_beta1 = 1 - beta1;
         const double hessian_scale = rho * batch_size;
-        return {one_minus_beta2, decay, one_minus_beta1, hessian_scale};
+        return {one_minus_beta2, decay_factor, one_minus_beta1, hessian_scale};
     }
 
-    // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
-    // vector of float32, whose length divides n.
+    // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
+    // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S, bool GIVEN_HESSIAN>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
@@ -50,11 +50,11 @@ struct Rule {
         Stream<const S> hessian_inputs) {
         using C = ComputeType<S>;
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C lr = C(hypers.lr);
         const C hessian_scale = C(scalars.hessian_scale);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const i64 ahead = prefetch_distance<S>(n);
         struct { DelayedStore<S> param, exp_avg, hessian; } delayed;
@@ -75,7 +75,7 @@ struct Rule {
                 hessian = lerp(hessian, hessian_input, one_minus_beta2);
             }
             // p = p - lr * weight_decay * p
-            param = decay * param;
+            param = decay_factor * param;
             // m = lerp(m, g, 1 - beta1)
             exp_avg = lerp(exp_avg, grad, one_minus_beta1);
             // p = p - lr * sign(m) * minimum(abs(m) / (rho * batch_size * h + 1e-15), 1)

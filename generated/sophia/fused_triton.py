@@ -41,13 +41,13 @@ def sophia_scalars(table, hypers, scalars, found_inf, num_tensors):
     beta1 = tl.load(hyper + 1)
     beta2 = tl.load(hyper + 2)
     one_minus_beta2 = 1 - beta2
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
     one_minus_beta1 = 1 - beta1
     hessian_scale = rho * batch_size
 
     tl.store(scalars, maximize)
     tl.store(scalars + 1, one_minus_beta2)
-    tl.store(scalars + 2, decay)
+    tl.store(scalars + 2, decay_factor)
     tl.store(scalars + 3, one_minus_beta1)
     tl.store(scalars + 4, lr)
     tl.store(scalars + 5, hessian_scale)
@@ -67,7 +67,7 @@ def sophia_step_on_elements(
     GIVEN_HESSIAN: tl.constexpr,
 ):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
@@ -76,7 +76,7 @@ def sophia_step_on_elements(
         hessian_input = tl.load(hessian_inputs + lanes, mask).to(dtype)
     maximize = tl.load(scalars)
     one_minus_beta2 = tl.load(scalars + 1)
-    decay = tl.load(scalars + 2)
+    decay_factor = tl.load(scalars + 2)
     one_minus_beta1 = tl.load(scalars + 3)
     lr = tl.load(scalars + 4)
     hessian_scale = tl.load(scalars + 5)
@@ -91,7 +91,7 @@ def sophia_step_on_elements(
         # h = lerp(h, h_new, 1 - beta2)
         hessian = lerp(hessian, hessian_input, one_minus_beta2)
     # p = p - lr * weight_decay * p
-    param = decay * param
+    param = decay_factor * param
     # m = lerp(m, g, 1 - beta1)
     exp_avg = lerp(exp_avg, grad, one_minus_beta1)
     # p = p - lr * sign(m) * minimum(abs(m) / (rho * batch_size * h + 1e-15), 1)

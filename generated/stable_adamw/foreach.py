@@ -38,8 +38,8 @@ def update(
 
     for sublist in sublists(params, grads, exp_avgs, exp_avg_sqs):
         params, grads, exp_avgs, exp_avg_sqs = sublist
-        grad_sum = zero_sum(params[0], len(params))
-        grad_sums = grad_sum.unbind()
+        grad_sq_quotient_sum = zero_sum(params[0], len(params))
+        grad_sq_quotient_sums = grad_sq_quotient_sum.unbind()
         for grad_blocks, exp_avg_blocks, exp_avg_sq_blocks in list_blocks(
             grads, exp_avgs, exp_avg_sqs
         ):
@@ -55,20 +55,20 @@ def update(
             operands = torch._foreach_mul(grad_blocks, grad_blocks)
             denoms = torch._foreach_clamp_min(exp_avg_sq_blocks, eps_sq)
             torch._foreach_div_(operands, denoms)
-            torch._foreach_add_(grad_sums, [total(operand) for operand in operands])
+            torch._foreach_add_(grad_sq_quotient_sums, [total(operand) for operand in operands])
         # rate = lr / maximum(1, sqrt(mean(g**2 / maximum(v, eps**2))))
-        rate = lr / maximum(1, sqrt(grad_sum / params[0].numel()))
+        rate = lr / maximum(1, sqrt(grad_sq_quotient_sum / params[0].numel()))
         # p = p - rate * weight_decay * p
-        step_size = 1 - rate * weight_decay
+        decay_factor = 1 - rate * weight_decay
         for (
             param_blocks,
             exp_avg_blocks,
             exp_avg_sq_blocks,
-            step_size_blocks,
+            decay_factor_blocks,
             rate_blocks,
-        ) in list_blocks(params, exp_avgs, exp_avg_sqs, step_size.unbind(), rate.unbind()):
+        ) in list_blocks(params, exp_avgs, exp_avg_sqs, decay_factor.unbind(), rate.unbind()):
             # p = p - rate * weight_decay * p
-            torch._foreach_mul_(param_blocks, step_size_blocks)
+            torch._foreach_mul_(param_blocks, decay_factor_blocks)
             # p = p - rate * m / (sqrt(v) + eps)
             denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
             torch._foreach_add_(denoms, eps)
@@ -90,7 +90,7 @@ def update_sharded(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield the reductions that all ranks complete together."""
+    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
     step = advance(state_steps)
     beta_ = betas[0]
     beta3 = betas[1]
@@ -99,9 +99,9 @@ def update_sharded(
     beta2 = divide(beta3**step - beta3, beta3**step - 1)
     eps_sq = eps * eps
 
-    grad_sum = zero_sum(params[0], len(params))
-    for grad_blocks, exp_avg_blocks, exp_avg_sq_blocks, grad_sum_blocks in list_chunks(
-        grads, exp_avgs, exp_avg_sqs, sums=[grad_sum.unbind()]
+    grad_sq_quotient_sum = zero_sum(params[0], len(params))
+    for grad_blocks, exp_avg_blocks, exp_avg_sq_blocks, grad_sq_quotient_sum_blocks in list_chunks(
+        grads, exp_avgs, exp_avg_sqs, sums=[grad_sq_quotient_sum.unbind()]
     ):
         if maximize:
             # g = -g
@@ -115,22 +115,22 @@ def update_sharded(
         operands = torch._foreach_mul(grad_blocks, grad_blocks)
         denoms = torch._foreach_clamp_min(exp_avg_sq_blocks, eps_sq)
         torch._foreach_div_(operands, denoms)
-        torch._foreach_add_(grad_sum_blocks, [total(operand) for operand in operands])
+        torch._foreach_add_(grad_sq_quotient_sum_blocks, [total(operand) for operand in operands])
     del grad_blocks, operands, denoms  # freed before waiting for other ranks
-    yield [collectives.sum(grad_sum)]
+    yield [collectives.sum(grad_sq_quotient_sum)]
     # rate = lr / maximum(1, sqrt(mean(g**2 / maximum(v, eps**2))))
-    rate = lr / maximum(1, sqrt(grad_sum / collectives.whole.numel()))
+    rate = lr / maximum(1, sqrt(grad_sq_quotient_sum / collectives.whole.numel()))
     # p = p - rate * weight_decay * p
-    step_size = 1 - rate * weight_decay
+    decay_factor = 1 - rate * weight_decay
     for (
         param_blocks,
         exp_avg_blocks,
         exp_avg_sq_blocks,
-        step_size_blocks,
+        decay_factor_blocks,
         rate_blocks,
-    ) in list_chunks(params, exp_avgs, exp_avg_sqs, step_size.unbind(), rate.unbind()):
+    ) in list_chunks(params, exp_avgs, exp_avg_sqs, decay_factor.unbind(), rate.unbind()):
         # p = p - rate * weight_decay * p
-        torch._foreach_mul_(param_blocks, step_size_blocks)
+        torch._foreach_mul_(param_blocks, decay_factor_blocks)
         # p = p - rate * m / (sqrt(v) + eps)
         denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
         torch._foreach_add_(denoms, eps)

@@ -33,7 +33,7 @@ def update(
     eps_sq = eps * eps
 
     for index in range(len(params)):
-        grad_sum = zero_sum(params[index])
+        grad_sq_quotient_sum = zero_sum(params[index])
         for grad_block, exp_avg_block, exp_avg_sq_block in blocks(
             grads[index], exp_avgs[index], exp_avg_sqs[index]
         ):
@@ -48,16 +48,16 @@ def update(
             operand = grad_block.mul(grad_block)
             denom = exp_avg_sq_block.clamp_min(eps_sq)
             operand.div_(denom)
-            grad_sum.add_(total(operand))
+            grad_sq_quotient_sum.add_(total(operand))
         # rate = lr / maximum(1, sqrt(mean(g**2 / maximum(v, eps**2))))
-        rate = lr / maximum(1, sqrt(grad_sum / params[0].numel()))
+        rate = lr / maximum(1, sqrt(grad_sq_quotient_sum / params[0].numel()))
         # p = p - rate * weight_decay * p
-        step_size = 1 - rate * weight_decay
-        for param_block, exp_avg_block, exp_avg_sq_block, step_size_block, rate_block in blocks(
-            params[index], exp_avgs[index], exp_avg_sqs[index], step_size, rate
+        decay_factor = 1 - rate * weight_decay
+        for param_block, exp_avg_block, exp_avg_sq_block, decay_factor_block, rate_block in blocks(
+            params[index], exp_avgs[index], exp_avg_sqs[index], decay_factor, rate
         ):
             # p = p - rate * weight_decay * p
-            param_block.mul_(step_size_block)
+            param_block.mul_(decay_factor_block)
             # p = p - rate * m / (sqrt(v) + eps)
             denom = exp_avg_sq_block.sqrt().add_(eps)
             update = exp_avg_block.mul(rate_block)
@@ -100,8 +100,8 @@ def update_functional(
         # v = beta2 * v + (1 - beta2) * g**2
         exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
         # rate = lr / maximum(1, sqrt(mean(g**2 / maximum(v, eps**2))))
-        grad_sum = total(grad * grad / maximum(exp_avg_sq, eps_sq))
-        rate = lr / maximum(1, sqrt(grad_sum / param.numel()))
+        grad_sq_quotient_sum = total(grad * grad / maximum(exp_avg_sq, eps_sq))
+        rate = lr / maximum(1, sqrt(grad_sq_quotient_sum / param.numel()))
         # p = p - rate * weight_decay * p
         param = (1 - rate * weight_decay) * param
         # p = p - rate * m / (sqrt(v) + eps)

@@ -12,15 +12,15 @@ struct Rule {
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, betas[2], eps, weight_decay, maximize;
     };
 };
 
-// Plan of all parameters.
+// Plan for all parameters.
 struct StableAdamWRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
@@ -31,14 +31,15 @@ struct StableAdamWRule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double grad_sum, rate, step_size;
+        double grad_sq_quotient_sum, rate, decay_factor;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
-    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR};
-    enum { RUN_SWEEP1, MAKE_GRAD_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
+    enum { RUN_SWEEP1, MAKE_GRAD_SQ_QUOTIENT_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
     static constexpr Step STEPS[] = {
         {Step::LOOP, TENSOR, set(GRAD, EXP_AVG_SQ), set(), 0},
         {Step::SUM, NONE, set(), set(), 0},
@@ -49,7 +50,7 @@ struct StableAdamWRule : Rule {
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
-            set(RUN_SWEEP1, MAKE_GRAD_SUM),
+            set(RUN_SWEEP1, MAKE_GRAD_SQ_QUOTIENT_SUM),
             set(RUN_NUMBERS1),
             set(),
         },
@@ -69,7 +70,7 @@ struct StableAdamWRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double eps = hypers.eps;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         const double beta_ = hypers.betas[0];
         const double beta3 = hypers.betas[1];
         // beta1, beta2 = debiased_beta(betas[0], t), debiased_beta(betas[1], t)
@@ -89,12 +90,12 @@ struct StableAdamWRule : Rule {
         const C beta2 = C(scalars.beta2);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C eps_sq = C(scalars.eps_sq);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
-        C grad_sum = 0;
+        C grad_sq_quotient_sum = 0;
 
-        #pragma omp simd if(LANES<C> == 1) reduction(+ : grad_sum)
+        #pragma omp simd if(LANES<C> == 1) reduction(+ : grad_sq_quotient_sum)
         for (i64 i = 0; i < n; i += LANES<C>) {
             C grad = load_as<S, C>(grads + i);
             C exp_avg_sq = load_as<S, C>(exp_avg_sqs + i);
@@ -106,22 +107,22 @@ struct StableAdamWRule : Rule {
             // v = beta2 * v + (1 - beta2) * g**2
             exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad;
             // rate = lr / maximum(1, sqrt(mean(g**2 / maximum(v, eps**2))))
-            const C grad_value = grad * grad / maximum(exp_avg_sq, eps_sq);
+            const C grad_sq_quotient = grad * grad / maximum(exp_avg_sq, eps_sq);
 
-            grad_sum += grad_value;
+            grad_sq_quotient_sum += grad_sq_quotient;
         }
 
-        sums.grad_sum += lane_sum(grad_sum);
+        sums.grad_sq_quotient_sum += lane_sum(grad_sq_quotient_sum);
     }
 
     static void numbers1(const Hypers& hypers, const Sizes& sizes, Numbers& numbers) {
-        const double grad_sum = numbers.grad_sum;
+        const double grad_sq_quotient_sum = numbers.grad_sq_quotient_sum;
         // rate = lr / maximum(1, sqrt(mean(g**2 / maximum(v, eps**2))))
-        const double rate = hypers.lr / maximum(1.0, sqrt(grad_sum / sizes.numel));
+        const double rate = hypers.lr / maximum(1.0, sqrt(grad_sq_quotient_sum / sizes.numel));
         // p = p - rate * weight_decay * p
-        const double step_size = 1 - rate * hypers.weight_decay;
+        const double decay_factor = 1 - rate * hypers.weight_decay;
         numbers.rate = rate;
-        numbers.step_size = step_size;
+        numbers.decay_factor = decay_factor;
     }
 
     template <class S, class C>
@@ -133,9 +134,9 @@ struct StableAdamWRule : Rule {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C eps = C(hypers.eps);
-        const C step_size = C(numbers.step_size);
+        const C decay_factor = C(numbers.decay_factor);
         const C rate = C(numbers.rate);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -153,7 +154,7 @@ struct StableAdamWRule : Rule {
             // v = beta2 * v + (1 - beta2) * g**2
             exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad;
             // p = p - rate * weight_decay * p
-            param = step_size * param;
+            param = decay_factor * param;
             // p = p - rate * m / (sqrt(v) + eps)
             param = param - rate * exp_avg / (sqrt(exp_avg_sq) + eps);
 
@@ -166,12 +167,12 @@ struct StableAdamWRule : Rule {
     static void run_numbers(int step, const LoopInputs<StableAdamWRule>& inputs) {
         (void)inputs;
         switch (step) {
-            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.sizes, inputs.named());
+            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.sizes, inputs.named_numbers());
         }
     }
 
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
-    // values are broadcast to every element, and the tile is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
         int step, const LoopInputs<StableAdamWRule>& inputs,
@@ -180,10 +181,11 @@ struct StableAdamWRule : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.sums(), n, at[GRAD], at[EXP_AVG_SQ]);
+                    inputs.hypers, inputs.scalars, inputs.named_partials(), n, at[GRAD],
+                    at[EXP_AVG_SQ]);
             case RUN_SWEEP2:
                 return sweep2<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.named(), n, at[PARAM], at[GRAD],
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[PARAM], at[GRAD],
                     at[EXP_AVG], at[EXP_AVG_SQ]);
         }
     }
@@ -192,7 +194,7 @@ struct StableAdamWRule : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the rule needs shapes.
+// Read by the runtime: the kernel takes a table of shapes.
 extern "C" const bool optgen_shapes = true;
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

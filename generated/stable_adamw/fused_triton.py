@@ -27,7 +27,7 @@ from optgen.runtime.fused_triton.device_reductions import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(10)
-WORKSPACES = {
+WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
         scalars=SCALARS.value,
         sums=1,
@@ -92,9 +92,9 @@ def stable_adamw_step1_on_elements(
     # v = beta2 * v + (1 - beta2) * g**2
     exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad
     # rate = lr / maximum(1, sqrt(mean(g**2 / maximum(v, eps**2))))
-    grad_sum = total(div(grad * grad, maximum(exp_avg_sq, eps_sq)), mask)
+    grad_sq_quotient_sum = total(div(grad * grad, maximum(exp_avg_sq, eps_sq)), mask)
 
-    return grad_sum
+    return grad_sq_quotient_sum
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -127,9 +127,9 @@ def stable_adamw_step1(
             count = 0
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     exp_avg_sqs = tl.load(entry + (STREAMS + 3) * num_tensors)
-    grad_sum = tl.zeros((), tl.float64)
+    grad_sq_quotient_sum = tl.zeros((), tl.float64)
     if (count == BLOCK) & ((grads | exp_avg_sqs) & 15 == 0):
-        grad_sum = stable_adamw_step1_on_elements(
+        grad_sq_quotient_sum = stable_adamw_step1_on_elements(
             at(grads, start, GRAD_T, VECTOR),
             at(exp_avg_sqs, start, EXP_AVG_SQ_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -141,7 +141,7 @@ def stable_adamw_step1(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_grad_sum = stable_adamw_step1_on_elements(
+            more_grad_sq_quotient_sum = stable_adamw_step1_on_elements(
                 at(grads, start, GRAD_T, 1),
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
                 lanes,
@@ -150,9 +150,9 @@ def stable_adamw_step1(
                 loss_scale,
                 COMPUTE_T,
             )
-            grad_sum = grad_sum + more_grad_sum
+            grad_sq_quotient_sum = grad_sq_quotient_sum + more_grad_sq_quotient_sum
     partials += tl.load(shape + PARTIALS * num_tensors)
-    tl.store(partials + block, grad_sum)
+    tl.store(partials + block, grad_sq_quotient_sum)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -166,16 +166,16 @@ def stable_adamw_finish1(table, shapes, scalars, partials, found_inf, num_tensor
     scalars += tl.program_id(0) * SCALARS
     partials += tl.load(shape + PARTIALS * num_tensors)
     blocks = tl.load(shape + BLOCKS * num_tensors)
-    grad_sum = add_up(partials, blocks)
+    grad_sq_quotient_sum = add_up(partials, blocks)
     lr = tl.load(scalars + 4)
     weight_decay = tl.load(scalars + 5)
     numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
     # rate = lr / maximum(1, sqrt(mean(g**2 / maximum(v, eps**2))))
-    rate = lr / maximum(tl.full((), 1, tl.float64), sqrt(grad_sum / numel))
+    rate = lr / maximum(tl.full((), 1, tl.float64), sqrt(grad_sq_quotient_sum / numel))
     # p = p - rate * weight_decay * p
-    step_size = 1 - rate * weight_decay
+    decay_factor = 1 - rate * weight_decay
     tl.store(scalars + 8, rate)
-    tl.store(scalars + 9, step_size)
+    tl.store(scalars + 9, decay_factor)
 
 
 @triton.jit
@@ -191,7 +191,7 @@ def stable_adamw_step2_on_elements(
     one_minus_beta1 = tl.load(scalars + 6).to(dtype)
     beta2 = tl.load(scalars + 1).to(dtype)
     one_minus_beta2 = tl.load(scalars + 2).to(dtype)
-    step_size = tl.load(scalars + 9).to(dtype)
+    decay_factor = tl.load(scalars + 9).to(dtype)
     rate = tl.load(scalars + 8).to(dtype)
     eps = tl.load(scalars + 7).to(dtype)
 
@@ -203,7 +203,7 @@ def stable_adamw_step2_on_elements(
     # v = beta2 * v + (1 - beta2) * g**2
     exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad
     # p = p - rate * weight_decay * p
-    param = step_size * param
+    param = decay_factor * param
     # p = p - rate * m / (sqrt(v) + eps)
     param = param - rate * div(exp_avg, sqrt(exp_avg_sq) + eps)
 

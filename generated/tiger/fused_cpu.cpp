@@ -12,39 +12,39 @@ struct Rule {
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, beta, weight_decay, maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double one_minus_beta, decay;
+        double one_minus_beta, decay_factor;
     };
 
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes&) {
         const double lr = hypers.lr, beta = hypers.beta, weight_decay = hypers.weight_decay;
         const double one_minus_beta = 1 - beta;
-        const double decay = 1 - lr * weight_decay;
-        return {one_minus_beta, decay};
+        const double decay_factor = 1 - lr * weight_decay;
+        return {one_minus_beta, decay_factor};
     }
 
-    // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
-    // vector of float32, whose length divides n.
+    // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
+    // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> exp_avgs) {
         using C = ComputeType<S>;
         const C one_minus_beta = C(scalars.one_minus_beta);
-        const C decay = C(scalars.decay);
+        const C decay_factor = C(scalars.decay_factor);
         const C lr = C(hypers.lr);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const i64 ahead = prefetch_distance<S>(n);
         const i64 strip = prefetch_strip<S>(n);
@@ -68,7 +68,7 @@ struct Rule {
                 // m = beta * m + (1 - beta) * g
                 exp_avg = exp_avg + one_minus_beta * (grad - exp_avg);
                 // p = p - lr * (sign(m) + weight_decay * p)
-                param = decay * param - lr * sign(exp_avg);
+                param = decay_factor * param - lr * sign(exp_avg);
 
                 store(params + i, param);
                 store(exp_avgs + i, exp_avg);

@@ -35,24 +35,24 @@ def tiger_scalars(table, hypers, scalars, found_inf, num_tensors):
     maximize = tl.load(hyper + 3)
 
     one_minus_beta = 1 - beta
-    decay = 1 - lr * weight_decay
+    decay_factor = 1 - lr * weight_decay
 
     tl.store(scalars, maximize)
     tl.store(scalars + 1, one_minus_beta)
-    tl.store(scalars + 2, decay)
+    tl.store(scalars + 2, decay_factor)
     tl.store(scalars + 3, lr)
 
 
 @triton.jit
 def tiger_step_on_elements(params, grads, exp_avgs, lanes, mask, scalars, loss_scale):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
     maximize = tl.load(scalars)
     one_minus_beta = tl.load(scalars + 1)
-    decay = tl.load(scalars + 2)
+    decay_factor = tl.load(scalars + 2)
     lr = tl.load(scalars + 3)
     if loss_scale is not None:
         grad = grad * div(1.0, tl.load(loss_scale).to(dtype))
@@ -64,7 +64,7 @@ def tiger_step_on_elements(params, grads, exp_avgs, lanes, mask, scalars, loss_s
     # m = beta * m + (1 - beta) * g
     exp_avg = exp_avg + one_minus_beta * (grad - exp_avg)
     # p = p - lr * (sign(m) + weight_decay * p)
-    param = decay * param - lr * sign(exp_avg)
+    param = decay_factor * param - lr * sign(exp_avg)
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
     tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)

@@ -42,10 +42,10 @@ def update(
         # m = beta1 * m + (1 - beta1) * g
         torch._foreach_lerp_(exp_avgs, grads, 1 - beta1)
         # v = v - (1 - beta2) * sign(v - g**2) * g**2
-        update2s = torch._foreach_addcmul(exp_avg_sqs, grads, grads, -1)
-        torch._foreach_sign_(update2s)
-        torch._foreach_mul_(update2s, grads)
-        updates = torch._foreach_addcmul(exp_avg_sqs, update2s, grads, -(1 - beta2))
+        update_2s = torch._foreach_addcmul(exp_avg_sqs, grads, grads, -1)
+        torch._foreach_sign_(update_2s)
+        torch._foreach_mul_(update_2s, grads)
+        updates = torch._foreach_addcmul(exp_avg_sqs, update_2s, grads, -(1 - beta2))
         torch._foreach_copy_(exp_avg_sqs, updates)
         # p = p - lr * m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
         denoms = torch._foreach_sqrt(exp_avg_sqs)

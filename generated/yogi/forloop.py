@@ -40,8 +40,8 @@ def update(
         # m = beta1 * m + (1 - beta1) * g
         exp_avg.lerp_(grad, 1 - beta1)
         # v = v - (1 - beta2) * sign(v - g**2) * g**2
-        update2 = exp_avg_sq.addcmul(grad, grad, value=-1).sign_().mul_(grad)
-        update = exp_avg_sq.addcmul(update2, grad, value=-(1 - beta2))
+        update_2 = exp_avg_sq.addcmul(grad, grad, value=-1).sign_().mul_(grad)
+        update = exp_avg_sq.addcmul(update_2, grad, value=-(1 - beta2))
         exp_avg_sq.copy_(update)
         # p = p - lr * m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
         denom = exp_avg_sq.sqrt().div_(bias_correction2_sqrt).add_(eps)

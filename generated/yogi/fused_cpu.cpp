@@ -12,12 +12,12 @@ struct Rule {
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // Hyperparameters of a group: one row of the table.
+    // Hyperparameters of a group.
     struct Hypers {
         double lr, betas[2], eps, weight_decay, maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether it stores its cells.
+    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
     static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
@@ -29,7 +29,7 @@ struct Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, eps = hypers.eps;
-        const double step = cells[STEP].value;
+        const double step = cells[STEP].value;  // counts this step
         // beta1, beta2 = betas
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];
@@ -43,8 +43,8 @@ struct Rule {
         return {one_minus_beta1, one_minus_beta2, step_size, scaled_eps};
     }
 
-    // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
-    // vector of float32, whose length divides n.
+    // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
+    // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
@@ -55,7 +55,7 @@ struct Rule {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C step_size = C(scalars.step_size);
         const C scaled_eps = C(scalars.scaled_eps);
-        // Conditions as 1 or 0 in type C, so that the loop has selects, not jumps.
+        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
         const auto maximize = unlikely<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const i64 ahead = prefetch_distance<S>(n);

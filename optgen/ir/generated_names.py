@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
-from itertools import count
+from itertools import chain, count
 
 from optgen.ir.ops import SHADOWABLE_FUNCTIONS
 
@@ -30,7 +30,13 @@ RUNTIME_NAMES: dict[str, tuple[str, ...]] = {
         *("singular_vectors", "trace", "transpose"),
     ),
     "eager.working_copies": (
-        *("equal_sublists", "working_copy", "working_number", "working_value", "write_back"),
+        *(
+            "equal_sublists",
+            "copy_in_compute_dtype",
+            "number_in_float64",
+            "in_compute_dtype",
+            "write_back",
+        ),
         *("empty_like", "write_number"),
     ),
     "eager.sweep_functions": ("sweep_function",),
@@ -134,8 +140,12 @@ def is_free(name: str, others: Iterable[str]) -> bool:
 def free_name(wanted: str, others: Iterable[str]) -> str:
     """Return the wanted name if it is free; else the wanted name with the first number that is."""
     taken = set(others)
-    numbered = (f"{wanted}{n if n > 1 else ''}" for n in count(1))
-    return next(name for name in numbered if is_free(name, taken))
+    return next(name for name in chain([wanted], numbered(wanted)) if is_free(name, taken))
+
+
+def numbered(name: str) -> Iterator[str]:
+    """Yield name_2, name_3, and so on, without end."""
+    return (f"{name}_{n}" for n in count(2))
 
 
 def _share_a_derived_name(name: str, other: str) -> bool:

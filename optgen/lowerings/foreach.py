@@ -89,7 +89,7 @@ def _sharded_update(plan: Plan) -> Iterator[Function]:
     body = phase_body(plan, SHARDED) if plan.is_cut else _loop(plan, ", collectives")
     scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param), body.reads)
     if plan.is_cut:
-        about, returns = "Yield the reductions that all ranks complete together.", "Update"
+        about, returns = "Yield reductions, which all ranks complete together, in place.", "Update"
         if plan.algorithm.is_wide:
             about = "Yield the reductions over ranks and parameters."
     elif plan.algorithm.has_random_ops:

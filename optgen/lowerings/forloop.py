@@ -141,7 +141,7 @@ def _read_lines(plan: Plan) -> Iterator[str]:
     for stream in streams(plan):
         value = f"{plural(stream.name)}[index]"
         if stream.state is not None and stream.state.on_device:
-            value = f"working_number({value})"
+            value = f"number_in_float64({value})"
         elif widens(plan.algorithm):
             value = f"wider({value}, {plural(plan.algorithm.param)}[index])"
         elif stream.stored:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain, count
+from itertools import chain
 
 from optgen.ir.binding_times import Kind
 from optgen.ir.copies import is_self_copy
+from optgen.ir.generated_names import numbered
 from optgen.ir.nodes import Assign, Program, Ref, Stmt, assigns, expressions, map_expressions
 from optgen.ir.plan import reads
 from optgen.passes.rewrite import replace_reads
@@ -68,5 +69,4 @@ def _with_copies(scalars: Program, copies: dict[Ref, Ref]) -> Iterator[Stmt]:
 def _unused_name(name: str, kinds: dict[Ref, Kind]) -> str:
     """Return the name, with a number if it is in use."""
     used = {ref.name for ref in kinds}
-    numbered = (f"{name}{number}" for number in count(2))
-    return next(each for each in chain([name], numbered) if each not in used)
+    return next(each for each in chain([name], numbered(name)) if each not in used)

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from optgen.ir.algorithm import Hyper
 from optgen.ir.nodes import Call, Const, Expr, Ref, map_expressions, rebuild
 from optgen.ir.plan import Plan
+
+
+def legend_of_choices(hyper: Hyper) -> str:
+    """Return a comment that says which number stands for which choice; "" for other types."""
+    values = ", ".join(f"{index} is {value!r}" for index, value in enumerate(hyper.choices))
+    return f"{hyper.name}: {values}" if hyper.type == "choice" else ""
 
 
 def encode_choices(plan: Plan) -> Plan:

@@ -103,8 +103,8 @@ class _Hoister:
         def term(t: Term, outermost: bool) -> Term:
             coefficient = t.coefficient
             if self._is_device_value(coefficient):
-                is_step = outermost and target == "param"
-                coefficient = with_name(coefficient, "step_size" if is_step else f"{target}_scale")
+                name = _coefficient_name(target, t.factors) if outermost else f"{target}_scale"
+                coefficient = with_name(coefficient, name)
             factors, divisors = self._with_merged_lines(t, with_name)
             return Term(coefficient, tuple(map(inner, factors)), tuple(map(inner, divisors)))
 
@@ -150,6 +150,14 @@ class _Hoister:
         self.known[expr, arms] = ref
         self.hoisted.append(inside_arms(arms, Assign(ref, expr, stmt.quote)))
         return ref
+
+
+def _coefficient_name(target: str, factors: tuple[Expr, ...]) -> str:
+    """Return a name for the coefficient of a term of the target's new value."""
+    if target != "param":
+        return f"{target}_scale"
+    is_of_param = any(isinstance(factor, Ref) and factor.name == target for factor in factors)
+    return "decay_factor" if is_of_param else "step_size"
 
 
 _FACTOR_NAMES = {Axes.ROW: "row_factor", Axes.COLUMN: "col_factor", Axes.MATRIX: "matrix_factor"}

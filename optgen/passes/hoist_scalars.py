@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.binding_times import Kind, kind_of
-from optgen.ir.generated_names import is_free
+from optgen.ir.generated_names import is_free, numbered
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -213,8 +213,8 @@ class _Hoister:
 
     def _free_name(self, hints: tuple[str, ...], expr: Expr, scope: _Scope) -> str:
         """Return the first hint that is free here. Opposite arms may share a name."""
-        numbered = (f"{hints[-1]}{n}" for n in itertools.count(2))
-        name = next(n for n in itertools.chain(hints, numbered) if self._is_free(n, expr, scope))
+        names = itertools.chain(hints, numbered(hints[-1]))
+        name = next(name for name in names if self._is_free(name, expr, scope))
         self.uses_of_name.setdefault(name, []).append((scope.arms, expr))
         return name
 
@@ -250,7 +250,7 @@ def _hints(target: str, term: Term) -> tuple[str, ...]:
     """Suggest names for a coefficient from its place: a decay, a step size, a weight."""
     names = [f.name for f in term.factors if isinstance(f, Ref)]
     if target in names:
-        return ("decay", "decay_factor") if target == "param" else (f"{target}_decay",)
+        return ("decay_factor",) if target == "param" else (f"{target}_decay",)
     if target == "param":
         return ("step_size", f"{names[0]}_step_size") if names else ("step_size", "param_offset")
     return (f"{names[0]}_weight",) if names else (f"{target}_offset",)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain
 
 from optgen.ir.binding_times import Axes, Stage
-from optgen.ir.generated_names import is_free
+from optgen.ir.generated_names import is_free, numbered
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, children, refs
 from optgen.ir.ops import STORAGE_OPS
 from optgen.ir.plan import Plan, Sweep
@@ -303,8 +303,8 @@ class InstructionBuilder:
 
     def _temporary(self, name: str) -> str:
         """Return a name that neither the rule nor another temporary of this statement uses."""
-        numbered = (f"{name}{n if n > 1 else ''}" for n in count(1))
-        free = next(n for n in numbered if n not in self.temporaries and is_free(n, self.names))
+        names = (each for each in chain([name], numbered(name)) if each not in self.temporaries)
+        free = next(each for each in names if is_free(each, self.names))
         self.temporaries.add(free)
         return free
 

@@ -150,6 +150,8 @@ def _description(expr: Expr) -> str:
             return f"{_description(a)}_sq"
         case Call(word, _) if word.isidentifier():
             return word
+        case Call("/", (a, _)):
+            return f"{_description(a)}_quotient"
     return next(_names(expr), "value")
 
 

@@ -24,7 +24,7 @@ def scalar_name(expr: Expr) -> str:
             inside = inner.name if isinstance(inner, Ref) else scalar_name(inner)
             return f"{inside}_sqrt" if inside else ""
         case Call("/", (Const(1), Call(word, (Ref(),)))) if OPS[word].category == "property":
-            return f"inverse_{word}"
+            return f"one_over_{word}"
         case Call("/", (Const(1), denom)):
             inside = denom.name if isinstance(denom, Ref) else scalar_name(denom)
             return f"inverse_{inside}" if inside else ""

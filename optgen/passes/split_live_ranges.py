@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain, count
+from itertools import chain
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.binding_times import Axes, Kind, declared_kinds, kind_of
-from optgen.ir.generated_names import is_free
+from optgen.ir.generated_names import is_free, numbered
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -142,8 +142,7 @@ def _new_names(algorithm: Algorithm, names: Iterable[str], suffix: str = "") -> 
     used_names = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
     new_names: list[str] = []
     for name in names:
-        numbered = (f"{name}{suffix}{i}" for i in count(2))
-        candidates = chain([f"{name}{suffix}"] if suffix else [], numbered)
+        candidates = chain([f"{name}{suffix}"] if suffix else [], numbered(f"{name}{suffix}"))
         new_names.append(next(n for n in candidates if is_free(n, used_names)))
         used_names.add(new_names[-1])
     return new_names

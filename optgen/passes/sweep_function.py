@@ -128,7 +128,7 @@ class SweepBuilder:
         return Algorithm(
             name=name,
             module=self.algorithm.module,
-            doc=f"Elementwise part of a step of {self.algorithm.name}.",
+            doc=f"Elementwise part of a step of {self.algorithm.name}, which outlined.py calls.",
             paper="",
             states=tuple(State(n, n, written=n in written) for n in others),
             hypers=tuple(Hyper(number, "number", 0.0) for number in numbers),

@@ -44,12 +44,12 @@ def test_cpp_computes_more_than_32_steps_and_values() -> None:
 
 def test_a_generated_name_gets_the_first_number_that_is_free() -> None:
     """The rule uses the names that optgen gives to summands and to a scalar's copy, up to 119."""
-    numbers = ("", *range(2, 120))
+    suffixes = ("", *(f"_{number}" for number in range(2, 120)))
     body = [
         "total = 0.0 * lr",
-        *(f"s_value{n} = exp(lr - {n or 1})" for n in numbers),
-        *(f"eta_before{n} = exp(lr - {n or 1})" for n in numbers),
-        *(f"total = total + s_value{n} + eta_before{n}" for n in numbers),
+        *(f"s_value{suffix} = exp(lr - {i})" for i, suffix in enumerate(suffixes, 1)),
+        *(f"eta_before{suffix} = exp(lr - {i})" for i, suffix in enumerate(suffixes, 1)),
+        *(f"total = total + s_value{suffix} + eta_before{suffix}" for suffix in suffixes),
         "s = sum(g * p)",
         "p = p - eta * s * total * g",
         "eta = 2 * eta + lr",
@@ -61,8 +61,8 @@ def test_a_generated_name_gets_the_first_number_that_is_free() -> None:
 
     cpp = emit.render(algorithm, FUSED_CPU, None)
 
-    assert "s_value120 = " in cpp
-    assert "eta_before120 = " in cpp
+    assert "s_value_120 = " in cpp
+    assert "eta_before_120 = " in cpp
 
 
 def test_more_than_a_thousand_lines_that_nothing_reads_are_dropped() -> None:

@@ -102,8 +102,8 @@ def lines(rule: str) -> list[str]:
             "m = where(g > c, m, lr); p = p - lr * m",
             [
                 "condition = > grad #",
-                "condition2 = not condition",
-                "masked_fill_ exp_avg condition2 #",
+                "condition_2 = not condition",
+                "masked_fill_ exp_avg condition_2 #",
                 "add_ param exp_avg",
             ],
         ),
@@ -176,9 +176,9 @@ def test_a_state_with_an_alias_is_not_changed_in_place(change: str) -> None:
 
 def test_nested_conditions_have_different_names() -> None:
     assert lines("m = where(where(g > c, lr, -g) > beta, g, -g); p = p - lr * m")[:4] == [
-        "condition2 = > grad #",
+        "condition_2 = > grad #",
         "condition = neg grad",
-        "masked_fill_ condition condition2 #",
+        "masked_fill_ condition condition_2 #",
         "condition = > condition #",
     ]
 

@@ -34,7 +34,7 @@ def ema_scalars(table, hypers, scalars, num_tensors):
 @triton.jit
 def ema_step_on_elements(averages, params, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     average = tl.load(averages + lanes, mask).to(dtype)
     param = tl.load(params + lanes, mask).to(dtype)
     one_minus_decay = tl.load(scalars)

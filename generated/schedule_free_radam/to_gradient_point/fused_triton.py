@@ -33,7 +33,7 @@ def to_gradient_point_scalars(table, hypers, scalars, num_tensors):
 @triton.jit
 def to_gradient_point_step_on_elements(ps, zs, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty
+    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     p = tl.load(ps + lanes, mask).to(dtype)
     z = tl.load(zs + lanes, mask).to(dtype)
     lerp_weight = tl.load(scalars)

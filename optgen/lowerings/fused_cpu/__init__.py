@@ -9,7 +9,7 @@ rules, phased_kernel.h for rules with phases.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -31,7 +31,7 @@ from optgen.lowerings.fused_cpu.phased_file import phased_context
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 from optgen.lowerings.fused_cpu.template_variants import dispatch_call
 from optgen.lowerings.lowering import Context, Lowering
-from optgen.passes.encode_choices import encode_choices
+from optgen.passes.encode_choices import encode_choices, legend_of_choices
 from optgen.passes.factor_out_divisors import factor_out_divisors
 from optgen.passes.flat_sweeps import codes_readers, is_one_sweep
 from optgen.passes.fold_denominators import fold_denominators
@@ -73,7 +73,7 @@ def lower(algorithm: Algorithm) -> Context:
         "scatter_adds": (1, _scatter_adds(algorithm)),
         "codes": (1, _codes(all_plans[0].algorithm, streams)),
         "cells": (1, wrapped_list("enum { ", [*_cells(all_plans[0]), "CELLS"], " };", 4)),
-        "hypers": (2, declarations("double", map(_member, all_plans[0].algorithm.hypers), 8)),
+        "hypers": (2, _hyper_lines(all_plans[0].algorithm.hypers)),
     }
     return {
         "algorithm": algorithm,
@@ -190,6 +190,12 @@ def _one_sweep_context(plan: Plan, fresh: list[str]) -> Context:
         "template": ", ".join(["class S", *(f"bool {flag}" for flag in printer.flags.values())]),
         **indented_blocks(blocks),
     }
+
+
+def _hyper_lines(hypers: Sequence[Hyper]) -> list[str]:
+    """Return the members of `Hypers`, after a legend for each hyperparameter that is a choice."""
+    legends = map(comment, filter(None, map(legend_of_choices, hypers)))
+    return [*legends, *declarations("double", map(_member, hypers), 8)]
 
 
 def _member(hyper: Hyper) -> str:

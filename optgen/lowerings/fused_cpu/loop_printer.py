@@ -98,7 +98,7 @@ class LoopPrinter:
 
     def input_arguments(self, inputs: str) -> list[str]:
         """Return the arguments that are not arrays."""
-        names = {"numbers": "named()"}
+        names = {"numbers": "named_numbers()"}
         return [f"{inputs}{names.get(name, name)}" for name in self._inputs()]
 
     def constants(self) -> list[str]:
@@ -118,7 +118,7 @@ class LoopPrinter:
             lines += wrapped_statement(declaration, _COLUMN - 4)
         if self._conditions:
             lines.append(
-                "// Conditions as 1 or 0 in type C, so that the loop has selects, not jumps."
+                "// Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized."
             )
         for name, text in self._conditions.items():
             lines += wrapped_statement(f"const auto {name} = {text};", _COLUMN - 4)

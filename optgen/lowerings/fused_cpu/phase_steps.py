@@ -202,7 +202,7 @@ class PhaseSteps:
         (wide,) = assigns((stmt,))
         assert isinstance(wide.value, Call)
         name = wide.target.name
-        takes_part = self._reserve(free_name(f"{name}_asked", self.used_names))
+        takes_part = self._reserve(free_name(f"{name}_takes_part", self.used_names))
         present = (replace(wide, value=wide.value.args[0]), Assign(Ref(takes_part), Const(1)))
         absent = (Assign(Ref(name), Const(0)), Assign(Ref(takes_part), Const(0)))
         body = present if stmt is wide else (*absent, *_with_body(stmt, present))

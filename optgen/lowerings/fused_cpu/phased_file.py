@@ -98,7 +98,7 @@ def _about(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
     """Return the comment about a part of a plan: for which parameters, between which matrix ops."""
     facts = (f"{'' if holds else 'not '}{fact}" for fact, holds in plan.facts.items())
     text = " and ".join(facts).replace("_", " ")
-    scope = f"Plan of parameters that are {text}" if plan.facts else "Plan of all parameters"
+    scope = f"Plan for parameters that are {text}" if plan.facts else "Plan for all parameters"
     before = [f"after {call.op}" for call in calls[part - 1 : part]] if part else []
     after = [f"until {call.op}" for call in calls[part : part + 1]]
     return ", ".join([scope, *before, *after])

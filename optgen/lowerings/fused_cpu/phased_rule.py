@@ -347,7 +347,9 @@ class PhasedRule:
         lines = []
         for step in self._loops():
             if step.axes is Axes.NONE:
-                fields = ("named()" if n == "numbers" else n for n in self._inputs_read(step))
+                fields = (
+                    "named_numbers()" if n == "numbers" else n for n in self._inputs_read(step)
+                )
                 call = wrapped_list(
                     f"return {step.name}(", (f"inputs.{n}" for n in fields), ");", 16
                 )

@@ -85,7 +85,7 @@ class ScalarProgram:
         aliases = [f"{variable(n)} = hypers.{variable(n)}" for n in numbers]
         lines = declarations("const double", aliases, _COLUMN)
         if "step" in inputs and self._plan.algorithm.step:
-            lines.append("const double step = cells[STEP].value;")
+            lines.append("const double step = cells[STEP].value;  // counts this step")
         for symbol in (s for s in inputs if s in self._states):
             const = "" if symbol in self._last_versions else "const "
             lines.append(f"{const}double {variable(symbol)} = cells[{self._states[symbol]}].value;")
@@ -126,7 +126,7 @@ class ScalarProgram:
         def read(expr: Expr) -> str | None:
             match expr:
                 case Call(word, (value,)) if word == ROUNDED:
-                    return f"{cell}.rounded({printer(value)})"
+                    return f"{cell}.rounded_to_dtype({printer(value)})"
             return self._read(expr)
 
         printer = ExpressionPrinter(tensors=False, read=read)

@@ -66,7 +66,7 @@ class SweepPrinter(LoopPrinter):
 
     def arguments(self, at: str, inputs: str) -> list[str]:
         """Return the arguments of a call: those of `LoopPrinter`, with sums and extents."""
-        sums = [f"{inputs}sums()"] if self._tensor_sums else []
+        sums = [f"{inputs}named_partials()"] if self._tensor_sums else []
         extent = ["rows", "n", "pitch"] if self._by_rows else [self._all_elements]
         names = (*(array.name for array in self.loop.arrays), *(s.name for s in self._axis_sums()))
         arrays = (f"{at}[{constant(name)}]" for name in names)

@@ -74,12 +74,13 @@ _VARIABLES = (
     "count depth down dtype entry even first first_column first_row full group groups height "
     "hyper in_batch in_columns in_rows k lanes machine_eps matrices matrix matrix_values ndim "
     "numel program programs remaining_columns remaining_matrices remaining_rows row_count "
-    "row_lanes row_values shape start tensor tile_column tile_index tile_row update width work"
+    "row_lanes row_values shape start tensor tile_column tile_row tile_shape_index update width "
+    "work"
 )
 _CONSTANTS = (
     "BLOCK BLOCKS COLUMNS COMPUTE_T DEPTH EPS FINISH_TILES FIRST_BLOCK GROUPS GROUP_PARTIALS "
-    "HEIGHT NDIM NUMEL PARAM_GROUP PARTIALS ROWS SCALARS STREAMS TAIL TILES TILE_INDEX VALUES "
-    "VECTOR WIDTH WORKSPACES"
+    "HEIGHT NDIM NUMEL PARAM_GROUP PARTIALS ROWS SCALARS STREAMS TAIL TILES TILE_SHAPE_INDEX "
+    "VALUES VECTOR WIDTH WORKSPACES"
 )
 RESERVED = frozenset(f"{_FUNCTIONS} {_ARGUMENTS} {_VARIABLES} {_CONSTANTS} tl triton".split())
 """Names that the kernels use themselves, so no variable of a rule may have them."""

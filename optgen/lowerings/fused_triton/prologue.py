@@ -23,6 +23,7 @@ from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter, 
 from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.fused_triton.properties import load_properties, read_property
 from optgen.lowerings.python.literals import comment
+from optgen.passes.encode_choices import legend_of_choices
 from optgen.passes.reuse_item_names import reuse_item_names
 from optgen.passes.round_state import ROUNDED, round_state
 
@@ -56,7 +57,7 @@ class Prologue:
             return f"{advance}, and compute its scalars in float64."
         if self._plan.scalars:
             return "Compute one tensor's scalars in float64."
-        return "Store the hyperparameters of one tensor's group as its scalars, in float64."
+        return "Store the hyperparameters of one tensor's group as its scalars."
 
     def lines(self) -> list[str]:
         """Return the body of the kernel."""
@@ -71,11 +72,10 @@ class Prologue:
 
     def _loads(self) -> list[str]:
         """Load the hyperparameters, step, scalar states and fresh flags that are read."""
-        lines = [
-            f"{variable(name)} = tl.load({self._hyper(name)})"
-            for name in self._offsets
-            if name in self._read_names()
-        ]
+        lines = []
+        for hyper in (h for h in self._plan.algorithm.hypers if h.name in self._read_names()):
+            lines += map(comment, filter(None, [legend_of_choices(hyper)]))
+            lines.append(f"{variable(hyper.name)} = tl.load({self._hyper(hyper.name)})")
         for number, name in enumerate(self._step_and_states()):
             address = f"tl.load({self._table_entry(self._stream_count + number)})"
             pointer_type = f"tl.pointer_type({name.upper()}_T)"

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from optgen.ir.algorithm import MATRIX_SHAPES, Algorithm, Bounds, Hyper, Shape, State
 from optgen.ir.nodes import assigns
-from optgen.ir.rank import RANK
 from optgen.lowerings.optimizer.arguments import Argument
 from optgen.lowerings.optimizer.hyperparameter_roles import role
 from optgen.lowerings.python.literals import as_shown, literal
@@ -29,19 +28,13 @@ _COMMON_ARGUMENTS = {
     "capturable": "Let a CUDA graph capture the step.",
     "differentiable": "Let autograd follow the step.",
 }
-_SIZES = {"rows": "of its rows", "cols": "of its columns", RANK: "of the rank"}
 _SHAPES: dict[Shape, str] = {
     "like": "like the parameter",
     "row": "one number per row of the parameter",
     "col": "one number per column of the parameter",
     "scalar": "0-dimensional",
     **{
-        (m, n): "for each matrix of the parameter "
-        + (
-            f"a square one {_SIZES[m]}"
-            if m == n
-            else f"one {_SIZES[m]} by {_SIZES[n].removeprefix('of ')}"
-        )
+        (m, n): f"for each matrix of the parameter one of shape ({m}, {n})"
         for m, n in MATRIX_SHAPES
     },
 }
@@ -76,6 +69,8 @@ def function_docstring(
     algorithm: Algorithm, lists: Mapping[str, str], arguments: Iterable[Argument]
 ) -> list[str]:
     """Return the lines of a function's docstring; `lists` maps names in the rule to arguments."""
+    if algorithm.is_sweep:
+        return [algorithm.doc]
     symbols = Symbols(algorithm)
     lines = list(_head(algorithm))
     lines += ["", "    Args:"]

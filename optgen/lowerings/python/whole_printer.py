@@ -115,10 +115,10 @@ def read_lines(
         if stream.stored or stream.name in read:
             tensor = _filled_in(syntax.tensor, stream.name)
             if stream.state is not None and stream.state.on_device:
-                yield from guarded_lines(stream, f"{stream.name} = working_number({tensor})")
+                yield from guarded_lines(stream, f"{stream.name} = number_in_float64({tensor})")
                 continue
-            function = "working_copy" if stream.name in copied else "working_value"
-            yield from guarded_lines(stream, f"{stream.name} = {function}({tensor}, {like})")
+            function = "copy_in_compute_dtype" if stream.name in copied else "in_compute_dtype"
+            yield from guarded_lines(stream, f"{stream.name} = {function}({tensor}, like={like})")
 
 
 def write_lines(plan: Plan, syntax: WholeSyntax) -> Iterator[str]:

@@ -19,7 +19,7 @@ from optgen.runtime.torch_private import foreach_clone
 _MAX_LIVE_LISTS = 16  # how many lists of temporaries may exist at once
 
 
-def working_copy(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> Tensor:
+def copy_in_compute_dtype(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> Tensor:
     """Return a copy in the dtype of the computation for a parameter like this one.
 
     The copy of a list is a `TensorList`, which generated code computes with as with a tensor.
@@ -32,7 +32,7 @@ def working_copy(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> T
     return cast(Tensor, TensorList(copies))
 
 
-def working_value(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> Tensor:
+def in_compute_dtype(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> Tensor:
     """Return a tensor or list in the dtype of the computation; the caller must not change it."""
     dtype = _compute_dtype(like)
     if isinstance(value, Tensor):
@@ -40,7 +40,7 @@ def working_value(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> 
     return cast(Tensor, TensorList([tensor.to(dtype) for tensor in value]))
 
 
-def working_number(value: Tensor | list[Tensor]) -> Tensor:
+def number_in_float64(value: Tensor | list[Tensor]) -> Tensor:
     """Return copies of 0-dim states in float64, in which a rule computes with its numbers."""
     if isinstance(value, Tensor):
         return value.to(torch.float64, copy=True)

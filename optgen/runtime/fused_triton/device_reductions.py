@@ -24,7 +24,7 @@ PARTIALS = tl.constexpr(6)  # offset of the tensor's partial sums
 VALUES = tl.constexpr(7)  # offset of its row values, column values and numbers per matrix
 FIRST_GROUP = tl.constexpr(8)  # its first group of matrices; one program finishes a group
 GROUPS = tl.constexpr(9)  # how many groups of matrices it has
-TILE_INDEX = tl.constexpr(10)  # the index of its tile among the bucket's tiles
+TILE_SHAPE_INDEX = tl.constexpr(10)  # the index of its tile among the bucket's tiles
 GROUP_PARTIALS = tl.constexpr(11)  # offset of partial sums that its groups of matrices store
 
 TERMS = tl.constexpr(1024)

@@ -180,7 +180,7 @@ struct Scalar {
     u32 dtype;
 
     // Rounds x to this cell's dtype: torch updates a 0-dim tensor in the tensor's own dtype.
-    double rounded(double x) const {
+    double rounded_to_dtype(double x) const {
         switch (dtype) {
             case FLOAT32: return float(x);
             case BFLOAT16: return decode<bfloat16, double>(encode<bfloat16>(x));

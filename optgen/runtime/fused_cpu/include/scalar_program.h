@@ -104,7 +104,7 @@ struct Program {
             }
             if (!same) {
                 for (int c = 0; c < CELLS; ++c) cells[c] = inputs[c];
-                if (R::HAS_STEP) cells[0].value = cells[0].rounded(cells[0].value + 1);
+                if (R::HAS_STEP) cells[0].value = cells[0].rounded_to_dtype(cells[0].value + 1);
                 if (runs == capacity) results.grow(capacity *= 2);
                 results[runs++] = R::program(hypers(t), cells, table.fresh[t], tensor_sizes);
             }

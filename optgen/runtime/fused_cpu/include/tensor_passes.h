@@ -16,8 +16,8 @@ struct LoopInputs {
     double* partials; // [NUMBERS], sums over the swept block
 
     // Return the numbers and the partial sums by their names in the rule.
-    typename R::Numbers& named() const { return *reinterpret_cast<typename R::Numbers*>(numbers); }
-    typename R::Numbers& sums() const { return *reinterpret_cast<typename R::Numbers*>(partials); }
+    typename R::Numbers& named_numbers() const { return *reinterpret_cast<typename R::Numbers*>(numbers); }
+    typename R::Numbers& named_partials() const { return *reinterpret_cast<typename R::Numbers*>(partials); }
 };
 
 // One tensor and its memory, which lasts for the step. C is the compute dtype.
