@@ -111,7 +111,7 @@ def test_averages_are_torchs(average: str, use_buffers: bool, dtype: torch.dtype
 
 @pytest.mark.parametrize("decay", [None, 0.9])
 def test_whole_numbers_in_lists_are_averaged(decay: float | None) -> None:
-    """Torch's mean with equal weights fails: it divides integers in place."""
+    """Torch's mean with equal weights fails, because `_foreach_addcdiv_` refuses integers."""
     if decay is None:
         average_tensor, average_lists = swa_utils.get_swa_avg_fn(), swa_utils.get_swa_multi_avg_fn()
     else:
