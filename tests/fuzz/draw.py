@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from random import Random
-from typing import Any
 
 from fuzz import compositions, eight_bits, extra_inputs, group_reductions, programs
 from fuzz.branches import Rules
+from fuzz.draft import Draft, State
 from fuzz.expressions import Expressions, Known
 from fuzz.trial import Setting
 
@@ -41,68 +40,33 @@ def Random(
 INITS = ("0", "0", "0", "0.5", "1.5", "-1", "1e-3")
 
 
-@dataclass
-class State:
-    """A state as the signature declares it."""
-
-    symbol: str
-    nature: str  # the list of `Known` that the symbol belongs to
-    options: str = ""
-    condition: str = ""  # the condition under which the state exists
-
-
-@dataclass
-class Draft:
-    """A rule's signature, drawn before its statements, and what the statements may contain."""
-
-    rng: Random
-    has_odd_forms: bool  # many forms and constants are unusual
-    family: str  # elements: no reductions; numbers: reductions to numbers; axes: to rows, too
-    reads_step_count: bool
-    is_dense: bool  # whether the rule has many short statements with few names
-    states: list[State] = field(default_factory=list)
-    requires_matrix: bool = False
-    has_random_numbers: bool = False
-    has_matrices: bool = False  # whether the rule works on whole matrices
-    has_thin_matrices: bool = False  # whether some matrices have an axis of the rank
-    has_roundings: bool = False  # whether the rule rounds even if it has matrix ops
-
-    HYPERS = {
-        "lr": "hyper(0.1, ge=0)",
-        "c": "hyper(0.5)",
-        "eps": "hyper(0.25, gt=0)",
-        "betas": "hyper((0.5, 0.75), ge=0, lt=1)",
-        "opt": "hyper(None, optional=True)",
-        "pair": "hyper((None, 0.5), optional=True)",
-        "fa": "flag(False)",
-        "fb": "flag(True)",
-        "fix": "fixed(True)",
-        "mode": 'choice("a", "b", None)',
-        "poly": "hyper((1.5, -0.5, 0.0))",
-        "rank": "hyper(2, ge=1, whole=True)",
-    }
-    SETTINGS: Mapping[str, tuple[Any, ...]] = field(
-        default_factory=lambda: {
-            "lr": (0.1, 0.01, 0.5),
-            "c": (0.5, -0.5, 0.0, 2.0),
-            "eps": (0.25, 1.0),
-            "betas": ((0.5, 0.75), (0.0, 0.25), (0.9, 0.5)),
-            "opt": (None, 0.5, 0.0),
-            "pair": ((None, 0.5), (1.5, 0.25)),
-            "fa": (False, True),
-            "fb": (True, False),
-            "mode": ("a", "b", None),
-            "rank": (1, 2, 3, 100),
-        }
-    )
-
-
 def draw(
     seed: str | int, compose: Callable[[str | int, str], str] = compositions.add_modifiers
 ) -> tuple[str, list[Setting]]:
     """Draw a spec's text and the settings to run it with. A seed always draws the same.
 
     `compose`, a function of seed and text, may return the text with modifiers.
+    """
+    draft = _draft(seed)
+    draft.states = _states(draft)
+    body = _body(draft)
+    text = _text(draft, body)
+    if Random(f"{seed} tall").random() < 0.5:
+        text = text.replace("(ndim(p) > 1)", "(tall(p))").replace("(ndim(p) == 1)", "(not tall(p))")
+    settings = _settings(draft, text)
+    with_input = extra_inputs.add_extra_input(seed, text)
+    with_group_reductions = group_reductions.add_group_reductions(seed, with_input)
+    text = with_group_reductions + programs.draw_programs(seed, text)
+    text = eight_bits.add_8_bit_states(seed, compose(seed, text))
+    if "over=" in text:
+        settings = [group_reductions.without_0_dim(setting) for setting in settings]
+    return text, settings
+
+
+def _draft(seed: str | int) -> Draft:
+    """Draw the properties of a rule.
+
+    Some properties have generators of their own, so that they change no other draw.
     """
     rng = Random(seed)
     draft = Draft(
@@ -119,25 +83,11 @@ def draw(
     if draft.family == "axes" and draft.reads_step_count:
         draft.has_random_numbers = Random(f"{seed} draws").random() < 0.25
     draft.has_roundings = Random(f"{seed} rounds").random() < 0.3
-    separate_rng = Random(
-        f"{seed} squares"
-    )  # draws nothing from `rng`, so other parts of the rule are unchanged
+    separate_rng = Random(f"{seed} squares")
     draft.has_matrices = draft.family == "axes" and separate_rng.random() < 0.4
     separate_rng = Random(f"{seed} thin")
     draft.has_thin_matrices = draft.has_matrices and separate_rng.random() < 0.6
-    draft.states = _states(draft)
-    body = _body(draft)
-    text = _text(draft, body)
-    if Random(f"{seed} tall").random() < 0.5:
-        text = text.replace("(ndim(p) > 1)", "(tall(p))").replace("(ndim(p) == 1)", "(not tall(p))")
-    settings = _settings(draft, text)
-    with_input = extra_inputs.add_extra_input(seed, text)
-    with_group_reductions = group_reductions.add_group_reductions(seed, with_input)
-    text = with_group_reductions + programs.draw_programs(seed, text)
-    text = eight_bits.add_8_bit_states(seed, compose(seed, text))
-    if "over=" in text:
-        settings = [group_reductions.without_0_dim(setting) for setting in settings]
-    return text, settings
+    return draft
 
 
 def _states(draft: Draft) -> list[State]:
@@ -214,25 +164,6 @@ def _body(draft: Draft) -> list[str]:
         if not state.condition:
             names = getattr(known, state.nature)
             names += [state.symbol] * 2
-    conditions = [
-        "fa", "not fa", "fb", "not fb", "c", "opt is None", "opt is not None", "pair[0] is None",
-        'mode == "b"', 'mode != "a"', "mode is None", "numel(p) > 5", "ndim(p) > 1",
-        "ndim(p) == 1", "fix", "lr > 0.05", "opt", "c > 0",
-    ]  # fmt: skip
-    conditions += ["factored(p)"] * (not draft.requires_matrix)
-    conditions += [
-        "t > 1",
-        "t <= 2",
-        "t == 2",
-        "t % 2 == 0",
-        "t - 1 > 0.5",
-    ] * draft.reads_step_count
-    conditions += [
-        condition
-        for s in draft.states
-        if not s.condition
-        for condition in (f"fresh({s.symbol})", *[f"{s.symbol} > 0.7"] * (s.nature == "numbers"))
-    ]
     poly = "poly" if _may_have_matrices(draft) and rng.random() < 0.35 else ""
     writer = Rules(
         Expressions(
@@ -244,7 +175,7 @@ def _body(draft: Draft) -> list[str]:
             has_matrices=draft.has_matrices,
             has_thin_matrices=draft.has_thin_matrices,
             reads_step_count=draft.reads_step_count,
-            conditions=conditions,
+            conditions=_conditions(draft),
             max_depth=1 if draft.is_dense else 9,
             has_random_numbers=draft.has_random_numbers,
             has_roundings=not (draft.has_matrices or poly) or draft.has_roundings,
@@ -252,10 +183,27 @@ def _body(draft: Draft) -> list[str]:
         [(s.symbol, s.nature, s.condition) for s in draft.states],
         poly,
     )
-    counts = (3, 4, 5, 6, 7, 8) if draft.is_dense else (1, 2, 3, 4, 5, 7)
-    return writer.rule(
-        rng.choice(counts if draft.has_odd_forms or draft.is_dense else (1, 1, 2, 3, 4))
-    )
+    many_statements = (3, 4, 5, 6, 7, 8) if draft.is_dense else (1, 2, 3, 4, 5, 7)
+    has_many = draft.has_odd_forms or draft.is_dense
+    return writer.rule(rng.choice(many_statements if has_many else (1, 1, 2, 3, 4)))
+
+
+def _conditions(draft: Draft) -> list[str]:
+    """Return the conditions on names of the signature."""
+    conditions = [
+        "fa", "not fa", "fb", "not fb", "c", "opt is None", "opt is not None", "pair[0] is None",
+        'mode == "b"', 'mode != "a"', "mode is None", "numel(p) > 5", "ndim(p) > 1",
+        "ndim(p) == 1", "fix", "lr > 0.05", "opt", "c > 0",
+    ]  # fmt: skip
+    conditions += ["factored(p)"] * (not draft.requires_matrix)
+    if draft.reads_step_count:
+        conditions += ["t > 1", "t <= 2", "t == 2", "t % 2 == 0", "t - 1 > 0.5"]
+    for state in draft.states:
+        if not state.condition:
+            conditions.append(f"fresh({state.symbol})")
+            if state.nature == "numbers":
+                conditions.append(f"{state.symbol} > 0.7")
+    return conditions
 
 
 def _may_have_matrices(draft: Draft) -> bool:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _PLAIN = re.compile(
     r"""(=state\(["']\w+["'], init=[-\d.e]+)((?:, when=["']\w[\w ]*["'])?\),$)""", re.M
 )
-_COMPARABLE_SCALES = (2.0**-80, 2.0**100)  # least and largest scale of blocks that can be compared
+_MIN_SCALE, _MAX_SCALE = 2.0**-80, 2.0**100  # of blocks that can be compared
 
 
 def add_8_bit_states(seed: str | int, text: str) -> str:
@@ -72,11 +72,7 @@ def _round_state(expected: Expected, state: State) -> Expected:
     x, e = (_in_blocks(y, state.block) for y in (expected.value.float().double(), expected.bound))
     ok = _in_blocks(expected.comparable.double() - 1, state.block).amin(dim=1, keepdim=True) == 0
     scale, scale_error = x.abs().amax(dim=1, keepdim=True), e.amax(dim=1, keepdim=True)
-    is_moderate = (
-        (scale > _COMPARABLE_SCALES[0])
-        & (scale < _COMPARABLE_SCALES[1])
-        & (scale_error < scale / 4)
-    )
+    is_moderate = (scale > _MIN_SCALE) & (scale < _MAX_SCALE) & (scale_error < scale / 4)
     scale = torch.where(is_moderate, scale, 1.0)
     has_negative = (x < -e).any(dim=1, keepdim=True)
 
@@ -86,16 +82,12 @@ def _round_state(expected: Expected, state: State) -> Expected:
         return torch.copysign(nearest * scale, values)
 
     code_error = e + x.abs() * scale_error / scale
-    value, low, high = (
-        stored_number(x),
-        stored_number(x - code_error),
-        stored_number(x + code_error),
-    )
+    value, low, high = map(stored_number, (x, x - code_error, x + code_error))
     smallest = scale * (2.0**-24 if state.map == "dynamic" else 1 / 127)
     value = torch.where(~has_negative & (value == 0) & (x > 0), smallest, value)
     bound = torch.maximum((low - value).abs(), (high - value).abs()) + 2 * scale_error
     bound = bound + torch.where(has_negative, 0.0, smallest)
-    is_zero_block = (x == 0).all(dim=1, keepdim=True) & (scale_error < _COMPARABLE_SCALES[0])
+    is_zero_block = (x == 0).all(dim=1, keepdim=True) & (scale_error < _MIN_SCALE)
     parts = (
         value * ~is_zero_block,
         torch.where(is_zero_block, e, bound),

@@ -27,10 +27,9 @@ def shrink_finding(finding: Finding, seconds: float = 15.0) -> Finding:
         again = find_again(replace(finding, text=text, setting=setting))
         return again is not None and again.signature == finding.signature
 
-    short = Shrinker(
-        finding.text, finding.setting, still_fails, _processor_seconds() + seconds
-    ).run()
-    return find_again(replace(finding, text=short[0], setting=short[1])) or finding
+    until = _processor_seconds() + seconds
+    text, setting = Shrinker(finding.text, finding.setting, still_fails, until).run()
+    return find_again(replace(finding, text=text, setting=setting)) or finding
 
 
 def find_again(finding: Finding) -> Finding | None:
@@ -109,10 +108,7 @@ class Shrinker:
         return True
 
     def candidate(self, index: int) -> tuple[str, Setting | None] | None:
-        """Return the shorter text and setting at an index, or None after the last.
-
-        Shorter settings come first, then shorter texts, largest cuts first.
-        """
+        """Return the shorter text and setting at an index, settings first; None after the last."""
         settings = list(_settings(self.setting))
         if index < len(settings):
             return self.text, settings[index]

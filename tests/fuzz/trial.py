@@ -7,18 +7,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 from unittest import mock
 
 import torch
-from owners import step_by_owners
-from sharded_step import step_on_shards
 from torch import Tensor
 
 from fuzz import extra_inputs, group_reductions, programs
 from fuzz.build import BuiltRule
 from fuzz.finding import Finding, finding_of_exception
+from fuzz.lowering_run import LoweringRun
 from fuzz.oracle import (
     PARAM,
     Expected,
@@ -33,8 +31,6 @@ from fuzz.time_limit import time_limit
 from optgen import use_lowering
 from optgen.ir.ops import OPS
 from optgen.runtime import matrix_ops
-from optgen.runtime.eager import call
-from optgen.runtime.tensors.quantized import to_numbers
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu", "fused_triton", "functional", "sharded")
 STEPS = 3
@@ -82,7 +78,7 @@ class _Trial:
         runs = {}
         for name in lowerings:
             with self.record_errors(name):
-                runs[name] = _LoweringRun(self.rule, name, start, self.setting)
+                runs[name] = LoweringRun(self.rule, name, start, self.setting)
         if not runs:
             return self.findings
         group = next(iter(runs.values())).optimizer.param_groups[0]
@@ -139,7 +135,7 @@ class _Trial:
 
     def run_programs(
         self,
-        runs: Mapping[str, _LoweringRun],
+        runs: Mapping[str, LoweringRun],
         hypers: Mapping[str, Any],
         values: list[tuple[Tensor, dict[str, Any]]],
     ) -> None:
@@ -169,7 +165,7 @@ class _Trial:
     def step(
         self,
         name: str,
-        run: _LoweringRun,
+        run: LoweringRun,
         grads: list[Tensor],
         inputs: extra_inputs.ExtraInputs,
         expected: list[Step],
@@ -260,138 +256,6 @@ class _Trial:
         numbers = torch.randn(tuple(shape), generator=self.generator, dtype=torch.float64)
         rare = torch.rand(tuple(shape), generator=self.generator) < 0.04
         return numbers.masked_fill(rare, 0.0).to(self.dtype)
-
-
-class _LoweringRun:
-    """An optimizer that one lowering steps, and its parameters."""
-
-    def __init__(self, rule: BuiltRule, name: str, start: list[Tensor], setting: Setting) -> None:
-        functional = name == "functional"
-        self.name, self.rule = name, rule
-        self.axis = setting.seed  # the sharded axis, modulo the number of axes
-        self.shapes, self.viewed = [x.shape for x in start], setting.viewed
-        self.has_own_groups = group_reductions.group_index(setting, 1) == 1
-        given = [x.reshape(_other_shape(x)) if self.viewed else x for x in start]
-        self.params = [torch.nn.Parameter(x.clone(), requires_grad=not functional) for x in given]
-        self.optimizer = rule.cls(self.groups(), **setting.hypers, differentiable=functional)
-        self.forced_lowering = {"functional": "forloop", "sharded": "foreach"}.get(name, name)
-
-    def groups(self) -> list[Any]:
-        """Return the parameters; with views and for some seeds, return a group for each."""
-        if self.viewed:
-            pairs = zip(self.params, self.shapes, strict=True)
-            return [{"params": [param], "view": tuple(shape)} for param, shape in pairs]
-        return [{"params": [p]} for p in self.params] if self.has_own_groups else self.params
-
-    def step(self, grads: list[Tensor], inputs: extra_inputs.ExtraInputs) -> None:
-        for param, grad in zip(self.params, grads, strict=True):
-            param.grad = grad.clone().reshape(param.shape)
-        is_sharded = self.name == "sharded"
-        with (
-            self.on_two_ranks() if is_sharded else contextlib.nullcontext(),
-            use_lowering(self.forced_lowering),
-        ):
-            self.optimizer.step(
-                **{key: self._in_param_shapes(given) for key, given in inputs.items()}
-            )
-
-    def on_two_ranks(self) -> contextlib.AbstractContextManager[None]:
-        """Let two ranks take the steps, with foreach's functions."""
-        if self.rule.cls.rule.why_uncut:
-            return two_ranks_as_owners(self.rule, self.axis, self.optimizer.param_groups[0])
-        return two_ranks_with_shards(self.rule, self.axis)
-
-    def _in_param_shapes(self, given: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Return extra inputs in the shapes of the parameters instead of the views' shapes."""
-        pairs = zip(given, self.params, strict=True)
-        return [None if each is None else each.view(param.shape) for each, param in pairs]
-
-    def values(self, index: int) -> dict[str, Tensor]:
-        param = self.params[index]
-        state = self.optimizer.state[param]
-        found = {PARAM: param, **{key: torch.as_tensor(value) for key, value in state.items()}}
-        group = self.group(index)
-        found |= {key: group[key] for key in self.group_state_keys}
-        found = {key: to_numbers(value) for key, value in found.items()}
-        if self.viewed:
-            like = [PARAM, *(s.key for s in self.rule.cls.rule.states if s.shape == "like")]
-            found |= {key: found[key].view(self.shapes[index]) for key in like if key in found}
-        return found
-
-    @property
-    def group_state_keys(self) -> list[str]:
-        """Return the keys of the states that a param group holds."""
-        return [state.key for state in self.rule.cls.rule.group_states]
-
-    def group(self, index: int) -> dict[str, Any]:
-        """Return the group of a parameter."""
-        groups = self.optimizer.param_groups
-        return groups[index if self.has_own_groups else 0]
-
-    def set_values(self, values: list[tuple[Tensor, dict[str, Any]]]) -> None:
-        """Copy these values to parameters and states."""
-        for index, (param, (value, state)) in enumerate(zip(self.params, values, strict=True)):
-            with torch.no_grad():
-                param.copy_(value.reshape(param.shape))
-                for key, each in state.items():
-                    if key != "step":
-                        shared = key in self.group_state_keys
-                        holder = self.group(index) if shared else self.optimizer.state[param]
-                        holder[key].copy_(each.reshape(holder[key].shape))
-
-
-def _other_shape(tensor: Tensor) -> tuple[int, ...]:
-    """Return a shape with as many elements but another number of axes."""
-    return (1, tensor.numel()) if tensor.dim() == 1 else (tensor.numel(),)
-
-
-@contextlib.contextmanager
-def two_ranks_with_shards(rule: BuiltRule, axis: int) -> Iterator[None]:
-    """Let two ranks with shards take foreach's steps, through `update_sharded` if it exists."""
-
-    def load(package: str, module: str, function: str) -> Any:
-        lists = import_module(f"{package}.{module}")
-        update = getattr(lists, function.replace("update", "update_sharded"), None)
-        rule_info = rule.cls.rule
-
-        def step(*columns: list[Tensor], **keywords: Any) -> None:
-            first = columns[0][0]
-            states = [state.shape for state in rule_info.states if state.suits(first)]
-            shapes = ["like", "like", *states, *["scalar"] * (rule_info.step is not None)]
-            step_on_shards(request_reductions, axis % first.dim(), shapes, columns, **keywords)
-
-        def request_reductions(*columns: list[Tensor], **keywords: Any) -> Iterator[Any]:
-            yield from update(*columns, **keywords) or ()  # without phases, `update` returns None
-
-        def step_unless_0_dim(*columns: list[Tensor], **keywords: Any) -> None:
-            is_0_dim = columns[0][0].dim() == 0
-            (getattr(lists, function) if is_0_dim else step)(*columns, **keywords)
-
-        return step_unless_0_dim if update else getattr(lists, function)
-
-    with mock.patch.object(call, "load", load):
-        yield
-
-
-@contextlib.contextmanager
-def two_ranks_as_owners(rule: BuiltRule, axis: int, group: Mapping[str, Any]) -> Iterator[None]:
-    """Let two ranks with shards take foreach's steps; each parameter is stepped by its owner."""
-    rule_info = rule.cls.rule
-
-    def load(package: str, module: str, function: str) -> Any:
-        step_whole = getattr(import_module(f"{package}.{module}"), function)
-
-        def step(*columns: list[Tensor], **keywords: Any) -> Any:
-            dims = columns[0][0].dim()
-            if not dims:
-                return step_whole(*columns, **keywords)
-            steps = step_by_owners(rule_info, group, step_whole, axis % dims, columns, keywords)
-            return steps if rule_info.wide else next(steps, None)
-
-        return step
-
-    with mock.patch.object(call, "load", load):
-        yield
 
 
 @contextlib.contextmanager
