@@ -209,18 +209,19 @@ def _differences_after_resuming(rank: int, folder: str) -> dict[str, float]:
     alone = Engine(rank, 1, _adafactor_with_views)
     for start in (0, models.STEPS):
         models.train(alone.network, alone.optimizer, start=start)
-    for before, after in [(2, 1), (1, 2), (2, 2)]:
-        path = f"{folder}/{before}-{after}"
-        first = Engine(rank, before, _adafactor_with_views)
+    for saving_ranks, loading_ranks in [(2, 1), (1, 2), (2, 2)]:
+        path = f"{folder}/{saving_ranks}-{loading_ranks}"
+        first = Engine(rank, saving_ranks, _adafactor_with_views)
         first.train()
         first.save(path)
-        second = Engine(rank, after, _adafactor_with_views)
+        second = Engine(rank, loading_ranks, _adafactor_with_views)
         second.load(path)
         second.train(models.STEPS)
         if second.takes_part:
             ours = second.network, second.optimizer
             differing = models.differences(ours, (alone.network, alone.optimizer))
-            results |= {f"{before} {after}: {what}": v for what, v in differing.items()}
+            ranks = f"{saving_ranks} to {loading_ranks} ranks"
+            results |= {f"{ranks}: {key}": value for key, value in differing.items()}
     return results
 
 
