@@ -24,7 +24,7 @@ test: check tests ## everything that a change needs, in minutes
 test-thorough: check ## every case, also those that `make test` leaves out: tests/sampling.py
 	$(BIN)/python -m pytest --thorough --numprocesses auto --dist worksteal
 
-check: $(VENV)/installed types ## format, lint, types, import law, a tiny rule, docs, generated files
+check: $(VENV)/installed types ## format, lint, types, import law, all stages, docs, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check --no-cache . # the cache does not notice that a package has moved
 	$(BIN)/python -m pytest -q tests/test_tiny.py tests/test_import_law.py tests/test_docs.py

@@ -64,7 +64,14 @@ def step_by_owners(
         )
         updates.append(update)
     yield from _run_together(updates)
-    for column, layout, *by_rank in zip(columns, sharded_layouts[0], *shards, strict=True):
+    _write_results(columns, sharded_layouts[0], shards)
+
+
+def _write_results(
+    columns: Sequence[list[Tensor]], column_layouts: list[Layout], shards: list[list[list[Tensor]]]
+) -> None:
+    """Write the shards of all ranks to the lists; check that ranks agree on unsharded tensors."""
+    for column, layout, *by_rank in zip(columns, column_layouts, *shards, strict=True):
         for tensor, *copies in zip(column, *by_rank, strict=True):
             if not layout.axes:
                 torch.testing.assert_close(copies[1:], copies[:1], rtol=0, atol=0, equal_nan=True)
