@@ -23,13 +23,15 @@ from optgen.lowerings.python.function import (
     Function,
     bucket_function,
     function_name,
+    guarded_lines,
     indented,
     loop_iterable,
     python_file,
     separated_blocks,
     unpacking_target,
 )
-from optgen.lowerings.python.phase_printer import matrix_call, phase_body
+from optgen.lowerings.python.matrix_calls import matrix_call
+from optgen.lowerings.python.phase_printer import phase_body
 from optgen.lowerings.python.phase_syntax import ONE_TENSOR
 from optgen.lowerings.python.random_calls import (
     defaults_before_draws,
@@ -42,7 +44,6 @@ from optgen.lowerings.python.signature import fresh_as_keywords, keywords, list_
 from optgen.lowerings.python.torch_ops import forloop_lines
 from optgen.lowerings.python.whole_printer import ONE_TENSOR as WHOLE_TENSOR
 from optgen.lowerings.python.whole_printer import (
-    guarded_lines,
     read_lines,
     streams,
     whole_body,

@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 
-from optgen.ir.binding_times import Axes, Stage
 from optgen.ir.generated_names import is_free, numbered
-from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, children, refs
+from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
 from optgen.ir.ops import STORAGE_OPS
 from optgen.ir.plan import Plan, Sweep
 from optgen.passes.instructions import Op, Operand, Step
 from optgen.passes.linear import lerp_terms
+from optgen.passes.repeated_subexpressions import repeated_subexpressions
 from optgen.passes.scalar_arithmetic import ONE, is_number, negate
+from optgen.passes.tensor_variables import variables_before
 
 ALWAYS_NEW = ("<", "<=", ">", ">=", "==", "!=", "where", "clone", "full_like", *STORAGE_OPS)
 """Ops that never run in place: the result has another dtype, or is meant to be a new tensor."""
@@ -28,46 +29,26 @@ _MIRRORED = dict(zip(("<", "<=", ">", ">="), (">", ">=", "<", "<="), strict=True
 class InstructionBuilder:
     """Builder of the operations of one statement. A repeated subexpression is computed once.
 
-    `stored` holds the names of the streams that a step changes. `owned` holds the names of tensors
-    that the generated code allocates, so it may overwrite them. `variable_of` maps each expression
-    of the statement that is already computed to the variable that holds it. `shared` has the
-    subexpressions that occur more than once. `temporaries` holds the names of temporary variables;
-    some are not computed yet. `other_dtypes` holds the names of tensors whose dtype may differ from
-    the parameter's.
+    `variable_of` maps each expression of the statement that is already computed to the variable
+    that holds it. `shared` has the subexpressions that occur more than once. `temporaries` holds
+    the names of temporary variables; some are not computed yet.
     """
 
     plan: Plan
     sweep: Sweep
-    owned: set[str] = field(default_factory=set)
     steps: list[Step] = field(default_factory=list)
     variable_of: dict[Expr, str] = field(default_factory=dict)
     shared: set[Expr] = field(default_factory=set)
     temporaries: set[str] = field(default_factory=set)
-    other_dtypes: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.stored = {s.name for s in self.sweep.streams if s.stored}
+        self.variables = variables_before(self.plan, self.sweep)
         self.names = {r.name for r in self.plan.kinds}
-        self.axes = {r.name: int(kind.axes) for r, kind in self.plan.kinds.items()}
-        self.other_dtypes |= {call.target.name for call in self.plan.matrix_calls}
-        self.other_dtypes |= {s.name for s in self.sweep.streams if s.state and s.state.dtype}
 
     def _begin(self, value: Expr) -> None:
         """Start a new statement: find the subexpressions that occur more than once in its value."""
-        self.steps, self.variable_of, self.shared, self.temporaries = [], {}, set(), set()
-        seen: set[Expr] = set()
-
-        def visit(expr: Expr) -> None:
-            if isinstance(expr, Ref | Const) or not self._is_tensor(expr):
-                return
-            if expr in seen:
-                self.shared.add(expr)
-                return
-            seen.add(expr)
-            for child in children(expr):
-                visit(child)
-
-        visit(value)
+        self.steps, self.variable_of, self.temporaries = [], {}, set()
+        self.shared = repeated_subexpressions(value, self._is_tensor)
 
     def _materialize(self, expr: Expr, name: str) -> str:
         """Return the variable of an expression, which is computed into `name` if none holds it."""
@@ -91,7 +72,8 @@ class InstructionBuilder:
         first, *others = sorted(terms, key=_has_no_tensor)
         source = name if _has_no_tensor(first) else self._leading_term(first, name)
         if _has_no_tensor(first):
-            self._emit("full_like", name, self._stream_of_param_dtype(), (first.coefficient,))
+            like = self.variables.stream_of_param_dtype()
+            self._emit("full_like", name, like, (first.coefficient,))
         for term in others:
             self._accumulate(name, term, self._operands(term), source)
             source = name
@@ -199,7 +181,7 @@ class InstructionBuilder:
                 self._atan2(name, first, *others)
             case word if word in _MIRRORED and not self._is_tensor(first):
                 self._opaque_op(Call(_MIRRORED[word], (*others, first)), name)
-            case "lerp" if self._may_have_another_dtype(call):
+            case "lerp" if self.variables.may_have_another_dtype(call):
                 self._materialize(lerp_terms(call, self._is_tensor), name)
             case "lerp" if not all(map(self._is_tensor, call.args[:2])):
                 start, end = (e if self._is_tensor(e) else _as_tensor(e) for e in call.args[:2])
@@ -227,13 +209,13 @@ class InstructionBuilder:
         if self._is_fill(mask, a, b):
             number, tensor = (b, a) if self._is_tensor(a) else (a, b)
             variable = self._materialize(tensor, name)
-            if variable == name and self._can_hold(name, (condition,)):
+            if variable == name and self.variables.can_hold(name, (condition,)):
                 self._fill(name, self._negate(condition) if number is b else condition, number)
                 return
         values = self._tensors_or_scalars((a, b), "value")
         if not self._is_tensor(a) and not self._is_tensor(b):  # torch.where would make float32
             filled = self._temporary("value")
-            self._emit("new_full", filled, self._stream_of_param_dtype(), values[:1])
+            self._emit("new_full", filled, self.variables.stream_of_param_dtype(), values[:1])
             values = (filled, *values[1:])
         self._emit("where", name, condition, values)
 
@@ -263,43 +245,8 @@ class InstructionBuilder:
     def _tensor_or_scalar(self, expr: Expr, name: str) -> Operand:
         return self._operand(expr, name) if self._is_tensor(expr) else expr
 
-    def _may_have_another_dtype(self, expr: Expr) -> bool:
-        """Tell whether operands of a value may have another dtype than the parameter.
-
-        torch's lerp needs operands of one dtype. Results of reductions, and values computed from
-        them, may be wider than the parameter. The result of a matrix op may be narrower.
-        """
-        tensors = (r for r in refs(expr) if self.plan.kinds[r].stage is Stage.DEVICE)
-        return any(
-            ref.name in self.other_dtypes or self.plan.kinds[ref].axes is not Axes.TENSOR
-            for ref in tensors
-        )
-
-    def _stream_of_param_dtype(self) -> str:
-        """Return the name of a stream that surely has the parameter's dtype, if there is one.
-
-        A stream that only some parameters have is the last choice: its tensor may be None.
-        """
-        streams = self.sweep.streams
-        always = [s for s in streams if s.state is None or s.state.when is None]
-        names = [stream.name for stream in always or streams]
-        return next((name for name in names if name not in self.other_dtypes), names[0])
-
     def _is_tensor(self, expr: Expr) -> bool:
         return isinstance(expr, Linear) or self.plan.kind(expr).is_tensor
-
-    def _can_hold(self, target: str, args: tuple[Operand, ...]) -> bool:
-        """Tell whether a target has every axis of an operation's broadcast result."""
-        target_axes = self._axes_of((target,))
-        return target_axes | self._axes_of(args) == target_axes
-
-    def _axes_of(self, operands: tuple[Operand, ...]) -> int:
-        """Return the axes of the operands' broadcast result, as bits."""
-        axes = 0
-        for operand in operands:
-            if isinstance(operand, str):
-                axes |= self.axes.get(operand, Axes.TENSOR)
-        return axes
 
     def _temporary(self, name: str) -> str:
         """Return a name that neither the rule nor another temporary of this statement uses."""
@@ -318,13 +265,14 @@ class InstructionBuilder:
         inplace: bool = False,
     ) -> None:
         """Append an operation, in place if the target may be overwritten and holds the result."""
-        if source == target and (target in self.stored or target in self.owned):
-            inplace = word not in ALWAYS_NEW and self._can_hold(target, args)
+        variables = self.variables
+        if source == target and variables.may_overwrite(target):
+            inplace = word not in ALWAYS_NEW and variables.can_hold(target, args)
         self.variable_of = {e: name for e, name in self.variable_of.items() if name != target}
-        self.axes[target] = self._axes_of((source, *args))
+        variables.axes[target] = variables.broadcast_axes((source, *args))
         self.steps.append(Op(word, target, source, args, scalar, inplace))
-        if target not in self.stored:
-            self.owned.add(target)
+        if target not in variables.stored:
+            variables.owned.add(target)
 
 
 def _has_no_tensor(term: Term) -> bool:

@@ -8,7 +8,6 @@ that the generated code allocated. The gradient and aliased tensors are never ch
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from optgen.ir.nodes import (
     Assign,
@@ -36,11 +35,8 @@ def select_instructions(plan: Plan, sweep: Sweep) -> tuple[Instruction, ...]:
     return tuple(_Selector(plan, sweep).program(sweep.body))
 
 
-@dataclass
 class _Selector(InstructionBuilder):
-    """Instruction selector; `aliases` maps a name to the names that may share its tensor."""
-
-    aliases: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Instruction selector of one sweep."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,20 +53,12 @@ class _Selector(InstructionBuilder):
                 yield Ops(stmt.quote, tuple(self.steps))
 
     def _branch(self, stmt: If) -> Branch:
-        """Select the instructions of a branch, and join the facts about names after its arms.
-
-        A name is owned if both arms own it. It is an alias, or may have another dtype, if that
-        holds after either arm.
-        """
-        before = set(self.owned), dict(self.aliases), set(self.other_dtypes)
+        """Select the instructions of a branch, and join the variables after its arms."""
+        before = self.variables.copy()
         then = tuple(self.program(stmt.then))
-        owned, aliases, other_dtypes = self.owned, self.aliases, self.other_dtypes
-        self.owned, self.aliases, self.other_dtypes = before
+        after_then, self.variables = self.variables, before
         orelse = tuple(self.program(stmt.orelse))
-        self.owned &= owned
-        self.other_dtypes |= other_dtypes
-        for name, sources in aliases.items():
-            self.aliases[name] = sources | self.aliases.get(name, frozenset())
+        self.variables.join(after_then)
         return Branch(stmt.condition, then, orelse)
 
     def _assign(self, stmt: Assign) -> None:
@@ -84,31 +72,31 @@ class _Selector(InstructionBuilder):
                 self._reduce(word, name, reduced)
             case Linear((Term(Const(1), (Ref(source),), ()),)) if self._is_changed(stmt, source):
                 self._emit("clone", name, source)
-            case Linear((Term(Const(1), (Ref(source),), ()),)) if name not in self.stored:
+            case Linear((Term(Const(1), (Ref(source),), ()),)) if name not in self.variables.stored:
                 self.steps.append(Alias(name, source))
-                aliased = self._storage(source)
-                self.owned -= {name, *aliased}  # a change in place would change them all
-            case Linear(terms) if name in self.stored:
+                aliased = self.variables.sharing(source)
+                self.variables.owned -= {name, *aliased}  # a change in place would change them all
+            case Linear(terms) if name in self.variables.stored:
                 self._update(name, terms)
             case Linear(terms):
                 self._local(name, Linear(_own_term_first(name, terms)))
             case value:
                 self._local(name, value)
-        self.aliases[name] = aliased
-        if name not in self.stored:
-            if self._may_have_another_dtype(stmt.value):
-                self.other_dtypes.add(name)
+        self.variables.aliases[name] = aliased
+        if name not in self.variables.stored:
+            if self.variables.may_have_another_dtype(stmt.value):
+                self.variables.other_dtypes.add(name)
             else:
-                self.other_dtypes.discard(name)
+                self.variables.other_dtypes.discard(name)
 
     def _is_changed(self, stmt: Assign, source: str) -> bool:
         """Tell whether a copy's source is changed in place before the copy's last use."""
-        if stmt.target.name in self.stored:  # a stored stream has its own tensor
+        if stmt.target.name in self.variables.stored:  # a stored stream has its own tensor
             return False
         statements = list(assigns(self.sweep.body))
         position = next(n for n, each in enumerate(statements) if each is stmt)
         later = statements[position + 1 :]
-        sharing = self.stored & self._storage(source)
+        sharing = self.variables.stored & self.variables.sharing(source)
         change = next((n for n, each in enumerate(later) if each.target.name in sharing), None)
         if change is None:
             return False
@@ -122,10 +110,6 @@ class _Selector(InstructionBuilder):
             case _:
                 self.steps.append(Reduce(word, name, self._operand(reduced), squared=False))
 
-    def _storage(self, name: str) -> frozenset[str]:
-        """Return every name that may share a tensor with this one, itself included."""
-        return self.aliases.get(name, frozenset()) | {name}
-
     def _local(self, name: str, value: Expr) -> None:
         """Compute a local into a new tensor.
 
@@ -134,12 +118,12 @@ class _Selector(InstructionBuilder):
         is_first = isinstance(value, Linear) and value.terms[0].factors[:1] == (
             self._ref(name, value),
         )
-        reads = sum(name in self._storage(r.name) for r in refs(value))
+        reads = self.variables.reads(value, name)
         if reads == 0 or (is_first and reads == 1):
             self._materialize(value, name)
             return
         self.steps.append(Alias(name, self._materialize(value, self._temporary(f"{name}_new"))))
-        self.owned.add(name)
+        self.variables.owned.add(name)
 
     def _ref(self, name: str, value: Expr) -> Expr | None:
         return next((r for r in refs(value) if r.name == name), None)
@@ -148,11 +132,11 @@ class _Selector(InstructionBuilder):
         """Store a sum in a stream: add to its old value in place if that is one of the terms."""
         own = next((t for t in terms if _is_scaled_name(t, name)), None)
         others = tuple(t for t in terms if t is not own)
-        if own is None or any(name in self._storage(r.name) for r in refs(Linear(others))):
+        if own is None or self.variables.reads(Linear(others), name):
             self._overwrite(name, terms)
             return
         weight = self._lerp_weight(own, others)
-        if weight is not None and not self._may_have_another_dtype(Linear(terms)):
+        if weight is not None and not self.variables.may_have_another_dtype(Linear(terms)):
             self._emit("lerp", name, name, (self._operand(others[0].factors[0]), weight))
         else:
             operands = [self._operands(t) for t in others]
@@ -163,7 +147,7 @@ class _Selector(InstructionBuilder):
     def _overwrite(self, name: str, terms: tuple[Term, ...]) -> None:
         """Store a value in a stream whose old value is not simply scaled and added to."""
         value = Linear(terms)
-        reads = sum(name in self._storage(r.name) for r in refs(value))
+        reads = self.variables.reads(value, name)
         match terms:
             case (Term(Const(1), (Ref(source),), ()),):
                 self._emit("copy", name, name, (source,), inplace=True)

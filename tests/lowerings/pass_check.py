@@ -16,7 +16,7 @@ from optgen.lowerings.fused_cpu.pass_schedule import (
     WHOLE_ROWS,
     Pass,
 )
-from optgen.lowerings.fused_cpu.phase_steps import Step
+from optgen.lowerings.fused_cpu.step import Step
 
 TILED_AXES: Mapping[str, Collection[Axes]] = {
     "WHOLE_MATRICES": WHOLE_MATRICES,

@@ -23,7 +23,8 @@ from optgen.lowerings.fused_cpu.pass_schedule import (
     PassScheduler,
     shared_passes,
 )
-from optgen.lowerings.fused_cpu.phase_steps import PhaseSteps, Step
+from optgen.lowerings.fused_cpu.phase_steps import PhaseSteps
+from optgen.lowerings.fused_cpu.step import Step
 from optgen.passes.plan import plans
 from optgen.runtime.fused_cpu.kernel.matrix_calls import parse_calls
 from optgen.runtime.fused_cpu.toolchain import compiler

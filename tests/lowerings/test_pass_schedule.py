@@ -14,9 +14,9 @@ import optgen.lowerings.fused_cpu as fused_cpu
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.errors import RuleError
 from optgen.ir.whole_matrices import why_uncut
-from optgen.lowerings.fused_cpu import phased_rule
+from optgen.lowerings.fused_cpu import step_tables
 from optgen.lowerings.fused_cpu.pass_schedule import Pass, PassScheduler, tiling_strategies
-from optgen.lowerings.fused_cpu.phase_steps import Step
+from optgen.lowerings.fused_cpu.step import Step
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
@@ -38,7 +38,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         messages.extend(changed_orders(steps, strategies))
         return strategies
 
-    monkeypatch.setattr(phased_rule, "tiling_strategies", checked_strategies)
+    monkeypatch.setattr(step_tables, "tiling_strategies", checked_strategies)
     return messages
 
 

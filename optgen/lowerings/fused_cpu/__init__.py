@@ -169,7 +169,8 @@ def _one_sweep_context(plan: Plan, fresh: list[str]) -> Context:
     # A rule that draws random numbers needs the index of the first element.
     first = ["first"] if plan.algorithm.has_random_ops else []
     arguments = ["hypers", "scalars", "fresh", *first, "n", *arrays]
-    call = dispatch_call("sweep", ["S"], printer.flags, arguments, "hypers", 8)
+    flags = printer.loop.flags
+    call = dispatch_call("sweep", ["S"], flags, arguments, "hypers", 8)
     blocks = {
         "scalars": (2, declarations("double", program.fields.values(), 8)),
         "program": (2, program.lines()),
@@ -187,7 +188,7 @@ def _one_sweep_context(plan: Plan, fresh: list[str]) -> Context:
         "header": "elementwise_kernel.h",
         "reads_sizes": str(program.reads_sizes).lower(),
         "inputs": ", ".join(program.parameters()),
-        "template": ", ".join(["class S", *(f"bool {flag}" for flag in printer.flags.values())]),
+        "template": ", ".join(["class S", *(f"bool {name}" for name in flags.values())]),
         **indented_blocks(blocks),
     }
 

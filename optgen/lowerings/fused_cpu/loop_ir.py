@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from optgen.ir.binding_times import Axes
 from optgen.ir.nodes import Program
 from optgen.ir.plan import Sweep
+from optgen.lowerings.fused_cpu.expression_printer import constant
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,12 @@ class Loop:
     numbers: Mapping[str, str] = field(default_factory=dict)  # name -> C++ text
     summed: Collection[str] = ()  # operands of reductions, read after the body
     by_vectors: bool = False  # one iteration may compute a whole SIMD vector
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """Map each flag that decides which arrays exist to its template parameter."""
+        names = (array.when.removeprefix("not ") for array in self.arrays if array.when)
+        return {name: constant(name) for name in names}
 
 
 def sweep_loop(sweep: Sweep) -> Loop:

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optgen.ir.binding_times import Axes
-from optgen.lowerings.fused_cpu.phase_steps import Step
+from optgen.lowerings.fused_cpu.step import Step
 
 WHOLE_MATRICES = (Axes.TENSOR, Axes.ROW, Axes.COLUMN, Axes.MATRIX)
 WHOLE_ROWS, WHOLE_COLUMNS = (Axes.TENSOR, Axes.ROW), (Axes.TENSOR, Axes.COLUMN)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
+from itertools import chain
 
-from optgen.ir.binding_times import Axes, Lookup
-from optgen.ir.generated_names import free_name, is_free
+from optgen.ir.binding_times import Axes
+from optgen.ir.generated_names import free_name, is_free, numbered
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -31,7 +31,8 @@ from optgen.ir.plan import (
     read_before_assigned,
     reads,
 )
-from optgen.ir.whole_matrices import is_wide
+from optgen.lowerings.fused_cpu.group_by_axes import group_by_axes
+from optgen.lowerings.fused_cpu.step import Step
 from optgen.passes.name_random import Draws
 from optgen.passes.rewrite import filter_assigns
 
@@ -42,38 +43,6 @@ _LOOPS = {
     Axes.MATRIX: "matrices",
     Axes.NONE: "numbers",
 }
-
-
-@dataclass(frozen=True)
-class Step:
-    """Step of a kernel: a loop over values of these axes, a reduction to them, or a draw.
-
-    `reads` and `writes` are values with axes; `numbers_read` and `numbers_written` are numbers of
-    the whole tensor. `sweep` is the index of the sweep, over a large matrix, that the step is part
-    of or follows.
-    """
-
-    name: str
-    axes: Axes
-    sweep: int
-    reads: tuple[str, ...] = ()
-    writes: tuple[str, ...] = ()
-    numbers_read: tuple[str, ...] = ()
-    numbers_written: tuple[str, ...] = ()
-    body: Program = ()
-    reduction: str = ""  # "sum" or "max_abs", or an op that reduces over parameters; "" for a loop
-    over_elements: bool = False  # whether the step reads or writes elements
-    draws: Call | None = None  # the call whose random numbers the step makes
-
-    @property
-    def reduces_values(self) -> bool:
-        """Tell whether the step reduces values with axes."""
-        return bool(self.reduction and self.reads)
-
-    @property
-    def is_wide(self) -> bool:
-        """Tell whether the step reduces one number of each of several parameters."""
-        return bool(self.reduction and not self.reads)
 
 
 @dataclass
@@ -158,8 +127,8 @@ class PhaseSteps:
         names = [base, f"{base}_value"]
         if base in SHADOWABLE_FUNCTIONS:  # the loop may call the function
             names.remove(base)
-        numbered = (f"{base}_value{number}" for number in count(2))
-        return self._reserve(next(n for n in chain(names, numbered) if is_free(n, self.used_names)))
+        candidates = chain(names, numbered(names[-1]))
+        return self._reserve(next(n for n in candidates if is_free(n, self.used_names)))
 
     def _reserve(self, name: str) -> str:
         """Return a name, and never give it to another value."""
@@ -168,30 +137,19 @@ class PhaseSteps:
 
     def _add_finish(self, body: Program, later: set[str]) -> None:
         """Add the steps of a `Finish`. Adjacent statements of the same axes share a loop."""
-        groups: list[tuple[Axes, list[Stmt]]] = []
-        for stmt in _split_by_axes(body, self.plan.kinds.__getitem__):
-            axes = self.plan.kinds[next(assigns((stmt,))).target].axes
-            if (
-                _is_reduction_stmt(stmt)
-                or not groups
-                or groups[-1][0] is not axes
-                or _is_reduction_stmt(groups[-1][1][0])
-            ):
-                groups.append((axes, []))
-            groups[-1][1].append(stmt)
-        for position, (axes, stmts) in enumerate(groups):
-            rest = tuple(s for _, later_stmts in groups[position + 1 :] for s in later_stmts)
-            first = stmts[0]
-            if _reduces_over_parameters(first):
-                self._add_wide_reduction(first)
-                continue
-            if isinstance(first, Assign) and is_reduction(first.value):
-                source = self._source(first)
-                self._add_reduction(first, source, over_elements=self.axes[source] is Axes.TENSOR)
-                continue
-            needed = later | _names_in(rest) | set(self.streams) | self.scalar_states
-            assigned = dict.fromkeys(a.target.name for a in assigns(tuple(stmts)))
-            self._add_loop(axes, tuple(stmts), [name for name in assigned if name in needed])
+        groups = group_by_axes(body, self.plan.kinds.__getitem__)
+        for position, group in enumerate(groups):
+            if group.reduces_over_parameters:
+                self._add_wide_reduction(group.body[0])
+            elif reduction := group.reduction:
+                source = self._source(reduction)
+                over_elements = self.axes[source] is Axes.TENSOR
+                self._add_reduction(reduction, source, over_elements=over_elements)
+            else:
+                rest = (stmt for other in groups[position + 1 :] for stmt in other.body)
+                needed = later | _names_in(rest) | set(self.streams) | self.scalar_states
+                assigned = dict.fromkeys(a.target.name for a in assigns(group.body))
+                self._add_loop(group.axes, group.body, [n for n in assigned if n in needed])
 
     def _add_wide_reduction(self, stmt: Stmt) -> None:
         """Add a loop that computes the parameter's number, and the reduction that overwrites it.
@@ -273,43 +231,8 @@ def _operand(value: Expr) -> Expr:
     return Call("abs", (operand,)) if is_maximum(value) else operand
 
 
-def _is_reduction_stmt(stmt: Stmt) -> bool:
-    """Tell whether a statement is a reduction, of values or over parameters."""
-    reduces_values = isinstance(stmt, Assign) and is_reduction(stmt.value)
-    return reduces_values or _reduces_over_parameters(stmt)
-
-
-def _reduces_over_parameters(stmt: Stmt) -> bool:
-    """Tell whether a statement is a reduction over parameters, or a branch with only that."""
-    return any(is_wide(a.value) for a in assigns((stmt,)))
-
-
 def _names_in(program: Iterable[Stmt]) -> set[str]:
     return {r.name for e in expressions(tuple(program)) for r in reads(e)}
-
-
-def _split_by_axes(program: Program, kind: Lookup) -> Iterator[Stmt]:
-    """Yield the statements of a program, with each branch split by axes.
-
-    A reduction moves out of its branch. A reduction over parameters gets a branch of its own.
-    """
-    for stmt in program:
-        if isinstance(stmt, Assign):
-            yield stmt
-            continue
-        group: list[Assign] = []  # consecutive assignments of the same axes
-        for inner in assigns((stmt,)):
-            differs = group and kind(group[0].target).axes is not kind(inner.target).axes
-            if differs or _is_reduction_stmt(inner):
-                yield from _branch_with(stmt, group)
-                group = []
-            if is_wide(inner.value):
-                yield from _branch_with(stmt, [inner])
-            elif _is_reduction_stmt(inner):
-                yield inner
-            else:
-                group.append(inner)
-        yield from _branch_with(stmt, group)
 
 
 def _with_body(stmt: Stmt, body: Program) -> Program:
@@ -321,8 +244,3 @@ def _with_body(stmt: Stmt, body: Program) -> Program:
         for arm in (stmt.then, stmt.orelse)
     )
     return (replace(stmt, then=then, orelse=orelse),)
-
-
-def _branch_with(stmt: If, wanted: Collection[Assign]) -> Program:
-    """Return a branch with only the wanted assignments; an empty program if there are none."""
-    return filter_assigns((stmt,), lambda a: any(a is other for other in wanted))

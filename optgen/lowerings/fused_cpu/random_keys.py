@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from itertools import count
 
-from optgen.ir.generated_names import is_free
+from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Call
 from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter
 
@@ -45,6 +44,5 @@ class RandomKeys:
     def _key(self, draw: Call) -> str:
         """Return the name of a draw's key."""
         used_names = {*self.used_names, *self.names.values()}
-        numbered = (f"random_key{n if n > 1 else ''}" for n in count(1))
-        name = next(n for n in numbered if is_free(n, used_names))
+        name = free_name("random_key", used_names)
         return self.names.setdefault(make_key(draw, self.scalars), name)

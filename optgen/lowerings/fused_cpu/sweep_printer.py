@@ -130,7 +130,9 @@ class SweepPrinter(LoopPrinter):
         return [f"C {', '.join(names)};", ""] if names else []
 
     def _loop_lines(self) -> list[str]:
-        blocks = [indented(block) for block in (self.loads(), self.body, self.stores()) if block]
+        blocks = [
+            indented(block) for block in (self.loads(), self.body.lines, self.stores()) if block
+        ]
         inside = [line for block in blocks for line in ("", *block)][1:]
         return [*self._pragma(), "for (i64 i = 0; i < n; i += LANES<C>) {", *inside, "}"]
 

@@ -24,7 +24,13 @@ _REDUCED_AXES = {
 """Axes that each reduction to rows or columns reduces. Other reductions reduce all axes."""
 
 
-def collective_requests(reductions: Iterable[Assign], kinds: Lookup) -> list[str]:
+def completion(reductions: Iterable[Assign], kinds: Lookup) -> list[str]:
+    """Return the line that requests that ranks complete reductions together, if any needs it."""
+    requests = _requests(reductions, kinds)
+    return [f"yield [{', '.join(requests)}]"] if requests else []
+
+
+def _requests(reductions: Iterable[Assign], kinds: Lookup) -> list[str]:
     """Return a request for each reduction over an axis that may be sharded.
 
     The request adds the partial sums of all ranks, or takes their maximum, over the reduced axes.

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from optgen.ir.algorithm import Algorithm
+from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.compute_dtype import widens
 from optgen.ir.generated_names import RUNTIME_NAMES, plural
-from optgen.ir.plan import Plan
+from optgen.ir.plan import Plan, Stream
 from optgen.lowerings.lowering import Context
 from optgen.lowerings.python.scalar_program import BUCKET, scalar_lines
 from optgen.lowerings.python.signature import fresh_as_keywords, keywords, list_names
@@ -98,6 +98,11 @@ def function_name(name: str, facts: Mapping[str, bool]) -> str:
 def indented(lines: Iterable[str], header: str) -> list[str]:
     """Return lines indented under the header of a loop or branch."""
     return [header, *(f"    {line}" if line else line for line in lines)]
+
+
+def guarded_lines(tensor: Stream | State, line: str) -> list[str]:
+    """Return a line, inside an `if` if the stream or state exists only under a condition."""
+    return indented([line], f"if {tensor.when}:") if tensor.when else [line]
 
 
 def unpacking_target(names: Sequence[str]) -> str:

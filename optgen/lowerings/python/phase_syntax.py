@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from optgen.ir.generated_names import plural
 from optgen.lowerings.python.random_calls import draw_for_lists, draw_for_param
 from optgen.lowerings.python.torch_ops import foreach_lines, forloop_lines
 from optgen.passes.instructions import Instruction
@@ -38,6 +39,15 @@ class PhaseSyntax:
     in_lists: bool
     param: str = "params[0]"  # the parameter whose properties are read
     over_ranks: bool = False  # whether ranks complete each reduction together
+
+    def listed(self, name: str) -> str:
+        """Return the name of a tensor, or of the list of tensors."""
+        return plural(name) if self.in_lists else name
+
+
+def filled_in(text: str, name: str) -> str:
+    """Return one of the texts of a syntax with a name in it."""
+    return text.format(name, plural(name))
 
 
 ONE_TENSOR = PhaseSyntax(

@@ -28,7 +28,7 @@ from optgen.ir.plan import Plan, Stream
 from optgen.ir.whole_matrices import is_wide
 from optgen.lowerings.python.aliasing import tensors_to_copy
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
-from optgen.lowerings.python.function import Body, indented
+from optgen.lowerings.python.function import Body, guarded_lines, indented
 from optgen.lowerings.python.permutations import permute_by_index
 from optgen.lowerings.python.random_calls import defaults_before_draws
 from optgen.lowerings.python.signature import list_names
@@ -128,11 +128,6 @@ def write_lines(plan: Plan, syntax: WholeSyntax) -> Iterator[str]:
             is_number = stream.state is not None and stream.state.on_device
             text = f"write_number({syntax.tensor}, {{0}})" if is_number else syntax.write
             yield from guarded_lines(stream, _filled_in(text, stream.name))
-
-
-def guarded_lines(stream: Stream, line: str) -> list[str]:
-    """Return a line, inside an `if` if the stream exists only under a condition."""
-    return indented([line], f"if {stream.when}:") if stream.when else [line]
 
 
 def with_typed_numbers(plan: Plan) -> Program:

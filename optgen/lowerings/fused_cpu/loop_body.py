@@ -1,0 +1,120 @@
+"""Print the computations of a C++ loop, and declare the constants that they read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optgen.ir.nodes import Call, Const, Expr, Ref, assigns, children
+from optgen.ir.ops import CONDITION_OPERANDS, PROPERTIES, RANDOM_OPS
+from optgen.ir.plan import Plan
+from optgen.lowerings.fused_cpu.expression_printer import (
+    CALLS,
+    ExpressionPrinter,
+    variable,
+)
+from optgen.lowerings.fused_cpu.line_layout import wrapped_statement
+from optgen.lowerings.fused_cpu.loop_analysis import multiply_by_reciprocals
+from optgen.lowerings.fused_cpu.loop_conditions import LoopConditions
+from optgen.lowerings.fused_cpu.loop_ir import Loop
+from optgen.lowerings.fused_cpu.number_printer import number_printer
+from optgen.lowerings.fused_cpu.random_keys import RandomKeys
+from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
+from optgen.lowerings.fused_cpu.statements import Statements, masks
+from optgen.passes.flatten_branches import BranchFlattener
+from optgen.passes.rewrite import map_values
+
+_COLUMN = 8  # at which constants are declared
+
+
+class LoopBody:
+    """Computations of one loop; `lines` are the lines between loads and stores."""
+
+    def __init__(self, plan: Plan, loop: Loop, program: ScalarProgram, column: int) -> None:
+        self._plan, self._loop, self._fields = plan, loop, program.fields
+        self._numbers = number_printer(plan.algorithm, program, loop.numbers)
+        self._elements = ExpressionPrinter(
+            tensors=True, read=self._read_element, read_condition=self._read_condition
+        )
+        hypers = {h.name: h for h in plan.algorithm.hypers}
+        used_names = {r.name for r in plan.kinds} | set(self._fields.values())
+        self._conditions = LoopConditions(loop.flags, hypers, self._numbers, used_names)
+        self._keys = RandomKeys(self._numbers, used_names)
+        flatten = BranchFlattener(self._conditions.reads_flag)
+        body = flatten(map_values(loop.body, multiply_by_reciprocals))
+        self._masks = masks(body)
+        loaded = frozenset(array.name for array in loop.arrays if array.loaded)
+        stored = {array.name for array in loop.arrays if array.stored}
+        self.lines = Statements(
+            "C",
+            lambda a: self._elements(a.value),
+            self._conditions.head,
+            body,
+            loaded,
+            frozenset(loop.summed) | stored,
+            self._masks,
+        ).lines(column)
+
+    def constants(self) -> list[str]:
+        """Declare the numbers that the loop reads, in its compute type."""
+        lines = list(self._declared_numbers())
+        for declaration in self._keys.declarations():
+            lines += wrapped_statement(declaration, _COLUMN)
+        conditions = list(self._conditions.declarations())
+        if conditions:
+            lines.append(
+                "// Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized."
+            )
+        for declaration in conditions:
+            lines += wrapped_statement(declaration, _COLUMN)
+        return lines
+
+    def _declared_numbers(self) -> Iterator[str]:
+        """Declare the hyperparameters, scalars and numbers that elements read."""
+        read = {r for a in assigns(self._loop.body) for r in self._numbers_in(a.value)}
+        names = {self._fields.get(r, variable(r.name)) for r in read}
+        for ref in self._plan.coefficients():
+            name = self._fields.get(ref, variable(ref.name))
+            if name in names:
+                source = "scalars" if ref in self._fields else "hypers"
+                yield f"const C {name} = C({source}.{name});"
+        for name, text in self._loop.numbers.items():
+            if name in {r.name for r in read}:
+                yield f"const C {variable(name)} = C({text});"
+
+    def _numbers_in(self, value: Expr) -> Iterator[Ref]:
+        """Yield the names that a value reads, except in conditions that have C++ names."""
+        if isinstance(value, Ref):
+            yield value
+        if isinstance(value, Call) and value.op in RANDOM_OPS:
+            return  # its key is computed before the loop
+        conditions = CONDITION_OPERANDS.get(value.op, 0) if isinstance(value, Call) else 0
+        for position, child in enumerate(children(value)):
+            if position >= conditions or not self._plan.kind(child).is_scalar:
+                yield from self._numbers_in(child)
+
+    def _read_condition(self, condition: Expr) -> str | None:
+        """Return the text of a named condition, uniform or per element; else None."""
+        match condition:
+            case Const():
+                return None
+            case _ if self._plan.kind(condition).is_scalar:
+                return f"{self._conditions.name(condition)} != 0"
+            case Ref(name):
+                return variable(name) if name in self._masks else f"{variable(name)} != 0"
+        return None
+
+    def _read_element(self, expr: Expr) -> str | None:
+        """Return the text of a scalar, a random draw or a size that elements read, else None."""
+        match expr:
+            case Ref():
+                return self._fields.get(expr)
+            case Call("rounded_at_random", (x, Call("random16") as draw, eps)):
+                operands = self._elements(x), self._keys.bits(draw), self._elements(eps)
+                return CALLS["rounded_at_random"].format(*operands)
+            case Call(word, _) as draw if word in RANDOM_OPS:
+                return self._keys.numbers(draw)
+            case Call(word, _) if word in PROPERTIES:
+                return f"C({self._numbers(expr)})"
+            case Call("/", (Const(), Call(word, _))) if word in PROPERTIES:
+                return f"C({self._numbers(expr)})"
+        return None

@@ -1,0 +1,36 @@
+"""Print the numbers that a loop knows before it begins, and functions compute in double."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Call, Expr, Ref
+from optgen.ir.ops import PROPERTIES
+from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, variable
+from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
+
+
+def number_printer(
+    algorithm: Algorithm, program: ScalarProgram, numbers: Mapping[str, str]
+) -> ExpressionPrinter:
+    """Return a printer of numbers. `numbers` has the C++ texts of those that steps compute."""
+    hypers = {h.name: h for h in algorithm.hypers}
+
+    def read(expr: Expr) -> str | None:
+        match expr:
+            case Ref(name) if name in hypers:
+                text = f"hypers.{variable(name)}"
+                return f"truth({text})" if hypers[name].type == "flag" else text
+            case Call("fresh", (Ref(name),)):
+                shift = f" >> {position}" if (position := program.fresh.index(name)) else ""
+                return f"bool(fresh{shift} & 1)"
+            case Ref(name) if name in numbers:
+                return numbers[name]
+            case Ref() if expr in program.fields:
+                return f"scalars.{program.fields[expr]}"
+            case Call(word, _) if word in PROPERTIES:
+                return f"sizes.{word}"
+        return None
+
+    return ExpressionPrinter(tensors=False, read=read)
