@@ -11,8 +11,8 @@ import pytest
 import torch
 from distributed import models, pair
 from distributed.cases import difference, shard
+from distributed.collectives import count_collectives
 from distributed.test_checkpoints import Engine
-from distributed.test_reductions import count_collectives
 from lowerings.test_phases import orthogonalize_in_own_dtype
 from spec_files import spec_file
 from torch import distributed, nn

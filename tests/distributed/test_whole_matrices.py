@@ -11,8 +11,8 @@ from unittest import mock
 import pytest
 import torch
 from distributed import pair
+from distributed.collectives import count_collectives
 from distributed.shards import difference, shard
-from distributed.test_reductions import count_collectives
 from distributed.whole_matrices import (
     CASES,
     MESHES,
