@@ -72,7 +72,7 @@ class Prologue:
 
     def _loads(self) -> list[str]:
         """Load the hyperparameters, step, scalar states and fresh flags that are read."""
-        lines = []
+        lines: list[str] = []
         for hyper in (h for h in self._plan.algorithm.hypers if h.name in self._read_names()):
             lines += map(comment, filter(None, [legend_of_choices(hyper)]))
             lines.append(f"{variable(hyper.name)} = tl.load({self._hyper(hyper.name)})")
