@@ -29,9 +29,9 @@ def AdEMAMix(
     """AdamW with a second, slower running mean of gradients (Pagliardini et al., 2024)."""
     beta1, beta2, beta3 = betas
 
-    alpha_t = alpha
+    alpha_now = alpha
     if alpha_warmup is not None and t < alpha_warmup:
-        alpha_t = alpha * t / alpha_warmup
+        alpha_now = alpha * t / alpha_warmup
     if beta3_warmup is not None and t < beta3_warmup:
         progress = t / beta3_warmup
         interpolated = (1 - progress) * half_life(beta1) + progress * half_life(beta3)
@@ -40,5 +40,5 @@ def AdEMAMix(
     m = beta1 * m + (1 - beta1) * g
     m_slow = beta3 * m_slow + (1 - beta3) * g
     v = beta2 * v + (1 - beta2) * g**2
-    u = (m / (1 - beta1**t) + alpha_t * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
+    u = (m / (1 - beta1**t) + alpha_now * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
     p = p - lr * (u + weight_decay * p)

@@ -19,7 +19,9 @@ def ADOPT(
     lr=hyper(1e-3, ge=0),
     betas=hyper((0.9, 0.9999), ge=0, lt=1),
     eps=hyper(1e-6, ge=0),
-    clip_exp=hyper(0.25, optional=True, ge=0),
+    clip_exp=hyper(
+        0.25, optional=True, ge=0, about="Exponent of the step count in the limit; None: no limit"
+    ),
     weight_decay=hyper(0.0, ge=0),
     decouple=flag(False),
 ):

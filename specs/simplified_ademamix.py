@@ -25,7 +25,7 @@ def SimplifiedAdEMAMix(
     weight_decay=hyper(0.0, ge=0),
     min_beta1=hyper(0.9, ge=0, lt=1),
 ):
-    """Adam's step with a sum of gradients and a share of the last one (Morwani et al., 2025)."""
+    """Adam's step with a sum of all gradients and a share of the new one (Morwani et al., 2025)."""
     beta1, beta2 = betas
     if beta1_warmup is not None and t < beta1_warmup:
         progress = t / beta1_warmup

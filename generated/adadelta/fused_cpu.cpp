@@ -17,8 +17,6 @@ struct Rule {
         double lr, rho, eps, weight_decay, maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -45,8 +43,8 @@ struct Rule {
         const C one_minus_rho = C(scalars.one_minus_rho);
         const C eps = C(hypers.eps);
         const C lr = C(hypers.lr);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const i64 ahead = prefetch_distance<S>(n);
         struct { DelayedStore<S> param, square_avg, acc_delta; } delayed;
@@ -82,10 +80,10 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[SQUARE_AVG],
+            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[SQUARE_AVG],
             streams[ACC_DELTA]);
     }
 };

@@ -20,8 +20,7 @@ struct Rule {
 
 // Plan for parameters that are factored and not one by one.
 struct AdafactorFactoredNotOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
+    static constexpr bool READS_SIZES = true;  // in the scalar program
     static bool applies(const Sizes& sizes) { return factored(sizes) && !one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -233,8 +232,8 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         const S* __restrict grads, ComputeScalar<S>* __restrict grad_sqs,
         ComputeScalar<S>* __restrict grad_sq_row_sums,
         ComputeScalar<S>* __restrict grad_sq_col_sums) {
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
             C param_sq_sum = 0, grad_sq_row_sum = 0;
@@ -350,8 +349,8 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         const S* __restrict grads, const ComputeScalar<S>* __restrict row_factor_rsqrts,
         const ComputeScalar<S>* __restrict col_var_rsqrts) {
         const C inverse_floor = C(scalars.inverse_floor);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
             C u_sq_sum = 0;
@@ -399,8 +398,8 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         const C inverse_floor = C(scalars.inverse_floor);
         const C decay_factor = C(scalars.decay_factor);
         const C step_size = C(numbers.step_size);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -484,8 +483,7 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
 
 // Plan for parameters that are factored and one by one.
 struct AdafactorFactoredOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
+    static constexpr bool READS_SIZES = true;  // in the scalar program
     static bool applies(const Sizes& sizes) { return factored(sizes) && one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -563,8 +561,8 @@ struct AdafactorFactoredOneByOneRule : Rule {
         const C w = C(scalars.w);
         const C floor = C(scalars.floor);
         const C floor_sq = C(scalars.floor_sq);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         C param_sq_sum = 0, u_sq_sum = 0;
 
@@ -622,8 +620,8 @@ struct AdafactorFactoredOneByOneRule : Rule {
         const C floor_sq = C(scalars.floor_sq);
         const C decay_factor = C(scalars.decay_factor);
         const C step_size = C(numbers.step_size);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -688,8 +686,7 @@ struct AdafactorFactoredOneByOneRule : Rule {
 
 // Plan for parameters that are not factored.
 struct AdafactorNotFactoredRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
+    static constexpr bool READS_SIZES = true;  // in the scalar program
     static bool applies(const Sizes& sizes) { return !factored(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -765,8 +762,8 @@ struct AdafactorNotFactoredRule : Rule {
         const S* __restrict params, const S* __restrict grads, const S* __restrict variances) {
         const C w = C(scalars.w);
         const C floor_sq = C(scalars.floor_sq);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         C param_sq_sum = 0, u_sq_sum = 0;
 
@@ -819,8 +816,8 @@ struct AdafactorNotFactoredRule : Rule {
         const C floor_sq = C(scalars.floor_sq);
         const C decay_factor = C(scalars.decay_factor);
         const C step_size = C(numbers.step_size);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
         for (i64 i = 0; i < n; i += LANES<C>) {

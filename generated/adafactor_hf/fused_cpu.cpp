@@ -21,8 +21,7 @@ struct Rule {
 
 // Plan for parameters that are factored and not one by one.
 struct AdafactorHFFactoredNotOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
+    static constexpr bool READS_SIZES = true;  // in the scalar program
     static bool applies(const Sizes& sizes) { return factored(sizes) && !one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -240,8 +239,8 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
         ComputeScalar<S>* __restrict square_values, ComputeScalar<S>* __restrict square_row_sums,
         ComputeScalar<S>* __restrict square_col_sums) {
         const C eps1 = C(scalars.eps1);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto scale_parameter = flag<C>(truth(hypers.scale_parameter));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -368,8 +367,8 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
         const S* __restrict grads, const ComputeScalar<S>* __restrict row_factors,
         const ComputeScalar<S>* __restrict col_factors) {
         const C grad_weight = C(scalars.grad_weight);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
             C u_sq_sum = 0;
@@ -430,8 +429,8 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
         const C u_scale = C(numbers.u_scale);
         const C u_scale_2 = C(numbers.u_scale_2);
         const C decay_factor = C(numbers.decay_factor);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto scale_parameter = flag<C>(truth(hypers.scale_parameter));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -532,8 +531,7 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
 
 // Plan for parameters that are factored and one by one.
 struct AdafactorHFFactoredOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
+    static constexpr bool READS_SIZES = true;  // in the scalar program
     static bool applies(const Sizes& sizes) { return factored(sizes) && one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -615,8 +613,8 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
         const S* __restrict exp_avg_sq_cols) {
         const C eps1 = C(scalars.eps1);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto scale_parameter = flag<C>(truth(hypers.scale_parameter));
 
         C u_sq_sum = 0, param_sq_sum = 0;
@@ -697,8 +695,8 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
         const C u_scale = C(numbers.u_scale);
         const C u_scale_2 = C(numbers.u_scale_2);
         const C decay_factor = C(numbers.decay_factor);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto scale_parameter = flag<C>(truth(hypers.scale_parameter));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -778,8 +776,7 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
 
 // Plan for parameters that are not factored.
 struct AdafactorHFNotFactoredRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
+    static constexpr bool READS_SIZES = true;  // in the scalar program
     static bool applies(const Sizes& sizes) { return !factored(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -860,8 +857,8 @@ struct AdafactorHFNotFactoredRule : Rule {
         const S* __restrict params, const S* __restrict grads, const S* __restrict exp_avg_sqs) {
         const C eps1 = C(scalars.eps1);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto scale_parameter = flag<C>(truth(hypers.scale_parameter));
 
         C u_sq_sum = 0, param_sq_sum = 0;
@@ -939,8 +936,8 @@ struct AdafactorHFNotFactoredRule : Rule {
         const C u_scale = C(numbers.u_scale);
         const C u_scale_2 = C(numbers.u_scale_2);
         const C decay_factor = C(numbers.decay_factor);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto scale_parameter = flag<C>(truth(hypers.scale_parameter));
 
         for (i64 i = 0; i < n; i += LANES<C>) {

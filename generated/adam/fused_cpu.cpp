@@ -17,8 +17,6 @@ struct Rule {
         double lr, betas[2], eps, weight_decay, amsgrad, decoupled_weight_decay, maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -59,9 +57,9 @@ struct Rule {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C step_size = C(scalars.step_size);
         const C scaled_eps = C(scalars.scaled_eps);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
-        const auto decoupled_weight_decay = unlikely<C>(truth(hypers.weight_decay)
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
+        const auto decoupled_weight_decay = rare_flag<C>(truth(hypers.weight_decay)
             && truth(hypers.decoupled_weight_decay));
         const auto not_decoupled_weight_decay = flag<C>(truth(hypers.weight_decay)
             && !truth(hypers.decoupled_weight_decay));
@@ -115,11 +113,11 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
         constexpr decltype(&sweep<S, false>) variants[] = {sweep<S, false>, sweep<S, true>};
         return variants[truth(hypers.amsgrad)](
-            hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
+            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
             streams[EXP_AVG_SQ], streams[MAX_EXP_AVG_SQ]);
     }
 };

@@ -20,8 +20,6 @@ struct Rule {
 
 // Plan for all parameters.
 struct AdamHRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
@@ -108,8 +106,8 @@ struct AdamHRule : Rule {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C exp_avg_weight = C(scalars.exp_avg_weight);
         const C scaled_eps = C(scalars.scaled_eps);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         C param_sq_sum = 0, u_sq_sum = 0;
 
@@ -162,8 +160,8 @@ struct AdamHRule : Rule {
         const C inverse_bias_correction2_sqrt = C(scalars.inverse_bias_correction2_sqrt);
         const C eps = C(hypers.eps);
         const C q_scale = C(numbers.q_scale);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         C q_sq_sum = 0;
 
@@ -214,8 +212,8 @@ struct AdamHRule : Rule {
         const C eps = C(hypers.eps);
         const C q_scale = C(numbers.q_scale);
         const C step_size = C(numbers.step_size);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load_as<S, C>(params + i);

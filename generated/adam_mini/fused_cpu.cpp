@@ -20,8 +20,7 @@ struct Rule {
 
 // Plan for parameters that are factored and not one by one.
 struct AdamMiniFactoredNotOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
+    static constexpr bool READS_SIZES = true;  // in the scalar program
     static bool applies(const Sizes& sizes) { return factored(sizes) && !one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -136,8 +135,8 @@ struct AdamMiniFactoredNotOneByOneRule : Rule {
     NOINLINE static void sweep1(
         const Hypers& hypers, i64 rows, i64 n, i64 pitch, const S* __restrict grads,
         ComputeScalar<S>* __restrict grad_sqs, ComputeScalar<S>* __restrict grad_sq_row_sums) {
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
             C grad_sq_row_sum = 0;
@@ -198,8 +197,8 @@ struct AdamMiniFactoredNotOneByOneRule : Rule {
         const C decay_factor = C(scalars.decay_factor);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C step_size = C(scalars.step_size);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
             for (i64 i = 0; i < n; i += LANES<C>) {
@@ -267,8 +266,7 @@ struct AdamMiniFactoredNotOneByOneRule : Rule {
 
 // Plan for parameters that are factored and one by one.
 struct AdamMiniFactoredOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
+    static constexpr bool READS_SIZES = true;  // in the scalar program
     static bool applies(const Sizes& sizes) { return factored(sizes) && one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -331,8 +329,8 @@ struct AdamMiniFactoredOneByOneRule : Rule {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C step_size = C(scalars.step_size);
         const C scaled_eps = C(scalars.scaled_eps);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load_as<S, C>(params + i);
@@ -383,8 +381,7 @@ struct AdamMiniFactoredOneByOneRule : Rule {
 
 // Plan for parameters that are not factored.
 struct AdamMiniNotFactoredRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
+    static constexpr bool READS_SIZES = true;  // in the scalar program
     static bool applies(const Sizes& sizes) { return !factored(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -447,8 +444,8 @@ struct AdamMiniNotFactoredRule : Rule {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C step_size = C(scalars.step_size);
         const C scaled_eps = C(scalars.scaled_eps);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load_as<S, C>(params + i);

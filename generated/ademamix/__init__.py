@@ -15,10 +15,10 @@ class AdEMAMix(GeneratedOptimizer):
             &g_t \leftarrow \nabla_{\theta} f_t(\theta_{t-1}) \\
             &\textbf{if } \textit{maximize}: \\
             &\quad g_t \leftarrow -g_t \\
-            &\alpha_t \leftarrow \alpha \\
+            &\alpha_{\text{now},t} \leftarrow \alpha \\
             &\textbf{if } \alpha_{\text{warmup}} \ne \varnothing \wedge t < \alpha_{\text{warmup}}:
                 \\
-            &\quad \alpha_t \leftarrow \frac{\alpha t}{\alpha_{\text{warmup}}} \\
+            &\quad \alpha_{\text{now},t} \leftarrow \frac{\alpha t}{\alpha_{\text{warmup}}} \\
             &\textbf{if } \beta_{3,\text{warmup}} \ne \varnothing \wedge t <
                 \beta_{3,\text{warmup}}: \\
             &\quad \text{progress}_t \leftarrow \frac{t}{\beta_{3,\text{warmup}}} \\
@@ -29,7 +29,7 @@ class AdEMAMix(GeneratedOptimizer):
             &m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
             &m_{\text{slow},t} \leftarrow \beta_{3,t} m_{\text{slow},t-1} + (1 - \beta_{3,t}) g_t \\
             &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
-            &u_t \leftarrow \frac{\frac{m_t}{1 - \beta_1^t} + \alpha_t
+            &u_t \leftarrow \frac{\frac{m_t}{1 - \beta_1^t} + \alpha_{\text{now},t}
                 m_{\text{slow},t}}{\sqrt{\frac{v_t}{1 - \beta_2^t}} + \epsilon} \\
             &\theta_t \leftarrow \theta_{t-1} - \gamma (u_t + \lambda \theta_{t-1})
         \end{aligned}

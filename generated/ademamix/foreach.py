@@ -31,13 +31,12 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
     beta1, beta2, beta3 = betas
-    # alpha_t = alpha
-    alpha_t_ = alpha
+    alpha_now = alpha
     if alpha_warmup is not None and step < alpha_warmup:
-        # alpha_t = alpha * t / alpha_warmup
-        alpha_t__2 = alpha * step / alpha_warmup
+        # alpha_now = alpha * t / alpha_warmup
+        alpha_now_2 = alpha * step / alpha_warmup
     else:
-        alpha_t__2 = alpha_t_
+        alpha_now_2 = alpha_now
     if beta3_warmup is not None and step < beta3_warmup:
         # progress = t / beta3_warmup
         progress = step / beta3_warmup
@@ -67,12 +66,12 @@ def update(
         # v = beta2 * v + (1 - beta2) * g**2
         scale_(exp_avg_sqs, beta2)
         torch._foreach_addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)
-        # u = (m / (1 - beta1**t) + alpha_t * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
+        # u = (m / (1 - beta1**t) + alpha_now * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
         denoms = torch._foreach_sqrt(exp_avg_sqs)
         torch._foreach_add_(denoms, scaled_eps)
         us = torch._foreach_div(exp_avg_fasts, denoms)
         scale_(us, exp_avg_fast_weight)
-        torch._foreach_addcdiv_(us, exp_avg_slows, denoms, alpha_t__2 * bias_correction2_sqrt)
+        torch._foreach_addcdiv_(us, exp_avg_slows, denoms, alpha_now_2 * bias_correction2_sqrt)
         # p = p - lr * (u + weight_decay * p)
         scale_(params, 1 - lr * weight_decay)
         torch._foreach_add_(params, us, alpha=-lr)

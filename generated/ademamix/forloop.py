@@ -30,13 +30,12 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
     beta1, beta2, beta3 = betas
-    # alpha_t = alpha
-    alpha_t_ = alpha
+    alpha_now = alpha
     if alpha_warmup is not None and step < alpha_warmup:
-        # alpha_t = alpha * t / alpha_warmup
-        alpha_t__2 = alpha * step / alpha_warmup
+        # alpha_now = alpha * t / alpha_warmup
+        alpha_now_2 = alpha * step / alpha_warmup
     else:
-        alpha_t__2 = alpha_t_
+        alpha_now_2 = alpha_now
     if beta3_warmup is not None and step < beta3_warmup:
         # progress = t / beta3_warmup
         progress = step / beta3_warmup
@@ -64,12 +63,12 @@ def update(
         exp_avg_slow.lerp_(grad, 1 - beta3_2)
         # v = beta2 * v + (1 - beta2) * g**2
         exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        # u = (m / (1 - beta1**t) + alpha_t * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
+        # u = (m / (1 - beta1**t) + alpha_now * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
         denom = exp_avg_sq.sqrt().div_(bias_correction2_sqrt).add_(eps)
         u = (
             exp_avg_fast.div(denom)
             .div_(bias_correction1)
-            .addcdiv_(exp_avg_slow, denom, value=alpha_t__2)
+            .addcdiv_(exp_avg_slow, denom, value=alpha_now_2)
         )
         # p = p - lr * (u + weight_decay * p)
         param.mul_(1 - lr * weight_decay).add_(u, alpha=-lr)
@@ -102,21 +101,20 @@ def update_functional(
         exp_avg_sq = exp_avg_sqs[index].clone()
         step = advance_one(state_steps[index], capturable)
         beta1, beta2, beta3 = betas
-        # alpha_t = alpha
-        alpha_t_ = alpha
+        alpha_now = alpha
         if capturable:
             if alpha_warmup is None:
-                alpha_t__2 = alpha_t_
+                alpha_now_2 = alpha_now
             else:
-                # alpha_t = alpha * t / alpha_warmup
-                alpha_t__2_then = alpha * step / alpha_warmup
-                alpha_t__2_else = alpha_t_
-                alpha_t__2 = where(step < alpha_warmup, alpha_t__2_then, alpha_t__2_else)
+                # alpha_now = alpha * t / alpha_warmup
+                alpha_now_2_then = alpha * step / alpha_warmup
+                alpha_now_2_else = alpha_now
+                alpha_now_2 = where(step < alpha_warmup, alpha_now_2_then, alpha_now_2_else)
         elif alpha_warmup is not None and step < alpha_warmup:
-            # alpha_t = alpha * t / alpha_warmup
-            alpha_t__2 = alpha * step / alpha_warmup
+            # alpha_now = alpha * t / alpha_warmup
+            alpha_now_2 = alpha * step / alpha_warmup
         else:
-            alpha_t__2 = alpha_t_
+            alpha_now_2 = alpha_now
         if capturable:
             if beta3_warmup is None:
                 beta3_2 = beta3
@@ -155,10 +153,10 @@ def update_functional(
         exp_avg_slow = beta3_2 * exp_avg_slow + (1 - beta3_2) * grad
         # v = beta2 * v + (1 - beta2) * g**2
         exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-        # u = (m / (1 - beta1**t) + alpha_t * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
+        # u = (m / (1 - beta1**t) + alpha_now * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
         u = 1 / bias_correction1 * exp_avg_fast / (
             1 / bias_correction2_sqrt * sqrt(exp_avg_sq) + eps
-        ) + alpha_t__2 * exp_avg_slow / (1 / bias_correction2_sqrt * sqrt(exp_avg_sq) + eps)
+        ) + alpha_now_2 * exp_avg_slow / (1 / bias_correction2_sqrt * sqrt(exp_avg_sq) + eps)
         # p = p - lr * (u + weight_decay * p)
         param = (1 - lr * weight_decay) * param - lr * u
 

@@ -17,8 +17,6 @@ struct Rule {
         double lr, betas[3], alpha, beta3_warmup, alpha_warmup, eps, weight_decay, maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -40,14 +38,14 @@ struct Rule {
         const double one_minus_beta1 = 1 - beta1;
         const double one_minus_beta2 = 1 - beta2;
         const double decay_factor = 1 - lr * weight_decay;
-        // alpha_t = alpha
-        const double alpha_t_ = alpha;
-        double alpha_t__2;
+        // alpha_now = alpha
+        const double alpha_now = alpha;
+        double alpha_now_2;
         if (!is_none(alpha_warmup) && (step < alpha_warmup)) {
-            // alpha_t = alpha * t / alpha_warmup
-            alpha_t__2 = alpha * step / alpha_warmup;
+            // alpha_now = alpha * t / alpha_warmup
+            alpha_now_2 = alpha * step / alpha_warmup;
         } else {
-            alpha_t__2 = alpha_t_;
+            alpha_now_2 = alpha_now;
         }
         double beta3_2;
         if (!is_none(beta3_warmup) && (step < beta3_warmup)) {
@@ -67,7 +65,7 @@ struct Rule {
         const double bias_correction2_sqrt = sqrt(bias_correction2);
         const double bias_correction1 = 1 - pow(beta1, step);
         const double exp_avg_fast_scale = bias_correction2_sqrt / bias_correction1;
-        const double exp_avg_slow_scale = alpha_t__2 * bias_correction2_sqrt;
+        const double exp_avg_slow_scale = alpha_now_2 * bias_correction2_sqrt;
         const double scaled_eps = eps * bias_correction2_sqrt;
         return {
             one_minus_beta1, one_minus_beta3_2, beta2, one_minus_beta2, exp_avg_fast_scale,
@@ -91,8 +89,8 @@ struct Rule {
         const C scaled_eps = C(scalars.scaled_eps);
         const C decay_factor = C(scalars.decay_factor);
         const C lr = C(hypers.lr);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const i64 ahead = prefetch_distance<S>(n);
         struct { DelayedStore<S> param, exp_avg_fast, exp_avg_slow, exp_avg_sq; } delayed;
 
@@ -113,7 +111,7 @@ struct Rule {
             exp_avg_slow = exp_avg_slow + one_minus_beta3_2 * (grad - exp_avg_slow);
             // v = beta2 * v + (1 - beta2) * g**2
             exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad;
-            // u = (m / (1 - beta1**t) + alpha_t * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
+            // u = (m / (1 - beta1**t) + alpha_now * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
             const C u = (exp_avg_fast_scale * exp_avg_fast + exp_avg_slow_scale * exp_avg_slow)
                 / (sqrt(exp_avg_sq) + scaled_eps);
             // p = p - lr * (u + weight_decay * p)
@@ -128,10 +126,10 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[EXP_AVG_FAST],
+            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[EXP_AVG_FAST],
             streams[EXP_AVG_SLOW], streams[EXP_AVG_SQ]);
     }
 };

@@ -49,13 +49,12 @@ def ademamix_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
     decay_factor = 1 - lr * weight_decay
-    # alpha_t = alpha
-    alpha_t_ = alpha
+    alpha_now = alpha
     if ((is_none(alpha_warmup)) == 0) & (step < alpha_warmup):
-        # alpha_t = alpha * t / alpha_warmup
-        alpha_t__2 = alpha * step / alpha_warmup
+        # alpha_now = alpha * t / alpha_warmup
+        alpha_now_2 = alpha * step / alpha_warmup
     else:
-        alpha_t__2 = alpha_t_
+        alpha_now_2 = alpha_now
     if ((is_none(beta3_warmup)) == 0) & (step < beta3_warmup):
         # progress = t / beta3_warmup
         progress = step / beta3_warmup
@@ -72,7 +71,7 @@ def ademamix_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.
     bias_correction2_sqrt = sqrt(bias_correction2)
     bias_correction1 = 1 - ipow(beta1, step)
     exp_avg_fast_scale = bias_correction2_sqrt / bias_correction1
-    exp_avg_slow_scale = alpha_t__2 * bias_correction2_sqrt
+    exp_avg_slow_scale = alpha_now_2 * bias_correction2_sqrt
     scaled_eps = eps * bias_correction2_sqrt
 
     tl.store(steps, step.to(STEP_T))
@@ -122,7 +121,7 @@ def ademamix_step_on_elements(
     exp_avg_slow = exp_avg_slow + one_minus_beta3_2 * (grad - exp_avg_slow)
     # v = beta2 * v + (1 - beta2) * g**2
     exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad
-    # u = (m / (1 - beta1**t) + alpha_t * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
+    # u = (m / (1 - beta1**t) + alpha_now * m_slow) / (sqrt(v / (1 - beta2**t)) + eps)
     u = div(
         exp_avg_fast_scale * exp_avg_fast + exp_avg_slow_scale * exp_avg_slow,
         sqrt(exp_avg_sq) + scaled_eps,

@@ -39,8 +39,8 @@ class ADOPT(GeneratedOptimizer):
         betas (tuple[float, float]): Decay rates of the running averages, each in [0, 1);
             :math:`(\beta_1, \beta_2)` in the rule. Default: (0.9, 0.9999).
         eps (float): Eps, at least 0; :math:`\epsilon` in the rule. Default: 1e-6.
-        clip_exp (float or None): Clip exp, at least 0; :math:`\text{clip exp}` in the rule.
-            Default: 0.25.
+        clip_exp (float or None): Exponent of the step count in the limit; None: no limit, at least
+            0; :math:`\text{clip exp}` in the rule. Default: 0.25.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.0.
         decouple (bool): Decouple. Default: False.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.

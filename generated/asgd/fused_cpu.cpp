@@ -17,8 +17,6 @@ struct Rule {
         double lr, lambd, alpha, t0, weight_decay, maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -55,8 +53,8 @@ struct Rule {
         const C decay_factor = C(scalars.decay_factor);
         const C eta_before = C(scalars.eta_before);
         const C mu_before = C(scalars.mu_before);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const auto mu_before_equals_1 = flag<C>(scalars.mu_before == 1);
         const i64 ahead = prefetch_distance<S>(n);
@@ -100,9 +98,9 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[AX]);
+        return sweep<S>(hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[AX]);
     }
 };
 

@@ -22,8 +22,7 @@ struct Rule {
 
 // Plan for parameters that are not one by one.
 struct CAMENotOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
+    static constexpr bool READS_SIZES = true;  // in the scalar program
     static bool applies(const Sizes& sizes) { return !one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -300,8 +299,8 @@ struct CAMENotOneByOneRule : Rule {
         const S* __restrict grads, ComputeScalar<S>* __restrict grad_values,
         ComputeScalar<S>* __restrict grad_row_sums, ComputeScalar<S>* __restrict grad_col_sums) {
         const C eps1 = C(scalars.eps1);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
             C grad_row_sum = 0;
@@ -403,8 +402,8 @@ struct CAMENotOneByOneRule : Rule {
         const Hypers& hypers, Numbers& sums, i64 rows, i64 n, i64 pitch, const S* __restrict grads,
         const ComputeScalar<S>* __restrict row_factors,
         const ComputeScalar<S>* __restrict col_factors) {
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
             C u_sq_sum = 0;
@@ -453,8 +452,8 @@ struct CAMENotOneByOneRule : Rule {
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C eps2 = C(scalars.eps2);
         const C u_scale = C(numbers.u_scale);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
             C residual_row_sum = 0;
@@ -584,8 +583,8 @@ struct CAMENotOneByOneRule : Rule {
         const C decay_factor = C(scalars.decay_factor);
         const C lr = C(hypers.lr);
         const C exp_avg_scale = C(numbers.exp_avg_scale);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
             for (i64 i = 0; i < n; i += LANES<C>) {
@@ -686,8 +685,7 @@ struct CAMENotOneByOneRule : Rule {
 
 // Plan for parameters that are one by one.
 struct CAMEOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
+    static constexpr bool READS_SIZES = true;  // in the scalar program
     static bool applies(const Sizes& sizes) { return one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -785,8 +783,8 @@ struct CAMEOneByOneRule : Rule {
         const C beta2 = C(scalars.beta2);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C exp_avg_sq_row_offset = C(scalars.exp_avg_sq_row_offset);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         C exp_avg_sq_row_sum = 0;
 
@@ -827,8 +825,8 @@ struct CAMEOneByOneRule : Rule {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C exp_avg_sq_row_offset = C(scalars.exp_avg_sq_row_offset);
         const C u_scale = C(numbers.u_scale);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         C u_sq_sum = 0;
 
@@ -882,8 +880,8 @@ struct CAMEOneByOneRule : Rule {
         const C one_minus_beta3 = C(scalars.one_minus_beta3);
         const C u_scale_2 = C(numbers.u_scale_2);
         const C u_scale = C(numbers.u_scale);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         C exp_avg_res_row_sum = 0;
 
@@ -947,8 +945,8 @@ struct CAMEOneByOneRule : Rule {
         const C u_scale_2 = C(numbers.u_scale_2);
         const C u_scale = C(numbers.u_scale);
         const C param_scale = C(numbers.param_scale);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load_as<S, C>(params + i);

@@ -21,8 +21,6 @@ struct Rule {
 
 // Plan for all parameters.
 struct DAdaptAdamRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
@@ -128,10 +126,10 @@ struct DAdaptAdamRule : Rule {
         const C beta3 = C(scalars.beta3);
         const C grad_weight_2 = C(scalars.grad_weight_2);
         const C decay_factor = C(scalars.decay_factor);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
-        const auto decouple = unlikely<C>(truth(hypers.decouple));
+        const auto decouple = rare_flag<C>(truth(hypers.decouple));
 
         C grad_quotient_sum = 0, abs_sum = 0;
 

@@ -20,8 +20,6 @@ struct Rule {
 
 // Plan for all parameters.
 struct LAMBRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
@@ -96,8 +94,8 @@ struct LAMBRule : Rule {
         const C exp_avg_weight = C(scalars.exp_avg_weight);
         const C scaled_eps = C(scalars.scaled_eps);
         const C weight_decay = C(hypers.weight_decay);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto has_weight_decay_or_always_adapt = flag<C>(truth(hypers.weight_decay)
             || truth(hypers.always_adapt));
 
@@ -170,8 +168,8 @@ struct LAMBRule : Rule {
         const C weight_decay = C(hypers.weight_decay);
         const C lr = C(hypers.lr);
         const C trust_2 = C(numbers.trust_2);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto has_weight_decay_or_always_adapt = flag<C>(truth(hypers.weight_decay)
             || truth(hypers.always_adapt));
 

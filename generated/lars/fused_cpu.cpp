@@ -21,8 +21,6 @@ struct Rule {
 
 // Plan for all parameters.
 struct LARSRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
@@ -78,8 +76,8 @@ struct LARSRule : Rule {
     NOINLINE static void sweep1(
         const Hypers& hypers, Numbers& sums, i64 n, const S* __restrict params,
         const S* __restrict grads) {
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         C param_sq_sum = 0, grad_sq_sum = 0;
 
@@ -130,19 +128,19 @@ struct LARSRule : Rule {
 
     template <class S, class C, bool MOMENTUM>
     NOINLINE static void sweep2(
-        const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, unsigned fresh, i64 n,
-        S* __restrict params, const S* __restrict grads, S* __restrict momentum_buffers) {
+        const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, unsigned fresh_bits,
+        i64 n, S* __restrict params, const S* __restrict grads, S* __restrict momentum_buffers) {
         const C lr = C(hypers.lr);
         const C momentum = C(hypers.momentum);
         const C one_minus_dampening = C(scalars.one_minus_dampening);
         const C trust_3 = C(numbers.trust_3);
         const C grad_scale = C(numbers.grad_scale);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto has_weight_decay_or_always_adapt = flag<C>(truth(hypers.weight_decay)
             || truth(hypers.always_adapt));
-        const auto fresh_momentum_buffer = unlikely<C>(bool(fresh & 1));
-        const auto nesterov = unlikely<C>(truth(hypers.nesterov));
+        const auto fresh_momentum_buffer = rare_flag<C>(bool(fresh_bits & 1));
+        const auto nesterov = rare_flag<C>(truth(hypers.nesterov));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load_as<S, C>(params + i);
@@ -202,7 +200,7 @@ struct LARSRule : Rule {
                 constexpr decltype(&sweep2<S, C, false>) variants[] = {
                     sweep2<S, C, false>, sweep2<S, C, true>};
                 return variants[truth(inputs.hypers.momentum)](
-                    inputs.hypers, inputs.scalars, inputs.named_numbers(), inputs.fresh, n,
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), inputs.fresh_bits, n,
                     at[PARAM], at[GRAD], at[MOMENTUM_BUFFER]);
             }
         }

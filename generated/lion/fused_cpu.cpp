@@ -17,8 +17,6 @@ struct Rule {
         double lr, betas[2], weight_decay, maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -50,8 +48,8 @@ struct Rule {
         const C beta1 = C(scalars.beta1);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const i64 ahead = prefetch_distance<S>(n);
         const i64 strip = prefetch_strip<S>(n);
 
@@ -86,9 +84,10 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[EXP_AVG]);
+        return sweep<S>(
+            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[EXP_AVG]);
     }
 };
 

@@ -21,8 +21,7 @@ struct Rule {
 
 // Plan for all parameters.
 struct MARSRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
+    static constexpr bool READS_SIZES = true;  // in the scalar program
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
@@ -123,8 +122,8 @@ struct MARSRule : Rule {
         const S* __restrict grads, const S* __restrict last_grads) {
         const C grad_weight = C(scalars.grad_weight);
         const C last_grad_weight = C(scalars.last_grad_weight);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto condition1 = flag<C>(truth(hypers.optimize_1d) || (scalars.param_ndim == 2));
 
         C c_sq_sum = 0;
@@ -176,8 +175,8 @@ struct MARSRule : Rule {
         const C step_size = C(scalars.step_size);
         const C scaled_eps = C(scalars.scaled_eps);
         const C c_scale = C(numbers.c_scale);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto condition1 = flag<C>(truth(hypers.optimize_1d) || (scalars.param_ndim == 2));
 
         for (i64 i = 0; i < n; i += LANES<C>) {

@@ -22,8 +22,7 @@ struct Rule {
 
 // Plan for all parameters, until orthogonalize.
 struct MuonBefore : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = false, STORES_CELLS = false;
+    static constexpr bool STORES_CELLS = false;  // the last part of the rule stores them
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
@@ -71,8 +70,8 @@ struct MuonBefore : Rule {
         S* __restrict momentum_buffers, S* __restrict us) {
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C momentum = C(hypers.momentum);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto nesterov = flag<C>(truth(hypers.nesterov));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -122,8 +121,7 @@ struct MuonBefore : Rule {
 
 // Plan for all parameters, after orthogonalize.
 struct MuonAfter : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
+    static constexpr bool READS_SIZES = true;  // in the scalar program
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.

@@ -22,8 +22,7 @@ struct Rule {
 
 // Plan for all parameters, until orthogonalize.
 struct MuonClipBefore : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = false, STORES_CELLS = false;
+    static constexpr bool STORES_CELLS = false;  // the last part of the rule stores them
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
@@ -69,8 +68,8 @@ struct MuonClipBefore : Rule {
         const Hypers& hypers, i64 n, const S* __restrict grads, S* __restrict momentum_buffers,
         S* __restrict momentum_buffer_matrices) {
         const C momentum = C(hypers.momentum);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C grad = load_as<S, C>(grads + i);
@@ -113,8 +112,7 @@ struct MuonClipBefore : Rule {
 
 // Plan for all parameters, after orthogonalize.
 struct MuonClipAfter : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
+    static constexpr bool READS_SIZES = true;  // in the scalar program
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.

@@ -20,8 +20,7 @@ struct Rule {
 
 // Plan for all parameters, until orthogonalize.
 struct MuonHBefore : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = false, STORES_CELLS = false;
+    static constexpr bool STORES_CELLS = false;  // the last part of the rule stores them
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
@@ -80,8 +79,8 @@ struct MuonHBefore : Rule {
         const S* __restrict grads, const S* __restrict momentum_buffers) {
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C momentum = C(hypers.momentum);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         C u_sq_sum = 0;
 
@@ -123,8 +122,8 @@ struct MuonHBefore : Rule {
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C momentum = C(hypers.momentum);
         const C u_quotient_matrix_scale = C(numbers.u_quotient_matrix_scale);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C grad = load_as<S, C>(grads + i);
@@ -175,8 +174,6 @@ struct MuonHBefore : Rule {
 
 // Plan for all parameters, after orthogonalize.
 struct MuonHAfter : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.

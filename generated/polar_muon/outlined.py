@@ -82,23 +82,23 @@ def update(
         gram_scaled = 15.878769915207462 * gram
         gram_product = gram_scaled @ gram
         x_sq_sum_scaled = 1 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x
-        # sweep2 reads gram_product by the name gram_sum, and then overwrites it
-        gram_sum = gram_product
+        # sweep2 reads gram_product by the name gram_combination, and then overwrites it
+        gram_combination = gram_product
         # x = x / (1.02 * norm(x) + 1e-6)
         # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
-        sweep2(gram_sum, gram)
-        x_product_2 = gram_sum @ x_sq_sum_scaled
+        sweep2(gram_combination, gram)
+        x_product_2 = gram_combination @ x_sq_sum_scaled
         x = 8.156554524902461 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x + x_product_2
         # gram = x @ transpose(x)
         gram2 = x @ transpose(x)
         # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
         gram2_scaled = 0.5000178451051316 * gram2
         gram2_product = gram2_scaled @ gram2
-        # sweep3 reads gram2_product by the name gram2_sum, and then overwrites it
-        gram2_sum = gram2_product
+        # sweep3 reads gram2_product by the name gram2_combination, and then overwrites it
+        gram2_combination = gram2_product
         # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-        sweep3(gram2_sum, gram2)
-        x_product_3 = gram2_sum @ x
+        sweep3(gram2_combination, gram2)
+        x_product_3 = gram2_combination @ x
         x_after = empty_like(x)
         sweep4(x_after, x, x_product_3)
         x = x_after
@@ -107,11 +107,11 @@ def update(
         # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
         gram3_scaled = 0.5060648178503393 * gram3
         gram3_product = gram3_scaled @ gram3
-        # sweep5 reads gram3_product by the name gram3_sum, and then overwrites it
-        gram3_sum = gram3_product
+        # sweep5 reads gram3_product by the name gram3_combination, and then overwrites it
+        gram3_combination = gram3_product
         # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
-        sweep5(gram3_sum, gram3)
-        x_product_4 = gram3_sum @ x
+        sweep5(gram3_combination, gram3)
+        x_product_4 = gram3_combination @ x
         x_after_2 = empty_like(x)
         sweep6(x_after_2, x, x_product_4)
         x = x_after_2
@@ -120,11 +120,11 @@ def update(
         # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
         gram4_scaled = 0.46449024233003106 * gram4
         gram4_product = gram4_scaled @ gram4
-        # sweep7 reads gram4_product by the name gram4_sum, and then overwrites it
-        gram4_sum = gram4_product
+        # sweep7 reads gram4_product by the name gram4_combination, and then overwrites it
+        gram4_combination = gram4_product
         # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
-        sweep7(gram4_sum, gram4)
-        x_product_5 = gram4_sum @ x
+        sweep7(gram4_combination, gram4)
+        x_product_5 = gram4_combination @ x
         x_after_3 = empty_like(x)
         sweep8(x_after_3, x, x_product_5)
         x = x_after_3
@@ -133,11 +133,11 @@ def update(
         # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
         gram5_scaled = 0.42323551169305323 * gram5
         gram5_product = gram5_scaled @ gram5
-        # sweep9 reads gram5_product by the name gram5_sum, and then overwrites it
-        gram5_sum = gram5_product
+        # sweep9 reads gram5_product by the name gram5_combination, and then overwrites it
+        gram5_combination = gram5_product
         # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
-        sweep9(gram5_sum, gram5)
-        x_product_6 = gram5_sum @ x
+        sweep9(gram5_combination, gram5)
+        x_product_6 = gram5_combination @ x
         # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
         # p = p - lr * weight_decay * p
         # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * x

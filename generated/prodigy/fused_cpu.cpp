@@ -22,8 +22,6 @@ struct Rule {
 
 // Plan for all parameters.
 struct ProdigyRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
@@ -145,10 +143,10 @@ struct ProdigyRule : Rule {
         const C weight_decay = C(hypers.weight_decay);
         const C decay_2 = C(scalars.decay_2);
         const C grad_weight = C(scalars.grad_weight);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
-        const auto safeguard_warmup = unlikely<C>(truth(hypers.safeguard_warmup));
+        const auto safeguard_warmup = rare_flag<C>(truth(hypers.safeguard_warmup));
 
         C grad_sum = 0, abs_sum = 0;
 
@@ -250,8 +248,8 @@ struct ProdigyRule : Rule {
         const C grad_weight_3 = C(scalars.grad_weight_3);
         const C decay_factor = C(scalars.decay_factor);
         const C param_scale = C(numbers.param_scale);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
         const auto decouple = flag<C>(truth(hypers.decouple));
 

@@ -18,8 +18,6 @@ struct Rule {
         double maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -50,9 +48,9 @@ struct Rule {
         const C eps = C(hypers.eps);
         const C momentum = C(hypers.momentum);
         const C lr = C(hypers.lr);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
-        const auto decoupled_decay = unlikely<C>(truth(hypers.weight_decay)
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
+        const auto decoupled_decay = rare_flag<C>(truth(hypers.weight_decay)
             && truth(hypers.decoupled_decay));
         const auto not_decoupled_decay = flag<C>(truth(hypers.weight_decay)
             && !truth(hypers.decoupled_decay));
@@ -116,13 +114,13 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
         constexpr decltype(&sweep<S, false, false>) variants[] = {
             sweep<S, false, false>, sweep<S, false, true>, sweep<S, true, false>,
             sweep<S, true, true>};
         return variants[2 * truth(hypers.momentum) + truth(hypers.centered)](
-            hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[SQUARE_AVG],
+            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[SQUARE_AVG],
             streams[MOMENTUM_BUFFER], streams[GRAD_AVG]);
     }
 };

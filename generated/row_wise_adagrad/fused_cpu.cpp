@@ -20,8 +20,7 @@ struct Rule {
 
 // Plan for parameters that are not one by one.
 struct RowWiseAdagradNotOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
+    static constexpr bool READS_SIZES = true;  // in the scalar program
     static bool applies(const Sizes& sizes) { return !one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -133,8 +132,8 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
         const S* __restrict grads, ComputeScalar<S>* __restrict grad_sqs,
         ComputeScalar<S>* __restrict grad_sq_row_sums) {
         const C weight_decay = C(hypers.weight_decay);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -197,8 +196,8 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
         const ComputeScalar<S>* __restrict row_factors) {
         const C weight_decay = C(hypers.weight_decay);
         const C rate = C(scalars.rate);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -265,8 +264,7 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
 
 // Plan for parameters that are one by one.
 struct RowWiseAdagradOneByOneRule : Rule {
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = true, STORES_CELLS = true;
+    static constexpr bool READS_SIZES = true;  // in the scalar program
     static bool applies(const Sizes& sizes) { return one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
@@ -317,8 +315,8 @@ struct RowWiseAdagradOneByOneRule : Rule {
         const C weight_decay = C(hypers.weight_decay);
         const C rate = C(scalars.rate);
         const C eps = C(hypers.eps);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
         for (i64 i = 0; i < n; i += LANES<C>) {

@@ -17,8 +17,6 @@ struct Rule {
         double etas[2], step_sizes[2], maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -48,8 +46,8 @@ struct Rule {
         const C eta_minus = C(scalars.eta_minus);
         const C s_min = C(scalars.s_min);
         const C s_max = C(scalars.s_max);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -83,10 +81,10 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[PREV],
+            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[PREV],
             streams[STATE_STEP_SIZE]);
     }
 };

@@ -18,8 +18,6 @@ struct Rule {
         double lr, momentum, dampening, weight_decay, nesterov, maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -38,18 +36,18 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S, bool MOMENTUM>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, Stream<S> params,
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> momentum_buffers) {
         using C = ComputeType<S>;
         const C weight_decay = C(hypers.weight_decay);
         const C momentum = C(hypers.momentum);
         const C one_minus_dampening = C(scalars.one_minus_dampening);
         const C lr = C(hypers.lr);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
-        const auto fresh_momentum_buffer = unlikely<C>(bool(fresh & 1));
-        const auto nesterov = unlikely<C>(truth(hypers.nesterov));
+        const auto fresh_momentum_buffer = rare_flag<C>(bool(fresh_bits & 1));
+        const auto nesterov = rare_flag<C>(truth(hypers.nesterov));
         const i64 ahead = prefetch_distance<S>(n);
         const i64 strip = MOMENTUM ? prefetch_strip<S>(n) : n;
 
@@ -100,11 +98,12 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
         constexpr decltype(&sweep<S, false>) variants[] = {sweep<S, false>, sweep<S, true>};
         return variants[truth(hypers.momentum)](
-            hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[MOMENTUM_BUFFER]);
+            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD],
+            streams[MOMENTUM_BUFFER]);
     }
 };
 

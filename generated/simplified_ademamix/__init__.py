@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class SimplifiedAdEMAMix(GeneratedOptimizer):
-    r"""Adam's step with a sum of gradients and a share of the last one (Morwani et al., 2025).
+    r"""Adam's step with a sum of all gradients and a share of the new one (Morwani et al., 2025).
 
     .. math::
         \begin{aligned}

@@ -18,8 +18,6 @@ struct Rule {
         double lr, betas[2], rho, batch_size, weight_decay, given_hessian, maximize;
     };
 
-    // Whether the scalar program reads sizes of the tensor, and whether cells are stored after it.
-    static constexpr bool READS_SIZES = false, STORES_CELLS = true;
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
@@ -54,8 +52,8 @@ struct Rule {
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C lr = C(hypers.lr);
         const C hessian_scale = C(scalars.hessian_scale);
-        // Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized.
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const i64 ahead = prefetch_distance<S>(n);
         struct { DelayedStore<S> param, exp_avg, hessian; } delayed;
 
@@ -91,11 +89,11 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
         constexpr decltype(&sweep<S, false>) variants[] = {sweep<S, false>, sweep<S, true>};
         return variants[truth(hypers.given_hessian)](
-            hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
+            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
             streams[HESSIAN], streams[HESSIAN_INPUT]);
     }
 };

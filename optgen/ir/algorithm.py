@@ -193,6 +193,8 @@ class Algorithm:
       such methods.
     * `zero_grad`: whether a step leaves the gradients at zero.
     * `is_sweep`: whether it is a function that `outline_sweeps` made of a rule's statements.
+    * `overwritten`: of a sweep, the lists that it overwrites with another value, each with the name
+      of the value before.
     """
 
     name: str
@@ -217,6 +219,7 @@ class Algorithm:
     programs: tuple[ModeProgram, ...] = ()
     zero_grad: bool = False
     is_sweep: bool = False
+    overwritten: tuple[tuple[str, str], ...] = ()
     source: str = field(default="", compare=False, repr=False)
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 

@@ -138,7 +138,7 @@ def is_free(name: str, others: Iterable[str]) -> bool:
 
 
 def free_name(wanted: str, others: Iterable[str]) -> str:
-    """Return the wanted name if it is free; else the wanted name with the first number that is."""
+    """Return the wanted name; if it is taken, append the first number that makes it free."""
     taken = set(others)
     return next(name for name in chain([wanted], numbered(wanted)) if is_free(name, taken))
 

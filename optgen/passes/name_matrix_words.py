@@ -111,7 +111,7 @@ def _suffix(operand: Expr) -> str:
     """Return the end of an operand's name, which says what the operand is."""
     match only_factor(operand):
         case Linear((_, _, *_)):
-            return "sum"
+            return "combination"
         case Linear((Term(divisors=(_, *_)),)):
             return "quotient"
         case Linear((Term(factors=(_,)),)):

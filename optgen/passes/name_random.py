@@ -44,7 +44,7 @@ def name_random(plan: Plan) -> tuple[Plan, Draws]:
 
 
 def draw_first(plan: Plan) -> Plan:
-    """Return the plan of one sweep with statements that draw its random numbers first."""
+    """Return the plan with the draws of random numbers at the front of its only sweep."""
     named, draws = name_random(plan)
     statements = tuple(Assign(Ref(name), call) for name, call in draws.items())
     return named.map_sweeps(lambda body: (*statements, *body))

@@ -76,7 +76,7 @@ class SweepBuilder:
         )
         body = _with_inputs(group, before | {old: n for n, old in reused.items()})
         lists = [*written, *(before.get(n, n) for n in only_read)]
-        function = self._function(name, lists, written, tuple(numbers), body)
+        function = self._function(name, lists, written, tuple(numbers), body, reused)
         variables = {n: after.get(n, n) for n in written} | {before.get(n, n): n for n in only_read}
         return SweepFunction(
             function,
@@ -121,6 +121,7 @@ class SweepBuilder:
         written: Sequence[str],
         numbers: Sequence[str],
         body: Program,
+        reused: Mapping[str, str],
     ) -> Algorithm:
         """Return an algorithm over lists: the first written one is its parameter."""
         param, grad = written[0], next(n for n in lists if n not in written)
@@ -138,6 +139,7 @@ class SweepBuilder:
             step=None,
             lists=(param, grad, *others),
             is_sweep=True,
+            overwritten=tuple(reused.items()),
         )
 
 

@@ -149,8 +149,8 @@ class _Reader:
         declared, added_copy = self._declared(lists, hypers)
         function, scope = read_rule(self.source, declared, self.node, constants, helpers)
         self._check_rule(function, scope)
-        reads = tuple(Assign(Ref(declared.param), Ref(name)) for name in added_copy)
-        return replace(function, rule=(*reads, *function.rule))
+        reads_of_copy = tuple(Assign(Ref(declared.param), Ref(name)) for name in added_copy)
+        return replace(function, rule=(*reads_of_copy, *function.rule))
 
     def _declared(
         self, lists: tuple[str, ...], hypers: tuple[Hyper, ...]
@@ -261,7 +261,7 @@ class _Reader:
                     hint = "a program leaves parameters alone that have no state yet"
                     self.source.error(node, message, hint)
                 if node.func.id == "require":
-                    message = "the constructor checks `require`, and a program has none"
+                    message = "the constructor checks `require`, and a program has no constructor"
                     self.source.error(node, message, f"write it in `{self.optimizer.name}`")
 
     def _check_rule(self, function: Algorithm, scope: Scope) -> None:

@@ -164,10 +164,12 @@ def test_views_that_do_not_keep_the_shards_are_refused() -> None:
     for found in pair.run(_errors_of_views):
         assert found[0] == (
             "group 0: a parameter of shape (48, 16) has 2 shards along axis 0, which are no shards "
-            "of the view (3, 16, 16): axis 0 of the view must be the parameter's, or 2 must divide "
-            "both"
+            "of the view (3, 16, 16): axis 0 of the view must be as long as the parameter's, or 2 "
+            "must divide both lengths"
         )
-        assert found[1].endswith("divide both, and all axes before it must be the parameter's")
+        assert found[1].endswith(
+            "divide both lengths, and all axes before it must be as long as the parameter's"
+        )
         assert "no shards of the view (10, 2)" in found[2]
 
 
@@ -203,7 +205,8 @@ def _adafactor_with_views(params: list[nn.Parameter]) -> Adafactor:
 def _differences_after_resuming(rank: int, folder: str) -> dict[str, float]:
     """Return how runs with a checkpoint differ from one without.
 
-    One run saves on 2 ranks and continues on 1, one on 1 and on 2, and one on 2 and on 2.
+    The first run saves on 2 ranks and continues on 1, the second saves on 1 and continues on 2, and
+    the third has 2 ranks before and after.
     """
     results = {}
     alone = Engine(rank, 1, _adafactor_with_views)

@@ -26,7 +26,7 @@ class Draft:
     has_odd_forms: bool  # many forms and constants are unusual
     family: str  # elements: no reductions; numbers: reductions to numbers; axes: to rows, too
     reads_step_count: bool
-    is_dense: bool  # whether the rule has many short statements with few names
+    has_few_names: bool  # whether the rule has many short statements with few names
     states: list[State] = field(default_factory=list)
     requires_matrix: bool = False
     has_random_numbers: bool = False

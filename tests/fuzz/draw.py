@@ -74,7 +74,7 @@ def _draft(seed: str | int) -> Draft:
         has_odd_forms=rng.random() < 0.45,
         family=rng.choice(("elements", "elements", "numbers", "axes", "axes")),
         reads_step_count=rng.random() < 0.8,
-        is_dense=rng.random() < 0.4,
+        has_few_names=rng.random() < 0.4,
     )
     draft.requires_matrix = draft.family == "axes" and rng.random() < 0.5
     draft.has_random_numbers = (
@@ -132,7 +132,7 @@ def _states(draft: Draft) -> list[State]:
 
 
 def _thin_states(draft: Draft) -> list[State]:
-    """Draw states with an axis of the rank; `H0` always exists where rows exist."""
+    """Draw states with an axis of length `rank`; every parameter with rows and columns has `H0`."""
     rng, states = draft.rng, []
     shapes = {
         "H0": ("thin_rows", "rows", "rank"),
@@ -158,7 +158,7 @@ def _body(draft: Draft) -> list[str]:
         numbers=["lr", "c", *["t"] * draft.reads_step_count, *["rank"] * draft.has_thin_matrices],
         tensors=["p", "g", "g"],
     )
-    if not draft.is_dense:
+    if not draft.has_few_names:
         known.numbers += ["eps", "beta1", "beta2", "betas[1]"]
     for state in draft.states:
         if not state.condition:
@@ -176,15 +176,15 @@ def _body(draft: Draft) -> list[str]:
             has_thin_matrices=draft.has_thin_matrices,
             reads_step_count=draft.reads_step_count,
             conditions=_conditions(draft),
-            max_depth=1 if draft.is_dense else 9,
+            max_depth=1 if draft.has_few_names else 9,
             has_random_numbers=draft.has_random_numbers,
             has_roundings=not (draft.has_matrices or poly) or draft.has_roundings,
         ),
         [(s.symbol, s.nature, s.condition) for s in draft.states],
         poly,
     )
-    many_statements = (3, 4, 5, 6, 7, 8) if draft.is_dense else (1, 2, 3, 4, 5, 7)
-    has_many = draft.has_odd_forms or draft.is_dense
+    many_statements = (3, 4, 5, 6, 7, 8) if draft.has_few_names else (1, 2, 3, 4, 5, 7)
+    has_many = draft.has_odd_forms or draft.has_few_names
     return writer.rule(rng.choice(many_statements if has_many else (1, 1, 2, 3, 4)))
 
 

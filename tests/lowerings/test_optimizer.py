@@ -193,7 +193,7 @@ def test_invalid_arguments_are_refused(example: Any, kwargs: dict[str, Any], mes
     [
         {"lr": torch.tensor([0.5])},
         {"scale": 1},
-        {"scale": torch.tensor(0.5)},  # without `tensor=`, no check asks for a tensor
+        {"scale": torch.tensor(0.5)},  # without `tensor=`, tensors are not checked
         {"rates": [0.5, 0.25, 0]},
         {"shift": -1e9},
         {"limit": 9.5},
@@ -277,7 +277,7 @@ def test_a_derived_class_checks_its_own_range_and_calls_its_base(tmp_path: Path)
     assert "if not 0.0 <= eps" not in (tmp_path / "__init__.py").read_text()
 
 
-def test_the_option_keywords_orders_the_arguments_it_lists(tmp_path: Path) -> None:
+def test_arguments_follow_the_order_in_keywords(tmp_path: Path) -> None:
     """Arguments that optgen adds follow, keyword-only, if they are not listed."""
     names = ("scale", "lr", "foreach", "*", "fused", "shift", "limit", "rates", "beta", "careful")
     cls = load_class(tmp_path, SPEC.replace('/paper"', f'/paper", keywords={(*names, "norm")}'))

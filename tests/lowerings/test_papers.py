@@ -42,8 +42,8 @@ SYMBOLS_BY_KEY = {
 }
 """For each state's key, the name of the same value in the step from the paper.
 
-A parameter has a state only if that step keeps the value for it. In rules that are not listed, the
-names of the values are the keys.
+If the paper's step has no such value for a parameter, the optimizer must have no such state. In
+rules that are not listed, the values are named like the keys.
 """
 
 

@@ -251,7 +251,5 @@ def test_a_matrix_without_elements_is_stepped(cls: Any) -> None:
 def test_docstrings_say_the_shapes_of_thin_states() -> None:
     docstring = " ".join(Dion.__doc__.split())
     assert "rank (float): Rank of thin matrices, a whole number, at least 1." in docstring
-    assert (
-        "for each matrix of the parameter one of its columns by the rank, at first 0" in docstring
-    )
+    assert "for each matrix of the parameter one of shape (cols, rank), at first 0" in docstring
     assert "only where it has no fewer rows than columns" in " ".join(GaLore.__doc__.split())

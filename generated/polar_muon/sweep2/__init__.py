@@ -22,8 +22,8 @@ _update = Elementwise(
 
 
 def sweep2(
-    gram_sums: Sequence[Tensor],
+    gram_combinations: Sequence[Tensor],
     grams: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of PolarMuon, which outlined.py calls."""
-    _update(gram_sums, grams)
+    _update(gram_combinations, grams)

@@ -22,8 +22,8 @@ _update = Elementwise(
 
 
 def sweep3(
-    gram2_sums: Sequence[Tensor],
+    gram2_combinations: Sequence[Tensor],
     gram2s: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of PolarMuon, which outlined.py calls."""
-    _update(gram2_sums, gram2s)
+    _update(gram2_combinations, gram2s)

@@ -22,8 +22,8 @@ _update = Elementwise(
 
 
 def sweep9(
-    gram5_sums: Sequence[Tensor],
+    gram5_combinations: Sequence[Tensor],
     gram5s: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of PolarMuon, which outlined.py calls."""
-    _update(gram5_sums, gram5s)
+    _update(gram5_combinations, gram5s)

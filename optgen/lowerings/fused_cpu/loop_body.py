@@ -62,7 +62,7 @@ class LoopBody:
         conditions = list(self._conditions.declarations())
         if conditions:
             lines.append(
-                "// Conditions as 1 or 0 in type C: a loop with branches on them can be vectorized."
+                "// Flags: conditions as 1 or 0 of type C, so that branches on them become selects."
             )
         for declaration in conditions:
             lines += wrapped_statement(declaration, _COLUMN)

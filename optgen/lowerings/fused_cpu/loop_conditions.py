@@ -68,7 +68,7 @@ class LoopConditions:
         inner = expr  # the condition of the innermost of nested branches
         while isinstance(inner, Call) and inner.op == "and":
             inner = inner.args[1]
-        text = f"{'unlikely' if is_rare(expr, self.hypers) else 'flag'}<C>({self.numbers(expr)})"
+        text = f"{'rare_flag' if is_rare(expr, self.hypers) else 'flag'}<C>({self.numbers(expr)})"
         used_names = {*self.used_names} - _only_name(inner)
         for name in map(variable, candidate_names(inner, expr)):
             if is_free(name, used_names) and self.texts.setdefault(name, text) == text:

@@ -130,7 +130,7 @@ class LoopPrinter:
         return f"{array}[i] = {value};"
 
     def uses(self, name: str) -> bool:
-        """Tell whether the loop reads `hypers`, `scalars`, `numbers`, `sizes` or `fresh`."""
+        """Tell whether the loop reads `hypers`, `scalars`, `numbers`, `sizes` or `fresh_bits`."""
         text = [*self.constants(), *self.body.lines]
         return any(f"{name}." in line or f"({name} " in line for line in text)
 
@@ -141,7 +141,7 @@ class LoopPrinter:
             "scalars": "const Scalars&",
             "sizes": "const Sizes&",
             "numbers": "const Numbers&",
-            "fresh": "unsigned",
+            "fresh_bits": "unsigned",
         }
         return {name: type_ for name, type_ in types.items() if self.uses(name)}
 

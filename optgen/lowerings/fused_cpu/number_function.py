@@ -18,7 +18,7 @@ _INPUT_TYPES = {
     "hypers": "const Hypers&",
     "scalars": "const Scalars&",
     "sizes": "const Sizes&",
-    "fresh": "unsigned",
+    "fresh_bits": "unsigned",
 }
 
 

@@ -55,6 +55,8 @@ class Prologue:
         if advanced:
             advance = f"Advance one tensor's {' and '.join(advanced)}"
             return f"{advance}, and compute its scalars in float64."
+        if not self._packed.entries:
+            return "Compute no scalars: the rule needs none."
         if self._plan.scalars:
             return "Compute one tensor's scalars in float64."
         return "Store the hyperparameters of one tensor's group as its scalars."

@@ -34,12 +34,12 @@ class Check:
 def checks(algorithm: Algorithm, base: Algorithm | None) -> list[Check]:
     """Return all checks in the order of the arguments, except checks that the base makes."""
     hypers = [h for h in algorithm.hypers if not h.fixed and not _is_checked_by(base, h)]
-    # A class that replaces another one has only the checks of that class.
-    is_new = not (algorithm.is_function or algorithm.keywords or algorithm.group)
+    # A spec with `keywords` or `group` mirrors a class of torch, which does not check lengths.
+    checks_lengths = not (algorithm.is_function or algorithm.keywords or algorithm.group)
     all_checks = [
         check
         for hyper in hypers
-        for check in (*(_length_checks(hyper) if is_new else ()), *_checks(hyper))
+        for check in (*(_length_checks(hyper) if checks_lengths else ()), *_checks(hyper))
     ]
     if base is None and algorithm.has_rank:
         text = f"Invalid {RANK} value, which must be whole: {{}}"

@@ -47,15 +47,15 @@ class Batch:
     # For each fresh state of the rule, by key: whether this step created it, for each parameter.
     fresh: dict[str, list[bool]] = field(default_factory=dict)
     dispatch_keys: list[DispatchKey] = field(default_factory=list)
-    # Classes, dtypes and sizes of members and states; empty in a part.
-    types: list[list[Any]] = field(default_factory=list)
+    # Classes, dtypes and sizes of members and states, lists to compare; empty in a part.
+    signature: list[list[Any]] = field(default_factory=list)
     as_is: bool = True  # lowerings take members and states as they are, not real or local views
     ordinary: bool = True  # gradients are dense, no class overrides torch, no parameter repeats
     shapes: list[Any] = field(default_factory=list)  # of the members; empty in a part
     # Meta tensors with the shapes of whole parameters in the group's view; empty without a view.
     meta_views: list[Tensor] = field(default_factory=list)
     view_copies: list[ViewCopy] = field(default_factory=list)
-    memo: dict[str, Any] = field(default_factory=dict)  # lowerings' cache, valid for these types
+    memo: dict[str, Any] = field(default_factory=dict)  # lowerings' cache, valid for this signature
     parts: list["Batch"] = field(default_factory=list)  # one per dispatch key, if there are several
     # Of a part: the indices of its tensors in the whole batch.
     indices: list[int] = field(default_factory=list)
@@ -122,11 +122,11 @@ class Batch:
         return chain(*columns, () if scaled or rule.zero_grad else self.grads)
 
     def is_like(self, other: "Batch") -> bool:
-        """Tell whether another batch has tensors of the same types and dispatch keys."""
-        return self.types == other.types and self.dispatch_keys == other.dispatch_keys
+        """Tell whether another batch has tensors of the same signature and dispatch keys."""
+        return self.signature == other.signature and self.dispatch_keys == other.dispatch_keys
 
     def take_tensors(self, other: "Batch") -> None:
-        """Take over the tensors of another batch of the same types."""
+        """Take over the tensors of another batch of the same signature."""
         self.group, self.members, self.params = other.group, other.members, other.params
         self.grads, self.states, self.steps = other.grads, other.states, other.steps
         self.dicts, self.fresh, self.shapes = other.dicts, other.fresh, other.shapes

@@ -32,7 +32,7 @@ _SUPPORTED_TEXT = "a step takes float16, bfloat16, float32 and float64"
 
 
 def check_step(optimizer: OptimizerLike, batch: Batch) -> None:
-    """Check what may change while the types stay equal: hyperparameters, shapes, memory, counts."""
+    """Check hyperparameters, shapes, memory and counts, which no signature has."""
     if not batch.params:
         return
     converter_of(optimizer).check(optimizer.rule.hyper_values(batch.group))
@@ -46,10 +46,10 @@ def check_step(optimizer: OptimizerLike, batch: Batch) -> None:
         _check_counts(batch.steps)
 
 
-def check_types(rule: Rule, batch: Batch) -> None:
+def check_signature(rule: Rule, batch: Batch) -> None:
     """Raise an error for tensors that do not fit together.
 
-    The result depends on the types only, so it holds for all batches of the same types.
+    The result depends on the signature only, so it holds for all batches of one signature.
     """
     if any_dtensor(batch.members):
         _check_state_sharding(rule, batch)
@@ -182,9 +182,10 @@ def _shape_error(
 
 
 def _check_reshaped_states(rule: Rule, batch: Batch) -> None:
-    """Raise an error for a state that was reshaped after `check_types`.
+    """Raise an error for a state that was reshaped after `check_signature`.
 
-    If the number of elements has changed too, the types differ, and `check_types` has run again.
+    If the number of elements has changed too, the signature differs, and `check_signature` has run
+    again.
     """
     if rule.facts or not batch.as_is:
         return

@@ -2,15 +2,15 @@
 
 Anything may change between two steps: wrappers swap parameters or their storage, offloading
 replaces states, a load replaces everything. So each step fetches the tensors, and drops them at its
-end. Results of checks are kept with the types of the tensors, and are valid while the types stay
-equal.
+end. Results of checks are kept with the signature of a batch (the classes, dtypes and sizes of its
+tensors), and are valid while it stays equal.
 """
 
 from collections.abc import Iterable
 
 from optgen.runtime.batch import flat_partitions, gradient_checks
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.checks import check_step, check_types
+from optgen.runtime.batch.checks import check_signature, check_step
 from optgen.runtime.batch.context import OptimizerWithContext, StepContext
 from optgen.runtime.batch.extra_inputs import Inputs, checked_inputs
 from optgen.runtime.batch.gradients import (
@@ -102,7 +102,7 @@ def finish(optimizer: OptimizerWithContext, stepped: bool) -> None:
 def _rebuild(
     optimizer: OptimizerWithContext, batch: Batch, grads: Gradients, inputs: Inputs
 ) -> Batch:
-    """Check a batch whose types or dispatch keys are new; return it with all states created."""
+    """Check a batch whose signature or dispatch keys are new; return it with all states created."""
     group, rule, context = batch.group, optimizer.rule, optimizer._context
     check_not_partial(batch.members)
     gradient_checks.check_for_whole_params(optimizer, batch.members)
@@ -122,7 +122,7 @@ def _rebuild(
     context.created_states += created
     states = States(optimizer.state)
     batch = make_batch(optimizer, group, batch.members, grads, states, inputs=inputs)
-    check_types(rule, batch)
+    check_signature(rule, batch)
     fresh = {(id(values), key) for values, key in created}
     for key in rule.fresh if created else ():
         batch.fresh[key] = [(id(values), key) in fresh for values in batch.dicts]

@@ -1,4 +1,4 @@
-"""Make the batch of one group: fetch the states, and note the types of all tensors."""
+"""Make the batch of one group: fetch the states, and note the signature of the tensors."""
 
 from collections.abc import Mapping
 from itertools import chain
@@ -63,7 +63,7 @@ def make_batch(
     """Make the batch of parameters and gradients, with the states that exist.
 
     Args:
-        previous: the group's batch of the last step; it is reused in part if all types are equal.
+        previous: the group's batch of the last step; reused in part if its signature is equal.
         inputs: the extra inputs of this step.
     """
     rule, view = optimizer.rule, seen_view(optimizer.rule, group)
@@ -72,12 +72,12 @@ def make_batch(
     step_keys = [] if rule.step is None else ["step"]
     dicts, unique = states.of(members) if keys or step_keys else ([], False)
     shapes = list(map(_shape, members))
-    by_key, types = _fetch_states(rule, keys, step_keys, members, seen, dicts)
+    by_key, signature = _fetch_states(rule, keys, step_keys, members, seen, dicts)
     extra_columns = input_columns(rule, inputs, members) if rule.inputs else {}
-    types += [shapes, [] if view is None else [view], [rule.rank(group)]]
-    types += [list(map(type, _present(column))) for column in extra_columns.values()]
-    same_types = previous is not None and previous.types == types
-    as_is = previous.as_is if previous and same_types else _need_no_views(types)
+    signature += [shapes, [] if view is None else [view], [rule.rank(group)]]
+    signature += [list(map(type, _present(column))) for column in extra_columns.values()]
+    same_signature = previous is not None and previous.signature == signature
+    as_is = previous.as_is if previous and same_signature else _need_no_views(signature)
     if rule.group_states:
         by_key = by_key | group_state_columns(rule, group, members)
     columns = [
@@ -95,7 +95,7 @@ def make_batch(
         dicts=dicts,
         fresh={key: [False] * len(members) for key in rule.fresh},
         dispatch_keys=[],
-        types=types,
+        signature=signature,
         shapes=shapes,
         as_is=as_is and view is None,
         ordinary=grads.ordinary and (unique or len(set(map(id, members))) == len(members)),
@@ -104,16 +104,16 @@ def make_batch(
         check_for_whole_params(optimizer, members)
         batch.meta_views = seen
         view_tensors(rule, batch)
-    _set_dispatch_keys(rule, batch, previous if same_types else None, extra_columns)
+    _set_dispatch_keys(rule, batch, previous if same_signature else None, extra_columns)
     return batch
 
 
 def _set_dispatch_keys(
     rule: Rule, batch: Batch, previous: Batch | None, extra_columns: dict[str, list[Any]]
 ) -> None:
-    """Set the dispatch keys of a batch, and its parts; `previous` is a batch of the same types."""
+    """Set the dispatch keys and parts of a batch; `previous` is None, or has the same signature."""
     if previous and batch.ordinary and previous.ordinary and not (rule.facts or extra_columns):
-        batch.dispatch_keys = previous.dispatch_keys  # the keys depend on the types only
+        batch.dispatch_keys = previous.dispatch_keys  # the keys depend on the signature only
     else:
         members, params, grads = batch.members, batch.params, batch.grads
         batch.dispatch_keys = dispatch_keys(
@@ -134,7 +134,7 @@ def _fetch_states(
     seen: list[Tensor],
     dicts: list[dict[str, Any]],
 ) -> tuple[dict[str, list[Any]], list[list[Any]]]:
-    """Return the states and step counts by key, and the types; no states if any is missing."""
+    """Return the states and step counts by key, and the signature; no states if any is missing."""
     try:
         by_key = {key: [values[key] for values in dicts] for key in step_keys}
         by_key |= _columns(rule, keys, seen, dicts)
@@ -142,11 +142,11 @@ def _fetch_states(
             by_key if not rule.facts else {key: _present(column) for key, column in by_key.items()}
         )
         tensor_keys = [*keys, *(step_keys if rule.step == "tensor" else [])]
-        types = _types(rule, [members, *map(present.__getitem__, tensor_keys)])
-        types += [list(map(numel, present[key])) for key in tensor_keys]
+        signature = _signature(rule, [members, *map(present.__getitem__, tensor_keys)])
+        signature += [list(map(numel, present[key])) for key in tensor_keys]
     except (KeyError, AttributeError):  # not created yet, or None in an old checkpoint
-        return {}, _types(rule, [members])
-    return by_key, [*types, ["complete", *keys]]
+        return {}, _signature(rule, [members])
+    return by_key, [*signature, ["complete", *keys]]
 
 
 def _columns(
@@ -180,21 +180,21 @@ def _real_views(column: list[Any]) -> list[Any]:
     return [None if value is None else next(views) for value in column]
 
 
-def _types(rule: Rule, columns: list[list[Tensor]]) -> list[list[Any]]:
+def _signature(rule: Rule, columns: list[list[Tensor]]) -> list[list[Any]]:
     """Return the classes, dtypes, layouts, devices and sharding specs of all tensors.
 
     Layouts are left out if no tensor can be sparse, and devices if all tensors are on the CPU.
     """
     # A state can be sparse only if gradients can: torch's SGD then makes a sparse momentum.
     getters = (type, _dtype) if rule.gradient == "dense" else (type, _dtype, _layout)
-    types: list[list[Any]] = [list(map(get, column)) for get in getters for column in columns]
+    signature: list[list[Any]] = [list(map(get, column)) for get in getters for column in columns]
     on_cpu = all(map(_is_cpu, chain.from_iterable(columns)))
-    return [*types, [] if on_cpu else list(map(_device, columns[0])), *dtensor_specs(columns)]
+    return [*signature, [] if on_cpu else list(map(_device, columns[0])), *dtensor_specs(columns)]
 
 
-def _need_no_views(types: list[list[Any]]) -> bool:
-    """Tell whether lowerings see all tensors of these types as they are."""
-    return not any(map(_needs_view, set(chain.from_iterable(types))))
+def _need_no_views(signature: list[list[Any]]) -> bool:
+    """Tell whether lowerings see all tensors of this signature as they are."""
+    return not any(map(_needs_view, set(chain.from_iterable(signature))))
 
 
 def _needs_view(entry: Any) -> bool:

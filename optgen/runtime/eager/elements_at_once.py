@@ -9,8 +9,8 @@ from torch import Tensor
 
 CPU_ELEMENTS = 2**18
 """Elements processed at once on the CPU: 1 MiB of float32, which with its states fits into L2."""
-DEVICE_BYTES = 15 * 2**20
-"""Bytes of each list of temporaries on other devices, if four exist: together, below 64 MiB."""
+DEVICE_BYTES = 60 * 2**20
+"""Bytes of all lists of temporaries together on other devices."""
 
 
 def block_elements(tensor: Tensor, itemsize: int, live_lists: int) -> int:
@@ -26,4 +26,4 @@ def block_elements(tensor: Tensor, itemsize: int, live_lists: int) -> int:
 
 def device_elements(itemsize: int, live_lists: int) -> int:
     """Return how many elements are processed at once on a device, where memory is the limit."""
-    return 4 * DEVICE_BYTES // (live_lists * itemsize)
+    return DEVICE_BYTES // (live_lists * itemsize)

@@ -21,14 +21,14 @@ def updates(
 ) -> Iterator[Update]:
     """Yield the updates of a batch.
 
-    The for-loop and the functional form take one parameter in each update. foreach takes a bucket,
-    in the form for shards, which takes whole parameters too. If the rule is not cut into sweeps,
-    foreach takes lists whose matrices make one batch.
+    The for-loop and the out-of-place form take one parameter in each update. foreach takes a
+    bucket, and runs `update_sharded`, for whole parameters too. If the rule is not cut into
+    sweeps, foreach takes lists whose matrices make one batch.
     """
     rule, group = optimizer.rule, batch.group
     functional = bool(group.get("differentiable") or group.get("capturable"))
-    needs_whole = rule.why_uncut or functional or lowering == "forloop"
-    if batch.dispatch_key.sharding is not None or not needs_whole:
+    has_update_sharded = lowering == "foreach" and not functional and not rule.why_uncut
+    if batch.dispatch_key.sharding is not None or has_update_sharded:
         yield from sharded_step.updates(optimizer, batch, consensus)
         return
     call = Call.of(optimizer, batch, lowering)

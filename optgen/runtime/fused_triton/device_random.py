@@ -1,8 +1,8 @@
 """Device function that draws random numbers from counters: Threefry-2x32 with 13 rounds.
 
 The generator is that of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), as
-in optgen.ir.random_numbers. Numbers of 16 bits come from a permutation of 32 bits; the generator
-draws its key.
+in optgen.ir.random_numbers. Numbers of 16 bits come from a permutation of 32 bits, whose key the
+generator draws.
 """
 
 import triton
@@ -11,7 +11,7 @@ import triton.language as tl
 
 @triton.jit
 def random_numbers(positions, seed, stream, step, CALL: tl.constexpr):
-    """Return numbers in [0, 1), multiples of 2**-24, in the dtype of `seed`."""
+    """Return the CALL-th draw: numbers in [0, 1), multiples of 2**-24, in the dtype of `seed`."""
     x, y = block(positions >> 1, seed, stream, step, CALL)
     bits = tl.where(positions & 1 == 0, x, y) >> 8  # two positions share a block
     return bits.to(tl.int32).to(seed.dtype) * 5.9604644775390625e-08
@@ -54,7 +54,7 @@ def block(blocks, seed, stream, step, CALL: tl.constexpr):
 
 @triton.jit
 def word(number):
-    """Return a whole number below 2**31 as a word; 0 for NaN, which an infinite seed gives."""
+    """Return a whole number below 2**31 as a word; 0 for NaN, the key of an infinite seed."""
     return tl.where(number == number, number, 0.0).to(tl.int32).to(tl.uint32)
 
 

@@ -138,8 +138,8 @@ def shard_sizes(tensor: Tensor, sizes: Sequence[int]) -> list[int]:
             raise ValueError(
                 f"a parameter of shape {tuple(tensor.shape)} has {count} shards along axis {dim}, "
                 f"which are no shards of the view {tuple(sizes)}: axis {dim} of the view must be "
-                f"the parameter's, or {count} must divide both"
-                + (", and all axes before it must be the parameter's" if dim else "")
+                f"as long as the parameter's, or {count} must divide both lengths"
+                + (", and all axes before it must be as long as the parameter's" if dim else "")
             )
     return local_sizes
 

@@ -172,7 +172,7 @@ def test_batches_with_different_states_have_different_types() -> None:
 
     def types(**flags: Any) -> list[list[Any]]:
         grads, states = Gradients([param.grad], ordinary=True), States(optimizer.state)
-        return make_batch(optimizer, {**group, **flags}, [param], grads, states).types
+        return make_batch(optimizer, {**group, **flags}, [param], grads, states).signature
 
     assert types(momentum=0) != types(centered=False)
     assert types(momentum=0) == types(momentum=0)

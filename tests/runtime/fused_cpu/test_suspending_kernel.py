@@ -115,7 +115,7 @@ class Rank:
                 dicts=[],
                 fresh={key: [False] * len(indices) for key in kernel.rule.fresh},
                 dispatch_keys=[dispatch_key] * len(indices),
-                types=[],
+                signature=[],
             )
 
 

@@ -116,20 +116,20 @@ constexpr i64 UNIT = HAS_CODES<R> ? BUFFER_ELEMENTS : 64;
 // Updates n elements by the rule, from element `first` of the tensor on.
 template <class R, class S>
 INLINE void update_vectors(
-    const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh, i64 n,
+    const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh_bits, i64 n,
     const Stream<S>* streams, i64 first) {
-    if constexpr (DRAWS<R>) R::template update<S>(hypers, scalars, fresh, first, n, streams);
-    else R::template update<S>(hypers, scalars, fresh, n, streams);
+    if constexpr (DRAWS<R>) R::template update<S>(hypers, scalars, fresh_bits, first, n, streams);
+    else R::template update<S>(hypers, scalars, fresh_bits, n, streams);
 }
 
 // Updates n elements by the rule. The rest that does not fill a vector is updated in a copy.
 template <class R, class S>
 void update(
-    const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh, i64 n,
+    const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh_bits, i64 n,
     const Stream<S>* streams, i64 first = 0) {
     constexpr i64 lanes = LANES<ComputeType<S>>;
     const i64 rest = n % lanes, whole = n - rest;
-    if (whole) update_vectors<R, S>(hypers, scalars, fresh, whole, streams, first);
+    if (whole) update_vectors<R, S>(hypers, scalars, fresh_bits, whole, streams, first);
     if (!rest) return;
     float copy[R::STREAMS][lanes] = {}; // 16-bit streams fill half of it
     Stream<S> copies[R::STREAMS];
@@ -137,7 +137,7 @@ void update(
         copies[s] = stream_at(copy[s], streams[s]);
         if (streams[s]) copy_elements(copies[s], streams[s] + whole, rest);
     }
-    update_vectors<R, S>(hypers, scalars, fresh, lanes, copies, first + whole);
+    update_vectors<R, S>(hypers, scalars, fresh_bits, lanes, copies, first + whole);
     for (int s = 0; s < R::STREAMS; ++s)
         if (is_written<R>(s) && streams[s]) copy_elements(streams[s] + whole, copies[s], rest);
 }

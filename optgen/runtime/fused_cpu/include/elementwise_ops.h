@@ -84,6 +84,6 @@ inline auto flag(bool condition) {
 
 // Flag that is off in most steps.
 template <class C>
-inline auto unlikely(bool condition) { return flag<C>(condition); }
+inline auto rare_flag(bool condition) { return flag<C>(condition); }
 
 }  // namespace optgen

@@ -32,6 +32,18 @@ inline bool one_by_one(const Sizes& sizes) {
     return sizes.rows == 1 && sizes.cols == 1 && !sizes.is_sharded;
 }
 
+// Whether a rule's scalar program reads sizes of the tensor.
+template <class R, class = void>
+constexpr bool READS_SIZES = false;
+template <class R>
+constexpr bool READS_SIZES<R, decltype(void(R::READS_SIZES))> = R::READS_SIZES;
+
+// Whether a rule stores its cells. Matrix ops divide a rule into parts, and the last part stores.
+template <class R, class = void>
+constexpr bool STORES_CELLS = true;
+template <class R>
+constexpr bool STORES_CELLS<R, decltype(void(R::STORES_CELLS))> = R::STORES_CELLS;
+
 // Tensors of a table that a rule applies to, with the results of its scalar program.
 template <class R>
 struct Program {
@@ -91,7 +103,7 @@ struct Program {
         Sizes last_sizes{};
         i64 last = -1, runs = 0, capacity = 64;
         for (i64 t = 0; t < table.tensors; ++t) {
-            const Sizes tensor_sizes = R::READS_SIZES ? sizes(t) : Sizes{};
+            const Sizes tensor_sizes = READS_SIZES<R> ? sizes(t) : Sizes{};
             scalar_run[t] = -1;
             if (dtype(1, t) == ABSENT || !R::applies(tensor_sizes)) continue;
             bool same = last >= 0 && table.group[t] == table.group[last]
@@ -111,7 +123,7 @@ struct Program {
             // Matrix ops split a rule into parts. Each part needs the old values, so only the last
             // part stores new values.
             for (int c = 0; c < CELLS; ++c)
-                if (R::STORES_CELLS && cells[c].dtype)
+                if (STORES_CELLS<R> && cells[c].dtype)
                     write_scalar(cells[c].dtype, cells[c].value, address(STREAMS + c, t));
             scalar_run[t] = int(runs - 1);
             last = t;

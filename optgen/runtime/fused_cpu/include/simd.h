@@ -247,7 +247,7 @@ struct UnlikelyFlag {
     INLINE bool operator!=(int other) const { return __builtin_expect(value != other, false); }
 };
 template <>
-INLINE auto unlikely<VectorPair>(bool condition) {
+INLINE auto rare_flag<VectorPair>(bool condition) {
     return UnlikelyFlag{flag<VectorPair>(condition)};
 }
 

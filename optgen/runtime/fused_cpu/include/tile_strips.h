@@ -15,7 +15,7 @@ struct StripMinedLoop {
     const u64 gapped_streams;    // streams whose rows are not adjacent
     const Tile& tile;
 
-    void run(int k, const Pointer* at) const {
+    void run(int loop, const Pointer* at) const {
         const i64 length = converted_streams ? CONVERTED_TILE : STRIP, width = tile.columns;
         const i64 rows_per_strip = gapped_streams ? 1 : max(1, length / width);
         const i64 gap = tensor.plan.columns - width;
@@ -26,8 +26,8 @@ struct StripMinedLoop {
             const i64 rows = min(rows_per_strip, tile.rows - row);
             for (i64 column = 0; column < width; column += length) {
                 const i64 columns = min(length, width - column), n = rows * columns;
-                load_strip(k, element, n, pointers);
-                rule.run(false, tensor.inputs, k, rows, columns, pointers);
+                load_strip(loop, element, n, pointers);
+                rule.run(/*expanded=*/false, tensor.inputs, loop, rows, columns, pointers);
                 store_strip(element, n, pointers);
                 element += n;
                 advance(TENSOR, n, pointers);
@@ -48,8 +48,8 @@ struct StripMinedLoop {
     }
 
     // Prefetches later strips, and converts the strip's streams into their buffers.
-    void load_strip(int k, i64 element, i64 n, const Pointer* pointers) const {
-        for (u64 streams = rule.steps[k].reads & rule.element_streams;
+    void load_strip(int loop, i64 element, i64 n, const Pointer* pointers) const {
+        for (u64 streams = rule.steps[loop].reads & rule.element_streams;
              streams && tensor.plan.step_exceeds_cache; streams &= streams - 1) {
             const int v = __builtin_ctzll(streams);
             prefetch_range(address_of(v, element) + PREFETCH_BYTES, n * itemsize(tensor.dtype(v)));

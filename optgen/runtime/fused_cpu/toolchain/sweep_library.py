@@ -36,8 +36,8 @@ def start_build(executor: Executor, source: str, dtype_bits: int) -> Callable[[]
     flags = {name: int(marker in source) for name, marker in _FEATURES.items()}
     defines = "".join(f"#define {name} {flag}\n" for name, flag in flags.items())
     request = "sweeps", defines + _source(), dtype_bits, dtype_variants.matrix_op_dtypes(source)
-    # This thread searches the cache for the kernel next, so it searches for both libraries. Two
-    # threads that search would wait for each other.
+    # The caller will search the cache for the kernel's library in this thread. So this search runs
+    # here too: searches in two threads would wait for each other. Only a build runs elsewhere.
     path = dtype_variants.find_built(*request)
     return (lambda: path) if path else executor.submit(dtype_variants.build, *request).result
 
