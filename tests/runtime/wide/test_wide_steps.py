@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from lowerings.capture import captured
+from lowerings.capture import capture_on_cpu
 from runtime.wide.oracle import (
     LARGE_SHAPES,
     LOWERINGS,
@@ -123,7 +123,7 @@ def test_the_host_reads_no_number_in_a_captured_step(name: str, lowering: str) -
     )
     for seed in range(3):
         give_gradients(optimizer, seed)
-        with captured(), use_lowering(lowering):
+        with capture_on_cpu(), use_lowering(lowering):
             optimizer.step()
         step(plain, seed)
     for ours, theirs in zip(optimizer.param_groups, plain.param_groups, strict=True):
