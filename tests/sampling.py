@@ -1,6 +1,6 @@
 """Choose the cases of `make test`, which leaves out what `make test-thorough` runs.
 
-A test with many similar cases is marked `sampled(n)`: `make test` runs one case in n. A test that
+A test with many similar cases is marked `one_case_in(n)`: `make test` runs one case in n. A test that
 costs much and shows little more than others is marked `thorough`: `make test` leaves it out.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import pytest
 
 MARKERS = (
-    "sampled(n): make test runs one case in n, and pytest --thorough runs all",
+    "one_case_in(n): make test runs one case in n, and pytest --thorough runs all",
     "thorough: only pytest --thorough runs it",
 )
 _THOROUGH = "OPTGEN_TEST_THOROUGH"  # the processes that tests start inherit it
@@ -42,10 +42,10 @@ def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def _sampled_tests(items: Iterable[pytest.Item]) -> list[tuple[int, list[pytest.Item]]]:
-    """Return the number n and the cases of each test that is marked `sampled(n)`."""
+    """Return the number n and the cases of each test that is marked `one_case_in(n)`."""
     cases: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if marker := item.get_closest_marker("sampled"):
+        if marker := item.get_closest_marker("one_case_in"):
             cases[item.nodeid.partition("[")[0], *marker.args].append(item)
     return [(n, cases_of_test) for (_, n), cases_of_test in cases.items()]
 

@@ -75,7 +75,7 @@ def code_of(name: str, text: str) -> str:
     return run.stdout
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.one_case_in(5)
 @pytest.mark.parametrize("formatted", [True, False], ids=["formatted", "unformatted"])
 @pytest.mark.parametrize("case", TEXTS)
 def test_generated_code_does_not_depend_on_texts(case: str, formatted: bool) -> None:
@@ -89,7 +89,7 @@ def test_generated_code_does_not_depend_on_texts(case: str, formatted: bool) -> 
                 assert code_of(name, text) == code_of(name, expected[name]), name
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("case", TEXTS)
 def test_an_optimizer_has_the_texts_of_its_spec(case: str) -> None:
     """The docstring, the messages and the param group hold the text."""

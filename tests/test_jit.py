@@ -95,7 +95,7 @@ def test_load_accepts_a_decorated_function() -> None:
     )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("name", ["adamw", "AdamW", "radam"])
 def test_load_accepts_a_name_of_the_catalogue(name: str) -> None:
     import optgen.optim

@@ -83,7 +83,7 @@ def test_dir_shows_the_public_names() -> None:
     assert all(hasattr(optgen, name) for name in names)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("name", ["optim.AdamW", "keyed.KeyedOptimizer", "spec.hyper"])
 def test_a_subpackage_needs_no_import_of_its_own(name: str) -> None:
     script = f"import optgen; print(optgen.{name}.__name__)"

@@ -38,7 +38,7 @@ def streams_as_integers(optimizer: torch.optim.Optimizer, *keys: str) -> list[li
     return found
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_a_roofline_step_changes_no_bit(dtype: torch.dtype) -> None:
     optimizer = optimizer_after_a_step("Adafactor", (40, 30), (33,), (8, 4, 1, 1), dtype=dtype)

@@ -41,7 +41,7 @@ def small_tensors_and_short_samples(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(LISTS, name, each)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("name", CLASSES)
 def test_every_class_is_measured_with_torchs_forms(name: str) -> None:
     """The results have our step, torch's forms, and the limit if memory limits the step."""

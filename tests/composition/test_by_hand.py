@@ -44,7 +44,7 @@ def test_every_modifier_has_a_case() -> None:
     assert sorted([*CASES, *TESTED_ELSEWHERE, "amsgrad", "zero_grad"]) == list_modifiers()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("base", bases_to_test("Adam", "AdamW"))
 def test_amsgrad_equals_torchs(base: str, lowering: str) -> None:
@@ -96,7 +96,7 @@ def test_an_argument_norm_does_not_hide_the_function_norm(name: str, lowering: s
     )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize(("name", "base", "lowering"), COMBINATIONS)
 def test_every_modifier_equals_its_change_by_hand(name: str, base: str, lowering: str) -> None:
     optimizer, by_hand = composed_and_by_hand(name, base)

@@ -103,7 +103,7 @@ def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__, "fused_triton")
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.one_case_in(12)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("overflows", OVERFLOWS.values(), ids=OVERFLOWS)
 @pytest.mark.parametrize("composition", COMPOSITIONS.values(), ids=COMPOSITIONS)

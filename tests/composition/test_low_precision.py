@@ -137,7 +137,7 @@ def test_small_steps_are_not_lost(lowering: str) -> None:
     assert means["stochastic_rounding"] == pytest.approx(0.975, abs=0.002)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("name", ["kahan", "low_precision_copy", "stochastic_rounding"])
@@ -150,7 +150,7 @@ def test_float64_parameters_step_as_without_the_modifier(
     check_same_path(optimizer, by_hand, lowering)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.one_case_in(3)
 @outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("base", ["Adafactor", "CAME", "Muon", "SOAP"])

@@ -73,7 +73,7 @@ def test_a_page_agrees_with_the_modifier(name: str) -> None:
         assert float(default) == ast.literal_eval(call.args[0])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("name", list_modifiers())
 def test_the_example_of_a_page_runs(name: str) -> None:
     """The page's line creates an optimizer, which takes a step."""

@@ -100,7 +100,7 @@ def test_hyperball_with_a_learning_rate_of_zero_moves_nothing() -> None:
     assert difference((param for param, _ in params_and_lrs(optimizer)), parameters()) < BOUND
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("name", sorted({*CASES} - {"hyperball", "fixed_decay"}))
 def test_a_learning_rate_of_zero_moves_nothing(name: str) -> None:
     shapes = CASES[name].shapes
@@ -112,7 +112,7 @@ def test_a_learning_rate_of_zero_moves_nothing(name: str) -> None:
     assert difference(found, parameters(shapes)) < BOUND
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.one_case_in(5)
 @pytest.mark.parametrize("name", sorted({*CASES} - {name for name in CASES if "decay" in name}))
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_parameters_of_zeros_stay_finite(name: str, lowering: str) -> None:

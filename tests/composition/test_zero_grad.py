@@ -52,7 +52,7 @@ def counts_zeroed_after_the_kernel(monkeypatch: pytest.MonkeyPatch) -> list[int]
     return counts
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("dtypes", PARAM_AND_GRAD_DTYPES.values(), ids=PARAM_AND_GRAD_DTYPES)
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
 def test_the_kernel_writes_the_zeros(

@@ -245,7 +245,7 @@ def _states_of_declared_dtype(rank: int, text: str, folder: str) -> list[Any]:
     return [weights, unchanged, *means]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("name", [*ELEMENTWISE, "Adafactor"])
 def test_training_continues_from_a_checkpoint(name: str, tmp_path: Path) -> None:
     for found in pair.run(_differences_after_resuming, name, str(tmp_path), ("ours", "ours")):
@@ -259,7 +259,7 @@ def test_states_are_found_by_name_in_any_order(tmp_path: Path) -> None:
         assert found == {}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize(
     ("name", "sides"),
     list(zip([*ELEMENTWISE, "Adafactor"], cycle(DIRECTIONS), strict=False)),

@@ -62,7 +62,7 @@ def _difference_after_training(rank: int, base: str, names: Sequence[str], lower
     return max(difference(a.detach(), b.detach()) for a, b in zip(sharded, alone, strict=True))
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.one_case_in(10)
 @pytest.mark.parametrize(
     ("base", "lowering"),
     [

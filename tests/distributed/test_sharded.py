@@ -97,7 +97,7 @@ def _check_equal(function: Callable[..., Any], *args: Any) -> None:
         assert {way: value for way, value in found.items() if value} == {}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_two_ranks_step_as_one_process(name: str) -> None:
     _check_equal(_differences, cases(name), torch.float32, *LOWERINGS)

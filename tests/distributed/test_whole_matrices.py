@@ -39,7 +39,7 @@ def four_ranks() -> Iterator[Callable[..., list[Any]]]:
         yield run
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.one_case_in(5)
 @pytest.mark.parametrize("mesh", MESHES)
 def test_ranks_follow_one_process(mesh: str, four_ranks: Callable[..., list[Any]]) -> None:
     for found in four_ranks(differences_on_mesh, mesh, limit=600):

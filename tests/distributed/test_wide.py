@@ -45,7 +45,7 @@ def _difference_after_training(rank: int, name: str, shapes: Any, lowering: Any)
     return max(difference(a.detach(), b.detach()) for a, b in zip(sharded, alone, strict=True))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("name", ["odd_wide", "prodigy", "dadapt_adam", "clipped_lamb"])
 def test_shards_follow_one_process(name: str, lowering: str) -> None:

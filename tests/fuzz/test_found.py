@@ -21,7 +21,7 @@ def test_a_found_file_has_every_field(path: Path) -> None:
     assert read_finding(path).lowering
 
 
-@pytest.mark.sampled(PARTS)
+@pytest.mark.one_case_in(PARTS)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_finding_fails_any_more(part: int) -> None:
     """One process replays a part of the rules, and compiles their C++ together."""

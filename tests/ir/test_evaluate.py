@@ -79,7 +79,7 @@ def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
     return ((found - expected).abs().max() / expected.abs().max()).item()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("scalar_dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("name", "flags"), CASES)
 def test_the_oracle_steps_as_torch(

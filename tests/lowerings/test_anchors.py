@@ -129,7 +129,7 @@ def test_steps_agree_with_the_oracle(name: str, form: str) -> None:
             )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", ["a copy", "the distance", "times one"])

@@ -150,7 +150,7 @@ def values_after_training(cls: Any, lowering: str, options: dict[str, Any]) -> l
     ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("name", [*BRANCHES, *RULES])
 def test_a_captured_step_equals_a_plain_step(name: str, lowering: str) -> None:

@@ -188,7 +188,7 @@ def test_uses_list_every_elementwise_op() -> None:
     assert set(USES) == set(ELEMENTWISE_OPS)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("op", USES)
 def test_an_op_means_what_ops_py_says(op: str, lowering: str) -> None:

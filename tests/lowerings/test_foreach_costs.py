@@ -225,7 +225,7 @@ def use_device_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elements_at_once, "block_elements", block_elements)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("device", ["CPU", "GPU"])
 @pytest.mark.parametrize("name", NAMES_WITH_LIMIT)
 def test_extra_memory_is_limited(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_extra_memory_is_limited_for_factored_parameters(
     assert 0 < needed <= LIMIT_BYTES
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("name", NAMES_WITH_LIMIT)
 def test_extra_memory_is_limited_whatever_the_strides(name: str) -> None:
     transposed = [torch.nn.Parameter(torch.ones(2**10, 2**14).T)]

@@ -117,7 +117,7 @@ def test_constructs_of_no_published_rule_compile_without_a_warning(
     assert compiler_output(text, tmp_path, "-Wall", "-Wextra") == ""
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.one_case_in(10)
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.module)
 def test_published_rules_compile_without_a_warning_and_vectorize(
     algorithm: object, tmp_path: Path
@@ -170,7 +170,7 @@ def test_names_reserved_in_cpp_get_an_underscore() -> None:
     assert variable("exp_avg") == "exp_avg"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("ending", ["\\\\", "\\\\ "])
 def test_a_comment_ends_with_its_line(ending: str, tmp_path: Path) -> None:
     """A backslash at the comment's end would make the next line a comment."""

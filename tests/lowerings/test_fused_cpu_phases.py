@@ -121,7 +121,7 @@ def test_a_pass_stores_no_state_that_a_later_pass_updates_again() -> None:
     assert (first.stores, second.stores) == ((), ("row", "param"))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("path", ["specs/adafactor.py", "specs/came.py"], ids=["adafactor", "came"])
 def test_every_loop_is_vectorized(path: str, tmp_path: Path) -> None:
     command = compiler.find()

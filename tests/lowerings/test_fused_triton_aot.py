@@ -86,7 +86,7 @@ def check_figures(found: dict[str, Figures], case: Case) -> None:
         assert figures.has_widest_accesses, (kernel, case, figures)
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.one_case_in(16)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", classes())
 def test_kernels_need_no_more_registers_and_memory_than_recorded(
@@ -115,7 +115,7 @@ def test_the_record_has_exactly_the_kernels_of_torch_and_torchrec() -> None:
         assert {entry.split()[0] for entry in entries} == set(TYPES)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.one_case_in(5)
 @pytest.mark.parametrize(
     ("name", "types"),
     [

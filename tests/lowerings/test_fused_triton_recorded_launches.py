@@ -51,7 +51,7 @@ def test_a_step_makes_two_launches_for_each_dtype(launches: Launches) -> None:
     assert [name for name, *_ in launches] == ["sgd_scalars", "sgd_step"] * 2
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("name", classes())
 def test_other_values_compile_no_other_kernel(name: str, launches: Launches) -> None:
     """Other numbers of tensors, other hyperparameters and further steps use the same kernels."""

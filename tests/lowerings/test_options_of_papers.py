@@ -204,7 +204,7 @@ def assert_steps_equal(spec: str, steps: ListStep, options: dict[str, Any], lowe
         torch.testing.assert_close(param, expected_param, rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("cls", [SOAP, KLSOAP])
 def test_covariances_decay_by_the_second_beta_by_default(cls: Any) -> None:
     """The authors' default is shampoo_beta=-1, which stands for the second beta."""
@@ -222,7 +222,7 @@ def test_covariances_decay_by_the_second_beta_by_default(cls: Any) -> None:
     assert not torch.equal(by_default, param_after_training(betas=(0.9, 0.7), shampoo_beta=0.9))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("form", [*LOWERINGS, "capturable", "differentiable"])
 @pytest.mark.parametrize("cls", [AdafactorHF, CAME])
 def test_a_zero_gradient_in_float32_moves_nothing(cls: Any, form: Any) -> None:

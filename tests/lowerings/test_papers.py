@@ -47,7 +47,7 @@ rules that are not listed, the values are named like the keys.
 """
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.one_case_in(4)
 @outside_interpreter
 @pytest.mark.parametrize(("case", "lowering"), CASES_AND_LOWERINGS, ids=str)
 def test_steps_equal_the_papers(case: Case, lowering: str) -> None:

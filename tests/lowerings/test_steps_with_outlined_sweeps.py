@@ -45,7 +45,7 @@ def kernels() -> Iterator[None]:
         yield
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("case", CASES)
 def test_float64_agrees_with_the_oracle(case: str) -> None:
     assert largest_difference(spec_of(case), step_with("fused_cpu"), torch.float64) < 1e-11

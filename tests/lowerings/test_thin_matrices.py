@@ -110,7 +110,7 @@ def spec_of_case(case: str, rank: int) -> Spec:
     return Spec("Made", spec(*body, states=states, hypers=hypers), "made.py", 1)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("rank", [1, 2, 100])
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("case", RULES)

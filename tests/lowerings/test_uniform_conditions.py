@@ -180,7 +180,7 @@ def assert_agreement(text: str, options: dict[str, Any], lowering: str) -> None:
         torch.testing.assert_close(param.detach(), value, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "functional", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("case", CASES)

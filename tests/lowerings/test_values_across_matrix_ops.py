@@ -63,7 +63,7 @@ def assert_agreement(rule: str, lowering: str) -> None:
             assert (change - expected_change).norm() < 0.02 * expected_change.norm()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("case", RULES)

@@ -215,7 +215,7 @@ def step_with(lowering: str) -> Callable[[torch.optim.Optimizer], None]:
     return step
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("case", RULES)
 def test_float64_agrees_with_the_oracle(case: str, lowering: str) -> None:

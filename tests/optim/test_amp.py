@@ -38,7 +38,7 @@ def matrix_parameters(name: str) -> list[Tensor]:
     return parameters(name)[:2]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("name", CLASSES)
 def test_training_with_a_scaler_equals_training_without(name: str, flags: dict[str, Any]) -> None:

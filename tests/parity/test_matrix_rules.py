@@ -23,7 +23,7 @@ FUSED = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize(("case", "lowering"), [*EAGER, *FUSED], ids=str)
 def test_steps_equal_the_reference(case: Case, lowering: str) -> None:
     assert run_case(case, optimizer_class(case.name), lowering).error <= case.bound

@@ -104,7 +104,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("checkpoints")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize(("case", "flags"), INPUTS_IN_TURN)
 def test_our_class_continues_from_torchs_checkpoint(
     case: Case, flags: dict[str, Any], folder: Path
@@ -116,7 +116,7 @@ def test_our_class_continues_from_torchs_checkpoint(
     assert_close(run, torchs_two_halves(case, folder))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize(("case", "flags"), INPUTS_IN_TURN)
 def test_torchs_class_continues_from_our_checkpoint(
     case: Case, flags: dict[str, Any], folder: Path

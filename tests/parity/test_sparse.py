@@ -177,7 +177,7 @@ def torchs_table(case: Case, dtype: torch.dtype) -> list[Tensor]:
     return train_table(case.theirs, dtype)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("case", [SGD[0], SPARSE_ADAM[0], ADAGRAD[0]], ids=str)
 def test_float32_errors_are_within_torchs(case: Case, flags: dict[str, Any]) -> None:

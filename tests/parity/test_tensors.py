@@ -251,7 +251,7 @@ def test_steps_do_not_change_gradients(case: Case, lowering: str | None) -> None
         assert torch.equal(param.grad, grad)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
 @pytest.mark.parametrize("case", CASE_OF_DENSE_CLASS.values(), ids=str)
 def test_large_tensors_beside_small_ones_steps_as_torchs(case: Case, lowering: str | None) -> None:

@@ -20,7 +20,7 @@ def reference(case: Case) -> Run:
     return train_with_events(case.theirs, step_count(case))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize(
     ("case", "lowering"), cases_and_lowerings(INTERPRETED_CASES if INTERPRETED else CASES)
 )

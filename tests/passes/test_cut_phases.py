@@ -30,7 +30,7 @@ def test_phases_are_as_recorded(name: str, order: Order, golden: Golden) -> None
     golden.check("\n".join(texts))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("order", ["late", "early"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", WITH_PHASES)

@@ -131,7 +131,7 @@ OPTIONS_BY_NAME = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("passes", PASSES)
 @pytest.mark.parametrize("name", [*RULES, *WIDENING_RULES])

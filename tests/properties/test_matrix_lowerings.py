@@ -93,7 +93,7 @@ def test_a_matrix_op_reads_the_old_value_of_a_state(text: str) -> None:
     assert_agreement(text, {}, 5, ("forloop", "foreach"))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(text=st.one_of(matrix_specs(), matrix_op_specs()), flags=FLAGS, seed=st.integers(0, 999))

@@ -41,7 +41,7 @@ def test_a_spec_that_once_failed_is_generated(case: str) -> None:
     generate(ONCE_FAILED[case])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("part", range(4))
 def test_an_edited_spec_is_generated_or_refused(part: int) -> None:
     """No other exception occurs, and a refusal has a place, a caret and a hint."""

@@ -19,7 +19,7 @@ from examples.track3.training import Run, Setup, train
 SHORT = Setup(steps=4, batch=4, length=16, every=2)
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.one_case_in(16)
 @pytest.mark.parametrize("name", RESULTS)
 def test_every_parameter_has_a_group(name: str) -> None:
     model = Transformer(width=8, blocks=1, heads=2)
@@ -45,7 +45,7 @@ def test_the_text_is_split_into_shifted_batches() -> None:
     assert torch.equal(pieces[:, 1:], following[:, :-1])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("name", ["muon_h", "ema_nesterov"])
 def test_a_seed_determines_a_run(name: str) -> None:
     first, again, other = (train(name, RESULTS[name], seed, SHORT) for seed in (0, 0, 1))

@@ -39,7 +39,7 @@ def followed_lowerings(result: Result) -> list[str]:
     return [name for name in lowerings(result) if name not in left_out]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.one_case_in(4)
 @outside_interpreter
 @pytest.mark.parametrize("name", WITHOUT_EIGENBASES)
 def test_a_result_equals_its_script(name: str) -> None:
@@ -48,7 +48,7 @@ def test_a_result_equals_its_script(name: str) -> None:
     assert max(largest_differences(result, followed_lowerings(result))) <= 1e-10
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.one_case_in(5)
 @outside_interpreter
 @pytest.mark.parametrize("name", IN_EIGENBASES)
 def test_a_result_in_eigenbases_equals_its_script(name: str) -> None:
@@ -59,7 +59,7 @@ def test_a_result_in_eigenbases_equals_its_script(name: str) -> None:
         assert max(largest_differences(result, followed_lowerings(result))) <= 1e-10
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @outside_interpreter
 @pytest.mark.parametrize("name", [name for name in RESULTS if RESULTS[name].number in UNFUSED])
 def test_results_of_many_functions_have_no_fused_step(name: str) -> None:
@@ -73,7 +73,7 @@ def test_results_and_scripts_have_the_same_numbers() -> None:
     assert all(result.steps == SCRIPTS[result.number].steps for result in RESULTS.values())
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.one_case_in(4)
 @outside_interpreter
 @pytest.mark.parametrize("name", RESULTS)
 def test_the_options_of_every_step_are_those_of_the_log(name: str) -> None:

@@ -30,7 +30,7 @@ def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("op", RANDOM_OPS)
@@ -69,7 +69,7 @@ RULES_AND_DTYPES = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("name", "dtype"), RULES_AND_DTYPES, ids=str)
 def test_a_rule_that_draws_may_have_rows_and_matrices(
@@ -91,7 +91,7 @@ def test_a_rule_that_draws_may_have_rows_and_matrices(
         )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("case", STATEMENTS_THAT_ONCE_FAILED)

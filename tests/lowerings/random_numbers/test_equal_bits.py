@@ -49,7 +49,7 @@ def test_fused_cpu_draws_the_numbers_of_the_for_loop_beside_rows_and_columns(
     torch.testing.assert_close(results[0][1], results[1][1])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.one_case_in(4)
 @outside_interpreter
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", [(17,), (100,), (333, 1001), (1500, 2000)])

@@ -48,7 +48,7 @@ def test_the_state_has_torchs_keys_types_and_values(name: str) -> None:
         assert ours[key] == (pytest.approx(value) if "_last_lr" in key else value), key
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("pair", SAVING_AND_LOADING)
 @pytest.mark.parametrize("name", ALL)
 def test_a_resumed_training_has_the_same_rates(name: str, pair: str, tmp_path: Path) -> None:

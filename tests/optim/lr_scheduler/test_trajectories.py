@@ -39,7 +39,7 @@ def optimizer_options(case: str) -> dict[str, Any]:
     return options | {"lr": lr.clone() if torch.is_tensor(lr) else lr}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("case", OPTIMIZER_OPTIONS)
 @pytest.mark.parametrize("name", ALL)
 def test_300_steps_are_torchs(name: str, case: str) -> None:

@@ -50,7 +50,7 @@ def tensors_after_steps(name: str, dtype: torch.dtype, count: int) -> list[Tenso
     return [*params, *(s for p in params for s in optimizer.state[p].values())]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.usefixtures("restore_threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", DENSE_CLASSES)

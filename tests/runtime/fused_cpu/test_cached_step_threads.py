@@ -47,7 +47,7 @@ assert param.isfinite().all()
 """
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize(
     "action",
     [

@@ -141,7 +141,7 @@ def test_adafactor_follows_its_rule_on_all_shapes(
     check_against_rule(load_rule("adafactor"), shapes, 1e-13, **options)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("shape", [(880, 2411), (2, 440, 2411)], ids=str)
 def test_tensors_larger_than_the_caches_follow_their_rules(
     shape: Shape, many_reductions: tuple[Any, Algorithm]
@@ -157,7 +157,7 @@ def test_rules_with_sums_over_whole_parameters_equal_the_oracle(name: str) -> No
     check_against_rule(load_rule(name), [*SMALL_SHAPES, *VECTOR_SHAPES, (700, 900)], 1e-13)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("name", ["novograd", "stablespam", "reduced_scalars"])
 def test_rules_with_scalars_computed_from_reductions_equal_the_oracle(name: str) -> None:
     check_against_rule(load_rule(name), [*SMALL_SHAPES, *VECTOR_SHAPES, (700, 900)], 1e-12)
@@ -184,14 +184,14 @@ def test_a_rule_with_many_reductions_equals_the_oracle_on_all_shapes(
     check_against_rule(many_reductions, shapes, 1e-12, **options)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("sharp", [True, False])
 def test_maxima_follow_the_rule_on_all_shapes(sharp: bool) -> None:
     shapes = [*SMALL_SHAPES, *LONG_SHAPES, *LARGE_SHAPES, *VECTOR_SHAPES, (880, 2411)]
     check_against_rule(load_rule("peaks"), shapes, 1e-12, sharp=sharp)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
 def test_sm3_follows_its_rule(momentum: float) -> None:
     check_against_rule(
@@ -209,7 +209,7 @@ def restore_thread_count() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.usefixtures("restore_thread_count")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_results_have_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:

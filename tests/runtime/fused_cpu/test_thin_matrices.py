@@ -49,7 +49,7 @@ def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_loader, "_kernels", weakref.WeakKeyDictionary())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize("name", ["adafactor", "came"])
 def test_thin_matrices_follow_the_rule(name: str) -> None:
@@ -66,7 +66,7 @@ def test_thin_matrices_follow_a_rule_with_many_reductions(
     check_against_rule(many_reductions, shapes, 1e-12, momentum=0.9, scaled=True)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.one_case_in(6)
 @pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
 @pytest.mark.parametrize("name", ["adafactor", "many_reductions"])

@@ -48,7 +48,7 @@ def tensors_after_two_steps(name: str, dtype: torch.dtype, lowering: str) -> lis
     return [param.detach() for param in params] + [s for s in states if torch.is_tensor(s)]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.one_case_in(3)
 @inside_interpreter
 @pytest.mark.parametrize(("name", "dtype"), [*zip(RULES, cycle(BOUNDS), strict=False)], ids=str)
 def test_results_of_a_rule_equal_those_of_its_cpp_kernel(name: str, dtype: torch.dtype) -> None:

@@ -47,7 +47,7 @@ VIEWS = [  # a parameter's shape, and its view
 DTYPES = [torch.float32] if INTERPRETED else [torch.float64, torch.float32, torch.bfloat16]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", OPTIONS)

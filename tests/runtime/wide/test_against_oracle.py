@@ -29,7 +29,7 @@ from optgen import explain, use_lowering
 from optgen.spec import Spec
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("shapes", [SHAPES, LARGE_SHAPES], ids=["small", "large"])
 @pytest.mark.parametrize("name", SPECS_IN_FILES)
@@ -37,7 +37,7 @@ def test_specs_in_files_step_as_the_oracle(name: str, shapes: Any, lowering: str
     check_against_oracle(spec_file(name), lowering, shapes)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("shapes", [SHAPES, LARGE_SHAPES], ids=["small", "large"])
 @pytest.mark.parametrize("name", SPECS_IN_TEXTS)
