@@ -1,7 +1,7 @@
 """Choose the cases of `make test`, which leaves out what `make test-thorough` runs.
 
-A test with many similar cases is marked `one_case_in(n)`: `make test` runs one case in n. A test that
-costs much and shows little more than others is marked `thorough`: `make test` leaves it out.
+A test with many similar cases is marked `one_case_in(n)`: `make test` runs one case in n. A test
+that costs much and shows little more than others is marked `thorough`: `make test` leaves it out.
 """
 
 from __future__ import annotations
