@@ -147,7 +147,7 @@ class Case:
         """Return the case with float64 in place of other dtypes of tensor arguments.
 
         With a float32 tensor, torch's for-loop rounds to float32, and a forced lowering does not.
-        test_unfused.py tests this difference.
+        tests/optim/test_tensor_hypers.py tests this difference.
         """
         tensors = [value for value in self.options.values() if isinstance(value, torch.Tensor)]
         if all(tensor.dtype == torch.float64 for tensor in tensors):

@@ -10,7 +10,7 @@ from optgen.runtime.eager.slices import chunks
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     monkeypatch.setattr(elements_at_once, "CPU_ELEMENTS", 10)
-    monkeypatch.setattr(elements_at_once, "DEVICE_BYTES", 40)
+    monkeypatch.setattr(elements_at_once, "DEVICE_BYTES", 160)
 
 
 def tensors(*shapes):
