@@ -27,7 +27,7 @@ def ScheduleFreeAdamW(
     r=hyper(0),
     weight_lr_power=hyper(2),
 ):
-    """AdamW without a schedule: takes gradients between z and the average (Defazio et al., 2024)."""
+    """AdamW without a schedule: gradients between z and the average (Defazio et al., 2024)."""
     beta1, beta2 = betas
 
     if t < warmup_steps:

@@ -27,7 +27,7 @@ def ScheduleFreeRAdam(
     weight_lr_power=hyper(2),
     silent_sgd_phase=flag(True, about="Take no step while RAdam's variance is unknown"),
 ):
-    """RAdam without a schedule: gradients lie between z and the average (Defazio et al., 2024)."""
+    """RAdam without a schedule: gradients between z and the average (Defazio et al., 2024)."""
     beta1, beta2 = betas
 
     rho_inf = 2 / (1 - beta2) - 1

@@ -25,7 +25,7 @@ def ScheduleFreeSGD(
     r=hyper(0),
     weight_lr_power=hyper(2),
 ):
-    """SGD without a schedule: gradients lie between z and the average (Defazio et al., 2024)."""
+    """SGD without a schedule: gradients between z and the average (Defazio et al., 2024)."""
     if t < warmup_steps:
         rate = lr * t / warmup_steps
     else:

@@ -9,7 +9,7 @@ from optgen.runtime.programs import ModeOptimizer, Program
 
 
 class ScheduleFreeAdamW(ModeOptimizer):
-    r"""AdamW without a schedule: takes gradients between z and the average (Defazio et al., 2024).
+    r"""AdamW without a schedule: gradients between z and the average (Defazio et al., 2024).
 
     .. math::
         \begin{aligned}

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// AdamW without a schedule: takes gradients between z and the average (Defazio et al., 2024).
+// AdamW without a schedule: gradients between z and the average (Defazio et al., 2024).
 struct Rule {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, Z, EXP_AVG_SQ, STREAMS };

@@ -9,7 +9,7 @@ from optgen.runtime.programs import ModeOptimizer, Program
 
 
 class ScheduleFreeRAdam(ModeOptimizer):
-    r"""RAdam without a schedule: gradients lie between z and the average (Defazio et al., 2024).
+    r"""RAdam without a schedule: gradients between z and the average (Defazio et al., 2024).
 
     .. math::
         \begin{aligned}

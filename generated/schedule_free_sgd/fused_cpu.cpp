@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// SGD without a schedule: gradients lie between z and the average (Defazio et al., 2024).
+// SGD without a schedule: gradients between z and the average (Defazio et al., 2024).
 struct Rule {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, Z, STREAMS };

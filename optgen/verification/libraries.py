@@ -192,7 +192,7 @@ LIBRARIES: tuple[Package, ...] = (
         {},
         shapes=((4, 4), (3, 3), (6,)),
         bound=1e-6,
-        why="the library turns bases in float32",
+        why="the library updates its eigenbases in float32",
     ),
     _package(
         "shampoo",

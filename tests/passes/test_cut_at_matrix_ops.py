@@ -18,7 +18,7 @@ HYPERS = "lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0))"
 STATES = 'm=state("exp_avg"), r=state("rows", shape="row")'
 RULES = {
     "numbers": (f"o = {MATRIX_OP}", "p = p - lr * o * norm(p) * max_abs(g) * norm(m)"),
-    "a sum on both sides": (
+    "a sum before and after the op": (
         "m = m / norm(m)",
         f"o = {MATRIX_OP}",
         "p = p - lr * o * norm(m) / norm(g)",

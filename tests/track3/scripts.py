@@ -1,4 +1,6 @@
-"""The logged scripts of track 3: their numbers, and their steps in plain torch.
+"""The training scripts whose logs are results of the optimizer contest "track 3" (modded-nanogpt).
+
+The file has their numbers, and their steps in plain torch.
 
 Numbers are repeated here from the logs, so that a wrong one in `examples/track3` is noticed.
 """
@@ -46,7 +48,7 @@ def script_with_floor(
     named_options: NamedOptions = (),
     options_at: Callable[[int], Values] = no_options,
 ) -> Script:
-    """Return a script with a floor under updates, and no decay."""
+    """Return a script without weight decay, in which no update has a smaller size than a floor."""
     eta = cooldown(steps, 0.7)
     decomposes = bool(named_options)
     return Script(
@@ -174,7 +176,7 @@ def result_37() -> Script:
 
 
 def look_ahead_of_result_39(step: int) -> Values:
-    """Return how far result 39 looks ahead before the next step, by the schedule of this step."""
+    """Return how far result 39 extrapolates after this step, scaled by the schedule."""
     next_step = step + 1
     looks_ahead = next_step + 1 > 500 and next_step < 3150 - 750
     return {"look_ahead": 0.6 * cooldown(3150, 0.7)(step) if looks_ahead else 0.0}

@@ -39,8 +39,8 @@ def test_adagrads_constructor_creates_states_even_of_frozen_parameters() -> None
 
 
 @adagrad_makes_missing_state
-def test_states_that_the_constructor_creates_start_equal_in_every_group() -> None:
-    """The constructor's default counts, even for a group that has a value of its own."""
+def test_states_of_the_kind_that_constructors_create_start_equal_in_every_group() -> None:
+    """They start with the constructor's default, even in a group that has a value of its own."""
     for module in MODULES:
         first, second, late = (Parameter(torch.ones(2)) for _ in range(3))
         groups = [{"params": [first]}, {"params": [second], "initial_accumulator_value": 0.1}]
