@@ -1,4 +1,4 @@
-"""Name conditions that are uniform over a tensor, and tell which of them are mostly false."""
+"""Choose names for conditions that are uniform over a tensor, and find the mostly false ones."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _ENGLISH = {
     "is_none": "no",
     "neg": "minus",
 }
-"""English text of an op in a name."""
-_MAX_LENGTH = 32  # characters of a name
+"""Words for an op in a name."""
+_MAX_NAME_LENGTH = 32  # characters
 
 
 def candidate_names(*conditions: Expr) -> Iterator[str]:
     """Yield candidate names: each condition in words if short, then condition1, condition2, …"""
     for name in map(_in_words, conditions):
-        if len(name) <= _MAX_LENGTH and name.isidentifier():
+        if len(name) <= _MAX_NAME_LENGTH and name.isidentifier():
             yield name
     yield from (f"condition{n}" for n in count(1))
 
@@ -56,7 +56,8 @@ def _in_words(expr: Expr) -> str:
 def is_rare(condition: Expr, hypers: Mapping[str, Hyper]) -> bool:
     """Tell whether a condition is mostly false.
 
-    Such a condition is a flag that is off by default, a `fresh`, or an `and` with one of these.
+    Such a condition is a flag that is off by default, `fresh(state)`, or an `and` with such an
+    operand.
     """
     match condition:
         case Ref(name) | Call("truth", (Ref(name),)):

@@ -46,7 +46,7 @@ from optgen.passes.truths_to_bool import truths_to_bool
 from optgen.passes.use_ieee_operators import use_ieee_operators
 
 _DEFAULT_LIVE_LISTS = 4
-"""Default of `live_lists` in optgen.runtime.eager.slices: how many lists of temporaries exist."""
+"""Default of `live_lists` in optgen.runtime.eager.slices: the lists of temporaries at one time."""
 _PASSES: tuple[PlanPass, ...] = (
     merge_square_roots,
     fold_denominators,
@@ -62,8 +62,8 @@ def lower(algorithm: Algorithm) -> Context:
     if why_uncut(algorithm):
         return python_file(algorithm, list(_whole_matrix_updates(algorithm)))
     functions: list[Function] = []
-    for unprepared in plans(algorithm, "early"):
-        plan = reduce(lambda p, change: change(p), _PASSES, unprepared)
+    for unprepared_plan in plans(algorithm, order="early"):
+        plan = reduce(lambda p, change: change(p), _PASSES, unprepared_plan)
         if not algorithm.is_wide:
             functions.append(bucket_function(plan, _loop))
         if not algorithm.elementwise:
@@ -72,10 +72,10 @@ def lower(algorithm: Algorithm) -> Context:
 
 
 def _whole_matrix_updates(algorithm: Algorithm) -> Iterator[Function]:
-    """Yield the functions of a rule on whole matrices. Such a rule has no form for shards."""
+    """Yield the functions of a rule on whole matrices. Such a rule has no function for shards."""
     for plan in plans(algorithm):
-        ready = truths_to_bool(use_ieee_operators(inline_scalars(hoist_scalars(plan))))
-        yield bucket_function(draw_first(ready), lambda p: whole_body(p, WHOLE_LISTS))
+        prepared_plan = truths_to_bool(use_ieee_operators(inline_scalars(hoist_scalars(plan))))
+        yield bucket_function(draw_first(prepared_plan), lambda p: whole_body(p, WHOLE_LISTS))
 
 
 def _sharded_update(plan: Plan) -> Iterator[Function]:
@@ -89,18 +89,21 @@ def _sharded_update(plan: Plan) -> Iterator[Function]:
     body = phase_body(plan, SHARDED) if plan.is_cut else _loop(plan, ", collectives")
     scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param), body.reads)
     if plan.is_cut:
-        about, returns = "Yield reductions, which all ranks complete together, in place.", "Update"
+        description, returns = (
+            "Yield reductions, which all ranks complete together, in place.",
+            "Update",
+        )
         if plan.algorithm.is_wide:
-            about = "Yield the reductions over ranks and parameters."
+            description = "Yield the reductions over ranks and parameters."
     elif plan.algorithm.has_random_ops:
-        about, returns = "Draw the random numbers of whole parameters.", "None"
+        description, returns = "Draw the random numbers of whole parameters.", "None"
     elif any(SHARDED.param in line for line in scalars):
-        about, returns = "The sizes are those of whole parameters.", "None"
+        description, returns = "The sizes are those of whole parameters.", "None"
     else:
         return
     yield Function(
         function_name("update_sharded", plan.facts),
-        f"Update the shards of one bucket. {about}",
+        f"Update the shards of one bucket. {description}",
         list_names(plan.algorithm),
         (*arguments, "collectives: Collectives"),
         separated_blocks([*body.opening, *scalars], body.lines),
@@ -124,8 +127,10 @@ def _loop(plan: Plan, draw_arguments: str = "") -> Body:
     live_lists = len(set(new_tensors(program))) + 1
     live_argument = f", live_lists={live_lists}" if live_lists > _DEFAULT_LIVE_LISTS else ""
     lines = [f"{unpacking_target(names)} = chunk", *foreach_lines(program)]
-    rows = loop_iterable(plan, f"chunks({lists}{live_argument})", (s.stored for s in sweep.streams))
-    header = f"for chunk in {rows}:"
+    chunks = loop_iterable(
+        plan, f"chunks({lists}{live_argument})", (s.stored for s in sweep.streams)
+    )
+    header = f"for chunk in {chunks}:"
     reads = numbers_in_draws(draws).union(numbers_read(program))
     body = [*draw_for_lists(draws, draw_arguments), *indented(lines, header)]
     return Body(body, reads, defaults_before_draws(plan, draws))

@@ -71,17 +71,17 @@ def lower(algorithm: Algorithm) -> Context:
     def prepared_plan(facts: Facts, order: Order) -> Plan:
         return use_ieee_operators(inline_scalars(hoist_scalars(plan(algorithm, facts, order))))
 
-    whole = bool(why_uncut(algorithm))
-    loop = _whole_loop if whole else _loop
+    on_whole_matrices = bool(why_uncut(algorithm))
+    loop = _whole_matrix_loop if on_whole_matrices else _loop
     functions = []
     for facts in fact_combinations(algorithm):
         functions.append(bucket_function(truths_to_bool(prepared_plan(facts, "early")), loop))
         if not algorithm.is_function:  # an `@elementwise` function has no differentiable form
-            functions.append(_functional(prepared_plan(facts, "whole"), whole))
+            functions.append(_functional_update(prepared_plan(facts, "whole"), on_whole_matrices))
     return python_file(algorithm, functions)
 
 
-def _whole_loop(plan: Plan) -> Body:
+def _whole_matrix_loop(plan: Plan) -> Body:
     return whole_body(draw_first(plan), WHOLE_TENSOR)
 
 
@@ -94,28 +94,30 @@ def _loop(plan: Plan) -> Body:
     all_names = [*(s.name for s in sweep.streams), *draws]
     names, lists = unpacking_target(all_names), ", ".join(map(plural, all_names))
     program = select_instructions(plan, sweep)
-    rows = loop_iterable(plan, f"zip_slices({lists})", (s.stored for s in sweep.streams))
-    lines = indented(forloop_lines(program), f"for {names} in {rows}:")
+    iterable = loop_iterable(plan, f"zip_slices({lists})", (s.stored for s in sweep.streams))
+    lines = indented(forloop_lines(program), f"for {names} in {iterable}:")
     reads = numbers_in_draws(draws).union(numbers_read(program))
     return Body([*draw_for_lists(draws), *lines], reads, defaults_before_draws(plan, draws))
 
 
-def _functional(plan: Plan, whole: bool) -> Function:
-    """Return the functional form of a plan; `whole` tells whether the rule uses whole matrices."""
+def _functional_update(plan: Plan, on_whole_matrices: bool) -> Function:
+    """Return the functional form of a plan."""
     arguments, plan = keywords(plan), fresh_as_keywords(truths_to_bool(if_convert(plan)))
     named, draws = name_random(plan)
     program = with_typed_numbers(named)
     numbers = names_read(program) | numbers_in_draws(draws)
     stored = [stream.name for stream in streams(plan) if stream.stored]
-    read = (  # with copies of the stored tensors, because autograd may need the old values
-        read_lines(plan, program, WHOLE_TENSOR, stored) if whole else _read_lines(plan)
+    reading = (  # with copies of the stored tensors, because autograd may need the old values
+        read_lines(plan, program, WHOLE_TENSOR, stored)
+        if on_whole_matrices
+        else _elementwise_read_lines(plan)
     )
-    opening = [*read, *defaults_before_draws(plan, draws)]
+    opening = [*reading, *defaults_before_draws(plan, draws)]
     opening += [*scalar_lines(plan, ONE_PARAM, numbers), *draw_for_param(draws)]
     body = (
         whole_statements(plan, program, WHOLE_TENSOR)
-        if whole
-        else statements(program, _PRINTER, _line)
+        if on_whole_matrices
+        else statements(program, _PRINTER, _assignment_line)
     )
     lines = separated_blocks(opening, body, [*write_lines(plan, WHOLE_TENSOR)])
     lists = list_names(plan.algorithm)
@@ -129,7 +131,7 @@ def _functional(plan: Plan, whole: bool) -> Function:
     )
 
 
-def _line(stmt: Assign) -> str:
+def _assignment_line(stmt: Assign) -> str:
     match stmt.value:
         case Call(word, _) as call if word in MATRIX_OPS:
             return f"{stmt.target.name} = {matrix_call(call)}"
@@ -137,7 +139,7 @@ def _line(stmt: Assign) -> str:
     return f"{stmt.target.name} = {request}{_PRINTER.text(stmt.value)}"
 
 
-def _read_lines(plan: Plan) -> Iterator[str]:
+def _elementwise_read_lines(plan: Plan) -> Iterator[str]:
     """Yield the lines that read tensors. A tensor that the rule overwrites is cloned."""
     for stream in streams(plan):
         value = f"{plural(stream.name)}[index]"

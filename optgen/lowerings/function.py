@@ -32,7 +32,7 @@ def function_context(algorithm: Algorithm) -> Mapping[str, Any]:
         "lists": list(lists.values()),
         "columns": list(plural_names.values()),
         "hypers": hypers,
-        "checks": checks(algorithm, None),
+        "checks": checks(algorithm, base=None),
     }
 
 

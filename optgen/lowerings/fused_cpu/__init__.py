@@ -1,10 +1,10 @@
 """Lower to C++: one call updates all tensors of all groups.
 
 Each loop is a template on the storage dtype and on the flags that decide which streams exist. All
-other conditions of branches are uniform over a tensor. In a loop over vectors they become branches,
-taken once per vector; in a loop that the compiler vectorizes, they become selects. Code that is the
-same for every rule is in headers in runtime/fused_cpu/include: elementwise_kernel.h for elementwise
-rules, phased_kernel.h for rules with phases.
+other conditions of branches are uniform over a tensor. In a loop over SIMD vectors they become
+branches, taken once per vector; in a loop that the compiler vectorizes, they become selects. Code
+that is equal for all rules is in headers in runtime/fused_cpu/include: elementwise_kernel.h for
+elementwise rules, phased_kernel.h for rules with phases.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _PASSES = (
 )
 
 
-_AXES: dict[Shape, Axes] = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
+_AXES_OF_SHAPE: dict[Shape, Axes] = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
 
 
 def lower(algorithm: Algorithm) -> Context:
@@ -65,14 +65,14 @@ def lower(algorithm: Algorithm) -> Context:
     algorithm = load_device_scalars(algorithm)
     all_plans = [reduce(lambda p, change: change(p), _PASSES, p) for p in _plans(algorithm)]
     symbols = {state.key: state.symbol for plan in all_plans for state in plan.fresh_states()}
-    fresh = [symbols[state.key] for state in algorithm.states if state.key in symbols]
+    fresh_symbols = [symbols[state.key] for state in algorithm.states if state.key in symbols]
     streams = _streams(algorithm, all_plans)
-    names = wrapped_list("enum { ", [*map(constant, streams), "STREAMS"], " };", 4)
-    blocks = {
+    names = wrapped_list("enum { ", [*map(constant, streams), "STREAMS"], " };", column=4)
+    blocks = {  # each with its indentation depth
         "streams": (1, [*names, *_read_only_mask(all_plans[0].algorithm)]),
         "scatter_adds": (1, _scatter_adds(algorithm)),
-        "codes": (1, _codes(all_plans[0].algorithm, streams)),
-        "cells": (1, wrapped_list("enum { ", [*_cells(all_plans[0]), "CELLS"], " };", 4)),
+        "codes": (1, _block_codes(all_plans[0].algorithm, streams)),
+        "cells": (1, wrapped_list("enum { ", [*_cells(all_plans[0]), "CELLS"], " };", column=4)),
         "hypers": (2, _hyper_lines(all_plans[0].algorithm.hypers)),
     }
     return {
@@ -80,9 +80,9 @@ def lower(algorithm: Algorithm) -> Context:
         "about": comment(algorithm.doc.strip().splitlines()[0]) if algorithm.doc else "",
         **indented_blocks(blocks),
         **(
-            _one_sweep_context(all_plans[0], fresh)
+            _one_sweep_context(all_plans[0], fresh_symbols)
             if len(all_plans) == 1 and is_one_sweep(all_plans[0])
-            else phased_context(all_plans, streams, fresh)
+            else phased_context(all_plans, streams, fresh_symbols)
         ),
     }
 
@@ -112,10 +112,12 @@ def _plans(algorithm: Algorithm) -> Iterator[Plan]:
 
 
 def _streams(algorithm: Algorithm, all_plans: list[Plan]) -> dict[str, Axes]:
-    """Return the table's streams with their axes: parameter, gradient, states, matrix operands."""
+    """Return the streams, in the order of the table of their addresses, each with its axes."""
     first = all_plans[0].algorithm
     symbols = {s.key: s.symbol for plan in all_plans for s in plan.algorithm.states}
-    states = {symbols[s.key]: _AXES[s.shape] for s in algorithm.states if s.shape != "scalar"}
+    states = {
+        symbols[s.key]: _AXES_OF_SHAPE[s.shape] for s in algorithm.states if s.shape != "scalar"
+    }
     matrix_operands = {
         s.name: Axes.TENSOR
         for plan in all_plans
@@ -136,7 +138,7 @@ def _read_only_mask(algorithm: Algorithm) -> list[str]:
     return [f"static constexpr u32 READ_ONLY = {' | '.join(bits) or '0'};"]
 
 
-def _codes(algorithm: Algorithm, streams: Iterable[str]) -> list[str]:
+def _block_codes(algorithm: Algorithm, streams: Iterable[str]) -> list[str]:
     """Declare the block size and code map of each stream, if kernels read codes of 8 bits."""
     if not codes_readers(algorithm):
         return []
@@ -146,7 +148,7 @@ def _codes(algorithm: Algorithm, streams: Iterable[str]) -> list[str]:
         f"{{{states[name].block}, {states[name].map.upper()}}}" if name in states else no_codes
         for name in streams
     ]
-    return wrapped_list("static constexpr BlockCodes CODES[STREAMS] = {", items, "};", 4)
+    return wrapped_list("static constexpr BlockCodes CODES[STREAMS] = {", items, "};", column=4)
 
 
 def _scatter_adds(algorithm: Algorithm) -> list[str]:
@@ -155,29 +157,29 @@ def _scatter_adds(algorithm: Algorithm) -> list[str]:
 
 
 def _cells(plan: Plan) -> list[str]:
-    """Return the names of the cells for scalars, which follow the streams in the table."""
+    """Return the names of the cells, which hold the step count and scalar states of a parameter."""
     scalar = [constant(s.symbol) for s in plan.algorithm.scalar_states()]
     return ["STEP", *scalar] if plan.algorithm.step else scalar
 
 
-def _one_sweep_context(plan: Plan, fresh: list[str]) -> Context:
+def _one_sweep_context(plan: Plan, fresh_symbols: list[str]) -> Context:
     """Return the template's variables for a rule of one sweep."""
     (sweep,) = plan.sweeps
-    program = ScalarProgram(plan, fresh)
+    program = ScalarProgram(plan, fresh_symbols)
     printer = LoopPrinter(plan, sweep_loop(sweep), program)
     arrays = [f"streams[{constant(s.name)}]" for s in sweep.streams]
     # A rule that draws random numbers needs the index of the first element.
     first = ["first"] if plan.algorithm.has_random_ops else []
     arguments = ["hypers", "scalars", "fresh_bits", *first, "n", *arrays]
     flags = printer.loop.flags
-    call = dispatch_call("sweep", ["S"], flags, arguments, "hypers", 8)
-    blocks = {
-        "scalars": (2, declarations("double", program.fields.values(), 8)),
+    call = dispatch_call("sweep", ["S"], flags, arguments, "hypers", column=8)
+    blocks = {  # each with its indentation depth
+        "scalars": (2, declarations("double", program.fields.values(), column=8)),
         "program": (2, program.lines()),
         "parameters": (
             1,
             wrapped_list(
-                "NOINLINE static void sweep(", _parameters(plan, sweep, printer), ") {", 4
+                "NOINLINE static void sweep(", _parameters(plan, sweep, printer), ") {", column=4
             ),
         ),
         "loop": (2, printer.lines()),
@@ -196,7 +198,7 @@ def _one_sweep_context(plan: Plan, fresh: list[str]) -> Context:
 def _hyper_lines(hypers: Sequence[Hyper]) -> list[str]:
     """Return the members of `Hypers`, after a legend for each hyperparameter that is a choice."""
     legends = map(comment, filter(None, map(legend_of_choices, hypers)))
-    return [*legends, *declarations("double", map(_member, hypers), 8)]
+    return [*legends, *declarations("double", map(_member, hypers), column=8)]
 
 
 def _member(hyper: Hyper) -> str:

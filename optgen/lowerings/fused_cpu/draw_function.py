@@ -9,7 +9,7 @@ from optgen.lowerings.fused_cpu.line_layout import indented, wrapped_list, wrapp
 from optgen.lowerings.fused_cpu.random_keys import make_key
 from optgen.lowerings.fused_cpu.step import Step
 
-_COLUMN = 8
+_COLUMN = 8  # at which the function's body begins
 
 
 @dataclass(frozen=True)
@@ -20,16 +20,16 @@ class DrawFunction:
     """
 
     step: Step
-    numbers: ExpressionPrinter
+    number_printer: ExpressionPrinter
 
     def definition(self) -> list[str]:
         """Return the lines of the function template."""
         assert self.step.draws
-        key = make_key(self.step.draws, self.numbers)
+        key = make_key(self.step.draws, self.number_printer)
         parameters = ["const Scalars& scalars", "i64 place", "i64 n", "C* to"]
         return [
             "template <class C>",
-            *wrapped_list(f"static void {self.step.name}(", parameters, ") {", 4),
+            *wrapped_list(f"static void {self.step.name}(", parameters, ") {", column=4),
             *indented(wrapped_statement(f"draw_numbers({key}, place, n, to);", _COLUMN)),
             "}",
         ]

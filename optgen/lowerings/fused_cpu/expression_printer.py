@@ -10,7 +10,7 @@ from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
 from optgen.ir.ops import SHADOWABLE_FUNCTIONS
 from optgen.passes.scalar_arithmetic import is_number, split_sign
 
-_INFIX = {
+_INFIX = {  # op -> precedence, C++ operator
     "==": (3, "=="),
     "!=": (3, "!="),
     "<": (4, "<"),
@@ -115,7 +115,7 @@ class ExpressionPrinter:
 
     def __call__(self, expr: Expr, min_precedence: int = 0) -> str:
         """Return an expression's text, in parentheses if its precedence is too low."""
-        text, precedence = self._bare(expr)
+        text, precedence = self._text_and_precedence(expr)
         return f"({text})" if precedence < min_precedence else text
 
     def _truth(self, expr: Expr, min_precedence: int = 0) -> str:
@@ -125,7 +125,7 @@ class ExpressionPrinter:
             return self(expr, min_precedence)
         return f"({text})" if " " in text and _COMPARISON < min_precedence else text
 
-    def _bare(self, expr: Expr) -> tuple[str, int]:
+    def _text_and_precedence(self, expr: Expr) -> tuple[str, int]:
         """Return an expression's text without parentheses, and its precedence."""
         provided = self.read(expr)
         if provided is not None:
@@ -168,8 +168,8 @@ class ExpressionPrinter:
         """Return the text of a `where`, and its precedence."""
         if self.tensors:
             return f"where<C>({self._truth(condition)}, {self(a)}, {self(b)})", _ATOM
-        other = self._argument(b) if _is_int_literal(a) and _is_int_literal(b) else self(b, 1)
-        return f"{self(condition, 1)} ? {self(a, 1)} : {other}", _SELECT
+        alternative = self._argument(b) if _is_int_literal(a) and _is_int_literal(b) else self(b, 1)
+        return f"{self(condition, 1)} ? {self(a, 1)} : {alternative}", _SELECT
 
     def _argument(self, expr: Expr) -> str:
         """Return an argument's text. Functions need arguments of one type, so integers are cast."""
@@ -203,19 +203,20 @@ class ExpressionPrinter:
         """Return the text of a sum of terms, and its precedence."""
         match terms:
             case (Term(Const(1), (factor,), ()),):
-                return self._bare(factor)
+                return self._text_and_precedence(factor)
         text = ""
         for term in terms:
-            minus, rest = self._term(term)
-            sign = " - " if minus else " + "
-            text = f"{text}{sign}{rest}" if text else _negated(rest) if minus else rest
+            is_negative, unsigned = self._term(term)
+            sign = " - " if is_negative else " + "
+            first = _negated(unsigned) if is_negative else unsigned
+            text = f"{text}{sign}{unsigned}" if text else first
         if len(terms) > 1:
             return text, _SUM
         return text, _ATOM if text.isidentifier() else _PRODUCT
 
     def _term(self, term: Term) -> tuple[bool, str]:
         """Return whether a term is negative, and its unsigned text."""
-        minus, coefficient = split_sign(term.coefficient)
+        is_negative, coefficient = split_sign(term.coefficient)
         factors = list(term.factors)
         if not is_number(coefficient, 1) or not factors:
             factors = [coefficient, *factors]
@@ -224,7 +225,7 @@ class ExpressionPrinter:
         if term.divisors:
             divisor = " * ".join(self(d, _PREFIX) for d in term.divisors)
             text += f" / ({divisor})" if len(term.divisors) > 1 else f" / {divisor}"
-        return minus, text
+        return is_negative, text
 
 
 def _negated(text: str) -> str:

@@ -59,8 +59,8 @@ def _split_by_axes(program: Program, kind: Lookup) -> Iterator[Stmt]:
             continue
         group: list[Assign] = []  # consecutive assignments of the same axes
         for inner in assigns((stmt,)):
-            differs = group and kind(group[0].target).axes is not kind(inner.target).axes
-            if differs or _reduces((inner,)):
+            has_other_axes = group and kind(group[0].target).axes is not kind(inner.target).axes
+            if has_other_axes or _reduces((inner,)):
                 yield from _branch_with(stmt, group)
                 group = []
             if is_wide(inner.value):

@@ -8,18 +8,21 @@ from optgen.ir.errors import RuleError
 MAX_VALUES = 64  # the number of bits of a set: include/rule_tables.h
 
 
-def check_values(algorithm: Algorithm, values: int, steps: int) -> None:
+def check_values(algorithm: Algorithm, num_values: int, num_steps: int) -> None:
     """Check that a rule has no more values and steps than a kernel can have.
 
     Args:
         algorithm: the rule's algorithm; an error names its place.
-        values: the number of streams, rows, columns and matrix values.
-        steps: the number of reductions and loops.
+        num_values: the number of streams, rows, columns and matrix values.
+        num_steps: the number of reductions and loops.
 
     Raises:
         RuleError: There are more than `MAX_VALUES` values or more than `MAX_VALUES` steps.
     """
-    counts = {"reductions and loops": steps, "streams, rows, columns and matrix values": values}
+    counts = {
+        "reductions and loops": num_steps,
+        "streams, rows, columns and matrix values": num_values,
+    }
     for items, count in counts.items():
         if count > MAX_VALUES:
             message = f"a kernel has at most {MAX_VALUES} {items}; this rule has {count}"

@@ -61,7 +61,9 @@ def wrapped_statement(line: str, column: int) -> list[str]:
     """Return a statement on one line if it fits at a column, else broken before operators."""
     if column + len(line) <= WIDTH:
         return [line]
-    operators = [o for o in _operators(line) if column + o[1] <= WIDTH]
+    operators = [
+        (depth, position) for depth, position in _operators(line) if column + position <= WIDTH
+    ]
     if not operators:
         return [line]
     shallowest = min(depth for depth, _ in operators)
@@ -79,6 +81,6 @@ def _operators(line: str) -> list[tuple[int, int]]:
     operators = []
     for match in re.finditer(r"(?<=\S )(\+|-|\*|/|\?|:|&&?|\|\|?) ", line):
         before = line[: match.start()]
-        brackets = sum(before.count(c) for c in "([{") - sum(before.count(c) for c in ")]}")
-        operators.append((2 * brackets + (match[1] in "*/"), match.start()))
+        open_brackets = sum(before.count(c) for c in "([{") - sum(before.count(c) for c in ")]}")
+        operators.append((2 * open_brackets + (match[1] in "*/"), match.start()))
     return operators

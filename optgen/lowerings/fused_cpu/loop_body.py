@@ -31,14 +31,14 @@ class LoopBody:
 
     def __init__(self, plan: Plan, loop: Loop, program: ScalarProgram, column: int) -> None:
         self._plan, self._loop, self._fields = plan, loop, program.fields
-        self._numbers = number_printer(plan.algorithm, program, loop.numbers)
-        self._elements = ExpressionPrinter(
+        self._number_printer = number_printer(plan.algorithm, program, loop.numbers)
+        self._element_printer = ExpressionPrinter(
             tensors=True, read=self._read_element, read_condition=self._read_condition
         )
         hypers = {h.name: h for h in plan.algorithm.hypers}
         used_names = {r.name for r in plan.kinds} | set(self._fields.values())
-        self._conditions = LoopConditions(loop.flags, hypers, self._numbers, used_names)
-        self._keys = RandomKeys(self._numbers, used_names)
+        self._conditions = LoopConditions(loop.flags, hypers, self._number_printer, used_names)
+        self._keys = RandomKeys(self._number_printer, used_names)
         flatten = BranchFlattener(self._conditions.reads_flag)
         body = flatten(map_values(loop.body, multiply_by_reciprocals))
         self._masks = masks(body)
@@ -46,17 +46,17 @@ class LoopBody:
         stored = {array.name for array in loop.arrays if array.stored}
         self.lines = Statements(
             "C",
-            lambda a: self._elements(a.value),
+            lambda a: self._element_printer(a.value),
             self._conditions.head,
             body,
             loaded,
-            frozenset(loop.summed) | stored,
+            frozenset(loop.sum_operands) | stored,
             self._masks,
         ).lines(column)
 
     def constants(self) -> list[str]:
         """Declare the numbers that the loop reads, in its compute type."""
-        lines = list(self._declared_numbers())
+        lines = list(self._number_declarations())
         for declaration in self._keys.declarations():
             lines += wrapped_statement(declaration, _COLUMN)
         conditions = list(self._conditions.declarations())
@@ -68,17 +68,17 @@ class LoopBody:
             lines += wrapped_statement(declaration, _COLUMN)
         return lines
 
-    def _declared_numbers(self) -> Iterator[str]:
-        """Declare the hyperparameters, scalars and numbers that elements read."""
-        read = {r for a in assigns(self._loop.body) for r in self._numbers_in(a.value)}
-        names = {self._fields.get(r, variable(r.name)) for r in read}
+    def _number_declarations(self) -> Iterator[str]:
+        """Declare the hyperparameters, scalars and numbers that expressions of elements read."""
+        refs_read = {r for a in assigns(self._loop.body) for r in self._numbers_in(a.value)}
+        names = {self._fields.get(r, variable(r.name)) for r in refs_read}
         for ref in self._plan.coefficients():
             name = self._fields.get(ref, variable(ref.name))
             if name in names:
                 source = "scalars" if ref in self._fields else "hypers"
                 yield f"const C {name} = C({source}.{name});"
         for name, text in self._loop.numbers.items():
-            if name in {r.name for r in read}:
+            if name in {r.name for r in refs_read}:
                 yield f"const C {variable(name)} = C({text});"
 
     def _numbers_in(self, value: Expr) -> Iterator[Ref]:
@@ -86,10 +86,10 @@ class LoopBody:
         if isinstance(value, Ref):
             yield value
         if isinstance(value, Call) and value.op in RANDOM_OPS:
-            return  # its key is computed before the loop
-        conditions = CONDITION_OPERANDS.get(value.op, 0) if isinstance(value, Call) else 0
+            return  # the key of the draw is computed before the loop
+        num_conditions = CONDITION_OPERANDS.get(value.op, 0) if isinstance(value, Call) else 0
         for position, child in enumerate(children(value)):
-            if position >= conditions or not self._plan.kind(child).is_scalar:
+            if position >= num_conditions or not self._plan.kind(child).is_scalar:
                 yield from self._numbers_in(child)
 
     def _read_condition(self, condition: Expr) -> str | None:
@@ -104,17 +104,21 @@ class LoopBody:
         return None
 
     def _read_element(self, expr: Expr) -> str | None:
-        """Return the text of a scalar, a random draw or a size that elements read, else None."""
+        """Return the text of a scalar, a random draw or a size; for other expressions, None."""
         match expr:
             case Ref():
                 return self._fields.get(expr)
             case Call("rounded_at_random", (x, Call("random16") as draw, eps)):
-                operands = self._elements(x), self._keys.bits(draw), self._elements(eps)
+                operands = (
+                    self._element_printer(x),
+                    self._keys.bits(draw),
+                    self._element_printer(eps),
+                )
                 return CALLS["rounded_at_random"].format(*operands)
             case Call(word, _) as draw if word in RANDOM_OPS:
                 return self._keys.numbers(draw)
             case Call(word, _) if word in PROPERTIES:
-                return f"C({self._numbers(expr)})"
+                return f"C({self._number_printer(expr)})"
             case Call("/", (Const(), Call(word, _))) if word in PROPERTIES:
-                return f"C({self._numbers(expr)})"
+                return f"C({self._number_printer(expr)})"
         return None

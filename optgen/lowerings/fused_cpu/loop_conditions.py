@@ -22,7 +22,7 @@ class LoopConditions:
 
     flags: Mapping[str, str]
     hypers: Mapping[str, Hyper]
-    numbers: ExpressionPrinter
+    number_printer: ExpressionPrinter
     used_names: Collection[str]
     texts: dict[str, str] = field(default_factory=dict)  # of named conditions, by name
 
@@ -68,7 +68,8 @@ class LoopConditions:
         inner = expr  # the condition of the innermost of nested branches
         while isinstance(inner, Call) and inner.op == "and":
             inner = inner.args[1]
-        text = f"{'rare_flag' if is_rare(expr, self.hypers) else 'flag'}<C>({self.numbers(expr)})"
+        function = "rare_flag" if is_rare(expr, self.hypers) else "flag"
+        text = f"{function}<C>({self.number_printer(expr)})"
         used_names = {*self.used_names} - _only_name(inner)
         for name in map(variable, candidate_names(inner, expr)):
             if is_free(name, used_names) and self.texts.setdefault(name, text) == text:

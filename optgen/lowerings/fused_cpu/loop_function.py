@@ -13,7 +13,10 @@ from optgen.lowerings.fused_cpu.template_variants import dispatch_call
 
 @dataclass(frozen=True)
 class LoopFunction:
-    """Function template of a loop: on types, on `EXPANDED`, and on the flags of its arrays."""
+    """Function template of a loop: on types, on `EXPANDED`, and on the flags of its arrays.
+
+    `EXPANDED` is true if row and column values have been broadcast to every element.
+    """
 
     step: Step
     printer: LoopPrinter
@@ -28,17 +31,19 @@ class LoopFunction:
         head = f"NOINLINE static void {self.step.name}("
         return [
             f"template <{', '.join(template_parameters)}>",
-            *wrapped_list(head, printer.parameters(), ") {", 4),
+            *wrapped_list(head, printer.parameters(), ") {", column=4),
             *indented(printer.lines()),
             "}",
         ]
 
     def call(self) -> list[str]:
         """Return the lines that call the instantiation for the values of the flags."""
-        arguments = self.printer.arguments("at", "inputs.")
+        arguments = self.printer.arguments(addresses="at", prefix="inputs.")
         first_arguments = [*self._types(), *self._expanded()]
         flags = self.printer.loop.flags
-        return dispatch_call(self.step.name, first_arguments, flags, arguments, "inputs.hypers", 16)
+        return dispatch_call(
+            self.step.name, first_arguments, flags, arguments, "inputs.hypers", column=16
+        )
 
     def _types(self) -> list[str]:
         """Return the type parameters: the storage type of streams, and the compute type."""

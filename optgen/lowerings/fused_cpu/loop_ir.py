@@ -32,7 +32,7 @@ class Loop:
     arrays: Sequence[LoopArray]
     body: Program
     numbers: Mapping[str, str] = field(default_factory=dict)  # name -> C++ text
-    summed: Collection[str] = ()  # operands of reductions, read after the body
+    sum_operands: Collection[str] = ()  # read after the body
     by_vectors: bool = False  # one iteration may compute a whole SIMD vector
 
     @property
@@ -44,5 +44,5 @@ class Loop:
 
 def sweep_loop(sweep: Sweep) -> Loop:
     """Return the only loop of an elementwise rule."""
-    arrays = [LoopArray(s.name, True, s.stored, s.when) for s in sweep.streams]
+    arrays = [LoopArray(s.name, loaded=True, stored=s.stored, when=s.when) for s in sweep.streams]
     return Loop(arrays, sweep.body, by_vectors=True)

@@ -27,6 +27,7 @@ class LoopPrinter:
         )
         can_prefetch = sum(array.loaded for array in loop.arrays) == prefetch.STREAMS_READ
         self._prefetches = loop.by_vectors and can_prefetch and not self._delays_stores
+        # A loop that prefetches is inside a loop over strips.
         self._column = _COLUMN + 4 * self._prefetches
         self._rounded_names = set(names_rounded_last(loop.body))
         self.body = LoopBody(plan, loop, program, self._column)
@@ -36,10 +37,10 @@ class LoopPrinter:
         loads, stores = self.loads(), self.stores()
         blocks = [indented(block) for block in (loads, self.body.lines, stores) if block]
         inside = [line for block in blocks for line in ("", *block)][1:]
-        step = "i += LANES<C>" if self.loop.by_vectors else "++i"
-        loop = [f"for (i64 i = 0; i < n; {step}) {{", *inside, "}"]
+        increment = "i += LANES<C>" if self.loop.by_vectors else "++i"
+        loop = [f"for (i64 i = 0; i < n; {increment}) {{", *inside, "}"]
         if self._prefetches:
-            loop = prefetch.with_prefetch(inside, step, self._arrays_read())
+            loop = prefetch.with_prefetch(inside, increment, self._arrays_read())
         return [*self.constants(), "", *loop] if self.constants() else loop
 
     def parameters(self) -> list[str]:
@@ -50,20 +51,20 @@ class LoopPrinter:
         """Return the parameters that are not arrays."""
         return [f"{type_} {name}" for name, type_ in self._inputs().items()]
 
-    def arguments(self, at: str, inputs: str) -> list[str]:
+    def arguments(self, addresses: str, prefix: str) -> list[str]:
         """Return the arguments of a call: fields of the inputs, then `n`, then arrays.
 
         Args:
-            at: C++ text of the table of the arrays' addresses.
-            inputs: C++ text before the name of a field, such as `inputs.`.
+            addresses: C++ text of the table of the arrays' addresses.
+            prefix: C++ text before the name of a field, such as `inputs.`.
         """
-        arrays = (f"{at}[{constant(array.name)}]" for array in self.loop.arrays)
-        return [*self.input_arguments(inputs), "n", *arrays]
+        arrays = (f"{addresses}[{constant(array.name)}]" for array in self.loop.arrays)
+        return [*self.input_arguments(prefix), "n", *arrays]
 
-    def input_arguments(self, inputs: str) -> list[str]:
+    def input_arguments(self, prefix: str) -> list[str]:
         """Return the arguments that are not arrays."""
-        names = {"numbers": "named_numbers()"}
-        return [f"{inputs}{names.get(name, name)}" for name in self._inputs()]
+        accessors = {"numbers": "named_numbers()"}
+        return [f"{prefix}{accessors.get(name, name)}" for name in self._inputs()]
 
     def constants(self) -> list[str]:
         """Declare the constants that the loop reads."""
@@ -81,15 +82,15 @@ class LoopPrinter:
         """Declare a delayed store for each written array; stores of rounded values come first."""
         stored = [array.name for array in self.loop.arrays if array.stored]
         rounded = [variable(name) for name in stored if name in self._rounded_names]
-        others = [variable(name) for name in stored if name not in self._rounded_names]
+        unrounded = [variable(name) for name in stored if name not in self._rounded_names]
         first = f"RoundedStore<S> {', '.join(rounded)}; " if rounded else ""
-        if not others:
+        if not unrounded:
             return [f"struct {{ {first}}} delayed;"]
         before = f"struct {{ {first}DelayedStore<S> "
-        return wrapped_list(before, others, "; } delayed;", _COLUMN - 4)
+        return wrapped_list(before, unrounded, "; } delayed;", _COLUMN - 4)
 
     def _arrays_read(self) -> dict[str, str]:
-        """Return the arrays that are read, each with the flag it depends on."""
+        """Return the arrays that are read, each with the flag that it depends on, or ""."""
         return {
             variable(plural(array.name)): self._flag(array)
             for array in self.loop.arrays

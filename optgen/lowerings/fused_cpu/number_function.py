@@ -34,14 +34,14 @@ class NumberFunction:
         """Return the lines of the function."""
         types = {**_INPUT_TYPES, "numbers": "Numbers&"}
         parameters = [f"{types[name]} {name}" for name in self._inputs_read()]
-        head = wrapped_list(f"static void {self.step.name}(", parameters, ") {", 4)
+        head = wrapped_list(f"static void {self.step.name}(", parameters, ") {", column=4)
         return [*head, *indented(self._body()), "}"]
 
     def call(self) -> list[str]:
         """Return the lines that call the function."""
         fields = ("named_numbers()" if name == "numbers" else name for name in self._inputs_read())
         arguments = (f"inputs.{field}" for field in fields)
-        return wrapped_list(f"return {self.step.name}(", arguments, ");", 16)
+        return wrapped_list(f"return {self.step.name}(", arguments, ");", column=16)
 
     def _inputs_read(self) -> list[str]:
         """Return the names of the inputs that the function reads."""

@@ -1,4 +1,4 @@
-"""Print the numbers that a loop knows before it begins, and functions compute in double."""
+"""Print expressions of numbers, in double: before a loop, and in functions of numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 def number_printer(
     algorithm: Algorithm, program: ScalarProgram, numbers: Mapping[str, str]
 ) -> ExpressionPrinter:
-    """Return a printer of numbers. `numbers` has the C++ texts of those that steps compute."""
+    """Return a printer of numbers. `numbers` maps numbers that steps compute to their C++ texts."""
     hypers = {h.name: h for h in algorithm.hypers}
 
     def read(expr: Expr) -> str | None:
@@ -23,7 +23,7 @@ def number_printer(
                 text = f"hypers.{variable(name)}"
                 return f"truth({text})" if hypers[name].type == "flag" else text
             case Call("fresh", (Ref(name),)):
-                shift = f" >> {position}" if (position := program.fresh.index(name)) else ""
+                shift = f" >> {position}" if (position := program.fresh_symbols.index(name)) else ""
                 return f"bool(fresh_bits{shift} & 1)"
             case Ref(name) if name in numbers:
                 return numbers[name]

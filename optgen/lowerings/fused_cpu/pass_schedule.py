@@ -40,12 +40,12 @@ def shared_passes(steps: Sequence[Step], streams: Iterable[str]) -> list[Pass]:
     streams = tuple(streams)
     passes = []
     for sweep in dict.fromkeys(step.sweep for step in steps):
-        inside = [step for step in steps if step.sweep == sweep and step.draws is None]
-        read = {name for step in inside for name in step.reads}
+        sweep_steps = [step for step in steps if step.sweep == sweep and step.draws is None]
+        read = {name for step in sweep_steps for name in step.reads}
         draws = (step for step in steps if step.draws and not read.isdisjoint(step.writes))
-        on_tiles = (*draws, *(step for step in inside if step.over_elements))
-        finish = tuple(step for step in inside if not step.over_elements)
-        written = {n for step in inside for n in step.writes}
+        on_tiles = (*draws, *(step for step in sweep_steps if step.over_elements))
+        finish = tuple(step for step in sweep_steps if not step.over_elements)
+        written = {n for step in sweep_steps for n in step.writes}
         passes.append(Pass(on_tiles, finish, tuple(n for n in streams if n in written)))
     return passes
 
@@ -85,7 +85,7 @@ class PassScheduler:
     axes: Collection[Axes]
 
     def passes(self) -> list[Pass]:
-        """Return passes that recompute all values with the scheduler's `axes`.
+        """Return passes that recompute every value whose axes are among the scheduler's `axes`.
 
         Return [] if such passes cannot be correct.
         """
@@ -128,10 +128,12 @@ class PassScheduler:
         """Tell whether a step that needs a name's old value runs again after the name is stored."""
         steps = self.steps
         writers = [i for i, step in enumerate(steps) if name in step.writes]
-        first = min((levels[i] for i in writers), default=0)
-        rerun = {i for pass_index, run in enumerate(runs) if pass_index > first for i in run}
-        before = range(max(writers, default=-1) + 1)
-        return any(i in rerun and name in (*steps[i].reads, *steps[i].writes) for i in before)
+        storing_pass = min((levels[i] for i in writers), default=0)
+        rerun = {i for pass_index, run in enumerate(runs) if pass_index > storing_pass for i in run}
+        steps_to_last_writer = range(max(writers, default=-1) + 1)
+        return any(
+            i in rerun and name in (*steps[i].reads, *steps[i].writes) for i in steps_to_last_writer
+        )
 
     def _adds_again(self, levels: Sequence[int], pass_index: int, run: Collection[int]) -> bool:
         """Tell whether a pass reads complete sums, and also runs the loop over their summands.
@@ -140,13 +142,18 @@ class PassScheduler:
         """
         steps = self.steps
         read = {name for i in run for name in steps[i].reads}
-        elements = {n for i in run if steps[i].axes is Axes.TENSOR for n in steps[i].writes}
-        complete = (
+        computed_elements = {
+            n for i in run if steps[i].axes is Axes.TENSOR for n in steps[i].writes
+        }
+        complete_reductions = (
             step
             for step, level in zip(steps, levels, strict=True)
             if step.reduces_values and level < pass_index and step.axes not in self.axes
         )
-        return any(s.reads[0] in elements and not read.isdisjoint(s.writes) for s in complete)
+        return any(
+            s.reads[0] in computed_elements and not read.isdisjoint(s.writes)
+            for s in complete_reductions
+        )
 
     def _defer_stores(
         self, levels: Sequence[int], runs: Sequence[set[int]], read_back: Collection[str]
@@ -156,9 +163,9 @@ class PassScheduler:
         The last pass that computes a value stores it. So no pass overwrites an old value that a
         later pass reads.
         """
-        before: list[set[int]] = []
-        while before != runs:  # a step added for one name may read the old value of another
-            before = [set(run) for run in runs]
+        previous_runs: list[set[int]] = []
+        while previous_runs != runs:  # a step added for one name may read the old value of another
+            previous_runs = [set(run) for run in runs]
             for name in (n for n in self.streams if n not in read_back):
                 self._defer_store(name, levels, runs, read_back)
 
@@ -179,8 +186,8 @@ class PassScheduler:
         if not step.reduces_values:
             return step.axes in self.axes
         (operand, *_) = step.reads
-        computed = (other.axes for other in self.steps if operand in other.writes)
-        operand_axes = next(computed, self.streams.get(operand))
+        computed_axes = (other.axes for other in self.steps if operand in other.writes)
+        operand_axes = next(computed_axes, self.streams.get(operand))
         return operand_axes in self.axes
 
     def _levels(self) -> list[int]:
@@ -251,7 +258,7 @@ class PassScheduler:
             }
             for pass_index in range(len(runs))
         ]
-        last = {
+        last_pass = {
             name: max(
                 pass_index
                 for pass_index, run in enumerate(runs)
@@ -264,7 +271,7 @@ class PassScheduler:
             Pass(
                 tuple(steps[index] for index in sorted(run)),
                 tuple(steps[index] for index in sorted(finish)),
-                tuple(name for name in self.streams if last.get(name) == pass_index),
+                tuple(name for name in self.streams if last_pass.get(name) == pass_index),
             )
             for pass_index, (run, finish) in enumerate(zip(runs, finishes, strict=True))
         ]

@@ -1,4 +1,4 @@
-"""Convert the phases of a plan to steps: loops over values of the same axes, and reductions."""
+"""Convert the phases of a plan to steps: loops over values with equal axes, and reductions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from optgen.lowerings.fused_cpu.step import Step
 from optgen.passes.name_random import Draws
 from optgen.passes.rewrite import filter_assigns
 
-_LOOPS = {
+_LOOP_NAMES = {
     Axes.TENSOR: "sweep",
     Axes.ROW: "rows",
     Axes.COLUMN: "columns",
@@ -64,14 +64,14 @@ class PhaseSteps:
         self.axes |= self.streams
         self.used_names = {ref.name for ref in self.plan.kinds}
         self.scalar_states = {state.symbol for state in self.plan.algorithm.scalar_states()}
-        self.counts = dict.fromkeys(_LOOPS, 0)
+        self.loop_counts = dict.fromkeys(_LOOP_NAMES, 0)
         for position, phase in enumerate(self.plan.phases):
-            later = self._names_after(position)
+            names_read_later = self._names_after(position)
             if isinstance(phase, Sweep):
                 self.sweep += 1
                 self._add_sweep(phase)
             elif isinstance(phase, Finish):
-                self._add_finish(phase.body, later)
+                self._add_finish(phase.body, names_read_later)
 
     def _names_after(self, position: int) -> set[str]:
         phases = self.plan.phases[position + 1 :]
@@ -82,7 +82,7 @@ class PhaseSteps:
 
         The loop also computes the operands of the reductions.
         """
-        sources: dict[Ref, str] = {}  # the name of each reduction's operand
+        operand_names: dict[Ref, str] = {}  # by the target of the reduction
 
         def with_operands(program: Program, outer: Mapping[Expr, str]) -> Iterator[Stmt]:
             """Yield a program that computes operands in place of their reductions."""
@@ -98,15 +98,15 @@ class PhaseSteps:
                     if operand not in known:
                         known[operand] = self._operand_name(stmt.target.name)
                         yield replace(stmt, target=Ref(known[operand]), value=operand)
-                    sources[stmt.target] = known[operand]
+                    operand_names[stmt.target] = known[operand]
 
         self._add_draws(sweep)
         body = tuple(with_operands(sweep.body, {}))
         body = filter_assigns(body, lambda _: True)  # drops branches that have become empty
         stored = [stream.name for stream in sweep.streams if stream.stored]
-        self._add_loop(Axes.TENSOR, body, [*stored, *dict.fromkeys(sources.values())])
+        self._add_loop(Axes.TENSOR, body, [*stored, *dict.fromkeys(operand_names.values())])
         for stmt in sweep.reductions:
-            self._add_reduction(stmt, sources[stmt.target], over_elements=True)
+            self._add_reduction(stmt, operand_names[stmt.target], over_elements=True)
 
     def _add_draws(self, sweep: Sweep) -> None:
         """Add steps that draw the random numbers that a sweep is the first to read."""
@@ -135,19 +135,19 @@ class PhaseSteps:
         self.used_names.add(name)
         return name
 
-    def _add_finish(self, body: Program, later: set[str]) -> None:
+    def _add_finish(self, body: Program, names_read_later: set[str]) -> None:
         """Add the steps of a `Finish`. Adjacent statements of the same axes share a loop."""
         groups = group_by_axes(body, self.plan.kinds.__getitem__)
         for position, group in enumerate(groups):
             if group.reduces_over_parameters:
                 self._add_wide_reduction(group.body[0])
             elif reduction := group.reduction:
-                source = self._source(reduction)
-                over_elements = self.axes[source] is Axes.TENSOR
-                self._add_reduction(reduction, source, over_elements=over_elements)
+                operand = self._named_operand(reduction)
+                over_elements = self.axes[operand] is Axes.TENSOR
+                self._add_reduction(reduction, operand, over_elements=over_elements)
             else:
                 rest = (stmt for other in groups[position + 1 :] for stmt in other.body)
-                needed = later | _names_in(rest) | set(self.streams) | self.scalar_states
+                needed = names_read_later | _names_in(rest) | set(self.streams) | self.scalar_states
                 assigned = dict.fromkeys(a.target.name for a in assigns(group.body))
                 self._add_loop(group.axes, group.body, [n for n in assigned if n in needed])
 
@@ -168,8 +168,8 @@ class PhaseSteps:
         step = Step(name, Axes.NONE, self.sweep, reduction=wide.value.op)
         self.steps.append(replace(step, numbers_read=(name, takes_part), numbers_written=(name,)))
 
-    def _source(self, stmt: Assign) -> str:
-        """Return the name of a reduction's operand. If the operand has no name, add its loop.
+    def _named_operand(self, stmt: Assign) -> str:
+        """Return the name of a reduction's operand. If it has none, add a loop that computes it.
 
         Elements that are computed from rows and columns need a sweep of their own.
         """
@@ -187,7 +187,7 @@ class PhaseSteps:
         """Add a loop over values of these axes, which stores some of them for later steps."""
         if not body:
             return
-        self.counts[axes] += 1
+        self.loop_counts[axes] += 1
         stores = (Assign(Ref("stored"), Ref(name)) for name in stored)
         read = read_before_assigned((*body, *stores))
         known = [n for n in read if n in self.axes or n in self.numbers]
@@ -196,7 +196,7 @@ class PhaseSteps:
         else:
             self.axes |= {n: axes for n in stored if n not in self.axes}
         step = Step(
-            f"{_LOOPS[axes]}{self.counts[axes]}",
+            f"{_LOOP_NAMES[axes]}{self.loop_counts[axes]}",
             axes,
             self.sweep,
             reads=tuple(n for n in known if n in self.axes),
@@ -208,13 +208,13 @@ class PhaseSteps:
         )
         self.steps.append(step)
 
-    def _add_reduction(self, stmt: Assign, source: str, *, over_elements: bool) -> None:
-        """Add a reduction of the value `source`."""
+    def _add_reduction(self, stmt: Assign, operand: str, *, over_elements: bool) -> None:
+        """Add a reduction of the value `operand`."""
         assert isinstance(stmt.value, Call)
         axes, name = self.plan.kinds[stmt.target].axes, stmt.target.name
         word = "max_abs" if is_maximum(stmt.value) else "sum"
         step = Step(
-            name, axes, self.sweep, reads=(source,), reduction=word, over_elements=over_elements
+            name, axes, self.sweep, reads=(operand,), reduction=word, over_elements=over_elements
         )
         if axes is Axes.NONE:
             self.numbers.append(name)

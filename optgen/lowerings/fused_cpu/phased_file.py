@@ -20,45 +20,51 @@ _END_OF_CALL = ">(*table, *threads);"
 
 
 def phased_context(
-    all_plans: Sequence[Plan], streams: Mapping[str, Axes], fresh: Sequence[str]
+    all_plans: Sequence[Plan], streams: Mapping[str, Axes], fresh_symbols: Sequence[str]
 ) -> Context:
     """Return the template's variables: structs, entry points, and the matrix ops between parts."""
     rules: list[list[PhasedRule]] = []  # for each part, the rules of all plans
     for plan in all_plans:
         calls = plan.matrix_calls
-        for number, part in enumerate(_parts(plan)):
-            if number == len(rules):
+        for part_index, part in enumerate(_parts(plan)):
+            if part_index == len(rules):
                 rules.append([])
             if not part.phases:  # no phase lies between two matrix ops
                 continue
-            name, about = _name(plan, calls, number), _about(plan, calls, number)
-            last = number == len(calls)
+            name, about = _name(plan, calls, part_index), _about(plan, calls, part_index)
+            is_last = part_index == len(calls)
             axes = dict.fromkeys(streams, Axes.TENSOR) if plan.facts.get("one_by_one") else streams
-            rules[number].append(PhasedRule(name, about, part, axes, fresh, last))
+            rules[part_index].append(PhasedRule(name, about, part, axes, fresh_symbols, is_last))
     return {
         "form": "fused_cpu_phases.cpp.jinja",
         "header": "phased_kernel.h",
         "rules": [rule.context() for part_rules in rules for rule in part_rules],
         "parts": {
-            "" if number == 0 else f"_{number + 1}": "\n".join(
-                indented(wrapped_list("optgen::step<", _qualified(part_rules), _END_OF_CALL, 4))
+            "" if part_index == 0 else f"_{part_index + 1}": "\n".join(
+                indented(
+                    wrapped_list(
+                        "optgen::step<", _qualified_names(part_rules), _END_OF_CALL, column=4
+                    )
+                )
             )
-            for number, part_rules in enumerate(rules)
+            for part_index, part_rules in enumerate(rules)
             if part_rules
         },
-        "by_matrix": ", and works on matrices" if _is_by_matrix(all_plans, rules) else "",
+        "by_matrix": ", and works on matrices" if _needs_row_major_order(all_plans, rules) else "",
         "calls": list(_call_texts(all_plans)),
         "locals": _locals(all_plans),
     }
 
 
-def _is_by_matrix(all_plans: Sequence[Plan], rules: Sequence[Sequence[PhasedRule]]) -> bool:
+def _needs_row_major_order(
+    all_plans: Sequence[Plan], rules: Sequence[Sequence[PhasedRule]]
+) -> bool:
     """Tell whether elements must lie in row-major order: for rows, or for random numbers."""
     has_axes = any(rule.has_axes for part_rules in rules for rule in part_rules)
     return has_axes or all_plans[0].algorithm.has_random_ops
 
 
-def _qualified(rules: Sequence[PhasedRule]) -> list[str]:
+def _qualified_names(rules: Sequence[PhasedRule]) -> list[str]:
     return [f"optgen::{rule.name}" for rule in rules]
 
 

@@ -34,8 +34,8 @@ class PhasedRule:
     name: str
     about: str
     plan: Plan
-    streams: Mapping[str, Axes]  # of all plans, in the table's order
-    fresh: Sequence[str]
+    streams: Mapping[str, Axes]  # of all plans, in the order of the table of addresses
+    fresh_symbols: Sequence[str]
     is_last: bool = True  # whether no later part of the plan needs the same scalars
 
     def context(self) -> dict[str, Any]:
@@ -47,8 +47,11 @@ class PhasedRule:
         steps, tables = self._phase_steps.steps, self._tables
         check_values(self.plan.algorithm, len(tables.stored_values), len(steps))
         blocks = {
-            "scalars": (2, declarations("double", self._program.fields.values(), 8)),
-            "numbers": (2, declarations("double", map(variable, self._phase_steps.numbers), 8)),
+            "scalars": (2, declarations("double", self._program.fields.values(), column=8)),
+            "numbers": (
+                2,
+                declarations("double", map(variable, self._phase_steps.numbers), column=8),
+            ),
             "names": (1, tables.values()),
             "axes": (1, tables.axes()),
             "steps": (1, tables.steps()),
@@ -76,7 +79,7 @@ class PhasedRule:
     @cached_property
     def _program(self) -> ScalarProgram:
         """Printer of the scalar program."""
-        return ScalarProgram(self.plan, self.fresh)
+        return ScalarProgram(self.plan, self.fresh_symbols)
 
     @cached_property
     def _phase_steps(self) -> PhaseSteps:
@@ -100,11 +103,11 @@ class PhasedRule:
     def _functions(self) -> list[_StepFunction]:
         """Functions of the draws, then those of the loops."""
         algorithm, program, phase_steps = self.plan.algorithm, self._program, self._phase_steps
-        numbers = number_printer(algorithm, program, {})
+        print_number = number_printer(algorithm, program, {})
         stored_values = self._tables.stored_values
         loops = StepLoops(program, phase_steps, self.streams, stored_values, self.has_axes)
         functions: list[_StepFunction] = [
-            DrawFunction(step, numbers) for step in phase_steps.steps if step.draws
+            DrawFunction(step, print_number) for step in phase_steps.steps if step.draws
         ]
         for step in (step for step in phase_steps.steps if step.is_loop):
             if step.axes is Axes.NONE:
@@ -114,7 +117,7 @@ class PhasedRule:
         return functions
 
     def _cases(self, runs_step: Callable[[Step], bool]) -> list[str]:
-        """Return the cases of the switch that runs these steps."""
+        """Return the cases of the switch that runs the steps for which `runs_step` is true."""
         functions = (each for each in self._functions if runs_step(each.step))
         return [
             line for each in functions for line in switch_case(each.step.index_name, each.call())

@@ -7,24 +7,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from optgen.lowerings.fused_cpu.line_layout import indented
 
 STREAMS_READ = 3
-"""Number of streams that a loop must read to prefetch.
+"""A loop prefetches only if it reads exactly this number of streams.
 
 Prefetching made loops over two or four streams slower (two: by 5 %).
 """
 
 
-def constants(streams: Mapping[str, str]) -> list[str]:
+def constants(array_flags: Mapping[str, str]) -> list[str]:
     """Return the constants that the loop needs before it starts.
 
-    `streams` maps each array to the flag that it depends on, or "". The loop prefetches if all
+    `array_flags` maps each array to the flag that it depends on, or "". The loop prefetches if all
     flags are on.
     """
-    flags = [flag for flag in streams.values() if flag]
+    flags = [flag for flag in array_flags.values() if flag]
     strip = f"{' && '.join(flags)} ? prefetch_strip<S>(n) : n" if flags else "prefetch_strip<S>(n)"
     return [f"const i64 strip = {strip};"]
 
 
-def with_prefetch(inside: Sequence[str], step: str, arrays: Iterable[str]) -> list[str]:
+def with_prefetch(body: Sequence[str], increment: str, arrays: Iterable[str]) -> list[str]:
     """Return a strip-mined loop that prefetches each strip before computing it.
 
     The index of a strip's first element is named `begin`, because functions that draw random
@@ -36,8 +36,8 @@ def with_prefetch(inside: Sequence[str], step: str, arrays: Iterable[str]) -> li
         "for (i64 i = begin; strip < n && i < end; i += CACHE_LINE) {",
         *indented(prefetches),
         "}",
-        f"for (i64 i = begin; i < end; {step}) {{",
-        *inside,
+        f"for (i64 i = begin; i < end; {increment}) {{",
+        *body,
         "}",
     ]
     return ["for (i64 begin = 0; begin < n; begin += strip) {", *indented(strip_lines), "}"]

@@ -15,16 +15,16 @@ _KEYS = {"random": "RandomKey", "random16": "RandomKey16"}
 """C++ type of the key from which an op draws."""
 
 
-def make_key(draw: Call, scalars: ExpressionPrinter) -> str:
+def make_key(draw: Call, number_printer: ExpressionPrinter) -> str:
     """Return the text that makes the key of a draw."""
-    return f"{_KEYS[draw.op]}({', '.join(map(scalars, draw.args))})"
+    return f"{_KEYS[draw.op]}({', '.join(map(number_printer, draw.args))})"
 
 
 @dataclass
 class RandomKeys:
     """Keys of the random numbers that a loop draws. Equal draws share a key."""
 
-    scalars: ExpressionPrinter
+    number_printer: ExpressionPrinter
     used_names: Collection[str]
     names: dict[str, str] = field(default_factory=dict)  # by the text that makes the key
 
@@ -38,11 +38,11 @@ class RandomKeys:
         return f"{_FUNCTIONS[draw.op]}<S>(first + i, {self._key(draw)})"
 
     def bits(self, draw: Call) -> str:
-        """Return the text that draws 16 random bits for each such element, to round it."""
+        """Return the text that draws 16 random bits to round each element of an iteration."""
         return f"random_bits16<S>(first + i, {self._key(draw)})"
 
     def _key(self, draw: Call) -> str:
         """Return the name of a draw's key."""
         used_names = {*self.used_names, *self.names.values()}
         name = free_name("random_key", used_names)
-        return self.names.setdefault(make_key(draw, self.scalars), name)
+        return self.names.setdefault(make_key(draw, self.number_printer), name)

@@ -18,10 +18,10 @@ _COLUMN = 8
 class ScalarProgram:
     """Printer of a plan's scalar program; `fields` are the results that sweeps read."""
 
-    def __init__(self, plan: Plan, fresh: Sequence[str]) -> None:
-        self._plan, self.fresh = plan, fresh
+    def __init__(self, plan: Plan, fresh_symbols: Sequence[str]) -> None:
+        self._plan, self.fresh_symbols = plan, fresh_symbols
         self._hypers = {h.name: h for h in plan.algorithm.hypers}
-        self._states = {s.symbol: constant(s.symbol) for s in plan.algorithm.scalar_states()}
+        self._state_cells = {s.symbol: constant(s.symbol) for s in plan.algorithm.scalar_states()}
         self._printer = ExpressionPrinter(tensors=False, read=self._read)
         self._last_versions = {a.target.name: a.target.version for a in assigns(plan.scalars)}
         self.fields = {
@@ -41,7 +41,7 @@ class ScalarProgram:
         )
         stores = [
             f"cells[{cell}].value = {variable(symbol)};"
-            for symbol, cell in self._states.items()
+            for symbol, cell in self._state_cells.items()
             if symbol in self._last_versions
         ]
         results = wrapped_list("return {", self.fields.values(), "};", _COLUMN)
@@ -75,7 +75,7 @@ class ScalarProgram:
         read += [ref.name for ref in self.fields]
         # An outlined sweep has no step count. If it reads `step`, that is a hyperparameter.
         step = ["step"] if self._plan.algorithm.step else []
-        inputs = [*self._hypers, *step, *self._states]
+        inputs = [*self._hypers, *step, *self._state_cells]
         return [name for name in inputs if name in read or name in self._last_versions]
 
     def _loads(self) -> list[str]:
@@ -86,9 +86,11 @@ class ScalarProgram:
         lines = declarations("const double", aliases, _COLUMN)
         if "step" in inputs and self._plan.algorithm.step:
             lines.append("const double step = cells[STEP].value;  // counts this step")
-        for symbol in (s for s in inputs if s in self._states):
+        for symbol in (s for s in inputs if s in self._state_cells):
             const = "" if symbol in self._last_versions else "const "
-            lines.append(f"{const}double {variable(symbol)} = cells[{self._states[symbol]}].value;")
+            lines.append(
+                f"{const}double {variable(symbol)} = cells[{self._state_cells[symbol]}].value;"
+            )
         old = (ref for ref, field in self.fields.items() if field == f"old_{ref.name}")
         return [*lines, *(f"const double old_{r.name} = {variable(r.name)};" for r in old)]
 
@@ -104,7 +106,7 @@ class ScalarProgram:
     def _read(self, expr: Expr) -> str | None:
         match expr:
             case Call("fresh", (Ref(name),)):
-                return f"bool(fresh_bits >> {self.fresh.index(name)} & 1)"
+                return f"bool(fresh_bits >> {self.fresh_symbols.index(name)} & 1)"
             case Call(word, _) if word in PROPERTIES:
                 return f"sizes.{word}"
             case Ref(name) if name in self._hypers and self._hypers[name].type != "number":
@@ -115,13 +117,13 @@ class ScalarProgram:
     def _value(self, stmt: Assign) -> str:
         """Return the text of the value that a statement assigns."""
         symbol = stmt.target.name
-        if symbol not in self._states:
+        if symbol not in self._state_cells:
             return self._printer(stmt.value)
         return self._rounding_printer(symbol)(round_state(stmt.value, symbol))
 
     def _rounding_printer(self, symbol: str) -> ExpressionPrinter:
         """Return a printer for updates of a scalar state; they round to the state's dtype."""
-        cell = f"cells[{self._states[symbol]}]"
+        cell = f"cells[{self._state_cells[symbol]}]"
 
         def read(expr: Expr) -> str | None:
             match expr:

@@ -26,28 +26,28 @@ from optgen.lowerings.fused_cpu.line_layout import comment, indented, wrapped_st
 class Statements:
     """Printer of the statements of one function, each below the line of the spec it comes from.
 
-    `value` prints the right-hand side of an assignment. `condition` prints an `if` with its
+    `print_value` prints the right-hand side of an assignment. `print_if` prints an `if` with its
     condition. A name that is not yet declared gets a declaration in the innermost block that
     contains all statements that read it.
     """
 
     type: str
-    value: Callable[[Assign], str]
-    condition: Callable[[Expr], str]
+    print_value: Callable[[Assign], str]
+    print_if: Callable[[Expr], str]
     program: Program
-    declared: frozenset[str]
+    declared_names: frozenset[str]
     read_later: frozenset[str] = frozenset()  # names that are read after the program
     masks: frozenset[str] = frozenset()  # truth values per element, assigned once
 
     def lines(self, column: int) -> list[str]:
         """Return the lines of the whole program, to be indented to `column`."""
-        return self._block(self.program, set(self.declared), self.read_later, column)
+        return self._block(self.program, set(self.declared_names), self.read_later, column)
 
     def _block(
         self, program: Program, declared: set[str], read_later: frozenset[str], column: int
     ) -> list[str]:
         lines: list[str] = []
-        counts = Counter(a.target.name for a in assigns(program))
+        assignment_counts = Counter(a.target.name for a in assigns(program))
         for position, stmt in enumerate(program):
             later = read_later | names_read(program[position + 1 :])
             if isinstance(stmt, If):
@@ -61,20 +61,22 @@ class Statements:
                 if position == 0 or program[position - 1].quote != stmt.quote:
                     lines += map(comment, stmt.quote)
                 name = stmt.target.name
-                declaration = "" if name in declared else self._declaration(name, counts[name])
+                declaration = (
+                    "" if name in declared else self._declaration(name, assignment_counts[name])
+                )
                 lines += wrapped_statement(
-                    f"{declaration}{variable(name)} = {self.value(stmt)};", column
+                    f"{declaration}{variable(name)} = {self.print_value(stmt)};", column
                 )
                 declared.add(name)
         return lines
 
-    def _declaration(self, name: str, assignments: int) -> str:
-        if assignments > 1:
+    def _declaration(self, name: str, assignment_count: int) -> str:
+        if assignment_count > 1:
             return f"{self.type} "
         return f"const {'auto' if name in self.masks else self.type} "
 
     def _if(self, stmt: If, declared: set[str], later: frozenset[str], column: int) -> list[str]:
-        lines = [f"{self.condition(stmt.condition)} {{"]
+        lines = [f"{self.print_if(stmt.condition)} {{"]
         lines += indented(self._block(stmt.then, set(declared), later, column + 4))
         match stmt.orelse:
             case ():

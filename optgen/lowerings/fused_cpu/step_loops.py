@@ -54,14 +54,14 @@ class StepLoops:
     def _array(self, name: str, step: Step) -> LoopArray:
         """Return the array of a value as a loop uses it."""
         axes = self.phase_steps.axes[name]
-        readers = [
+        reductions = [
             s.reduction
             for s in self.phase_steps.steps
             if s.reduction and s.over_elements and name in s.reads
         ]
         # A column value varies along a loop over elements, so it is never one number there.
         varies = axes is step.axes or (axes is Axes.COLUMN and step.axes is Axes.TENSOR)
-        only_summed = step.over_elements and "sum" in readers and "max_abs" not in readers
+        only_summed = step.over_elements and "sum" in reductions and "max_abs" not in reductions
         type_ = "S" if name in self.streams and axes is Axes.TENSOR else COMPUTE_TYPE
         type_ = type_ if step.axes is Axes.TENSOR else "C"
         return LoopArray(

@@ -30,15 +30,15 @@ class StepTables:
         return {n: axes for n, axes in self.phase_steps.axes.items() if n not in only_summed}
 
     def values(self) -> list[str]:
-        """Declare the indices of the values that are not streams, behind those of the streams."""
+        """Declare the indices of the values that are not streams, after those of the streams."""
         others = [constant(n) for n in self.stored_values if n not in self.streams]
         first, *rest = [*others, "VALUES"]
-        return wrapped_list("enum { ", [f"{first} = STREAMS", *rest], " };", 4)
+        return wrapped_list("enum { ", [f"{first} = STREAMS", *rest], " };", column=4)
 
     def axes(self) -> list[str]:
         """Declare the axes of the stored values."""
         names = [axes.name for axes in self.stored_values.values()]
-        return wrapped_list("static constexpr int AXES[] = {", names, "};", 4)
+        return wrapped_list("static constexpr int AXES[] = {", names, "};", column=4)
 
     @property
     def has_axes(self) -> bool:
@@ -51,30 +51,30 @@ class StepTables:
 
     def steps(self) -> list[str]:
         """Declare the steps: their indices, and the table of what they read and write."""
-        named = [step.index_name for step in self.phase_steps.steps]
-        lines = wrapped_list("enum { ", [*named, "STEP_COUNT"], " };", 4)
+        index_names = [step.index_name for step in self.phase_steps.steps]
+        lines = wrapped_list("enum { ", [*index_names, "STEP_COUNT"], " };", column=4)
         lines.append("static constexpr Step STEPS[] = {")
         for step in self.phase_steps.steps:
             step_type = {"": "LOOP", "max_abs": "MAX"}.get(step.reduction, step.reduction.upper())
             step_type = "DRAW" if step.draws else step_type
             reads = () if step.is_total_sum else step.reads
             writes = [n for n in step.writes if n in self.stored_values]
-            row = [step.axes.name, _set(reads), _set(writes), str(self._index_of(step))]
-            lines += indented(wrapped_list("{", [f"Step::{step_type}", *row], "},", 8))
+            fields = [step.axes.name, _set(reads), _set(writes), str(self._index_of(step))]
+            lines += indented(wrapped_list("{", [f"Step::{step_type}", *fields], "},", column=8))
         return [*lines, "};"]
 
     def _index_of(self, step: Step) -> int:
         """Return the index of a reduction among those to its axes, or of the number it computes."""
         if step.reduction and step.axes is Axes.NONE:
             return self.phase_steps.numbers.index(step.numbers_written[0])
-        counted = self._reductions(step.axes)
-        return counted.index(step) if step in counted else 0
+        reductions = self._reductions(step.axes)
+        return reductions.index(step) if step in reductions else 0
 
     def _reductions(self, axes: Axes) -> list[Step]:
         """Return the reductions to these axes.
 
-        Reductions to rows and columns count only if they reduce elements. Other reductions to rows
-        and columns have all their operands in one place.
+        Reductions to rows and columns are left out unless they reduce elements, because the others
+        have all their operands in one place.
         """
         reductions = (
             step for step in self.phase_steps.steps if step.reduction and step.axes is axes
@@ -86,15 +86,15 @@ class StepTables:
         used = {n: axes for n, axes in self.streams.items() if n in self._used_values()}
         strategies = tiling_strategies(self.phase_steps.steps, used, self.has_axes)
         lines = [line for name, passes in strategies.items() for line in _pass_table(name, passes)]
-        counts = ", ".join(str(len(passes)) for passes in strategies.values())
+        pass_counts = ", ".join(str(len(passes)) for passes in strategies.values())
         names = (name if passes else "nullptr" for name, passes in strategies.items())
         rows, columns, matrices = (
             len(self._reductions(a)) for a in (Axes.ROW, Axes.COLUMN, Axes.MATRIX)
         )
         return [
             *lines,
-            *wrapped_list("static constexpr const Pass* PASSES[] = {", names, "};", 4),
-            f"static constexpr int PASS_COUNTS[] = {{{counts}}};",
+            *wrapped_list("static constexpr const Pass* PASSES[] = {", names, "};", column=4),
+            f"static constexpr int PASS_COUNTS[] = {{{pass_counts}}};",
             f"static constexpr bool HAS_AXES = {str(self.has_axes).lower()};",
             f"static constexpr int NUMBERS = {len(self.phase_steps.numbers)};",
             *self._stored_numbers(),
@@ -110,7 +110,7 @@ class StepTables:
         ]
         stored = [f"{{{number}, {constant(symbol)}}}" for number, symbol in pairs]
         head = "static constexpr StoredNumber STORED_NUMBERS[] = {"
-        return wrapped_list(head, stored, "};", 4) if stored else []
+        return wrapped_list(head, stored, "};", column=4) if stored else []
 
 
 def _set(names: Iterable[str]) -> str:
@@ -123,11 +123,11 @@ def _pass_table(name: str, passes: Sequence[Pass]) -> list[str]:
         return []
     lines = [f"static constexpr Pass {name}[] = {{"]
     for each in passes:
-        groups = (
+        fields = (
             [step.index_name for step in each.steps],
             [step.index_name for step in each.finish],
             [constant(value) for value in each.stores],
         )
-        sets = [line for group in groups for line in wrapped_list("set(", group, "),", 16)]
+        sets = [line for names in fields for line in wrapped_list("set(", names, "),", column=16)]
         lines += indented(["{", *indented(sets), "},"])
     return [*lines, "};"]

@@ -64,13 +64,13 @@ class SweepPrinter(LoopPrinter):
         totals = (f"{COMPUTE_TYPE}* __restrict {_sum_array(s)}" for s in self._axis_sums())
         return [*self.input_parameters(), *sums, *extent, *self.arrays(), *totals]
 
-    def arguments(self, at: str, inputs: str) -> list[str]:
+    def arguments(self, addresses: str, prefix: str) -> list[str]:
         """Return the arguments of a call: those of `LoopPrinter`, with sums and extents."""
-        sums = [f"{inputs}named_partials()"] if self._tensor_sums else []
+        sums = [f"{prefix}named_partials()"] if self._tensor_sums else []
         extent = ["rows", "n", "pitch"] if self._by_rows else [self._all_elements]
         names = (*(array.name for array in self.loop.arrays), *(s.name for s in self._axis_sums()))
-        arrays = (f"{at}[{constant(name)}]" for name in names)
-        return [*self.input_arguments(inputs), *sums, *extent, *arrays]
+        arrays = (f"{addresses}[{constant(name)}]" for name in names)
+        return [*self.input_arguments(prefix), *sums, *extent, *arrays]
 
     def stores(self) -> list[str]:
         """Return the statements that write arrays and accumulate sums."""
@@ -110,12 +110,12 @@ class SweepPrinter(LoopPrinter):
         return [*self._accumulators(), *self._loop_lines(), *self._add_accumulators()]
 
     def _loop_over_rows(self) -> list[str]:
-        step = (f"{a} += pitch" for a in self._arrays_of_elements())
+        increments = (f"{a} += pitch" for a in self._arrays_of_elements())
         inside = [
             *self._accumulators(),
             *self._loop_lines(),
             *self._add_accumulators(),
-            *wrapped_list("", step, ";", _COLUMN + 4),
+            *wrapped_list("", increments, ";", _COLUMN + 4),
         ]
         return ["for (i64 row = 0; row < rows; ++row) {", *indented(inside), "}"]
 

@@ -13,7 +13,7 @@ _COLUMN = 12  # at which the cases of a switch begin
 
 def dispatch_call(
     function: str,
-    first: Sequence[str],
+    first_template_arguments: Sequence[str],
     flags: Iterable[str],
     arguments: Sequence[str],
     hypers: str,
@@ -23,7 +23,7 @@ def dispatch_call(
 
     Args:
         function: the name of the template.
-        first: the first template arguments. The flags follow.
+        first_template_arguments: the template arguments before the flags.
         flags: the names of hyperparameters that are template arguments.
         arguments: the arguments of the call.
         hypers: the C++ text of the hyperparameters, from which the flags are read.
@@ -31,12 +31,12 @@ def dispatch_call(
     """
     flags = list(flags)
     values = product(("false", "true"), repeat=len(flags))
-    variants = [f"{function}<{', '.join([*first, *value])}>" for value in values]
+    variants = [f"{function}<{', '.join([*first_template_arguments, *value])}>" for value in values]
     if not flags:
         return wrapped_list(f"return {variants[0]}(", arguments, ");", column)
     before = f"constexpr decltype(&{variants[0]}) variants[] = {{"
-    after = wrapped_list(f"return variants[{_index(flags, hypers)}](", arguments, ");", column)
-    return [*wrapped_list(before, variants, "};", column), *after]
+    call = wrapped_list(f"return variants[{_index(flags, hypers)}](", arguments, ");", column)
+    return [*wrapped_list(before, variants, "};", column), *call]
 
 
 def switch_case(name: str, lines: list[str]) -> list[str]:
@@ -44,8 +44,8 @@ def switch_case(name: str, lines: list[str]) -> list[str]:
     head = f"case {name}:"
     if len(lines) == 1 and _COLUMN + len(f"{head} {lines[0]}") <= WIDTH:
         return [f"{head} {lines[0]}"]
-    returns = lines[0].startswith("return")
-    return [head, *indented(lines)] if returns else [f"{head} {{", *indented(lines), "}"]
+    is_return = lines[0].startswith("return")
+    return [head, *indented(lines)] if is_return else [f"{head} {{", *indented(lines), "}"]
 
 
 def _index(flags: Iterable[str], hypers: str) -> str:
