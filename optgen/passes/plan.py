@@ -46,7 +46,7 @@ from optgen.passes.specialize_shape import Facts, fact_combinations, specialize
 from optgen.passes.split_live_ranges import split_live_ranges
 from optgen.passes.split_scalars import Splitter
 from optgen.passes.ssa import to_ssa
-from optgen.passes.written_order import rounded_refs
+from optgen.passes.values_from_rounding import rounded_refs
 
 Order: TypeAlias = Literal["late", "early", "whole"]
 """Choice of the sweep that stores a state.
@@ -89,10 +89,10 @@ def _cached_plan(key: IdentityKey, facts_items: tuple[tuple[str, bool], ...], or
     specialized = specialize(add_maximize(name_items(drop_unused_hypers(algorithm))), facts)
     named = rename(expand_reductions(name_properties(fold_constants(specialized))))
     try:
-        result = _build_plan(named, order, separate=False)
+        result = _build_plan(named, order, separate_versions=False)
     except (CyclicDependencyError, StaleReadError):
         try:
-            result = _build_plan(named, order, separate=True)
+            result = _build_plan(named, order, separate_versions=True)
         except CyclicDependencyError as error:
             if rule_error := circular_matrix_op(named.rule):
                 raise rule_error from error
@@ -102,21 +102,21 @@ def _cached_plan(key: IdentityKey, facts_items: tuple[tuple[str, bool], ...], or
     return replace(result, facts=facts, fresh_keys=fresh_keys_of(algorithm))
 
 
-def _build_plan(named: Algorithm, order: Order, separate: bool) -> Plan:
+def _build_plan(named: Algorithm, order: Order, separate_versions: bool) -> Plan:
     """Return the plan of a rule that is not yet in SSA form.
 
-    With `separate`, every version of a name except the last gets its own name, and the two arms of
-    a branch share none of these names. Some rules need that; the other rules need fewer tensors
-    if versions share names.
+    With `separate_versions`, every version of a name except the last gets its own name, and the two
+    arms of a branch share none of these names. Some rules need that; the other rules need fewer
+    tensors if versions share names.
 
     Raises:
         CyclicDependencyError: Values of both arms of a branch depend on one another.
         StaleReadError: Sweeps disagree about the value of a name.
     """
-    versioned, kinds, cut, early = _cut(named, order, separate)
-    scalars, sweeps = _split(versioned, cut, kinds, early)
-    between = (*cut.finishes, *cut.calls)
-    scalars, programs = copy_overwritten_scalars(scalars, (*sweeps, *between), kinds)
+    versioned, kinds, cut, stores_early = _cut(named, order, separate_versions)
+    scalars, sweeps = _split(versioned, cut, kinds, stores_early)
+    finishes_and_calls = (*cut.finishes, *cut.calls)
+    scalars, programs = copy_overwritten_scalars(scalars, (*sweeps, *finishes_and_calls), kinds)
     programs = _without_unused(programs, versioned)
     programs = programs if cut.is_whole else _without_dead_code(programs, cut, versioned)
     scalars = _without_self_copies(used_scalars(scalars, programs, versioned))
@@ -137,12 +137,12 @@ def _without_self_copies(program: Program) -> Program:
 
 
 def _cut(
-    algorithm: Algorithm, order: Order, separate: bool
+    algorithm: Algorithm, order: Order, separate_versions: bool
 ) -> tuple[Algorithm, dict[Ref, Kind], RulePhases, bool]:
     """Return the rule in SSA form, its kinds, its phases, and whether they store states early."""
-    named = name_reductions(to_ssa(algorithm, separate))
+    named = name_reductions(to_ssa(algorithm, separate_versions))
     named = name_products(named) if order == "whole" else named
-    versioned = split_live_ranges(drop_redundant_stores(named), split_tensors=separate)
+    versioned = split_live_ranges(drop_redundant_stores(named), split_tensors=separate_versions)
     kinds = kinds_of(versioned)
     if order == "whole":
         return versioned, kinds, as_one_phase(versioned), False
@@ -150,9 +150,9 @@ def _cut(
 
 
 def _split(
-    algorithm: Algorithm, cut: RulePhases, kinds: dict[Ref, Kind], early: bool
+    algorithm: Algorithm, cut: RulePhases, kinds: dict[Ref, Kind], stores_early: bool
 ) -> tuple[Program, tuple[Program, ...]]:
-    """Return the scalar program, and each sweep's tensor statements in linear form."""
+    """Return the scalar program, and the tensor statements of each sweep in linear form."""
     rounded = rounded_refs(algorithm.rule)
     if cut.is_whole:
         scalars, body = Splitter(algorithm, kinds, rounded=rounded).split(algorithm.rule)
@@ -164,10 +164,12 @@ def _split(
     ops = (a.value for call in cut.calls for a in assigns(call))
     held = frozenset(ref for op in ops for ref in refs(op))  # not inlined: matrix ops take names
     for sweep in cut.sweeps:
-        only = replace(algorithm, rule=sweep)
-        sweep_splitter = Splitter(only, kinds, dict(splitter.ranges), held=held, rounded=rounded)
+        sweep_rule = replace(algorithm, rule=sweep)
+        sweep_splitter = Splitter(
+            sweep_rule, kinds, dict(splitter.ranges), held=held, rounded=rounded
+        )
         sweeps.append(sweep_splitter.split(sweep)[1])
-        if early:
+        if stores_early:
             held |= {a.target for a in assigns(sweeps[-1])}
     return scalars, tuple(sweeps)
 
@@ -177,14 +179,19 @@ def _phases(
 ) -> tuple[Phase, ...]:
     """Return the phases in order: for each sweep its matrix ops, its `Finish`, and the sweep.
 
-    Empty phases are left out. A `Finish` reads no small value from before the matrix ops of its
+    `programs` has the bodies of all sweeps, then those of the finishes, then the matrix ops. Empty
+    phases are left out. A `Finish` reads no number, row or column from before the matrix ops of its
     sweep: see `cut_at_matrix_ops`.
     """
-    count = len(cut.sweeps)
-    sweeps, finishes, calls = programs[:count], programs[count : 2 * count], programs[2 * count :]
+    num_sweeps = len(cut.sweeps)
+    sweeps, finishes, calls = (
+        programs[:num_sweeps],
+        programs[num_sweeps : 2 * num_sweeps],
+        programs[2 * num_sweeps :],
+    )
     results: dict[str, None] = {}  # names of the results of matrix ops so far
     phases: list[Phase] = []
-    for sweep in range(count):
+    for sweep in range(num_sweeps):
         for stmt in assigns(calls[sweep]):
             assert isinstance(stmt.value, Call)
             phases.append(MatrixCall(stmt.target, stmt.value.op, stmt.value.args, stmt.quote))
@@ -207,15 +214,15 @@ def _phases(
 def _without_dead_code(
     programs: tuple[Program, ...], cut: RulePhases, algorithm: Algorithm
 ) -> tuple[Program, ...]:
-    """Return the phases without dead code: a sweep keeps what it reads, reduces or stores."""
-    count = len(cut.sweeps)
-    calls = programs[2 * count :]
+    """Return the programs without dead code: a sweep keeps what it reads, reduces or stores."""
+    num_sweeps = len(cut.sweeps)
+    calls = programs[2 * num_sweeps :]
     read_by_ops = {ref.name for p in calls for expr in expressions(p) for ref in refs(expr)}
     sweeps = (
-        _needed_statements(p, {*s, *read_by_ops})
-        for p, s in zip(programs, cut.stored, strict=False)
+        _needed_statements(sweep, {*stored, *read_by_ops})
+        for sweep, stored in zip(programs, cut.stored, strict=False)
     )
-    return _without_unused((*sweeps, *programs[count:]), algorithm)
+    return _without_unused((*sweeps, *programs[num_sweeps:]), algorithm)
 
 
 def _needed_statements(sweep: Program, stored: Collection[str]) -> Program:
@@ -228,7 +235,7 @@ def _needed_statements(sweep: Program, stored: Collection[str]) -> Program:
 
 
 def _without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tuple[Program, ...]:
-    """Return the phases without locals that no phase reads.
+    """Return the programs without locals that none of them reads.
 
     A reduction over several parameters stays, because other parameters read its result.
     """

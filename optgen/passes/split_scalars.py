@@ -34,7 +34,7 @@ from optgen.passes.linear import Linearizer, Terms
 from optgen.passes.name_reductions import ends_phase
 from optgen.passes.ranges import Range, declared_ranges, range_of
 from optgen.passes.scalar_arithmetic import ONE, is_number
-from optgen.passes.written_order import derives_from_rounding
+from optgen.passes.values_from_rounding import derives_from_rounding
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Splitter:
     """Splitter that walks a program once, tracking kinds, ranges and inlined definitions.
 
     * `expansions`: for each inlined tensor its terms, and the spec's lines that they come from.
-    * `unscaled`: maps the name of a value without its scale to the name of the scaled value.
+    * `scaled_names`: maps the name of a value without its scale to the name of the scaled value.
     * `held`: tensors that later phases read. They keep their statements.
     * `rounded`: values that derive from a rounding to the parameter's dtype.
     * `copied_from`: for each plain copy of a tensor, the names that it was copied from.
@@ -52,7 +52,7 @@ class Splitter:
     kinds: dict[Ref, Kind] = field(default_factory=dict)
     ranges: dict[Ref, Range] = field(default_factory=dict)
     expansions: dict[Ref, tuple[Terms, tuple[str, ...]]] = field(default_factory=dict)
-    unscaled: dict[str, str] = field(default_factory=dict)
+    scaled_names: dict[str, str] = field(default_factory=dict)
     held: frozenset[Ref] = frozenset()
     rounded: frozenset[Ref] = frozenset()
     copied_from: dict[Ref, frozenset[str]] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Splitter:
     def __post_init__(self) -> None:
         self.kinds |= {Ref(n): kind for n, kind in declared_kinds(self.algorithm).items()}
         self.ranges |= declared_ranges(self.algorithm)
-        self.uses = Counter(r for e in expressions(self.algorithm.rule) for r in _uses(e))
+        self.use_counts = Counter(r for e in expressions(self.algorithm.rule) for r in _uses(e))
         self.events = list(_events(self.algorithm.rule))
         states = {s.symbol for s in self.algorithm.states}
         self.stored = {self.algorithm.param, *states}
@@ -77,10 +77,10 @@ class Splitter:
                 self._split_if(stmt, scalars, tensors)
             elif ends_phase(stmt.value):
                 tensors.append(replace(stmt, value=rebuild(stmt.value, self._operand)))
-            elif self._learn(stmt):
+            elif self._record_kind(stmt):
                 tensors += self._tensor_statements(stmt)
             else:
-                self._learn_range(stmt)
+                self._record_range(stmt)
                 scalars.append(stmt)
         return tuple(scalars), tuple(tensors)
 
@@ -93,14 +93,14 @@ class Splitter:
             branch = replace(stmt, then=then_tensors, orelse=else_tensors)
             tensors.append(self._lift_common_scale(branch))
 
-    def _learn(self, stmt: Assign) -> bool:
+    def _record_kind(self, stmt: Assign) -> bool:
         """Record the kind of an assigned name; return whether the statement belongs to a sweep."""
         kind = kind_of(stmt.value, self.kinds.__getitem__)
         known = self.kinds.get(stmt.target)
         self.kinds[stmt.target] = kind.join(known) if known else kind
         return not self.kinds[stmt.target].is_scalar or stmt.target.name in self._tensor_names()
 
-    def _learn_range(self, stmt: Assign) -> None:
+    def _record_range(self, stmt: Assign) -> None:
         """Record a scalar's range. A scalar that both arms assign has the union of both ranges."""
         new = range_of(stmt.value, self.ranges)
         known = self.ranges.get(stmt.target, new)
@@ -142,12 +142,12 @@ class Splitter:
             return False
         if len(form.terms) != 1 or self._is_joined(target) or not self.kinds[target].is_tensor:
             return False
-        if not _is_scaled_name(form.terms[0]) and self.uses[target] != 1:
+        if not _is_scaled_name(form.terms[0]) and self.use_counts[target] != 1:
             return False
         return not self._overwritten_before_last_use(target, form)
 
     def _is_droppable_copy(self, target: Ref, form: Linear) -> bool:
-        """Tell whether a statement only copies a name to a version in which no arm ends."""
+        """Tell whether a statement only copies a name to a version that no second arm assigns."""
         return is_self_copy(Assign(target, form)) and not self._is_joined(target)
 
     def _is_joined(self, target: Ref) -> bool:
@@ -156,19 +156,19 @@ class Splitter:
 
     def _overwritten_before_last_use(self, target: Ref, form: Expr) -> bool:
         """Tell whether a name that the form reads is overwritten before the target's last use."""
-        start = next(
+        assigned_at = next(
             i for i, (event, ref) in enumerate(self.events) if event != "read" and ref == target
         )
         copies = self._copies_of(target)
-        uses = [
+        read_at = [
             i for i, (event, ref) in enumerate(self.events) if event == "read" and ref in copies
         ]
-        if not uses:
+        if not read_at:
             return False
         names = {r.name for r in refs(form) if not self.kinds[r].is_scalar}
         names |= {name for r in refs(form) for name in self.copied_from.get(r, ())}
-        names |= {self.unscaled[name] for name in names if name in self.unscaled}
-        between = self.events[start + 1 : max(uses)]
+        names |= {self.scaled_names[name] for name in names if name in self.scaled_names}
+        between = self.events[assigned_at + 1 : max(read_at)]
         return any(event == "write" and ref.name in names for event, ref in between)
 
     def _copies_of(self, target: Ref) -> set[Ref]:
@@ -194,7 +194,7 @@ class Splitter:
     def _lift_common_scale(self, stmt: If) -> If:
         """Move a scale that both arms apply to a name out of the branch, to where it is read."""
         for target in _joined_targets(stmt):
-            forms = [_last_form(arm, target) for arm in (stmt.then, stmt.orelse)]
+            forms = [_scaled_factor(arm, target) for arm in (stmt.then, stmt.orelse)]
             scales = {f.terms[0].coefficient for f in forms if f is not None}
             if target.name in self.stored or None in forms or len(scales) != 1:
                 continue
@@ -207,19 +207,19 @@ class Splitter:
                 continue
             bare = replace(target, name=f"{target.name}_unscaled")
             self.kinds[bare] = self.kinds[target]
-            self.unscaled[bare.name] = target.name
+            self.scaled_names[bare.name] = target.name
             self.expansions[target] = ((Term(scale, (bare,)),), ())
             stmt = replace(
                 stmt,
-                then=_unscaled(stmt.then, target, bare),
-                orelse=_unscaled(stmt.orelse, target, bare),
+                then=_assigning_bare_value(stmt.then, target, bare),
+                orelse=_assigning_bare_value(stmt.orelse, target, bare),
             )
         return stmt
 
     def _is_assigned_outside(self, target: Ref, stmt: If) -> bool:
         """Tell whether a target is also assigned outside of a branch, in an arm around it."""
-        everywhere = [a for a in assigns(self.algorithm.rule) if a.target == target]
-        return len(everywhere) > sum(a.target == target for a in assigns((stmt,)))
+        all_assigns = [a for a in assigns(self.algorithm.rule) if a.target == target]
+        return len(all_assigns) > sum(a.target == target for a in assigns((stmt,)))
 
     def _must_keep_scale(self, target: Ref, stmt: If) -> bool:
         """Tell whether an arm reads the scaled target, or its source is overwritten too early."""
@@ -263,7 +263,7 @@ def _joined_targets(stmt: If) -> list[Ref]:
     return [s.target for s in stmt.then if isinstance(s, Assign) and s.target in ends]
 
 
-def _last_form(arm: Program, target: Ref) -> Linear | None:
+def _scaled_factor(arm: Program, target: Ref) -> Linear | None:
     """Return the form that an arm assigns to the target if it is one scaled factor, else None."""
     for stmt in arm:
         if isinstance(stmt, Assign) and stmt.target == target and isinstance(stmt.value, Linear):
@@ -273,7 +273,7 @@ def _last_form(arm: Program, target: Ref) -> Linear | None:
     return None
 
 
-def _unscaled(arm: Program, target: Ref, bare: Ref) -> Program:
+def _assigning_bare_value(arm: Program, target: Ref, bare: Ref) -> Program:
     """Return an arm that, instead of the target, assigns `bare`: the value without its scale."""
     return tuple(
         replace(

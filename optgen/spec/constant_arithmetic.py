@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from optgen.ir.nodes import Call, Const, Expr
+
+OPERATORS: Mapping[type[ast.AST], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.Pow: "**",
+    ast.USub: "neg",
+}
+"""Python's operators that declarations may use, with the names of their ops."""
 
 _LARGEST_EXACT_INT = 2**53
 """Float64, in which rules compute numbers, holds every whole number up to this magnitude."""

@@ -7,20 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from optgen.spec.constant_arithmetic import compute, constant_number, is_real
+from optgen.spec.constant_arithmetic import OPERATORS, compute, constant_number, is_real
 from optgen.spec.errors import did_you_mean
 from optgen.spec.source import Source
 
 T = TypeVar("T")
-
-_ARITHMETIC: dict[type[ast.AST], str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.Pow: "**",
-    ast.USub: "neg",
-}
 
 
 def literal(node: ast.expr, source: Source, constants: Mapping[str, Any]) -> Any:
@@ -36,9 +27,9 @@ def literal(node: ast.expr, source: Source, constants: Mapping[str, Any]) -> Any
             return tuple(literal(item, source, constants) for item in items)
         case ast.Name(id=name) if name in constants:
             return constants[name]
-        case ast.UnaryOp(op=op, operand=operand) if type(op) in _ARITHMETIC:
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATORS:
             return _apply(node, source, type(op), literal(operand, source, constants))
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
             values = literal(left, source, constants), literal(right, source, constants)
             return _apply(node, source, type(op), *values)
     source.error(
@@ -51,7 +42,7 @@ def literal(node: ast.expr, source: Source, constants: Mapping[str, Any]) -> Any
 def _apply(node: ast.expr, source: Source, operation: type[ast.AST], *values: Any) -> Any:
     if not all(map(is_real, values)):
         source.error(node, "a declaration computes with numbers only", "write the value itself")
-    return compute_finite(node, source, lambda: compute(_ARITHMETIC[operation], *values))
+    return compute_finite(node, source, lambda: compute(OPERATORS[operation], *values))
 
 
 def compute_finite(node: ast.expr, source: Source, compute_value: Callable[[], T]) -> T:
@@ -99,8 +90,8 @@ def options(
             source.error(keyword.value, "`**` is not allowed here", "write each option out")
         if name not in allowed:
             listed = f"options: {', '.join(allowed) or 'none'}"
-            close = did_you_mean(name, allowed)
-            hint = f"{close} {listed}" if close else listed
+            suggestion = did_you_mean(name, allowed)
+            hint = f"{suggestion} {listed}" if suggestion else listed
             source.error(keyword, f"unknown option `{name}`", hint)
         value = literal(keyword.value, source, constants)
         if not allowed[name].accepts(value):

@@ -1,14 +1,20 @@
 """Define LRScheduler, the base of all schedulers."""
 
 import warnings
-from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import torch.optim.lr_scheduler as torchs
 from torch.optim import Optimizer
 
 from optgen.optim.lr_scheduler import step_order
-from optgen.optim.lr_scheduler.group_rates import Value, check_optimizer, copy_value, read, write
+from optgen.optim.lr_scheduler.group_rates import (
+    Value,
+    check_optimizer,
+    copy_value,
+    pair_with_groups,
+    read,
+    write,
+)
 
 T = TypeVar("T")
 
@@ -105,7 +111,7 @@ class LRScheduler(torchs.LRScheduler):
             rates = compute_rates()
         finally:
             self._get_lr_called_within_step = False
-        write(self._pair_with_groups(rates))
+        write(pair_with_groups(self, rates))
         self._last_lr = read(self.optimizer, "lr")
 
     def get_lr(self) -> list[Any]:
@@ -126,16 +132,6 @@ class LRScheduler(torchs.LRScheduler):
     def get_last_lr(self) -> list[Any]:
         """Return the rate of each group since the last step; tensors are copies."""
         return self._last_lr
-
-    def _pair_with_groups(self, values: Sequence[T]) -> Iterator[tuple[dict[str, Any], T]]:
-        """Return pairs of a group and its value."""
-        groups = self.optimizer.param_groups
-        if len(groups) != len(values):
-            raise ValueError(
-                f"{type(self).__name__} was made for {len(values)} param groups, and its optimizer "
-                f"has {len(groups)} now: make a new scheduler after `add_param_group`"
-            )
-        return zip(groups, values, strict=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all attributes except the optimizer, whose state must be saved separately."""

@@ -1,12 +1,19 @@
 """Read and write learning rates in the groups of an optimizer: numbers, or tensors in place."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 Value = float | Tensor
+T = TypeVar("T")
+
+
+class HasOptimizer(Protocol):
+    """A scheduler, as far as this file knows it."""
+
+    optimizer: Optimizer
 
 
 def check_optimizer(optimizer: object) -> None:
@@ -54,3 +61,20 @@ def per_group(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
             f"{name} has {len(value)} values, param_groups has {group_count}."
         )
     return list(map(copy_value, value))
+
+
+def pair_with_groups(
+    scheduler: HasOptimizer, values: Sequence[T]
+) -> Iterator[tuple[dict[str, Any], T]]:
+    """Return pairs of a group of a scheduler's optimizer and its value.
+
+    Raises:
+        ValueError: the optimizer has more or fewer groups than there are values.
+    """
+    groups = scheduler.optimizer.param_groups
+    if len(groups) != len(values):
+        raise ValueError(
+            f"{type(scheduler).__name__} was made for {len(values)} param groups, and its "
+            f"optimizer has {len(groups)} now: make a new scheduler after `add_param_group`"
+        )
+    return zip(groups, values, strict=True)

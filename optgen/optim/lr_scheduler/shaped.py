@@ -3,7 +3,7 @@
 from typing import Any
 
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.group_rates import Value, read
+from optgen.optim.lr_scheduler.group_rates import Value, pair_with_groups, read
 
 
 class ShapedLR(LRScheduler):
@@ -48,7 +48,7 @@ class ShapedLR(LRScheduler):
         if ratio is not None:
             return [ratio * (group["lr"] - floor) + floor for group in self.optimizer.param_groups]
         share = self._share_above_floor(self.last_epoch)
-        pairs = self._pair_with_groups(self.base_lrs)
+        pairs = pair_with_groups(self, self.base_lrs)
         return [group["lr"] + (base - floor) * share for group, base in pairs]
 
     def _share_above_floor(self, epoch: int) -> float:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch.optim import Optimizer
 
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.group_rates import Value, read
+from optgen.optim.lr_scheduler.group_rates import Value, pair_with_groups, read
 
 Function = Callable[[int], float]
 
@@ -105,5 +105,5 @@ class MultiplicativeLR(_FunctionsLR):
     def _next_lr(self) -> list[Value]:
         if self._is_initial:
             return read(self.optimizer, "lr")
-        pairs = self._pair_with_groups(self.lr_lambdas)
+        pairs = pair_with_groups(self, self.lr_lambdas)
         return [group["lr"] * function(self.last_epoch) for group, function in pairs]
