@@ -15,11 +15,15 @@ from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.rule import Rule
 from optgen.runtime.torch_private import foreach_devices
 
+_SMALL_ELEMENTS = 2**14
+"""Below this mean number of elements, foreach is the faster of the two on the CPU too."""
+
 
 def choose(optimizer: HasLowerings, batch: Batch) -> tuple[str, str]:
     """Return the lowering for a batch, and a short reason.
 
-    Both are cached until an option changes, or whether codes of 8 bits are in another order.
+    The pair is cached. It is chosen anew after an option has changed, or the answer of
+    `codes_in_other_order`.
     """
     group, rule = batch.group, optimizer.rule
     options = current_forced_lowering(), *map(group.get, OPTIONS), dtype_or_class(group.get("lr"))
@@ -68,7 +72,7 @@ def _choose(optimizer: HasLowerings, batch: Batch) -> tuple[str, str]:
     if reason := why_not(optimizer, batch, FUSED[device]):
         return _best_unfused(rule, batch, reason)
     if batch.dispatch_key.sparse_grad and device != "cpu":
-        # Triton would upload a new table in every step, for a few rows.
+        # For a few rows, Triton would upload a new table of addresses in every step.
         return _best_unfused(rule, batch, "sparse gradients")
     matrix_note = "; torch computes the matrices" if rule.why_uncut else ""
     return FUSED[device], _describe(batch) + matrix_note
@@ -99,7 +103,8 @@ def _best_unfused(rule: Rule, batch: Batch, reason: str) -> tuple[str, str]:
     """Return for-loop or foreach, whichever is faster for a batch, and the reason."""
     if isinstance(batch.group.get("lr"), Tensor) and "lr" in rule.tensor_hypers:
         return "forloop", reason  # the for-loop computes in the dtype of lr, as torch does
-    are_small = sum(param.numel() for param in batch.params) < len(batch.params) * 2**14
+    element_count = sum(param.numel() for param in batch.params)
+    are_small = element_count < len(batch.params) * _SMALL_ELEMENTS
     are_small_and_many = are_small and len(batch.params) > 1
     prefers_foreach = batch.dispatch_key.device in foreach_devices() or are_small_and_many
     return "foreach" if prefers_foreach else "forloop", reason
@@ -120,5 +125,5 @@ def _describe(batch: Batch) -> str:
     """Name the device and the dtypes of a batch."""
     dtypes = sorted({str(param.dtype).removeprefix("torch.") for param in batch.params})
     device = batch.dispatch_key.device
-    name = {"cpu": "CPU", "cuda": "CUDA"}.get(device, device)
-    return f"{name} tensors, {' and '.join(dtypes)}"
+    device_name = {"cpu": "CPU", "cuda": "CUDA"}.get(device, device)
+    return f"{device_name} tensors, {' and '.join(dtypes)}"

@@ -26,7 +26,7 @@ from optgen.runtime.torch_private import data_ptr, numel
 
 
 class _Prepared(NamedTuple):
-    """A checked step: its batches, and the updates to call."""
+    """A step after all checks: its batches, and the functions that update them."""
 
     batches: list[Batch]
     updates: list[PreparedUpdate]
@@ -120,13 +120,13 @@ def _prepare(optimizer: OptimizerWithContext, grads: Sequence[Tensor | None] | N
         if optimizer.rule.zero_grad:
             _check_gradients_not_shared(optimizer, batches)
             zeroed_grads = _zeroed_by_kernels(optimizer.rule, by_lowering)
-        if optimizer.rule.wide:  # the updates of its parameters wait for one another
-            wide = wide_step.prepare(optimizer, by_lowering, consensus)
-            return _Prepared(batches, [wide], zeroed_grads)
-        order = sorted(by_lowering, key=list(BACKENDS).index, reverse=True)
+        if optimizer.rule.wide:  # the updates of the rule's parameters wait for one another
+            wide_update = wide_step.prepare(optimizer, by_lowering, consensus)
+            return _Prepared(batches, [wide_update], zeroed_grads)
+        lowerings = sorted(by_lowering, key=list(BACKENDS).index, reverse=True)
         updates = [
-            backend_of(optimizer.rule, name).prepare(optimizer, by_lowering[name], consensus)
-            for name in order
+            backend_of(optimizer.rule, each).prepare(optimizer, by_lowering[each], consensus)
+            for each in lowerings
         ]
         return _Prepared(batches, updates, zeroed_grads)
 

@@ -28,7 +28,7 @@ from optgen.runtime.tensors.real_views import all_plain, real_local_views
 from optgen.runtime.torch_private import foreach_devices, is_neg, set_grad_enabled
 
 _shape = attrgetter("shape")
-_MAX_CACHED = 4  # the number of cached calls; each is for lists of one length
+_MAX_CACHED_CALLS = 4  # each is for lists of one length
 
 
 class Elementwise:
@@ -51,15 +51,16 @@ class Elementwise:
     ) -> Callable[[], None]:
         """Check lists that are not empty, and choose lowerings; return the call that updates."""
         batch = self._make_batch(lists, hypers)
-        pairs = [(self._choose(part, may_fuse), part) for part in batch.parts or (batch,)]
-        return partial(self._update_all, pairs)
+        parts = batch.parts or (batch,)
+        lowerings_and_parts = [(self._choose(part, may_fuse), part) for part in parts]
+        return partial(self._update_all, lowerings_and_parts)
 
-    def _update_all(self, pairs: Sequence[tuple[str, Batch]]) -> None:
+    def _update_all(self, lowerings_and_parts: Sequence[tuple[str, Batch]]) -> None:
         """Update batches through their lowerings, with autograd disabled."""
         was_enabled = torch.is_grad_enabled()
         set_grad_enabled(False)
         try:
-            for lowering, batch in pairs:
+            for lowering, batch in lowerings_and_parts:
                 self._update(lowering, batch)
         finally:
             set_grad_enabled(was_enabled)
@@ -98,8 +99,9 @@ class Elementwise:
             raise ValueError(
                 f"the lists of {self.rule.name} differ in length or in the shapes of their tensors"
             )
-        ordinary = all_plain(grads) and len(set(map(id, lists[0]))) == len(params)
-        keys = dispatch_keys(self.rule, lists[0], params, grads, ordinary)
+        has_no_duplicates = len(set(map(id, lists[0]))) == len(params)
+        is_ordinary = all_plain(grads) and has_no_duplicates
+        keys = dispatch_keys(self.rule, lists[0], params, grads, is_ordinary)
         batch = Batch(
             group=hypers,
             members=params,
@@ -113,13 +115,19 @@ class Elementwise:
 
     def _update(self, lowering: str, batch: Batch) -> None:
         """Update a batch through a lowering; keep the cached call for the next time."""
-        states, length = batch.states, len(batch.params)  # the backend may empty the batch
+        states, length = (
+            batch.states,
+            len(batch.params),
+        )  # read now: the backend may empty the batch
         cached = backend(lowering).call(self, batch)
         if BACKENDS[lowering].device:
             self._advance_versions(states)
         if cached is not None and not batch.indices:
-            kept = [entry for entry in self._cached.items() if entry[0] != length]
-            self._cached = {length: (lowering, cached), **dict(kept[: _MAX_CACHED - 1])}
+            other_calls = [entry for entry in self._cached.items() if entry[0] != length]
+            self._cached = {
+                length: (lowering, cached),
+                **dict(other_calls[: _MAX_CACHED_CALLS - 1]),
+            }
 
     def _choose(self, batch: Batch, may_fuse: bool) -> str:
         """Return the lowering that `use_lowering` forces, or the fastest that fits the batch."""

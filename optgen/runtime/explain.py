@@ -17,8 +17,8 @@ from optgen.runtime.rule import Rule
 from optgen.runtime.tensors.group_view import asked_view
 
 _PHASE_BY_PHASE = "phase by phase with the ranks that hold the other shards"
-_WHOLE = "each whole parameter on one of the ranks that hold its shards"
-_BY_MATRIX = "each whole matrix on the rank that holds it"
+_EACH_PARAMETER_ON_ONE_RANK = "each whole parameter on one of the ranks that hold its shards"
+_EACH_MATRIX_ON_ITS_RANK = "each whole matrix on the rank that holds it"
 
 
 def explain(optimizer: torch.optim.Optimizer) -> str:
@@ -26,19 +26,21 @@ def explain(optimizer: torch.optim.Optimizer) -> str:
 
     The text has a line per parameter group, or several if one call cannot take the whole group.
     """
-    return "\n".join(_lines(optimizer, 0))
+    return "\n".join(_lines(optimizer, first_index=0))
 
 
-def _lines(optimizer: torch.optim.Optimizer, first: int) -> list[str]:
-    """Return the lines of an optimizer whose first group has the number `first`."""
+def _lines(optimizer: torch.optim.Optimizer, first_index: int) -> list[str]:
+    """Return the lines of an optimizer; the indices of its groups begin at `first_index`."""
     if isinstance(optimizer, LightOptimizer) and optimizer.members:
         lines = []
         for member in optimizer.members:
-            lines += _lines(member, first)
-            first += len(member.param_groups)
+            lines += _lines(member, first_index)
+            first_index += len(member.param_groups)
         return lines
     if isinstance(optimizer, LightOptimizer) and not isinstance(optimizer, GeneratedOptimizer):
-        return [f"group {first}: by hand: {type(optimizer).__name__} has no rule to generate from"]
+        return [
+            f"group {first_index}: by hand: {type(optimizer).__name__} has no rule to generate from"
+        ]
     if not isinstance(optimizer, GeneratedOptimizer):
         cls = optimizer if isinstance(optimizer, type) else type(optimizer)
         name = f"{'the class ' if cls is optimizer else ''}{cls.__module__}.{cls.__name__}"
@@ -47,7 +49,7 @@ def _lines(optimizer: torch.optim.Optimizer, first: int) -> list[str]:
         )
     check_views(optimizer)
     lines, rule = [], optimizer.rule
-    for index, group in enumerate(optimizer.param_groups, first):
+    for index, group in enumerate(optimizer.param_groups, first_index):
         for batch in _preview(optimizer, group):
             if not batch.params:
                 lines.append(f"group {index}: no parameters")
@@ -77,7 +79,7 @@ def _preview(optimizer: OptimizerWithContext, group: Group) -> list[Batch]:
             ]
     gradients, states = checked_gradients(optimizer, group, grads), States(optimizer.state)
     required = (state.step_argument for state in optimizer.rule.inputs if state.when is None)
-    # No step has handed any inputs over, so the parameters stand in for them.
+    # Extra inputs are known only in a step, so the parameters stand in for them.
     inputs = {key: {id(member): member for member in members} for key in required}
     batch = make_batch(optimizer, group, members, gradients, states, inputs=inputs)
     return batch.parts or [batch]
@@ -89,16 +91,16 @@ def _sharded_note(rule: Rule, batch: Batch) -> str:
         return _PHASE_BY_PHASE
     sharding = batch.dispatch_key.sharding
     axes = sharding.sharded_axes() if sharding else ()
-    travel = any(travelling_axes(rule, axes, seen.dim()) for seen in batch.seen_params)
-    return _WHOLE if travel else _BY_MATRIX
+    any_travels = any(travelling_axes(rule, axes, seen.dim()) for seen in batch.seen_params)
+    return _EACH_PARAMETER_ON_ONE_RANK if any_travels else _EACH_MATRIX_ON_ITS_RANK
 
 
 def _view_note(batch: Batch) -> str:
     """Tell in which shape the rule sees the parameters; "" if it sees their own shapes."""
     if not batch.meta_views:
         return ""
-    copied = ", of copies: the memory of some tensors has no such view"
-    return f"; view={asked_view(batch.group)}{copied if batch.view_copies else ''}"
+    copy_note = ", of copies: the memory of some tensors has no such view"
+    return f"; view={asked_view(batch.group)}{copy_note if batch.view_copies else ''}"
 
 
 def _sparse_note(rule: Rule, batch: Batch) -> str:
@@ -107,5 +109,9 @@ def _sparse_note(rule: Rule, batch: Batch) -> str:
         return "; sparse gradients by the rows they touch"
     if not any(param.grad is not None and param.grad.is_sparse for param in batch.members):
         return ""
-    whole = [s.key for s in rule.states if not s.rows and s.is_present(batch.group)]
-    return f"; sparse gradients made dense: {whole[0]} changes as a whole" if whole else ""
+    dense_keys = [
+        state.key for state in rule.states if not state.rows and state.is_present(batch.group)
+    ]
+    if not dense_keys:
+        return ""
+    return f"; sparse gradients made dense: {dense_keys[0]} changes as a whole"

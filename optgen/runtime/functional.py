@@ -24,13 +24,16 @@ F = TypeVar("F", bound=Callable[..., None])
 Arguments = Mapping[str, Any]
 
 _SCALER_NAMES = ("grad_scale", "found_inf")
-_IGNORED_NAMES = ("has_complex", "has_sparse_grad")  # torch has them; the tensors show the same
+_IGNORED_NAMES = (
+    "has_complex",
+    "has_sparse_grad",
+)  # arguments of torch's functions; here the tensors themselves tell
 
 
 def functional(
     optimizer_class: type[GeneratedOptimizer], **argument_names: str | tuple[str, ...]
 ) -> Callable[[F], F]:
-    """Decorate a function that has a signature and no body, so that it takes a step of a class.
+    """Decorate a function that has a signature and no body: it then takes a step as a class does.
 
     The first two arguments of the function are the parameters and their gradients. An argument for
     a list of states has the name of the state's key plus "s". An argument for a hyperparameter has
@@ -38,7 +41,8 @@ def functional(
 
     Args:
         optimizer_class: the class whose rule the step follows.
-        argument_names: the names of other arguments, by the key of the state or hyperparameter. A
+        argument_names: the names of arguments that are named otherwise, by the key of the state or
+            hyperparameter. A
             tuple of names stands for a hyperparameter with several numbers:
             `betas=("beta1", "beta2")`.
     """
@@ -64,16 +68,18 @@ class _Form:
     """The mapping of a functional form's arguments to a rule's states and hyperparameters."""
 
     optimizer_class: type[GeneratedOptimizer]
-    names: tuple[str, ...]  # of the arguments
-    argument_names: Mapping[str, str | tuple[str, ...]]
+    signature_names: tuple[str, ...]  # the names of all arguments, in order
+    argument_names: Mapping[str, str | tuple[str, ...]]  # see `functional`
 
     def __post_init__(self) -> None:
         """Raise a TypeError for unknown and missing names, which would be ignored otherwise."""
         hypers = [self.argument_names.get(key, key) for key in self.optimizer_class.rule.hypers]
-        hyper_names = [name for h in hypers for name in ((h,) if isinstance(h, str) else h)]
-        known = {*self.names[:2], *self.list_names.values(), *hyper_names, "state_steps"}
-        unknown = set(self.names) - known - {*OPTIONS, *_SCALER_NAMES, *_IGNORED_NAMES}
-        missing = set(self.list_names.values()) - set(self.names)
+        hyper_names = [
+            name for names in hypers for name in ((names,) if isinstance(names, str) else names)
+        ]
+        known = {*self.signature_names[:2], *self.list_names.values(), *hyper_names, "state_steps"}
+        unknown = set(self.signature_names) - known - {*OPTIONS, *_SCALER_NAMES, *_IGNORED_NAMES}
+        missing = set(self.list_names.values()) - set(self.signature_names)
         if unknown or missing:
             raise TypeError(
                 f"{self.optimizer_class.__name__}: {sorted(unknown)} unknown, "
@@ -95,7 +101,7 @@ class _Form:
 
     def step(self, arguments: Arguments) -> None:
         """Take one step with the given arguments."""
-        params, grads = (arguments[name] for name in self.names[:2])
+        params, grads = (arguments[name] for name in self.signature_names[:2])
         if classes := {type(param).__name__ for param in params if not isinstance(param, Tensor)}:
             raise TypeError(f"can only optimize Tensors, but one of the params is {min(classes)}")
         group = {**self.defaults, **dict(self._hypers(arguments)), "params": tuple(params)}
@@ -105,7 +111,7 @@ class _Form:
         if "differentiable" not in arguments:  # torch then follows autograd's mode
             group["differentiable"] = torch.is_grad_enabled() and _requires_grad(arguments)
         lists = {key: arguments[name] for key, name in self.list_names.items()}
-        self._check(group, lists)
+        self._check_lengths(group, lists)
         optimizer = _make_optimizer(self.optimizer_class, group)
         states = self._states(arguments, lists, len(params))
         optimizer.state.update(zip(params, states, strict=True))
@@ -130,7 +136,7 @@ class _Form:
             elif name in arguments:
                 yield key, arguments[name]
 
-    def _check(self, group: dict[str, Any], lists: Mapping[str, list[Any]]) -> None:
+    def _check_lengths(self, group: dict[str, Any], lists: Mapping[str, list[Any]]) -> None:
         """Raise a ValueError for a list of states without an entry for each parameter."""
         for state in self.optimizer_class.rule.states:
             count = len(lists[state.key])
@@ -141,16 +147,16 @@ class _Form:
                 )
 
     def _states(
-        self, arguments: Arguments, lists: Mapping[str, list[Any]], count: int
+        self, arguments: Arguments, lists: Mapping[str, list[Any]], param_count: int
     ) -> Iterator[dict[str, Any]]:
         """Yield each parameter's state; entries that are None are left for the step to create."""
-        for index in range(count):
-            values = {key: column[index] for key, column in lists.items() if column}
+        for index in range(param_count):
+            param_states = {key: column[index] for key, column in lists.items() if column}
             if self.optimizer_class.rule.step is not None:
                 step = arguments["state_steps"][index]
-                # An int cannot be advanced in place, so the caller has counted this step already.
-                values["step"] = step - 1 if self.optimizer_class.rule.step == "int" else step
-            yield {key: value for key, value in values.items() if value is not None}
+                # An int cannot be advanced in place, so the caller has added 1 for this step.
+                param_states["step"] = step - 1 if self.optimizer_class.rule.step == "int" else step
+            yield {key: value for key, value in param_states.items() if value is not None}
 
 
 _captured_optimizers: list[GeneratedOptimizer] = []

@@ -89,7 +89,7 @@ CASES = {word.name: cases(word.name) for word in PRINTED_OPS}
 def kernel(name: str, expr: Expr, kinds: dict[str, str]) -> str:
     """Return the text of a kernel that computes an expression."""
     offsets = {x: "program" if kind == "number" else "lanes" for x, kind in kinds.items()}
-    text = ExpressionPrinter(read_nothing, tensors=True)(expr)
+    text = ExpressionPrinter(read_nothing, for_elements=True)(expr)
     return KERNEL.format(name=name, text=text, **offsets)
 
 
@@ -195,7 +195,7 @@ def test_every_case_compiles_for_a_gpu(
 
     lines = [kernel("everything", *CASES[word][0]).rpartition("    result")[0]]
     for expr, _ in CASES[word]:
-        text = ExpressionPrinter(read_nothing, tensors=True)(expr)
+        text = ExpressionPrinter(read_nothing, for_elements=True)(expr)
         lines.append(f"    result = tl.zeros((SIZE,), dtype) + ({text})")
         lines.append("    tl.store(outs + lanes, result.to(outs.dtype.element_ty))")
     path = tmp_path / "compiled_operands.py"
@@ -214,5 +214,5 @@ def test_every_case_compiles_for_a_gpu(
     with triton.knobs.cache.scope():
         triton.knobs.cache.dir = str(tmp_path)
         target = GPUTarget("cuda", capability, 32)
-        compiled = triton.compile(source, target=target, options=compiler_options(amd=False))
+        compiled = triton.compile(source, target=target, options=compiler_options(is_amd=False))
     assert "div.full" not in compiled.asm["ptx"]

@@ -97,10 +97,10 @@ def large_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         original = bucket.options
 
         def options(
-            types: Sequence[torch.dtype | None], amd: bool, tiles: Sequence[Tile] = ()
+            dtypes: Sequence[torch.dtype | None], is_amd: bool, tiles: Sequence[Tile] = ()
         ) -> dict[str, Any]:
             blocks = {} if tiles else {"BLOCK": 2**14, "TAIL": 2**14}
-            return original(types, amd, tiles) | blocks
+            return original(dtypes, is_amd, tiles) | blocks
 
         monkeypatch.setattr(bucket, "options", options)
         monkeypatch.setattr(tile_shape, "ELEMENTS", 2**14)

@@ -1,8 +1,9 @@
 """Share one check of all gradients between a step and a gradient scaler.
 
 A rule with a `skip_count` checks all gradients, and counts the steps that it skips. A gradient
-scaler can ask the rule whether a step was skipped, instead of checking the gradients too. For the
-scaler, a skipped step never happened. So the step count and the skip count are undone.
+scaler can ask the rule whether a step was skipped, instead of checking the gradients too. To the
+scaler, a skipped step never happened. So such a step changes neither the step count nor the skip
+count.
 """
 
 from collections.abc import Iterator
@@ -42,11 +43,11 @@ def shared_check(optimizer: Any, scale: Tensor) -> Iterator[SkipReport]:
 
 @contextmanager
 def report_skip(optimizer: OptimizerWithContext, report: SkipReport) -> Iterator[None]:
-    """Report whether the rule skips the step in this context; if so, undo the step's counts."""
+    """Report whether the rule skips the step in this context; if so, undo what the step counted."""
     first = _first_with_gradient(optimizer)
-    before = _skip_count(optimizer, first)
+    skips_before = _skip_count(optimizer, first)
     yield
-    if first is not None and _skip_count(optimizer, first) != before:
+    if first is not None and _skip_count(optimizer, first) != skips_before:
         report.skipped = True
         _undo_counts(optimizer)
 
@@ -65,7 +66,7 @@ def _skip_count(optimizer: OptimizerLike, param: Tensor | None) -> float:
 
 @torch.no_grad()
 def _undo_counts(optimizer: OptimizerLike) -> None:
-    """Subtract 1 from the counts of all parameters that took part in the last step."""
+    """Subtract 1 from step and skip counts of all parameters that took part in the last step."""
     for group in optimizer.param_groups:
         for param in group["params"]:
             if param.grad is not None:

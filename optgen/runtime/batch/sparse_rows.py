@@ -1,7 +1,7 @@
 """Update only the rows that sparse gradients touch: gather them, update them, scatter them.
 
-A rule that works on elements or rows computes the same for some rows as for all rows. So any
-lowering for dense tensors can take sparse gradients. The touched rows of the parameter, and of
+A rule that works on elements or rows updates a row without looking at other rows. So any lowering
+for dense tensors can take sparse gradients. The touched rows of the parameter, and of
 every state that has rows, are copied to dense tensors, updated, and copied back. Step counts and
 scalar states belong to the parameter: they advance once, even if no row is touched.
 """
@@ -19,20 +19,20 @@ RowIndices = tuple[Tensor, ...]  # for each sparse dimension, the touched indice
 
 @dataclass(frozen=True)
 class TouchedRows:
-    """A batch, and a batch of dense tensors that are its touched rows."""
+    """A batch, and a batch of dense tensors: copies of its touched rows."""
 
     rule: Rule
-    whole: Batch
-    rows: Batch
+    whole_batch: Batch
+    row_batch: Batch
     indices: list[RowIndices]
 
     def scatter_rows(self) -> None:
         """Copy the updated rows back to parameters and states."""
-        _scatter(self.whole.params, self.rows.params, self.indices)
-        states = zip(self.rule.states, self.whole.states, self.rows.states, strict=True)
-        for state, tensors, rows in states:
-            if state.written and rows is not tensors:
-                _scatter(tensors, rows, self.indices)
+        _scatter(self.whole_batch.params, self.row_batch.params, self.indices)
+        states = zip(self.rule.states, self.whole_batch.states, self.row_batch.states, strict=True)
+        for state, tensors, row_tensors in states:
+            if state.written and row_tensors is not tensors:
+                _scatter(tensors, row_tensors, self.indices)
 
 
 def check_rows(batch: Batch) -> None:
@@ -41,15 +41,16 @@ def check_rows(batch: Batch) -> None:
         indices = grad._indices()
         if indices.numel():
             ends = map(Tensor.tolist, indices.aminmax(dim=1))
-            for low, high, rows in zip(*ends, param.shape, strict=False):
-                if low < 0 or high >= rows:
-                    raise row_index_error(low, high, rows)
+            for low, high, row_count in zip(*ends, param.shape, strict=False):
+                if low < 0 or high >= row_count:
+                    raise row_index_error(low, high, row_count)
 
 
-def row_index_error(low: int, high: int, rows: int) -> IndexError:
+def row_index_error(low: int, high: int, row_count: int) -> IndexError:
     """Return the error for row indices outside of a parameter."""
     return IndexError(
-        f"a sparse gradient names rows {low} to {high} of a parameter that has rows 0 to {rows - 1}"
+        f"a sparse gradient names rows {low} to {high} of a parameter that has rows 0 to "
+        f"{row_count - 1}"
     )
 
 
@@ -61,18 +62,18 @@ def gather_rows(rule: Rule, batch: Batch) -> TouchedRows:
         _gather(tensors, indices) if state.shape in ("like", "row") else tensors
         for state, tensors in zip(rule.states, batch.states, strict=True)
     ]
-    values = real_local_views([grad.values() for grad in grads])
+    grad_rows = real_local_views([grad.values() for grad in grads])
     params = _gather(batch.params, indices)
-    rows = replace(
+    row_batch = replace(
         batch,
         params=params,
-        grads=values,
+        grads=grad_rows,
         states=states,
         memo={},
         _noncontiguous_indices=None,
         _grad_dtypes=None,
     )
-    return TouchedRows(rule, batch, rows, indices)
+    return TouchedRows(rule, batch, row_batch, indices)
 
 
 def _gather(tensors: list[Tensor], indices: list[RowIndices]) -> list[Tensor]:

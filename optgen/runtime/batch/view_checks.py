@@ -27,12 +27,12 @@ def check_added_group(optimizer: OptimizerWithContext, index: int) -> None:
 def check_views(optimizer: OptimizerWithContext, groups: Sequence[Group] | None = None) -> None:
     """Check the views of an optimizer's groups, or of the `groups` that will replace them.
 
-    An elementwise rule ignores views, so its views need not fit the parameters: an engine may have
-    replaced the parameters by a flat partition.
+    For an elementwise rule, which ignores views, a view need not fit the parameters: a training
+    engine may have replaced them by a flat partition.
 
     Raises:
         ValueError: A view is malformed, or does not fit a parameter; or the rule cannot take a
-            parameter in this shape.
+            parameter in the shape of its view.
     """
     for index, group in enumerate(optimizer.param_groups if groups is None else groups):
         if asked_view(group) is not None:
@@ -52,11 +52,11 @@ def _check_group(
         check_form(view)
         if not must_fit:
             return
-        for param, seen in zip(params, in_view(view, params), strict=True):
+        for param, viewed_param in zip(params, in_view(view, params), strict=True):
             if not rule.elementwise:
-                shard_sizes(param, seen.shape)
+                shard_sizes(param, viewed_param.shape)
             try:
-                optimizer._check_param(seen)
+                optimizer._check_param(viewed_param)
             except ValueError as error:
                 shape = tuple(param.shape)
                 raise ValueError(f"view={view} of a parameter of shape {shape}: {error}") from None

@@ -23,7 +23,8 @@ Sizes = Sequence[int]
 def view_tensors(rule: Rule, batch: Batch) -> None:
     """Replace a batch's parameters, gradients and states by views shaped like `batch.meta_views`.
 
-    States of rows, columns and single numbers have the view's shape already.
+    States with a number for each row or column, and scalar states, already have their shape in
+    the view.
 
     Raises:
         RuntimeError: A gradient or a state has another shape than its parameter.
@@ -40,9 +41,9 @@ def view_tensors(rule: Rule, batch: Batch) -> None:
 
 def write_back(batch: Batch, with_gradients: bool) -> None:
     """Write updated copies to their originals; copies of gradients only if the step wrote them."""
-    for each in batch.view_copies:
-        if with_gradients or not each.is_gradient:
-            each.write_back()
+    for copy in batch.view_copies:
+        if with_gradients or not copy.is_gradient:
+            copy.write_back()
 
 
 class _Viewer:
@@ -51,8 +52,8 @@ class _Viewer:
     def __init__(self, batch: Batch) -> None:
         self._shapes = [param.shape for param in batch.params]
         pairs = zip(batch.members, batch.meta_views, strict=True)
-        self._sizes = [shard_sizes(member, seen.shape) for member, seen in pairs]
-        # Copies by the original's identity: a parameter may be listed twice, and needs one copy.
+        self._sizes = [shard_sizes(member, meta_view.shape) for member, meta_view in pairs]
+        # Copies by the identity of the original: a parameter that is listed twice needs one copy.
         self._copies_by_id: dict[int, Tensor] = {}
         self.copies: list[ViewCopy] = []
 

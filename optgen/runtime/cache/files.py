@@ -10,14 +10,14 @@ from pathlib import Path
 from optgen.runtime.cache.ownership import why_changeable
 
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-_MODE = 0o644  # independent of the umask: `read` does not trust a group-writable file
+_FILE_MODE = 0o644  # independent of the umask: `read` does not trust a group-writable file
 
 
 def read(path: Path) -> bytes:
     """Return the contents of a file.
 
     Raises:
-        OSError: the path is a link or no file, or others may write to the file.
+        OSError: the path is a link or no regular file, or others may write to the file.
     """
     with open(os.open(path, _READ_FLAGS | getattr(os, "O_BINARY", 0)), "rb") as file:
         status = os.fstat(file.fileno())
@@ -43,7 +43,7 @@ def write(path: Path, data: bytes) -> None:
 
 def move(source: Path, target: Path) -> None:
     """Move a file into place after its contents are synced to the disk."""
-    source.chmod(_MODE)
+    source.chmod(_FILE_MODE)
     _sync(source)
     os.replace(source, target)
     if os.name == "posix":

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from optgen.runtime.cache.ownership import why_untrusted
 
-_warned: set[str] = set()
+_warned_reasons: set[str] = set()
 
 
 def folders() -> Iterator[Path]:
-    """Yield the folders to read from and to write to; skip a folder that others may write to.
+    """Yield the folders to read from and to write to; skip a folder that other users can change.
 
     The cache folder comes first, then a temporary folder, which is removed when the process ends.
     """
@@ -56,17 +56,17 @@ def _configured_folder() -> Path:
     return (Path(base).absolute() if base else Path.home() / ".cache") / "optgen"
 
 
-def _is_trusted(folder: Path, variable: str) -> bool:
+def _is_trusted(folder: Path, env_variable: str) -> bool:
     """Tell whether only this user can change a folder; warn once if others can."""
     try:
         reason = why_untrusted(folder)
     except OSError:  # it was removed, or a folder on its path cannot be searched
         return False
-    if reason and reason not in _warned:
-        _warned.add(reason)
+    if reason and reason not in _warned_reasons:
+        _warned_reasons.add(reason)
         warnings.warn(
             f"optgen neither keeps nor runs code in {folder}, since {reason}: change that with "
-            f"chmod or chown, or set {variable} to a folder that only you can change",
+            f"chmod or chown, or set {env_variable} to a folder that only you can change",
             stacklevel=2,
         )
     return not reason

@@ -1,4 +1,4 @@
-"""Check that only this user can write to the cache: its code runs with the user's rights.
+"""Check that only this user can write to the cache: the code in it runs with the user's rights.
 
 A path is trusted if this user or a system user owns every folder and link on the way, and nobody
 else may write to these folders. Then nobody else can change the file or folder at the end of the
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-_MAX_LINKS = 40  # the limit of Linux
+_MAX_LINKS = 40  # Linux follows as many on one path
 
 
 def why_untrusted(folder: Path) -> str:
@@ -54,7 +54,7 @@ def _trusted_users() -> set[int]:
 
 
 @cache
-def _is_private(group: int) -> bool:
+def _is_private(group_id: int) -> bool:
     """Tell whether this user is the only member of a group.
 
     Systems with the umask 002 make such a group for each user.
@@ -63,27 +63,28 @@ def _is_private(group: int) -> bool:
         import grp
         import pwd
 
-        user, entry = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+        user, entry = pwd.getpwuid(os.geteuid()), grp.getgrgid(group_id)
     except (ImportError, KeyError):
         return False
     has_no_others = set(entry.gr_mem) <= {user.pw_name}
-    return has_no_others and (user.pw_gid, user.pw_name) == (group, entry.gr_name)
+    return has_no_others and (user.pw_gid, user.pw_name) == (group_id, entry.gr_name)
 
 
 def _path_components(path: Path) -> Iterator[Path]:
     """Yield every folder and link that the system passes on the way to a path, and its end last."""
-    current, rest, links = Path(path.anchor), list(reversed(path.parts[1:])), 0
+    current, link_count = Path(path.anchor), 0
+    remaining_parts = list(reversed(path.parts[1:]))  # the next part is the last of the list
     yield current
-    while rest:
-        part = rest.pop()
+    while remaining_parts:
+        part = remaining_parts.pop()
         current = current.parent if part == ".." else current / part
         yield current
         if current.is_symlink():
-            links += 1
-            if links > _MAX_LINKS:
+            link_count += 1
+            if link_count > _MAX_LINKS:
                 raise OSError(f"too many links on the way to {path}")
             target = Path(os.readlink(current))
             current = Path(target.anchor) if target.anchor else current.parent
-            rest += reversed(target.parts[1:] if target.anchor else target.parts)
-            if not rest:
+            remaining_parts += reversed(target.parts[1:] if target.anchor else target.parts)
+            if not remaining_parts:
                 yield current

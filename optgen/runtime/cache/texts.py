@@ -14,18 +14,20 @@ from optgen.runtime.cache import files
 from optgen.runtime.cache.folders import folders, make
 from optgen.runtime.cache.ownership import why_changeable
 
-Texts = Mapping[str, str]
+Texts = Mapping[str, str]  # by file path inside the folder
 _CHECKSUM = "sha256"
 
 
 def texts_of(key: str, generate: Callable[[], Texts]) -> tuple[Path, Texts]:
-    """Return the folder and the texts of a key: cached texts, or new ones, which are then cached.
+    """Return the folder and the texts for a key: cached texts, or new ones, which are then cached.
+
+    The key names the folder, and changes with all that the texts depend on.
 
     If no folder can be written to, the texts are still usable from memory.
     """
     tried_folders, texts = [], None
-    for cache in folders():
-        folder = cache / "specs" / key
+    for cache_folder in folders():
+        folder = cache_folder / "specs" / key
         tried_folders.append(folder)
         if cached := read_texts(folder):
             return folder, cached
@@ -83,5 +85,5 @@ def _read(path: Path) -> str:
 
 
 def _digest(texts: Texts) -> str:
-    parts = (f"{len(text)} {name}\n{text}" for name, text in texts.items())
-    return hashlib.sha256("".join(parts).encode()).hexdigest()
+    entries = (f"{len(text)} {name}\n{text}" for name, text in texts.items())
+    return hashlib.sha256("".join(entries).encode()).hexdigest()

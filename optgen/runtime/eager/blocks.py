@@ -25,9 +25,9 @@ def sublists(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tuple[A
 
     The tensors of a bucket have one shape, so all sublists but the last have equally many tensors.
     """
-    count = max(1, _limit(params[0]) // max(1, params[0].numel()))
-    for start in range(0, len(params), count):
-        yield tuple(tensors[start : start + count] for tensors in (params, *lists))
+    length = max(1, _max_elements(params[0]) // max(1, params[0].numel()))
+    for start in range(0, len(params), length):
+        yield tuple(tensors[start : start + length] for tensors in (params, *lists))
 
 
 def needs_blocks(param: Tensor) -> bool:
@@ -35,7 +35,7 @@ def needs_blocks(param: Tensor) -> bool:
 
     The temporaries of a block are then freed before the next block, or the next sweep, begins.
     """
-    return param.numel() > _limit(param)
+    return param.numel() > _max_elements(param)
 
 
 def blocks(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
@@ -50,12 +50,12 @@ def blocks(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
         others: Tensors of the same shape, or of size 1 along the axes that they are broadcast over;
             None stands for an absent state.
     """
-    (row,) = one_block(param, *others)
+    (whole_block,) = one_block(param, *others)
     if not needs_blocks(param):
-        yield row
+        yield whole_block
         return
-    for box in _boxes(param.shape, _limit(param)):
-        yield tuple(x if x is None else x[_inside(box, x)] for x in row)
+    for box in _boxes(param.shape, _max_elements(param)):
+        yield tuple(x if x is None else x[_inside(box, x)] for x in whole_block)
 
 
 def one_block(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
@@ -79,9 +79,9 @@ def list_blocks(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tupl
         yield from one_list_block(params, *lists)
         return
     columns: list[Sequence[Tensor | None]] = [column or [None] * len(params) for column in lists]
-    for row in zip(params, *columns, strict=True):
-        for parts in blocks(*row):
-            yield tuple([] if part is None else [part] for part in parts)
+    for tensors in zip(params, *columns, strict=True):
+        for block in blocks(*tensors):
+            yield tuple([] if part is None else [part] for part in block)
 
 
 def list_chunks(
@@ -94,14 +94,14 @@ def list_chunks(
         sums: Reduction results that the caller adds to in place. They come last in each tuple, and
             keep their dtype.
     """
-    split_count = 1 + len(lists)  # the sums after these lists are not split
+    num_split_lists = 1 + len(lists)  # the sums come after these lists, and are not split
     for sublist in sublists(params, *lists, *sums):
-        for row in list_blocks(*sublist[:split_count]):
-            yield (*row, *sublist[split_count:])
+        for block in list_blocks(*sublist[:num_split_lists]):
+            yield (*block, *sublist[num_split_lists:])
 
 
-def _limit(tensor: Tensor) -> int:
-    """Return how many elements a block may have; a temporary has at least four bytes an element."""
+def _max_elements(tensor: Tensor) -> int:
+    """Return how many elements a block may have; temporaries have at least 4 bytes per element."""
     return elements_at_once.block_elements(tensor, max(4, tensor.itemsize), MAX_LIVE_LISTS)
 
 
@@ -112,18 +112,18 @@ def _in_compute_dtype(tensor: Tensor | None, param: Tensor) -> Tensor | None:
     return tensor.float()
 
 
-def _boxes(shape: Sequence[int], limit: int) -> Iterator[Box]:
-    """Yield boxes of at most `limit` elements; leading axes are split until the rest fits."""
-    steps = list(shape)
-    for axis in range(len(steps)):
-        inner = prod(shape[axis + 1 :])
-        steps[axis] = max(1, limit // inner)
-        if inner <= limit:
+def _boxes(shape: Sequence[int], max_elements: int) -> Iterator[Box]:
+    """Yield boxes of at most `max_elements`; leading axes are split until the others fit whole."""
+    box_shape = list(shape)
+    for axis in range(len(box_shape)):
+        inner_elements = prod(shape[axis + 1 :])
+        box_shape[axis] = max(1, max_elements // inner_elements)
+        if inner_elements <= max_elements:
             break
-    ranges = [range(0, size, step) for size, step in zip(shape, steps, strict=True)]
+    ranges = [range(0, size, length) for size, length in zip(shape, box_shape, strict=True)]
     for starts in product(*ranges):
-        pairs = zip(starts, steps, strict=True)
-        yield tuple(slice(start, start + step) for start, step in pairs)
+        pairs = zip(starts, box_shape, strict=True)
+        yield tuple(slice(start, start + length) for start, length in pairs)
 
 
 def _inside(box: Box, tensor: Tensor) -> Box:

@@ -15,7 +15,7 @@ class Bucket(NamedTuple):
 
     columns: list[list[Any]]  # in the order of a lowering's arguments
     fresh: dict[str, bool]  # arguments "fresh_<state>": whether this step has created the state
-    indices: list[int]  # of the tensors in the batch
+    indices: list[int]  # of the bucket's parameters in the batch
 
 
 def buckets(rule: Rule, batch: Batch, equal_scalars: bool) -> Iterator[Bucket]:
@@ -38,14 +38,16 @@ def buckets(rule: Rule, batch: Batch, equal_scalars: bool) -> Iterator[Bucket]:
     indices_by_key: dict[tuple[Any, ...], list[int]] = {}
     for index, key in enumerate(zip(*keys, strict=True)):
         indices_by_key.setdefault(key, []).append(index)
-    # A shape predicate has one answer for all parameters of a batch.
-    example = batch.params[0] if batch.dispatch_key.sharding is None else batch.seen_params[0]
-    lists = [batch.params, batch.grads, *(c for state, c in states if state.suits(example))]
+    # A fact has one answer for all parameters of a batch.
+    example_param = batch.params[0] if batch.dispatch_key.sharding is None else batch.seen_params[0]
+    lists = [batch.params, batch.grads, *(c for state, c in states if state.suits(example_param))]
     if rule.step is not None:
         lists.append(batch.steps)
     for indices in indices_by_key.values():
-        has_all = len(indices) == len(batch.params)
-        columns = [c if has_all or not c else [c[index] for index in indices] for c in lists]
+        has_whole_batch = len(indices) == len(batch.params)
+        columns = [
+            c if has_whole_batch or not c else [c[index] for index in indices] for c in lists
+        ]
         fresh = {f"fresh_{key}": batch.fresh[key][indices[0]] for key in rule.fresh}
         yield Bucket(columns, fresh, indices)
 
@@ -85,7 +87,7 @@ def _gradient_dtypes(batch: Batch) -> list[list[torch.dtype]]:
 def _occurrences(scalars: list[Tensor]) -> list[int]:
     """Return, for each tensor, how often it stands earlier in the list.
 
-    Parameters that share one step count go into different buckets: each must count a step.
+    Parameters that share one step count go into different buckets: each must add 1.
     """
     if len(set(map(id, scalars))) == len(scalars):
         return [0] * len(scalars)
@@ -98,7 +100,7 @@ def _occurrences(scalars: list[Tensor]) -> list[int]:
 
 
 def _values(scalars: list[Tensor]) -> list[float]:
-    """Read 0-dim tensors; the values of tensors on a device come in one transfer."""
+    """Return the values of 0-dim tensors; one transfer brings all values from a device."""
     if all(scalar.is_cpu for scalar in scalars):
         return [scalar.item() for scalar in scalars]
     values: list[float] = torch.stack([s.to(scalars[0].device) for s in scalars]).tolist()

@@ -1,4 +1,8 @@
-"""Call the generated for-loop or foreach function that updates a batch."""
+"""Call the generated for-loop or foreach function that updates a batch.
+
+The functional form of a rule writes no intermediate result in place, so that autograd and graph
+capture can follow it. It serves steps that are differentiable or capturable.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
@@ -26,7 +30,7 @@ class Call(NamedTuple):
     function: Function
     hypers: dict[str, Any]
     functional: bool  # whether `function` is the functional form
-    takes_grads: bool  # the function takes the gradients as they are, dense or sparse
+    takes_grads: bool  # whether the function takes the gradients as they are, dense or sparse
     split: Split  # divides the lists of a bucket among several calls
 
     @classmethod
@@ -41,8 +45,8 @@ class Call(NamedTuple):
         if batch.dispatch_key.sparse_grad:
             check_rows(batch)
         # The functional form is written for one tensor; a TensorList computes like one.
-        form = ("forloop", "update_functional") if functional else (lowering, "update")
-        function = load(optimizer.lowerings, form[0], variant_name(form[1], rule, batch))
+        module, name = ("forloop", "update_functional") if functional else (lowering, "update")
+        function = load(optimizer.lowerings, module, variant_name(name, rule, batch))
         takes_grads = not batch.dispatch_key.sparse_grad or (
             rule.scatter_adds and not functional and not any(map(torch.is_complex, batch.grads))
         )
@@ -52,7 +56,7 @@ class Call(NamedTuple):
     def update(self, rule: Rule) -> None:
         """Update the batch, bucket by bucket; or only rows, if it cannot take sparse gradients."""
         touched = None if self.takes_grads else gather_rows(rule, self.batch)
-        batch = touched.rows if touched else self.batch
+        batch = touched.row_batch if touched else self.batch
         for lists, fresh, _ in buckets(rule, batch, equal_scalars=not self.functional):
             for part in self.split(rule, lists):
                 self.function(*part, **self.hypers, **fresh)

@@ -25,7 +25,7 @@ _dtype = attrgetter("dtype")
 
 
 def has_several_dtypes(rule: Rule, batch: Batch) -> bool:
-    """Tell whether parameters, gradients, and states made in their dtype are of several dtypes.
+    """Tell whether parameters, gradients, and states made in the parameters' dtype differ in dtype.
 
     If the rule widens, its generated code converts dtypes, but not codes of 8 bits.
     """
@@ -74,9 +74,9 @@ def in_one_dtype(
     param = columns[0][0] if seen_param is None else seen_param
     states = [state for state in rule.states if state.suits(param)]
     in_param_dtype = [state.shape != "scalar" and state.dtype is None for state in states]
-    # The list of step counts, if there is one, keeps its dtype.
-    counts = [False] * (len(columns) - 2 - len(in_param_dtype))
-    follows_param = [True, True, *in_param_dtype, *counts]
+    num_step_count_lists = len(columns) - 2 - len(in_param_dtype)  # 0 or 1
+    # Step counts keep their dtype.
+    follows_param = [True, True, *in_param_dtype, *[False] * num_step_count_lists]
     written = [True, False, *(state.written for state in states)]
     return _converted(columns, follows_param, written, deciding=follows_param)
 
@@ -87,7 +87,7 @@ def _converted(
     written: Sequence[bool],
     deciding: Sequence[bool],
 ) -> ListsInOneDtype:
-    """Return lists in one dtype, the narrowest that holds the numbers of the deciding lists.
+    """Return lists in one dtype, the narrowest that holds the numbers of the `deciding` lists.
 
     Args:
         columns: The lists.
@@ -96,11 +96,12 @@ def _converted(
         deciding: For each list, whether the common dtype must hold its numbers.
     """
     pairs = zip(columns, deciding, strict=True)
-    common = reduce(torch.promote_types, [c[0].dtype for c, decides in pairs if decides and c])
+    dtypes = [column[0].dtype for column, decides in pairs if decides and column]
+    common_dtype = reduce(torch.promote_types, dtypes)
     converted, to_write = list(columns), []
     for index, column in enumerate(columns):
-        if convertible[index] and column and column[0].dtype != common:
-            converted[index] = [tensor.to(common) for tensor in column]
+        if convertible[index] and column and column[0].dtype != common_dtype:
+            converted[index] = [tensor.to(common_dtype) for tensor in column]
             if written[index]:
                 to_write.append((column, converted[index]))
     return ListsInOneDtype(converted, to_write)
@@ -129,8 +130,8 @@ def chunks_in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[l
 def function_lists_in_one_dtype(rule: Rule, columns: list[list[Tensor]]) -> ListsInOneDtype:
     """Return the lists of a function in one dtype.
 
-    The lists that the function writes decide the dtype. Wider lists that the function only reads
-    are rounded to that dtype.
+    The lists that the function writes decide the dtype. A list that the function only reads is
+    rounded to that dtype if it is wider.
     """
     written = (True, False, *(state.written for state in rule.states))
     return _converted(columns, [True] * len(columns), written, deciding=written)

@@ -1,4 +1,4 @@
-"""Test conditions and choose values by them: floats, tensors and TensorLists."""
+"""Combine conditions, and choose values by them: floats, tensors or TensorLists."""
 
 from typing import cast, overload
 
@@ -11,7 +11,7 @@ from optgen.runtime.rule import truth
 
 
 def holds(value: object) -> bool:
-    """Tell whether a hyperparameter is true; a tensor counts as true and is not read."""
+    """Tell whether a hyperparameter is neither None nor 0; a tensor is true, and is not read."""
     return truth(value)
 
 

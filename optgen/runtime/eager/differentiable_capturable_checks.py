@@ -28,14 +28,14 @@ def check_functional(rule: Rule, batch: Batch) -> None:
                     f"devices: {devices}."
                 )
     states = [
-        values[state.key]  # the state itself: the batch may have a view of it, which is no leaf
+        param_states[state.key]  # the state itself: a view of it in the batch is no leaf
         for state, column in zip(rule.states, batch.states, strict=True)
         if not (state.step_argument or state.of_group)
-        for values, value in zip(batch.dicts, column, strict=False)
+        for param_states, value in zip(batch.dicts, column, strict=False)
         if value is not None
     ]
-    recorded = [*batch.members, *states]
-    if torch.is_grad_enabled() and any(t.is_leaf and t.requires_grad for t in recorded):
+    written_tensors = [*batch.members, *states]
+    if torch.is_grad_enabled() and any(t.is_leaf and t.requires_grad for t in written_tensors):
         raise RuntimeError(
             "a leaf Variable that requires grad is being used in an in-place operation."
         )

@@ -10,7 +10,7 @@ from torch import Tensor
 CPU_ELEMENTS = 2**18
 """Elements processed at once on the CPU: 1 MiB of float32, which with its states fits into L2."""
 DEVICE_BYTES = 60 * 2**20
-"""Bytes of all lists of temporaries together on other devices."""
+"""Bytes of all lists of temporaries together, on a device other than the CPU."""
 
 
 def block_elements(tensor: Tensor, itemsize: int, live_lists: int) -> int:
@@ -25,5 +25,5 @@ def block_elements(tensor: Tensor, itemsize: int, live_lists: int) -> int:
 
 
 def device_elements(itemsize: int, live_lists: int) -> int:
-    """Return how many elements are processed at once on a device, where memory is the limit."""
+    """Return how many elements are processed at once on another device than the CPU."""
     return DEVICE_BYTES // (live_lists * itemsize)

@@ -68,17 +68,17 @@ def descending_order(x: Value) -> Value:
 
 
 def permuted_rows(x: Value, order: Value) -> Value:
-    """Return a matrix's rows in this order."""
+    """Return the rows of a matrix in the given order."""
     return _each_pair(lambda tensor, index: _permuted(tensor, index, -2), x, order)
 
 
 def permuted_columns(x: Value, order: Value) -> Value:
-    """Return a matrix's columns in this order."""
+    """Return the columns of a matrix in the given order."""
     return _each_pair(lambda tensor, index: _permuted(tensor, index, -1), x, order)
 
 
 def inverse_root(x: Value, n: float | Tensor, eps: float | Tensor) -> Value:
-    """Return (x + eps I)^(-1/n) of a symmetric matrix; a negative eigenvalue of x counts as 0."""
+    """Return (x + eps I)^(-1/n) of a symmetric matrix; a negative eigenvalue of x is taken as 0."""
 
     def root(tensor: Tensor) -> Tensor:
         values, vectors = _eigh(tensor)
@@ -89,7 +89,7 @@ def inverse_root(x: Value, n: float | Tensor, eps: float | Tensor) -> Value:
 
 
 def newton_schulz(x: Value, coefficients: Sequence[float], steps: float, eps: float) -> Value:
-    """Drive the singular values towards 1, in bfloat16; return the result in the dtype of x."""
+    """Drive the singular values towards 1, by iterations in bfloat16; return the dtype of x."""
     tensors = x.tensors if isinstance(x, TensorList) else [x]
     orthogonal = matrix_ops.orthogonalize(tensors, coefficients, steps, eps)
     results = [new.to(old.dtype) for new, old in zip(orthogonal, tensors, strict=True)]

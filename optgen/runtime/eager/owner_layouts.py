@@ -29,7 +29,7 @@ class Layout(NamedTuple):
 def travelling_axes(rule: Rule, axes: Axes, dims: int) -> Axes:
     """Return those sharded axes of a parameter that its owner needs whole.
 
-    If each matrix steps by itself, a rank steps its own share of the matrices.
+    If each matrix steps by itself, an axis that divides whole matrices among ranks stays sharded.
     """
     if not rule.by_matrix:
         return axes
@@ -53,7 +53,8 @@ def layouts(
         axes: how a parameter is sharded.
         matrix_axes: returns the sharded axes of a matrix state that is cut along a given axis.
     """
-    result = [Layout(tuple(owned.shape), axes), Layout(tuple(owned.shape), axes, written=False)]
+    param_layout = Layout(tuple(owned.shape), axes)
+    result = [param_layout, param_layout._replace(written=False)]
     for state in rule.states:
         if state.suits(owned):
             written = state.written and not state.step_argument
@@ -71,12 +72,12 @@ def _layout(
 ) -> Layout:
     """Return the layout of a state that parameters of this shape have."""
     if state.shape == "scalar":
-        return Layout((), (), True, written)
+        return Layout((), (), is_replicated=True, written=written)
     shape = tuple(state.shape_for(owned, rank))
     if state.shape in ("row", "col"):
         reduced_dim = owned.dim() - (1 if state.shape == "row" else 2)
         remaining_axes = tuple(axis for axis in axes if axis.dim != reduced_dim)
-        return Layout(shape, remaining_axes, True, written)
+        return Layout(shape, remaining_axes, is_replicated=True, written=written)
     if state.shape != "like":
         axes = matrix_axes(sharded_matrix_axis(state))
     return Layout(shape, axes, written=written)

@@ -55,11 +55,12 @@ class OwnerStep:
         """Yield the updates of a bucket.
 
         The bucket is split into parts, so that no rank holds too much at once. One update takes
-        the parts one after the other. If parameters wait for one another, each part is an update.
+        the parts one after the other. If parameters wait for one another, each part is an update of
+        its own.
         """
-        size = self._part_size(columns)
-        starts = range(0, len(columns[0]), size)
-        parts = ([column[start : start + size] for column in columns] for start in starts)
+        length = self._part_length(columns)
+        starts = range(0, len(columns[0]), length)
+        parts = ([column[start : start + length] for column in columns] for start in starts)
         if self.rule.wide:
             yield from map(self.update, parts)
         else:
@@ -69,7 +70,7 @@ class OwnerStep:
         """Update parameters, each on its owner; every rank advances all step counts."""
         lists = in_one_dtype(self.rule, list(columns), self.seen_param)
         tensors = lists.columns[: len(self.layouts)]
-        counts = [column for column in lists.columns[len(self.layouts) :] if column]
+        step_counts = [column for column in lists.columns[len(self.layouts) :] if column]
         params = _Matrices(tensors[0], self.layouts[0])
         exchanges: list[_Exchange] = [params]
         for column, layout in zip(tensors[1:], self.layouts[1:], strict=True):
@@ -82,12 +83,12 @@ class OwnerStep:
         answers = yield [each.gather_request() for each in exchanges]
         whole = [each.whole(answer) for each, answer in zip(exchanges, answers, strict=True)]
         if params.gather.owned_indices:
-            yield from self._call([*whole, *counts], params.gather)
+            yield from self._call([*whole, *step_counts], params.gather)
         elif self.rule.wide:
             stand_ins = map(_stand_in, tensors, self.layouts)
-            yield from self._call([*stand_ins, *counts], params.gather)
-        elif counts:
-            advance(*counts)
+            yield from self._call([*stand_ins, *step_counts], params.gather)
+        elif step_counts:
+            advance(*step_counts)
         pairs = zip(exchanges, whole, strict=True)
         answers = yield [each.scatter_request(results) for each, results in pairs]
         for exchange, answer in zip(exchanges, answers, strict=True):
@@ -100,12 +101,14 @@ class OwnerStep:
         if requests is not None:
             yield from _completed(requests, leader)
 
-    def _part_size(self, columns: Columns) -> int:
+    def _part_length(self, columns: Columns) -> int:
         """Return how many parameters a part has; all ranks find the same number."""
         pairs = [(column[0], x) for column, x in zip(columns, self.layouts, strict=False) if column]
-        if self.rule.wide:  # the function must not divide its lists: it would ask more than once
-            widest = max((tensor for tensor, _ in pairs), key=lambda tensor: tensor.itemsize)
-            return sublist_length(widest, max(prod(layout.shape) for _, layout in pairs))
+        if (
+            self.rule.wide
+        ):  # else the function would divide its lists, and request each reduction more than once
+            widest_tensor = max((tensor for tensor, _ in pairs), key=lambda tensor: tensor.itemsize)
+            return sublist_length(widest_tensor, max(prod(layout.shape) for _, layout in pairs))
         param_bytes = sum(tensor.itemsize * prod(layout.shape) for tensor, layout in pairs)
         ranks = prod(axis.shard_count for axis in self.layouts[0].axes)
         return max(ranks, ranks * HELD_BYTES // max(1, param_bytes))
@@ -172,7 +175,7 @@ class _Replicated:
         self.stacked = torch.empty(0)
 
     def gather_request(self) -> PartialReduction:
-        if not self.layout.axes:  # this rank has all
+        if not self.layout.axes:  # this rank has all elements
             return _NoTensors().gather_request()
         self.stacked = self._unknown()
         for whole, shard in zip(self.stacked, self.shards, strict=True):

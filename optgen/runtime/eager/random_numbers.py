@@ -1,9 +1,9 @@
-"""Draw random numbers from counters: the same ones in every lowering and for any sharding.
+"""Draw random numbers from counters; every lowering and every sharding gets equal numbers.
 
 The generator is Threefry-2x32 with 13 rounds (Salmon et al., "Parallel random numbers: as easy as
-1, 2, 3", SC 2011), as in optgen.ir.random_numbers. Numbers of 16 bits come from a permutation of 32
-bits. Here the generator and the permutation compute with int32, whose sums and products wrap
-around. They read no tensor's value on the host, so a graph can capture them.
+1, 2, 3", SC 2011), as in optgen.ir.random_numbers. Numbers of 16 bits come from a permutation of
+words of 32 bits. Here the generator and the permutation compute with int32, whose sums and products
+wrap around. They read no tensor's value on the host, so a graph can capture them.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def random(
         params: Parameters of one shape; shards of parameters of one shape with `collectives`.
         seed, stream: Whole numbers from 0 to 2**24 - 1.
         step: The step count.
-        call: The number of the call in the rule.
+        call: The index of this call among the calls in the rule.
         collectives: How the parameters are sharded.
     """
     first = params[0]
-    key, whole_stream = _key(first, seed, step, call), _whole(stream)
+    key, whole_stream = _key(first, seed, step, call), _whole_number(stream)
 
     def numbers(positions: Tensor) -> Tensor:
         even, odd = _words(key, whole_stream, positions >> 1)
@@ -69,7 +69,7 @@ def random16(
     """Return numbers as `random` does, but of 16 bits instead of 24. Two elements share a word."""
     first = params[0]
     origin = torch.zeros((), dtype=torch.int64, device=first.device)
-    key = _words(_key(first, seed, step, call), _whole(stream), origin)
+    key = _words(_key(first, seed, step, call), _whole_number(stream), origin)
 
     def numbers(positions: Tensor) -> Tensor:
         word = _permute(positions >> 1, key)
@@ -87,7 +87,7 @@ def gaussian(x: Value, seed: Number, stream: Number, step: Number, call: int) ->
     """
     first = x.tensors[0] if isinstance(x, TensorList) else x
     drawn = torch.empty(first.shape, dtype=_dtype(first), device=first.device)
-    key, whole_stream = _key(first, seed, step, call), _whole(stream)
+    key, whole_stream = _key(first, seed, step, call), _whole_number(stream)
     for piece, positions in _pieces(drawn, _positions(first, None)):
         words = (word >> 8 & 0xFFFFFF for word in _words(key, whole_stream, positions))
         distances, angles = (word.to(drawn.dtype) for word in words)
@@ -102,8 +102,8 @@ def _draw(
     """Return the numbers that belong to the positions of a parameter's elements, as floats."""
     positions = _positions(like, collectives)
     drawn = torch.empty(positions.shape, dtype=_dtype(like), device=like.device)
-    for piece, its_positions in _pieces(drawn, positions):
-        piece.copy_(numbers(its_positions))
+    for piece, piece_positions in _pieces(drawn, positions):
+        piece.copy_(numbers(piece_positions))
     return drawn
 
 
@@ -122,7 +122,7 @@ def _pieces(drawn: Tensor, positions: Tensor) -> Iterator[tuple[Tensor, Tensor]]
 
 def _key(like: Tensor, seed: Number, step: Number, call: int) -> tuple[Tensor, Tensor]:
     """Return the two words of the key, on the device of a tensor."""
-    return _word(_whole(seed) | call << 24, like), _word(_whole(step), like)
+    return _word(_whole_number(seed) | call << 24, like), _word(_whole_number(step), like)
 
 
 def _words(
@@ -154,7 +154,7 @@ def _positions(param: Tensor, collectives: Collectives | None) -> Tensor:
     return positions
 
 
-def _whole(number: Number) -> int | Tensor:
+def _whole_number(number: Number) -> int | Tensor:
     """Return a number as an integer; 0 for NaN."""
     if isinstance(number, Tensor):
         return number.nan_to_num(0.0).to(torch.int64)

@@ -136,10 +136,10 @@ def lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar:
 
 def _are_alike(a: Scalar, b: Scalar) -> bool:
     """Tell whether two values are tensors, or lists of tensors, of one dtype."""
-    one_class = all(isinstance(x, Tensor) for x in (a, b)) or all(
+    are_of_one_class = all(isinstance(x, Tensor) for x in (a, b)) or all(
         isinstance(x, TensorList) for x in (a, b)
     )
-    return one_class and cast(Tensor, a).dtype == cast(Tensor, b).dtype
+    return are_of_one_class and cast(Tensor, a).dtype == cast(Tensor, b).dtype
 
 
 @overload

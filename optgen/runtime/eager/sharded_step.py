@@ -2,7 +2,7 @@
 
 A rule with phases has a generated form for shards. A rule on whole matrices has none: its whole
 parameters travel to the ranks that step them. A rule that reduces over several parameters uses the
-form for shards for whole parameters too.
+form for shards even if no parameter is sharded.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,26 +52,28 @@ def updates(
     rule, group, sharding = optimizer.rule, batch.group, batch.dispatch_key.sharding
     check_shards(optimizer, batch)
     hypers = hyper_arguments(rule, group, functional=False, lowering="foreach")
-    name = variant_name("update_sharded", rule, batch)
+    sharded_name = variant_name("update_sharded", rule, batch)
     sharded_axes = sharding.sharded_axes() if sharding is not None else ()
-    shard_form = find(optimizer.lowerings, "foreach", name)
+    shard_form = find(optimizer.lowerings, "foreach", sharded_name)
     whole_name = variant_name("update", rule, batch)  # the form for whole parameters
     update = shard_form or load(optimizer.lowerings, "foreach", whole_name)
     if consensus and sharding:
-        consensus.note(sharding, name, hypers, rule.rank(group))
+        consensus.note(sharding, sharded_name, hypers, rule.rank(group))
     for columns, fresh, indices in buckets(rule, batch, equal_scalars=True):
-        whole = batch.seen_params[indices[0]]
-        count = columns[-1][0].item() if rule.step else None
+        whole_param = batch.seen_params[indices[0]]
+        step_count = columns[-1][0].item() if rule.step else None
         if consensus and sharding:
-            consensus.note(sharding, tuple(whole.shape), whole.dtype, indices, fresh, count)
-        collectives = {"collectives": Collectives(whole, sharded_axes)} if shard_form else {}
+            consensus.note(
+                sharding, tuple(whole_param.shape), whole_param.dtype, indices, fresh, step_count
+            )
+        collectives = {"collectives": Collectives(whole_param, sharded_axes)} if shard_form else {}
         keywords = {**hypers, **fresh, **collectives}
         if rule.why_uncut and sharding:
-            layouts = layouts_of_shards(rule, group, whole, columns[0][0], sharding)
+            layouts = layouts_of_shards(rule, group, whole_param, columns[0][0], sharding)
             if layouts[0].axes:  # else this rank has whole matrices
-                yield from OwnerStep(rule, update, keywords, whole, layouts).updates(columns)
+                yield from OwnerStep(rule, update, keywords, whole_param, layouts).updates(columns)
                 continue
-        yield update_bucket(update, in_one_dtype(rule, columns, whole), keywords)
+        yield update_bucket(update, in_one_dtype(rule, columns, whole_param), keywords)
 
 
 def update_bucket(update: Function, lists: ListsInOneDtype, keywords: Mapping[str, Any]) -> Update:

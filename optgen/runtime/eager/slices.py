@@ -25,24 +25,25 @@ def chunks(
         params, lists: Lists of equal length, or empty; the tensors of one list have one dtype.
         live_lists: How many lists of temporaries exist at once.
     """
-    limit = _limit((params, *lists), live_lists)
+    max_elements = _max_elements((params, *lists), live_lists)
     rows: list[tuple[Tensor, ...]] = []
-    room = limit
+    room = max_elements
     for whole in zip_longest(params, *lists):
-        for row in split_into_views(whole, limit) if whole[0].numel() > limit else (whole,):
+        is_large = whole[0].numel() > max_elements
+        for row in split_into_views(whole, max_elements) if is_large else (whole,):
             size = row[0].numel()
             if rows and size > room:
                 yield _transposed(rows)
-                rows, room = [], limit
+                rows, room = [], max_elements
             rows.append(row)
             room -= size
     yield _transposed(rows)
 
 
-def _limit(columns: tuple[list[Tensor], ...], live_lists: int) -> int:
+def _max_elements(columns: tuple[list[Tensor], ...], live_lists: int) -> int:
     """Return how many elements a slice may hold; temporaries may have the lists' widest dtype."""
-    widest = max(column[0].itemsize for column in columns if column)
-    return elements_at_once.block_elements(columns[0][0], widest, live_lists)
+    itemsize = max(column[0].itemsize for column in columns if column)
+    return elements_at_once.block_elements(columns[0][0], itemsize, live_lists)
 
 
 def _transposed(rows: list[tuple[Tensor, ...]]) -> tuple[list[Tensor], ...]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from optgen.runtime.torch_private import foreach_clone
 
-BATCHED_ELEMENTS = 2**10  # a larger matrix on the CPU is not copied into a batch
+BATCHED_ELEMENTS = 2**10  # larger matrices on the CPU are not stacked for one call
 CHUNK_ELEMENTS = 2**20  # eight float32 lists with 2**20 elements each are 32 MiB
 
 _UNARY = {"abs", "exp", "log", "neg", "sign", "sqrt", "reciprocal"}
@@ -76,7 +76,7 @@ class TensorList:
 
 
 def each_of(function: Callable[..., Any], *values: Any) -> TensorList:
-    """Apply a function to the values of each parameter; a value that is no list serves all."""
+    """Apply a function for each parameter; a value that is no list is used for all of them."""
     return TensorList(_each(function, values, {}))
 
 
@@ -86,8 +86,8 @@ def batched(function: Callable[..., Tensor], *lists: TensorList) -> TensorList:
     On a device one call takes all tensors. On the CPU this is faster only for small matrices.
     """
     columns = [each.tensors for each in lists]
-    large = columns[0][0].is_cpu and any(x.numel() > BATCHED_ELEMENTS for x, *_ in columns)
-    if large or len(columns[0]) == 1:
+    are_large = columns[0][0].is_cpu and any(x.numel() > BATCHED_ELEMENTS for x, *_ in columns)
+    if are_large or len(columns[0]) == 1:
         return TensorList([function(*row) for row in zip(*columns, strict=True)])
     return TensorList(function(*map(torch.stack, columns)).unbind())
 
@@ -95,7 +95,7 @@ def batched(function: Callable[..., Tensor], *lists: TensorList) -> TensorList:
 def chunks(columns: Sequence[Sequence[Tensor]]) -> Iterator[list[list[TensorList]]]:
     """Split parallel lists into chunks so that temporaries stay small; an empty list stays empty.
 
-    A parameter stays whole: its step must be counted once.
+    A parameter is not split: each chunk adds 1 to the step counts of its parameters.
     """
     rows: list[tuple[Tensor, ...]] = []
     room = CHUNK_ELEMENTS

@@ -21,9 +21,9 @@ def updates(
 ) -> Iterator[Update]:
     """Yield the updates of a batch.
 
-    The for-loop and the out-of-place form take one parameter in each update. foreach takes a
-    bucket, and runs `update_sharded`, for whole parameters too. If the rule is not cut into
-    sweeps, foreach takes lists whose matrices make one batch.
+    The for-loop and the functional form take one parameter in each update. foreach takes a
+    bucket, and runs `update_sharded` even if no parameter is sharded. If the rule is not cut into
+    sweeps, foreach takes lists of matrices of one shape.
     """
     rule, group = optimizer.rule, batch.group
     functional = bool(group.get("differentiable") or group.get("capturable"))

@@ -2,8 +2,8 @@
 
 Such a rule works on whole matrices. It computes in float64 for a float64 parameter, in float32 for
 any other, and writes the parameter and its states at its end. So an update in for-loop or foreach
-that fails has written none of its tensors. In the fused lowering, sweeps may have written some of
-them by then.
+that fails has written none of its tensors. A fused update may have written some of
+them before it fails.
 """
 
 from collections.abc import Iterator
@@ -67,8 +67,8 @@ def write_number(state: Tensor | list[Tensor], value: float | Tensor | TensorLis
     """Write a number, or a tensor of one element, into a 0-dim state, or into each of a list."""
     if isinstance(state, list):
         values = value.tensors if isinstance(value, TensorList) else [value] * len(state)
-        for each, its_value in zip(state, values, strict=True):
-            _write_one(each, its_value)
+        for each, each_value in zip(state, values, strict=True):
+            _write_one(each, each_value)
     else:
         _write_one(state, value)
 
@@ -93,12 +93,12 @@ def equal_sublists(
     A sublist has few elements in each list, or one tensor.
     """
     columns = (params, *lists)
-    count = sublist_length(params[0], max(column[0].numel() for column in columns if column))
-    for start in range(0, len(params), count):
-        yield tuple(column[start : start + count] for column in columns)
+    length = sublist_length(params[0], max(column[0].numel() for column in columns if column))
+    for start in range(0, len(params), length):
+        yield tuple(column[start : start + length] for column in columns)
 
 
 def sublist_length(like: Tensor, elements: int) -> int:
-    """Return the length of a sublist, if each parameter's largest tensor has so many elements."""
-    limit = elements_at_once.block_elements(like, max(4, like.itemsize), _MAX_LIVE_LISTS)
-    return max(1, limit // max(1, elements))
+    """Return the length of a sublist, if the largest tensor of a parameter has `elements`."""
+    max_elements = elements_at_once.block_elements(like, max(4, like.itemsize), _MAX_LIVE_LISTS)
+    return max(1, max_elements // max(1, elements))

@@ -128,7 +128,7 @@ def prepare_sparse(kernel: Kernel, optimizer: HasLowerings, batches: list[Batch]
     ]
     dense = [
         *(batch for batch in batches if not batch.dispatch_key.sparse_grad),
-        *(each.rows for each in copied_rows),
+        *(each.row_batch for each in copied_rows),
     ]
     update_dense = prepare_dense(kernel, optimizer, dense) if dense else None
 

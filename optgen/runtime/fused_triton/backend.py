@@ -1,8 +1,8 @@
 """Update batches through Triton kernels.
 
-A step of a bucket takes one launch for the scalars, then one launch for each sweep and each finish.
+A step of a bucket launches the scalar program, then each sweep and each finish.
 Tensors are sorted into buckets once. After that a step uploads the addresses and the
-hyperparameters if any has changed, and launches. A hyperparameter that is a tensor on the device is
+hyperparameters that have changed, and launches. A hyperparameter that is a tensor on the device is
 copied within the device. The kernels read step counts and scalar states in place. Nothing here
 waits for the device.
 """
@@ -39,7 +39,8 @@ class FusedTritonBackend:
     zeroes_gradients = False
 
     def __init__(self) -> None:
-        # One plan for all batches; a plan for each batch if the rule reduces over parameters.
+        # For each optimizer, one plan for all batches, under the key None; a plan for each batch if
+        # the rule reduces over parameters.
         self._plans: WeakKeyDictionary[Any, dict[Any, LaunchPlan]] = WeakKeyDictionary()
         # A graph reads its tables for as long as it is replayed.
         self._captured_plans: WeakKeyDictionary[Any, list[LaunchPlan]] = WeakKeyDictionary()
@@ -75,13 +76,15 @@ class FusedTritonBackend:
             for b in batches
             if b.dispatch_key.sparse_grad and b.params
         ]
-        dense = [b for b in batches if not b.dispatch_key.sparse_grad and b.params]
-        rows = [each.rows for each in touched_rows]
+        dense_batches = [b for b in batches if not b.dispatch_key.sparse_grad and b.params]
+        row_batches = [each.row_batch for each in touched_rows]
         snapshot(optimizer)
         # Sparse gradients touch other rows in every step, so they need new buckets.
-        plans = [(LaunchPlan(optimizer, rows, None), rows)] if rows else []
-        if dense:
-            plans.append((self._plan(optimizer, dense), dense))
+        plans = (
+            [(LaunchPlan(optimizer, row_batches, staging=None), row_batches)] if row_batches else []
+        )
+        if dense_batches:
+            plans.append((self._plan(optimizer, dense_batches), dense_batches))
 
         def update() -> None:
             for plan, plan_batches in plans:
@@ -108,17 +111,20 @@ class FusedTritonBackend:
     def call(self, function: HasLowerings, batch: Batch) -> None:
         """Update the lists of a function through a plan that fits; plans keep no tensor alive."""
         if capturing():
-            plan = LaunchPlan(function, [batch], [])
+            plan = LaunchPlan(function, [batch], staging=[])
             self._captured_plans.setdefault(function, []).append(plan)
             plan.update(function, [batch])
             return
         with self._call_lock:
-            kept = self._function_plans.setdefault(function, [])
-            if not any(_update_if_it_fits(*each, function, batch) for each in kept):
-                plan = LaunchPlan(function, [batch], None)
+            kept_plans = self._function_plans.setdefault(function, [])
+            if not any(_update_if_it_fits(*each, function, batch) for each in kept_plans):
+                plan = LaunchPlan(function, [batch], staging=None)
                 plan.update(function, [batch])
                 batch.drop_tensors()
-                self._function_plans[function] = [(batch, plan), *kept[: _MAX_KEPT_PLANS - 1]]
+                self._function_plans[function] = [
+                    (batch, plan),
+                    *kept_plans[: _MAX_KEPT_PLANS - 1],
+                ]
 
     def _plan(
         self, optimizer: OptimizerWithContext, batches: list[Batch], key: Any = None
@@ -126,13 +132,14 @@ class FusedTritonBackend:
         """Return the plan under this key if it fits, else a new one; a new one for a capture."""
         plan = self._plans.setdefault(optimizer, {}).get(key)
         if _is_capturing(batches):
-            plan = LaunchPlan(optimizer, batches, [])
+            plan = LaunchPlan(optimizer, batches, staging=[])
             self._captured_plans.setdefault(optimizer, []).append(plan)
         elif plan is None or not plan.fits(batches):
-            live = optimizer._context.batches.values()
-            kept = {k: p for k, p in self._plans[optimizer].items() if p.is_for_any(live)}
-            plan = LaunchPlan(optimizer, batches, None)
-            self._plans[optimizer] = {**kept, key: plan}
+            live_batches = optimizer._context.batches.values()
+            plans = self._plans[optimizer].items()
+            kept_plans = {key: plan for key, plan in plans if plan.is_for_any(live_batches)}
+            plan = LaunchPlan(optimizer, batches, staging=None)
+            self._plans[optimizer] = {**kept_plans, key: plan}
         return plan
 
 
@@ -149,19 +156,21 @@ def device_obstacle(device: torch.device) -> str:
     return f"there is no Triton lowering for {device.type} tensors"
 
 
-def _update_if_it_fits(own: Batch, plan: LaunchPlan, function: HasLowerings, batch: Batch) -> bool:
+def _update_if_it_fits(
+    plan_batch: Batch, plan: LaunchPlan, function: HasLowerings, batch: Batch
+) -> bool:
     """Update a batch through a plan if the plan fits; return whether it fits.
 
-    `own` is the plan's own batch, which takes the tensors of `batch`.
+    `plan_batch` is the batch that the plan was made for; it takes over the tensors of `batch`.
     """
-    own.take_tensors(batch)
+    plan_batch.take_tensors(batch)
     try:
-        fits = len(own.dispatch_keys) == len(batch.dispatch_keys) and plan.fits([own])
+        fits = len(plan_batch.dispatch_keys) == len(batch.dispatch_keys) and plan.fits([plan_batch])
         if fits:
-            plan.update(function, [own])
+            plan.update(function, [plan_batch])
         return fits
     finally:
-        own.drop_tensors()
+        plan_batch.drop_tensors()
 
 
 def _is_capturing(batches: list[Batch]) -> bool:

@@ -30,6 +30,8 @@ from optgen.runtime.tensors.layout import copy_like
 
 Arguments = Callable[[Mapping[str, Any]], tuple[Any, ...]]
 
+_GRADIENTS = 1  # the index of the stream of gradients
+
 
 class BucketKey(NamedTuple):
     """Properties that all tensors of a bucket share; an absent state has dtype None."""
@@ -37,14 +39,14 @@ class BucketKey(NamedTuple):
     device: torch.device
     dtypes: tuple[torch.dtype | None, ...]  # parameter, gradient, states other than scalars
     scalar_dtypes: tuple[torch.dtype, ...]  # step, scalar states
-    facts: tuple[bool, ...] = ()  # the answers to the shape predicates that the rule uses
+    facts: tuple[bool, ...] = ()  # the answers to the rule's facts
 
 
 class GroupSubset(NamedTuple):
-    """The tensors of one batch in a bucket: the batch's index, and the tensors' in the batch."""
+    """The tensors of one batch in a bucket."""
 
-    group: int  # the index of the batch, and so of its group's hyperparameters
-    indices: tuple[int, ...]
+    batch_index: int  # the hyperparameters of the batch's group have this index too
+    indices: tuple[int, ...]  # of the tensors in the batch
 
     def pick(self, tensors: list[Tensor]) -> Sequence[Tensor]:
         """Return these tensors of a list that is parallel to the batch's parameters."""
@@ -62,7 +64,7 @@ class Bucket:
     Args:
         key: What the tensors of the bucket share.
         subsets: The batches' tensors that belong to the bucket.
-        states: The shapes of the states that are not scalars, by key.
+        state_shapes: The shapes of the states that are not scalars, by key.
         streams: The tensors of every stream, in the order of the table.
         fresh: A flag per tensor for each state that the rule calls `fresh` on.
         hypers: The groups' hyperparameters on the device.
@@ -80,18 +82,18 @@ class Bucket:
         self,
         key: BucketKey,
         subsets: list[GroupSubset],
-        states: Mapping[str, str],
+        state_shapes: Mapping[str, str],
         streams: StreamTensors,
         fresh: list[list[bool]],
         hypers: Tensor,
         staging: StagingBuffers | None,
         spec: WorkspaceSpec | None = None,
-        read_only: frozenset[int] = frozenset((1,)),
+        read_only: frozenset[int] = frozenset((_GRADIENTS,)),
     ) -> None:
         self.key, self.subsets, self.hypers = key, subsets, hypers
-        self._states, self._read_only = list(states), read_only
+        self._state_keys, self._read_only = list(state_shapes), read_only
         tensors = streams[: len(key.dtypes)]
-        pairs = zip(tensors[2:], states.values(), strict=True)
+        pairs = zip(tensors[2:], state_shapes.values(), strict=True)
         like_params = [stream for stream, shape in pairs if shape == "like"]
         check_shapes([*tensors[:2], *like_params])
         check_devices(tensors, key.device)
@@ -103,8 +105,8 @@ class Bucket:
         self._scalars: Tensor | None = None
         self._locals: dict[str, list[Tensor]] = {}
         self._local_names = spec.locals if spec else ()
-        self.types = [_triton_type(t or key.dtypes[0]) for t in key.dtypes]
-        self.scalar_types = [_triton_type(t) for t in key.scalar_dtypes]
+        self.types = [_triton_type(dtype or key.dtypes[0]) for dtype in key.dtypes]
+        self.scalar_types = [_triton_type(dtype) for dtype in key.scalar_dtypes]
         self._allocate(streams, fresh, staging, spec)
 
     def _allocate(
@@ -115,16 +117,18 @@ class Bucket:
         spec: WorkspaceSpec | None,
     ) -> None:
         """Divide the tensors into blocks, and create the table and the workspace."""
-        amd = torch.version.hip is not None
+        is_amd = torch.version.hip is not None
         shapes = list(map(Shape.of, streams[0])) if spec is not None and spec.by_matrix else []
         tiles = sorted({Tile.of(shape) for shape in shapes})
-        self.options = options(self.key.dtypes, amd, tiles)
-        self.prologue_options = {"num_warps": 1} | compiler_options(amd)
-        counts = self._block_counts(streams[0], shapes)
+        self.options = options(self.key.dtypes, is_amd, tiles)
+        self.prologue_options = {"num_warps": 1} | compiler_options(is_amd)
+        block_counts = self._block_counts(streams[0], shapes)
         self._table = Table(
             list(map(Tensor.numel, streams[0])),
-            counts,
-            chain.from_iterable([subset.group] * len(subset.indices) for subset in self.subsets),
+            block_counts,
+            chain.from_iterable(
+                [subset.batch_index] * len(subset.indices) for subset in self.subsets
+            ),
             fresh,
             len(streams),
             self.key.device,
@@ -135,8 +139,10 @@ class Bucket:
         self.table, self.block_tensor = self._table.memory, self._table.block_tensor
         self._workspace = None
         if spec is not None:
-            compile_options = compiler_options(amd)
-            self._workspace = Workspace(spec, streams[0], tiles, counts, compile_options, staging)
+            compile_options = compiler_options(is_amd)
+            self._workspace = Workspace(
+                spec, streams[0], tiles, block_counts, compile_options, staging
+            )
 
     @property
     def workspace(self) -> Workspace:
@@ -161,20 +167,20 @@ class Bucket:
         return _triton_type(self.compute_dtype)
 
     def _block_counts(self, params: Sequence[Tensor], shapes: Sequence[Shape]) -> list[int]:
-        """Return the number of blocks of every parameter, or of tiles if phases go by matrices."""
+        """Return how many blocks each parameter has; tiles, if phases go by matrices."""
         if shapes:
             return [prod(Tile.of(shape).counts(shape)) for shape in shapes]
         return [-(-param.numel() // self.options["BLOCK"]) for param in params]
 
     def has(self, state: str) -> bool:
-        """Tell whether these tensors have the state with this key."""
-        return self.key.dtypes[2 + self._states.index(state)] is not None
+        """Tell whether the parameters of the bucket have the state with this key."""
+        return self.key.dtypes[2 + self._state_keys.index(state)] is not None
 
-    def scalars(self, width: int) -> Tensor:
-        """Return memory for `width` numbers per tensor, in the kernel's compute dtype."""
+    def scalars(self, num_scalars: int) -> Tensor:
+        """Return memory for `num_scalars` numbers per tensor, in the kernel's compute dtype."""
         if self._scalars is None:
             self._scalars = torch.empty(
-                self.num_tensors, width, dtype=self.compute_dtype, device=self.key.device
+                self.num_tensors, num_scalars, dtype=self.compute_dtype, device=self.key.device
             )
         return self._scalars
 
@@ -257,10 +263,11 @@ class Bucket:
     ) -> Iterator[None]:
         """Enter the tensors of a step into the table; write copies back at its end."""
         written_copies = []
-        for stream, i in self._to_copy:
-            original = streams[stream][i]
-            streams[stream][i] = copy = self._copy_of(original, streams[0][i])
-            if stream not in self._read_only or (stream == 1 and self.loss_scale is not None):
+        for stream, index in self._to_copy:
+            original = streams[stream][index]
+            streams[stream][index] = copy = self._copy_of(original, streams[0][index])
+            unscales = stream == _GRADIENTS and self.loss_scale is not None
+            if unscales or stream not in self._read_only:
                 written_copies.append((original, copy))
         self._table.point(streams)
         self._params, self._groups = streams[0], groups

@@ -23,8 +23,8 @@ LINEAR_STEP = tl.constexpr(0.007874015718698502)
 @triton.jit
 def scales_at(address, numel, start, BLOCK: tl.constexpr):
     """Return a pointer to the scale of the block that begins at element `start` of a stream."""
-    codes = (numel + 63) // 64 * 64
-    return (address + codes + start // BLOCK * 4).to(tl.pointer_type(tl.float32))
+    code_bytes = (numel + 63) // 64 * 64  # the scales begin at a multiple of 64 bytes
+    return (address + code_bytes + start // BLOCK * 4).to(tl.pointer_type(tl.float32))
 
 
 @triton.jit
@@ -51,7 +51,7 @@ def decoded(code, LINEAR: tl.constexpr):
 
 @triton.jit
 def store_coded(stream, scales, numbers, lanes, mask, BLOCK: tl.constexpr, LINEAR: tl.constexpr):
-    """Store the numbers of the elements at these lanes; in codes, with the scales of the blocks."""
+    """Store numbers in the elements at these lanes; for codes, store the blocks' scales too."""
     if stream.dtype.element_ty != tl.int8:
         tl.store(stream + lanes, numbers.to(stream.dtype.element_ty), mask)
     else:
@@ -61,9 +61,9 @@ def store_coded(stream, scales, numbers, lanes, mask, BLOCK: tl.constexpr, LINEA
         blocks: tl.constexpr = numbers.shape[0] // BLOCK
         numbers = tl.reshape(numbers, (blocks, BLOCK))
         bits = numbers.to(tl.int32, bitcast=True)
-        largest = tl.max(bits & MAGNITUDE, axis=1)
+        largest_bits = tl.max(bits & MAGNITUDE, axis=1)
         has_negatives = tl.min(bits, axis=1) < 0
-        scale = largest.to(tl.float32, bitcast=True)
+        scale = largest_bits.to(tl.float32, bitcast=True)
         in_range = (scale >= SMALLEST_SCALE) & (scale < TOO_LARGE_SCALE)
         inverse = div(1.0, tl.where(in_range, scale, 1.0))
         code = encoded(numbers, inverse[:, None], has_negatives[:, None], LINEAR)
@@ -81,7 +81,7 @@ def store_coded(stream, scales, numbers, lanes, mask, BLOCK: tl.constexpr, LINEA
 
 @triton.jit
 def encoded(numbers, inverse, has_negatives, LINEAR: tl.constexpr):
-    """Return the codes of numbers, given the inverse of their scale."""
+    """Return the codes of numbers, given the inverse of their block's scale."""
     share = (numbers * inverse).to(tl.int32, bitcast=True) & MAGNITUDE
     if LINEAR:
         near = share.to(tl.float32, bitcast=True) * 127.0 + ROUNDER
@@ -90,6 +90,7 @@ def encoded(numbers, inverse, has_negatives, LINEAR: tl.constexpr):
         near = ((share >> 2) + FOURTH_ROOT).to(tl.float32, bitcast=True) + ROUNDER
         magnitude = near.to(tl.int32, bitcast=True) - (ROUNDER_BITS + 1)
         magnitude = tl.maximum(magnitude, 0)
-    least = tl.where(has_negatives | (numbers == 0.0), 0, 1)
-    magnitude = tl.maximum(magnitude, least)
+    # In a block without negative numbers, numbers that are not 0 get at least code 1.
+    min_magnitude = tl.where(has_negatives | (numbers == 0.0), 0, 1)
+    magnitude = tl.maximum(magnitude, min_magnitude)
     return tl.where(numbers < 0, -magnitude, magnitude)

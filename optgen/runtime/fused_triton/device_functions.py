@@ -84,11 +84,11 @@ def power(x, y):
     magnitude = tl.where(
         (y == 0) | (x == 1) | ((x == -1) & (tl.abs(y) == float("inf"))), 1.0, magnitude
     )
-    whole = tl.floor(y) == y
-    odd = whole & (tl.floor(y * 0.5) * 2 != y)
-    defined = (x >= 0) | whole | (tl.abs(x) == float("inf"))
-    magnitude = tl.where(defined | (y == 0), magnitude, float("nan"))
-    return tl.where(odd & is_negative(x), neg(magnitude), magnitude)
+    y_is_whole = tl.floor(y) == y
+    y_is_odd = y_is_whole & (tl.floor(y * 0.5) * 2 != y)
+    is_defined = (x >= 0) | y_is_whole | (tl.abs(x) == float("inf"))
+    magnitude = tl.where(is_defined | (y == 0), magnitude, float("nan"))
+    return tl.where(y_is_odd & is_negative(x), neg(magnitude), magnitude)
 
 
 @triton.jit
@@ -115,9 +115,9 @@ def tanh(x):
 @triton.jit
 def atan2(y, x):
     """Return the angle of the point (x, y), within 3 units in the last place."""
-    long, short = maximum(tl.abs(x), tl.abs(y)), minimum(tl.abs(x), tl.abs(y))
+    longer, shorter = maximum(tl.abs(x), tl.abs(y)), minimum(tl.abs(x), tl.abs(y))
     # The tangent of the angle to the nearer axis. Two zeros give 0, two infinities give 1.
-    tangent = tl.where(long == short, (long > 0).to(x.dtype), div(short, long))
+    tangent = tl.where(longer == shorter, (longer > 0).to(x.dtype), div(shorter, longer))
     # Above about tan(pi / 8), compute the angle to the diagonal instead, which is smaller.
     is_steep = tangent > 0.4140625
     tangent = tl.where(is_steep, div(tangent - 1, tangent + 1), tangent)
@@ -145,9 +145,9 @@ def round(x):
     """Return the nearest whole number, ties to even; -0.25 gives -0.0."""
     magnitude = tl.abs(x)
     below = tl.floor(magnitude)
-    rest = magnitude - below
+    fraction = magnitude - below
     is_odd = tl.floor(below * 0.5) * 2 != below
-    nearest = tl.where((rest > 0.5) | ((rest == 0.5) & is_odd), below + 1, below)
+    nearest = tl.where((fraction > 0.5) | ((fraction == 0.5) & is_odd), below + 1, below)
     return tl.where(is_negative(x), neg(nearest), nearest)
 
 
@@ -172,8 +172,8 @@ def sign(x):
 @triton.jit
 def mod(x, y):
     """Return the remainder with the sign of y, as Python and torch do."""
-    rest = x % y
-    return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+    remainder = x % y
+    return tl.where((remainder != 0) & ((remainder < 0) != (y < 0)), remainder + y, remainder)
 
 
 @triton.jit

@@ -13,14 +13,15 @@ import triton.language as tl
 def random_numbers(positions, seed, stream, step, CALL: tl.constexpr):
     """Return the CALL-th draw: numbers in [0, 1), multiples of 2**-24, in the dtype of `seed`."""
     x, y = block(positions >> 1, seed, stream, step, CALL)
-    bits = tl.where(positions & 1 == 0, x, y) >> 8  # two positions share a block
+    bits = tl.where(positions & 1 == 0, x, y) >> 8  # two positions share the two words of a block
     return bits.to(tl.int32).to(seed.dtype) * 5.9604644775390625e-08
 
 
 @triton.jit
 def random_numbers16(positions, seed, stream, step, CALL: tl.constexpr):
-    """Return numbers in [0, 1), multiples of 2**-16, in the dtype of `seed`."""
-    first, second = block(tl.full((), 0, tl.int64), seed, stream, step, CALL)
+    """Return the CALL-th draw: numbers in [0, 1), multiples of 2**-16, in the dtype of `seed`."""
+    first_block = tl.full((), 0, tl.int64)
+    first, second = block(first_block, seed, stream, step, CALL)
     pairs = positions >> 1  # two positions share a word
     first += (pairs >> 32).to(tl.uint32) * 0x9E3779B9
     bits = permuted(pairs.to(tl.uint32), first, second)

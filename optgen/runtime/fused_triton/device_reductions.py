@@ -14,21 +14,21 @@ from optgen.runtime.fused_triton.device_row_column_partials import CHUNK_LINES, 
 from optgen.runtime.fused_triton.device_row_column_partials import larger as larger
 
 # Rows of a bucket's second table, which holds constants per tensor: shapes and offsets.
-BLOCKS = tl.constexpr(0)  # how many blocks a sweep has
+BLOCKS = tl.constexpr(0)  # how many blocks a sweep of the tensor has
 MATRICES = tl.constexpr(1)
 ROWS = tl.constexpr(2)
 COLUMNS = tl.constexpr(3)
 NDIM = tl.constexpr(4)
 EPS = tl.constexpr(5)  # of the parameter's dtype: the bits of a float64
 PARTIALS = tl.constexpr(6)  # offset of the tensor's partial sums
-VALUES = tl.constexpr(7)  # offset of its row values, column values and numbers per matrix
-FIRST_GROUP = tl.constexpr(8)  # its first group of matrices; one program finishes a group
+VALUES = tl.constexpr(7)  # offset of its row values, column values and numbers of matrices
+FIRST_GROUP = tl.constexpr(8)  # index of its first group of matrices; a program finishes one
 GROUPS = tl.constexpr(9)  # how many groups of matrices it has
 TILE_SHAPE_INDEX = tl.constexpr(10)  # the index of its tile among the bucket's tiles
 GROUP_PARTIALS = tl.constexpr(11)  # offset of partial sums that its groups of matrices store
 
 TERMS = tl.constexpr(1024)
-"""Count of partial sums of one number that are added at once."""
+"""The number of partial sums of one result that are added at once."""
 
 
 @triton.jit
@@ -84,21 +84,21 @@ def column_largest(x, mask):
 @triton.jit
 def add_up(partials, count):
     """Sum `count` partial sums."""
-    sums = tl.zeros((TERMS,), tl.float64)
+    lane_sums = tl.zeros((TERMS,), tl.float64)
     for first in range(0, count, TERMS):
         lanes = first + tl.arange(0, TERMS)
-        sums += tl.load(partials + lanes, lanes < count, 0.0)
-    return tl.sum(sums)
+        lane_sums += tl.load(partials + lanes, lanes < count, 0.0)
+    return tl.sum(lane_sums)
 
 
 @triton.jit
 def pick_largest(partials, count):
     """Return the largest of `count` partial results."""
-    maxima = tl.zeros((TERMS,), tl.float64)
+    lane_maxima = tl.zeros((TERMS,), tl.float64)
     for first in range(0, count, TERMS):
         lanes = first + tl.arange(0, TERMS)
-        maxima = maximum(maxima, tl.load(partials + lanes, lanes < count, 0.0))
-    return tl.reduce(maxima, 0, larger)
+        lane_maxima = maximum(lane_maxima, tl.load(partials + lanes, lanes < count, 0.0))
+    return tl.reduce(lane_maxima, 0, larger)
 
 
 @triton.jit
@@ -111,7 +111,7 @@ def elements(height, width, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl
 
 @triton.jit
 def inside(depth, height, width, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """Return the mask of a tile's elements, from the matrices, rows and columns that are left."""
+    """Return the mask of the elements that exist: depth x height x width of the tile."""
     matrices = tl.arange(0, DEPTH)[:, None, None] < depth
     rows = tl.arange(0, HEIGHT)[None, :, None] < height
     return matrices & rows & (tl.arange(0, WIDTH)[None, None, :] < width)
@@ -125,7 +125,7 @@ def lines(size, DEPTH: tl.constexpr, SIZE: tl.constexpr):
 
 @triton.jit
 def lines_inside(depth, size, DEPTH: tl.constexpr, SIZE: tl.constexpr):
-    """Return the mask of a tile's rows (or columns), from the matrices and lines that are left."""
+    """Return the mask of the rows (or columns) that exist: depth x size of the tile."""
     return (tl.arange(0, DEPTH)[:, None] < depth) & (tl.arange(0, SIZE)[None, :] < size)
 
 
@@ -147,9 +147,9 @@ def tile_at(block, height, width, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WID
 
 
 @triton.jit
-def tile_extent(size, first, SIZE: tl.constexpr):
+def tile_extent(size, first_line, SIZE: tl.constexpr):
     """Return how many lines of a tile lie inside a tensor of this size along one axis."""
-    return tl.minimum(size - first, SIZE).to(tl.int32)
+    return tl.minimum(size - first_line, SIZE).to(tl.int32)
 
 
 @triton.jit
@@ -165,8 +165,10 @@ def is_whole(
     WIDTH: tl.constexpr,
 ):
     """Tell whether a tile is complete, and each of its rows is aligned for vector access."""
-    full = (remaining_matrices == DEPTH) & (remaining_rows == HEIGHT) & (remaining_columns == WIDTH)
-    return full & (width % VECTOR == 0 if DEPTH == 1 else (height == HEIGHT) & (width == WIDTH))
+    is_full = (
+        (remaining_matrices == DEPTH) & (remaining_rows == HEIGHT) & (remaining_columns == WIDTH)
+    )
+    return is_full & (width % VECTOR == 0 if DEPTH == 1 else (height == HEIGHT) & (width == WIDTH))
 
 
 @triton.jit
@@ -186,15 +188,15 @@ def whole_elements(
 
 @triton.jit
 def is_last(arrivals, group, shape, num_tensors, count):
-    """Tell whether this program is the last of `count`, so that it can read what all stored."""
+    """Tell whether this program is the last of `count`: it can read what all of them stored."""
     # After the barrier, every thread has stored. The atomic addition orders these stores before
     # the reads of the last program.
     tl.debug_barrier()
     counter = arrivals + tl.load(shape + FIRST_GROUP * num_tensors) + group
-    last = tl.atomic_add(counter, 1, sem="acq_rel") == count - 1
-    if last:
+    is_last_program = tl.atomic_add(counter, 1, sem="acq_rel") == count - 1
+    if is_last_program:
         tl.store(counter, 0)  # for the next launch
-    return last
+    return is_last_program
 
 
 @triton.jit

@@ -45,19 +45,19 @@ def rounded_at_random_to(x, chance, eps):
     magnitude = tl.abs(x)
     near, far = rounded_down_to(magnitude, eps), rounded_up_to(magnitude, eps)
     is_far = (chance * (far - near) < magnitude - near) & (far != float("inf"))
-    nearest = tl.where(is_far, far, near)
-    return tl.where(x < 0, neg(nearest), tl.where(x == 0, x, nearest))
+    neighbour = tl.where(is_far, far, near)
+    return tl.where(x < 0, neg(neighbour), tl.where(x == 0, x, neighbour))
 
 
 @triton.jit
 def previous(x, eps):
     """Return the next number of the dtype below x; x has this dtype, and is not -inf or 0.0."""
     # The next smaller number has smaller bits, or greater bits if it is negative.
-    below_16 = x.to(tl.float16).to(tl.int16, bitcast=True)
-    below_16 = tl.where(below_16 < 0, below_16 + 1, below_16 - 1).to(tl.int16)
-    below_16 = below_16.to(tl.float16, bitcast=True).to(x.dtype)
-    below_32 = x.to(tl.float32).to(tl.int32, bitcast=True)
-    step = tl.where(eps == BFLOAT16_EPS, 65536, 1)
-    below_32 = tl.where(below_32 < 0, below_32 + step, below_32 - step)
-    below_32 = below_32.to(tl.float32, bitcast=True).to(x.dtype)
-    return tl.where(eps == FLOAT16_EPS, below_16, below_32)
+    below_float16 = x.to(tl.float16).to(tl.int16, bitcast=True)
+    below_float16 = tl.where(below_float16 < 0, below_float16 + 1, below_float16 - 1).to(tl.int16)
+    below_float16 = below_float16.to(tl.float16, bitcast=True).to(x.dtype)
+    below_float32 = x.to(tl.float32).to(tl.int32, bitcast=True)
+    distance = tl.where(eps == BFLOAT16_EPS, 65536, 1)  # of neighbours, in the bits of float32
+    below_float32 = tl.where(below_float32 < 0, below_float32 + distance, below_float32 - distance)
+    below_float32 = below_float32.to(tl.float32, bitcast=True).to(x.dtype)
+    return tl.where(eps == FLOAT16_EPS, below_float16, below_float32)

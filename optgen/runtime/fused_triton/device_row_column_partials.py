@@ -9,7 +9,7 @@ from optgen.runtime.fused_triton.workspace import CHUNK
 CHUNK_LINES = tl.constexpr(CHUNK)
 """Rows or columns of a large matrix whose partial sums one program adds up."""
 PARTIALS_AT_ONCE = tl.constexpr(16)
-"""Count of partial sums of every row, or column, that are added at once."""
+"""The number of partial sums of each row, or column, that are added at once."""
 
 
 @triton.jit
@@ -20,7 +20,7 @@ def larger(x, y):
 
 @triton.jit
 def add_lines(partials, sums, start, length, stride, count):
-    """Add up `count` partial sums of each of CHUNK_LINES rows (or columns), from row `start` on."""
+    """Add up `count` partial sums of each of CHUNK_LINES rows or columns, from line `start` on."""
     lanes = start + tl.arange(0, CHUNK_LINES)
     total = tl.zeros((PARTIALS_AT_ONCE, CHUNK_LINES), tl.float64)
     for first in range(0, count, PARTIALS_AT_ONCE):
@@ -59,7 +59,7 @@ def combine_chunk(
 ):
     """Combine one program's chunk of the rows, or of the columns, of a large matrix.
 
-    The last MAXIMA of its SUMS reductions are maxima.
+    Of the SUMS reductions of each line, the last MAXIMA are maxima.
     """
     programs = tl.cdiv(length, CHUNK_LINES)
     sum_index = program // programs

@@ -40,20 +40,21 @@ def _patches() -> dict[str, Callable[..., Any]]:
     from triton import language as tl
     from triton.runtime import interpreter
 
-    builder, handle, np = interpreter.InterpreterBuilder, interpreter.TensorHandle, interpreter.np
-    cast, splat = builder.cast_impl, builder.create_splat
+    builder, np = interpreter.InterpreterBuilder, interpreter.np
+    new_handle = interpreter.TensorHandle
+    original_cast, original_splat = builder.cast_impl, builder.create_splat
 
     def cast_impl(self: Any, source: Any, target: Any) -> Any:
         if source.dtype.scalar == tl.bfloat16:
             bits = torch.from_numpy(np.array(source.data)).view(torch.bfloat16)
-            source = handle(bits.double().numpy(), tl.float64)
+            source = new_handle(bits.double().numpy(), tl.float64)
         if target.scalar == tl.bfloat16:
-            rounded = torch.from_numpy(np.array(source.data)).bfloat16()
-            return handle(rounded.view(torch.uint16).numpy(), tl.bfloat16)
-        return cast(self, source, target)
+            rounded_data = torch.from_numpy(np.array(source.data)).bfloat16()
+            return new_handle(rounded_data.view(torch.uint16).numpy(), tl.bfloat16)
+        return original_cast(self, source, target)
 
     def create_splat(self: Any, block_type: Any, source: Any) -> Any:
-        block = splat(self, block_type, source)
-        return handle(block.data.astype(bool), tl.int1) if source.data.dtype == bool else block
+        block = original_splat(self, block_type, source)
+        return new_handle(block.data.astype(bool), tl.int1) if source.data.dtype == bool else block
 
     return {"cast_impl": cast_impl, "create_splat": create_splat}

@@ -17,30 +17,31 @@ TAIL_WITH_CODES = 512
 
 
 def options(
-    dtypes: Sequence[torch.dtype | None], amd: bool, tiles: Sequence[Tile] = ()
+    dtypes: Sequence[torch.dtype | None], is_amd: bool, tiles: Sequence[Tile] = ()
 ) -> dict[str, Any]:
     """Return a kernel's block size and compiler options for these dtypes."""
-    vector = 16 // max(t.itemsize for t in dtypes if t is not None)  # elements per access
+    itemsize = max(dtype.itemsize for dtype in dtypes if dtype is not None)
+    vector = 16 // itemsize  # elements per access of 16 bytes
     # With an explicit limit, NVIDIA's assembler no longer spills registers to fit one more block.
-    compile_options = compiler_options(amd) | ({} if amd else {"maxnreg": 128})
+    compile_options = compiler_options(is_amd) | ({} if is_amd else {"maxnreg": 128})
     if tiles:
-        warps = (4 if amd else 8) * (2 if dtypes[0] == torch.float64 else 1)
+        warps = (4 if is_amd else 8) * (2 if dtypes[0] == torch.float64 else 1)
         return {
             "VECTOR": vector,
             "TILES": tuple(map(tuple, tiles)),
             "num_warps": warps,
         } | compile_options
     # A wave of 64 lanes on AMD needs 2048 elements, if each lane loads 16 bytes of 16-bit elements.
-    block = 512 if dtypes[0] == torch.float64 else 2048 if amd and vector == 8 else 1024
+    block = 512 if dtypes[0] == torch.float64 else 2048 if is_amd and vector == 8 else 1024
     tail = TAIL_WITH_CODES if torch.int8 in dtypes else TAIL
     sizes = {"VECTOR": vector, "BLOCK": block, "TAIL": tail, "num_warps": 4}
     return sizes | compile_options
 
 
-def compiler_options(amd: bool) -> dict[str, Any]:
+def compiler_options(is_amd: bool) -> dict[str, Any]:
     """Return the compiler's options for exact arithmetic.
 
-    A product and a sum are fused and rounded once; Triton 3.9 warns without this option. Denormal
+    A product and a sum are fused and rounded once; without this option, Triton 3.9 warns. Denormal
     numbers are kept: NVIDIA's functions flush them by default.
     """
-    return {"enable_fp_fusion": True} | ({} if amd else {"enable_reflect_ftz": False})
+    return {"enable_fp_fusion": True} | ({} if is_amd else {"enable_reflect_ftz": False})

@@ -1,4 +1,4 @@
-"""Plan the launches of a step: sort its tensors into buckets, and tell if the buckets still fit."""
+"""Plan the launches of a step: sort its tensors into buckets, which later steps may fit too."""
 
 from __future__ import annotations
 
@@ -41,11 +41,13 @@ class LaunchPlan:
         subsets: dict[BucketKey, dict[int, list[int]]] = {}
         for batch_index, batch in enumerate(batches):
             _move_scalars(rule, batch)
-            for i, key in enumerate(_keys(rule, batch)):
-                subsets.setdefault(key, {}).setdefault(batch_index, []).append(i)
+            for index, key in enumerate(_keys(rule, batch)):
+                subsets.setdefault(key, {}).setdefault(batch_index, []).append(index)
         self._buckets = [
             self._bucket(
-                key, [GroupSubset(n, tuple(indices)) for n, indices in each.items()], batches
+                key,
+                [GroupSubset(index, tuple(indices)) for index, indices in each.items()],
+                batches,
             )
             for key, each in subsets.items()
         ]
@@ -55,21 +57,25 @@ class LaunchPlan:
         rule = self._rule
         hypers = self._hypers.get(key.device)
         if hypers is None:
-            width = len(flatten(batches[0].group, rule))
-            hypers = Hypers(len(batches), width, key.device, self._staging)
+            num_hypers = len(flatten(batches[0].group, rule))
+            hypers = Hypers(len(batches), num_hypers, key.device, self._staging)
             self._hypers[key.device] = hypers
         fresh = [
-            [batches[subset.group].fresh[name][i] for subset in subsets for i in subset.indices]
+            [
+                batches[subset.batch_index].fresh[name][i]
+                for subset in subsets
+                for i in subset.indices
+            ]
             for name in rule.fresh
         ]
-        with_streams = [state for state in rule.states if state.shape != "scalar"]
-        states = {state.key: str(state.shape) for state in with_streams}
+        streamed_states = [state for state in rule.states if state.shape != "scalar"]
+        state_shapes = {state.key: str(state.shape) for state in streamed_states}
         # Stream 0 is the parameter, stream 1 the gradient; the states follow.
-        unwritten = (i for i, state in enumerate(with_streams, 2) if not state.written)
+        unwritten = (i for i, state in enumerate(streamed_states, 2) if not state.written)
         read_only = frozenset((1, *unwritten))
         streams = _streams(rule, subsets, batches)
         spec = self._specs.get(key.facts)
-        arguments = (states, streams, fresh, hypers.values, self._staging, spec)
+        arguments = (state_shapes, streams, fresh, hypers.values, self._staging, spec)
         return Bucket(key, subsets, *arguments, read_only)
 
     def fits(self, batches: list[Batch]) -> bool:
@@ -82,7 +88,7 @@ class LaunchPlan:
 
     def is_for_any(self, batches: Iterable[Batch]) -> bool:
         """Tell whether the plan is for one of these batches."""
-        return any(batch is own for batch in batches for own in self._batches)
+        return any(batch is plan_batch for batch in batches for plan_batch in self._batches)
 
     def update(self, optimizer: HasLowerings, batches: list[Batch]) -> None:
         """Launch the kernels of every bucket."""
@@ -90,7 +96,7 @@ class LaunchPlan:
         for bucket in self._buckets:
             scale, found_inf = grad_scaler.scaler_tensors_on(bucket.key.device, optimizer)
             bucket.loss_scale, bucket.found_inf = scale, found_inf
-            groups = [batches[subset.group].group for subset in bucket.subsets]
+            groups = [batches[subset.batch_index].group for subset in bucket.subsets]
             bucket.run(self._module.update, _streams(self._rule, bucket.subsets, batches), groups)
             bucket.loss_scale = bucket.found_inf = None
         torch.autograd.graph.increment_version(chain.from_iterable(b.members for b in batches))
@@ -146,7 +152,7 @@ def _keys(rule: Rule, batch: Batch) -> Iterator[BucketKey]:
 def _streams(rule: Rule, subsets: Sequence[GroupSubset], batches: list[Batch]) -> StreamTensors:
     """Return the streams of one bucket, in the order of its table."""
     picked = (
-        [subset.pick(tensors) for _, tensors in _tensor_lists(rule, batches[subset.group])]
+        [subset.pick(tensors) for _, tensors in _tensor_lists(rule, batches[subset.batch_index])]
         for subset in subsets
     )
     return [list(chain.from_iterable(lists)) for lists in zip(*picked, strict=True)]

@@ -130,7 +130,7 @@ def test_a_subset_picks_tensors_in_order() -> None:
     ],
 )
 def test_a_memory_access_has_sixteen_bytes(dtypes: Any, vector: int, block: int) -> None:
-    constants = options(dtypes, amd=False)
+    constants = options(dtypes, is_amd=False)
     assert (constants["VECTOR"], constants["BLOCK"]) == (vector, block)
 
 
