@@ -37,7 +37,9 @@ NARROW_DTYPES = ("bfloat16", "float16")
 QUANTIZED = "8bit"
 """The dtype of a quantized state: codes of 8 bits, and a float32 scale for each block of them."""
 QUANTIZED_BLOCKS = (64, 128, 256, 512)
+"""Numbers of elements that a block of a quantized state may have."""
 QUANTIZED_MAPS = ("dynamic", "linear")
+"""Values that the codes may stand for: see `ir/quantization.py`."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ class Algorithm:
     """One optimizer, or one function over lists of tensors, as its spec declares it.
 
     * `param`, `grad`, `step`: the rule's names for the parameter, its gradient and the number of
-      steps taken (None: the rule counts no steps).
+      steps taken (None if the rule counts no steps).
     * `counter`: the type of the step count in a checkpoint, a 0-dim tensor or an int.
     * `base`: the name of the algorithm whose rule this one uses with other defaults; None for a
       rule of its own.
@@ -242,8 +244,8 @@ class Algorithm:
 
         `machine_eps` is left out: it depends only on the dtype, which a kernel knows anyway.
         """
-        whole = {*REDUCTIONS, *WIDE_OPS, *MATRIX_OPS, *LINEAR_ALGEBRA, *PROPERTIES, *RANDOM_OPS}
-        return self._ops() & (whole - {"machine_eps"})
+        wider_ops = {*REDUCTIONS, *WIDE_OPS, *MATRIX_OPS, *LINEAR_ALGEBRA, *PROPERTIES, *RANDOM_OPS}
+        return self._ops() & (wider_ops - {"machine_eps"})
 
     @property
     def has_codes(self) -> bool:

@@ -11,5 +11,5 @@ def widens(algorithm: Algorithm) -> bool:
     The lowerings do so if the rule rounds values to the parameter's dtype or draws random numbers,
     or if a state that is not "scalar" declares a dtype.
     """
-    declares = any(state.dtype and state.shape != "scalar" for state in algorithm.states)
-    return declares or algorithm.has_storage_ops or algorithm.has_random_ops
+    declares_dtype = any(state.dtype and state.shape != "scalar" for state in algorithm.states)
+    return declares_dtype or algorithm.has_storage_ops or algorithm.has_random_ops

@@ -109,10 +109,10 @@ def _results_of_reductions(
 
     If no step waits at a reduction over a group, return those of the reductions over all groups.
     """
-    in_groups = [index for index, (op, _) in waiting.items() if op.startswith("group_")]
+    at_group_reductions = [index for index, (op, _) in waiting.items() if op.startswith("group_")]
     indices_by_group: dict[int, list[int]] = {}
-    for index in in_groups or waiting:
-        group = members[index].group if in_groups else 0
+    for index in at_group_reductions or waiting:
+        group = members[index].group if at_group_reductions else 0
         indices_by_group.setdefault(group, []).append(index)
     answers: dict[int, Tensor | None] = {}
     for indices in indices_by_group.values():
@@ -138,19 +138,19 @@ def _step_of(
         algorithm.grad: grad.detach().double(),
     }
     values |= {name: as_scalar_tensor(value) for name, value in hypers.items()}
-    existing = [s for s in algorithm.states if exists(s, {**hypers, **properties})]
-    for s in existing:
+    existing_states = [s for s in algorithm.states if exists(s, {**hypers, **properties})]
+    for s in existing_states:
         old = state.get(s.key)
         value = (
             initial_value(algorithm, s, values, scalar_dtype, member.index) if old is None else old
         )
         values[s.symbol] = value if s.shape == "scalar" else value.double()
-    fresh = {s.symbol for s in existing if state.get(s.key) is None}
+    fresh = {s.symbol for s in existing_states if state.get(s.key) is None}
     step = float(state.get("step", 0.0)) + 1.0
     if algorithm.step:
         values[algorithm.step] = as_scalar_tensor(step)
     yield from _Step(algorithm, values, fresh, properties, scalar_dtype).run(algorithm.rule)
-    new_state = {s.key: stored_value(s, values[s.symbol], storage) for s in existing}
+    new_state = {s.key: stored_value(s, values[s.symbol], storage) for s in existing_states}
     new_param = values[algorithm.param]
     new_param = new_param if storage is None else new_param.to(storage).double()
     return new_param, ({"step": step} if algorithm.step else {}) | new_state
@@ -190,7 +190,10 @@ def properties_of(param: Tensor, storage: torch.dtype | None = None) -> dict[str
 
 @dataclass
 class _Step:
-    """Run the statements of one step of one parameter; `values` holds every name's value so far."""
+    """Run the statements of one step of one parameter.
+
+    `values` holds every name's value so far, and `fresh` the states that begin in this step.
+    """
 
     algorithm: Algorithm
     values: Values
@@ -237,8 +240,8 @@ class _Step:
             case Call(op, args) if op in RANDOM_OPS:
                 elements = positions(self.values[self.algorithm.param])
                 return OPS[op].meaning(elements, *map(self.value, args))
-            case Call("item", (values_of, Const(int() as index))):
-                return self.value(values_of)[index]
+            case Call("item", (tuple_expr, Const(int() as index))):
+                return self.value(tuple_expr)[index]
             case Call("truth" | "is_none" as op, (a,)):
                 value = self.value(a, target)
                 if op == "truth" and value is not None:

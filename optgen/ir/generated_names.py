@@ -111,23 +111,23 @@ def escaped(name: str, reserved: Collection[str]) -> str:
 @lru_cache(maxsize=4096)
 def derived_names(name: str) -> frozenset[str]:
     """Return the names that printers derive from a variable, as for its list, old value or type."""
-    values = (f"{name}{suffix}" for suffix in ("_then", "_else", "_unscaled"))
+    value_names = (f"{name}{suffix}" for suffix in ("_then", "_else", "_unscaled"))
     derived = (
         plural(name),
         f"old_{name}",
         f"fresh_{name}",
         upper_case_name(name),
         f"{name.upper()}_T",
-        *values,
+        *value_names,
         f"{name}_block",
         plural(f"{name}_block"),
     )
     return frozenset(derived) - {name}
 
 
-def is_free(name: str, others: Iterable[str]) -> bool:
-    """Tell whether a new variable may have this name beside the others."""
-    names = set(others)
+def is_free(name: str, used_names: Iterable[str]) -> bool:
+    """Tell whether a new variable may have this name beside variables with the used names."""
+    names = set(used_names)
     if keyword.iskeyword(name) or not {name, *derived_names(name)}.isdisjoint(
         names | RESERVED_IN_PYTHON
     ):
@@ -137,10 +137,10 @@ def is_free(name: str, others: Iterable[str]) -> bool:
     )
 
 
-def free_name(wanted: str, others: Iterable[str]) -> str:
-    """Return the wanted name; if it is taken, append the first number that makes it free."""
-    taken = set(others)
-    return next(name for name in chain([wanted], numbered(wanted)) if is_free(name, taken))
+def free_name(wanted: str, used_names: Iterable[str]) -> str:
+    """Return the wanted name; if it is not free, append the first number that makes it free."""
+    names = set(used_names)
+    return next(name for name in chain([wanted], numbered(wanted)) if is_free(name, names))
 
 
 def numbered(name: str) -> Iterator[str]:

@@ -17,15 +17,15 @@ def orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
     A step is an odd polynomial of degree 5. `coefficients` has three numbers for each step in turn,
     and all later steps use the last three.
     """
-    tall = x.shape[-2] > x.shape[-1]
-    y = x.mT if tall else x
+    is_tall = x.shape[-2] > x.shape[-1]
+    y = x.mT if is_tall else x
     y = y / (y * y).sum((-2, -1), keepdim=True).sqrt().clamp(min=eps.item())
     for step in range(int(steps)):
-        first = min(3 * step, len(coefficients) - 3)
-        a, b, c = coefficients[first : first + 3]
+        first_coefficient = min(3 * step, len(coefficients) - 3)
+        a, b, c = coefficients[first_coefficient : first_coefficient + 3]
         gram = y @ y.mT
         y = a * y + (b * gram + c * (gram @ gram)) @ y
-    return y.mT if tall else y
+    return y.mT if is_tall else y
 
 
 def identity(x: Any) -> Any:
@@ -63,9 +63,9 @@ def singular_vectors(x: Any, rank: Any) -> Any:
 
     They are NaN for a matrix with elements that are not finite, where LAPACK would raise an error.
     """
-    finite = x.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
-    vectors = linalg.svd(x.where(finite, 0.0), full_matrices=False).U[..., : int(rank)]
-    return vectors.where(finite, float("nan"))
+    is_finite = x.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
+    vectors = linalg.svd(x.where(is_finite, 0.0), full_matrices=False).U[..., : int(rank)]
+    return vectors.where(is_finite, float("nan"))
 
 
 def descending(x: Any) -> Any:
@@ -75,7 +75,7 @@ def descending(x: Any) -> Any:
 
 
 def inverse_root(x: Any, n: Any, eps: Any) -> Any:
-    """Return (x + eps I)^(-1/n) of a symmetric matrix; a negative eigenvalue of x counts as 0."""
+    """Return (x + eps I)^(-1/n) of a symmetric matrix; negative eigenvalues of x become 0."""
     values, vectors = _eigh(x)
     roots = (values.clamp(min=0.0) + eps) ** (-1.0 / n)
     return (vectors * roots.unsqueeze(-2)) @ vectors.mT
@@ -86,6 +86,6 @@ def _eigh(x: Any) -> Any:
 
     They are NaN for a matrix with elements that are not finite, where LAPACK would raise an error.
     """
-    finite = x.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
-    values, vectors = linalg.eigh(x.where(finite, 0.0))
-    return values.where(finite.squeeze(-1), float("nan")), vectors.where(finite, float("nan"))
+    is_finite = x.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
+    values, vectors = linalg.eigh(x.where(is_finite, 0.0))
+    return values.where(is_finite.squeeze(-1), float("nan")), vectors.where(is_finite, float("nan"))

@@ -52,17 +52,17 @@ _WIDTHS = {_WIDTH_COLS: "cols", _WIDTH_ROWS: "rows", _WIDTH_RANK: "rank", 0: "1"
 HEIGHT, WIDTH = sum(_HEIGHTS), sum(_WIDTHS)
 """Masks of the bits that give the height, and of those that give the width."""
 
-_OF_SIZES = {
+_AXES_OF_SIZES = {
     (_HEIGHTS[axes & HEIGHT], _WIDTHS[axes & WIDTH]): axes for axes in Axes if axes is not Axes.NONE
 }
-SHAPES: dict[Axes, str] = {axes: f"({m}, {n})" for (m, n), axes in _OF_SIZES.items()}
+SHAPES: dict[Axes, str] = {axes: f"({m}, {n})" for (m, n), axes in _AXES_OF_SIZES.items()}
 """The shape of each matrix of a value with these axes, as errors write it."""
 
 SQUARE_MATRICES = (Axes.ROWS_ROWS, Axes.COLS_COLS, Axes.RANK_RANK)
 THIN_MATRICES = (Axes.ROWS_RANK, Axes.COLS_RANK)
 """Matrices with at least as many rows as columns, for every parameter, that are not square."""
 
-_BY_ROW = {square: Axes(square & (1 | HEIGHT)) for square in SQUARE_MATRICES}
+_ROW_VALUES = {square: Axes(square & (1 | HEIGHT)) for square in SQUARE_MATRICES}
 """The axes of one number per row, for each square matrix."""
 
 
@@ -104,7 +104,7 @@ def width(axes: Axes) -> str:
 
 def axes_of_sizes(rows: str, cols: str) -> Axes:
     """Return the axes of a matrix with these sizes; each is "rows", "cols", "rank" or "1"."""
-    return _OF_SIZES[rows, cols]
+    return _AXES_OF_SIZES[rows, cols]
 
 
 def axes_of_linear_algebra(op: str, operands: Sequence[Axes]) -> Axes:
@@ -135,7 +135,7 @@ def axes_of_linear_algebra(op: str, operands: Sequence[Axes]) -> Axes:
         raise AxesError(f"`{op}` of a matrix of shape {SHAPES[first]}, which is not square", hint)
     if op == "trace":
         return Axes.MATRIX
-    return _BY_ROW[first] if op in ("diag", "eigenvalues") else first
+    return _ROW_VALUES[first] if op in ("diag", "eigenvalues") else first
 
 
 def _product(a: Axes, b: Axes) -> Axes:
@@ -157,10 +157,10 @@ def _axes_of_singular_vectors(matrix: Axes) -> Axes:
     return axes_of_sizes(height(matrix), "rank")
 
 
-def _axes_of_permutation(by_row: Axes) -> Axes:
+def _axes_of_permutation(row_values: Axes) -> Axes:
     """Return the axes of the square matrix that permutes these values, one for each of its rows."""
-    for square, values in _BY_ROW.items():
-        if by_row is values:
+    for square, values in _ROW_VALUES.items():
+        if row_values is values:
             return square
     hint = "it takes one number per row of a square matrix: diag(x), or eigenvalues(x)"
-    raise AxesError(f"`descending` of a matrix of shape {SHAPES[by_row]}", hint)
+    raise AxesError(f"`descending` of a matrix of shape {SHAPES[row_values]}", hint)

@@ -39,7 +39,7 @@ class Const:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A name at one point of the rule; `version` counts its assignments so far."""
+    """A name at one point of the rule; in SSA form, `version` counts its assignments so far."""
 
     name: str
     version: int = 0
@@ -135,11 +135,11 @@ def rebuild(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
 
 def walk(expr: Expr) -> Iterator[Expr]:
     """Yield an expression and all its subexpressions, parents first, left to right."""
-    waiting = [expr]
-    while waiting:
-        node = waiting.pop()
+    stack = [expr]
+    while stack:
+        node = stack.pop()
         yield node
-        waiting += children(node)[::-1]
+        stack += children(node)[::-1]
 
 
 def refs(expr: Expr) -> Iterator[Ref]:
@@ -165,7 +165,7 @@ def always_assigned(program: Program) -> set[str]:
 def on_every_path(program: Program, key: Callable[[Ref], T]) -> set[T]:
     """Return `key(target)` for the targets that a program assigns on every path.
 
-    Targets with equal keys count as one.
+    Targets with equal keys are treated as one.
     """
     assigned: set[T] = set()
     for stmt in program:

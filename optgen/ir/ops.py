@@ -180,8 +180,8 @@ _TABLE = (
     OpInfo("rms", 1, "reduction", lambda x: (x * x).mean().sqrt(), r"\operatorname{{rms}}({0})"),
     OpInfo("max_abs", 1, "reduction", _max_abs, r"\left\|{0}\right\|_\infty"),
     # A wide reduction takes one number per parameter of a param group, or of all groups. Its
-    # meaning takes the numbers of all these parameters. A wide reduction
-    # is always the whole value of a statement.
+    # meaning takes the numbers of all these parameters. A wide reduction is always the whole value
+    # of a statement.
     OpInfo("group_sum", 1, "wide reduction", _sum_of_sorted, _wide_latex("sum", "group")),
     OpInfo("group_max", 1, "wide reduction", _largest, _wide_latex("max", "group")),
     OpInfo("all_sum", 1, "wide reduction", _sum_of_sorted, _wide_latex("sum", "all")),

@@ -182,8 +182,8 @@ class Plan:
 
         A placeholder stands for a state that does not exist under the facts of this plan.
         """
-        known = {state.key: state for state in self.algorithm.states}
-        return tuple(known.get(key, State(key, key)) for key in self.fresh_keys)
+        states_by_key = {state.key: state for state in self.algorithm.states}
+        return tuple(states_by_key.get(key, State(key, key)) for key in self.fresh_keys)
 
 
 def is_reduction(value: Expr) -> bool:
@@ -198,13 +198,13 @@ def is_maximum(value: Expr) -> bool:
 
 def reads(expr: Expr) -> Iterator[Ref]:
     """Yield the names whose values an expression reads. `fresh` and properties read no value."""
-    waiting = [expr]
-    while waiting:
-        node = waiting.pop()
+    stack = [expr]
+    while stack:
+        node = stack.pop()
         if isinstance(node, Ref):
             yield node
         elif not (isinstance(node, Call) and (node.op == "fresh" or node.op in PROPERTIES)):
-            waiting += children(node)[::-1]
+            stack += children(node)[::-1]
 
 
 def read_before_assigned(program: Program) -> dict[str, None]:
@@ -222,8 +222,8 @@ def _read_first(
     """
     read: dict[str, None] = {}
     for stmt in program:
-        first = stmt.value if isinstance(stmt, Assign) else stmt.condition
-        read |= {r.name: None for r in reads(first) if r.name not in assigned}
+        first_read = stmt.value if isinstance(stmt, Assign) else stmt.condition
+        read |= {r.name: None for r in reads(first_read) if r.name not in assigned}
         if isinstance(stmt, Assign):
             assigned |= {stmt.target.name}
         else:
@@ -250,7 +250,11 @@ def streams_of(algorithm: Algorithm, body: Program) -> tuple[Stream, ...]:
     """Return the streams of an elementwise sweep, in the order that every lowering uses."""
     stored = {a.target.name for a in assigns(body)}
     states = (Stream(s.symbol, "state", s.symbol in stored, s) for s in algorithm.tensor_states())
-    return (Stream(algorithm.param, "param", True), Stream(algorithm.grad, "grad", False), *states)
+    return (
+        Stream(algorithm.param, "param", stored=True),
+        Stream(algorithm.grad, "grad", stored=False),
+        *states,
+    )
 
 
 def streams_of_sweep(
@@ -276,7 +280,7 @@ def streams_of_sweep(
     streams = (replace(s, stored=s.name in stored) for s in streams_of(algorithm, body))
     touched = (
         *(s for s in streams if s.name in read or s.stored),
-        *(Stream(name, "local", True) for name in call_inputs),
-        *(Stream(name, "local", False) for name in call_results if name in read),
+        *(Stream(name, "local", stored=True) for name in call_inputs),
+        *(Stream(name, "local", stored=False) for name in call_results if name in read),
     )
-    return touched or (Stream(algorithm.param, "param", False),)
+    return touched or (Stream(algorithm.param, "param", stored=False),)

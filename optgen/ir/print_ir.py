@@ -13,25 +13,25 @@ from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep
 def to_text(ir: Algorithm | Plan) -> str:
     """Return the text of an algorithm or plan: one statement a line, versions as `name.version`."""
     if isinstance(ir, Algorithm):
-        return "\n".join([_header(ir), *_statements(ir.rule, "  ")]) + "\n"
-    lines = [f"plan {ir.algorithm.name}", "scalars", *_statements(ir.scalars, "  ")]
-    sweeps = 0
+        return "\n".join([_header(ir), *_statement_lines(ir.rule, "  ")]) + "\n"
+    lines = [f"plan {ir.algorithm.name}", "scalars", *_statement_lines(ir.scalars, "  ")]
+    num_sweeps = 0
     for phase in ir.phases:
         if isinstance(phase, Sweep):
-            sweeps += 1
-        lines += _phase(phase, sweeps)
+            num_sweeps += 1
+        lines += _phase_lines(phase, num_sweeps)
     return "\n".join(lines) + "\n"
 
 
-def _phase(phase: Phase, number: int) -> Iterator[str]:
+def _phase_lines(phase: Phase, number: int) -> Iterator[str]:
     match phase:
         case Sweep(streams, body):
             names = ", ".join(s.name + ("*" if s.stored else "") for s in streams)
             yield f"sweep {number}: {names}"
-            yield from _statements(body, "  ")
+            yield from _statement_lines(body, "  ")
         case Finish(body):
             yield f"finish {number}"
-            yield from _statements(body, "  ")
+            yield from _statement_lines(body, "  ")
         case MatrixCall(target, op, args):
             yield f"call {expr_text(target)} = {expr_text(Call(op, args))}"
 
@@ -46,16 +46,16 @@ def _header(algorithm: Algorithm) -> str:
     return f"algorithm {algorithm.name}({', '.join([*inputs, '/', *states, *keywords])})"
 
 
-def _statements(program: Program, indent: str) -> Iterator[str]:
+def _statement_lines(program: Program, indent: str) -> Iterator[str]:
     for stmt in program:
         if isinstance(stmt, Assign):
             yield f"{indent}{expr_text(stmt.target)} = {expr_text(stmt.value)}"
             continue
         yield f"{indent}if {expr_text(stmt.condition)}:"
-        yield from _statements(stmt.then, indent + "  ")
+        yield from _statement_lines(stmt.then, indent + "  ")
         if stmt.orelse:
             yield f"{indent}else:"
-            yield from _statements(stmt.orelse, indent + "  ")
+            yield from _statement_lines(stmt.orelse, indent + "  ")
 
 
 def expr_text(expr: Expr) -> str:
@@ -71,7 +71,7 @@ def _text(expr: Expr) -> tuple[str, int]:
         case Ref(name, version):
             return (f"{name}.{version}" if version else name), ATOM
         case Linear(terms):
-            return "[" + " + ".join(_term(t) for t in terms) + "]", ATOM
+            return "[" + " + ".join(_term_text(t) for t in terms) + "]", ATOM
         case Call("item", (values, Const(index))):
             return f"{expr_text(values)}[{index}]", ATOM
         case Call("neg" | "not" as op, (a,)):
@@ -95,7 +95,7 @@ def _operand_text(expr: Expr, level: int) -> str:
     return text if precedence >= level else f"({text})"
 
 
-def _term(term: Term) -> str:
+def _term_text(term: Term) -> str:
     parts = [_operand_text(term.coefficient, PRECEDENCE["*"] + 1)]
     parts += [_operand_text(f, PRECEDENCE["*"] + 1) for f in term.factors]
     text = " * ".join(parts)

@@ -26,7 +26,7 @@ from torch import Tensor
 SMALLEST_SCALE, TOO_LARGE_SCALE = 2.0**-100, 2.0**126
 
 
-def quantized(values: Tensor, block: int, code_map: str, min_elements: int = 0) -> Tensor:
+def quantized(values: Tensor, block_size: int, code_map: str, min_elements: int = 0) -> Tensor:
     """Return values as a quantized state holds them, in float32.
 
     Tensors of fewer than `min_elements` elements are rounded to float32 only.
@@ -35,7 +35,7 @@ def quantized(values: Tensor, block: int, code_map: str, min_elements: int = 0) 
     if values.numel() < min_elements or not values.numel():
         return values
     flat = values.double().flatten()
-    blocks = torch.nn.functional.pad(flat, (0, -len(flat) % block)).view(-1, block)
+    blocks = torch.nn.functional.pad(flat, (0, -len(flat) % block_size)).view(-1, block_size)
     scales = blocks.abs().amax(dim=1, keepdim=True)
     shares = blocks.abs() / scales
     not_zero = ~blocks.signbit().any(dim=1, keepdim=True) & (blocks > 0)

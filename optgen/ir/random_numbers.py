@@ -19,10 +19,12 @@ from torch import Tensor
 SEEDS = 2**24
 """Seeds and streams are whole numbers below 2**24, which a float32 holds exactly."""
 
-_WORD = 2**32 - 1
+_WORD_MASK = 2**32 - 1
+# Constants of Threefry-2x32
 _ROUNDS = 13
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY = 0x1BD11BDA
+# Constants of triple32
 _MULTIPLIERS = (0xED5AD4BB, 0xAC4C1B51, 0x31848BAB)
 _SHIFTS = (17, 11, 15, 14)
 _KEY_INCREMENT = 0x9E3779B9  # added to a key once for each 2**32 counters
@@ -34,15 +36,15 @@ def threefry(key: tuple[int, int], low: Tensor, high: Tensor) -> tuple[Tensor, T
     `low` and `high` are the two words of the counter. A word has 32 bits.
     """
     words = (*key, _PARITY ^ key[0] ^ key[1])
-    x, y = (low + words[0]) & _WORD, (high + words[1]) & _WORD
+    x, y = (low + words[0]) & _WORD_MASK, (high + words[1]) & _WORD_MASK
     for index in range(_ROUNDS):
         if index and index % 4 == 0:
-            group = index // 4
-            x = (x + words[group % 3]) & _WORD
-            y = (y + words[(group + 1) % 3] + group) & _WORD
+            injection = index // 4
+            x = (x + words[injection % 3]) & _WORD_MASK
+            y = (y + words[(injection + 1) % 3] + injection) & _WORD_MASK
         rotation = _ROTATIONS[index % 8]
-        x = (x + y) & _WORD
-        y = ((y << rotation) | (y >> (32 - rotation))) & _WORD ^ x
+        x = (x + y) & _WORD_MASK
+        y = ((y << rotation) | (y >> (32 - rotation))) & _WORD_MASK ^ x
     return x, y
 
 
@@ -74,11 +76,11 @@ def permuted(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
     is combined before the first product. The upper half of a counter that has more than 32 bits
     changes the first word.
     """
-    first = (key[0] + (counters >> 32) * _KEY_INCREMENT) & _WORD
-    x = (counters + first) & _WORD
-    x = (x ^ x >> _SHIFTS[0] ^ key[1]) * _MULTIPLIERS[0] & _WORD
-    x = (x ^ x >> _SHIFTS[1] ^ first) * _MULTIPLIERS[1] & _WORD
-    x = (x ^ x >> _SHIFTS[2]) * _MULTIPLIERS[2] & _WORD
+    first_key_word = (key[0] + (counters >> 32) * _KEY_INCREMENT) & _WORD_MASK
+    x = (counters + first_key_word) & _WORD_MASK
+    x = (x ^ x >> _SHIFTS[0] ^ key[1]) * _MULTIPLIERS[0] & _WORD_MASK
+    x = (x ^ x >> _SHIFTS[1] ^ first_key_word) * _MULTIPLIERS[1] & _WORD_MASK
+    x = (x ^ x >> _SHIFTS[2]) * _MULTIPLIERS[2] & _WORD_MASK
     return x ^ x >> _SHIFTS[3]
 
 
@@ -93,15 +95,15 @@ def gaussian(x: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor
 
 
 def _block(
-    blocks: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor
+    block_numbers: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the two words of each block, given the blocks' numbers.
+    """Return the two words of each block, given the numbers of the blocks.
 
     The key consists of the seed, the call and the step, the counter of the block and the stream.
     """
-    key = _as_int(seed) | _as_int(call) << 24, _as_int(step) & _WORD
-    high = blocks >> 32 | _as_int(stream) << 8
-    return threefry(key, blocks & _WORD, high)
+    key = _as_int(seed) | _as_int(call) << 24, _as_int(step) & _WORD_MASK
+    high = block_numbers >> 32 | _as_int(stream) << 8
+    return threefry(key, block_numbers & _WORD_MASK, high)
 
 
 def _as_int(number: Tensor) -> int:

@@ -28,11 +28,11 @@ def as_scalar_tensor(value: Any) -> Any:
     return torch.as_tensor(value, dtype=torch.float64).detach().squeeze()
 
 
-def exists(state: State, known: Mapping[str, Any]) -> bool:
+def exists(state: State, condition_values: Mapping[str, Any]) -> bool:
     """Tell whether a state exists, given the values of hyperparameters and shape predicates."""
     if state.when is None:
         return True
-    holds = bool(known[state.when.removeprefix("not ")])
+    holds = bool(condition_values[state.when.removeprefix("not ")])
     return not holds if state.when.startswith("not ") else holds
 
 
@@ -43,12 +43,14 @@ def initial_value(
     if state.init == "index":
         return torch.tensor(float(index), dtype=dtype_of(state, scalar_dtype))
     name = algorithm.param if state.init == "p" else state.init
-    start: Tensor = values[name] if isinstance(name, str) else as_scalar_tensor(name)
+    initial: Tensor = values[name] if isinstance(name, str) else as_scalar_tensor(name)
     if state.shape == "scalar":
-        return start.to(dtype_of(state, scalar_dtype))
+        return initial.to(dtype_of(state, scalar_dtype))
     axes = declared_kinds(algorithm)[state.symbol].axes
     shape = shape_of(axes, values[algorithm.param], values.get(RANK))
-    return stored_value(state, torch.zeros(shape, dtype=torch.float64, device=start.device) + start)
+    return stored_value(
+        state, torch.zeros(shape, dtype=torch.float64, device=initial.device) + initial
+    )
 
 
 def dtype_of(scalar: State, default: torch.dtype) -> torch.dtype:
@@ -60,7 +62,8 @@ def dtype_of(scalar: State, default: torch.dtype) -> torch.dtype:
 def stored_value(state: State, value: Tensor, storage: torch.dtype | None = None) -> Tensor:
     """Return the value of a state as the optimizer keeps it.
 
-    It is rounded to the dtype that the state declares, or else to `storage` unless this is None.
+    The value is rounded to the dtype that the state declares. If it declares none, the value is
+    rounded to `storage`, unless this is None or the state is "scalar".
     """
     if state.dtype == QUANTIZED:
         return quantized(value, state.block, state.map, state.min_elements)
@@ -79,9 +82,9 @@ def shape_of(axes: Axes, param: Tensor, rank: Any) -> torch.Size:
     if axes is Axes.NONE:
         return torch.Size()
     *batch, rows, cols = (1, 1, *param.shape)
-    known = {"rows": rows, "cols": cols, "1": 1}
+    size_by_name = {"rows": rows, "cols": cols, "1": 1}
     names = height(axes), width(axes)
     if RANK in names:
-        known[RANK] = min(int(rank), rows, cols)
-    sizes = [*batch, *(known[name] for name in names)]
+        size_by_name[RANK] = min(int(rank), rows, cols)
+    sizes = [*batch, *(size_by_name[name] for name in names)]
     return torch.Size(sizes[len(sizes) - param.ndim :])

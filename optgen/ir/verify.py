@@ -1,6 +1,6 @@
 """Verify the invariants of algorithms and plans that later passes rely on.
 
-Tests run these checks after every pass, and `passes/plan.py` for a rule that is cut into phases.
+Tests run these checks after every pass; `passes/plan.py` runs them for rules cut into phases.
 A printer turns all versions of a name into one mutable variable. So a read is correct only if its
 version is the last one written on every path that leads to the read.
 """
@@ -47,14 +47,14 @@ def verify_algorithm(algorithm: Algorithm) -> None:
         VerifyError: an invariant is broken; the message shows the expression.
     """
     kinds = {Ref(name): kind for name, kind in declared_kinds(algorithm).items()}
-    _learn_kinds(algorithm.rule, kinds)
+    _add_kinds(algorithm.rule, kinds)
     _check_axes(algorithm, kinds)
     for expr in expressions(algorithm.rule):
         _check_ops(expr)
         if any(isinstance(e, Linear) for e in walk(expr)):
             fail("a linear form belongs to a plan", expr)
     declared = dict.fromkeys(declared_kinds(algorithm), _INPUT)
-    Paths(kinds, written_in(algorithm.rule), copies=True).run(algorithm.rule, declared)
+    Paths(kinds, written_in(algorithm.rule), has_copies=True).run(algorithm.rule, declared)
 
 
 def verify_plan(plan: Plan, *, hoisted: bool = True) -> None:
@@ -88,7 +88,7 @@ def verify_reads(plan: Plan) -> None:
 _INPUT = frozenset((0,))  # the version of a declared name before the rule
 
 
-def _only(ref: Ref) -> frozenset[int]:
+def _version_alone(ref: Ref) -> frozenset[int]:
     """Return the versions that a variable holds after a write of `ref`: its version alone."""
     return frozenset((ref.version,))
 
@@ -119,19 +119,21 @@ class _Phases:
         for phase in self.plan.phases:
             match phase:
                 case Sweep(streams, body):
-                    after = self.paths.run(body, self.memory)
+                    versions_after = self.paths.run(body, self.memory)
                     if self.forms:
                         self.forms.check(body)
                     stored = {s.name for s in streams if s.stored}
-                    self.memory |= {n: v for n, v in after.items() if n in stored}
-                    self.memory |= {a.target.name: _only(a.target) for a in phase.reductions}
+                    self.memory |= {n: v for n, v in versions_after.items() if n in stored}
+                    self.memory |= {
+                        a.target.name: _version_alone(a.target) for a in phase.reductions
+                    }
                 case Finish(body):
                     self.paths.run(body, self.memory)
-                    self.memory |= {a.target.name: _only(a.target) for a in assigns(body)}
+                    self.memory |= {a.target.name: _version_alone(a.target) for a in assigns(body)}
                 case HostCall(target, _, args):
                     for arg in args:
                         self.paths.read(arg, self.memory, {})
-                    self.memory[target.name] = _only(target)
+                    self.memory[target.name] = _version_alone(target)
 
 
 @dataclass
@@ -146,47 +148,47 @@ class _Forms:
         for stmt in assigns(body):
             match stmt.value:
                 case Linear():
-                    self._linear(stmt.value)
+                    self._check_linear(stmt.value)
                 case Call("copy", (Ref() as source,)) if self._is_tensor(source):
                     pass
                 case Call(op, _) if op in WIDE_OPS:
                     pass
                 case Call(_, (reduced,)) if is_reduction(stmt.value):
-                    self._operand(reduced)
+                    self._check_operand(reduced)
                 case _:
                     fail("a tensor value that is no linear form", stmt.value)
 
     def _is_tensor(self, expr: Expr) -> bool:
         return kind_of(expr, self.kinds.__getitem__).is_tensor
 
-    def _linear(self, form: Linear) -> None:
+    def _check_linear(self, form: Linear) -> None:
         if not form.terms:
             fail("a sum of nothing", form)
-        alike = Counter((t.factors, t.divisors) for t in form.terms)
-        if max(alike.values()) > 1:
+        like_terms = Counter((t.factors, t.divisors) for t in form.terms)
+        if max(like_terms.values()) > 1:
             fail("like terms that were not added up", form)
         for term in form.terms:
-            self._term(term)
+            self._check_term(term)
 
-    def _term(self, term: Term) -> None:
-        self._scalar(term.coefficient)
+    def _check_term(self, term: Term) -> None:
+        self._check_scalar(term.coefficient)
         for part in (*term.factors, *term.divisors):
             if not self._is_tensor(part):
                 fail("a scalar among the factors", part)
-            self._operand(part)
+            self._check_operand(part)
 
-    def _operand(self, expr: Expr) -> None:
+    def _check_operand(self, expr: Expr) -> None:
         match expr:
             case Linear():
-                self._linear(expr)
+                self._check_linear(expr)
             case Call(_, args):
                 for arg in args:
                     if self._is_tensor(arg):
-                        self._operand(arg)
+                        self._check_operand(arg)
                     else:
-                        self._scalar(arg)
+                        self._check_scalar(arg)
 
-    def _scalar(self, expr: Expr) -> None:
+    def _check_scalar(self, expr: Expr) -> None:
         if self._is_tensor(expr):
             fail("a tensor for a coefficient", expr)
         match expr:
@@ -194,7 +196,7 @@ class _Forms:
                 return
             case Call(op, args) if OPS[op].category in ("comparison", "logic"):
                 for arg in args:
-                    self._scalar(arg)
+                    self._check_scalar(arg)
             case _ if self.hoisted:
                 fail("a scalar without a name", expr)
 
@@ -203,9 +205,11 @@ def _check_axes(algorithm: Algorithm, kinds: Mapping[Ref, Kind]) -> None:
     """Check that a declared name keeps its axes, and that every reduction has an axis to reduce."""
     declared = declared_kinds(algorithm)
     for stmt in assigns(algorithm.rule):
-        known = declared.get(stmt.target.name)
-        if known is not None and kinds[stmt.target].axes is not known.axes:
-            fail(f"{known.axes.name} is assigned {kinds[stmt.target].axes.name}", stmt.target)
+        declared_kind = declared.get(stmt.target.name)
+        if declared_kind is not None and kinds[stmt.target].axes is not declared_kind.axes:
+            fail(
+                f"{declared_kind.axes.name} is assigned {kinds[stmt.target].axes.name}", stmt.target
+            )
     for node in (n for expr in expressions(algorithm.rule) for n in walk(expr)):
         if isinstance(node, Call) and node.op in REDUCTIONS:
             (argument,) = node.args
@@ -214,7 +218,7 @@ def _check_axes(algorithm: Algorithm, kinds: Mapping[Ref, Kind]) -> None:
                 fail("a reduction without an axis to reduce", node)
 
 
-def _learn_kinds(program: Program, kinds: dict[Ref, Kind]) -> None:
+def _add_kinds(program: Program, kinds: dict[Ref, Kind]) -> None:
     """Add to `kinds` the kinds of the names that a program assigns."""
     for stmt in program:
         if isinstance(stmt, Assign):
@@ -222,8 +226,8 @@ def _learn_kinds(program: Program, kinds: dict[Ref, Kind]) -> None:
             known = kinds.get(stmt.target)
             kinds[stmt.target] = kind.join(known) if known else kind
         else:
-            _learn_kinds(stmt.then, kinds)
-            _learn_kinds(stmt.orelse, kinds)
+            _add_kinds(stmt.then, kinds)
+            _add_kinds(stmt.orelse, kinds)
 
 
 def _check_ops(expr: Expr) -> None:
@@ -255,7 +259,7 @@ def _check_streams(plan: Plan, sweep: Sweep) -> None:
 
 
 def _check_stores(plan: Plan) -> None:
-    """Check that the parameter, and each state that the rule assigns, is stored in one phase."""
+    """Check that exactly one phase stores the parameter, and each state that the rule assigns."""
     stores = Counter(s.name for sweep in plan.sweeps for s in sweep.streams if s.stored)
     finishes = (phase.body for phase in plan.phases if isinstance(phase, Finish))
     for program in (plan.scalars, *finishes):

@@ -42,14 +42,14 @@ class _Past:
 class Paths:
     """Walk over every path of a program, with the current version of each name.
 
-    With `copies`, both arms of a branch end in the same version of a name; one arm may copy it. A
-    plan leaves such copies out. So without `copies`, a version that is not in `written`, because
-    only a copy would write it, stands for the version before it.
+    With `has_copies`, both arms of a branch end in the same version of a name; one arm may copy it.
+    A plan leaves such copies out. So without `has_copies`, a version that is not in `written`,
+    because only a copy would write it, stands for the version before it.
     """
 
     kinds: Mapping[Ref, Kind]
     written: set[Ref]
-    copies: bool = False
+    has_copies: bool = False
     cache: dict[tuple[object, ...], Versions] = field(default_factory=dict, init=False)
     """Cached versions, by position in a program and path."""
 
@@ -58,9 +58,9 @@ class Paths:
         program: Program,
         before: Versions,
         assumed: Path | None = None,
-        done: list[tuple[Assign, Path]] | None = None,
+        earlier_assigns: list[tuple[Assign, Path]] | None = None,
         past: _Past | None = None,
-        stop: int | None = None,
+        num_statements: int | None = None,
     ) -> Versions:
         """Check a program, and return the versions after it.
 
@@ -68,30 +68,34 @@ class Paths:
             program: the statements.
             before: the versions before the program.
             assumed: the conditions known on this path.
-            done: the assignments so far with their paths; this call appends to it.
+            earlier_assigns: the assignments so far with their paths; this call appends to it.
             past: the programs that ran before.
-            stop: the number of statements to run; None for all.
+            num_statements: the number of statements to run; None for all.
         """
-        now, path, done = dict(before), dict(assumed or {}), [] if done is None else done
+        current, path = dict(before), dict(assumed or {})
+        earlier_assigns = [] if earlier_assigns is None else earlier_assigns
         past = past or _Past(lambda path: dict(before), frozenset())
-        for index, stmt in enumerate(program[:stop]):
+        for index, stmt in enumerate(program[:num_statements]):
             if isinstance(stmt, Assign):
-                self.read(stmt.value, now, path)
-                for other, other_path in done:
+                self.read(stmt.value, current, path)
+                for other, other_path in earlier_assigns:
                     differs = other.target == stmt.target and other.value != stmt.value
                     if differs and not _exclude_each_other(path, other_path):
                         fail("assigned two values on one path", stmt.target)
-                now[stmt.target.name] = _versions_after(stmt, now)
-                done.append((stmt, path))
+                current[stmt.target.name] = _versions_after(stmt, current)
+                earlier_assigns.append((stmt, path))
             else:
                 stmt = _positive(stmt)
-                before_stmt = self._past_of(program, index, past)
-                starts = {True: now, False: now}
-                if stmt.condition in before_stmt.conditions and stmt.condition not in path:
-                    for holds in starts:  # an earlier branch on this condition took the same arm
-                        starts[holds] = before_stmt.rerun({**path, stmt.condition: holds})
-                now = self._branch(stmt, now, path, done, starts, before_stmt)
-        return now
+                past_of_stmt = self._past_of(program, index, past)
+                arm_starts = {True: current, False: current}
+                if stmt.condition in past_of_stmt.conditions and stmt.condition not in path:
+                    # An earlier branch on this condition took the same arm.
+                    for holds in arm_starts:
+                        arm_starts[holds] = past_of_stmt.rerun({**path, stmt.condition: holds})
+                current = self._branch(
+                    stmt, current, path, earlier_assigns, arm_starts, past_of_stmt
+                )
+        return current
 
     def _past_of(self, program: Program, index: int, past: _Past) -> _Past:
         """Return the past of the statement at an index of a program, given the program's past."""
@@ -99,7 +103,9 @@ class Paths:
         def rerun(path: Path) -> Versions:
             key = (id(program), index, frozenset(path.items()))
             if key not in self.cache:
-                self.cache[key] = self.run(program, past.rerun(path), path, past=past, stop=index)
+                self.cache[key] = self.run(
+                    program, past.rerun(path), path, past=past, num_statements=index
+                )
             return self.cache[key]
 
         return _Past(rerun, past.conditions | set(_conditions(program[:index])))
@@ -109,20 +115,26 @@ class Paths:
         stmt: If,
         before: Versions,
         path: Path,
-        done: list[tuple[Assign, Path]],
-        starts: Mapping[bool, Versions],
+        earlier_assigns: list[tuple[Assign, Path]],
+        arm_starts: Mapping[bool, Versions],
         past: _Past,
     ) -> Versions:
-        """Check a branch; `starts` are the versions at the start of each arm."""
+        """Check a branch; `arm_starts` are the versions at the start of each arm."""
         self.read(stmt.condition, before, path)
         if kind_of(stmt.condition, self.kinds.__getitem__).is_tensor:
             fail("an if on a tensor", stmt.condition)
-        known = path.get(stmt.condition)
-        if known is not None:  # an outer branch has the same condition, so one arm is dead
-            live, dead = (stmt.then, stmt.orelse) if known else (stmt.orelse, stmt.then)
-            return _after_taken_arm(before, self.run(live, before, path, done, past), dead)
-        then = self.run(stmt.then, starts[True], {**path, stmt.condition: True}, done, past)
-        orelse = self.run(stmt.orelse, starts[False], {**path, stmt.condition: False}, done, past)
+        known_truth = path.get(stmt.condition)
+        if known_truth is not None:  # an outer branch has the same condition, so one arm is dead
+            live, dead = (stmt.then, stmt.orelse) if known_truth else (stmt.orelse, stmt.then)
+            return _after_taken_arm(
+                before, self.run(live, before, path, earlier_assigns, past), dead
+            )
+        then = self.run(
+            stmt.then, arm_starts[True], {**path, stmt.condition: True}, earlier_assigns, past
+        )
+        orelse = self.run(
+            stmt.orelse, arm_starts[False], {**path, stmt.condition: False}, earlier_assigns, past
+        )
         return self._joined(before, then, orelse)
 
     def _joined(self, before: Versions, then: Versions, orelse: Versions) -> Versions:
@@ -135,7 +147,7 @@ class Paths:
         after: Versions = {}
         for name in then.keys() & orelse.keys():
             a, b, old = then[name], orelse[name], before.get(name)
-            if a & b or self.copies:
+            if a & b or self.has_copies:
                 after[name] = a & b
             elif old in (a, b):
                 after[name] = b if a == old else a
@@ -143,26 +155,26 @@ class Paths:
                 after[name] = frozenset()
         return after
 
-    def read(self, expr: Expr, now: Versions, path: Path) -> None:
+    def read(self, expr: Expr, current: Versions, path: Path) -> None:
         """Check each name that an expression reads. `fresh` and properties read no value."""
         match expr:
             case Ref():
-                self.read_ref(expr, now, path)
+                self.read_ref(expr, current, path)
             case Call(op, _) if op == "fresh" or op in PROPERTIES:
                 return
             case _:
                 for child in children(expr):
-                    self.read(child, now, path)
+                    self.read(child, current, path)
 
-    def read_ref(self, ref: Ref, now: Versions, path: Path) -> None:
+    def read_ref(self, ref: Ref, current: Versions, path: Path) -> None:
         """Check that a name is defined, and that its variable holds the version that is read."""
         if ref not in self.kinds:
             fail("a name without a kind", ref)
-        if ref.name not in now:
+        if ref.name not in current:
             fail("undefined on this path", ref)
-        left_out = not self.copies and ref.version > 0 and ref not in self.written
-        if ref.version not in now[ref.name] and not left_out:
-            held = " or ".join(map(str, sorted(now[ref.name]))) or "no common version"
+        is_left_out = not self.has_copies and ref.version > 0 and ref not in self.written
+        if ref.version not in current[ref.name] and not is_left_out:
+            held = " or ".join(map(str, sorted(current[ref.name]))) or "no common version"
             raise StaleReadError(f"{expr_text(ref)} is read where its variable holds {held}")
 
 
@@ -177,12 +189,12 @@ class SweepPaths(Paths):
     scalars: Program = ()
     inputs: Versions = field(default_factory=dict)
 
-    def read_ref(self, ref: Ref, now: Versions, path: Path) -> None:
+    def read_ref(self, ref: Ref, current: Versions, path: Path) -> None:
         """Check one name. The variable of a scalar holds what the scalar program leaves in it."""
         if ref in self.kinds and self.kinds[ref].is_scalar:
             self.scalar_paths.read_ref(ref, self._scalars_on(path), path)
         else:
-            super().read_ref(ref, now, path)
+            super().read_ref(ref, current, path)
 
     def _scalars_on(self, path: Path) -> Versions:
         """Return the versions after the scalar program on a path."""
@@ -208,15 +220,15 @@ def _positive(stmt: If) -> If:
     return stmt
 
 
-def _versions_after(stmt: Assign, now: Versions) -> frozenset[int]:
+def _versions_after(stmt: Assign, current: Versions) -> frozenset[int]:
     """Return the versions that the target's variable holds after an assignment."""
     written = frozenset((stmt.target.version,))
     source = copy_source(stmt) if is_self_copy(stmt) else None
-    held = now.get(stmt.target.name, frozenset())
+    held = current.get(stmt.target.name, frozenset())
     return held | written if source is not None and source.version in held else written
 
 
-def _after_taken_arm(before: Versions, taken: Versions, dead: Program) -> Versions:
+def _after_taken_arm(before: Versions, live_versions: Versions, dead: Program) -> Versions:
     """Return the versions after a branch of which one arm is dead on this path.
 
     If only the dead arm assigns a variable, statements after the branch read the last version of
@@ -225,7 +237,7 @@ def _after_taken_arm(before: Versions, taken: Versions, dead: Program) -> Versio
     joined = {a.target.name: frozenset((a.target.version,)) for a in assigns(dead)}
     return {
         name: held | joined.get(name, frozenset()) if held == before.get(name) else held
-        for name, held in taken.items()
+        for name, held in live_versions.items()
     }
 
 

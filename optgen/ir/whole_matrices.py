@@ -1,8 +1,8 @@
 """Tell which rules are computed on whole tensors instead of in sweeps, and which lack a kernel.
 
-A rule on whole matrices is not cut into sweeps over elements, so no kernel has all of it. A rule
-that reduces over several parameters is cut: in C++ a step suspends until all parameters have their
-numbers, and in Triton the reduction is a launch of its own.
+A rule on whole matrices is not cut into sweeps over elements, so no kernel computes all of it. A
+rule that reduces over several parameters is cut: in C++ a step suspends until all parameters have
+their numbers, and in Triton the reduction is a launch of its own.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def why_uncut(algorithm: Algorithm) -> str:
     for op in _ops(_expressions_in_branches(algorithm.rule)):
         if op in MATRIX_OPS:
             return f"the rule has `{op}` inside a branch"
-    arms = dict(_matrix_ops_by_arm(algorithm.rule))
-    if len(arms) > 1 and any(arms):
-        op = next(op for arm, op in arms.items() if arm)
+    op_by_arm = dict(_matrix_ops_by_arm(algorithm.rule))
+    if len(op_by_arm) > 1 and any(op_by_arm):
+        op = next(op for arm, op in op_by_arm.items() if arm)
         return f"parameters of different shapes need `{op}` at different places"
     if algorithm.is_wide:
         for op in _ops(expressions(algorithm.rule)):
@@ -86,7 +86,7 @@ def _ops(exprs: Iterator[Expr]) -> Iterator[str]:
 
 
 def _expressions_in_branches(program: Program) -> Iterator[Expr]:
-    """Yield the expressions inside branches. Branches on shape predicates alone do not count."""
+    """Yield the expressions inside branches that are not on shape predicates alone."""
     for stmt in program:
         if isinstance(stmt, If):
             inside = (*stmt.then, *stmt.orelse)

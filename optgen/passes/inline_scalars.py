@@ -29,7 +29,7 @@ def inline_scalars(plan: Plan) -> Plan:
 
     The author's names stay. A scalar also stays if a name that its definition reads changes later.
     """
-    inlined = _inlinable(plan)
+    inlined = _inlinable_scalars(plan)
 
     def change(expr: Expr) -> Expr:
         if isinstance(expr, Ref) and expr in inlined:
@@ -42,30 +42,30 @@ def inline_scalars(plan: Plan) -> Plan:
     return plan.map_programs(inline)
 
 
-def _inlinable(plan: Plan) -> dict[Ref, Expr]:
+def _inlinable_scalars(plan: Plan) -> dict[Ref, Expr]:
     """Map each scalar that is to be inlined to its definition."""
-    uses = Counter(r for e in (*plan.values(), *expressions(plan.scalars)) for r in refs(e))
+    use_counts = Counter(r for e in (*plan.values(), *expressions(plan.scalars)) for r in refs(e))
     generated = {a.target for a in assigns(plan.scalars) if not a.quote}
     states = {s.symbol for s in plan.algorithm.states}
-    last = {a.target.name: a.target for a in assigns(plan.scalars)}
+    last_versions = {a.target.name: a.target for a in assigns(plan.scalars)}
 
-    def keeps_value(value: Expr) -> bool:
-        return all(last.get(ref.name, ref) == ref for ref in refs(value))
+    def reads_last_versions(value: Expr) -> bool:
+        return all(last_versions.get(ref.name, ref) == ref for ref in refs(value))
 
     return {
         ref: value
         for ref, value in definitions(plan).items()
-        if ref in generated and ref.name not in states and keeps_value(value)
-        if _should_inline(value, uses[ref])
+        if ref in generated and ref.name not in states and reads_last_versions(value)
+        if _should_inline(value, use_counts[ref])
     }
 
 
-def _should_inline(value: Expr, uses: int) -> bool:
+def _should_inline(value: Expr, num_uses: int) -> bool:
     """Tell whether to inline a value: an inverse, or a short value that is used once.
 
     Inlining an inverse costs nothing, because torch divides as fast as it multiplies.
     """
-    return _is_inverse(value) or (uses == 1 and _is_short(value))
+    return _is_inverse(value) or (num_uses == 1 and _is_short(value))
 
 
 def _is_inverse(expr: Expr) -> bool:
@@ -76,7 +76,7 @@ def _is_inverse(expr: Expr) -> bool:
 
 
 def _is_short(expr: Expr) -> bool:
-    """Tell whether a value has one or two operators, which are all + - *."""
+    """Tell whether a value consists of names, numbers, and one or two operators + - *."""
     nodes = list(walk(expr))
     has_only_operators = all(isinstance(e, Const | Ref) or _is_operator(e) for e in nodes)
     return has_only_operators and 0 < sum(isinstance(e, Call) for e in nodes) <= _MAX_OPERATORS

@@ -22,7 +22,7 @@ ALWAYS_NEW = ("<", "<=", ">", ">=", "==", "!=", "where", "clone", "full_like", *
 _MIRRORED = dict(zip(("<", "<=", ">", ">="), (">", ">=", "<", "<="), strict=True)) | {
     word: word for word in ("==", "!=", "and", "or")
 }
-"""Ops whose operands may be swapped. torch accepts a number only as their right operand."""
+"""Ops that torch takes with a number only on the right, with the op for swapped operands."""
 
 
 @dataclass
@@ -43,9 +43,9 @@ class InstructionBuilder:
 
     def __post_init__(self) -> None:
         self.variables = variables_before(self.plan, self.sweep)
-        self.names = {r.name for r in self.plan.kinds}
+        self.rule_names = {r.name for r in self.plan.kinds}
 
-    def _begin(self, value: Expr) -> None:
+    def _begin_statement(self, value: Expr) -> None:
         """Start a new statement: find the subexpressions that occur more than once in its value."""
         self.steps, self.variable_of, self.temporaries = [], {}, set()
         self.shared = repeated_subexpressions(value, self._is_tensor)
@@ -57,20 +57,20 @@ class InstructionBuilder:
         if expr in self.variable_of:
             return self.variable_of[expr]
         if isinstance(expr, Linear):
-            name = self._sum(expr.terms, name)
+            name = self._compute_sum(expr.terms, name)
         else:
             assert isinstance(expr, Call)
-            self._opaque_op(expr, name)
+            self._build_opaque_op(expr, name)
         self.variable_of[expr] = name
         return name
 
-    def _sum(self, terms: tuple[Term, ...], name: str) -> str:
+    def _compute_sum(self, terms: tuple[Term, ...], name: str) -> str:
         """Compute a sum into `name`, starting with a tensor term if any, else by filling a tensor.
 
         Return the variable that holds the sum: a single bare tensor is not copied.
         """
         first, *others = sorted(terms, key=_has_no_tensor)
-        source = name if _has_no_tensor(first) else self._leading_term(first, name)
+        source = name if _has_no_tensor(first) else self._compute_leading_term(first, name)
         if _has_no_tensor(first):
             like = self.variables.stream_of_param_dtype()
             self._emit("full_like", name, like, (first.coefficient,))
@@ -79,9 +79,9 @@ class InstructionBuilder:
             source = name
         return source
 
-    def _leading_term(self, term: Term, name: str) -> str:
+    def _compute_leading_term(self, term: Term, name: str) -> str:
         """Compute a sum's first term, and return its variable; a bare tensor is not copied."""
-        source = self._unscaled(term, name)
+        source = self._compute_unscaled(term, name)
         if is_number(term.coefficient, 1):
             return source
         if is_number(term.coefficient, -1):
@@ -94,7 +94,7 @@ class InstructionBuilder:
         """Return an operation's first operand, built into the result's variable unless shared."""
         return self._materialize(expr, self._temporary("operand") if expr in self.shared else name)
 
-    def _unscaled(self, term: Term, name: str) -> str:
+    def _compute_unscaled(self, term: Term, name: str) -> str:
         """Compute a term without its coefficient, and return its variable."""
         if not term.factors:
             self._emit("reciprocal", name, self._materialize_divisors(term))
@@ -152,8 +152,8 @@ class InstructionBuilder:
     def _product(self, factors: tuple[Expr, ...], name: str) -> str:
         if len(factors) == 1:
             return self._operand(factors[0], name)
-        form = Linear((Term(ONE, factors),))
-        return self.variable_of.get(form) or self._materialize(form, self._temporary(name))
+        product = Linear((Term(ONE, factors),))
+        return self.variable_of.get(product) or self._materialize(product, self._temporary(name))
 
     def _operand(self, factor: Expr, name: str = "") -> str:
         """Return the tensor of a factor, built into a temporary if no variable holds it."""
@@ -162,36 +162,38 @@ class InstructionBuilder:
         name = name or _operand_name(factor)
         return self.variable_of.get(factor) or self._materialize(factor, self._temporary(name))
 
-    def _opaque_op(self, call: Call, name: str) -> None:
-        """Build an op other than + - * /; its first operand is built into the result's variable."""
+    def _build_opaque_op(self, call: Call, name: str) -> None:
+        """Build an op that is not + - * /, with its first operand in the result's variable."""
         first, *others = call.args
         match call.op:
             case "maximum" | "minimum":
                 tensor, other = (first, others[0]) if self._is_tensor(first) else (others[0], first)
-                self._maximum_or_minimum(call.op, name, self._first_operand(tensor, name), other)
+                self._build_maximum_or_minimum(
+                    call.op, name, self._first_operand(tensor, name), other
+                )
             case "clamp":
                 tensor = first if self._is_tensor(first) else _as_tensor(first)
-                self._maximum_or_minimum(
+                self._build_maximum_or_minimum(
                     "maximum", name, self._first_operand(tensor, name), others[0]
                 )
-                self._maximum_or_minimum("minimum", name, name, others[1])
+                self._build_maximum_or_minimum("minimum", name, name, others[1])
             case "where":
-                self._where(name, first, *others)
+                self._build_where(name, first, *others)
             case "atan2" if not all(map(self._is_tensor, call.args)):
-                self._atan2(name, first, *others)
+                self._build_atan2(name, first, *others)
             case word if word in _MIRRORED and not self._is_tensor(first):
-                self._opaque_op(Call(_MIRRORED[word], (*others, first)), name)
+                self._build_opaque_op(Call(_MIRRORED[word], (*others, first)), name)
             case "lerp" if self.variables.may_have_another_dtype(call):
                 self._materialize(lerp_terms(call, self._is_tensor), name)
             case "lerp" if not all(map(self._is_tensor, call.args[:2])):
                 start, end = (e if self._is_tensor(e) else _as_tensor(e) for e in call.args[:2])
-                self._opaque_op(Call("lerp", (start, end, call.args[2])), name)
+                self._build_opaque_op(Call("lerp", (start, end, call.args[2])), name)
             case _:
                 is_tensor = self._is_tensor(first)
                 source: Operand = self._first_operand(first, name) if is_tensor else first
                 self._emit(call.op, name, source, self._tensors_or_scalars(others))
 
-    def _atan2(self, name: str, y: Expr, x: Expr) -> None:
+    def _build_atan2(self, name: str, y: Expr, x: Expr) -> None:
         """Build an `atan2` of a tensor and a number. torch takes the number only as a tensor."""
         tensor, number = (y, x) if self._is_tensor(y) else (x, y)
         source = self._first_operand(tensor, name)
@@ -200,20 +202,21 @@ class InstructionBuilder:
         first, second = (source, filled) if tensor is y else (filled, source)
         self._emit("atan2", name, first, (second,))
 
-    def _where(self, name: str, mask: Expr, a: Expr, b: Expr) -> None:
+    def _build_where(self, name: str, mask: Expr, a: Expr, b: Expr) -> None:
         """Build a `where`. If one side is a number, try to fill it into the other side's tensor.
 
-        This needs the tensor in the result's own variable, which may be overwritten.
+        This works only if the result's own variable holds the tensor and may be overwritten.
         """
         condition = self._tensor_or_scalar(mask, "condition")
         if self._is_fill(mask, a, b):
             number, tensor = (b, a) if self._is_tensor(a) else (a, b)
             variable = self._materialize(tensor, name)
             if variable == name and self.variables.can_hold(name, (condition,)):
-                self._fill(name, self._negate(condition) if number is b else condition, number)
+                self._fill(name, self._build_not(condition) if number is b else condition, number)
                 return
         values = self._tensors_or_scalars((a, b), "value")
-        if not self._is_tensor(a) and not self._is_tensor(b):  # torch.where would make float32
+        if not self._is_tensor(a) and not self._is_tensor(b):
+            # torch.where of two numbers has the default dtype.
             filled = self._temporary("value")
             self._emit("new_full", filled, self.variables.stream_of_param_dtype(), values[:1])
             values = (filled, *values[1:])
@@ -227,12 +230,12 @@ class InstructionBuilder:
         """Overwrite a tensor with a number where a condition holds."""
         self._emit("masked_fill", name, name, (condition, number), inplace=True)
 
-    def _negate(self, condition: Operand) -> str:
+    def _build_not(self, condition: Operand) -> str:
         inverse = self._temporary("condition")
         self._emit("not", inverse, condition)
         return inverse
 
-    def _maximum_or_minimum(self, word: str, name: str, source: str, bound: Expr) -> None:
+    def _build_maximum_or_minimum(self, word: str, name: str, source: str, bound: Expr) -> None:
         """Build the maximum or minimum of a tensor and a bound; a number becomes a clamp."""
         if self._is_tensor(bound):
             self._emit(word, name, source, (self._operand(bound),))
@@ -251,7 +254,7 @@ class InstructionBuilder:
     def _temporary(self, name: str) -> str:
         """Return a name that neither the rule nor another temporary of this statement uses."""
         names = (each for each in chain([name], numbered(name)) if each not in self.temporaries)
-        free = next(each for each in names if is_free(each, self.names))
+        free = next(each for each in names if is_free(each, self.rule_names))
         self.temporaries.add(free)
         return free
 
@@ -264,7 +267,7 @@ class InstructionBuilder:
         scalar: Expr = ONE,
         inplace: bool = False,
     ) -> None:
-        """Append an operation, in place if the target may be overwritten and holds the result."""
+        """Append an operation, in place if its source is a target that can hold the result."""
         variables = self.variables
         if source == target and variables.may_overwrite(target):
             inplace = word not in ALWAYS_NEW and variables.can_hold(target, args)

@@ -15,7 +15,7 @@ Operand: TypeAlias = str | Expr
 
 @dataclass(frozen=True)
 class Op:
-    """Operation `target = source.function(args, scalar)`; with `inplace`, target is source."""
+    """Operation `target = source.function(args, scalar)`; with `inplace`, `target` is `source`."""
 
     function: str
     target: str

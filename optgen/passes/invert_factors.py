@@ -49,7 +49,7 @@ def invert_factors(plan: Plan) -> Plan:
         if isinstance(phase, Finish):
             inverter.learn(phase.body)
         if isinstance(phase, Sweep):
-            phase = replace(phase, body=inverter.sweep(phase.body))
+            phase = replace(phase, body=inverter.with_inverses(phase.body))
             if inverter.hoisted:
                 before = phases.pop() if phases and isinstance(phases[-1], Finish) else Finish(())
                 assert isinstance(before, Finish)
@@ -63,13 +63,14 @@ def invert_factors(plan: Plan) -> Plan:
 class _Inverter:
     """Inverter of the row and column divisors of a plan's sweeps.
 
-    `known` holds the names of the powers that a `Finish` already computes.
+    `power_names` names the powers that a `Finish` already computes. The `Finish` before the sweep
+    gains the statements in `hoisted`.
     """
 
     plan: Plan
     kinds: dict[Ref, Kind] = field(default_factory=dict)
-    known: dict[tuple[Ref, Fraction], Ref] = field(default_factory=dict)
-    hoisted: list[Assign] = field(default_factory=list)  # statements for the `Finish` before
+    power_names: dict[tuple[Ref, Fraction], Ref] = field(default_factory=dict)
+    hoisted: list[Assign] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.kinds |= self.plan.kinds
@@ -85,11 +86,11 @@ class _Inverter:
             else:
                 self.ranges.setdefault(stmt.target, range_of(stmt.value, self.ranges))
 
-    def sweep(self, body: Program) -> Program:
+    def with_inverses(self, body: Program) -> Program:
         """Return the body of a sweep with its row and column divisors inverted."""
 
-        def with_inverses(expr: Expr) -> Expr:
-            expr = rebuild(expr, with_inverses)
+        def inverted(expr: Expr) -> Expr:
+            expr = rebuild(expr, inverted)
             if isinstance(expr, Linear):
                 return replace(expr, terms=tuple(map(self._inverted, expr.terms)))
             return expr
@@ -97,7 +98,7 @@ class _Inverter:
         out: list[Stmt] = []
         for stmt in body:
             self.quote = next((a.quote for a in assigns((stmt,))), ())
-            out += map_values((stmt,), with_inverses)
+            out += map_values((stmt,), inverted)
         return tuple(out)
 
     def _inverted(self, term: Term) -> Term:
@@ -130,10 +131,10 @@ class _Inverter:
     def _power(self, expr: Expr, power: Fraction) -> Expr:
         """Return a power of an expression, as a product of powers of its rows and columns."""
         if self._kind(expr).is_scalar:
-            return self._number(expr, power)
+            return self._scalar_power(expr, power)
         match expr:
             case Ref():
-                return self._power_name(expr, power)
+                return self._name_of_power(expr, power)
             case Call("sqrt", (a,)):
                 return self._power(a, power / 2)
             case Call("maximum" | "minimum" as word, (a, b)):
@@ -143,11 +144,11 @@ class _Inverter:
             case Linear((Term(coefficient, factors, divisors),)):
                 powers = [self._power(f, power) for f in factors]
                 powers += [self._power(d, -power) for d in divisors]
-                scale = self._number(coefficient, power)
+                scale = self._scalar_power(coefficient, power)
                 return Linear((Term(scale, tuple(f for p in powers for f in _factors(p)), ()),))
         raise TypeError(f"not a product of rows and columns: {expr!r}")
 
-    def _number(self, expr: Expr, power: Fraction) -> Expr:
+    def _scalar_power(self, expr: Expr, power: Fraction) -> Expr:
         """Return a power of a scalar as plain arithmetic, which the scalar program can compute."""
         match expr:
             case Const(1):
@@ -156,17 +157,17 @@ class _Inverter:
                 return _plain_power(a, 2 * power)
         return _plain_power(expr, power)
 
-    def _power_name(self, ref: Ref, power: Fraction) -> Ref:
+    def _name_of_power(self, ref: Ref, power: Fraction) -> Ref:
         """Return the name of a row's or a column's power; the `Finish` before computes it."""
         if power == 1:
             return ref
-        if (ref, power) not in self.known:
+        if (ref, power) not in self.power_names:
             wanted = f"{ref.name}_{_POWER_NAMES.get(power, 'power')}"
             name = Ref(free_name(wanted, {other.name for other in self.kinds}))
             self.kinds[name] = self.kinds[ref]
-            self.known[ref, power] = name
+            self.power_names[ref, power] = name
             self.hoisted.append(Assign(name, _plain_power(ref, power), self.quote))
-        return self.known[ref, power]
+        return self.power_names[ref, power]
 
     def _kind(self, expr: Expr) -> Kind:
         return kind_of(expr, self.kinds.__getitem__)

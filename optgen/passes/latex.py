@@ -23,7 +23,7 @@ from optgen.ir.ops import FACTS, OPS, PROPERTIES, RANDOM_OPS
 from optgen.passes.latex_symbols import Symbols, is_unpacking
 from optgen.passes.maximize import add_maximize
 
-# Precedence of each op, and the precedence that each of its operands needs.
+# Precedence of each op, and the least precedence of each operand without parentheses.
 _PRECEDENCE: dict[str, tuple[int, tuple[int, ...]]] = {
     "or": (1, (1, 2)),
     "and": (2, (2, 3)),
@@ -42,23 +42,23 @@ _PRECEDENCE: dict[str, tuple[int, tuple[int, ...]]] = {
     "exp": (8, (0,)),
     "**": (8, (9, 0)),
 }
-_ATOM = 9
+_COMPARISON, _SUM, _PRODUCT, _POWER, _ATOM = 4, 5, 6, 8, 9  # precedences in the table
 _INDENT = r"\quad "
 _NEGATED = {
-    "truth": ("{0} = 0", 4),
-    "is_none": (r"{0} \ne \varnothing", 4),
-    "fresh": (r"{0} \text{{ is not new}}", 4),
-    "factored": (r"\dim {0} \le 1", 4),
-    "tall": (r"{0} \text{{ is not tall}}", 4),
+    "truth": ("{0} = 0", _COMPARISON),
+    "is_none": (r"{0} \ne \varnothing", _COMPARISON),
+    "fresh": (r"{0} \text{{ is not new}}", _COMPARISON),
+    "factored": (r"\dim {0} \le 1", _COMPARISON),
+    "tall": (r"{0} \text{{ is not tall}}", _COMPARISON),
 }
 """LaTeX and precedence of negated predicates."""
 
 _WITHOUT_TIME = {
-    "truth": (r"{0} \ne 0", 4),
-    "is_none": (OPS["is_none"].latex, 4),
-    "fresh": (OPS["fresh"].latex, 4),
-    "factored": (OPS["factored"].latex, 4),
-    "tall": (OPS["tall"].latex, 4),
+    "truth": (r"{0} \ne 0", _COMPARISON),
+    "is_none": (OPS["is_none"].latex, _COMPARISON),
+    "fresh": (OPS["fresh"].latex, _COMPARISON),
+    "factored": (OPS["factored"].latex, _COMPARISON),
+    "tall": (OPS["tall"].latex, _COMPARISON),
     **{word: (OPS[word].latex, _ATOM) for word in PROPERTIES if word not in FACTS},
 }
 """LaTeX and precedence of predicates and properties, whose operands have no time index."""
@@ -141,10 +141,10 @@ class _Typesetter:
         for name in sorted(carried - self.carried):
             new = self.symbols.at(name, "t")
             yield rf"{_INDENT * depth}{new} \leftarrow {self._ref(name)}"
-        before, self.carried = self.carried, self.carried | carried
+        carried_above, self.carried = self.carried, self.carried | carried
         yield rf"{_INDENT * depth}\textbf{{if }} {self._text(stmt.condition)}:"
         yield from self._arms(stmt, depth, later)
-        self.carried = before
+        self.carried = carried_above
         self.written |= carried
 
     def _arms(self, stmt: If, depth: int, later: frozenset[str]) -> Iterator[str]:
@@ -171,10 +171,10 @@ class _Typesetter:
         changes = name not in self.timeless and (declared or name in self.changing)
         return self.symbols.at(name, "t" if changes else "")
 
-    def _text(self, expr: Expr, least: int = 0) -> str:
-        """Typeset an expression, in parentheses if its precedence is lower than `least`."""
+    def _text(self, expr: Expr, min_precedence: int = 0) -> str:
+        """Typeset an expression, in parentheses if its precedence is below `min_precedence`."""
         text, precedence = self._node(expr)
-        if precedence >= least:
+        if precedence >= min_precedence:
             return text
         is_high = r"\frac" in text or r"\sqrt" in text
         return rf"\left({text}\right)" if is_high else f"({text})"
@@ -188,7 +188,7 @@ class _Typesetter:
                 return self.symbols.hyper(name), _ATOM
             case Ref(name):
                 text = self._ref(name)
-                return text, 8 if "^" in text else _ATOM
+                return text, _POWER if "^" in text else _ATOM
             case Call("item", (Ref(values), Const(int() as index))):
                 return self.symbols.item(values, index), _ATOM
             case Call("not", (Call(word, args),)) if word in _NEGATED:
@@ -200,8 +200,10 @@ class _Typesetter:
                 texts = [*numbers, self._text(step), str(call + 1)]
                 return OPS[word].latex.format(*texts), _ATOM
             case Call(word, args):
-                precedence, needs = _PRECEDENCE.get(word, (_ATOM, (0,) * len(args)))
-                texts = [self._text(a, need) for a, need in zip(args, needs, strict=True)]
+                precedence, min_precedences = _PRECEDENCE.get(word, (_ATOM, (0,) * len(args)))
+                texts = [
+                    self._text(a, least) for a, least in zip(args, min_precedences, strict=True)
+                ]
                 if word == "*" and texts[1][0].isdigit():
                     return rf"{texts[0]} \cdot {texts[1]}", precedence
                 return _short_power(OPS[word].latex.format(*texts)), precedence
@@ -212,7 +214,7 @@ class _Typesetter:
         operands = [
             self.symbols.at(arg.name)
             if isinstance(arg, Ref) and arg.name in self.timed
-            else self._text(arg, 5)
+            else self._text(arg, _SUM)
             for arg in args
         ]
         return latex.format(*operands), precedence
@@ -239,14 +241,14 @@ def _constant(value: float | int | bool | str | None) -> tuple[str, int]:
         return r"\varnothing", _ATOM
     if isinstance(value, bool | str):
         return rf"\text{{{_escaped(str(value))}}}", _ATOM
-    precedence = 5 if value < 0 else _ATOM
+    precedence = _SUM if value < 0 else _ATOM
     mantissa, _, exponent = f"{value!r}".partition("e")
     if not exponent:
         return mantissa, precedence
     power = f"10^{{{int(exponent)}}}"
     if mantissa in ("1", "-1"):
-        return mantissa.replace("1", power), min(precedence, 8)
-    return rf"{mantissa} \cdot {power}", min(precedence, 6)
+        return mantissa.replace("1", power), min(precedence, _POWER)
+    return rf"{mantissa} \cdot {power}", min(precedence, _PRODUCT)
 
 
 def _escaped(text: str) -> str:
@@ -261,7 +263,7 @@ def _short_power(text: str) -> str:
 
 
 def _without_fixed_branches(program: Program, algorithm: Algorithm) -> Program:
-    """Return the program without the branches that fixed hyperparameters decide."""
+    """Return the program with one arm for each branch that fixed hyperparameters decide."""
     out: list[Assign | If] = []
     for stmt in program:
         if isinstance(stmt, Assign):

@@ -59,11 +59,11 @@ class Letter:
         time = time or ("t" if self.timed else "")
         time = time + "+1" if self.ahead else time
         subscript = ",".join(part for part in (self.below, time) if part)
-        superscript = f"^{_group(self.above)}" if self.above else ""
-        return self.base + superscript + (f"_{_group(subscript)}" if subscript else "")
+        superscript = f"^{_braced(self.above)}" if self.above else ""
+        return self.base + superscript + (f"_{_braced(subscript)}" if subscript else "")
 
 
-def _group(text: str) -> str:
+def _braced(text: str) -> str:
     return text if len(text) == 1 or text in _SUBSCRIPTS.values() else f"{{{text}}}"
 
 
@@ -105,20 +105,20 @@ class Symbols:
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
         self._unpacked = {
-            (values.name, index): stmt.target.name
+            (tuple_ref.name, index): stmt.target.name
             for stmt in assigns(algorithm.rule)
-            for values, index in _items(stmt)
+            for tuple_ref, index in _unpacked_items(stmt)
         }
         self._letters: dict[str, Letter] = {}
         inputs = [algorithm.grad, *self._states()]
         inputs += [algorithm.step] if algorithm.step else []
         for name in [*inputs, *_assigned_names(algorithm.rule), algorithm.param, *self._hypers()]:
-            self._add(name)
+            self._choose_letter(name)
 
     def _hypers(self) -> Iterator[str]:
         return (h.name for h in self.algorithm.hypers if h.type == "number")
 
-    def _add(self, name: str) -> None:
+    def _choose_letter(self, name: str) -> None:
         """Choose the letter of a name."""
         if name in self._letters:
             return
@@ -135,11 +135,13 @@ class Symbols:
 
         Hyperparameters have no time index.
         """
-        used = self._letters[other]
-        if used.ahead:
+        other_letter = self._letters[other]
+        if other_letter.ahead:
             return False
-        with_time = not self.algorithm.hyper(name) and not self.algorithm.hyper(other)
-        return letter.at() == used.at() or (with_time and letter.at("t") == used.at("t"))
+        both_have_time = not self.algorithm.hyper(name) and not self.algorithm.hyper(other)
+        return letter.at() == other_letter.at() or (
+            both_have_time and letter.at("t") == other_letter.at("t")
+        )
 
     def _candidates(self, name: str) -> Iterator[Letter]:
         """Yield the letters that a name may get, best first."""
@@ -192,14 +194,14 @@ class Symbols:
 
 def is_unpacking(stmt: Assign) -> bool:
     """Tell whether a statement only names one item of a tuple."""
-    return next(_items(stmt), None) is not None
+    return next(_unpacked_items(stmt), None) is not None
 
 
-def _items(stmt: Assign) -> Iterator[tuple[Ref, int]]:
-    """Yield the tuple and the index of the item that a statement names, if it names one."""
+def _unpacked_items(stmt: Assign) -> Iterator[tuple[Ref, int]]:
+    """Yield the tuple and the index of the item if a statement assigns an item to a name."""
     match stmt.value:
-        case Call("item", (Ref() as values, Const(int() as index))):
-            yield values, index
+        case Call("item", (Ref() as tuple_ref, Const(int() as index))):
+            yield tuple_ref, index
 
 
 def _assigned_names(rule: Program) -> Iterator[str]:

@@ -18,7 +18,7 @@ from optgen.passes.scalar_arithmetic import ONE
 def use_lerp_form(plan: Plan) -> Plan:
     """Return the plan with each average of a state's old value and another tensor in lerp form."""
     stored = {s.name for sweep in plan.sweeps for s in sweep.streams if s.stored}
-    known = definitions(plan)
+    definition_of = definitions(plan)
 
     def changed_program(body: Program) -> Program:
         return tuple(map(changed, body))
@@ -29,12 +29,12 @@ def use_lerp_form(plan: Plan) -> Plan:
             return replace(stmt, then=then, orelse=orelse)
         if stmt.target.name not in stored:
             return stmt
-        return replace(stmt, value=_in_lerp_form(stmt.target.name, stmt.value, known))
+        return replace(stmt, value=_in_lerp_form(stmt.target.name, stmt.value, definition_of))
 
     return plan.map_sweeps(changed_program)
 
 
-def _in_lerp_form(name: str, value: Expr, known: dict[Ref, Expr]) -> Expr:
+def _in_lerp_form(name: str, value: Expr, definition_of: dict[Ref, Expr]) -> Expr:
     """Return a value in lerp form if it is an average of the old value of the name."""
     match value:
         case Linear((Term(_, (Ref(),), ()) as first, Term(_, (Ref(),), ()) as second)):
@@ -42,7 +42,9 @@ def _in_lerp_form(name: str, value: Expr, known: dict[Ref, Expr]) -> Expr:
         case _:
             return value
     old, other = (first, second) if _is_multiple_of(name, first) else (second, first)
-    old_weight, other_weight = (expand_definitions(t.coefficient, known) for t in (old, other))
+    old_weight, other_weight = (
+        expand_definitions(term.coefficient, definition_of) for term in (old, other)
+    )
     if not _is_multiple_of(name, old) or not sums_to_one(old_weight, other_weight):
         return value
     difference = Linear((Term(ONE, other.factors), Term(Const(-1), old.factors)))

@@ -2,7 +2,7 @@
 
 All ops but + - * / and squares are opaque. Like terms are collected, so `p - lr * w * p` becomes
 `(1 - lr * w) * p`. A scalar is moved out of a square root only if it is provably nonnegative. A sum
-that is to be computed as written is opaque, too: it becomes one factor, a linear form of two terms.
+that is to be computed as written is also opaque: it becomes one factor, a linear form of two terms.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Linearizer:
             case Call("+" | "-" as sign, (a, b)) if self.as_written(expr):
                 right = _single(self.terms(b))
                 minus = replace(right, coefficient=negate(right.coefficient))
-                both = (_single(self.terms(a)), right if sign == "+" else minus)
-                collected = _collect(both)
+                two_terms = (_single(self.terms(a)), right if sign == "+" else minus)
+                collected = _collect(two_terms)
                 # Multiples of one tensor are collected even here.
-                return collected if len(collected) == 1 else (Term(ONE, (Linear(both),)),)
+                return collected if len(collected) == 1 else (Term(ONE, (Linear(two_terms),)),)
             case Call("+", (a, b)):
                 return _collect((*self.terms(a), *self.terms(b)))
             case Call("-", (a, b)):
@@ -150,7 +150,7 @@ def _has_tensors(term: Term) -> bool:
 def lerp_terms(lerp: Call, is_tensor: Callable[[Expr], bool]) -> Linear:
     """Return a lerp as a sum of terms: start + weight * (end - start)."""
     start, end, weight = lerp.args
-    first, last = (Term(ONE, (e,)) if is_tensor(e) else Term(e) for e in (start, end))
-    difference = Linear((last, replace(first, coefficient=negate(first.coefficient))))
-    step = Term(ONE, (weight, difference)) if is_tensor(weight) else Term(weight, (difference,))
-    return Linear((first, step))
+    start_term, end_term = (Term(ONE, (e,)) if is_tensor(e) else Term(e) for e in (start, end))
+    difference = Linear((end_term, replace(start_term, coefficient=negate(start_term.coefficient))))
+    change = Term(ONE, (weight, difference)) if is_tensor(weight) else Term(weight, (difference,))
+    return Linear((start_term, change))

@@ -10,7 +10,7 @@ from optgen.ir.nodes import Call, Expr, refs
 
 
 def matrix_word_name(word: Call, kinds: Mapping[str, Kind]) -> str:
-    """Return a name for the result of a matrix word: its main tensor's name, then the word's.
+    """Return a name for the result of a matrix word: its main tensor's name and a suffix.
 
     The main tensor is the first one of the parameter's shape, or else the first. `kinds` has the
     kinds of the rule's own variables.
@@ -19,8 +19,8 @@ def matrix_word_name(word: Call, kinds: Mapping[str, Kind]) -> str:
         ref.name for ref in refs(word) if ref.name not in kinds or not kinds[ref.name].is_scalar
     ]
     like_param = [name for name in names if name in kinds and kinds[name].axes is Axes.TENSOR]
-    main = next(iter((*like_param, *names)), "matrix")
-    return f"{main}_{_suffix(word)}"
+    main_name = next(iter((*like_param, *names)), "matrix")
+    return f"{main_name}_{_suffix(word)}"
 
 
 def _suffix(word: Call) -> str:

@@ -35,7 +35,7 @@ def _merged(term: Term, ranges: Ranges) -> Term:
     root_indices = [index for index, f in enumerate(factors) if _is_real_root(f, ranges)]
     divisor_roots = [divisor for divisor in divisors if _is_real_root(divisor, ranges)]
     for index, divisor in zip(root_indices, divisor_roots, strict=False):
-        factors[index] = _over(factors[index], divisor)
+        factors[index] = _root_of_quotient(factors[index], divisor)
         divisors.remove(divisor)
     return replace(term, factors=tuple(factors), divisors=tuple(divisors))
 
@@ -45,7 +45,7 @@ def _is_real_root(expr: Expr, ranges: Ranges) -> bool:
     return isinstance(expr, Call) and expr.op == "sqrt" and is_not_negative(expr.args[0], ranges)
 
 
-def _over(root: Expr, divisor: Expr) -> Expr:
+def _root_of_quotient(root: Expr, divisor: Expr) -> Expr:
     """Return the quotient of two roots as one root."""
     assert isinstance(root, Call)
     assert isinstance(divisor, Call)

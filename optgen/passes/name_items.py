@@ -46,8 +46,8 @@ def name_items(algorithm: Algorithm) -> Algorithm:
         if isinstance(stmt, If):
             then, orelse = tuple(map(changed, stmt.then)), tuple(map(changed, stmt.orelse))
             return replace(stmt, condition=with_names(stmt.condition), then=then, orelse=orelse)
-        is_naming = is_item(stmt.value) and stmt.target.name in item_names
-        return stmt if is_naming else replace(stmt, value=with_names(stmt.value))
+        names_an_item = is_item(stmt.value) and stmt.target.name in item_names
+        return stmt if names_an_item else replace(stmt, value=with_names(stmt.value))
 
     rule = tuple(map(changed, algorithm.rule))
     assignments: Program = tuple(Assign(name, item) for item, name in names.items())
@@ -57,7 +57,7 @@ def name_items(algorithm: Algorithm) -> Algorithm:
 def _names_of_items(algorithm: Algorithm) -> set[str]:
     """Return the names, such as `beta1`, to which the rule assigns bare items and nothing else.
 
-    A `Finish` may assign to any other name.
+    A statement that assigns an item to any other name may become a part of a `Finish`.
     """
     items = {a.target.name for a in assigns(algorithm.rule) if is_item(a.value)}
     others = {a.target.name for a in assigns(algorithm.rule) if not is_item(a.value)}

@@ -68,7 +68,9 @@ class MatrixWordNamer:
         kinds, used_names = dict(self.kinds), set(self.used_names)
         self.new_statements = []
         value = only_factor(stmt.value)
-        value = self._word(value) if _is_word(value) else self._elementwise(value)
+        value = (
+            self._with_named_operands(value) if _is_word(value) else self._with_named_words(value)
+        )
         parts = [*self.new_statements, replace(stmt, value=value)]
         if any(is_fusable(part, self.kinds) for part in parts):
             return [replace(part, quote=stmt.quote, place=stmt.place) for part in parts]
@@ -77,24 +79,26 @@ class MatrixWordNamer:
         self.used_names.intersection_update(used_names)
         return [stmt]
 
-    def _elementwise(self, expr: Expr) -> Expr:
+    def _with_named_words(self, expr: Expr) -> Expr:
         """Return an elementwise value with a name for the result of each matrix word in it."""
         if _is_word(expr):
             assert isinstance(expr, Call)
-            return self._named(self._word(expr), matrix_word_name(expr, self.rule_kinds))
-        return rebuild(expr, self._elementwise)
+            return self._named(
+                self._with_named_operands(expr), matrix_word_name(expr, self.rule_kinds)
+            )
+        return rebuild(expr, self._with_named_words)
 
-    def _word(self, expr: Expr) -> Expr:
+    def _with_named_operands(self, expr: Expr) -> Expr:
         """Return a matrix word with a name for each operand that needs elementwise work."""
         return rebuild(expr, self._operand)
 
     def _operand(self, expr: Expr) -> Expr:
         bare = only_factor(expr)
         if _is_word(bare):
-            return self._word(bare)
+            return self._with_named_operands(bare)
         if isinstance(bare, Ref | Const) or _is_scalar(bare, self.kinds):
             return expr
-        value = self._elementwise(expr)
+        value = self._with_named_words(expr)
         tensors = (ref.name for ref in refs(value) if not self.kinds[ref].is_scalar)
         return self._named(value, f"{next(tensors, 'matrix')}_{_suffix(value)}")
 

@@ -44,7 +44,7 @@ def name_products(algorithm: Algorithm) -> Algorithm:
 def _repeated_products(values: Iterable[Expr]) -> frozenset[Expr]:
     """Return the products that are used several times.
 
-    The operands of equal products count once.
+    Several equal products use their operands once.
     """
     uses: Counter[Expr] = Counter()
 
@@ -58,7 +58,7 @@ def _repeated_products(values: Iterable[Expr]) -> frozenset[Expr]:
 
     for value in values:
         count(value)
-    return frozenset(expr for expr, times in uses.items() if times > 1 and _is_product(expr))
+    return frozenset(expr for expr, num_uses in uses.items() if num_uses > 1 and _is_product(expr))
 
 
 def _is_product(expr: Expr) -> bool:

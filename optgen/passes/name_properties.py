@@ -14,16 +14,16 @@ from optgen.ir.ops import OPS, PROPERTIES
 def name_properties(algorithm: Algorithm) -> Algorithm:
     """Return a rule, before SSA form, that begins by naming the properties that conditions read."""
     used_names = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
-    names: dict[str, Assign] = {}
+    assignments: dict[str, Assign] = {}
 
     def named(expr: Expr) -> Expr:
         if not isinstance(expr, Call) or expr.op not in PROPERTIES:
             return rebuild(expr, named)
-        if expr.op not in names:
+        if expr.op not in assignments:
             target = Ref(free_name(f"param_{expr.op}", used_names))
             used_names.add(target.name)
-            names[expr.op] = Assign(target, expr)
-        return names[expr.op].target
+            assignments[expr.op] = Assign(target, expr)
+        return assignments[expr.op].target
 
     def in_conditions(expr: Expr) -> Expr:
         is_condition = isinstance(expr, Call) and OPS[expr.op].category in ("comparison", "logic")
@@ -43,4 +43,4 @@ def name_properties(algorithm: Algorithm) -> Algorithm:
         )
 
     rule = changed(algorithm.rule)
-    return replace(algorithm, rule=(*names.values(), *rule))
+    return replace(algorithm, rule=(*assignments.values(), *rule))

@@ -67,7 +67,7 @@ def with_random_streams(plan: Plan, draws: Draws) -> Plan:
         if not isinstance(phase, Sweep):
             return phase
         names = (name for name in draws if name in names_read(phase.body))
-        random_streams = (Stream(name, "local", False) for name in names)
+        random_streams = (Stream(name, "local", stored=False) for name in names)
         return replace(phase, streams=(*phase.streams, *random_streams))
 
     return replace(plan, phases=tuple(map(changed, plan.phases)))

@@ -1,10 +1,10 @@
 """Give every reduction and every matrix op a statement and a name of its own.
 
-Both end a phase, so a plan is cut at these statements. Equal reductions of one parameter are
-computed once. Equal reductions over several parameters are not merged: a plan for another shape
-might not merge them, and all parameters must take part in the same reductions. After a matrix op,
-reductions are computed again, because no small value is kept across it. The operand of a matrix op
-gets a name too, under which the sweep before the op stores it.
+A reduction or a matrix op ends a phase, so a plan is cut at these statements. Equal reductions of
+one parameter are computed once. Equal reductions over several parameters are not merged: a plan for
+another shape might not merge them, and all parameters must take part in the same reductions. After
+a matrix op, reductions are computed again, because no number, row or column is kept across it. The
+operand of a matrix op gets a name too, under which the sweep before the op stores it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def name_reductions(algorithm: Algorithm) -> Algorithm:
     """Return an SSA rule in which each reduction or matrix op is the whole value of a statement."""
     declared = set(declared_kinds(algorithm))
     used_names = {a.target.name for a in assigns(algorithm.rule)} | declared
-    times = Counter(a.target for a in assigns(algorithm.rule))
-    namer = _Namer(used_names, declared, {ref for ref, count in times.items() if count > 1})
+    assign_counts = Counter(a.target for a in assigns(algorithm.rule))
+    namer = _Namer(used_names, declared, {ref for ref, count in assign_counts.items() if count > 1})
     return replace(algorithm, rule=namer.program(algorithm.rule, {}))
 
 
@@ -50,6 +50,8 @@ def _drop_reductions(known: dict[Expr, Ref]) -> None:
 
 @dataclass
 class _Namer:
+    """Namer of reductions and matrix ops. `known` in its methods maps them to their names."""
+
     used_names: set[str]
     declared: set[str]
     joined: set[Ref]  # names that both arms of a branch assign
@@ -76,7 +78,7 @@ class _Namer:
                 continue
             condition = self._with_named_ops(stmt.condition, known)
             out += [replace(s, place=stmt.place) for s in self.new_statements]
-            then, orelse = (self.program(a, dict(known)) for a in (stmt.then, stmt.orelse))
+            then, orelse = (self.program(arm, dict(known)) for arm in (stmt.then, stmt.orelse))
             out.append(replace(stmt, condition=condition, then=then, orelse=orelse))
         return tuple(out)
 
@@ -86,7 +88,7 @@ class _Namer:
         A reduction or matrix op stays the value unless its result already has a name.
         """
         if is_matrix_op(value):
-            inner = self._matrix_op(value, known)
+            inner = self._with_local_operand(value, known)
         else:
             value = self._with_named_matrix_ops(value, known)
             inner = rebuild(value, lambda child: self._with_named_reductions(child, known))
@@ -100,13 +102,13 @@ class _Namer:
         """Name the matrix ops of an expression, which are computed before its reductions."""
         if not is_matrix_op(expr):
             return rebuild(expr, lambda child: self._with_named_matrix_ops(child, known))
-        return self._named(self._matrix_op(expr, known), known)
+        return self._named(self._with_local_operand(expr, known), known)
 
     def _with_named_reductions(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
         expr = rebuild(expr, lambda child: self._with_named_reductions(child, known))
         return self._named(expr, known) if ends_phase(expr) else expr
 
-    def _matrix_op(self, op: Expr, known: dict[Expr, Ref]) -> Expr:
+    def _with_local_operand(self, op: Expr, known: dict[Expr, Ref]) -> Expr:
         """Return a matrix op whose operand is a local; any other operand is assigned to one."""
         op = rebuild(op, lambda child: self._with_named_ops(child, known))
         assert isinstance(op, Call)

@@ -10,9 +10,9 @@ from optgen.passes.ranges import NOT_NEGATIVE, Range, Ranges, declared_ranges, r
 def proven_ranges(algorithm: Algorithm) -> Ranges:
     """Return the range of every version of every name of a rule, valid in every step.
 
-    A state is nonnegative if its initial value is, and if a step keeps it so. The proof assumes all
-    candidate states to be nonnegative, drops those that a step may make negative, and repeats until
-    none is dropped.
+    A state is nonnegative if its initial value is, and if every step keeps it nonnegative. The
+    proof assumes all candidate states to be nonnegative, drops those that a step may make negative,
+    and repeats until none is dropped.
     """
     assumed = {s.symbol for s in algorithm.states if _begins_nonnegative(s, algorithm)}
     while True:

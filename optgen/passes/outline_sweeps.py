@@ -78,7 +78,7 @@ def outline_sweeps(algorithm: Algorithm) -> OutlinedRule:
 
 
 def with_sweeps(algorithm: Algorithm) -> tuple[Algorithm, ...]:
-    """Return an algorithm, the functions of its programs, and those of its sweeps."""
+    """Return an algorithm, the functions of its programs, and the functions of its sweeps."""
     return (*algorithm.with_functions, *outline_sweeps(algorithm).functions)
 
 
@@ -118,7 +118,7 @@ class _Outliner:
         self.used_names |= {ref.name for ref in self.kinds}
         (sweep,) = self.whole_plan.sweeps
         self.body = MatrixWordNamer(self.kinds, self.used_names).program(sweep.body)
-        self.booleans = _booleans(self.body)
+        self.booleans = _boolean_variables(self.body)
         device = {s.symbol for s in algorithm.device_states() if s.written and not s.on_device}
         self.stored = {algorithm.param, *device}
         unfused = [stmt for stmt in assigns(self.body) if not self._is_elementwise(stmt)]
@@ -155,38 +155,38 @@ class _Outliner:
 
     def _differ_in_shape(self, a: Assign, b: Assign) -> bool:
         """Tell whether two statements assign one variable, with different shapes."""
-        same = a.target.name == b.target.name
-        return same and self.kinds[a.target].axes is not self.kinds[b.target].axes
+        is_one_variable = a.target.name == b.target.name
+        return is_one_variable and self.kinds[a.target].axes is not self.kinds[b.target].axes
 
-    def _calls(self, group: Sequence[Assign]) -> Iterator[Stmt]:
-        """Yield the statements that compute a group, with a call for each shape in it."""
-        shapes = dict.fromkeys(self.kinds[stmt.target].axes for stmt in group)
+    def _calls(self, statements: Sequence[Assign]) -> Iterator[Stmt]:
+        """Yield a call for the statements of each shape, or the statements themselves."""
+        shapes = dict.fromkeys(self.kinds[stmt.target].axes for stmt in statements)
         for axes in shapes:
-            of_shape = [stmt for stmt in group if self.kinds[stmt.target].axes is axes]
+            of_shape = [stmt for stmt in statements if self.kinds[stmt.target].axes is axes]
             yield from self._call(of_shape)
 
-    def _call(self, group: Sequence[Assign]) -> Iterator[Stmt]:
-        """Yield the statements that compute a group of one shape: a call if that is worth it."""
-        targets = {stmt.target.name for stmt in group}
-        others = [s for s in assigns(self.body) if not any(s is each for each in group)]
+    def _call(self, statements: Sequence[Assign]) -> Iterator[Stmt]:
+        """Yield a call in place of statements of one shape, or the statements themselves."""
+        targets = {stmt.target.name for stmt in statements}
+        others = [s for s in assigns(self.body) if not any(s is each for each in statements)]
         read = {r.name for s in others for r in refs(s.value)} | _read_by_conditions(self.body)
-        dead = {s.target.name for s in others} - read - self.stored - self.shared
+        dead_names = {s.target.name for s in others} - read - self.stored - self.shared
         names = {function.name for function in self.functions}
         names |= {program.function.name for program in self.whole_plan.algorithm.programs}
         name = free_name(f"sweep{len(self.functions) + 1}", self.used_names | names)
         builder = SweepBuilder(self.whole_plan.algorithm, self.in_place, self.kinds)
-        sweep_function = builder.build(group, targets & (read | self.stored), dead, name)
-        if sweep_function is None or (self.in_place.isdisjoint(targets) and _is_one_op(group)):
-            yield from map(_as_new_tensor, group)
+        sweep_function = builder.build(statements, targets & (read | self.stored), dead_names, name)
+        if sweep_function is None or (self.in_place.isdisjoint(targets) and _is_one_op(statements)):
+            yield from map(_as_new_tensor, statements)
         else:
-            yield from self._call_statements(group, sweep_function)
+            yield from self._call_statements(statements, sweep_function)
 
     def _call_statements(
-        self, group: Sequence[Assign], sweep_function: SweepFunction
+        self, statements: Sequence[Assign], sweep_function: SweepFunction
     ) -> Iterator[Assign]:
         """Yield the call of a function, between the statements that create and name its lists."""
-        quote = tuple(dict.fromkeys(line for stmt in group for line in stmt.quote))
-        kind = self.kinds[group[0].target]
+        quote = tuple(dict.fromkeys(line for stmt in statements for line in stmt.quote))
+        kind = self.kinds[statements[0].target]
         for name, like in sweep_function.created.items():
             self._declare(name, kind)
             yield Assign(Ref(name), Call(EMPTY_LIKE, (Ref(like),)), quote)
@@ -195,7 +195,7 @@ class _Outliner:
         for name, dead in sweep_function.reused.items():
             note = f"{function.name} reads {dead} by the name {name}, and then overwrites it"
             yield Assign(Ref(name), Ref(dead), (note,))
-        scalars = {r.name: r for s in group for r in refs(s.value) if self.kinds[r].is_scalar}
+        scalars = {r.name: r for s in statements for r in refs(s.value) if self.kinds[r].is_scalar}
         numbers = (scalars[hyper.name] for hyper in function.hypers)
         lists = (Ref(name) for name in sweep_function.arguments)
         for name in sweep_function.arguments:
@@ -242,11 +242,11 @@ def _as_new_tensor(stmt: Assign) -> Assign:
     return stmt if source is None else replace(stmt, value=Call("copy", (source,)))
 
 
-def _is_one_op(group: Sequence[Assign]) -> bool:
-    """Tell whether torch computes a group in one call, as a function would."""
-    if len(group) > 1 or copy_source(group[0]) is not None:
+def _is_one_op(statements: Sequence[Assign]) -> bool:
+    """Tell whether torch computes statements in one call, as a function would."""
+    if len(statements) > 1 or copy_source(statements[0]) is not None:
         return False
-    value = as_plain_arithmetic(group[0].value)
+    value = as_plain_arithmetic(statements[0].value)
     return not any(isinstance(child, Call) for child in children(value))
 
 
@@ -260,7 +260,7 @@ def _read_by_conditions(program: Program) -> set[str]:
     return {ref.name for expr in conditions for ref in refs(expr)}
 
 
-def _booleans(program: Program) -> frozenset[str]:
+def _boolean_variables(program: Program) -> frozenset[str]:
     """Return the variables that are true or false."""
     booleans: set[str] = set()
     while True:
@@ -279,8 +279,8 @@ def _is_boolean(value: Expr, known: set[str]) -> bool:
             return _is_boolean(a, known) or _is_boolean(b, known)
         case Call(op, _):
             category = OPS[op].category if op in OPS else ""
-            truths = ("both", "either", "opposite", "holds", "truth", "is_none", "fresh")
-            return category in ("comparison", "logic") or op in truths
+            boolean_ops = ("both", "either", "opposite", "holds", "truth", "is_none", "fresh")
+            return category in ("comparison", "logic") or op in boolean_ops
     return False
 
 
@@ -291,5 +291,5 @@ _SHARE_MEMORY = ("transpose", "diag", "identity", "where", "gaussian", "random",
 def _makes_new_tensor(stmt: Assign) -> bool:
     """Tell whether the value of a statement is a new tensor."""
     value = only_factor(stmt.value)
-    shares = isinstance(value, Call) and value.op in _SHARE_MEMORY
-    return not isinstance(value, Ref) and not shares
+    shares_memory = isinstance(value, Call) and value.op in _SHARE_MEMORY
+    return not isinstance(value, Ref) and not shares_memory

@@ -10,7 +10,7 @@ from optgen.passes.specialize_shape import Facts
 
 
 def circular_matrix_op(program: Program) -> RuleError | None:
-    """Return the error for a circular dependency, at the first matrix op; None if there is none."""
+    """Return the error for a circular dependency; None if the program has no matrix op."""
     for stmt in assigns(program):
         for call in walk(stmt.value):
             if isinstance(call, Call) and call.op in MATRIX_OPS:

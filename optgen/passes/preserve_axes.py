@@ -32,15 +32,15 @@ def preserve_axes(value: Expr, kinds: Lookup) -> Expr:
             return _condition_with_axes(expr, _self_comparisons("<", sources, expr.place))
         return Call("where", (_self_comparisons("==", sources, expr.place), expr, expr), expr.place)
 
-    def inside(expr: Expr) -> Expr:
-        expr = rebuild(expr, inside)
+    def with_preserved_operands(expr: Expr) -> Expr:
+        expr = rebuild(expr, with_preserved_operands)
         if isinstance(expr, Call) and expr.op in (*REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA):
-            count = 2 if expr.op == "@" else 1  # of operands that are tensors
-            args = (*map(preserved, expr.args[:count]), *expr.args[count:])
+            num_tensors = 2 if expr.op == "@" else 1  # the first operands
+            args = (*map(preserved, expr.args[:num_tensors]), *expr.args[num_tensors:])
             return replace(expr, args=args)
         return expr
 
-    return preserved(inside(value))
+    return preserved(with_preserved_operands(value))
 
 
 def _is_condition(expr: Expr) -> bool:

@@ -1,7 +1,7 @@
 """Compute ranges of values by interval arithmetic, from the bounds of the hyperparameters.
 
-This proves which values are nonnegative and may be moved out of a square root, and which scalar
-operators cannot raise in Python.
+The ranges prove which values are nonnegative and may be moved out of a square root, and which
+scalar operators cannot raise in Python.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NONNEGATIVE_WORDS = {"sqrt", "exp", "abs"} | {
 
 
 def declared_ranges(algorithm: Algorithm) -> dict[Ref, Range]:
-    """Return the ranges of declared names: hyperparameters' bounds, and [1, inf] for the step."""
+    """Return the ranges of declared names: hyperparameters' bounds; [1, inf] for the step count."""
     ranges = {}
     for hyper in algorithm.hypers:
         low = hyper.bounds.ge if hyper.bounds.ge is not None else hyper.bounds.gt
@@ -59,13 +59,13 @@ def range_of(expr: Expr, ranges: Ranges) -> Range:
             return range_of(values, ranges)
         case Call("neg", (a,)):
             inner = range_of(a, ranges)
-            return Range(_below_zero(-inner.high), -inner.low)
+            return Range(_negative_if_zero(-inner.high), -inner.low)
         case Call(word, _) if word in _NONNEGATIVE_WORDS:
             return NOT_NEGATIVE
         case Call("tanh" | "floor" | "ceil" | "round" as word, (a,)):  # monotonic
             inner = range_of(a, ranges)
             low, high = (evaluate_numbers(word, [end]) for end in (inner.low, inner.high))
-            return Range(_below_zero(low) if inner.low < 0 else low, high)
+            return Range(_negative_if_zero(low) if inner.low < 0 else low, high)
         case Call("sin" | "cos", _):
             return Range(-1.0, 1.0)
         case Call("atan2", _):  # float32's pi is above pi; y = -0.0 may give -pi
@@ -88,14 +88,14 @@ def range_of(expr: Expr, ranges: Ranges) -> Range:
         case Call("where", (_, a, b)):
             return range_of(a, ranges).union(range_of(b, ranges))
         case Linear(terms):
-            return _sum([_term(term, ranges) for term in terms])
+            return _range_of_sum([_range_of_term(term, ranges) for term in terms])
         case Call("+" | "-" | "*" | "/" | "**" as word, (a, b)):
             return _arithmetic(word, range_of(a, ranges), range_of(b, ranges))
         case _:
             return ANYTHING
 
 
-def _below_zero(low: float) -> float:
+def _negative_if_zero(low: float) -> float:
     """Return a lower bound that is negative if the value may be -0.0: for 0, return -1.
 
     A value of -0.0 is not below 0, but its root is -0.0 and its reciprocal is -inf.
@@ -103,7 +103,7 @@ def _below_zero(low: float) -> float:
     return low or -1.0
 
 
-def _term(term: Term, ranges: Ranges) -> Range:
+def _range_of_term(term: Term, ranges: Ranges) -> Range:
     """Return a term's range. For a product of tensors only the sign is tracked."""
     powers = Counter((*term.factors, *term.divisors))
     odd = [factor for factor, power in powers.items() if power % 2]  # even powers are nonnegative
@@ -113,16 +113,16 @@ def _term(term: Term, ranges: Ranges) -> Range:
     return NOT_NEGATIVE if nonnegative else ANYTHING
 
 
-def _sum(ranges: list[Range]) -> Range:
-    return _between(sum(each.low for each in ranges), sum(each.high for each in ranges))
+def _range_of_sum(ranges: list[Range]) -> Range:
+    return _interval(sum(each.low for each in ranges), sum(each.high for each in ranges))
 
 
 def _arithmetic(word: str, a: Range, b: Range) -> Range:
     match word:
         case "+":
-            return _between(a.low + b.low, a.high + b.high)
+            return _interval(a.low + b.low, a.high + b.high)
         case "-":
-            return _between(a.low - b.high, a.high - b.low)
+            return _interval(a.low - b.high, a.high - b.low)
         case "**" if a.low >= 0:
             shrinks = (a.high <= 1 and b.low >= 0) or (a.low >= 1 and b.high <= 0)
             return Range(0.0, 1.0 if shrinks else inf)
@@ -136,7 +136,7 @@ def _lies_in(inner: Range, outer: Range) -> bool:
     return outer.low <= inner.low and inner.high <= outer.high
 
 
-def _between(low: float, high: float) -> Range:
+def _interval(low: float, high: float) -> Range:
     """Return the interval [low, high]; an end that is NaN (inf - inf) becomes infinite."""
     return Range(-inf if isnan(low) else low, inf if isnan(high) else high)
 

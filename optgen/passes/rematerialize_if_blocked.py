@@ -27,6 +27,7 @@ from optgen.ir.plan import Phase, Plan, Sweep, is_reduction
 from optgen.passes.rewrite import filter_assigns
 
 BLOCKED = Ref("blocked")
+"""Condition that is true if the tensor is swept in blocks."""
 
 
 def rematerialize_if_blocked(plan: Plan) -> Plan:
@@ -58,7 +59,7 @@ def _is_alias(value: Expr) -> bool:
 
 def _with_blocked_branch(sweep: Sweep, available: set[Ref]) -> Program:
     """Return the sweep's body: first the branch that recomputes locals, then the rest."""
-    needed, needed_if_blocked = _needed(sweep, available), _needed(sweep, set())
+    needed, needed_if_blocked = _needed_names(sweep, available), _needed_names(sweep, set())
     recomputed = filter_assigns(sweep.body, lambda a: a.target in needed_if_blocked - needed)
     rest = filter_assigns(sweep.body, lambda a: a.target in needed)
     targets_of_rest = {a.target for a in assigns(rest)}
@@ -72,19 +73,21 @@ def _with_blocked_branch(sweep: Sweep, available: set[Ref]) -> Program:
     return (If(BLOCKED, recomputed), *rest)
 
 
-def _needed(sweep: Sweep, available: set[Ref]) -> set[Ref]:
+def _needed_names(sweep: Sweep, available: set[Ref]) -> set[Ref]:
     """Return the names that a sweep must compute even if some locals are `available`.
 
     An arm that does not assign a name implicitly reads the name's old version. So if one version
     of a name is needed, all are.
     """
     stored = {s.name for s in sweep.streams if s.stored}
-    roots = [a for a in assigns(sweep.body) if a.target.name in stored or is_reduction(a.value)]
-    needed = {a.target for a in roots}
+    effects = [a for a in assigns(sweep.body) if a.target.name in stored or is_reduction(a.value)]
+    needed = {a.target for a in effects}
     while True:
         read = {r for a in assigns(sweep.body) if a.target in needed for r in refs(a.value)}
-        names = {ref.name for ref in needed | (read - available)}
-        newly_needed = {a.target for a in assigns(sweep.body) if a.target.name in names} - needed
+        needed_names = {ref.name for ref in needed | (read - available)}
+        newly_needed = {
+            a.target for a in assigns(sweep.body) if a.target.name in needed_names
+        } - needed
         if not newly_needed:
             return needed
         needed |= newly_needed

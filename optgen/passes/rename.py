@@ -32,12 +32,12 @@ def rename(algorithm: Algorithm) -> Algorithm:
     names: dict[str, str] = {}
     used_names = {"state_steps", *(h.name for h in algorithm.hypers), *_shadowable_calls(algorithm)}
     used_names |= set() if algorithm.step else {"step"}
-    for name, ideal in wanted.items():
-        candidates = _state_names(ideal) if name in keys else _underscored_names(ideal)
+    for name, wanted_name in wanted.items():
+        candidates = _state_names(wanted_name) if name in keys else _underscored_names(wanted_name)
         names[name] = next(n for n in candidates if is_free(n, used_names))
         used_names.add(names[name])
-        if names[name] != ideal:
-            used_names.add(f"fresh_{ideal}")  # the runtime builds this name from the key
+        if names[name] != wanted_name:
+            used_names.add(f"fresh_{wanted_name}")  # the runtime builds this name from the key
     return replace(
         algorithm,
         param=names[algorithm.param],
@@ -51,7 +51,7 @@ def rename(algorithm: Algorithm) -> Algorithm:
 
 
 def _shadowable_calls(algorithm: Algorithm) -> frozenset[str]:
-    """Return the functions that a rule calls and whose names are otherwise free."""
+    """Return the functions that a rule calls, and whose names other rules may give to values."""
     nodes = (node for expr in expressions(algorithm.rule) for node in walk(expr))
     return SHADOWABLE_FUNCTIONS.intersection(n.op for n in nodes if isinstance(n, Call))
 

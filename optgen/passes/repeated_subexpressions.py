@@ -7,16 +7,16 @@ from collections.abc import Callable
 from optgen.ir.nodes import Const, Expr, Ref, children
 
 
-def repeated_subexpressions(value: Expr, counts: Callable[[Expr], bool]) -> set[Expr]:
-    """Return the repeated subexpressions of a value for which `counts` is true.
+def repeated_subexpressions(value: Expr, is_candidate: Callable[[Expr], bool]) -> set[Expr]:
+    """Return the repeated subexpressions of a value for which `is_candidate` is true.
 
-    Names and constants never count, nor does anything inside an expression that does not count.
+    Names and constants are no candidates, nor is anything inside an expression that is none.
     """
     seen: set[Expr] = set()
     repeated: set[Expr] = set()
 
     def visit(expr: Expr) -> None:
-        if isinstance(expr, Ref | Const) or not counts(expr):
+        if isinstance(expr, Ref | Const) or not is_candidate(expr):
             return
         if expr in seen:
             repeated.add(expr)

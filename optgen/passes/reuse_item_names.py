@@ -13,7 +13,7 @@ from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, map_expre
 
 def reuse_item_names(program: Program) -> Program:
     """Return a scalar program that reads `eps1`, not `eps[0]`, after `eps1 = eps[0]`."""
-    written = Counter(assign.target.name for assign in assigns(program))
+    assign_counts = Counter(assign.target.name for assign in assigns(program))
     names: dict[Expr, Ref] = {}
 
     def named(expr: Expr) -> Expr:
@@ -23,7 +23,7 @@ def reuse_item_names(program: Program) -> Program:
     for stmt in program:
         if isinstance(stmt, Assign) and is_item(stmt.value):
             out += (stmt,)
-            if written[stmt.target.name] == 1:
+            if assign_counts[stmt.target.name] == 1:
                 names[stmt.value] = stmt.target
         else:
             out += map_expressions((stmt,), named)

@@ -33,11 +33,11 @@ def filter_assigns(program: Program, keep: Callable[[Assign], bool]) -> Program:
     return tuple(out)
 
 
-def replace_reads(expr: Expr, names: Mapping[Ref, Ref]) -> Expr:
-    """Return an expression that reads other names; the state names in `fresh` stay."""
+def replace_reads(expr: Expr, new_names: Mapping[Ref, Ref]) -> Expr:
+    """Return an expression with its reads renamed; the state names in `fresh` stay."""
     match expr:
         case Ref():
-            return names.get(expr, expr)
+            return new_names.get(expr, expr)
         case Call("fresh", _):
             return expr
-    return rebuild(expr, lambda child: replace_reads(child, names))
+    return rebuild(expr, lambda child: replace_reads(child, new_names))

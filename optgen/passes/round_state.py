@@ -14,7 +14,7 @@ from optgen.ir.nodes import Call, Const, Expr, Ref, refs
 from optgen.ir.ops import CONDITION_OPERANDS
 
 ROUNDED = "in_state_dtype"
-"""Op that rounds to the state's dtype. Only printers of compiled languages get it."""
+"""Op that rounds to the state's dtype. Only the printers of C++ and Triton get it."""
 
 _LARGEST_EXACT = 256  # every floating-point dtype represents all integers up to 256
 
@@ -33,9 +33,9 @@ def _derives_from(expr: Expr, state: str) -> bool:
 
 def _operands(call: Call, state: str) -> tuple[Expr, ...]:
     """Return the rounded operands of an op, one of which derives from the state."""
-    count = CONDITION_OPERANDS.get(call.op, 0)
-    conditions = (_condition(arg, state) for arg in call.args[:count])
-    return (*conditions, *(round_state(arg, state) for arg in call.args[count:]))
+    num_conditions = CONDITION_OPERANDS.get(call.op, 0)
+    conditions = (_condition(arg, state) for arg in call.args[:num_conditions])
+    return (*conditions, *(round_state(arg, state) for arg in call.args[num_conditions:]))
 
 
 def _condition(expr: Expr, state: str) -> Expr:

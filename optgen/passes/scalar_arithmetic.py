@@ -45,37 +45,37 @@ def split_sign(a: Expr) -> tuple[bool, Expr]:
 
 def multiply(a: Expr, b: Expr) -> Expr:
     """Return a * b as one fraction."""
-    minus_a, a = split_sign(a)
-    minus_b, b = split_sign(b)
+    is_a_negative, a = split_sign(a)
+    is_b_negative, b = split_sign(b)
     (numer_a, denom_a), (numer_b, denom_b) = _fraction(a), _fraction(b)
-    product = _over(_product(numer_a, numer_b), _product(denom_a, denom_b))
-    return negate(product) if minus_a != minus_b else product
+    product = _quotient(_product(numer_a, numer_b), _product(denom_a, denom_b))
+    return negate(product) if is_a_negative != is_b_negative else product
 
 
 def divide(a: Expr, b: Expr) -> Expr:
     """Return a / b as one fraction."""
-    minus, b = split_sign(b)
+    is_negative, b = split_sign(b)
     numer, denom = _fraction(b)
-    result = multiply(a, _over(denom, numer))
-    return negate(result) if minus else result
+    result = multiply(a, _quotient(denom, numer))
+    return negate(result) if is_negative else result
 
 
 def add(a: Expr, b: Expr) -> Expr:
     """Return a + b."""
-    minus, rest = split_sign(b)
+    is_negative, magnitude = split_sign(b)
     if is_number(a, 0):
         return b
     if is_number(b, 0):
         return a
     if isinstance(a, Const) and isinstance(b, Const):
         return _folded(operator.add, a, b)
-    return Call("-", (a, rest)) if minus else Call("+", (a, b))
+    return Call("-", (a, magnitude)) if is_negative else Call("+", (a, b))
 
 
 def root(a: Expr) -> Expr:
     """Return the square root of a provably nonnegative fraction, as a fraction of roots."""
     numer, denom = _fraction(a)
-    return _over(_root(numer), _root(denom))
+    return _quotient(_root(numer), _root(denom))
 
 
 def _root(a: Expr) -> Expr:
@@ -104,7 +104,7 @@ def _folded(operation: Callable[[Any, Any], Any], a: Const, b: Const) -> Const:
     return Const(operation(a.value, b.value), a.place)
 
 
-def _over(numer: Expr, denom: Expr) -> Expr:
+def _quotient(numer: Expr, denom: Expr) -> Expr:
     match numer, denom:
         case _, _ if is_number(denom, 1):
             return numer

@@ -43,8 +43,8 @@ def is_scatter_add(algorithm: Algorithm) -> bool:
     }
     forms = {state.symbol: Form.OTHER for state in algorithm.tensor_states()}
     forms |= {algorithm.param: Form.PARAM, algorithm.grad: Form.GRADIENT}
-    after = _forms_after(add_maximize(algorithm).rule, forms, false_flags)
-    return after[algorithm.param] is Form.PARAM
+    forms_after = _forms_after(add_maximize(algorithm).rule, forms, false_flags)
+    return forms_after[algorithm.param] is Form.PARAM
 
 
 def _forms_after(program: Program, forms: Forms, false_flags: set[str]) -> Forms:
@@ -60,8 +60,8 @@ def _forms_after(program: Program, forms: Forms, false_flags: set[str]) -> Forms
                 _forms_after(arm, current, false_flags) for arm in (stmt.then, stmt.orelse)
             )
             for name in {*then, *orelse}:
-                ends = {arm.get(name, Form.NUMBER) for arm in (then, orelse)}
-                current[name] = ends.pop() if len(ends) == 1 else Form.OTHER
+                arm_forms = {arm.get(name, Form.NUMBER) for arm in (then, orelse)}
+                current[name] = arm_forms.pop() if len(arm_forms) == 1 else Form.OTHER
     return current
 
 

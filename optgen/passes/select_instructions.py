@@ -48,7 +48,7 @@ class _Selector(InstructionBuilder):
             if isinstance(stmt, If):
                 yield self._branch(stmt)
             else:
-                self._begin(stmt.value)
+                self._begin_statement(stmt.value)
                 self._assign(stmt)
                 yield Ops(stmt.quote, tuple(self.steps))
 
@@ -70,18 +70,20 @@ class _Selector(InstructionBuilder):
                 self._emit("clone", name, source)
             case Call(word, (reduced,)) if is_reduction(stmt.value):
                 self._reduce(word, name, reduced)
-            case Linear((Term(Const(1), (Ref(source),), ()),)) if self._is_changed(stmt, source):
+            case Linear((Term(Const(1), (Ref(source),), ()),)) if (
+                self._source_changes_before_last_use(stmt, source)
+            ):
                 self._emit("clone", name, source)
             case Linear((Term(Const(1), (Ref(source),), ()),)) if name not in self.variables.stored:
                 self.steps.append(Alias(name, source))
-                aliased = self.variables.sharing(source)
+                aliased = self.variables.names_sharing_tensor(source)
                 self.variables.owned -= {name, *aliased}  # a change in place would change them all
             case Linear(terms) if name in self.variables.stored:
                 self._update(name, terms)
             case Linear(terms):
-                self._local(name, Linear(_own_term_first(name, terms)))
+                self._compute_local(name, Linear(_own_term_first(name, terms)))
             case value:
-                self._local(name, value)
+                self._compute_local(name, value)
         self.variables.aliases[name] = aliased
         if name not in self.variables.stored:
             if self.variables.may_have_another_dtype(stmt.value):
@@ -89,18 +91,20 @@ class _Selector(InstructionBuilder):
             else:
                 self.variables.other_dtypes.discard(name)
 
-    def _is_changed(self, stmt: Assign, source: str) -> bool:
+    def _source_changes_before_last_use(self, stmt: Assign, source: str) -> bool:
         """Tell whether a copy's source is changed in place before the copy's last use."""
         if stmt.target.name in self.variables.stored:  # a stored stream has its own tensor
             return False
         statements = list(assigns(self.sweep.body))
         position = next(n for n, each in enumerate(statements) if each is stmt)
         later = statements[position + 1 :]
-        sharing = self.variables.stored & self.variables.sharing(source)
-        change = next((n for n, each in enumerate(later) if each.target.name in sharing), None)
-        if change is None:
+        sharing = self.variables.stored & self.variables.names_sharing_tensor(source)
+        first_change = next(
+            (n for n, each in enumerate(later) if each.target.name in sharing), None
+        )
+        if first_change is None:
             return False
-        read = {ref.name for each in later[change + 1 :] for ref in refs(each.value)}
+        read = {ref.name for each in later[first_change + 1 :] for ref in refs(each.value)}
         return stmt.target in self.matrix_inputs or stmt.target.name in read
 
     def _reduce(self, word: str, name: str, reduced: Expr) -> None:
@@ -110,29 +114,29 @@ class _Selector(InstructionBuilder):
             case _:
                 self.steps.append(Reduce(word, name, self._operand(reduced), squared=False))
 
-    def _local(self, name: str, value: Expr) -> None:
+    def _compute_local(self, name: str, value: Expr) -> None:
         """Compute a local into a new tensor.
 
-        A temporary takes the value if the local's old value is still read while it is computed.
+        If the computation still reads the local's old value, a temporary takes the new one.
         """
-        is_first = isinstance(value, Linear) and value.terms[0].factors[:1] == (
-            self._ref(name, value),
+        starts_with_name = isinstance(value, Linear) and value.terms[0].factors[:1] == (
+            self._ref_of_name(name, value),
         )
-        reads = self.variables.reads(value, name)
-        if reads == 0 or (is_first and reads == 1):
+        num_reads = self.variables.num_reads(value, name)
+        if num_reads == 0 or (starts_with_name and num_reads == 1):
             self._materialize(value, name)
             return
         self.steps.append(Alias(name, self._materialize(value, self._temporary(f"{name}_new"))))
         self.variables.owned.add(name)
 
-    def _ref(self, name: str, value: Expr) -> Expr | None:
+    def _ref_of_name(self, name: str, value: Expr) -> Expr | None:
         return next((r for r in refs(value) if r.name == name), None)
 
     def _update(self, name: str, terms: tuple[Term, ...]) -> None:
         """Store a sum in a stream: add to its old value in place if that is one of the terms."""
         own = next((t for t in terms if _is_scaled_name(t, name)), None)
         others = tuple(t for t in terms if t is not own)
-        if own is None or self.variables.reads(Linear(others), name):
+        if own is None or self.variables.num_reads(Linear(others), name):
             self._overwrite(name, terms)
             return
         weight = self._lerp_weight(own, others)
@@ -147,13 +151,13 @@ class _Selector(InstructionBuilder):
     def _overwrite(self, name: str, terms: tuple[Term, ...]) -> None:
         """Store a value in a stream whose old value is not simply scaled and added to."""
         value = Linear(terms)
-        reads = self.variables.reads(value, name)
+        num_reads = self.variables.num_reads(value, name)
         match terms:
             case (Term(Const(1), (Ref(source),), ()),):
                 self._emit("copy", name, name, (source,), inplace=True)
             case (Term(Const(1), (Call("where", (mask, a, b)),), ()),) if self._is_fill(mask, a, b):
                 self._overwrite_where(name, mask, a, b)
-            case _ if reads == 1 and self._starts_with(name, value):
+            case _ if num_reads == 1 and self._starts_with(name, value):
                 self._materialize(value, name)
             case _:
                 update = self._materialize(value, self._temporary("update"))
@@ -165,10 +169,10 @@ class _Selector(InstructionBuilder):
         condition, value = self._operand(mask, "condition"), self._operand(tensor, "value")
         if value != name:
             self._emit("copy", name, name, (value,), inplace=True)
-        self._fill(name, self._negate(condition) if number is b else condition, number)
+        self._fill(name, self._build_not(condition) if number is b else condition, number)
 
     def _starts_with(self, name: str, value: Expr) -> bool:
-        """Tell whether a value starts with an operation on a variable."""
+        """Tell whether a value can be computed in place in a variable, its first operand."""
         match value:
             case Ref():
                 return value.name == name

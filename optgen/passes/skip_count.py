@@ -16,7 +16,7 @@ from optgen.ir.whole_matrices import why_uncut
 def skip_count(algorithm: Algorithm) -> str:
     """Return the key of the state that counts skipped steps; "" unless all of this holds.
 
-    * The rule computes `finite = 0 * max_abs(g, over="all") == 0` from the gradient as it is.
+    * The rule computes `finite = 0 * max_abs(g, over="all") == 0` from the unchanged gradient.
     * The rule assigns `where(finite, s, s + 1)` to one scalar state `s`, outside of branches.
     * Everything else that the rule assigns to the parameter `p` or to a state is
       `where(finite, x, p)`, for any `x`.
@@ -33,14 +33,14 @@ def skip_count(algorithm: Algorithm) -> str:
 
 def _finite_flags(algorithm: Algorithm) -> Iterator[Ref]:
     """Yield the names that are true if and only if all gradients are finite."""
-    times = Counter(each.target.name for each in assigns(algorithm.rule))
+    assign_counts = Counter(each.target.name for each in assigns(algorithm.rule))
     grad = Ref(algorithm.grad)
     largest = Call("all_max", (Call("max_abs", (grad,)),))
     maxima: list[Expr] = []
     for statement in algorithm.rule:
         if grad in (each.target for each in assigns((statement,))):
             return
-        if isinstance(statement, Assign) and times[statement.target.name] == 1:
+        if isinstance(statement, Assign) and assign_counts[statement.target.name] == 1:
             if statement.value == largest:
                 maxima.append(statement.target)
             elif any(statement.value == _finiteness_test(each) for each in maxima):

@@ -49,9 +49,11 @@ def split_live_ranges(algorithm: Algorithm, split_tensors: bool = False) -> Algo
     if split_tensors:
         to_split |= {algorithm.param, *(state.symbol for state in algorithm.tensor_states())}
         to_split |= {ref.name for a in matrix_ops for ref in refs(a.value)}
-    versions = [*_later_small_values(algorithm), *_all_but_last(algorithm, to_split)]
-    names = _new_names(algorithm, [ref.name for ref in versions])
-    renamed = {ref: replace(ref, name=name) for ref, name in zip(versions, names, strict=True)}
+    versions_to_rename = [*_later_small_values(algorithm), *_all_but_last(algorithm, to_split)]
+    names = _new_names(algorithm, [ref.name for ref in versions_to_rename])
+    renamed = {
+        ref: replace(ref, name=name) for ref, name in zip(versions_to_rename, names, strict=True)
+    }
     rule = rename_program(algorithm.rule, lambda ref: renamed.get(ref, ref))
     return replace(algorithm, rule=rule)
 
@@ -66,19 +68,21 @@ def _with_copies_of_old_states(algorithm: Algorithm) -> Algorithm:
     read = {
         ref for expr in _tensor_values(algorithm.rule, kinds) for ref in refs(expr) if ref in states
     }
-    old = [ref for ref in states if ref in read]
-    names = _new_names(algorithm, [ref.name for ref in old], "_before")
-    copies = {ref: Ref(name, 1) for ref, name in zip(old, names, strict=True)}
+    read_states = [ref for ref in states if ref in read]
+    names = _new_names(algorithm, [ref.name for ref in read_states], "_before")
+    copies = {ref: Ref(name, version=1) for ref, name in zip(read_states, names, strict=True)}
 
-    def change(expr: Expr) -> Expr:
+    def reading_copies(expr: Expr) -> Expr:
         has_all_axes = kind_of(expr, kinds.__getitem__).axes is Axes.TENSOR
-        return replace_reads(expr, copies) if has_all_axes else rebuild(expr, change)
+        return replace_reads(expr, copies) if has_all_axes else rebuild(expr, reading_copies)
 
     copy_statements = (
         under_condition(algorithm.existence_condition(old.name), Assign(new, Call("copy", (old,))))
         for old, new in copies.items()
     )
-    return replace(algorithm, rule=(*copy_statements, *map_expressions(algorithm.rule, change)))
+    return replace(
+        algorithm, rule=(*copy_statements, *map_expressions(algorithm.rule, reading_copies))
+    )
 
 
 def _reduced_scalars(algorithm: Algorithm) -> set[str]:
@@ -90,36 +94,36 @@ def _reduced_scalars(algorithm: Algorithm) -> set[str]:
 def _tensor_values(program: Program, kinds: Mapping[Ref, Kind]) -> Iterator[Expr]:
     """Yield the outermost expressions that have one value per element."""
 
-    def inside(expr: Expr) -> Iterator[Expr]:
+    def outermost_in(expr: Expr) -> Iterator[Expr]:
         if kind_of(expr, kinds.__getitem__).axes is Axes.TENSOR:
             yield expr
         else:
             for child in children(expr):
-                yield from inside(child)
+                yield from outermost_in(child)
 
     for expr in expressions(program):
-        yield from inside(expr)
+        yield from outermost_in(expr)
 
 
 def _later_small_values(algorithm: Algorithm) -> list[Ref]:
     """Return every version but the first of each local that holds a small value."""
     declared, kinds = declared_kinds(algorithm), kinds_of(algorithm)
     written = dict.fromkeys(a.target for a in assigns(algorithm.rule))
-    first = {ref.name: ref for ref in reversed(written)}
+    first_versions = {ref.name: ref for ref in reversed(written)}
     return [
         ref
         for ref in written
         if ref.name not in declared
         and kinds[ref].axes is not Axes.TENSOR
-        and ref != first[ref.name]
+        and ref != first_versions[ref.name]
     ]
 
 
 def _all_but_last(algorithm: Algorithm, names: Collection[str]) -> list[Ref]:
     """Return all versions of these names but the last."""
-    last = {name: _last_version(algorithm.rule, name) for name in names}
+    last_versions = {name: _last_version(algorithm.rule, name) for name in names}
     written = dict.fromkeys(a.target for a in assigns(algorithm.rule) if a.target.name in names)
-    return [ref for ref in written if ref.version != last[ref.name]]
+    return [ref for ref in written if ref.version != last_versions[ref.name]]
 
 
 def _last_version(program: Program, name: str) -> int:

@@ -18,33 +18,34 @@ from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, Stmt, rebuild,
 from optgen.ir.ops import PROPERTIES
 
 
-def to_ssa(algorithm: Algorithm, separate: bool = False) -> Algorithm:
+def to_ssa(algorithm: Algorithm, separate_versions: bool = False) -> Algorithm:
     """Return the algorithm with its rule in SSA form; inputs are version 0.
 
-    With `separate`, an arm's last value keeps its own version, and a copy assigns it to the version
-    of the join. Then no version is computed in both arms.
+    With `separate_versions`, an arm's last value keeps its own version, and a copy assigns it to
+    the version of the join. Then no version is computed in both arms.
     """
-    current = dict.fromkeys(declared_kinds(algorithm), 0)
+    current_versions = dict.fromkeys(declared_kinds(algorithm), 0)
     # A copy between versions of these states may become a real statement, since `split_live_ranges`
     # renames versions. It must not read a state that does not exist.
-    states = algorithm.states if separate else algorithm.factor_states()
+    states = algorithm.states if separate_versions else algorithm.factor_states()
     conditions = {state.symbol: algorithm.existence_condition(state.symbol) for state in states}
     return replace(
-        algorithm, rule=_versioned(algorithm.rule, current, _Versions(separate, conditions))
+        algorithm,
+        rule=_versioned(algorithm.rule, current_versions, _Versions(separate_versions, conditions)),
     )
 
 
 class _Versions(Counter[str]):
     """Number of versions of each name up to a place in the rule, and the path to this place.
 
-    * `separate`: whether an arm's last value keeps its own version.
+    * `separate_versions`: whether an arm's last value keeps its own version.
     * `exists_if`: for each state, the condition under which it exists; None if it always does.
     * `path`: the conditions that hold at the current statement.
     """
 
-    def __init__(self, separate: bool, exists_if: Mapping[str, Expr | None]) -> None:
+    def __init__(self, separate_versions: bool, exists_if: Mapping[str, Expr | None]) -> None:
         super().__init__()
-        self.separate, self.exists_if = separate, exists_if
+        self.separate_versions, self.exists_if = separate_versions, exists_if
         self.path: tuple[Expr, ...] = ()
 
     def copy_to(self, joined: Ref, last: Ref) -> Program:
@@ -78,61 +79,63 @@ def _negated(condition: Expr) -> Expr:
     return Call("not", (condition,))
 
 
-def _versioned(program: Program, current: dict[str, int], versions: _Versions) -> Program:
+def _versioned(program: Program, current_versions: dict[str, int], versions: _Versions) -> Program:
     out: list[Stmt] = []
     for stmt in program:
         if isinstance(stmt, Assign):
-            value = _with_versions(stmt.value, current)
+            value = _with_versions(stmt.value, current_versions)
             name = stmt.target.name
             versions[name] += 1
-            current[name] = versions[name]
-            out.append(replace(stmt, target=_with_version(stmt.target, current), value=value))
+            current_versions[name] = versions[name]
+            out.append(
+                replace(stmt, target=_with_version(stmt.target, current_versions), value=value)
+            )
         else:
-            out.append(_versioned_if(stmt, current, versions))
+            out.append(_versioned_if(stmt, current_versions, versions))
     return tuple(out)
 
 
-def _with_versions(expr: Expr, current: dict[str, int]) -> Expr:
+def _with_versions(expr: Expr, current_versions: dict[str, int]) -> Expr:
     """Return an expression with versions, except in `fresh` and in properties of a parameter."""
     match expr:
         case Ref():
-            return _with_version(expr, current)
+            return _with_version(expr, current_versions)
         case Call(word, _) if word == "fresh" or word in PROPERTIES:
             return expr
-    return rebuild(expr, lambda child: _with_versions(child, current))
+    return rebuild(expr, lambda child: _with_versions(child, current_versions))
 
 
-def _with_version(ref: Ref, current: dict[str, int]) -> Ref:
-    return replace(ref, version=current[ref.name])
+def _with_version(ref: Ref, current_versions: dict[str, int]) -> Ref:
+    return replace(ref, version=current_versions[ref.name])
 
 
-def _versioned_if(stmt: If, current: dict[str, int], versions: _Versions) -> If:
+def _versioned_if(stmt: If, current_versions: dict[str, int], versions: _Versions) -> If:
     """Return a branch in SSA form, whose arms end in the same version of each name."""
-    condition = _with_versions(stmt.condition, current)
-    ends = [dict(current), dict(current)]
-    outer = versions.path
-    paths = [(*outer, holds) for holds in (condition, _negated(condition))]
+    condition = _with_versions(stmt.condition, current_versions)
+    end_versions = [dict(current_versions), dict(current_versions)]
+    outer_path = versions.path
+    paths = [(*outer_path, holds) for holds in (condition, _negated(condition))]
     arms = []
-    for arm, end, path in zip((stmt.then, stmt.orelse), ends, paths, strict=True):
+    for arm, end, path in zip((stmt.then, stmt.orelse), end_versions, paths, strict=True):
         versions.path = path
         arms.append(_versioned(arm, end, versions))
-    for name in sorted(ends[0].keys() & ends[1].keys()):
-        if any(end[name] != current.get(name) for end in ends):
+    for name in sorted(end_versions[0].keys() & end_versions[1].keys()):
+        if any(end[name] != current_versions.get(name) for end in end_versions):
             versions[name] += 1
             joined = Ref(name, versions[name])
-            for i, end in enumerate(ends):
-                versions.path, unchanged = paths[i], end[name] == current.get(name)
-                arms[i] = _ending_in(arms[i], Ref(name, end[name]), joined, versions, unchanged)
-            current[name] = joined.version
-    versions.path = outer
+            for i, end in enumerate(end_versions):
+                versions.path, is_unchanged = paths[i], end[name] == current_versions.get(name)
+                arms[i] = _ending_in(arms[i], Ref(name, end[name]), joined, versions, is_unchanged)
+            current_versions[name] = joined.version
+    versions.path = outer_path
     return replace(stmt, condition=condition, then=arms[0], orelse=arms[1])
 
 
 def _ending_in(
-    arm: Program, last: Ref, joined: Ref, versions: _Versions, unchanged: bool
+    arm: Program, last: Ref, joined: Ref, versions: _Versions, is_unchanged: bool
 ) -> Program:
     """Return an arm with its last version of a name renamed to `joined`, or copied to it."""
-    if versions.separate or unchanged:
+    if versions.separate_versions or is_unchanged:
         return (*arm, *versions.copy_to(joined, last))
     return rename_program(
         arm, lambda ref: replace(ref, version=joined.version) if ref == last else ref

@@ -42,28 +42,32 @@ class SweepBuilder:
     kinds: Mapping[Ref, Kind]
 
     def build(
-        self, group: Sequence[Assign], outputs: Collection[str], dead: Collection[str], name: str
+        self,
+        statements: Sequence[Assign],
+        outputs: Collection[str],
+        dead: Collection[str],
+        name: str,
     ) -> SweepFunction | None:
-        """Return the function of a group of statements.
+        """Return the function of some statements.
 
         Return None if the function would write every list that it reads, or no output.
 
         Args:
-            group: statements over tensors of one shape.
+            statements: elementwise statements over tensors of one shape.
             outputs: the variables that other statements read, or that the rule stores.
             dead: the variables that no other statement reads; their memory may be reused.
             name: the name of the function.
         """
-        assigned = dict.fromkeys(stmt.target.name for stmt in group)
-        read = self._read_before_assigned(group)
+        assigned = dict.fromkeys(stmt.target.name for stmt in statements)
+        read = self._read_before_assigned(statements)
         kept_outputs = [n for n in assigned if n in outputs]
         reused = self._reused(
-            group, kept_outputs, [n for n in read if n in dead and n not in assigned]
+            statements, kept_outputs, [n for n in read if n in dead and n not in assigned]
         )
         inputs = [n for n in read if n not in reused.values()]
         updated = [n for n in kept_outputs if n in self.in_place]
         if not set(inputs) - set(updated):
-            reused, inputs = {}, read
+            reused, inputs = {}, read  # a function needs a list that it only reads
         only_read = [n for n in inputs if n not in updated]
         if not only_read or not kept_outputs:
             return None
@@ -72,43 +76,45 @@ class SweepBuilder:
         after = {n: free_name(f"{n}_after", used_names) for n in before if n in kept_outputs}
         written = [*updated, *(n for n in kept_outputs if n not in updated)]
         numbers = dict.fromkeys(
-            r.name for s in group for r in refs(s.value) if self.kinds[r].is_scalar
+            r.name for s in statements for r in refs(s.value) if self.kinds[r].is_scalar
         )
-        body = _with_inputs(group, before | {old: n for n, old in reused.items()})
+        body = _with_inputs(statements, before | {old: n for n, old in reused.items()})
         lists = [*written, *(before.get(n, n) for n in only_read)]
         function = self._function(name, lists, written, tuple(numbers), body, reused)
         variables = {n: after.get(n, n) for n in written} | {before.get(n, n): n for n in only_read}
         return SweepFunction(
-            function,
-            {
+            function=function,
+            created={
                 after.get(n, n): only_read[0]
                 for n in kept_outputs
                 if n not in updated and n not in reused
             },
-            reused,
-            tuple(variables[n] for n in function.lists),
-            after,
+            reused=reused,
+            arguments=tuple(variables[n] for n in function.lists),
+            renamed=after,
         )
 
-    def _read_before_assigned(self, group: Sequence[Assign]) -> list[str]:
-        """Return the tensors that a group reads before it assigns them, in order."""
+    def _read_before_assigned(self, statements: Sequence[Assign]) -> list[str]:
+        """Return the tensors that statements read before they assign them, in order."""
         assigned: set[str] = set()
         read: dict[str, None] = {}
-        for stmt in group:
+        for stmt in statements:
             names = (r.name for r in refs(stmt.value) if not self.kinds[r].is_scalar)
             read |= dict.fromkeys(n for n in names if n not in assigned)
             assigned.add(stmt.target.name)
         return list(read)
 
     def _reused(
-        self, group: Sequence[Assign], kept_outputs: Sequence[str], dead: Sequence[str]
+        self, statements: Sequence[Assign], kept_outputs: Sequence[str], dead: Sequence[str]
     ) -> dict[str, str]:
         """Map each new variable to a dead one that is not read after the new one is assigned."""
         reused: dict[str, str] = {}
         for name in kept_outputs:
-            first = next(i for i, stmt in enumerate(group) if stmt.target.name == name)
-            later = {r.name for stmt in group[first + 1 :] for r in refs(stmt.value)}
-            is_new = name not in self.in_place and name not in self._read_before_assigned(group)
+            assigned_at = next(i for i, stmt in enumerate(statements) if stmt.target.name == name)
+            later = {r.name for stmt in statements[assigned_at + 1 :] for r in refs(stmt.value)}
+            is_new = name not in self.in_place and name not in self._read_before_assigned(
+                statements
+            )
             free = [n for n in dead if n not in later and n not in reused.values()]
             if is_new and free:
                 reused[name] = free[0]
@@ -143,10 +149,10 @@ class SweepBuilder:
         )
 
 
-def _with_inputs(group: Sequence[Assign], inputs: Mapping[str, str]) -> Program:
-    """Return the statements of a group without versions, reading old values by other names.
+def _with_inputs(statements: Sequence[Assign], inputs: Mapping[str, str]) -> Program:
+    """Return statements without versions, which read old values by other names.
 
-    `inputs` maps a variable to the name of its old value, which is read until the group assigns
+    `inputs` maps a variable to the name of its old value, which is read until a statement assigns
     the variable.
     """
     names_of_old = dict(inputs)
@@ -155,7 +161,7 @@ def _with_inputs(group: Sequence[Assign], inputs: Mapping[str, str]) -> Program:
         return Ref(names_of_old.get(ref.name, ref.name))
 
     out = []
-    for stmt in group:
+    for stmt in statements:
         value: Expr = rename_refs(as_plain_arithmetic(stmt.value), current)
         names_of_old.pop(stmt.target.name, None)
         out.append(Assign(Ref(stmt.target.name), value, stmt.quote, stmt.place))

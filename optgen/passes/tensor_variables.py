@@ -44,13 +44,13 @@ class TensorVariables:
         for name, sources in other.aliases.items():
             self.aliases[name] = sources | self.aliases.get(name, frozenset())
 
-    def sharing(self, name: str) -> frozenset[str]:
+    def names_sharing_tensor(self, name: str) -> frozenset[str]:
         """Return every name that may share a tensor with this one, itself included."""
         return self.aliases.get(name, frozenset()) | {name}
 
-    def reads(self, value: Expr, name: str) -> int:
+    def num_reads(self, value: Expr, name: str) -> int:
         """Return how often a value reads a tensor, by this name or by another."""
-        return sum(name in self.sharing(ref.name) for ref in refs(value))
+        return sum(name in self.names_sharing_tensor(ref.name) for ref in refs(value))
 
     def may_overwrite(self, name: str) -> bool:
         """Tell whether an operation may change a tensor in place."""
@@ -87,8 +87,8 @@ class TensorVariables:
         A stream that only some parameters have is the last choice: its tensor may be None.
         """
         streams = self.sweep.streams
-        always = [s for s in streams if s.state is None or s.state.when is None]
-        names = [stream.name for stream in always or streams]
+        always_present = [s for s in streams if s.state is None or s.state.when is None]
+        names = [stream.name for stream in always_present or streams]
         return next((name for name in names if name not in self.other_dtypes), names[0])
 
 

@@ -12,7 +12,7 @@ from optgen.passes.rewrite import map_values
 
 
 def truths_to_bool(plan: Plan) -> Plan:
-    """Return the plan with the op `holds` for every `truth` that a value reads."""
+    """Return the plan with the op `holds` in place of every `truth` inside a value."""
     return plan.map_programs(lambda program: map_values(program, _with_holds))
 
 

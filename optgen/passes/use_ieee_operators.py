@@ -41,7 +41,7 @@ class _Proof:
     definitions: dict[Ref, Expr]
 
     def __post_init__(self) -> None:
-        self.hypers = {h.name: h.bounds for h in self.plan.algorithm.hypers}
+        self.bounds_by_hyper = {h.name: h.bounds for h in self.plan.algorithm.hypers}
         self.ranges: Ranges = self._ranges()
 
     def _ranges(self) -> Ranges:
@@ -64,8 +64,8 @@ class _Proof:
         """Tell whether a scalar is provably above zero."""
         # `*` and `/` have no case, because a product or a quotient may underflow to zero.
         match expr:
-            case Ref(name) | Call("item", (Ref(name), _)) if name in self.hypers:
-                bounds = self.hypers[name]
+            case Ref(name) | Call("item", (Ref(name), _)) if name in self.bounds_by_hyper:
+                bounds = self.bounds_by_hyper[name]
                 return bounds.gt is not None and bounds.gt >= 0
             case Call("+", (a, b)):
                 sides = ((a, b), (b, a))
@@ -85,15 +85,17 @@ class _Proof:
     def _is_below_one(self, expr: Expr) -> bool:
         """Tell whether a scalar is provably below one."""
         match expr:
-            case Ref(name) | Call("item", (Ref(name), _)) if name in self.hypers:
-                bounds = self.hypers[name]
+            case Ref(name) | Call("item", (Ref(name), _)) if name in self.bounds_by_hyper:
+                bounds = self.bounds_by_hyper[name]
                 return bounds.lt is not None and bounds.lt <= 1
             case Call("**", (a, b)):
                 least_power = range_of(b, self.ranges).low
                 return least_power >= 1 and self._is_not_negative(a) and self._is_below_one(a)
             case Call("*", (a, b)):
-                inside = all(_is_in_unit_interval(range_of(side, self.ranges)) for side in (a, b))
-                return inside and (self._is_below_one(a) or self._is_below_one(b))
+                are_in_unit_interval = all(
+                    _is_in_unit_interval(range_of(side, self.ranges)) for side in (a, b)
+                )
+                return are_in_unit_interval and (self._is_below_one(a) or self._is_below_one(b))
         return range_of(expr, self.ranges).high < 1
 
     def _is_not_negative(self, expr: Expr) -> bool:

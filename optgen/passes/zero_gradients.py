@@ -26,8 +26,9 @@ def zero_gradients(plan: Plan) -> Plan:
     sweep = plan.phases[phase_index]
     assert isinstance(sweep, Sweep)
     others = [stream for stream in sweep.streams if stream.name != grad]
-    index = 1 if others and others[0].role == "param" else 0  # the gradient follows the parameter
-    streams = (*others[:index], Stream(grad, "grad", True), *others[index:])
+    follows_param = bool(others) and others[0].role == "param"
+    grad_position = 1 if follows_param else 0
+    streams = (*others[:grad_position], Stream(grad, "grad", stored=True), *others[grad_position:])
     phases = list(plan.phases)
     phases[phase_index] = Sweep(streams, (*sweep.body, zero))
     kinds = {**plan.kinds, zero.target: plan.kinds[Ref(grad)]}

@@ -20,9 +20,9 @@ def order_error(algorithm: Algorithm, hypers: Sequence[Hyper]) -> tuple[str, str
         order: tuple[str, ...] = getattr(algorithm, option)
         for position, name in enumerate(order):
             if name not in (*needed, *ADDED_ARGUMENTS, *optional) or name in order[:position]:
-                why = "occurs twice" if name in order[:position] else "is no argument"
+                problem = "occurs twice" if name in order[:position] else "is no argument"
                 hint = did_you_mean(name, needed, f"arguments: {', '.join(needed)}")
-                return f"`{name}` in {option} {why}", hint
+                return f"`{name}` in {option} {problem}", hint
         missing = [name for name in needed if order and name not in order]
         if missing:
             hint = f"add it; or remove {option} to keep the spec's own order"

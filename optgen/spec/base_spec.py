@@ -37,11 +37,11 @@ def read_base(algorithm: Algorithm, specs: Path) -> Algorithm | None:
         raise SpecError(algorithm.place, message, f'base="{base.base}"', algorithm.source)
     for hyper in algorithm.hypers:
         if base.hyper(hyper.name) is None:
-            known = [h.name for h in base.hypers]
+            base_names = [h.name for h in base.hypers]
             raise SpecError(
                 hyper.place,
                 f"`{base.name}` has no hyperparameter `{hyper.name}`",
-                did_you_mean(hyper.name, known, f"it has {', '.join(known)}"),
+                did_you_mean(hyper.name, base_names, f"it has {', '.join(base_names)}"),
                 algorithm.source,
             )
     _check_with_base(algorithm, base)

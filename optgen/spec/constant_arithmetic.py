@@ -23,6 +23,9 @@ OPERATORS: Mapping[type[ast.AST], str] = {
 _LARGEST_EXACT_INT = 2**53
 """Float64, in which rules compute numbers, holds every whole number up to this magnitude."""
 
+_MAX_FLOAT64_BITS = 1024
+"""Float64 is finite below 2**1024."""
+
 _LARGEST_INT_EXPONENT = 1000
 """The largest exponent for which a power of ints is computed as an int."""
 
@@ -35,7 +38,8 @@ def constant_number(value: float) -> float:
     """
     if isinstance(value, int) and abs(value) <= _LARGEST_EXACT_INT:
         return value
-    if (isinstance(value, int) and value.bit_length() > 1024) or not math.isfinite(value):
+    is_long = isinstance(value, int) and value.bit_length() > _MAX_FLOAT64_BITS
+    if is_long or not math.isfinite(value):
         raise OverflowError("it is not finite in float64")
     return float(value)
 
@@ -94,8 +98,8 @@ def value_of(expr: Expr) -> float | None:
             return value
         case Call(op, args) if op in PYTHON_FUNCTIONS:
             values = [value_of(arg) for arg in args]
-            known = [value for value in values if value is not None]
-            return compute(op, *known) if len(known) == len(values) else None
+            numbers = [value for value in values if value is not None]
+            return compute(op, *numbers) if len(numbers) == len(values) else None
     return None
 
 

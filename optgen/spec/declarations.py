@@ -52,7 +52,7 @@ def state(
             "factored", "tall" or their negations. A parameter with rows and columns is factored; it
             is tall if it has no fewer rows than columns.
         role: "second_moment" for a mean of squared gradients. Modifiers find the state by its role.
-        eager: created by the constructor instead of the first step.
+        eager: whether the constructor creates it, instead of the first step.
         rows: False if every row changes in every step, even where a sparse gradient holds few rows.
             While such a state exists, a sparse gradient is used as a dense one.
         block: of a state with dtype="8bit", the consecutive elements that share a scale: 64, 128,

@@ -53,9 +53,9 @@ def _refuse_bare(spec: Spec) -> NoReturn:
     """Raise the SpecError for a decorator without brackets."""
     lines = ["\n"] * (spec.line - 1) + spec.source.splitlines(keepends=True)
     decorators = [n for n, line in enumerate(lines) if line.lstrip().startswith("@")]
-    line = decorators[0] if decorators else spec.line - 1
+    line_index = decorators[0] if decorators else spec.line - 1
     raise SpecError(
-        Place(spec.file, line + 1, lines[line].find("@") + 2),
+        Place(spec.file, line_index + 1, lines[line_index].find("@") + 2),
         "the only decorator of the language is @optimizer(…)",
         '@optimizer(paper="https://…")',
         "".join(lines),

@@ -41,14 +41,14 @@ def _check_signature(part: Part) -> None:
     for extra in (arguments.vararg, arguments.kwarg):
         if extra is not None:
             part.source.error(extra, "a modifier has no *args and no **options", example)
-    plain = [*arguments.posonlyargs, *arguments.args]
-    undeclared = plain[: len(plain) - len(arguments.defaults)]
+    positional = [*arguments.posonlyargs, *arguments.args]
+    without_default = positional[: len(positional) - len(arguments.defaults)]
     for argument in arguments.args:
-        if argument in undeclared:
+        if argument in without_default:
             message = f"`{argument.arg}` is an input, so it stands before a `/`"
             part.source.error(argument, message, example)
     for argument in arguments.posonlyargs:
-        if argument not in undeclared:
+        if argument not in without_default:
             message = f"`{argument.arg}` is an input, so it has no default"
             part.source.error(argument, message, example)
     for argument, declared in part.states:
@@ -83,10 +83,10 @@ def _check_names(part: Part) -> None:
     for name, node in free_names(part).items():
         hint = "a modifier reads its inputs, states, hyperparameters and variables"
         part.source.error(node, f"`{name}` is no name of this modifier", hint)
-    known = {argument.arg for argument, _ in part.states} | part.assigned_names
+    option_names = {argument.arg for argument, _ in part.states} | part.assigned_names
     for option in ("weights", "step", "guard"):
         name = getattr(part, option)
-        if name and name not in known:
+        if name and name not in option_names:
             hint = f"{option}= names a state or a variable of the modifier"
             _refuse(part, f"`{part.name}` has no `{name}`", hint)
 
@@ -96,8 +96,8 @@ def _check_stage(part: Part) -> None:
     stage, result = f"a modifier of stage {part.stage!r}", ASSIGNED_INPUT[part.changes]
     for option, changes in CHANGE_OF_OPTION.items():
         if getattr(part, option) and part.changes != changes:
-            others = " ".join(repr(name) for name, what in STAGES.items() if what == changes)
-            _refuse(part, f"{stage} has no {option}=", f"stages that have it: {others}")
+            stages = " ".join(repr(name) for name, change in STAGES.items() if change == changes)
+            _refuse(part, f"{stage} has no {option}=", f"stages that have it: {stages}")
     if part.guard and part.stage == WRAPPING_STAGE:
         _refuse(part, f"{stage} has no guard=", "its `if` is the condition")
     if result and result not in part.assigned_names and not part.guard:

@@ -26,7 +26,7 @@ def derived(part: Part, base: Part) -> Part:
     result.node.name = own.name
     doc = [ast.Expr(ast.Constant(own.doc))]
     result.node.body = [*doc, *base.requirements, *own.requirements, *result.body]
-    own_options, base_options = _options(own), _options(base)
+    own_options, base_options = _decorator_options(own), _decorator_options(base)
     options = {name: own_options[name] for name in own_options if name not in ("base", *_FROM_BASE)}
     options |= {name: base_options[name] for name in _FROM_BASE if name in base_options}
     inherited = (name for name in _INHERITED if name in base_options and name not in own_options)
@@ -47,8 +47,8 @@ def with_values(part: Part, values: Mapping[str, Any]) -> Part:
             choices = [ast.unparse(each) for each in declaration.args]
             is_choice = _declares(declaration, "choice")
             if is_choice and ast.unparse(value) not in choices:
-                known = f"`{argument.arg}` is one of {', '.join(choices)}"
-                raise TypeError(f"{part.name}: {known}, not {ast.unparse(value)}")
+                requirement = f"`{argument.arg}` is one of {', '.join(choices)}"
+                raise TypeError(f"{part.name}: {requirement}, not {ast.unparse(value)}")
             other_choices = [a for a in declaration.args if ast.unparse(a) != ast.unparse(value)]
             declaration.args = [value, *(other_choices if is_choice else declaration.args[1:])]
     return part
@@ -60,14 +60,14 @@ def _constant(part: Part, name: str, value: Any) -> ast.expr:
     Raises:
         TypeError: the value is no number, text, None or tuple of these, so no spec can hold it.
     """
-    types = (bool, int, float, str, type(None))
-    if type(value) not in (*types, tuple) and isinstance(value, Real):
+    scalar_types = (bool, int, float, str, type(None))
+    if type(value) not in (*scalar_types, tuple) and isinstance(value, Real):
         value = float(value)  # a number of NumPy
-    if isinstance(value, tuple) and all(isinstance(each, types) for each in value):
+    if isinstance(value, tuple) and all(isinstance(each, scalar_types) for each in value):
         return ast.Tuple([ast.Constant(each) for each in value], ast.Load())
-    if not isinstance(value, types):
-        kinds = "a number, a text, None or a tuple of these"
-        raise TypeError(f"{part.name}: `{name}` is a default of a class: {kinds}, not {value!r}")
+    if not isinstance(value, scalar_types):
+        allowed = "a number, a text, None or a tuple of these"
+        raise TypeError(f"{part.name}: `{name}` is a default of a class: {allowed}, not {value!r}")
     return ast.Constant(value)
 
 
@@ -76,7 +76,7 @@ def _declares(declaration: ast.Call, name: str) -> bool:
     return isinstance(declaration.func, ast.Name) and declaration.func.id == name
 
 
-def _options(part: Part) -> dict[str, ast.expr]:
+def _decorator_options(part: Part) -> dict[str, ast.expr]:
     decorator = part.node.decorator_list[0]
     assert isinstance(decorator, ast.Call)
     return {keyword.arg: keyword.value for keyword in decorator.keywords if keyword.arg}

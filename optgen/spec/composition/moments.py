@@ -11,7 +11,7 @@ def rest_after(body: Sequence[ast.stmt], name: str) -> list[ast.stmt] | None:
 
     Return None if that assignment stands in a branch, or if there is none.
     """
-    positions = [k for k, stmt in enumerate(body) if _assigns(stmt, name)]
+    positions = [position for position, stmt in enumerate(body) if _assigns(stmt, name)]
     if not positions or not isinstance(body[positions[-1]], ast.Assign):
         return None
     return list(body[positions[-1] + 1 :])

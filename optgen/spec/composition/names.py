@@ -13,7 +13,7 @@ from optgen.spec.composition.renaming import all_names, own_names, renamed, unus
 from optgen.spec.composition.spell_out_norms import spell_out_norms
 from optgen.spec.reserved_names import DECLARATIONS
 
-_ORDER = list(STAGES)
+_STAGE_ORDER = list(STAGES)
 
 
 class CompositionError(ValueError):
@@ -70,7 +70,7 @@ def with_fitting_names(base: Part, modifiers: Sequence[Part]) -> NamedParts:
         CompositionError: two parts declare one name or one checkpoint key, two modifiers store the
             parameter, or a part lacks what another one needs.
     """
-    ordered = sorted(modifiers, key=lambda part: _ORDER.index(part.stage))
+    ordered = sorted(modifiers, key=lambda part: _STAGE_ORDER.index(part.stage))
     _check_listed_once(ordered)
     _check_declared(base, ordered)
     _check_needs(base, ordered)
@@ -85,9 +85,11 @@ def with_fitting_names(base: Part, modifiers: Sequence[Part]) -> NamedParts:
     if not step and any("t" in part.inputs for part in ordered):
         step = unused_name("t", used_names)
     update = unused_name("update", used_names)
-    is_read = any("g" in part.inputs for part in ordered if part.changes != "gradient")
+    grad_is_read_later = any("g" in part.inputs for part in ordered if part.changes != "gradient")
     rule_grad = (
-        unused_name("gradient", used_names) if is_read and grad in base.assigned_names else grad
+        unused_name("gradient", used_names)
+        if grad_is_read_later and grad in base.assigned_names
+        else grad
     )
     moment = next(iter(base.with_role("second_moment")), "")
     modified_moment = unused_name("second_moment", used_names)
@@ -138,19 +140,20 @@ def _check_listed_once(modifiers: Sequence[Part]) -> None:
 
 
 def _check_declared(base: Part, modifiers: Sequence[Part]) -> None:
-    known = dict.fromkeys(base.inputs, ("input", base.name))
+    declared_by = dict.fromkeys(base.inputs, ("input", base.name))
     for part in (base, *modifiers):
         hypers = [("hyperparameter", argument.arg) for argument, _ in part.hypers]
         keys = [("state", declared_key(declaration)) for _, declaration in part.states]
         for what, name in (*hypers, *keys):
-            if name in known and known[name][1] != part.name:  # the reader checks each part
-                other_what, other = known[name]
+            # The reader has checked the names inside each part.
+            if name in declared_by and declared_by[name][1] != part.name:
+                other_what, other = declared_by[name]
                 message = f"{part.name} adds the {what} `{name}`, "
                 message += f"but {other} has a {other_what} `{name}`"
                 raise CompositionError(
                     f"{message}: rename one in a spec of yours, or leave one out"
                 )
-            known[name] = what, part.name
+            declared_by[name] = what, part.name
 
 
 def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
@@ -172,23 +175,25 @@ def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
             _check_moment(base, part)
     _check_rounding(base, modifiers)
     _check_group_states(base, modifiers)
-    has_rate = any(argument.arg == "lr" for argument, _ in base.hypers)
+    has_lr = any(argument.arg == "lr" for argument, _ in base.hypers)
     for part in modifiers:
-        if "lr" in part.inputs and not has_rate:
+        if "lr" in part.inputs and not has_lr:
             message = f"{part.name} needs a learning rate called `lr`"
             raise CompositionError(f"{message}, which {base.name} does not have")
-        asking = [each.name for each in (base, *modifiers) if each.fresh_states]
-        if part.guard and asking:
-            message = f"{part.name} may skip the first step, and {asking[0]} asks `fresh` for it"
+        calling_fresh = [each.name for each in (base, *modifiers) if each.fresh_states]
+        if part.guard and calling_fresh:
+            message = (
+                f"{part.name} may skip the first step, and {calling_fresh[0]} asks `fresh` for it"
+            )
             raise CompositionError(f"{message}: leave one out")
 
 
 def _check_rounding(base: Part, modifiers: Sequence[Part]) -> None:
     """Refuse modifiers that change the update of a rule which has rounded its parameter already."""
     names = (n for stmt in base.body for n in ast.walk(stmt) if isinstance(n, ast.Name))
-    rounds = any(name.id in STORAGE_OPS for name in names)
+    rounds_param = any(name.id in STORAGE_OPS for name in names)
     changing = [part.name for part in modifiers if part.changes in ("update", "store")]
-    if rounds and changing:
+    if rounds_param and changing:
         message = f"{changing[0]} changes the update, and {base.name} rounds the parameter itself"
         raise CompositionError(f"{message}: leave one out")
 
@@ -209,11 +214,11 @@ def _check_moment(base: Part, part: Part) -> None:
     """Check that an optimizer has one second moment, and reads it after it has assigned it."""
     moments = base.with_role(part.stage)
     if len(moments) != 1:
-        count = "declares several" if moments else "does not declare"
+        problem = "declares several" if moments else "does not declare"
         message = f"{part.name} needs one state with the role {part.stage!r}"
-        raise CompositionError(f"{message}, and {base.name} {count}")
-    after = rest_after(base.body, moments[0])
-    if after is None or not any(reads(stmt, moments[0]) for stmt in after):
+        raise CompositionError(f"{message}, and {base.name} {problem}")
+    rest = rest_after(base.body, moments[0])
+    if rest is None or not any(reads(stmt, moments[0]) for stmt in rest):
         message = f"{part.name} changes `{moments[0]}` between its assignment and its use"
-        why = "has no statement for it outside of branches, or does not read it afterwards"
-        raise CompositionError(f"{message}: {base.name} {why}")
+        reason = "has no statement for it outside of branches, or does not read it afterwards"
+        raise CompositionError(f"{message}: {base.name} {reason}")

@@ -46,18 +46,18 @@ def _listed(named: NamedParts) -> str:
 
 
 def _original_node(
-    written: Source, place: Place, named: NamedParts, part_name: str
+    composition: Source, place: Place, named: NamedParts, part_name: str
 ) -> Iterator[tuple[Part, ast.AST]]:
     """Yield the node of a part that was printed at a place, after its part; nothing if none was."""
-    functions = [node for node in written.parse().body if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in composition.parse().body if isinstance(node, ast.FunctionDef)]
     rule = next(f for f in functions if any(isinstance(d, ast.Call) for d in f.decorator_list))
     pairs = (
-        *_functions(functions, named),
-        *_declared(rule, named),
-        *_statements(written, rule, named, part_name),
+        *_function_matches(functions, named),
+        *_declaration_matches(rule, named),
+        *_statement_matches(composition, rule, named, part_name),
     )
     for composed, part, original in pairs:
-        found = _follow(composed, original, place, written)
+        found = _follow(composed, original, place, composition)
         if found is not None and getattr(found, "lineno", 1) > 1:  # added nodes have line 1
             yield part, found
 
@@ -66,7 +66,7 @@ _Match = tuple[ast.AST | None, Part, ast.AST | None]
 """A node of the composed text, the part that wrote it, and the node of that part."""
 
 
-def _functions(written: Sequence[ast.FunctionDef], named: NamedParts) -> Iterator[_Match]:
+def _function_matches(composed: Sequence[ast.FunctionDef], named: NamedParts) -> Iterator[_Match]:
     """Yield the helpers and the programs of modifiers."""
     originals = {
         node.name: (part, node)
@@ -74,12 +74,12 @@ def _functions(written: Sequence[ast.FunctionDef], named: NamedParts) -> Iterato
         for node in (*part.definitions, *part.programs)
         if isinstance(node, ast.FunctionDef)
     }
-    for function in written:
+    for function in composed:
         if function.name in originals:
             yield function, *originals[function.name]
 
 
-def _declared(rule: ast.FunctionDef, named: NamedParts) -> Iterator[_Match]:
+def _declaration_matches(rule: ast.FunctionDef, named: NamedParts) -> Iterator[_Match]:
     """Yield the states and the hyperparameters of modifiers."""
     originals = {
         argument.arg: (part, argument, value)
@@ -93,8 +93,8 @@ def _declared(rule: ast.FunctionDef, named: NamedParts) -> Iterator[_Match]:
             yield value, part, declaration
 
 
-def _statements(
-    written: Source, rule: ast.FunctionDef, named: NamedParts, name: str
+def _statement_matches(
+    composition: Source, rule: ast.FunctionDef, named: NamedParts, part_name: str
 ) -> Iterator[_Match]:
     """Yield the statements that the rule of one part has written.
 
@@ -102,18 +102,21 @@ def _statements(
     """
     originals = defaultdict[str, deque[tuple[Part, ast.AST]]](deque)
     for part, stmt in statements_of_parts(named):
-        if part.name == name:
+        if part.name == part_name:
             for unit in _units([stmt]):
                 originals[ast.unparse(unit)].append((part, unit))
-    lines = written.text.split("\n")
+    lines = composition.text.split("\n")
     for unit in _units(rule.body):
         equal_originals = originals.get(ast.unparse(unit))
-        if equal_originals and _part_above(lines[: written.place(unit).line], named) == name:
+        if (
+            equal_originals
+            and _part_above(lines[: composition.place(unit).line], named) == part_name
+        ):
             yield unit, *equal_originals.popleft()
 
 
 def _part_above(lines: Sequence[str], named: NamedParts) -> str:
-    """Return the part whose comment is the last one of these lines; "" if there is none."""
+    """Return the part whose comment is the last among these lines; "" if there is none."""
     comments = {f"# {part.name}": part.name for part in named.parts}
     above = (line.strip() for line in reversed(lines))
     return next((comments[line] for line in above if line in comments), "")
@@ -138,21 +141,21 @@ def _units(statements: Sequence[ast.stmt]) -> Iterator[ast.AST]:
 
 
 def _follow(
-    composed: ast.AST | None, original: ast.AST | None, place: Place, written: Source
+    composed: ast.AST | None, original: ast.AST | None, place: Place, composition: Source
 ) -> ast.AST | None:
     """Return the original of the composed node that begins at a place; None if there is none.
 
     Both trees are walked side by side as long as they have the same form. Where the forms differ,
     return the original node above.
     """
-    if composed is None or original is None or not _covers(composed, place, written):
+    if composed is None or original is None or not _covers(composed, place, composition):
         return None
-    if written.place(composed) == place or type(composed) is not type(original):
+    if composition.place(composed) == place or type(composed) is not type(original):
         return original
     pairs = zip(_children(composed), _children(original), strict=False)
-    inside = (_follow(each, other, place, written) for each, other in pairs)
-    otherwise = None if isinstance(original, ast.arguments) else original
-    return next((found for found in inside if found is not None), otherwise)
+    inside = (_follow(each, other, place, composition) for each, other in pairs)
+    default = None if isinstance(original, ast.arguments) else original
+    return next((found for found in inside if found is not None), default)
 
 
 def _children(node: ast.AST) -> list[ast.AST]:
@@ -163,13 +166,13 @@ def _children(node: ast.AST) -> list[ast.AST]:
     return list(ast.iter_child_nodes(node))
 
 
-def _covers(node: ast.AST, place: Place, written: Source) -> bool:
+def _covers(node: ast.AST, place: Place, composition: Source) -> bool:
     """Tell whether a place may lie in a node: always in `ast.arguments`, which has no place."""
     if not isinstance(node, ast.stmt | ast.expr | ast.arg | ast.keyword):
         return isinstance(node, ast.arguments)
     end = ast.Pass(lineno=node.end_lineno or node.lineno, col_offset=node.end_col_offset or 0)
-    first, last = written.place(node), written.place(end)
+    first, last = composition.place(node), composition.place(end)
     if isinstance(node, ast.FunctionDef):  # decorators stand above
-        top = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-        return top <= place.line <= last.line
+        first_line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+        return first_line <= place.line <= last.line
     return (first.line, first.column) <= (place.line, place.column) < (last.line, last.column)

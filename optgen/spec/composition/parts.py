@@ -244,12 +244,12 @@ def _part(spec: Spec, decorator: str) -> Part:
     source = Source(spec.source, spec.file, spec.line, is_excerpt=True)
     tree = source.parse()
     source.check_depth(tree)
-    source.check_texts(tree)
+    source.check_strings(tree)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     decorated = [node for node in functions if decorator in map(_name, node.decorator_list)]
     if len(decorated) != 1:
-        count = "no" if not decorated else "more than one"
-        source.error(tree, f"{count} @{decorator} in `{spec.name}`", "one file, one function")
+        number = "no" if not decorated else "more than one"
+        source.error(tree, f"{number} @{decorator} in `{spec.name}`", "one file, one function")
     node = decorated[0]
     programs = [f for f in functions if node.name in map(_owner, f.decorator_list)]
     definitions = [
@@ -263,12 +263,12 @@ def _part(spec: Spec, decorator: str) -> Part:
 
 def _constants(part: Part) -> Iterator[tuple[str, object]]:
     """Yield the name and the value of each constant of a part."""
-    known: dict[str, object] = {}
+    constants: dict[str, object] = {}
     for node in part.definitions:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                known[name] = literal(value, part.source, known)
-                yield name, known[name]
+                constants[name] = literal(value, part.source, constants)
+                yield name, constants[name]
 
 
 def _is_require(stmt: ast.stmt) -> bool:

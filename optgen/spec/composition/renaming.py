@@ -70,10 +70,10 @@ def free_names(part: Part) -> dict[str, ast.Name]:
     free: dict[str, ast.Name] = {}
     helpers = [node for node in part.definitions if isinstance(node, ast.FunctionDef)]
     for function in (part.node, *helpers, *part.programs):
-        known = defined | _bound_names(function)
+        defined_here = defined | _bound_names(function)
         nodes = (node for stmt in function.body for node in ast.walk(stmt))
         for node in nodes:
-            if isinstance(node, ast.Name) and node.id not in known:
+            if isinstance(node, ast.Name) and node.id not in defined_here:
                 free.setdefault(node.id, node)
     return free
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from optgen.spec.composition.parts import Part
 
-_REDUCTIONS = {"norm": "sum", "rms": "mean"}
+_REDUCTION_OF_SQUARES = {"norm": "sum", "rms": "mean"}
 """For each function, the reduction of the squares: the function is its square root."""
 
 
@@ -23,7 +23,9 @@ class _SpellOut(ast.NodeTransformer):
         match node:
             case ast.Call(func=ast.Name(id=name), args=[x], keywords=scope) if name in self.names:
                 square = ast.BinOp(x, ast.Pow(), ast.Constant(2))
-                reduction = ast.Call(ast.Name(_REDUCTIONS[name], ast.Load()), [square], scope)
+                reduction = ast.Call(
+                    ast.Name(_REDUCTION_OF_SQUARES[name], ast.Load()), [square], scope
+                )
                 root = ast.Call(ast.Name("sqrt", ast.Load()), [reduction], [])
                 return ast.fix_missing_locations(ast.copy_location(root, node))
         return node
@@ -34,7 +36,7 @@ def spell_out_norms(part: Part, arguments: Collection[str]) -> Part:
 
     `norm(x)` becomes `sqrt(sum(x ** 2))`, and `rms(x)` becomes `sqrt(mean(x ** 2))`.
     """
-    clashes = _REDUCTIONS.keys() & set(arguments)
+    clashes = _REDUCTION_OF_SQUARES.keys() & set(arguments)
     if not clashes:
         return part
     part = part.copy()

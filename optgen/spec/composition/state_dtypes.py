@@ -39,8 +39,8 @@ def with_state_dtypes(
     states = {declared_key(state): state for part in copies for _, state in part.states}
     _check_keys(by_key, states, name)
     for _, state in copies[0].states:
-        applies = _may_have_codes(state) if default == QUANTIZED else _holds_elements(state)
-        if applies and _option(state, "dtype") is None:
+        default_applies = _may_have_codes(state) if default == QUANTIZED else _holds_elements(state)
+        if default_applies and _option(state, "dtype") is None:
             _declare(state, default, quantized_options)
     for key, dtype in by_key.items():
         _declare(states[key], dtype, quantized_options)
@@ -48,13 +48,13 @@ def with_state_dtypes(
 
 
 def _check_dtypes(dtypes: Iterable[str | None], may_quantize: bool, name: str) -> None:
-    """Check that dtypes are known, and that none is "8bit" unless states may be quantized."""
-    known = (*_DTYPES, QUANTIZED) if may_quantize else _DTYPES
+    """Check that dtypes are allowed, and that none is "8bit" unless states may be quantized."""
+    allowed = (*_DTYPES, QUANTIZED) if may_quantize else _DTYPES
     for dtype in dtypes:
         if dtype == QUANTIZED and not may_quantize:
             raise CompositionError(f"{name}: write modifiers.quantized() for states of 8 bits")
-        if dtype not in known:
-            listed = ", ".join(map(repr, known))
+        if dtype not in allowed:
+            listed = ", ".join(map(repr, allowed))
             raise CompositionError(f"{name}: {dtype!r} is no dtype of a state; it is {listed}")
 
 

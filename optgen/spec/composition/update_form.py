@@ -59,9 +59,11 @@ class UpdateForm:
                 self._reading_moved_param(value), ast.Sub(), _read(self.param)
             )
         else:
-            read = [(sign, self._reading_moved_param(term)) for sign, term in rest]
-            before: list[tuple[int, ast.expr]] = [(1, _read(self.update))] if self.has_moved else []
-            update = _signed_sum([*before, *read])
+            moved_terms = [(sign, self._reading_moved_param(term)) for sign, term in rest]
+            old_update: list[tuple[int, ast.expr]] = (
+                [(1, _read(self.update))] if self.has_moved else []
+            )
+            update = _signed_sum([*old_update, *moved_terms])
         self.has_moved = True
         return [ast.copy_location(_assignment(self.update, update), value)]
 
@@ -72,11 +74,11 @@ class UpdateForm:
         """
         temporaries = [(name, next(self._unused_names)) for name in names if name != self.param]
         pairs = dict(zip(names, values, strict=True))
-        early = [
+        first_assignments = [
             _assignment(new, self._reading_moved_param(pairs[name])) for name, new in temporaries
         ]
-        late = [_assignment(name, _read(new)) for name, new in temporaries]
-        return [*early, *self._update_assignments(pairs[self.param]), *late]
+        last_assignments = [_assignment(name, _read(new)) for name, new in temporaries]
+        return [*first_assignments, *self._update_assignments(pairs[self.param]), *last_assignments]
 
     def _branch(self, stmt: ast.If) -> list[ast.stmt]:
         """Rewrite both arms. If one of them moves the parameter, the other has an update of 0."""
@@ -161,10 +163,10 @@ def _assignment(name: str, value: ast.expr) -> ast.stmt:
 def _other_terms(value: ast.expr, param: str) -> list[tuple[int, ast.expr]] | None:
     """Return the signed terms of a sum without the parameter; None if it is no term of the sum."""
     terms = list(_terms(value, 1))
-    places = [k for k, (sign, term) in enumerate(terms) if sign == 1 and _is_name(term, param)]
-    if len(places) != 1:
+    positions = [k for k, (sign, term) in enumerate(terms) if sign == 1 and _is_name(term, param)]
+    if len(positions) != 1:
         return None
-    return [term for k, term in enumerate(terms) if k != places[0]]
+    return [term for k, term in enumerate(terms) if k != positions[0]]
 
 
 def _is_name(node: ast.expr, name: str) -> bool:

@@ -20,9 +20,9 @@ from optgen.spec.composition.update_form import UpdateForm, replace_fresh, repla
 
 def write_rule(named: NamedParts) -> list[str]:
     """Return the lines of the rule, not indented."""
-    required = [stmt for part in named.parts for stmt in part.requirements]
+    requirements = [stmt for part in named.parts for stmt in part.requirements]
     return [
-        *_printed(required),
+        *_printed(requirements),
         *_Rule(named, step_count=named.step).lines(named.modifiers_of("gradient")),
     ]
 
@@ -56,14 +56,14 @@ class _Rule:
         has_own_count = bool(part.step) and self._step_is_read(others)
         body = self._body(part, others)
         guards = ((part.guard, self._param_and_states()),) if part.guard else ()
-        later = replace(self, step_count=part.step if has_own_count else self.step_count)
+        later_rule = replace(self, step_count=part.step if has_own_count else self.step_count)
         if part.stage == WRAPPING_STAGE:
-            return self._wrapped(part, body, later, others)
-        later = replace(later, guards=(*self.guards, *guards))
-        return [*self._of_part(part, body), *later.lines(others)]
+            return self._wrapped(part, body, later_rule, others)
+        later_rule = replace(later_rule, guards=(*self.guards, *guards))
+        return [*self._lines_of_part(part, body), *later_rule.lines(others)]
 
     def _wrapped(
-        self, part: Part, body: Sequence[ast.stmt], later: _Rule, others: Sequence[Part]
+        self, part: Part, body: Sequence[ast.stmt], later_rule: _Rule, others: Sequence[Part]
     ) -> list[str]:
         """Return the lines of a modifier that runs the rest of the step only in some steps.
 
@@ -74,14 +74,14 @@ class _Rule:
         """
         parts = (*others, *self._after_gradients())
         if self.guards or any(map(_reduces_over_parameters, parts)):
-            return self._run_always(part, body, later, others)
+            return self._run_always(part, body, later_rule, others)
         resets = [f"{name} = 0" for name in self.named.waiting_states.values()]
-        inside = [*later.lines(others), *resets]
-        rest = [indent(line, "    ") if line else "" for line in inside]
-        return [*self._marks_of_new_states(), *self._of_part(part, body), *rest]
+        rest_lines = [*later_rule.lines(others), *resets]
+        rest = [indent(line, "    ") if line else "" for line in rest_lines]
+        return [*self._marks_of_new_states(), *self._lines_of_part(part, body), *rest]
 
     def _run_always(
-        self, part: Part, body: Sequence[ast.stmt], later: _Rule, others: Sequence[Part]
+        self, part: Part, body: Sequence[ast.stmt], later_rule: _Rule, others: Sequence[Part]
     ) -> list[str]:
         """Return the lines of a modifier whose last `if` becomes a variable.
 
@@ -92,14 +92,14 @@ class _Rule:
         named = self.named
         ready = unused_name(f"{part.name}_now", named.used_names)
         assignment = ast.Assign([ast.Name(ready, ast.Store())], last.test)
-        own = AssignmentGuard({argument.arg for argument, _ in part.states}, ready)
-        guarded = [own.visit(copy.deepcopy(stmt)) for stmt in last.body]
+        guard_of_states = AssignmentGuard({argument.arg for argument, _ in part.states}, ready)
+        guarded = [guard_of_states.visit(copy.deepcopy(stmt)) for stmt in last.body]
         # A group's state has one value for all parameters, so it cannot depend on `ready`.
         shared = {name for each in others for name in each.group_states}
         guard = ready, self._param_and_states() - shared
-        rest = replace(later, guards=(*self.guards, guard)).lines(others)
+        rest = replace(later_rule, guards=(*self.guards, guard)).lines(others)
         resets = [f"{name} = where({ready}, 0, {name})" for name in named.waiting_states.values()]
-        own_lines = self._of_part(part, [*before, assignment, *guarded])
+        own_lines = self._lines_of_part(part, [*before, assignment, *guarded])
         return [*self._marks_of_new_states(), *own_lines, *rest, *resets]
 
     def _marks_of_new_states(self) -> Iterator[str]:
@@ -139,23 +139,23 @@ class _Rule:
         named = self.named
         if named.rule_grad != named.grad:
             yield f"{named.rule_grad} = {named.grad}"
-        updating = named.modifiers_of("update", "store")
+        update_modifiers = named.modifiers_of("update", "store")
         body = self._with_moments(named.base.body)
-        if updating:
+        if update_modifiers:
             names = (
                 unused_name(f"{named.param}_next", named.used_names) for _ in itertools.count()
             )
             form = UpdateForm(named.param, named.update, names)
-            yield from self._of_part(named.base, form.block(body))
-            for part in updating:
-                yield from self._of_part(part, part.body)
-            if updating[-1].changes != "store":
+            yield from self._lines_of_part(named.base, form.block(body))
+            for part in update_modifiers:
+                yield from self._lines_of_part(part, part.body)
+            if update_modifiers[-1].changes != "store":
                 value = ast.parse(f"{named.param} = {named.param} + {named.update}").body[0]
                 yield from _printed([self._guarded(value)])
         else:
-            yield from self._of_part(named.base, body)
+            yield from self._lines_of_part(named.base, body)
         for part in named.modifiers_of("observe"):
-            yield from self._of_part(part, part.body)
+            yield from self._lines_of_part(part, part.body)
 
     def _with_moments(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
         """Return the rule with the modifiers of its second moment inserted.
@@ -164,15 +164,22 @@ class _Rule:
         moment. The state itself keeps the value of the rule.
         """
         named = self.named
-        modifying = [stmt for part in named.modifiers_of("moment") for stmt in part.body]
-        rest = rest_after(body, named.moment) if modifying else None
+        moment_statements = [stmt for part in named.modifiers_of("moment") for stmt in part.body]
+        rest = rest_after(body, named.moment) if moment_statements else None
         if rest is None:
             return list(body)
         copy_of_moment = ast.parse(f"{named.modified_moment} = {named.moment}").body
-        later = [replace_name(stmt, named.moment, named.modified_moment) for stmt in rest]
-        return [*body[: len(body) - len(rest)], *copy_of_moment, *modifying, *later]
+        later_statements = [
+            replace_name(stmt, named.moment, named.modified_moment) for stmt in rest
+        ]
+        return [
+            *body[: len(body) - len(rest)],
+            *copy_of_moment,
+            *moment_statements,
+            *later_statements,
+        ]
 
-    def _of_part(self, part: Part, statements: Sequence[ast.stmt]) -> Iterator[str]:
+    def _lines_of_part(self, part: Part, statements: Sequence[ast.stmt]) -> Iterator[str]:
         """Yield the lines of a part, after a comment with its name."""
         yield ""
         yield f"# {part.name}"
@@ -210,7 +217,7 @@ def _without_variable(part: Part, body: Sequence[ast.stmt], name: str) -> list[a
     is_state = name in {argument.arg for argument, _ in part.states}
     if is_state or any(reads(stmt, name) for stmt in body):
         return list(body)
-    kept = []
+    remaining = []
     for stmt in body:
         if isinstance(stmt, ast.If):
             then, orelse = (_without_variable(part, arm, name) for arm in (stmt.body, stmt.orelse))
@@ -218,8 +225,8 @@ def _without_variable(part: Part, body: Sequence[ast.stmt], name: str) -> list[a
                 continue
             stmt = ast.copy_location(ast.If(stmt.test, then or [ast.Pass()], orelse), stmt)
         if not _assigns(stmt, name):
-            kept.append(stmt)
-    return kept
+            remaining.append(stmt)
+    return remaining
 
 
 def _reduces_over_parameters(part: Part) -> bool:

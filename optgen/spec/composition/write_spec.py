@@ -16,25 +16,27 @@ from optgen.spec.reserved_names import DECLARATIONS
 def write_spec(name: str, named: NamedParts) -> str:
     """Return the text of the spec of an optimizer with modifiers; `name` is that of the class."""
     definitions = [ast.unparse(node) for part in named.parts for node in part.definitions]
-    programs = [_program(name, node) for part in named.parts for node in part.programs]
-    written = "\n\n\n".join([*definitions, _optimizer(name, named), *programs])
-    return f"{_import(written)}\n\n\n{written}\n"
+    programs = [_program_text(name, node) for part in named.parts for node in part.programs]
+    functions_text = "\n\n\n".join([*definitions, _optimizer_text(name, named), *programs])
+    return f"{_import_line(functions_text)}\n\n\n{functions_text}\n"
 
 
-def _import(written: str) -> str:
+def _import_line(functions_text: str) -> str:
     """Return the line that imports the words of the language that a text uses."""
-    used = {n.id for n in ast.walk(ast.parse(written)) if isinstance(n, ast.Name)}
-    return f"from optgen.spec import {', '.join(sorted(used & {*DECLARATIONS, *CALLABLE_OPS}))}"
+    used_names = {n.id for n in ast.walk(ast.parse(functions_text)) if isinstance(n, ast.Name)}
+    return (
+        f"from optgen.spec import {', '.join(sorted(used_names & {*DECLARATIONS, *CALLABLE_OPS}))}"
+    )
 
 
-def _optimizer(name: str, named: NamedParts) -> str:
-    inside = [_doc(named), *write_rule(named)]
+def _optimizer_text(name: str, named: NamedParts) -> str:
+    body_lines = [_doc(named), *write_rule(named)]
     lines = [
         _decorator(named),
         f"def {name}(",
         *(indent(line, "    ") for line in _signature(named)),
         "):",
-        *(indent(line, "    ") if line else "" for line in inside),
+        *(indent(line, "    ") if line else "" for line in body_lines),
     ]
     return "\n".join(lines)
 
@@ -99,7 +101,7 @@ def _first_line(part: Part) -> str:
     return part.doc.partition("\n")[0]
 
 
-def _program(name: str, node: ast.FunctionDef) -> str:
+def _program_text(name: str, node: ast.FunctionDef) -> str:
     """Return the text of a program, decorated with the name of the composition."""
     for decorator in node.decorator_list:
         assert isinstance(decorator, ast.Attribute)
