@@ -87,7 +87,7 @@ def _sharded_update(plan: Plan) -> Iterator[Function]:
     """
     arguments, plan = keywords(plan), fresh_as_keywords(plan)
     body = phase_body(plan, SHARDED) if plan.is_cut else _loop(plan, ", collectives")
-    scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param), body.reads)
+    scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param), body.numbers_read)
     if plan.is_cut:
         description, returns = (
             "Yield reductions, which all ranks complete together, in place.",

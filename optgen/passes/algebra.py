@@ -54,8 +54,8 @@ def to_sympy(expr: Expr) -> sympy.Expr:
 
 def sums_to_one(a: Expr, b: Expr) -> bool:
     """Tell whether two coefficients add up to 1 for all values of their names."""
-    rest = to_sympy(a) + to_sympy(b) - 1
-    return not _differs_somewhere(rest) and bool(sympy.simplify(rest) == 0)
+    difference = to_sympy(a) + to_sympy(b) - 1
+    return not _differs_somewhere(difference) and bool(sympy.simplify(difference) == 0)
 
 
 def _differs_somewhere(expr: sympy.Expr) -> bool:
@@ -64,6 +64,7 @@ def _differs_somewhere(expr: sympy.Expr) -> bool:
     False proves nothing: the point may be a pole, or the expression may be 0 there only.
     """
     symbols = sorted(expr.free_symbols, key=str)
+    # Multiples of 0.618 give each symbol another value between 0 and 1.
     point = {symbol: (0.618 * number) % 1 for number, symbol in enumerate(symbols, 1)}
     value = expr.evalf(subs=point)
-    return bool(value.is_number and value.is_finite and abs(value) > 1e-3)
+    return bool(value.is_number and value.is_finite and abs(value) > 1e-3)  # far above rounding

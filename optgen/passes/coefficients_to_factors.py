@@ -26,26 +26,26 @@ def coefficients_to_factors(plan: Plan) -> Plan:
         if kind.axes is Axes.NONE and kind.stage is Stage.DEVICE
     }
 
-    def move(expr: Expr) -> Expr:
-        expr = rebuild(expr, move)
+    def with_factors(expr: Expr) -> Expr:
+        expr = rebuild(expr, with_factors)
         if isinstance(expr, Linear):
-            return replace(expr, terms=tuple(map(move_in_term, expr.terms)))
+            return replace(expr, terms=tuple(map(term_with_factors, expr.terms)))
         return expr
 
-    def move_in_term(term: Term) -> Term:
-        minus, bare = split_sign(term.coefficient)
-        operands = list(_product_operands(bare))
+    def term_with_factors(term: Term) -> Term:
+        is_negative, unsigned = split_sign(term.coefficient)
+        operands = list(_product_operands(unsigned))
         new_factors = [operand for operand in operands if operand in reduced_numbers]
         if not new_factors:
             return term
         rest: Expr = ONE
         for operand in operands:
             rest = rest if operand in reduced_numbers else multiply(rest, operand)
-        coefficient = negate(rest) if minus else rest
+        coefficient = negate(rest) if is_negative else rest
         return Term(coefficient, (*term.factors, *new_factors), term.divisors)
 
     kinds = {**plan.kinds, **dict.fromkeys(reduced_numbers, _NUMBER_AS_TENSOR)}
-    return replace(plan.map_sweeps(lambda body: map_values(body, move)), kinds=kinds)
+    return replace(plan.map_sweeps(lambda body: map_values(body, with_factors)), kinds=kinds)
 
 
 def _product_operands(expr: Expr) -> Iterator[Expr]:

@@ -43,10 +43,10 @@ def _overwritten_scalars(
     """Yield the scalars that a phase reads and a later statement overwrites, in reading order."""
     writes = [a.target for a in assigns(scalars) if not is_self_copy(a)]
     writes += [a.target for p in programs for a in assigns(p) if not kinds[a.target].is_tensor]
-    last = {ref: position for position, ref in enumerate(writes)}
+    last_write = {ref: position for position, ref in enumerate(writes)}
     for ref in dict.fromkeys(r for p in programs for e in expressions(p) for r in reads(e)):
-        later = writes[last.get(ref, -1) + 1 :]
-        if kinds[ref].is_scalar and any(w.name == ref.name for w in later):
+        later_writes = writes[last_write.get(ref, -1) + 1 :]
+        if kinds[ref].is_scalar and any(w.name == ref.name for w in later_writes):
             yield ref
 
 

@@ -18,32 +18,35 @@ from optgen.passes.cut_phases import RulePhases, cut_into_phases, names_stored_r
 from optgen.passes.dependency_depth import Depths, Kinds, depths_of, needs_sweep
 
 
-def cut_at_matrix_ops(algorithm: Algorithm, kinds: Kinds, early: bool) -> tuple[RulePhases, bool]:
+def cut_at_matrix_ops(
+    algorithm: Algorithm, kinds: Kinds, stores_early: bool
+) -> tuple[RulePhases, bool]:
     """Return the phases of an SSA rule with named reductions, and whether they store states early.
 
-    `early` asks for early stores; `cut_phases` defines early and late. A sweep that recomputes a
-    state may need a number that an earlier matrix op also needs. In that case the rule is cut again
-    with early stores, and sweeps read back all that is stored.
+    `stores_early` asks for early stores; `cut_phases` defines early and late. A sweep that
+    recomputes a state may need a number that an earlier matrix op also needs. In that case the rule
+    is cut again with early stores, and sweeps read back all that is stored.
 
     Raises:
-        RuleError: The same number, row or column is needed before a matrix op and after it.
+        RuleError: A number, row or column is needed both before and after a matrix op.
     """
-    rounded = names_stored_rounded(algorithm, early)
+    rounded = names_stored_rounded(algorithm, stores_early)
     try:
-        return _cut_without_crossings(algorithm, kinds, early, rounded), early
+        return _cut_without_crossings(algorithm, kinds, stores_early, rounded), stores_early
     except RuleError:
-        return _cut_without_crossings(algorithm, kinds, True, frozenset()), True
+        phases = _cut_without_crossings(algorithm, kinds, stores_early=True, rounded=frozenset())
+        return phases, True
 
 
 def _cut_without_crossings(
-    algorithm: Algorithm, kinds: Kinds, early: bool, rounded: frozenset[str]
+    algorithm: Algorithm, kinds: Kinds, stores_early: bool, rounded: frozenset[str]
 ) -> RulePhases:
-    """Cut the rule. While some small values cross a matrix op, delay them and cut it again."""
+    """Cut the rule. While small values cross a matrix op, delay them and cut the rule again."""
     dependencies = _Dependencies(algorithm, kinds)
     floors: dict[Ref, int] = {}
     while True:
         depths = depths_of(algorithm, kinds, floors)
-        phases = cut_into_phases(algorithm, kinds, depths, early, rounded)
+        phases = cut_into_phases(algorithm, kinds, depths, stores_early, rounded)
         new_floors = dependencies.floors(phases, depths)
         if not new_floors:
             return phases
@@ -123,14 +126,14 @@ class _Dependencies:
         With `small_only`, follow small values only, and stop at reductions.
         """
         upstream: set[Ref] = set()
-        waiting = [ref]
-        while waiting:
-            current = waiting.pop()
+        worklist = [ref]
+        while worklist:
+            current = worklist.pop()
             if current in upstream or (small_only and not self._is_small(current)):
                 continue
             upstream.add(current)
             if not (small_only and current in self.reductions):
-                waiting += self.operands.get(current, ())
+                worklist += self.operands.get(current, ())
         return upstream
 
     def _is_small(self, ref: Ref) -> bool:

@@ -2,8 +2,8 @@
 
 A sweep recomputes the tensors that it needs from earlier sweeps, because memory traffic costs more
 than arithmetic. So a state is stored by the last sweep that needs its old value ("late"). With
-`early`, a state is stored by the first sweep that knows its new value, and later sweeps read it
-back, as torch does; a state whose old value a later sweep needs is still stored late.
+`stores_early`, a state is stored by the first sweep that knows its new value, and later sweeps read
+it back, as torch does; a state whose old value a later sweep needs is still stored late.
 
 A step continues with values before rounding. So if a rule computes in a wider dtype than it stores
 (`optgen/ir/compute_dtype.py`), a sweep recomputes even what an earlier sweep has stored.
@@ -46,22 +46,22 @@ class RulePhases:
 
 
 def cut_into_phases(
-    algorithm: Algorithm, kinds: Kinds, depths: Depths, early: bool, rounded: frozenset[str]
+    algorithm: Algorithm, kinds: Kinds, depths: Depths, stores_early: bool, rounded: frozenset[str]
 ) -> RulePhases:
     """Return the phases of an SSA rule with named reductions.
 
     `rounded` names the parameter and states whose new values no sweep may read back.
     """
-    return _Cutter(algorithm, kinds, depths, rounded).cut(early)
+    return _Cutter(algorithm, kinds, depths, rounded).cut(stores_early)
 
 
-def names_stored_rounded(algorithm: Algorithm, early: bool) -> frozenset[str]:
+def names_stored_rounded(algorithm: Algorithm, stores_early: bool) -> frozenset[str]:
     """Return the names of the parameter and states whose dtypes may be narrower than the step's.
 
     The lowerings that store early convert these tensors to the wider dtype when a step begins, and
     write them back when it ends. So they read back nothing that is rounded.
     """
-    if early or not widens(algorithm):
+    if stores_early or not widens(algorithm):
         return frozenset()
     return frozenset({algorithm.param, *(s.symbol for s in algorithm.tensor_states())})
 
@@ -77,8 +77,8 @@ class _Cutter:
     """Cutter of an SSA rule with named reductions.
 
     `rounded` names the parameter and states whose new values no sweep reads back. `definitions` has
-    the statements that assign each version of a name. `final` has the last version of the parameter
-    and of each tensor state.
+    the statements that assign each version of a name. `last_versions` has the last version of the
+    parameter and of each tensor state.
     """
 
     algorithm: Algorithm
@@ -93,7 +93,7 @@ class _Cutter:
             self.definitions.setdefault(stmt.target, []).append(stmt)
         self.sweep_count = 1 + max(self.depths[stmt.target] for stmt in assigns(self.rule))
         self.all_sweeps = range(self.sweep_count)
-        self.final = {
+        self.last_versions = {
             ref.name: ref
             for ref in sorted(self.definitions, key=lambda ref: ref.version)
             if ref.name in self._stored_names()
@@ -102,14 +102,14 @@ class _Cutter:
     @staticmethod
     def _stored_by(sweep: int, stored: Mapping[str, int]) -> frozenset[str]:
         """Return the names that a sweep stores; `stored` maps each name to its sweep."""
-        return frozenset(name for name, storing in stored.items() if storing == sweep)
+        return frozenset(name for name, storing_sweep in stored.items() if storing_sweep == sweep)
 
     def _stored_names(self) -> set[str]:
         return {self.algorithm.param, *(s.symbol for s in self.algorithm.tensor_states())}
 
-    def cut(self, early: bool) -> RulePhases:
-        """Return the phases; `early` stores each state as early as possible."""
-        stored = self._stored_early() if early else self._stored_late({})
+    def cut(self, stores_early: bool) -> RulePhases:
+        """Return the phases; with `stores_early`, each state is stored as early as possible."""
+        stored = self._stored_early() if stores_early else self._stored_late({})
         in_memory = [self._in_memory(stored, sweep) for sweep in self.all_sweeps]
         needed = [
             self._needed(self._roots(sweep, stored), in_memory[sweep]) for sweep in self.all_sweeps
@@ -138,8 +138,8 @@ class _Cutter:
 
         def belongs(stmt: Assign) -> bool:
             kind = self.kinds[stmt.target]
-            small = kind.axes is not Axes.TENSOR and kind.stage is Stage.DEVICE
-            return small and not self._needs_sweep(stmt) and self.depths[stmt.target] == depth
+            is_small = kind.axes is not Axes.TENSOR and kind.stage is Stage.DEVICE
+            return is_small and not self._needs_sweep(stmt) and self.depths[stmt.target] == depth
 
         return filter_assigns(self.rule, belongs)
 
@@ -156,7 +156,7 @@ class _Cutter:
 
     def _roots(self, sweep: int, stored: Mapping[str, int]) -> set[Ref]:
         """Return the tensors that a sweep stores, reduces or passes to a matrix op."""
-        roots = {self.final[name] for name in self._stored_by(sweep, stored)}
+        roots = {self.last_versions[name] for name in self._stored_by(sweep, stored)}
         for stmt in assigns(self.rule):
             if self._needs_sweep(stmt) and self.depths[stmt.target] == sweep + 1:
                 roots |= set(self._tensors_read(stmt))
@@ -165,26 +165,28 @@ class _Cutter:
     def _needed(self, roots: Iterable[Ref], in_memory: set[Ref]) -> set[Ref]:
         """Return the tensors that a sweep computes, or reads because they are `in_memory`."""
         needed: set[Ref] = set()
-        waiting = list(roots)
-        while waiting:
-            ref = waiting.pop()
+        worklist = list(roots)
+        while worklist:
+            ref = worklist.pop()
             if ref in needed:
                 continue
             needed.add(ref)
             if ref not in in_memory:
-                waiting += [r for s in self.definitions.get(ref, ()) for r in self._tensors_read(s)]
+                worklist += [
+                    r for s in self.definitions.get(ref, ()) for r in self._tensors_read(s)
+                ]
         return needed
 
     def _tensors_read(self, stmt: Assign) -> Iterator[Ref]:
         """Yield the tensors that a statement reads."""
         return (ref for ref in reads(stmt.value) if self._is_tensor(ref))
 
-    def _stored_late(self, chosen: Mapping[str, int]) -> dict[str, int]:
+    def _stored_late(self, chosen_sweeps: Mapping[str, int]) -> dict[str, int]:
         """Return the sweep that stores each name: the last that needs its old value.
 
-        The names in `chosen` already have a sweep.
+        The names in `chosen_sweeps` already have a sweep.
         """
-        stored = dict(chosen)
+        stored = dict(chosen_sweeps)
         for sweep in reversed(self.all_sweeps):
             while names := self._storable(sweep, stored):
                 stored |= dict.fromkeys(names, sweep)
@@ -198,7 +200,7 @@ class _Cutter:
         """
         roots = self._roots(sweep, stored)
         needed = self._needed(roots, self._in_memory(stored, sweep) | self._matrix_results(sweep))
-        unstored = {n: ref for n, ref in self.final.items() if n not in stored}
+        unstored = {n: ref for n, ref in self.last_versions.items() if n not in stored}
         return {
             name
             for name, ref in unstored.items()
@@ -210,13 +212,13 @@ class _Cutter:
 
         A name whose old value a later sweep needs is stored late.
         """
-        early = {name: self.depths[ref] for name, ref in self.final.items()}
+        early = {name: self.depths[ref] for name, ref in self.last_versions.items()}
         while True:
             stored = self._stored_late(early)
             late = {
                 name
-                for name, storing in early.items()
-                for sweep in range(storing + 1, self.sweep_count)
+                for name, storing_sweep in early.items()
+                for sweep in range(storing_sweep + 1, self.sweep_count)
                 if Ref(name)
                 in self._needed(self._roots(sweep, stored), self._in_memory(stored, sweep))
             }
@@ -227,7 +229,7 @@ class _Cutter:
     def _in_memory(self, stored: Mapping[str, int], sweep: int) -> set[Ref]:
         """Return what a sweep can read: new values stored before it, and results of matrix ops."""
         exact = stored.keys() - self.rounded
-        new_values = {self.final[name] for name in exact if stored[name] < sweep}
+        new_values = {self.last_versions[name] for name in exact if stored[name] < sweep}
         return new_values | self._matrix_results(sweep)
 
     def _matrix_results(self, sweep: int) -> set[Ref]:

@@ -30,8 +30,8 @@ def definitions(plan: Plan) -> dict[Ref, Expr]:
     return {ref: value for ref, value in values.items() if ref not in ambiguous}
 
 
-def expand_definitions(expr: Expr, known: dict[Ref, Expr]) -> Expr:
-    """Return an expression with every known name replaced by its definition, recursively."""
-    if isinstance(expr, Ref) and expr in known:
-        return expand_definitions(known[expr], known)
-    return rebuild(expr, lambda e: expand_definitions(e, known))
+def expand_definitions(expr: Expr, definitions_by_name: dict[Ref, Expr]) -> Expr:
+    """Return an expression with each of these names replaced by its definition, recursively."""
+    if isinstance(expr, Ref) and expr in definitions_by_name:
+        return expand_definitions(definitions_by_name[expr], definitions_by_name)
+    return rebuild(expr, lambda e: expand_definitions(e, definitions_by_name))

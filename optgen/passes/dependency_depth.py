@@ -37,9 +37,9 @@ def kinds_of(algorithm: Algorithm) -> dict[Ref, Kind]:
     declared = declared_kinds(algorithm)
     kinds = {Ref(name): kind for name, kind in declared.items()}
     stored = {algorithm.param, *(s.symbol for s in algorithm.device_states())}
-    before: dict[Ref, Kind] = {}
-    while kinds != before:
-        before = dict(kinds)
+    previous_kinds: dict[Ref, Kind] = {}
+    while kinds != previous_kinds:
+        previous_kinds = dict(kinds)
         _add_kinds(algorithm.rule, kinds, {name: declared[name] for name in stored})
     return kinds
 
@@ -70,11 +70,11 @@ def depths_of(
         CyclicDependencyError: There is no fixed point: values depend on one another.
     """
     depths = {ref: 0 for ref in kinds if ref.version == 0}
-    before: dict[Ref, int] = {}
-    while depths != before:
+    previous_depths: dict[Ref, int] = {}
+    while depths != previous_depths:
         if max(depths.values(), default=0) > len(kinds):
             raise CyclicDependencyError
-        before = dict(depths)
+        previous_depths = dict(depths)
         last_read = {state.symbol: 0 for state in algorithm.finish_states()}
         _DepthFinder(kinds, floors or {}, depths, last_read).find(algorithm.rule, 0)
     return depths
@@ -103,14 +103,14 @@ class _DepthFinder:
         """
         for stmt in program:
             if isinstance(stmt, Assign):
-                self._assign(stmt, condition_depth)
+                self._find_target_depth(stmt, condition_depth)
                 continue
             inner_depth = max(condition_depth, greatest_depth(reads(stmt.condition), self.depths))
             self._note_reads(stmt.condition, inner_depth)
             self.find(stmt.then, inner_depth)
             self.find(stmt.orelse, inner_depth)
 
-    def _assign(self, stmt: Assign, condition_depth: int) -> None:
+    def _find_target_depth(self, stmt: Assign, condition_depth: int) -> None:
         """Find the depth of the target of an assignment."""
         operand_depth, name = greatest_depth(reads(stmt.value), self.depths), stmt.target.name
         known_depth = self.depths.get(stmt.target, 0) if stmt.target.version else 0

@@ -17,7 +17,7 @@ from optgen.passes.split_scalars import Splitter
 
 
 def drop_redundant_stores(algorithm: Algorithm) -> Algorithm:
-    """Return an SSA rule without assignments to states, or to p, if these never change."""
+    """Return an SSA rule without assignments to parameter or states that never change."""
     stored = {algorithm.param, *(s.symbol for s in algorithm.states)}
     written = {a.target.name for a in assigns(algorithm.rule)}
     unchanged = stored & written - _changed_names(algorithm, stored)
@@ -31,11 +31,13 @@ def drop_redundant_stores(algorithm: Algorithm) -> Algorithm:
 
 
 def _changed_names(algorithm: Algorithm, stored: Collection[str]) -> set[str]:
-    """Return the stored names that get a new value that is read later, or is their last."""
-    last = {a.target.name: a.target for a in assigns(algorithm.rule) if a.target.name in stored}
-    rule = _without_dead_values(algorithm.rule, last.values())
+    """Return the stored names that get a new value that is read later, or is their last value."""
+    last_versions = {
+        a.target.name: a.target for a in assigns(algorithm.rule) if a.target.name in stored
+    }
+    rule = _without_dead_values(algorithm.rule, last_versions.values())
     programs = Splitter(replace(algorithm, rule=rule), kinds_of(algorithm)).split(rule)
-    needed = {*_refs_read(rule, *programs), *last.values()}
+    needed = {*_refs_read(rule, *programs), *last_versions.values()}
     copies = _copies(algorithm.rule, stored)
     return {
         a.target.name
@@ -45,10 +47,10 @@ def _changed_names(algorithm: Algorithm, stored: Collection[str]) -> set[str]:
     }
 
 
-def _without_dead_values(program: Program, last: Collection[Ref]) -> Program:
+def _without_dead_values(program: Program, last_versions: Collection[Ref]) -> Program:
     """Return a program without values that neither it nor the next step reads."""
     while True:
-        needed = {*_refs_read(program), *last}
+        needed = {*_refs_read(program), *last_versions}
         shorter = filter_assigns(program, partial(_is_needed, needed))
         if shorter == program:
             return program
@@ -66,9 +68,11 @@ def _refs_read(*programs: Program) -> set[Ref]:
 
 def _copies(program: Program, stored: Collection[str]) -> dict[Ref, Ref]:
     """Map each local variable whose only assignment copies another name to that name."""
-    times = Counter(a.target for a in assigns(program))
-    pairs = ((a.target, copy_source(a)) for a in assigns(program) if times[a.target] == 1)
-    return {target: source for target, source in pairs if source and target.name not in stored}
+    assignment_counts = Counter(a.target for a in assigns(program))
+    sources = (
+        (a.target, copy_source(a)) for a in assigns(program) if assignment_counts[a.target] == 1
+    )
+    return {target: source for target, source in sources if source and target.name not in stored}
 
 
 def _origin(stmt: Assign, copies: Mapping[Ref, Ref]) -> str:

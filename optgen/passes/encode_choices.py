@@ -20,8 +20,8 @@ def encode_choices(plan: Plan) -> Plan:
     choices = {h.name: h.choices for h in plan.algorithm.hypers if h.type == "choice"}
 
     def index_of(name: str, value: str | None) -> Const:
-        known = choices[name]
-        return Const(known.index(value) if value in known else -1)
+        values = choices[name]
+        return Const(values.index(value) if value in values else -1)
 
     def with_indices(expr: Expr) -> Expr:
         match expr:

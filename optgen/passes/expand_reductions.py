@@ -23,16 +23,16 @@ def expand_reductions(algorithm: Algorithm) -> Algorithm:
 
 
 def _expanded_program(algorithm: Algorithm, program: Program, kinds: dict[Ref, Kind]) -> Program:
-    out: list[Stmt] = []
+    expanded: list[Stmt] = []
     for stmt in program:
         if isinstance(stmt, Assign):
             kinds[stmt.target] = kind_of(stmt.value, kinds.__getitem__)
-            out.append(replace(stmt, value=_expanded(algorithm, stmt.value, kinds)))
+            expanded.append(replace(stmt, value=_expanded(algorithm, stmt.value, kinds)))
         else:
             condition = _expanded(algorithm, stmt.condition, kinds)
             arms = [_expanded_program(algorithm, arm, kinds) for arm in (stmt.then, stmt.orelse)]
-            out.append(replace(stmt, condition=condition, then=arms[0], orelse=arms[1]))
-    return tuple(out)
+            expanded.append(replace(stmt, condition=condition, then=arms[0], orelse=arms[1]))
+    return tuple(expanded)
 
 
 def _expanded(algorithm: Algorithm, expr: Expr, kinds: dict[Ref, Kind]) -> Expr:
@@ -54,34 +54,34 @@ class _Sizes:
     def of_row(self) -> Expr:
         """Return the number of elements in a row."""
         size = width(self.axes)
-        return self._of("cols" if size == "1" else size)
+        return self._size_of_param("cols" if size == "1" else size)
 
     def of_column(self) -> Expr:
         """Return the number of elements in a column."""
         size = height(self.axes)
-        return self._of("rows" if size == "1" else size)
+        return self._size_of_param("rows" if size == "1" else size)
 
-    def count(self) -> Expr:
+    def element_count(self) -> Expr:
         """Return the number of all elements.
 
         A parameter holds numel / (rows * cols) matrices. If a size of the value cancels a divisor,
         both are left out.
         """
-        numel = self._of("numel")
+        numel = self._size_of_param("numel")
         sizes = sorted(size for size in (height(self.axes), width(self.axes)) if size != "1")
         if self.axes is Axes.NONE or sizes == ["cols", "rows"]:
             return numel
         first, *others = sizes or ("1",)
-        rows, cols = self._of("rows"), self._of("cols")
+        rows, cols = self._size_of_param("rows"), self._size_of_param("cols")
         divisor = {"rows": cols, "cols": rows}.get(first)
         if divisor is None:
             divisor, others = Call("*", (rows, cols)), sizes
         count = Call("/", (numel, divisor))
         for size in others:
-            count = Call("*", (count, self._of(size)))
+            count = Call("*", (count, self._size_of_param(size)))
         return count
 
-    def _of(self, size: str) -> Expr:
+    def _size_of_param(self, size: str) -> Expr:
         return effective_rank(self.param.name) if size == RANK else Call(size, (self.param,))
 
 
@@ -102,7 +102,7 @@ _EXPANSIONS: dict[str, Callable[[Expr, _Sizes], Expr]] = {
     "col_rms": lambda x, sizes: _root(
         Call("/", (_sum_of_squares(x, "col_sum"), sizes.of_column()))
     ),
-    "mean": lambda x, sizes: Call("/", (Call("sum", (x,)), sizes.count())),
+    "mean": lambda x, sizes: Call("/", (Call("sum", (x,)), sizes.element_count())),
     "norm": lambda x, sizes: _root(_sum_of_squares(x)),
-    "rms": lambda x, sizes: _root(Call("/", (_sum_of_squares(x), sizes.count()))),
+    "rms": lambda x, sizes: _root(Call("/", (_sum_of_squares(x), sizes.element_count()))),
 }

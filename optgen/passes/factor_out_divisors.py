@@ -20,18 +20,18 @@ def _factored_out(expr: Expr) -> Expr:
     if not isinstance(expr, Linear):
         return expr
     by_divisors: dict[tuple[Expr, ...], list[Term]] = {}
-    for number, term in enumerate(expr.terms):
-        key = term.divisors or (Const(number),)  # a term without divisors gets a key of its own
+    for index, term in enumerate(expr.terms):
+        key = term.divisors or (Const(index),)  # a term without divisors gets a key of its own
         by_divisors.setdefault(key, []).append(term)
     return replace(expr, terms=tuple(map(_over_common_divisors, by_divisors.values())))
 
 
 def _over_common_divisors(terms: list[Term]) -> Term:
-    """Return the sum of terms with equal divisors; if all are negative, put the minus in front."""
+    """Return the sum of terms with equal divisors; if all are negative, with a minus in front."""
     if len(terms) == 1:
         return terms[0]
-    minus = all(is_negative for is_negative, _ in (split_sign(t.coefficient) for t in terms))
+    all_negative = all(is_negative for is_negative, _ in (split_sign(t.coefficient) for t in terms))
     numerators = tuple(
-        Term(negate(t.coefficient) if minus else t.coefficient, t.factors) for t in terms
+        Term(negate(t.coefficient) if all_negative else t.coefficient, t.factors) for t in terms
     )
-    return Term(Const(-1 if minus else 1), (Linear(numerators),), terms[0].divisors)
+    return Term(Const(-1 if all_negative else 1), (Linear(numerators),), terms[0].divisors)

@@ -1,4 +1,4 @@
-"""Tell which plans are one sweep, and which sweep over flat tensors only."""
+"""Tell which plans are only one sweep, and which have sweeps over flat tensors only."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def is_flat_sweep(plan: Plan) -> bool:
     has_all_streams = plan.algorithm.is_function or len(streams) == len(
         addresses_of(plan.algorithm)
     )
-    is_flat = words.isdisjoint((*PROPERTIES, *RANDOM_OPS))
-    return is_one_sweep(plan) and has_all_streams and is_flat
+    needs_no_shape = words.isdisjoint((*PROPERTIES, *RANDOM_OPS))
+    return is_one_sweep(plan) and has_all_streams and needs_no_shape
 
 
 def has_flat_sweeps(plan: Plan) -> bool:

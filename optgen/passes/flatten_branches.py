@@ -34,8 +34,8 @@ class BranchFlattener:
         if self.is_settled(stmt.condition) or not self._has_branch((*stmt.then, *stmt.orelse)):
             yield stmt
             return
-        yield from self._under(stmt, stmt.condition, stmt.then)
-        yield from self._under(stmt, Call("not", (stmt.condition,)), stmt.orelse)
+        yield from self._under_condition(stmt, stmt.condition, stmt.then)
+        yield from self._under_condition(stmt, Call("not", (stmt.condition,)), stmt.orelse)
 
     def _has_branch(self, program: Program) -> bool:
         """Tell whether a program has an unsettled branch."""
@@ -45,24 +45,27 @@ class BranchFlattener:
             if isinstance(stmt, If)
         )
 
-    def _under(self, outer: If, condition: Expr, arm: Program) -> Iterator[If]:
+    def _under_condition(self, outer: If, condition: Expr, arm: Program) -> Iterator[If]:
         """Yield an arm's statements, with each inner branch under both conditions."""
-        plain: list[Stmt] = []
+        plain_statements: list[Stmt] = []
         for stmt in arm:
             if isinstance(stmt, Assign):
-                plain.append(stmt)
+                plain_statements.append(stmt)
                 continue
-            if plain:
-                yield replace(outer, condition=condition, then=tuple(plain), orelse=())
-                plain = []
+            if plain_statements:
+                yield replace(outer, condition=condition, then=tuple(plain_statements), orelse=())
+                plain_statements = []
             yield from self._inner_branch(outer, condition, stmt)
-        if plain:
-            yield replace(outer, condition=condition, then=tuple(plain), orelse=())
+        if plain_statements:
+            yield replace(outer, condition=condition, then=tuple(plain_statements), orelse=())
 
     def _inner_branch(self, outer: If, condition: Expr, inner: If) -> Iterator[If]:
         """Yield a branch of an outer arm under both conditions."""
         if self.is_settled(inner.condition):
-            arms = (tuple(self._under(outer, condition, a)) for a in (inner.then, inner.orelse))
+            arms = (
+                tuple(self._under_condition(outer, condition, a))
+                for a in (inner.then, inner.orelse)
+            )
             then, orelse = arms
             yield replace(inner, then=then, orelse=orelse)
             return

@@ -33,42 +33,42 @@ class _Folder:
 
     def program(self, program: Program) -> Program:
         """Return a program with its expressions folded and its unreachable arms dropped."""
-        out: list[Stmt] = []
+        folded_stmts: list[Stmt] = []
         for stmt in program:
             if isinstance(stmt, Assign):
-                out.append(replace(stmt, value=self.folded(stmt.value)))
+                folded_stmts.append(replace(stmt, value=self.folded(stmt.value)))
                 name, kind = stmt.target.name, kind_of(stmt.value, self.kind)
                 self.kinds[name] = kind.join(self.stored.get(name, kind))
                 continue
             condition = self.condition(stmt.condition)
             if is_truth(condition):
-                out += self.program(stmt.then if condition.value else stmt.orelse)
+                folded_stmts += self.program(stmt.then if condition.value else stmt.orelse)
                 continue
             then, orelse = self.arms(replace(stmt, condition=condition))
-            out.append(replace(stmt, condition=condition, then=then, orelse=orelse))
-        return tuple(out)
+            folded_stmts.append(replace(stmt, condition=condition, then=then, orelse=orelse))
+        return tuple(folded_stmts)
 
     def condition(self, condition: Expr) -> Expr:
         """Return a folded condition; it becomes a constant if the branches around it decide it."""
         folded = fold(condition)
-        base, holds = _without_not(folded)
-        return Const(self.decided[base] is holds) if base in self.decided else folded
+        unnegated, holds = _without_not(folded)
+        return Const(self.decided[unnegated] is holds) if unnegated in self.decided else folded
 
     def arms(self, stmt: If) -> tuple[Program, Program]:
         """Return both folded arms: `then`, `orelse`. Join the kinds that they give to names."""
-        before = dict(self.kinds)
-        then = self.arm(stmt.then, stmt.condition, True)
-        after_then, self.kinds = self.kinds, before
-        orelse = self.arm(stmt.orelse, stmt.condition, False)
+        kinds_before = dict(self.kinds)
+        then = self.arm(stmt.then, stmt.condition, is_then=True)
+        after_then, self.kinds = self.kinds, kinds_before
+        orelse = self.arm(stmt.orelse, stmt.condition, is_then=False)
         for name, kind in after_then.items():
             self.kinds[name] = kind.join(self.kinds.get(name, kind))
         return then, orelse
 
     def arm(self, program: Program, condition: Expr, is_then: bool) -> Program:
         """Return a folded arm of a branch whose condition holds in the `then` arm only."""
-        outer, (base, holds) = self.decided, _without_not(condition)
-        if {ref.name for ref in refs(base)} <= self.hypers:
-            self.decided = {**outer, base: holds == is_then}
+        outer, (unnegated, holds) = self.decided, _without_not(condition)
+        if {ref.name for ref in refs(unnegated)} <= self.hypers:
+            self.decided = {**outer, unnegated: holds == is_then}
         folded = self.program(program)
         self.decided = outer
         return folded

@@ -47,9 +47,9 @@ def hoist_between_sweeps(plan: Plan) -> Plan:
         hoister = _Hoister(kinds, known)
         body = hoister.program(phase.body, ())
         if hoister.hoisted:
-            before = phases.pop() if phases and isinstance(phases[-1], Finish) else Finish(())
-            assert isinstance(before, Finish)
-            phases.append(Finish((*before.body, *hoister.hoisted)))
+            finish = phases.pop() if phases and isinstance(phases[-1], Finish) else Finish(())
+            assert isinstance(finish, Finish)
+            phases.append(Finish((*finish.body, *hoister.hoisted)))
         phases.append(Sweep(_needed_streams(phase, body), body) if plan.is_cut else phase)
     return replace(plan, phases=tuple(phases), kinds=kinds)
 
@@ -72,32 +72,32 @@ class _Hoister:
     hoisted: list[Stmt] = field(default_factory=list)  # statements for the `Finish` before
 
     def program(self, body: Program, arms: Arms) -> Program:
-        out: list[Stmt] = []
+        new_body: list[Stmt] = []
         for stmt in body:
             if isinstance(stmt, If):
                 then = self.program(stmt.then, (*arms, (stmt.condition, True)))
                 orelse = self.program(stmt.orelse, (*arms, (stmt.condition, False)))
-                out.append(replace(stmt, then=then, orelse=orelse))
+                new_body.append(replace(stmt, then=then, orelse=orelse))
             else:
-                out.append(replace(stmt, value=self._value(stmt, arms)))
-        return tuple(out)
+                new_body.append(replace(stmt, value=self._value(stmt, arms)))
+        return tuple(new_body)
 
     def _value(self, stmt: Assign, arms: Arms) -> Expr:
         """Return the value of a statement with a name for each small value in it."""
         target = stmt.target.name
 
         def with_name(expr: Expr, name: str) -> Expr:
-            minus, bare = split_sign(expr)
-            if isinstance(bare, Const | Ref):
+            is_negative, unsigned = split_sign(expr)
+            if isinstance(unsigned, Const | Ref):
                 return expr
-            ref = self._name(bare, name, stmt, arms)
-            return negate(ref) if minus else ref
+            ref = self._name(unsigned, name, stmt, arms)
+            return negate(ref) if is_negative else ref
 
         def inner(expr: Expr) -> Expr:
             if self._is_small(expr) and self._is_device_value(expr):
                 return with_name(expr, f"{target}_bound")
             if isinstance(expr, Linear):
-                return replace(expr, terms=tuple(term(t, False) for t in expr.terms))
+                return replace(expr, terms=tuple(term(t, outermost=False) for t in expr.terms))
             return rebuild(expr, inner)
 
         def term(t: Term, outermost: bool) -> Term:
@@ -109,7 +109,9 @@ class _Hoister:
             return Term(coefficient, tuple(map(inner, factors)), tuple(map(inner, divisors)))
 
         if isinstance(stmt.value, Linear):
-            return replace(stmt.value, terms=tuple(term(t, True) for t in stmt.value.terms))
+            return replace(
+                stmt.value, terms=tuple(term(t, outermost=True) for t in stmt.value.terms)
+            )
         return rebuild(stmt.value, inner) if ends_phase(stmt.value) else inner(stmt.value)
 
     def _with_merged_lines(
@@ -121,10 +123,10 @@ class _Hoister:
             if self._is_small(expr):
                 name = _FACTOR_NAMES[self._kind(expr).axes]
                 merged.setdefault(name, []).append((expr, multiplies))
-        per_matrix = merged.pop("matrix_factor", [])
-        if per_matrix:  # merged into the row or column factor, if there is one
+        matrix_factors = merged.pop("matrix_factor", [])
+        if matrix_factors:  # merged into the row or column factor, if there is one
             name = next((n for n in ("row_factor", "col_factor") if n in merged), "matrix_factor")
-            merged[name] = [*merged.get(name, []), *per_matrix]
+            merged[name] = [*merged.get(name, []), *matrix_factors]
         factors = [e for e in term.factors if not self._is_small(e)]
         for name in sorted(merged, reverse=True):
             factors.append(with_name(_product(merged[name]), name))
@@ -141,11 +143,11 @@ class _Hoister:
     def _kind(self, expr: Expr) -> Kind:
         return kind_of(expr, self.kinds.__getitem__)
 
-    def _name(self, expr: Expr, wanted: str, stmt: Assign, arms: Arms) -> Ref:
+    def _name(self, expr: Expr, wanted_name: str, stmt: Assign, arms: Arms) -> Ref:
         expr = as_plain_arithmetic(expr)
         if (expr, arms) in self.known:
             return self.known[expr, arms]
-        ref = Ref(free_name(wanted, {ref.name for ref in self.kinds}))
+        ref = Ref(free_name(wanted_name, {ref.name for ref in self.kinds}))
         self.kinds[ref] = self._kind(expr)
         self.known[expr, arms] = ref
         self.hoisted.append(inside_arms(arms, Assign(ref, expr, stmt.quote)))
@@ -192,7 +194,7 @@ def _product(parts: Iterable[tuple[Expr, bool]]) -> Expr:
 
 def inside_arms(arms: Arms, stmt: Assign) -> Stmt:
     """Return a statement inside the branches that lead to it."""
-    inside: Stmt = stmt
+    nested: Stmt = stmt
     for condition, is_then in reversed(arms):
-        inside = If(condition, (inside,), ()) if is_then else If(condition, (), (inside,))
-    return inside
+        nested = If(condition, (nested,), ()) if is_then else If(condition, (), (nested,))
+    return nested

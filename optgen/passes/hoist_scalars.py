@@ -64,9 +64,9 @@ class _Scope:
     known: dict[Expr, Ref] = field(default_factory=dict)
     added: list[Stmt] = field(default_factory=list)
 
-    def arm(self, condition: Expr, is_then: bool, late: Collection[Ref]) -> _Scope:
+    def arm(self, condition: Expr, is_then: bool, assigned_later: Collection[Ref]) -> _Scope:
         """Return the scope of one arm of a branch, without names computed after the branch."""
-        known = {expr: ref for expr, ref in self.known.items() if ref not in late}
+        known = {expr: ref for expr, ref in self.known.items() if ref not in assigned_later}
         return _Scope((*self.arms, (condition, is_then)), known)
 
     def excludes(self, arms: tuple[tuple[Expr, bool], ...]) -> bool:
@@ -116,19 +116,18 @@ class _Hoister:
         branch, which is added to the scope.
         """
         index, branch = _matching_branch(stmt, scalars)
-        late: set[Ref] = set()
+        assigned_later: set[Ref] = set()
         if index is not None:
-            # Move the new statements before the branch, so that its arms can read their names.
-            # New statements that read what the branch assigns must stay after it. The arms cannot
-            # read the names that are assigned after the branch (`late`).
-            early = _with_operands(scope.added, scalars[index + 1 :])
-            if not _refs_read(early) & {a.target for a in assigns((branch,))}:
-                scalars[:] = [s for s in scalars if all(s is not e for e in early)]
-                scalars[index:index], scope.added = early, []
-                index += len(early)
-            late = {a.target for a in assigns((*scalars[index:], *scope.added))}
+            # Move the new statements before the branch, so that its arms can read their names;
+            # but those that read what the branch assigns must stay after the branch.
+            moved = _with_operands(scope.added, scalars[index + 1 :])
+            if not _refs_read(moved) & {a.target for a in assigns((branch,))}:
+                scalars[:] = [s for s in scalars if all(s is not e for e in moved)]
+                scalars[index:index], scope.added = moved, []
+                index += len(moved)
+            assigned_later = {a.target for a in assigns((*scalars[index:], *scope.added))}
         then_scope, else_scope = (
-            scope.arm(stmt.condition, is_then, late) for is_then in (True, False)
+            scope.arm(stmt.condition, is_then, assigned_later) for is_then in (True, False)
         )
         then_scalars, then = self.block(branch.then, stmt.then, then_scope)
         else_scalars, orelse = self.block(branch.orelse, stmt.orelse, else_scope)
@@ -144,26 +143,26 @@ class _Hoister:
         """Return the value of a statement with every scalar in it named."""
         target = stmt.target.name
 
-        def named(expr: Expr, hints: tuple[str, ...]) -> Expr:
-            minus, bare = split_sign(expr)
-            if isinstance(bare, Const | Ref) or not self._kind(bare).is_scalar:
+        def with_name(expr: Expr, hints: tuple[str, ...]) -> Expr:
+            is_negative, unsigned = split_sign(expr)
+            if isinstance(unsigned, Const | Ref) or not self._kind(unsigned).is_scalar:
                 return expr
-            ref = self._known_name(bare, scope) or self._name(bare, hints, scope)
-            return negate(ref) if minus else ref
+            ref = self._known_name(unsigned, scope) or self._name(unsigned, hints, scope)
+            return negate(ref) if is_negative else ref
 
         def inner(expr: Expr) -> Expr:
             if isinstance(expr, Linear):
                 return replace(expr, terms=tuple(term(t, _inner_hints(t)) for t in expr.terms))
             if isinstance(expr, Call) and expr.op == "lerp":
                 start, end, weight = expr.args
-                return Call("lerp", (inner(start), inner(end), named(weight, ("lerp_weight",))))
+                return Call("lerp", (inner(start), inner(end), with_name(weight, ("lerp_weight",))))
             if self._kind(expr).is_tensor or _is_comparison_or_logic(expr):
                 return rebuild(expr, inner)
-            return expr if _is_atomic_condition(expr) else named(expr, _inner_hints(Term(expr)))
+            return expr if _is_atomic_condition(expr) else with_name(expr, _inner_hints(Term(expr)))
 
         def term(t: Term, hints: tuple[str, ...]) -> Term:
             factors, divisors = tuple(map(inner, t.factors)), tuple(map(inner, t.divisors))
-            return Term(named(t.coefficient, hints), factors, divisors)
+            return Term(with_name(t.coefficient, hints), factors, divisors)
 
         if isinstance(stmt.value, Linear):
             terms = tuple(term(t, _hints(target, t)) for t in stmt.value.terms)
@@ -290,12 +289,12 @@ def _after_operands(stmt: Assign, scalars: Program, earlier: list[Assign]) -> Pr
     for position, other in enumerate(scalars, 1):
         if any(a.target in needed for a in assigns((other,))):
             index = position
-    while index < len(scalars) and (scalars[index] in earlier or _unpacks(scalars[index])):
+    while index < len(scalars) and (scalars[index] in earlier or _is_unpacking(scalars[index])):
         index += 1
     return (*scalars[:index], stmt, *scalars[index:])
 
 
-def _unpacks(stmt: Stmt) -> bool:
+def _is_unpacking(stmt: Stmt) -> bool:
     if isinstance(stmt, If) or not isinstance(stmt.value, Call):
         return False
     return stmt.value.op == "item"

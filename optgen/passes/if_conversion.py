@@ -2,8 +2,8 @@
 
 In a captured step the step count, scalar states and tensor hyperparameters are tensors, whose
 values the host must not read. So the second form computes both arms, each under its own names, and
-a `where` selects. A branch on flags stays a branch. A condition on flags and tensors is split, with
-the flags tested first.
+a `where` selects the results. A branch on flags stays a branch. A condition on flags and tensors is
+split, with the flags tested first.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def if_convert(plan: Plan) -> Plan:
     """
     converter = _IfConverter(plan, frozenset(_possible_tensors(plan)), dict(plan.kinds))
 
-    def change(program: Program) -> Program:
+    def converted(program: Program) -> Program:
         return map_expressions(
             map_values(converter.program(program), converter.with_tensor_logic),
             converter.with_holds,
         )
 
-    converted = plan.map_programs(change)
-    return replace(converted, kinds=converter.kinds)
+    new_plan = plan.map_programs(converted)
+    return replace(new_plan, kinds=converter.kinds)
 
 
 def use_tensor_logic(expr: Expr, may_be_tensor: Callable[[Expr], bool]) -> Expr:
@@ -78,10 +78,10 @@ def _possible_tensors(plan: Plan) -> set[Ref]:
 
 @dataclass(frozen=True)
 class _IfConverter:
-    """If-converter of a plan. `tensors` are the names that may be tensors in a captured step."""
+    """If-converter of a plan. `possible_tensors` may be tensors in a captured step."""
 
     plan: Plan
-    tensors: frozenset[Ref]
+    possible_tensors: frozenset[Ref]
     kinds: dict[Ref, Kind]
 
     def program(self, program: Program) -> Program:
@@ -112,14 +112,14 @@ class _IfConverter:
     def with_holds(self, expr: Expr) -> Expr:
         """Return an expression with `holds` for the `truth` of possible tensors."""
         match expr:
-            case Call("truth", (Ref() as ref,)) if ref in self.tensors:
+            case Call("truth", (Ref() as ref,)) if ref in self.possible_tensors:
                 return Call("holds", (ref,))
         return rebuild(expr, self.with_holds)
 
     def _may_be_tensor(self, condition: Expr) -> bool:
         for atom in _atoms(condition):
             is_lookup = isinstance(atom, Call) and OPS[atom.op].category == "lookup"
-            if not is_lookup and not self.tensors.isdisjoint(refs(atom)):
+            if not is_lookup and not self.possible_tensors.isdisjoint(refs(atom)):
                 return True
         return False
 
@@ -158,7 +158,7 @@ class _IfConverter:
             _names_used(others) | self._stored_names() | {r.name for r in refs(stmt.condition)}
         )
         assigned = [_names_assigned(arm) for arm in arms]
-        shared = tuple(  # for each arm, the names it assigns that are also used outside of it
+        shared_names = tuple(  # for each arm, the names it assigns that are also used outside of it
             {
                 n
                 for n in names & (used_elsewhere | _names_used(other))
@@ -169,17 +169,17 @@ class _IfConverter:
         read = {r for e in expressions(others) for r in refs(e)}
         selected = {
             a.target.name: a.target
-            for names, arm in zip(shared, arms, strict=True)
+            for names, arm in zip(shared_names, arms, strict=True)
             for a in assigns(arm)
             if a.target.name in names
             and (a.target in read or a.target.name in self._stored_names())
         }
         condition, save_condition = self._saved_condition(stmt.condition, selected)
         selects = (
-            Assign(target, Call("where", (condition, *_sides(name, shared, suffixes))))
+            Assign(target, Call("where", (condition, *_sides(name, shared_names, suffixes))))
             for name, target in sorted(selected.items())
         )
-        then, orelse = map(self._suffixed, arms, shared, suffixes)
+        then, orelse = map(self._suffixed, arms, shared_names, suffixes)
         return (*save_condition, *then, *orelse, *selects)
 
     def _suffixed(self, arm: Program, names: set[str], suffix: str) -> Program:
@@ -249,13 +249,13 @@ def _simplified(condition: Expr, atom: Expr, answer: bool) -> Expr:
     if condition.op == "not":
         (arg,) = args
         return Const(not arg.value) if isinstance(arg, Const) else Call("not", (arg,))
-    decided = condition.op == "or"
-    if Const(decided) in args:
-        return Const(decided)
+    deciding_value = condition.op == "or"
+    if Const(deciding_value) in args:
+        return Const(deciding_value)
     unknown = [arg for arg in args if not isinstance(arg, Const)]
     if len(unknown) == len(args):
         return replace(condition, args=tuple(args))
-    return unknown[0] if unknown else Const(not decided)
+    return unknown[0] if unknown else Const(not deciding_value)
 
 
 def _without(program: Program, excluded: Stmt) -> Program:
@@ -276,11 +276,13 @@ def _names_used(program: Program) -> set[str]:
     return _names_assigned(program) | names_read(program)
 
 
-def _sides(name: str, shared: tuple[set[str], ...], suffixes: tuple[str, ...]) -> tuple[Ref, ...]:
+def _sides(
+    name: str, shared_names: tuple[set[str], ...], suffixes: tuple[str, ...]
+) -> tuple[Ref, ...]:
     """Return a name's value after each arm; an arm that does not assign it keeps the old value."""
     return tuple(
         Ref(name + suffix if name in assigned else name)
-        for assigned, suffix in zip(shared, suffixes, strict=True)
+        for assigned, suffix in zip(shared_names, suffixes, strict=True)
     )
 
 

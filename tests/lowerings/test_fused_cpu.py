@@ -195,8 +195,8 @@ def test_every_elementwise_op_is_printed() -> None:
     for name in ELEMENTWISE_OPS:
         if name == "fresh":
             continue  # a condition of the sweep, not an expression
-        for tensors in (False, True):
-            text = ExpressionPrinter(tensors)(Call(name, (a, b, c)[: OPS[name].arity]))
+        for for_elements in (False, True):
+            text = ExpressionPrinter(for_elements)(Call(name, (a, b, c)[: OPS[name].arity]))
             assert re.search(r"\ba\b", text)
 
 
@@ -218,7 +218,7 @@ def test_every_elementwise_op_is_printed() -> None:
     ],
 )
 def test_an_expression_reads_as_a_person_would_write_it(expression: Linear, text: str) -> None:
-    assert ExpressionPrinter(tensors=True)(expression) == text
+    assert ExpressionPrinter(for_elements=True)(expression) == text
 
 
 def test_nested_branches_become_consecutive_branches() -> None:

@@ -67,8 +67,8 @@ def read_nothing(expr: Expr) -> None:
 
 
 TENSOR_PRINTER, SCALAR_PRINTER = (
-    ExpressionPrinter(read_nothing, tensors=True),
-    ExpressionPrinter(read_nothing, tensors=False),
+    ExpressionPrinter(read_nothing, for_elements=True),
+    ExpressionPrinter(read_nothing, for_elements=False),
 )
 
 

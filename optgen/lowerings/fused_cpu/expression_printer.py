@@ -104,12 +104,12 @@ def constant(name: str) -> str:
 class ExpressionPrinter:
     """Printer of expressions.
 
-    With `tensors` it prints elements in the compute type C, else numbers in double.
+    With `for_elements` it prints elements in the compute type C, else numbers in double.
     `read` returns the text of an expression that the surrounding code provides, or None.
     `read_condition` returns the text of a condition that has a name, or None.
     """
 
-    tensors: bool
+    for_elements: bool
     read: Callable[[Expr], str | None] = lambda expr: None
     read_condition: Callable[[Expr], str | None] = lambda expr: None
 
@@ -149,7 +149,7 @@ class ExpressionPrinter:
             case Call("and" | "or" as word, (a, b)):
                 # Elements get & and |, which evaluate both sides, and so work for vectors, too.
                 # Operands get parentheses, because compilers warn without them.
-                signs = {"and": "&", "or": "|"} if self.tensors else {"and": "&&", "or": "||"}
+                signs = {"and": "&", "or": "|"} if self.for_elements else {"and": "&&", "or": "||"}
                 left, right = self._truth(a, _PREFIX), self._truth(b, _PREFIX)
                 return f"{left} {signs[word]} {right}", _LOGIC
             case Call(word, (a, b)) if word in _INFIX:
@@ -166,7 +166,7 @@ class ExpressionPrinter:
 
     def _where(self, condition: Expr, a: Expr, b: Expr) -> tuple[str, int]:
         """Return the text of a `where`, and its precedence."""
-        if self.tensors:
+        if self.for_elements:
             return f"where<C>({self._truth(condition)}, {self(a)}, {self(b)})", _ATOM
         alternative = self._argument(b) if _is_int_literal(a) and _is_int_literal(b) else self(b, 1)
         return f"{self(condition, 1)} ? {self(a, 1)} : {alternative}", _SELECT
@@ -174,7 +174,7 @@ class ExpressionPrinter:
     def _argument(self, expr: Expr) -> str:
         """Return an argument's text. Functions need arguments of one type, so integers are cast."""
         if _is_int_literal(expr):
-            return f"C({self(expr)})" if self.tensors else f"{self(expr)}.0"
+            return f"C({self(expr)})" if self.for_elements else f"{self(expr)}.0"
         return self(expr)
 
     def _constant(self, constant: Const) -> str:
@@ -185,7 +185,7 @@ class ExpressionPrinter:
             return str(value)
         if isinstance(value, float):
             text = _NOT_FINITE.get(repr(value), repr(value))
-            return f"C({text})" if self.tensors else text
+            return f"C({text})" if self.for_elements else text
         raise TypeError(f"not a number or a bool: {value!r}")
 
     def _power(self, a: Expr, b: Expr) -> tuple[str, int]:

@@ -33,7 +33,7 @@ class LoopBody:
         self._plan, self._loop, self._fields = plan, loop, program.fields
         self._number_printer = number_printer(plan.algorithm, program, loop.numbers)
         self._element_printer = ExpressionPrinter(
-            tensors=True, read=self._read_element, read_condition=self._read_condition
+            for_elements=True, read=self._read_element, read_condition=self._read_condition
         )
         hypers = {h.name: h for h in plan.algorithm.hypers}
         used_names = {r.name for r in plan.kinds} | set(self._fields.values())

@@ -33,4 +33,4 @@ def number_printer(
                 return f"sizes.{word}"
         return None
 
-    return ExpressionPrinter(tensors=False, read=read)
+    return ExpressionPrinter(for_elements=False, read=read)

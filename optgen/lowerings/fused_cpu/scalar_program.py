@@ -22,7 +22,7 @@ class ScalarProgram:
         self._plan, self.fresh_symbols = plan, fresh_symbols
         self._hypers = {h.name: h for h in plan.algorithm.hypers}
         self._state_cells = {s.symbol: constant(s.symbol) for s in plan.algorithm.scalar_states()}
-        self._printer = ExpressionPrinter(tensors=False, read=self._read)
+        self._printer = ExpressionPrinter(for_elements=False, read=self._read)
         self._last_versions = {a.target.name: a.target.version for a in assigns(plan.scalars)}
         self.fields = {
             ref: self._field(ref) for ref in plan.coefficients() if ref.name not in self._hypers
@@ -131,5 +131,5 @@ class ScalarProgram:
                     return f"{cell}.rounded_to_dtype({printer(value)})"
             return self._read(expr)
 
-        printer = ExpressionPrinter(tensors=False, read=read)
+        printer = ExpressionPrinter(for_elements=False, read=read)
         return printer

@@ -1,8 +1,8 @@
 """Lower to Triton: a prologue kernel in float64, and a kernel for each sweep and each finish.
 
-The prologue is the scalar program. It packs the scalars that the phases read into an array per
-tensor. An elementwise rule has one sweep and no finish. A flag that decides which streams exist is
-a constexpr. Every other condition is one of the packed scalars, so no value of a hyperparameter
+The prologue is the scalar program. It packs the scalars that the phases read, in one array
+per tensor. An elementwise rule has one sweep and no finish. A flag that decides which streams exist
+is a constexpr. Every other condition is one of the packed scalars, so no value of a hyperparameter
 causes a recompilation.
 """
 
@@ -81,16 +81,16 @@ def _flat_context(plan: Plan) -> dict[str, Any]:
         "algorithm": plan.algorithm,
         "streams": [_stream(s) for s in sweep.streams],
         "flags": flags_of(sweep.streams),
-        "packed_scalars": list(packed.entries),
+        "packed_scalars": list(packed.program_results),
         "plan": {
             "scalar_types": prologue.scalar_types(),
-            "width": prologue.width,
+            "hyper_count": prologue.hyper_count,
             "prologue": prologue_lines,
             "prologue_doc": prologue.doc(),
             "prologue_entry": uses("entry", prologue_text),
             "prologue_hypers": uses("hyper", prologue_text),
             "prologue_shapes": False,
-            "scaled": not plan.algorithm.is_function,  # whether a gradient scaler may be used
+            "may_scale_loss": not plan.algorithm.is_function,  # with a gradient scaler
         },
         "loads": [
             *print_loads(sweep.streams, may_hold_codes=True),

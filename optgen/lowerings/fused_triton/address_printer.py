@@ -11,11 +11,12 @@ from optgen.ir.binding_times import Axes
 Line = tuple[str, str]
 """Regular expression of the names that a line assigns, and the line."""
 
-_COUNTS: tuple[Line, ...] = (
+_COUNT_LINES: tuple[Line, ...] = (
     ("blocks", "blocks = tl.load(shape + BLOCKS * num_tensors)"),
     ("groups", "groups = tl.load(shape + GROUPS * num_tensors)"),
 )
-_PARTS = ("parts", "parts = partials + tl.load(shape + GROUP_PARTIALS * num_tensors)")
+_PARTS_LINE = ("parts", "parts = partials + tl.load(shape + GROUP_PARTIALS * num_tensors)")
+"""Address of the partial sums of groups of matrices, after those of blocks of elements."""
 
 
 def needed_lines(candidates: Sequence[Line], text: Iterable[str]) -> list[str]:
@@ -23,21 +24,21 @@ def needed_lines(candidates: Sequence[Line], text: Iterable[str]) -> list[str]:
 
     A line is needed if the text, or a later needed line, uses a name that the line assigns.
     """
-    used = "\n".join(text)
+    used_text = "\n".join(text)
     lines: list[str] = []
     for pattern, line in reversed(candidates):
-        if uses(pattern, used):
-            lines.append(_mark_unused(line, used))
-            used += f"\n{line}"
+        if uses(pattern, used_text):
+            lines.append(_mark_unused(line, used_text))
+            used_text += f"\n{line}"
     return lines[::-1]
 
 
-def _mark_unused(line: str, used: str) -> str:
+def _mark_unused(line: str, used_text: str) -> str:
     """Return a line with `_` before each unused name, if it assigns several names."""
     names, equals, value = line.partition(" = ")
     if ", " not in names:
         return line
-    marked = [name if uses(name, used) else f"_{name}" for name in names.split(", ")]
+    marked = [name if uses(name, used_text) else f"_{name}" for name in names.split(", ")]
     return f"{', '.join(marked)}{equals}{value}"
 
 
@@ -46,8 +47,8 @@ def uses(pattern: str, text: str) -> bool:
     return re.search(rf"\b{pattern}\b", text) is not None
 
 
-def tile_addresses(counts: Mapping[Axes, int]) -> list[Line]:
-    """Return the address and mask lines that a tile may need for its small values."""
+def tile_addresses(slot_counts: Mapping[Axes, int]) -> list[Line]:
+    """Return the address and mask lines that a tile may need for its rows, columns and matrices."""
     return [
         _assignment("in_rows", "lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)"),
         _assignment("row_lanes", "first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)"),
@@ -62,21 +63,25 @@ def tile_addresses(counts: Mapping[Axes, int]) -> list[Line]:
         _assignment("all_columns", "depth * width"),
         ("values", "values += tl.load(shape + VALUES * num_tensors)"),
         _assignment("row_values", "values + row_lanes"),
-        _assignment("column_values", f"{_columns_start(counts)} + column_lanes"),
-        _assignment("matrix_values", f"{_matrices_start(counts)} + matrix + tl.arange(0, DEPTH)"),
+        _assignment("column_values", f"{_columns_start(slot_counts)} + column_lanes"),
+        _assignment(
+            "matrix_values", f"{_matrices_start(slot_counts)} + matrix + tl.arange(0, DEPTH)"
+        ),
     ]
 
 
-def finish_addresses(counts: Mapping[Axes, int], states: Sequence[Mapping[str, Any]]) -> list[Line]:
+def finish_addresses(
+    slot_counts: Mapping[Axes, int], states: Sequence[Mapping[str, Any]]
+) -> list[Line]:
     """Return the address and mask lines that a program for some matrices may need."""
     return [
         _assignment("entry", "table + tensor"),
         _assignment("shape", "shapes + tensor"),
         ("scalars", "scalars += tensor * SCALARS"),
         ("(?:depth|height|width)", "depth, height, width = extents(shape, num_tensors)"),
-        _PARTS,
+        _PARTS_LINE,
         ("partials", "partials += tl.load(shape + PARTIALS * num_tensors)"),
-        *_COUNTS,
+        *_COUNT_LINES,
         _assignment("matrix", "group * DEPTH"),
         _assignment("remaining_matrices", "depth - matrix"),
         _assignment("all_rows", "depth * height"),
@@ -85,8 +90,8 @@ def finish_addresses(counts: Mapping[Axes, int], states: Sequence[Mapping[str, A
         _assignment("in_batch", "matrices < remaining_matrices"),
         ("values", "values += tl.load(shape + VALUES * num_tensors)"),
         _assignment("row_values", "values + matrix * height"),
-        _assignment("column_values", f"{_columns_start(counts)} + matrix * width"),
-        _assignment("matrix_values", f"{_matrices_start(counts)} + matrix"),
+        _assignment("column_values", f"{_columns_start(slot_counts)} + matrix * width"),
+        _assignment("matrix_values", f"{_matrices_start(slot_counts)} + matrix"),
         *(line for state in states for line in _state_lines(state)),
     ]
 
@@ -97,9 +102,9 @@ def flat_addresses(reads_partials: bool) -> list[Line]:
     `reads_partials` tells whether the program reads partial sums of the previous phase.
     """
     partials_lines = [
-        _PARTS,
+        _PARTS_LINE,
         ("partials", "partials += tl.load(shape + PARTIALS * num_tensors)"),
-        *_COUNTS,
+        *_COUNT_LINES,
     ]
     return [
         _assignment("entry", "table + tl.program_id(0)"),
@@ -113,7 +118,7 @@ def tile_stores(
     sums: Sequence[str],
     row_sums: Sequence[str],
     column_sums: Sequence[str],
-    counts: Mapping[Axes, int],
+    slot_counts: Mapping[Axes, int],
     first_slots: Mapping[Axes, int],
 ) -> list[str]:
     """Return the lines that store a tile's sums.
@@ -121,25 +126,27 @@ def tile_stores(
     Every tile stores its sums over all elements in `partials`, in one slot for each sum and block.
     A tile of whole matrices stores complete row and column sums where later kernels read them,
     beginning at the slots `first_slots`. Any other tile stores partial row sums and then partial
-    column sums, after the sums over all elements. `counts` holds the number of slots by axes.
+    column sums, after the sums over all elements. `slot_counts` holds the number of slots by axes.
     """
-    rows = enumerate(row_sums, first_slots[Axes.ROW])
-    columns = enumerate(column_sums, first_slots[Axes.COLUMN])
+    numbered_row_sums = enumerate(row_sums, first_slots[Axes.ROW])
+    numbered_column_sums = enumerate(column_sums, first_slots[Axes.COLUMN])
     complete_stores = [
-        *(_store(plus_multiple("values", n, "all_rows"), "row", s) for n, s in rows),
+        *(_store(plus_multiple("values", n, "all_rows"), "row", s) for n, s in numbered_row_sums),
         *(
-            _store(plus_multiple(_columns_start(counts), n, "all_columns"), "column", s)
-            for n, s in columns
+            _store(plus_multiple(_columns_start(slot_counts), n, "all_columns"), "column", s)
+            for n, s in numbered_column_sums
         ),
     ]
-    column_parts = plus_multiple("partials", len(row_sums), "across * all_rows")
+    column_partials = plus_multiple("partials", len(row_sums), "across * all_rows")
     partial_stores = [
         *(
             _store(f"partials + {_factor('tile_column', n, 'across')} * all_rows", "row", s)
             for n, s in enumerate(row_sums)
         ),
         *(
-            _store(f"{column_parts} + {_factor('tile_row', n, 'down')} * all_columns", "column", s)
+            _store(
+                f"{column_partials} + {_factor('tile_row', n, 'down')} * all_columns", "column", s
+            )
             for n, s in enumerate(column_sums)
         ),
     ]
@@ -159,28 +166,30 @@ def _assignment(name: str, value: str) -> Line:
 
 
 def _state_lines(state: Mapping[str, Any]) -> Iterator[Line]:
-    """Yield the lines for a row or column state: whether it exists, and its address."""
-    size = "height" if state["shape"] == "row" else "width"  # numbers of one matrix
+    """Yield the lines for a row or column state: whether the state exists, and its address."""
+    size = (
+        "height" if state["shape"] == "row" else "width"
+    )  # numbers in one matrix's part of the state
     address = f"tl.load(entry + {state['address']} * num_tensors)"
-    yield _assignment(exists(state["list"]), f"{address} != 0")
+    yield _assignment(existence_variable(state["list"]), f"{address} != 0")
     yield _assignment(
         state["list"], f"{address}.to(tl.pointer_type({state['type']})) + matrix * {size}"
     )
 
 
-def exists(state: str) -> str:
-    """Return the variable that tells whether the state of this pointer variable exists."""
-    return f"{state}_exist"
+def existence_variable(pointers: str) -> str:
+    """Return the variable that tells whether the state at these pointers exists."""
+    return f"{pointers}_exist"
 
 
-def _columns_start(counts: Mapping[Axes, int]) -> str:
+def _columns_start(slot_counts: Mapping[Axes, int]) -> str:
     """Return the address of the first column value, after all row values."""
-    return plus_multiple("values", counts[Axes.ROW], "all_rows")
+    return plus_multiple("values", slot_counts[Axes.ROW], "all_rows")
 
 
-def _matrices_start(counts: Mapping[Axes, int]) -> str:
+def _matrices_start(slot_counts: Mapping[Axes, int]) -> str:
     """Return the address of the first matrix value, after all column values."""
-    return plus_multiple(_columns_start(counts), counts[Axes.COLUMN], "all_columns")
+    return plus_multiple(_columns_start(slot_counts), slot_counts[Axes.COLUMN], "all_columns")
 
 
 def plus_multiple(base: str, number: int, size: str) -> str:

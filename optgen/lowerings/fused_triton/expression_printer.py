@@ -11,7 +11,7 @@ from optgen.ir.ops import CONDITION_OPERANDS, RANDOM_OPS
 from optgen.lowerings.python.literals import exact_literal
 from optgen.passes.scalar_arithmetic import is_number, split_sign
 
-_INFIX = {
+_INFIX = {  # op -> precedence, operator
     "+": (5, "+"),
     "-": (5, "-"),
     "*": (6, "*"),
@@ -100,21 +100,21 @@ def constant(name: str) -> str:
 class ExpressionPrinter:
     """Printer of expressions.
 
-    With `tensors` it prints elements in the compute dtype, else numbers in float64.
+    With `for_elements` it prints elements in the compute dtype, else numbers in float64.
     `read` returns the text of an expression that the surrounding code provides, or None.
     `read_condition` returns the name of a condition that the scalar program has evaluated, or None.
     """
 
     read: Callable[[Expr], str | None]
-    tensors: bool
+    for_elements: bool
     read_condition: Callable[[Expr], str | None] = lambda expr: None
 
     def __call__(self, expr: Expr, min_precedence: int = 0) -> str:
         """Return an expression's text, in parentheses if its precedence is too low."""
-        text, precedence = self._bare(expr)
+        text, precedence = self._text_and_precedence(expr)
         return f"({text})" if precedence < min_precedence else text
 
-    def _bare(self, expr: Expr) -> tuple[str, int]:
+    def _text_and_precedence(self, expr: Expr) -> tuple[str, int]:
         """Return an expression's text without parentheses, and its precedence."""
         provided = self.read(expr)
         if provided is not None:
@@ -132,7 +132,7 @@ class ExpressionPrinter:
                 return f"neg({self(a)})", _ATOM
             case Call("**", (a, b)):
                 return self._power(a, b)
-            case Call("/", (a, b)) if self.tensors:
+            case Call("/", (a, b)) if self.for_elements:
                 return f"div({self.argument(a)}, {self.argument(b)})", _ATOM
             case Call(word, (a, b)) if word in _INFIX:
                 precedence, sign = _INFIX[word]
@@ -144,9 +144,11 @@ class ExpressionPrinter:
                 if word in RANDOM_OPS:  # the last operand is a constexpr
                     key = map(self.argument, args[:-1])
                     return CALLS[word].format(*key, self(args[-1])), _ATOM
-                conditions = CONDITION_OPERANDS.get(word, 0)
-                texts = (self.condition(a) for a in args[:conditions])
-                text = CALLS[word].format(*texts, *(self.argument(a) for a in args[conditions:]))
+                num_conditions = CONDITION_OPERANDS.get(word, 0)
+                condition_texts = (self.condition(a) for a in args[:num_conditions])
+                text = CALLS[word].format(
+                    *condition_texts, *(self.argument(a) for a in args[num_conditions:])
+                )
                 is_atom = text.endswith(")") and not text.startswith("(")
                 return text, _ATOM if is_atom else _LOGIC
         raise TypeError(f"cannot print in Triton: {expr!r}")
@@ -173,7 +175,7 @@ class ExpressionPrinter:
         """
         if _reads_name(expr):
             return self(expr)
-        return f"tl.full((), {self(expr)}, {'dtype' if self.tensors else 'tl.float64'})"
+        return f"tl.full((), {self(expr)}, {'dtype' if self.for_elements else 'tl.float64'})"
 
     def _power(self, a: Expr, b: Expr) -> tuple[str, int]:
         """Return the text of a power, and its precedence."""
@@ -189,25 +191,25 @@ class ExpressionPrinter:
                 return f"sqrt({self.argument(a)})", _ATOM
             case Const(-0.5):  # as torch does; a power differs for -0.0 and -inf
                 return f"div(1.0, sqrt({self.argument(a)}))", _ATOM
-        if _is_count(b) and not isinstance(b, Const):
+        if _is_nonnegative_integer(b) and not isinstance(b, Const):
             return f"ipow({self.argument(a)}, {self(b)})", _ATOM
         return f"power({self(a)}, {self.argument(b)})", _ATOM
 
     def _sum(self, terms: tuple[Term, ...]) -> tuple[str, int]:
         """Return the text of a sum of terms, and its precedence."""
-        minus, text = self._term(terms[0])
-        if minus:
+        is_negative, text = self._term(terms[0])
+        if is_negative:
             text = f"neg({text})"
         for term in terms[1:]:
-            minus, rest = self._term(term)
-            text += f" - {rest}" if minus else f" + {rest}"
+            is_negative, unsigned = self._term(term)
+            text += f" - {unsigned}" if is_negative else f" + {unsigned}"
         if len(terms) > 1:
             return text, _SUM
         return text, _ATOM if text.isidentifier() else _PRODUCT
 
     def _term(self, term: Term) -> tuple[bool, str]:
         """Return whether a term is negative, and its unsigned text."""
-        minus, coefficient = split_sign(term.coefficient)
+        is_negative, coefficient = split_sign(term.coefficient)
         precedences = [_PRODUCT, *[_PREFIX] * len(term.factors)]
         product = " * ".join(map(self, term.factors, precedences))
         scale = [] if is_number(coefficient, 1) else [self(coefficient, _PRODUCT)]
@@ -220,10 +222,10 @@ class ExpressionPrinter:
             if len(term.factors) == 1:
                 product = self(term.factors[0])
             dividend = product or (scale.pop() if scale else "1.0")
-            return minus, " * ".join([*scale, f"div({dividend}, {divisor})"])
+            return is_negative, " * ".join([*scale, f"div({dividend}, {divisor})"])
         if not product:
-            return minus, (scale or ["1.0"])[0]
-        return minus, " * ".join([*scale, product])
+            return is_negative, (scale or ["1.0"])[0]
+        return is_negative, " * ".join([*scale, product])
 
 
 def _reads_name(expr: Expr) -> bool:
@@ -231,7 +233,7 @@ def _reads_name(expr: Expr) -> bool:
     return any(isinstance(e, Ref) for e in walk(expr))
 
 
-def _is_count(expr: Expr) -> bool:
+def _is_nonnegative_integer(expr: Expr) -> bool:
     """Tell whether an exponent is a nonnegative integer, such as the step count."""
     match expr:
         case Const(value):
@@ -239,7 +241,7 @@ def _is_count(expr: Expr) -> bool:
         case Ref("step"):
             return True
         case Call("+" | "*", (a, b)):
-            return _is_count(a) and _is_count(b)
+            return _is_nonnegative_integer(a) and _is_nonnegative_integer(b)
         case Call("-", (Ref("step"), Const(1))):
             return True
         case _:

@@ -20,7 +20,7 @@ from optgen.lowerings.fused_triton.finish_printer import FinishPrinter
 from optgen.lowerings.fused_triton.properties import load_properties
 from optgen.lowerings.fused_triton.split_finishes import partial_sums
 from optgen.lowerings.fused_triton.sweep_kernels import Context, Kernels, reduction_context
-from optgen.lowerings.fused_triton.sweep_printer import offset, print_numbers
+from optgen.lowerings.fused_triton.sweep_printer import plus_offset, print_numbers
 from optgen.lowerings.fused_triton.workspace_slots import (
     LINE_AXES,
     is_by_matrix,
@@ -33,64 +33,66 @@ _ARGUMENTS = ("table", "shapes", "scalars", "values", "partials")
 
 @dataclass(frozen=True)
 class FinishKernel:
-    """Kernel of one `Finish`; `before` is the previous phase."""
+    """Kernel of one `Finish`."""
 
     kernels: Kernels
     finish: Finish
-    before: Phase | None
+    previous_phase: Phase | None
 
     def context(self) -> Context:
         """Return the template's variables."""
         plan, packed, slots = self.kernels.plan, self.kernels.packed, self.kernels.slots
-        names = self._known_numbers()
-        text = [
+        known_numbers = self._known_numbers()
+        body_lines = [
             *self._lines_that_combine_sums(),
-            *print_numbers(packed, self.finish.body, known=names),
+            *print_numbers(packed, self.finish.body, known_names=known_numbers),
             *load_properties(expressions(self.finish.body)),
             *FinishPrinter(plan, self.finish, packed, slots).lines(),
             *self._partial_stores(),
-            *self._number_stores(names),
+            *self._number_stores(known_numbers),
         ]
         factor_states = self._factor_states()
         states = [*factor_states, *self._stored_scalars()]
-        flat = flat_addresses(reads_partials=bool(self._sums_before()))
-        addresses = finish_addresses(slots.counts, factor_states) if self._by_matrix else flat
-        lines = [*needed_lines(addresses, text), *text]
+        tensor_addresses = flat_addresses(reads_partials=bool(self._sums_of_previous_phase()))
+        addresses = (
+            finish_addresses(slots.counts, factor_states) if self._by_matrix else tensor_addresses
+        )
+        lines = [*needed_lines(addresses, body_lines), *body_lines]
         body = "\n".join(lines)
-        types = [s["type"] for s in states]
-        always = {"shapes"} if self._by_matrix else set()
-        arguments = [n for n in _ARGUMENTS if n in always or uses(n, body)]
+        state_types = [s["type"] for s in states]
+        always_passed = {"shapes"} if self._by_matrix else set()
+        arguments = [n for n in _ARGUMENTS if n in always_passed or uses(n, body)]
         flags = self.kernels.flags(body)
         return {
             "kind": "finish_matrices" if self._by_matrix else "finish",
             "states": states,
             "lines": lines or ["return  # nothing reads the sums yet"],
             "arguments": arguments,
-            "types": [*types, *flags],
+            "types": [*state_types, *flags],
             "flag_values": flags,
-            "parts": len(partial_sums(plan, self.finish)),
-            "combines": self._partial_row_and_column_sums(),
+            "partial_sum_count": len(partial_sums(plan, self.finish)),
+            "line_sums": self._partial_row_and_column_sums(),
         }
 
     def _partial_row_and_column_sums(self) -> Context | None:
-        """Count the partial row and column sums of the previous sweep, and return their slots.
+        """Return how many partial row and column sums the previous sweep stores, and their slots.
 
         Return None if the previous phase stores no such sums.
         """
-        if not isinstance(self.before, Sweep):
+        if not isinstance(self.previous_phase, Sweep):
             return None
-        numbers, rows, columns = (
-            self.kernels.reductions(self.before, axes) for axes in (Axes.NONE, *LINE_AXES)
+        sums, rows, columns = (
+            self.kernels.reductions(self.previous_phase, axes) for axes in (Axes.NONE, *LINE_AXES)
         )
         if not rows and not columns:
             return None
-        first_slots = self.kernels.first_slots(self.before)
+        first_slots = self.kernels.first_slots(self.previous_phase)
         return {
-            "sums": len(numbers),
+            "sums": len(sums),
             "rows": len(rows),
             "columns": len(columns),
-            "row_maxima": sum(row["largest"] for row in rows),
-            "column_maxima": sum(column["largest"] for column in columns),
+            "row_maxima": sum(row["is_maximum"] for row in rows),
+            "column_maxima": sum(column["is_maximum"] for column in columns),
             "row_values": self.kernels.slots.counts[Axes.ROW],
             "first_row": first_slots[Axes.ROW],
             "first_column": first_slots[Axes.COLUMN],
@@ -105,9 +107,9 @@ class FinishKernel:
         combines_lines = self._partial_row_and_column_sums() is not None
         return combines_lines or is_by_matrix(self.kernels.plan, self.finish)
 
-    def _sums_before(self) -> list[Context]:
+    def _sums_of_previous_phase(self) -> list[Context]:
         """Return the sums whose partial sums the previous phase has stored."""
-        match self.before:
+        match self.previous_phase:
             case Sweep() as sweep:
                 return self.kernels.reductions(sweep, Axes.NONE)
             case Finish() as finish:
@@ -116,13 +118,13 @@ class FinishKernel:
 
     def _lines_that_combine_sums(self) -> list[str]:
         """Return the lines that combine the partial sums of the previous phase."""
-        base, count, first = "partials", "blocks", 0
-        if isinstance(self.before, Finish):
-            base, count, first = "parts", "groups", self._first_part(self.before)
+        base, count_name, first_index = "partials", "blocks", 0
+        if isinstance(self.previous_phase, Finish):
+            base, count_name, first_index = "parts", "groups", self._first_part(self.previous_phase)
         return [
-            f"{s['name']} = {'pick_largest' if s['largest'] else 'add_up'}"
-            f"({plus_multiple(base, n, count)}, {count})"
-            for n, s in enumerate(self._sums_before(), first)
+            f"{s['name']} = {'pick_largest' if s['is_maximum'] else 'add_up'}"
+            f"({plus_multiple(base, n, count_name)}, {count_name})"
+            for n, s in enumerate(self._sums_of_previous_phase(), first_index)
         ]
 
     def _first_part(self, finish: Finish) -> int:
@@ -134,29 +136,29 @@ class FinishKernel:
 
     def _known_numbers(self) -> list[str]:
         """Return the numbers that this kernel knows: combined from partial sums, or computed."""
-        partial = {a.target for a in partial_sums(self.kernels.plan, self.finish)}
+        partial_targets = {a.target for a in partial_sums(self.kernels.plan, self.finish)}
         computed = [r for r in names_computed_by(self.finish) if self._is_number(r)]
-        names = (variable(r.name) for r in computed if r not in partial)
-        return list(dict.fromkeys([*(s["name"] for s in self._sums_before()), *names]))
+        names = (variable(r.name) for r in computed if r not in partial_targets)
+        return list(dict.fromkeys([*(s["name"] for s in self._sums_of_previous_phase()), *names]))
 
     def _is_number(self, ref: Ref) -> bool:
         return self.kernels.plan.kinds[ref].axes is Axes.NONE
 
     def _partial_stores(self) -> list[str]:
-        """Return the lines that store this program's partial sums, of sums over all matrices."""
-        partial = partial_sums(self.kernels.plan, self.finish)
+        """Return the lines that store this program's partial sum of each sum over all matrices."""
+        reductions = partial_sums(self.kernels.plan, self.finish)
         return [
             f"tl.store({plus_multiple('parts', n, 'groups')} + group, {variable(a.target.name)})"
-            for n, a in enumerate(partial, self._first_part(self.finish))
+            for n, a in enumerate(reductions, self._first_part(self.finish))
         ]
 
     def _number_stores(self, names: Sequence[str]) -> list[str]:
         """Return the lines that store numbers for later kernels, in one program per tensor."""
         packed = self.kernels.packed
         lines = [
-            f"tl.store({offset('scalars', packed.offset(n))}, {n})"
+            f"tl.store({plus_offset('scalars', packed.offset(n))}, {n})"
             for n in names
-            if n in packed.numbers
+            if n in packed.finish_numbers
         ]
         for state in self._stored_scalars():
             address = f"tl.load(entry + {state['address']} * num_tensors)"

@@ -23,7 +23,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Finish, Plan, is_maximum, is_reduction, reads
-from optgen.lowerings.fused_triton.address_printer import exists
+from optgen.lowerings.fused_triton.address_printer import existence_variable
 from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter, variable
 from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.fused_triton.properties import read_property
@@ -33,13 +33,14 @@ from optgen.lowerings.python.literals import comment
 from optgen.passes.rewrite import filter_assigns
 
 _INDENT = "    "
-_EXTENT = {
+_TILE_SHAPES = {
     Axes.NONE: "()",
     Axes.MATRIX: "(DEPTH, 1)",
     Axes.ROW: "(DEPTH, HEIGHT)",
     Axes.COLUMN: "(DEPTH, WIDTH)",
 }
-_SIZE = {Axes.ROW: ("height", "HEIGHT"), Axes.COLUMN: ("width", "WIDTH")}
+_SIZE_NAMES = {Axes.ROW: ("height", "HEIGHT"), Axes.COLUMN: ("width", "WIDTH")}
+"""Variable of a matrix's size along an axis, and constexpr of a tile's size."""
 
 
 class FinishPrinter:
@@ -48,19 +49,21 @@ class FinishPrinter:
     def __init__(self, plan: Plan, finish: Finish, packed: PackedScalars, slots: Slots) -> None:
         self._plan, self._body, self._packed, self._slots = plan, finish.body, packed, slots
         self._printer = ExpressionPrinter(
-            read_property, tensors=False, read_condition=packed.packed_name
+            read_property, for_elements=False, read_condition=packed.packed_name
         )
         self._states = {s.symbol for s in plan.algorithm.factor_states()}
         self._optional_states = {s.symbol for s in plan.algorithm.factor_states() if s.when}
         self._stages: dict[Ref, int] = {}
         self._last_read: dict[Ref, int] = {}
-        before: dict[Ref, int] | None = None
-        while self._stages != before:  # both arms may assign a name, so repeat to a fixed point
-            before = dict(self._stages)
+        previous_stages: dict[Ref, int] | None = None
+        while (
+            self._stages != previous_stages
+        ):  # both arms may assign a name, so repeat to a fixed point
+            previous_stages = dict(self._stages)
             for stmt, conditions in with_conditions(self._body):
                 self._find_stage(stmt, conditions)
 
-    def read_by_later_loops(self) -> Iterator[Ref]:
+    def values_read_by_later_loops(self) -> Iterator[Ref]:
         """Yield the rows and columns that a later loop of the same kernel reads."""
         for axis in LINE_AXES:
             for stage in range(self._last_stage + 1):
@@ -152,9 +155,9 @@ class FinishPrinter:
         body = self._statements_on(axis, stage)
         if not body:
             return []
-        size, tile = _SIZE[axis]
-        sums = {a.target: a.value for a in assigns(body) if is_reduction(a.value)}
-        plain = filter_assigns(body, lambda a: not is_reduction(a.value))
+        size, tile = _SIZE_NAMES[axis]
+        reductions = {a.target: a.value for a in assigns(body) if is_reduction(a.value)}
+        other_statements = filter_assigns(body, lambda a: not is_reduction(a.value))
         inner = [
             f"lanes = first + lines({size}, DEPTH, {tile})",
             f"mask = lines_inside(remaining_matrices, {size} - first, DEPTH, {tile})",
@@ -163,27 +166,32 @@ class FinishPrinter:
                 for ref in self._small_values_read(body)
                 if self._is_loaded(ref, stage)
             ),
-            *self._zeros(plain, stage),
-            *self._statements(plain),
-            *self._stores(plain, axis),
-            *(self._accumulate(ref, value) for ref, value in sums.items()),
+            *self._zeros(other_statements, stage),
+            *self._statements(other_statements),
+            *self._stores(other_statements, axis),
+            *(self._accumulate(ref, value) for ref, value in reductions.items()),
         ]
         zeros = f"tl.zeros((DEPTH, {tile}), tl.float64)"
         return [
-            *(f"{variable(ref.name)} = {zeros}" for ref in sums),
+            *(f"{variable(ref.name)} = {zeros}" for ref in reductions),
             f"for first in range(0, {size}, {tile}):",
             *(_INDENT + line for line in inner),
-            *(self._reduce(ref, value) for ref, value in sums.items()),
-            *self._matrix_stores(sums),
+            *(self._reduce(ref, value) for ref, value in reductions.items()),
+            *self._matrix_stores(reductions),
         ]
 
     def _small_values_read(self, body: Program) -> list[Ref]:
-        """Return the small values that a body reads and does not compute, in order.
+        """Return the rows, columns and numbers of matrices that a body reads but does not compute.
 
-        A state that some path does not assign keeps its value, so it counts as read.
+        A state that some path does not assign keeps its value, so the body reads it, too.
         """
         targets = {a.target for a in assigns(body)}
-        read = [r for s, cs in with_conditions(body) for e in (*cs, s.value) for r in reads(e)]
+        read = [
+            ref
+            for stmt, conditions in with_conditions(body)
+            for expr in (*conditions, stmt.value)
+            for ref in reads(expr)
+        ]
         assigned = always_assigned(body)
         read += [Ref(r.name) for r in targets if r.name in self._states and r.name not in assigned]
         unknown = (r for r in dict.fromkeys(read) if r not in targets)
@@ -200,8 +208,8 @@ class FinishPrinter:
 
     def _state_mask(self, ref: Ref) -> str:
         """Return the mask of a state's lanes, which is false if the state does not exist."""
-        present = exists(variable(plural(ref.name)))
-        return f"mask & {present}" if ref.name in self._optional_states else "mask"
+        is_present = existence_variable(variable(plural(ref.name)))
+        return f"mask & {is_present}" if ref.name in self._optional_states else "mask"
 
     def _stores(self, body: Program, axis: Axes) -> list[str]:
         """Store the rows or columns that a loop computes, into states and into slots."""
@@ -218,15 +226,18 @@ class FinishPrinter:
 
     def _zeros(self, body: Program, stage: int) -> list[str]:
         """Initialize names that a branch may leave unassigned."""
-        have_values = {r.name for r, its_stage in self._stages.items() if its_stage < stage}
+        assigned_names = {r.name for r, its_stage in self._stages.items() if its_stage < stage}
         read = (r for e in expressions(self._body) for r in reads(e))
-        have_values |= (
+        assigned_names |= (
             {r.name for r in read if r not in self._stages} | always_assigned(body) | self._states
         )
-        unset = {a.target: a.value for a in assigns(body) if a.target.name not in have_values}
+        unassigned = {
+            a.target: a.value for a in assigns(body) if a.target.name not in assigned_names
+        }
         return [
-            f"{variable(ref.name)} = tl.zeros({_EXTENT[self._axes(ref)]}, tl.{_type(value)})"
-            for ref, value in unset.items()
+            f"{variable(ref.name)} = "
+            f"tl.zeros({_TILE_SHAPES[self._axes(ref)]}, tl.{_triton_dtype(value)})"
+            for ref, value in unassigned.items()
         ]
 
     def _statements(self, body: Program) -> list[str]:
@@ -247,18 +258,18 @@ class FinishPrinter:
         """Reduce a loop's accumulator to a number per matrix, or to this program's partial sum."""
         name = variable(target.name)
         if not self._axes(target):
-            text = "tl.reduce({}, None, larger)" if is_maximum(value) else "tl.sum({})"
-            return f"{name} = {text.format(name)}"
-        text = "tl.reduce({}, 1, larger)" if is_maximum(value) else "tl.sum({}, axis=1)"
-        return f"{name} = {text.format(name)}[:, None]"
+            template = "tl.reduce({}, None, larger)" if is_maximum(value) else "tl.sum({})"
+            return f"{name} = {template.format(name)}"
+        template = "tl.reduce({}, 1, larger)" if is_maximum(value) else "tl.sum({}, axis=1)"
+        return f"{name} = {template.format(name)}[:, None]"
 
     def _statement(self, stmt: Assign) -> str:
         """Print an assignment; a reduction reduces the numbers of this program's matrices."""
         name = variable(stmt.target.name)
         if not is_reduction(stmt.value):
             return f"{name} = {self._printer.argument(stmt.value)}"
-        word = "largest" if is_maximum(stmt.value) else "total"
-        return f"{name} = {word}({self._printer(_operand(stmt.value))}, in_batch)"
+        function = "largest" if is_maximum(stmt.value) else "total"
+        return f"{name} = {function}({self._printer(_operand(stmt.value))}, in_batch)"
 
     def _accumulate(self, target: Ref, value: Expr) -> str:
         """Add one tile of a loop to a reduction's accumulator, element by element."""
@@ -268,10 +279,10 @@ class FinishPrinter:
         return f"{name} += masked({operand}, mask)"
 
 
-def _type(value: Expr) -> str:
+def _triton_dtype(value: Expr) -> str:
     """Return the Triton dtype of a value: int1 for conditions, else float64."""
-    word = OPS.get(value.op) if isinstance(value, Call) else None
-    return "int1" if word and word.category in ("comparison", "logic") else "float64"
+    op = OPS.get(value.op) if isinstance(value, Call) else None
+    return "int1" if op and op.category in ("comparison", "logic") else "float64"
 
 
 def _operand(value: Expr) -> Expr:

@@ -38,13 +38,13 @@ def _split(plan: Plan, body: Program) -> Iterator[Phase]:
     if not mixed:
         yield Finish(body)
         return
-    after = dependents(body, mixed)
-    before = filter_assigns(body, lambda a: a.target not in after | mixed)
-    if before:
-        yield Finish(before)
-    reductions = filter_assigns(body, lambda a: a.target in mixed - after)
+    dependent = dependents(body, mixed)
+    first_body = filter_assigns(body, lambda a: a.target not in dependent | mixed)
+    if first_body:
+        yield Finish(first_body)
+    reductions = filter_assigns(body, lambda a: a.target in mixed - dependent)
     yield Sweep((), _with_linear_operands(plan, reductions))
-    yield from _split(plan, filter_assigns(body, lambda a: a.target in after))
+    yield from _split(plan, filter_assigns(body, lambda a: a.target in dependent))
 
 
 def _is_mixed(plan: Plan, stmt: Assign) -> bool:
@@ -66,8 +66,8 @@ def _with_linear_operands(plan: Plan, body: Program) -> Program:
 
     linearizer = Linearizer(is_tensor, no_terms, declared_ranges(plan.algorithm))
 
-    def change(value: Expr) -> Expr:
+    def with_linear_operand(value: Expr) -> Expr:
         assert isinstance(value, Call)
         return replace(value, args=(linearizer.linear(value.args[0]),))
 
-    return map_values(body, change)
+    return map_values(body, with_linear_operand)

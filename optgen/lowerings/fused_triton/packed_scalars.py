@@ -20,8 +20,8 @@ from optgen.lowerings.fused_triton.expression_printer import constant, variable
 class PackedScalars:
     """Layout of the packed scalars, in the order in which phases first read them.
 
-    `entries` maps the names of the scalar program's results to their expressions. `numbers` has the
-    names of the numbers that a `Finish` computes later.
+    `program_results` maps the names of the scalar program's results to their expressions.
+    `finish_numbers` has the names of the numbers that a `Finish` computes later.
     """
 
     def __init__(
@@ -29,31 +29,31 @@ class PackedScalars:
         plan: Plan,
         bodies: Iterable[Program],
         streams: Iterable[Stream],
-        numbers: Iterable[str] = (),
+        finish_numbers: Iterable[str] = (),
     ) -> None:
         self._plan = plan
-        self._constexpr = {s.when.removeprefix("not ") for s in streams if s.when is not None}
+        self._constexpr_flags = {s.when.removeprefix("not ") for s in streams if s.when is not None}
         self._conditions: dict[str, Expr] = {}
-        self.entries: dict[str, Expr] = {}
+        self.program_results: dict[str, Expr] = {}
         for body in bodies:
-            self.entries |= {
+            self.program_results |= {
                 n: expr for n, expr, is_scalar in self._numbers_read(body) if is_scalar
             }
-        self.numbers = tuple(numbers)
+        self.finish_numbers = tuple(finish_numbers)
 
     @property
-    def width(self) -> int:
+    def count(self) -> int:
         """Number of packed scalars per tensor."""
-        return len(self.entries) + len(self.numbers)
+        return len(self.program_results) + len(self.finish_numbers)
 
     def offset(self, name: str) -> int:
         """Return the index of a number in the array."""
-        return [*self.entries, *self.numbers].index(name)
+        return [*self.program_results, *self.finish_numbers].index(name)
 
     def offsets(self, body: Program) -> Mapping[str, int]:
         """Return the offsets of the numbers that a body reads, in order of the first read."""
         wanted = dict.fromkeys(name for name, _, _ in self._numbers_read(body))
-        known = {*self.entries, *self.numbers}
+        known = {*self.program_results, *self.finish_numbers}
         return {name: self.offset(name) for name in wanted if name in known}
 
     def _numbers_read(self, body: Program) -> Iterator[tuple[str, Expr, bool]]:
@@ -72,12 +72,12 @@ class PackedScalars:
             yield from self._numbers_read(stmt.orelse)
 
     def _numbers_read_by_value(self, value: Expr) -> Iterator[tuple[str, Expr, bool]]:
-        """Yield the numbers that a value reads: its names, and its uniform conditions."""
+        """Yield the numbers that a value reads: its names, and its uniform num_conditions."""
         if isinstance(value, Ref) and self._plan.kinds[value].axes is Axes.NONE:
             yield variable(value.name), value, self._plan.kinds[value].is_scalar
-        conditions = CONDITION_OPERANDS.get(value.op, 0) if isinstance(value, Call) else 0
+        num_conditions = CONDITION_OPERANDS.get(value.op, 0) if isinstance(value, Call) else 0
         for position, child in enumerate(children(value)):
-            if position < conditions and self._is_packed_condition(child):
+            if position < num_conditions and self._is_packed_condition(child):
                 yield *self._entry(child), True
             else:
                 yield from self._numbers_read_by_value(child)
@@ -105,7 +105,7 @@ class PackedScalars:
     def _branch_entry(self, expr: Expr) -> tuple[str, Expr]:
         """Return the name and expression of a condition; the name is "" for a constexpr."""
         match expr:
-            case Ref(name) | Call("truth", (Ref(name),)) if name in self._constexpr:
+            case Ref(name) | Call("truth", (Ref(name),)) if name in self._constexpr_flags:
                 return "", expr
             case Call("not", (inner,)) if not self._branch_entry(inner)[0]:
                 return "", expr

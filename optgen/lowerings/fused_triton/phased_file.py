@@ -35,36 +35,39 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
     packed = _packed_scalars(plan)
     slots = _slots(plan, packed)
     prologue = Prologue(plan, packed, len(addresses))
-    tiles = is_by_matrix(plan, *plan.phases)
+    by_matrix = is_by_matrix(plan, *plan.phases)
     streams = [stream for sweep in plan.sweeps for stream in sweep.streams]
     local_names = list(dict.fromkeys(s.name for s in streams if s.role == "local"))
-    fresh = [state.key for state in plan.fresh_states()]
-    types = prologue.scalar_types()
-    table = [*addresses, *types, *fresh, *local_names]
-    kernels = list(_kernels(plan, Kernels(plan, table, types, local_names, packed, slots, tiles)))
+    fresh_keys = [state.key for state in plan.fresh_states()]
+    scalar_types = prologue.scalar_types()
+    table_rows = [*addresses, *scalar_types, *fresh_keys, *local_names]
+    printer = Kernels(plan, table_rows, scalar_types, local_names, packed, slots, by_matrix)
+    kernels = list(_kernels(plan, printer))
     sweeps = [k for k in kernels if k["kind"] == "sweep"]
     facts = [fact if holds else f"not_{fact}" for fact, holds in plan.facts.items()]
-    sums = {key: max(len(k[key]) for k in sweeps) for key in ("sums", "row_sums", "column_sums")}
-    sums["parts"] = sum(k.get("parts", 0) for k in kernels)
-    values = {f"{axes.name.lower()}_values": slots.counts[axes] for axes in SMALL_VALUE_AXES}
+    sum_counts = {
+        key: max(len(k[key]) for k in sweeps) for key in ("sums", "row_sums", "column_sums")
+    }
+    sum_counts["parts"] = sum(k.get("partial_sum_count", 0) for k in kernels)
+    value_counts = {f"{axes.name.lower()}_values": slots.counts[axes] for axes in SMALL_VALUE_AXES}
     prologue_lines = prologue.lines()
     return {
         "prefix": "_".join([plan.algorithm.module, *facts]),
         "suffix": "_".join(facts),
         "facts": tuple(plan.facts.values()),
-        "tiles": tiles,
-        "scalars": packed.width,
-        "scalar_types": types,
-        "width": prologue.width,
+        "by_matrix": by_matrix,
+        "scalars": packed.count,
+        "scalar_types": scalar_types,
+        "hyper_count": prologue.hyper_count,
         "prologue": prologue_lines,
         "prologue_doc": prologue.doc(),
-        "scaled": True,
+        "may_scale_loss": True,
         "prologue_entry": uses("entry", "\n".join(prologue_lines)),
         "prologue_hypers": uses("hyper", "\n".join(prologue_lines)),
         "prologue_shapes": uses("shape", "\n".join(prologue_lines)),
         "kernels": kernels,
-        "workspace": values
-        | sums
+        "workspace": value_counts
+        | sum_counts
         | {"draws": plan.algorithm.has_random_ops, "locals": tuple(local_names)},
     }
 
@@ -81,20 +84,20 @@ def _slots(plan: Plan, packed: PackedScalars) -> Slots:
     for phase in plan.phases:
         if isinstance(phase, Finish):
             printer = FinishPrinter(plan, phase, packed, allocate_slots(plan, ()))
-            values += printer.read_by_later_loops()
+            values += printer.values_read_by_later_loops()
     return allocate_slots(plan, values)
 
 
 def _passed_values(plan: Plan) -> Iterator[Ref]:
     """Yield small values that one kernel computes and another reads.
 
-    A sum counts as computed by the finish after it, which combines its partial sums.
+    A sweep's sum is known only in the next finish, which combines the partial sums.
     """
     for i, phase in enumerate(plan.phases):
         sums = partial_sums(plan, phase) if isinstance(phase, Finish) else ()
-        partial = {a.target for a in sums}
+        partial_targets = {a.target for a in sums}
         for ref in names_computed_by(phase):
-            is_sum = isinstance(phase, Sweep) or ref in partial
+            is_sum = isinstance(phase, Sweep) or ref in partial_targets
             first_reader = i + 2 if is_sum else i + 1
             if any(ref in names_read_by(p) for p in plan.phases[first_reader:]):
                 yield ref
@@ -105,17 +108,19 @@ def _kernels(plan: Plan, kernels: Kernels) -> Iterator[Context]:
 
     The first sweep that reads the gradient also divides it by the loss scale.
     """
-    sweeps, finishes, unscaled = count(1), count(1), False
+    sweep_numbers, finish_numbers, is_unscaled = count(1), count(1), False
     for i, phase in enumerate(plan.phases):
         if isinstance(phase, Sweep):
             reads_grad = any(s.role == "grad" for s in used_streams(phase))
-            context = kernels.sweep(phase, unscales=reads_grad and not unscaled)
-            yield context | {"number": next(sweeps)}
-            unscaled |= reads_grad
+            context = kernels.sweep(phase, unscales=reads_grad and not is_unscaled)
+            yield context | {"number": next(sweep_numbers)}
+            is_unscaled |= reads_grad
         elif isinstance(phase, Finish):
-            before = plan.phases[i - 1] if i else None
-            yield FinishKernel(kernels, phase, before).context() | {"number": next(finishes)}
+            previous_phase = plan.phases[i - 1] if i else None
+            yield FinishKernel(kernels, phase, previous_phase).context() | {
+                "number": next(finish_numbers)
+            }
         elif isinstance(phase, WideCall):
             yield kernels.wide_call(phase)
         else:
-            yield kernels.call(phase)
+            yield kernels.matrix_call(phase)

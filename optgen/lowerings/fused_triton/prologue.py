@@ -37,12 +37,12 @@ class Prologue:
         self._plan = replace(plan, scalars=reuse_item_names(plan.scalars))
         self._packed, self._stream_count = packed, stream_count
         self._states = [s.symbol for s in plan.algorithm.scalar_states()]
-        self._printer = ExpressionPrinter(self._read, tensors=False)
+        self._printer = ExpressionPrinter(self._read, for_elements=False)
         self._offsets: dict[str, int] = {}
-        self.width = 0
+        self.hyper_count = 0  # a tuple counts once per item
         for hyper in plan.algorithm.hypers:
-            self._offsets[hyper.name] = self.width
-            self.width += hyper.size
+            self._offsets[hyper.name] = self.hyper_count
+            self.hyper_count += hyper.size
 
     def scalar_types(self) -> list[str]:
         """Return the kernel's names for the dtypes of the step and of scalar states."""
@@ -50,12 +50,12 @@ class Prologue:
 
     def doc(self) -> str:
         """Return the docstring of the kernel."""
-        counts = ["step count"] if self._plan.algorithm.step else []
-        advanced = [*counts, *(["scalar states"] if self._states else [])]
+        step_count = ["step count"] if self._plan.algorithm.step else []
+        advanced = [*step_count, *(["scalar states"] if self._states else [])]
         if advanced:
             advance = f"Advance one tensor's {' and '.join(advanced)}"
             return f"{advance}, and compute its scalars in float64."
-        if not self._packed.entries:
+        if not self._packed.program_results:
             return "Compute no scalars: the rule needs none."
         if self._plan.scalars:
             return "Compute one tensor's scalars in float64."
@@ -64,10 +64,10 @@ class Prologue:
     def lines(self) -> list[str]:
         """Return the body of the kernel."""
         body, stored = self._block(self._plan.scalars, set(map(variable, self._step_and_states())))
-        rest = [name for name in self._packed.entries if name not in stored]
-        exprs = [*expressions(self._plan.scalars), *self._packed.entries.values()]
+        stored_at_end = [name for name in self._packed.program_results if name not in stored]
+        exprs = [*expressions(self._plan.scalars), *self._packed.program_results.values()]
         loads = [*self._loads(), *load_properties(exprs)]
-        return [*loads, "", *body, "", *self._state_stores(), *map(self._store, rest)]
+        return [*loads, "", *body, "", *self._state_stores(), *map(self._store, stored_at_end)]
 
     def _step_and_states(self) -> list[str]:
         return [*(["step"] if self._plan.algorithm.step else []), *self._states]
@@ -78,8 +78,8 @@ class Prologue:
         for hyper in (h for h in self._plan.algorithm.hypers if h.name in self._read_names()):
             lines += map(comment, filter(None, [legend_of_choices(hyper)]))
             lines.append(f"{variable(hyper.name)} = tl.load({self._hyper(hyper.name)})")
-        for number, name in enumerate(self._step_and_states()):
-            address = f"tl.load({self._table_entry(self._stream_count + number)})"
+        for row, name in enumerate(self._step_and_states()):
+            address = f"tl.load({self._table_entry(self._stream_count + row)})"
             pointer_type = f"tl.pointer_type({name.upper()}_T)"
             advance = " + 1" if name == "step" else ""
             pointers = variable(plural(name))
@@ -87,14 +87,19 @@ class Prologue:
                 f"{pointers} = {address}.to({pointer_type})",
                 f"{variable(name)} = tl.load({pointers}).to(tl.float64){advance}",
             ]
-        for number, state in enumerate(self._plan.fresh_states()):
-            flag = self._table_entry(self._stream_count + len(self._step_and_states()) + number)
-            lines += [f"fresh_{state.symbol} = tl.load({flag})", f"tl.store({flag}, 0)"]
+        for row, state in enumerate(self._plan.fresh_states()):
+            flag_address = self._table_entry(
+                self._stream_count + len(self._step_and_states()) + row
+            )
+            lines += [
+                f"fresh_{state.symbol} = tl.load({flag_address})",
+                f"tl.store({flag_address}, 0)",
+            ]
         return lines
 
     def _read_names(self) -> set[str]:
         """Return the names read as plain numbers, by the scalar program or by packed scalars."""
-        read = [*expressions(self._plan.scalars), *self._packed.entries.values()]
+        read = [*expressions(self._plan.scalars), *self._packed.program_results.values()]
         return {e.name for expr in read for e in walk(expr) if isinstance(e, Ref)} - {
             hyper.name for hyper in self._plan.algorithm.hypers if hyper.size > 1
         }
@@ -118,11 +123,11 @@ class Prologue:
         known_after_branch = known_after | _defined(program)
         for stmt in program:
             if isinstance(stmt, Assign):
-                printed = f"{variable(stmt.target.name)} = {self._value(stmt)}"
+                assignment = f"{variable(stmt.target.name)} = {self._value(stmt)}"
                 # Leave out comments that equal the statement, or a line just above it.
-                repeated = {f"# {printed}", *lines[-3:]}
+                repeated = {f"# {assignment}", *lines[-3:]}
                 lines += [line for line in map(comment, stmt.quote) if line not in repeated]
-                lines.append(printed)
+                lines.append(assignment)
                 continue
             then, stored_in_arm = self._arm(stmt.then, known_after_branch)
             lines += [f"if {self._printer.condition(stmt.condition)}:", *then]
@@ -139,7 +144,7 @@ class Prologue:
         defined = _defined(program)
         only_here = [
             name
-            for name in self._packed.entries
+            for name in self._packed.program_results
             if self._is_known_only_in_arm(name, defined, known_after)
         ]
         lines += [self._store(name) for name in only_here]
@@ -148,7 +153,7 @@ class Prologue:
     def _is_known_only_in_arm(self, name: str, defined: set[str], known_after: set[str]) -> bool:
         """Tell whether a packed scalar or condition is known in an arm but not after it."""
         computed = {variable(a.target.name) for a in assigns(self._plan.scalars)}
-        read = computed & {variable(ref.name) for ref in refs(self._packed.entries[name])}
+        read = computed & {variable(ref.name) for ref in refs(self._packed.program_results[name])}
         return read <= defined | known_after and not read <= known_after
 
     def _value(self, stmt: Assign) -> str:
@@ -156,7 +161,7 @@ class Prologue:
         name = stmt.target.name
         if name not in self._states:
             return self._number(stmt.value, self._printer)
-        printer = ExpressionPrinter(lambda e: self._read_rounded(e, name), tensors=False)
+        printer = ExpressionPrinter(lambda e: self._read_rounded(e, name), for_elements=False)
         return self._number(round_state(stmt.value, name), printer)
 
     def _number(self, value: Expr, printer: ExpressionPrinter) -> str:
@@ -168,7 +173,9 @@ class Prologue:
         """Return what `_read` returns, or the text of a rounding to a scalar state's dtype."""
         match expr:
             case Call(word, (value,)) if word == ROUNDED:
-                printer = ExpressionPrinter(lambda e: self._read_rounded(e, state), tensors=False)
+                printer = ExpressionPrinter(
+                    lambda e: self._read_rounded(e, state), for_elements=False
+                )
                 return f"rounded({printer.argument(value)}, {state.upper()}_T)"
         return self._read(expr)
 
@@ -205,9 +212,9 @@ class Prologue:
 
     def _store(self, name: str) -> str:
         """Return the line that stores one packed scalar; a condition is stored as 0 or 1."""
-        offset = list(self._packed.entries).index(name)
-        entry = self._packed.entries[name]
-        value = variable(entry.name) if isinstance(entry, Ref) else self._stored_condition(entry)
+        offset = list(self._packed.program_results).index(name)
+        result = self._packed.program_results[name]
+        value = variable(result.name) if isinstance(result, Ref) else self._stored_condition(result)
         return f"tl.store(scalars{f' + {offset}' if offset else ''}, {value})"
 
     def _stored_condition(self, condition: Expr) -> str:

@@ -31,8 +31,8 @@ def split_finishes(plan: Plan) -> Plan:
         if phases and _stores_partial_sums(plan, phases[-1]) and not isinstance(phase, Finish):
             phases.append(Finish(()))
         phases.append(phase)
-    wide = [phase for phase in phases if isinstance(phase, WideCall)]
-    kinds = {ref: plan.kinds[call.target] for call in wide for ref in reads(call.args[0])}
+    wide_calls = [phase for phase in phases if isinstance(phase, WideCall)]
+    kinds = {ref: plan.kinds[call.target] for call in wide_calls for ref in reads(call.args[0])}
     return replace(plan, phases=tuple(phases), kinds={**kinds, **plan.kinds})
 
 
@@ -48,13 +48,15 @@ def _split_phases(plan: Plan) -> Iterator[Phase]:
 
 def _split_at_wide(finish: Finish, used_names: set[str]) -> Iterator[Phase]:
     """Split a finish at its reductions over parameters, which keep their order."""
-    wide = [a for a in assigns(finish.body) if is_wide(a.value)]
-    if not wide:
+    wide_statements = [a for a in assigns(finish.body) if is_wide(a.value)]
+    if not wide_statements:
         yield finish
         return
-    first, *others = wide
+    first, *others = wide_statements
     arms = _arms_around(finish.body, first)
-    after = dependents(finish.body, {stmt.target for stmt in wide}) | {s.target for s in others}
+    after = dependents(finish.body, {stmt.target for stmt in wide_statements}) | {
+        s.target for s in others
+    }
     before = filter_assigns(finish.body, lambda a: a.target not in {*after, first.target})
     assert isinstance(first.value, Call)
     (operand,) = first.value.args
@@ -137,8 +139,8 @@ def with_conditions(
     """Yield every assignment with the conditions of its enclosing branches."""
     for stmt in program:
         if isinstance(stmt, If):
-            inside = (*conditions, stmt.condition)
-            yield from with_conditions(stmt.then, inside)
-            yield from with_conditions(stmt.orelse, inside)
+            inner_conditions = (*conditions, stmt.condition)
+            yield from with_conditions(stmt.then, inner_conditions)
+            yield from with_conditions(stmt.orelse, inner_conditions)
         else:
             yield stmt, conditions

@@ -71,21 +71,22 @@ _MASK = {Axes.ROW: "in_rows", Axes.COLUMN: "in_columns", Axes.MATRIX: "in_batch"
 class Kernels:
     """Printer of the kernels and calls of a plan's phases.
 
-    `table` names the rows of the bucket's table in order: addresses, scalar types, fresh flags, and
-    the `locals`. `scalar_types` names the types of the step and of scalar states.
+    `table_rows` names the rows of the bucket's table in order: addresses, scalar types, fresh
+    flags, and the operands and results of matrix ops (`local_names`). `scalar_types` names the
+    types of the step and of scalar states.
     """
 
     plan: Plan
-    table: Sequence[str]
+    table_rows: Sequence[str]
     scalar_types: Sequence[str]
-    locals: Sequence[str]
+    local_names: Sequence[str]
     packed: PackedScalars
     slots: Slots
     by_matrix: bool
 
     def sweep(self, sweep: Sweep, unscales: bool) -> Context:
         """Return the template's variables for a sweep's kernel and its tile function."""
-        streams, small = used_streams(sweep), list(self._small_values_read(sweep))
+        streams, small_values = used_streams(sweep), list(self._small_values_read(sweep))
         sums, row_sums, column_sums = (self.reductions(sweep, a) for a in (Axes.NONE, *LINE_AXES))
         context: Context = {
             "kind": "sweep",
@@ -93,14 +94,17 @@ class Kernels:
             "streams": [
                 self.stream_context(s.name) | codes_context(s, self._has_codes) for s in streams
             ],
-            "small": small,
+            "small_values": small_values,
             "unscales": unscales,
             "loads": [
                 *print_loads(
                     [s for s in streams if s.role != "local" or not s.stored], self._has_codes
                 ),
-                *(f"{s['name']} = tl.load({s['list']}, {s['mask']}){s['spread']}" for s in small),
-                *print_numbers(self.packed, sweep.body, ".to(dtype)"),
+                *(
+                    f"{s['name']} = tl.load({s['list']}, {s['mask']}){s['broadcast']}"
+                    for s in small_values
+                ),
+                *print_numbers(self.packed, sweep.body, suffix=".to(dtype)"),
             ],
             "body": [*print_zeros(sweep.body), *print_sweep(sweep.body, self.packed)],
             "stores": print_stores(streams, self._has_codes),
@@ -120,7 +124,9 @@ class Kernels:
     def first_slots(self, sweep: Sweep) -> Mapping[Axes, int]:
         """Return the first slot of a sweep's row sums, and of its column sums."""
         return {
-            axes: self.slots.first((a.target for a in reductions_to(self.plan, sweep, axes)), axes)
+            axes: self.slots.first_slot(
+                (a.target for a in reductions_to(self.plan, sweep, axes)), axes
+            )
             for axes in LINE_AXES
         }
 
@@ -134,37 +140,37 @@ class Kernels:
         sums, row_sums, column_sums = (
             [s["name"] for s in context[key]] for key in ("sums", "row_sums", "column_sums")
         )
-        partials = tile_stores(sums, row_sums, column_sums, self.slots.counts, first_slots)
+        store_lines = tile_stores(sums, row_sums, column_sums, self.slots.counts, first_slots)
         if sums or row_sums or column_sums:
-            partials.insert(0, "partials += tl.load(shape + PARTIALS * num_tensors)")
-        if uses("blocks", "\n".join(partials)):
-            partials.insert(1, "blocks = tl.load(shape + BLOCKS * num_tensors)")
-        pointers = [f"{s['list']} = {s['place']}" for s in context["small"]]
-        masks = [s["mask"] for s in context["small"]]
-        text = [*pointers, *masks, *partials]
-        addresses = needed_lines(tile_addresses(self.slots.counts), text)
-        optional = {
-            "shapes": self.by_matrix or bool(partials),
-            "values": uses("values", "\n".join([*addresses, *text])),
-            "partials": bool(partials),
+            store_lines.insert(0, "partials += tl.load(shape + PARTIALS * num_tensors)")
+        if uses("blocks", "\n".join(store_lines)):
+            store_lines.insert(1, "blocks = tl.load(shape + BLOCKS * num_tensors)")
+        pointers = [f"{s['list']} = {s['address']}" for s in context["small_values"]]
+        masks = [s["mask"] for s in context["small_values"]]
+        lines = [*pointers, *masks, *store_lines]
+        addresses = needed_lines(tile_addresses(self.slots.counts), lines)
+        is_needed = {
+            "shapes": self.by_matrix or bool(store_lines),
+            "values": uses("values", "\n".join([*addresses, *lines])),
+            "partials": bool(store_lines),
             "loss_scale": context["unscales"],
         }
         return {
-            "partials": partials,
+            "partials": store_lines,
             "address_lines": [*addresses, *pointers],
             "needs_columns": uses("first_column", "\n".join(addresses)),
-            "arguments": [n for n in _SWEEP_ARGUMENTS if optional.get(n, True)],
+            "arguments": [n for n in _SWEEP_ARGUMENTS if is_needed.get(n, True)],
         }
 
-    def call(self, call: MatrixCall) -> Context:
+    def matrix_call(self, call: MatrixCall) -> Context:
         """Return the template's variables for a call of a matrix op."""
-        source, *rest = call.args
-        assert isinstance(source, Ref)
+        operand, *rest = call.args
+        assert isinstance(operand, Ref)
         return {
             "kind": "call",
             "quote": list(map(comment, call.quote)),
             "op": call.op,
-            "source": source.name,
+            "source": operand.name,
             "target": call.target.name,
             "op_arguments": "".join(f"{_group_argument(arg)}, " for arg in rest),
         }
@@ -176,7 +182,7 @@ class Kernels:
         """
         target, operand = variable(call.target.name), call.args[0]
         assert isinstance(operand, Ref)
-        is_read = target in self.packed.numbers
+        is_read = target in self.packed.finish_numbers
         return {
             "kind": "wide",
             "quote": list(map(comment, call.quote)),
@@ -198,13 +204,13 @@ class Kernels:
     def stream_context(self, name: str) -> Context:
         """Return the kernel's names for a stream, and its row in the table."""
         state = self.plan.algorithm.state(name)
-        is_local = name in self.locals
+        is_local = name in self.local_names
         if state is not None and state.shape == "scalar":
             scalar_type = f"{name.upper()}_T"
-            index = self.table.index(scalar_type)
+            index = self.table_rows.index(scalar_type)
             launch_type = f"bucket.scalar_types[{self.scalar_types.index(scalar_type)}]"
         else:
-            index = self.table.index(state.key if state else name)
+            index = self.table_rows.index(state.key if state else name)
             launch_type = f'bucket.local_type("{name}")' if is_local else f"bucket.types[{index}]"
         return {
             "list": variable(plural(name)),
@@ -224,8 +230,8 @@ class Kernels:
                     "list": variable(plural(ref.name)),
                     "axes": axes,
                     "mask": _MASK[axes],
-                    "spread": _BROADCAST[axes],
-                    "place": self.slots.address(ref, axes),
+                    "broadcast": _BROADCAST[axes],
+                    "address": self.slots.address(ref, axes),
                 }
 
 
@@ -234,7 +240,7 @@ def reduction_context(stmt: Assign) -> Context:
     return {
         "name": variable(stmt.target.name),
         "chunk_sum": f"more_{stmt.target.name}",
-        "largest": is_maximum(stmt.value),
+        "is_maximum": is_maximum(stmt.value),
     }
 
 
@@ -251,7 +257,7 @@ def _group_argument(arg: Expr) -> str:
 def used_streams(sweep: Sweep) -> list[Stream]:
     """Return the streams that a sweep reads or stores.
 
-    A name that some path does not assign keeps its value, so it counts as read.
+    A name that some path does not assign keeps its value, so the sweep reads it, too.
     """
     assigned = {a.target for a in assigns(sweep.body)}
     read = {r.name for e in expressions(sweep.body) for r in reads(e) if r not in assigned}

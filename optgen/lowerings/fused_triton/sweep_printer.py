@@ -27,20 +27,20 @@ REDUCTIONS = {
 def print_loads(streams: Sequence[Stream], may_hold_codes: bool = False) -> list[str]:
     """Return the lines that load a tile's streams.
 
-    With `may_hold_codes`, a stream may hold codes of 8 bits. A tile then has whole blocks of a flat
-    tensor.
+    With `may_hold_codes`, a stream may hold codes of 8 bits. Each tile of such a sweep has whole
+    blocks of a flat tensor.
     """
     lines: list[str] = []
     for stream in streams:
         name, pointers = variable(stream.name), variable(plural(stream.name))
         value = f"tl.load({pointers} + lanes, mask)"
         if may_hold_codes and (codes := code_format(stream)):
-            value = f"load_coded({pointers}, {scales(stream)}, lanes, mask, {codes})"
+            value = f"load_coded({pointers}, {scales_pointer(stream)}, lanes, mask, {codes})"
         lines += _if_present(stream, f"{name} = {value}.to(dtype)")
     return lines
 
 
-def scales(stream: Stream) -> str:
+def scales_pointer(stream: Stream) -> str:
     """Return the name of the pointer to a quantized stream's scales."""
     return f"{stream.name}_scales"
 
@@ -48,7 +48,7 @@ def scales(stream: Stream) -> str:
 def codes_context(stream: Stream, may_hold_codes: bool = True) -> dict[str, str]:
     """Return the name of a stream's scales and its block size; "" for both if it has no codes."""
     codes = code_format(stream) if may_hold_codes else ""
-    return {"scales": scales(stream) if codes else "", "block": codes.partition(",")[0]}
+    return {"scales": scales_pointer(stream) if codes else "", "block": codes.partition(",")[0]}
 
 
 def code_format(stream: Stream) -> str:
@@ -63,20 +63,20 @@ def code_format(stream: Stream) -> str:
 
 
 def print_numbers(
-    packed: PackedScalars, body: Program, suffix: str = "", known: Container[str] = ()
+    packed: PackedScalars, body: Program, suffix: str = "", known_names: Container[str] = ()
 ) -> list[str]:
-    """Return the lines that load the packed scalars of a body, except those `known`.
+    """Return the lines that load the packed scalars of a body, except the `known_names`.
 
     `suffix` is appended to each load, for example a conversion to another dtype.
     """
     return [
-        f"{name} = tl.load({offset('scalars', number)}){suffix}"
+        f"{name} = tl.load({plus_offset('scalars', number)}){suffix}"
         for name, number in packed.offsets(body).items()
-        if name not in known
+        if name not in known_names
     ]
 
 
-def offset(pointer: str, number: int) -> str:
+def plus_offset(pointer: str, number: int) -> str:
     """Return the text of a pointer plus an offset."""
     return f"{pointer} + {number}" if number else pointer
 
@@ -94,12 +94,13 @@ def print_stores(streams: Sequence[Stream], may_hold_codes: bool = False) -> lis
             value = f"{name}.to({pointers}.dtype.element_ty)"
             line = f"tl.store({pointers} + lanes, {value}, mask)"
             if may_hold_codes and (codes := code_format(stream)):
-                line = f"store_coded({pointers}, {scales(stream)}, {name}, lanes, mask, {codes})"
+                arguments = f"{pointers}, {scales_pointer(stream)}, {name}, lanes, mask, {codes}"
+                line = f"store_coded({arguments})"
             lines += _if_present(stream, line)
     return lines
 
 
-def presence(stream: Stream) -> str:
+def presence_condition(stream: Stream) -> str:
     """Return the constexpr condition under which a stream exists; "" if it always exists."""
     when = stream.when
     if when is None:
@@ -112,7 +113,7 @@ def flags_of(streams: Sequence[Stream]) -> dict[str, str]:
     """Return every constexpr flag, with the launch expression of its value."""
     flags = {}
     for stream in streams:
-        condition = presence(stream)
+        condition = presence_condition(stream)
         if stream.state and condition:
             negated = "not " if condition.startswith("not ") else ""
             flags[condition.removeprefix("not ")] = f'{negated}bucket.has("{stream.state.key}")'
@@ -120,13 +121,15 @@ def flags_of(streams: Sequence[Stream]) -> dict[str, str]:
 
 
 def _if_present(stream: Stream, line: str) -> list[str]:
-    condition = presence(stream)
+    condition = presence_condition(stream)
     return [f"if {condition}:", _INDENT + line] if condition else [line]
 
 
 def print_sweep(body: Program, packed: PackedScalars) -> list[str]:
     """Return the lines that compute one tile."""
-    printer = ExpressionPrinter(lambda expr: None, tensors=True, read_condition=packed.packed_name)
+    printer = ExpressionPrinter(
+        lambda expr: None, for_elements=True, read_condition=packed.packed_name
+    )
     lines: list[str] = []
     for stmt in body:
         if isinstance(stmt, Assign):
@@ -154,8 +157,8 @@ def _value(value: Expr, printer: ExpressionPrinter) -> str:
     return printer(value)
 
 
-def _branch(stmt: If, packed: PackedScalars, word: str) -> list[str]:
-    lines = [f"{word} {packed.branch_condition(stmt.condition)}:"]
+def _branch(stmt: If, packed: PackedScalars, keyword: str) -> list[str]:
+    lines = [f"{keyword} {packed.branch_condition(stmt.condition)}:"]
     lines += [_INDENT + line for line in print_sweep(stmt.then, packed) or ["pass"]]
     match stmt.orelse:
         case ():

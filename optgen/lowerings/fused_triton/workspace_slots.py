@@ -40,7 +40,7 @@ class Slots:
         times = "" if number == 1 else f"{number} * "
         return f"{_BASE[axes]} + {times}{_STRIDE[axes]}" if number else _BASE[axes]
 
-    def first(self, sums: Iterable[Ref], axes: Axes) -> int:
+    def first_slot(self, sums: Iterable[Ref], axes: Axes) -> int:
         """Return the first of the adjacent slots of a sweep's sums."""
         return min((self.slots[axes][ref] for ref in sums), default=0)
 
@@ -90,7 +90,7 @@ def names_read_by(phase: Phase) -> Iterator[Ref]:
 
 
 def names_computed_by(phase: Phase) -> dict[Ref, None]:
-    """Return the results of a phase in order, as keys; only reductions count for a sweep."""
+    """Return the results of a phase in order, as keys; those of a sweep are its reductions."""
     match phase:
         case WideCall(target):
             return {target: None}

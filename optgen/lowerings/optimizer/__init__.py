@@ -50,9 +50,9 @@ def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Ma
 def _parent(algorithm: Algorithm, base: Algorithm | None) -> str:
     if base is not None:
         return base.name
-    modes = ["ModeOptimizer"] if algorithm.programs else []
-    inputs = ["InputOptimizer"] if any(algorithm.extra_inputs()) else []
-    return ", ".join(modes + inputs) or "GeneratedOptimizer"
+    mode_classes = ["ModeOptimizer"] if algorithm.programs else []
+    input_classes = ["InputOptimizer"] if any(algorithm.extra_inputs()) else []
+    return ", ".join(mode_classes + input_classes) or "GeneratedOptimizer"
 
 
 def _program(algorithm: Algorithm, program: ModeProgram) -> tuple[str, str, str]:
@@ -82,37 +82,39 @@ OPTIMIZER = Lowering(
 def rule_of(algorithm: Algorithm) -> dict[str, str]:
     """Return the non-default arguments of `Rule` as Python text."""
     all_plans = plans(algorithm)
-    fresh_keys = {s.key for plan in all_plans for s in plan.fresh_states()}
-    fresh = tuple(s.key for s in algorithm.states if s.key in fresh_keys)
+    unordered_fresh_keys = {s.key for plan in all_plans for s in plan.fresh_states()}
+    fresh_keys = tuple(s.key for s in algorithm.states if s.key in unordered_fresh_keys)
     facts = facts_read(algorithm)
-    tensors = tuple(h.name for h in algorithm.hypers if h.tensor in ("always", "capturable"))
+    tensor_hypers = tuple(h.name for h in algorithm.hypers if h.tensor in ("always", "capturable"))
     entries = {
         "name": literal(algorithm.stem),
         "states": _tuple(map(_state, algorithm.states)),
         "hypers": literal(tuple(h.name for h in all_plans[0].algorithm.hypers)),
-        "step": _step(algorithm),
-        "fresh": literal(fresh) if fresh else "",
-        "gradient": _unless("dense", algorithm.gradient),
+        "step": _text_of_step(algorithm),
+        "fresh": literal(fresh_keys) if fresh_keys else "",
+        "gradient": _text_unless_default("dense", algorithm.gradient),
         "sparse_hint": literal(algorithm.sparse_hint) if algorithm.sparse_hint else "",
         "scatter_adds": "True" if is_scatter_add(algorithm) else "",
         "dense_only": _dense_only(algorithm),
-        "scalar_device": _unless("cpu", algorithm.scalar_device),
-        "tensor_hypers": "" if tensors == ("lr",) else literal(tensors),
+        "scalar_device": _text_unless_default("cpu", algorithm.scalar_device),
+        "tensor_hypers": "" if tensor_hypers == ("lr",) else literal(tensor_hypers),
         "elementwise": "" if algorithm.elementwise else "False",
         "widens": "True" if widens(algorithm) else "",
         "draws": "True" if algorithm.has_random_ops else "",
-        "why_uncut": _unless("", why_uncut(algorithm)),
+        "why_uncut": _text_unless_default("", why_uncut(algorithm)),
         "by_matrix": "True"
         if why_uncut(algorithm) and updates_matrices_independently(algorithm)
         else "",
-        "codes_readers": _names(codes_readers(algorithm)),
-        "sweeps": _names([f.name for f in outline_sweeps(algorithm).functions]),
-        "why_no_sweeps": _unless("", outline_sweeps(algorithm).why_none),
-        "why_not_in_triton": _unless(why_uncut(algorithm), why_not_in_triton(algorithm)),
+        "codes_readers": _text_of_names(codes_readers(algorithm)),
+        "sweeps": _text_of_names([f.name for f in outline_sweeps(algorithm).functions]),
+        "why_no_sweeps": _text_unless_default("", outline_sweeps(algorithm).why_none),
+        "why_not_in_triton": _text_unless_default(
+            why_uncut(algorithm), why_not_in_triton(algorithm)
+        ),
         "ranked": "True" if algorithm.has_rank else "",
         "wide": "True" if algorithm.is_wide else "",
         "zero_grad": "True" if algorithm.zero_grad else "",
-        "skip_count": _unless("", skip_count(algorithm)),
+        "skip_count": _text_unless_default("", skip_count(algorithm)),
         "facts": literal(facts) if facts else "",
         "backfill": _pairs(backfill(algorithm)),
         "optional": _pairs(keys_that_torch_lacks(algorithm) | _flags_set_by_steps(algorithm)),
@@ -127,12 +129,12 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
     return {key: text for key, text in entries.items() if text}
 
 
-def _unless(default: str, value: str) -> str:
+def _text_unless_default(default: str, value: str) -> str:
     """Return a value as Python text, or "" if it is the default."""
     return "" if value == default else literal(value)
 
 
-def _names(names: Sequence[str]) -> str:
+def _text_of_names(names: Sequence[str]) -> str:
     return literal(tuple(names)) if names else ""
 
 
@@ -157,7 +159,7 @@ def _state(state: State) -> str:
     return f"State({', '.join([literal(state.key), *options])})"
 
 
-def _step(algorithm: Algorithm) -> str:
+def _text_of_step(algorithm: Algorithm) -> str:
     if algorithm.step is None:
         return "None"
     return "" if algorithm.counter == "tensor" else literal(algorithm.counter)

@@ -46,7 +46,7 @@ def checks(algorithm: Algorithm, base: Algorithm | None) -> list[Check]:
         all_checks.append(Check(f"{RANK} % 1", message(text, {"": RANK})))
     for require in _requires(algorithm, base):
         if not require.is_about_param:
-            condition = _python(_negated(require.condition))
+            condition = _as_python(_negated(require.condition))
             all_checks.append(Check(condition, message(require.message, {})))
     return all_checks
 
@@ -80,14 +80,20 @@ def _on_param(condition: Expr) -> str:
                 return Ref("param.numel()")
         return rebuild(expr, in_python)
 
-    return _python(in_python(condition))
+    return _as_python(in_python(condition))
 
 
 def _is_checked_by(base: Algorithm | None, hyper: Hyper) -> bool:
     """Tell whether the base's constructor makes the same checks of a hyperparameter."""
-    other = base.hyper(hyper.name) if base is not None else None
-    return other is not None and (
-        (other.bounds, other.choices, other.error, other.tensor, other.optional)
+    base_hyper = base.hyper(hyper.name) if base is not None else None
+    return base_hyper is not None and (
+        (
+            base_hyper.bounds,
+            base_hyper.choices,
+            base_hyper.error,
+            base_hyper.tensor,
+            base_hyper.optional,
+        )
         == (hyper.bounds, hyper.choices, hyper.error, hyper.tensor, hyper.optional)
     )
 
@@ -109,10 +115,10 @@ def _checks(hyper: Hyper) -> Iterator[Check]:
         yield Check(f"{name} not in {literal(hyper.choices)}", text)
     elif hyper.type == "number":
         yield from _tensor_checks(hyper)
-        which = ", which must be whole" if hyper.bounds.whole else ""
-        text = hyper.error or _MESSAGES.get(name, f"Invalid {name} value{which}: {{}}")
+        whole_clause = ", which must be whole" if hyper.bounds.whole else ""
+        text = hyper.error or _MESSAGES.get(name, f"Invalid {name} value{whole_clause}: {{}}")
         text = fill_fields(text, {"index": "0", "number": "1"})
-        yield from _bounds_check(hyper, 0, name, text)
+        yield from _bounds_check(hyper, index=0, value=name, text=text)
     elif hyper.type == "tuple":
         yield from _tuple_checks(hyper)
 
@@ -135,43 +141,49 @@ def _tuple_checks(hyper: Hyper) -> Iterator[Check]:
             condition = f"isinstance({item}, Tensor) and {item}.numel() != 1"
             yield Check(condition, literal(f"Tensor {item} must be 1-element"))
     singular = "beta parameter" if name == "betas" else f"{name} value"
-    which = ", which must be whole," if hyper.bounds.whole else ""
-    wrong = hyper.error or f"Invalid {singular}{which} at index {{index}}: {{}}"
+    whole_clause = ", which must be whole," if hyper.bounds.whole else ""
+    error_text = hyper.error or f"Invalid {singular}{whole_clause} at index {{index}}: {{}}"
     for index, item in enumerate(items):
-        text = fill_fields(wrong, {"index": str(index), "number": str(index + 1)})
+        text = fill_fields(error_text, {"index": str(index), "number": str(index + 1)})
         yield from _bounds_check(hyper, index, item, text)
     if hyper.tensor != "never":
-        same = " or ".join(f"all(isinstance(x, {t}) for x in {name})" for t in ("float", "Tensor"))
-        both = "both" if hyper.size == 2 else "all"
-        text = f"{name} must be either {both} floats or {both} Tensors"
-        yield Check(f"not ({same})", literal(text))
+        have_one_type = " or ".join(
+            f"all(isinstance(x, {t}) for x in {name})" for t in ("float", "Tensor")
+        )
+        both_or_all = "both" if hyper.size == 2 else "all"
+        text = f"{name} must be either {both_or_all} floats or {both_or_all} Tensors"
+        yield Check(f"not ({have_one_type})", literal(text))
     if hyper.tensor == "capturable":
         condition = f"isinstance({items[0]}, Tensor) and foreach and not capturable"
         yield Check(condition, literal(_NOT_FOREACH.format(items[0])))
 
 
 def _bounds_check(hyper: Hyper, index: int, value: str, text: str) -> Iterator[Check]:
-    inside = _inside(hyper.bounds, value)
-    if inside:
+    in_bounds = _in_bounds(hyper.bounds, value)
+    if in_bounds:
         not_none = f"{value} is not None and " if hyper.may_be_none(index) else ""
-        yield Check(f"{not_none}not {inside}", message(text, {"": value}))
+        yield Check(f"{not_none}not {in_bounds}", message(text, {"": value}))
 
 
-def _inside(bounds: Bounds, value: str) -> str:
+def _in_bounds(bounds: Bounds, value: str) -> str:
     """Return a comparison that is true inside the bounds and false for NaN; "" if unbounded."""
-    low = [(bounds.ge, "<="), (bounds.gt, "<")]
-    high = [(bounds.le, "<="), (bounds.lt, "<")]
-    before = [f"{_bound(number)} {sign} " for number, sign in low if number is not None]
-    after = [f" {sign} {_bound(number)}" for number, sign in high if number is not None]
-    parts = [b + value for b in before[1:]] + [value + a for a in after[1:]]
+    lower_bounds = [(bounds.ge, "<="), (bounds.gt, "<")]
+    upper_bounds = [(bounds.le, "<="), (bounds.lt, "<")]
+    before = [
+        f"{_text_of_bound(number)} {sign} " for number, sign in lower_bounds if number is not None
+    ]
+    after = [
+        f" {sign} {_text_of_bound(number)}" for number, sign in upper_bounds if number is not None
+    ]
+    comparisons = [b + value for b in before[1:]] + [value + a for a in after[1:]]
     if before or after:
-        parts.insert(0, "".join([*before[:1], value, *after[:1]]))
+        comparisons.insert(0, "".join([*before[:1], value, *after[:1]]))
     if bounds.whole:
-        parts.append(f"{value} % 1 == 0")
-    return f"({' and '.join(parts)})" if len(parts) > 1 else "".join(parts)
+        comparisons.append(f"{value} % 1 == 0")
+    return f"({' and '.join(comparisons)})" if len(comparisons) > 1 else "".join(comparisons)
 
 
-def _bound(number: float) -> str:
+def _text_of_bound(number: float) -> str:
     if math.isinf(number):
         return f"float({str(number)!r})"
     return literal(float(number))
@@ -189,5 +201,5 @@ def _negated(condition: Expr) -> Expr:
     return Call("not", (condition,))
 
 
-def _python(condition: Expr) -> str:
+def _as_python(condition: Expr) -> str:
     return PythonPrinter(names={}, functions=_FUNCTIONS).text(condition)

@@ -38,7 +38,7 @@ _SHAPES: dict[Shape, str] = {
         for m, n in MATRIX_SHAPES
     },
 }
-_FACTS = {
+_TEXTS_OF_FACTS = {
     "factored": ("only where it has rows and columns", "only where it has no rows and columns"),
     "tall": ("only where it has no fewer rows than columns", "only where it has fewer rows"),
 }
@@ -80,25 +80,25 @@ def function_docstring(
         lines += _item(f"{argument} (sequence of Tensor): :math:`{symbols.at(name)}` each, {use}.")
     lines += _arguments(algorithm, arguments)
     messages = "; or: ".join(["An argument is outside its range", *_messages(algorithm)])
-    wrong = f"ValueError: {messages}; or the lists differ in their lengths or shapes."
-    return [*lines, "", "    Raises:", *_item(wrong)]
+    value_error = f"ValueError: {messages}; or the lists differ in their lengths or shapes."
+    return [*lines, "", "    Raises:", *_item(value_error)]
 
 
 def _head(algorithm: Algorithm) -> Iterator[str]:
     """Yield the author's description and the rule."""
     summary, *rest = algorithm.doc.strip().splitlines()
     # The opening quotes, which the caller prints, make the first line longer.
-    first, *more = _wrapped(summary, "    ", first='    r"""')
+    first, *more = _wrapped(summary, "    ", first_indent='    r"""')
     yield from (first.removeprefix('    r"""'), *more)
     yield from (f"    {line}".rstrip() for line in rest)
     yield from ("", "    .. math::", *_rule(algorithm))
 
 
-def _wrapped(text: str, indent: str, first: str | None = None) -> list[str]:
+def _wrapped(text: str, indent: str, first_indent: str | None = None) -> list[str]:
     return textwrap.wrap(
         text,
         width=_WIDTH,
-        initial_indent=indent if first is None else first,
+        initial_indent=indent if first_indent is None else first_indent,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
@@ -109,40 +109,40 @@ def _rule(algorithm: Algorithm) -> Iterator[str]:
     """Yield the lines of the rule's LaTeX, with long lines wrapped and indented."""
     for line in to_latex(algorithm).splitlines():
         indent = " " * (8 + len(line) - len(line.lstrip()))
-        yield from _wrapped(line.strip(), f"{indent}    ", first=indent)
+        yield from _wrapped(line.strip(), f"{indent}    ", first_indent=indent)
 
 
 def _arguments(algorithm: Algorithm, arguments: Iterable[Argument]) -> Iterator[str]:
     symbols = Symbols(algorithm)
-    read = drop_unused_hypers(algorithm).hypers
+    hypers_read = drop_unused_hypers(algorithm).hypers
     for argument in arguments:
         hyper = algorithm.hyper(argument.name)
         about = (
             _COMMON_ARGUMENTS[argument.name]
             if hyper is None
-            else _describe(algorithm, hyper, symbols, hyper in read)
+            else _describe_hyper(algorithm, hyper, symbols, hyper in hypers_read)
         )
         yield from _item(
-            f"{argument.name} ({_type(argument)}): {about} Default: {argument.default}."
+            f"{argument.name} ({_text_of_type(argument)}): {about} Default: {argument.default}."
         )
 
 
 def _item(text: str) -> list[str]:
-    return _wrapped(text, " " * 12, first=" " * 8)
+    return _wrapped(text, " " * 12, first_indent=" " * 8)
 
 
-def _type(argument: Argument) -> str:
+def _text_of_type(argument: Argument) -> str:
     return argument.annotation.replace(" | ", " or ")
 
 
-def _describe(algorithm: Algorithm, hyper: Hyper, symbols: Symbols, is_read: bool) -> str:
+def _describe_hyper(algorithm: Algorithm, hyper: Hyper, symbols: Symbols, is_read: bool) -> str:
     name = _DESCRIPTIONS.get(hyper.name, hyper.name.replace("_", " ").capitalize())
     words = hyper.about or role(algorithm, hyper) or name
     if hyper.type == "flag":
         return f"{words}."
     if hyper.type == "choice":
         return f"{words}: one of {', '.join(map(literal, hyper.choices))}."
-    bounds = _bounds(hyper.bounds, "each " if hyper.type == "tuple" else "")
+    bounds = _describe_bounds(hyper.bounds, "each " if hyper.type == "tuple" else "")
     words += ", a whole number" if hyper.bounds.whole and "whole" not in words else ""
     text = f"{words}, {bounds}" if bounds else words
     if not is_read:
@@ -150,24 +150,24 @@ def _describe(algorithm: Algorithm, hyper: Hyper, symbols: Symbols, is_read: boo
     return f"{text}; :math:`{symbols.hyper(hyper.name)}` in the rule."
 
 
-def _bounds(bounds: Bounds, each: str) -> str:
+def _describe_bounds(bounds: Bounds, prefix: str) -> str:
     low = bounds.ge if bounds.gt is None else bounds.gt
     high = bounds.le if bounds.lt is None else bounds.lt
     if low is not None and high is not None:
         opening, closing = "[" if bounds.gt is None else "(", "]" if bounds.lt is None else ")"
-        return f"{each}in {opening}{literal(low)}, {literal(high)}{closing}"
+        return f"{prefix}in {opening}{literal(low)}, {literal(high)}{closing}"
     if low is not None:
-        return f"{each}{'at least' if bounds.gt is None else 'above'} {literal(low)}"
+        return f"{prefix}{'at least' if bounds.gt is None else 'above'} {literal(low)}"
     if high is not None:
-        return f"{each}{'at most' if bounds.lt is None else 'below'} {literal(high)}"
+        return f"{prefix}{'at most' if bounds.lt is None else 'below'} {literal(high)}"
     return ""
 
 
 def _raises(algorithm: Algorithm) -> Iterator[str]:
-    wrong = ["An argument is outside its range", *_messages(algorithm)]
+    value_errors = ["An argument is outside its range", *_messages(algorithm)]
     if algorithm.gradient == "sparse_only":
-        wrong.append("A parameter is sparse or complex")
-    yield from _item(f"ValueError: {'; or: '.join(wrong)}.")
+        value_errors.append("A parameter is sparse or complex")
+    yield from _item(f"ValueError: {'; or: '.join(value_errors)}.")
     yield from _item("RuntimeError: `fused` together with `differentiable` or with `foreach`.")
     if not algorithm.elementwise:
         yield from _item(
@@ -186,7 +186,7 @@ def _states(algorithm: Algorithm) -> Iterator[str]:
         type_, shape = ("int", "") if algorithm.counter == "int" else ("Tensor", ", 0-dimensional")
         yield from _item(f"step ({type_}): Number of steps that the parameter has taken{shape}.")
     for state in algorithm.checkpoint_states():
-        yield from _item(f"{state.key} (Tensor): {_state(state, symbols)}.")
+        yield from _item(f"{state.key} (Tensor): {_describe_state(state, symbols)}.")
 
 
 def _inputs(algorithm: Algorithm) -> Iterator[str]:
@@ -199,24 +199,24 @@ def _inputs(algorithm: Algorithm) -> Iterator[str]:
         )
 
 
-def _state(state: State, symbols: Symbols) -> str:
+def _describe_state(state: State, symbols: Symbols) -> str:
     parts = [f":math:`{symbols.at(state.symbol, 't' if state.written else '')}`"]
     shape = _SHAPES[state.shape]
     if state.dtype:
         parts.append(state.dtype)
         shape = shape.replace("like the parameter", "of the parameter's shape")
     parts.append(shape)
-    parts.append(_start(state))
+    parts.append(_initial_value(state))
     if state.when:
         negated = state.when.startswith("not ")
         name = state.when.removeprefix("not ")
-        usual = (f"with `{name}` only", f"without `{name}` only")
-        if_true, if_false = _FACTS.get(name, usual)
+        texts_of_flag = (f"with `{name}` only", f"without `{name}` only")
+        if_true, if_false = _TEXTS_OF_FACTS.get(name, texts_of_flag)
         parts.append(if_false if negated else if_true)
     return ", ".join(parts)
 
 
-def _start(state: State) -> str:
+def _initial_value(state: State) -> str:
     """Describe a state's initial value, or the value of a state that no step writes."""
     if state.init == "p":
         return "at first a copy of it" if state.written else "a copy of it before its first step"

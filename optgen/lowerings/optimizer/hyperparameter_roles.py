@@ -30,10 +30,10 @@ def role(algorithm: Algorithm, hyper: Hyper) -> str:
         for number in _numbers(hyper)
     ]
     if averages_by_number and all(averages_by_number):
-        return _decay(algorithm, averages_by_number)
+        return _describe_decay(algorithm, averages_by_number)
     if hyper.name == RANK and algorithm.has_rank:
         return "Rank of thin matrices, a whole number"
-    if hyper.name == "eps" and _keeps_from_zero(algorithm, hyper.name):
+    if hyper.name == "eps" and _keeps_divisors_from_zero(algorithm, hyper.name):
         return "Added to the denominator for numerical stability"
     if hyper.name == "momentum" and _scales_its_state(algorithm, hyper.name):
         return "Fraction of the last update that is kept in the next one"
@@ -95,7 +95,7 @@ def _are_factors(factors: list[Expr], *expected: Expr) -> bool:
     return len(factors) == len(expected) and all(each in factors for each in expected)
 
 
-def _decay(algorithm: Algorithm, averages_by_number: list[list[_Average]]) -> str:
+def _describe_decay(algorithm: Algorithm, averages_by_number: list[list[_Average]]) -> str:
     """Describe the numbers of a hyperparameter as decay rates of running averages."""
     averages = [average for of_number in averages_by_number for average in of_number]
     if len(averages_by_number) > 1:
@@ -114,9 +114,13 @@ def _is_of_squares(algorithm: Algorithm, average: _Average) -> bool:
     return average.value in ((Call("**", (grad, Const(2))),), (grad, grad))
 
 
-def _keeps_from_zero(algorithm: Algorithm, name: str) -> bool:
+def _keeps_divisors_from_zero(algorithm: Algorithm, name: str) -> bool:
     """Tell whether a number is added to divisors wherever it is read."""
-    reads = [p for stmt in _values(algorithm) for p in _reads_of(*stmt, name)]
+    reads = [
+        read
+        for value, target in _values_with_targets(algorithm)
+        for read in _reads_of(value, target, name)
+    ]
     return bool(reads) and all(
         path[:1] == ["+"] and _divides(algorithm, path, target, frozenset((name,)))
         for path, target in reads
@@ -130,7 +134,7 @@ def _divides(algorithm: Algorithm, path: list[str], target: str, seen: frozenset
         algorithm: the algorithm.
         path: the ops around the read, innermost first.
         target: the name that the statement assigns.
-        seen: the local variables through which the value went so far.
+        seen: the local variables through which the value has passed so far.
     """
     for word in path:
         if word == "divisor":
@@ -140,11 +144,17 @@ def _divides(algorithm: Algorithm, path: list[str], target: str, seen: frozenset
     stored = {algorithm.param, *(state.symbol for state in algorithm.states)}
     if not target or target in stored or target in seen:
         return False
-    reads = [p for stmt in _values(algorithm) for p in _reads_of(*stmt, target)]
-    return bool(reads) and all(_divides(algorithm, *p, seen | {target}) for p in reads)
+    reads = [
+        read
+        for value, reader in _values_with_targets(algorithm)
+        for read in _reads_of(value, reader, target)
+    ]
+    return bool(reads) and all(
+        _divides(algorithm, path, reader, seen | {target}) for path, reader in reads
+    )
 
 
-def _values(algorithm: Algorithm) -> Iterator[tuple[Expr, str]]:
+def _values_with_targets(algorithm: Algorithm) -> Iterator[tuple[Expr, str]]:
     """Yield every assigned value with its target's name, and every condition with ""."""
     yield from ((stmt.value, stmt.target.name) for stmt in assigns(algorithm.rule))
     values = [stmt.value for stmt in assigns(algorithm.rule)]
@@ -161,7 +171,7 @@ def _reads_of(expr: Expr, target: str, name: str) -> Iterator[tuple[list[str], s
     for index, child in enumerate(children(expr)):
         word = expr.op if isinstance(expr, Call) else ""
         word = "divisor" if word == "/" and index == 1 else word
-        yield from (([*path, word], end) for path, end in _reads_of(child, target, name))
+        yield from (([*path, word], reader) for path, reader in _reads_of(child, target, name))
 
 
 def _scales_its_state(algorithm: Algorithm, name: str) -> bool:
@@ -198,11 +208,11 @@ def _products(expr: Expr) -> Iterator[Expr]:
 def _keeps_the_largest(algorithm: Algorithm, name: str, averages: list[_Average]) -> bool:
     """Tell whether a flag's state is the largest second moment so far, as with `amsgrad`."""
     moments = {Ref(a.state) for a in averages if _is_of_squares(algorithm, a)}
-    largest = {Ref(state.symbol) for state in algorithm.states if state.when == name}
+    states_of_flag = {Ref(state.symbol) for state in algorithm.states if state.when == name}
     return any(
         isinstance(stmt.value, Call)
         and stmt.value.op == "maximum"
-        and stmt.target in largest & set(stmt.value.args)
+        and stmt.target in states_of_flag & set(stmt.value.args)
         and moments & set(stmt.value.args)
         for stmt in assigns(algorithm.rule)
     )

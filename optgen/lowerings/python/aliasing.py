@@ -46,7 +46,7 @@ def tensors_to_copy(program: Program, stored: Collection[str]) -> frozenset[str]
 
 
 def _sources_after(program: Program, known: _SourcesByName) -> _SourcesByName:
-    """Return the sources of all variables after a program. A branch adds those of both arms."""
+    """Return the sources of all variables after a program. After a branch, both arms' sources."""
     for stmt in program:
         if isinstance(stmt, Assign):
             known = {**known, stmt.target.name: _sources(stmt.value, known)}
@@ -67,7 +67,7 @@ def _sources(value: Expr, known: _SourcesByName) -> _Sources:
             return known.get(name, frozenset())
         case Linear():
             return frozenset()
-        case Call(op, _) if _is_new(op):
+        case Call(op, _) if _makes_new_tensor(op):
             return frozenset()
     operands = frozenset().union(*(_sources(child, known) for child in children(value)))
     if isinstance(value, Call) and value.op == "where":
@@ -75,7 +75,7 @@ def _sources(value: Expr, known: _SourcesByName) -> _Sources:
     return frozenset(replace(source, is_view=True) for source in operands)
 
 
-def _is_new(op: str) -> bool:
+def _makes_new_tensor(op: str) -> bool:
     """Tell whether the result of an op is certainly a new tensor."""
     category = OPS[op].category if op in OPS else ""
     if category == "function":

@@ -24,7 +24,7 @@ _REDUCED_AXES = {
 """Axes that each reduction to rows or columns reduces. Other reductions reduce all axes."""
 
 
-def completion(reductions: Iterable[Assign], kinds: Lookup) -> list[str]:
+def completion_lines(reductions: Iterable[Assign], kinds: Lookup) -> list[str]:
     """Return the line that requests that ranks complete reductions together, if any needs it."""
     requests = _requests(reductions, kinds)
     return [f"yield [{', '.join(requests)}]"] if requests else []
@@ -50,9 +50,9 @@ def _requests(reductions: Iterable[Assign], kinds: Lookup) -> list[str]:
 
 
 def collective_points(program: Program) -> dict[Ref, list[Assign]]:
-    """Return the reductions that a finish must complete by collectives, by its stops.
+    """Map each stop of a finish to the reductions that the ranks complete there.
 
-    A stop has the name of the target of the statement before it. Adjacent reductions share a stop,
+    A stop is named by the target of the statement before it. Adjacent reductions share a stop,
     unless one reads another.
     """
     points: dict[Ref, list[Assign]] = {}

@@ -57,11 +57,13 @@ class PythonPrinter:
                 sign = "-" if word == "neg" else "not "
                 return sign + self._operand(a, PRECEDENCE[word]), PRECEDENCE[word]
             case Call(word, (a, b)) if word in PRECEDENCE:
-                level = PRECEDENCE[word]
-                left, right = (level + 1, level) if word == "**" else (level, level + 1)
+                precedence = PRECEDENCE[word]
+                is_right_associative = word == "**"
+                left = self._operand(a, precedence + is_right_associative)
+                right_precedence = precedence + (not is_right_associative)
                 if word == "%":  # a % b * c would mean (a % b) * c
-                    right = PRECEDENCE["*"] + 1
-                return f"{self._operand(a, left)} {word} {self._operand(b, right)}", level
+                    right_precedence = PRECEDENCE["*"] + 1
+                return f"{left} {word} {self._operand(b, right_precedence)}", precedence
             case Call(word, args):
                 arguments = ", ".join(self.text(a) for a in args)
                 return f"{self.functions.get(word, word)}({arguments})", ATOM
@@ -75,20 +77,20 @@ class PythonPrinter:
 
     def _linear(self, form: Linear) -> tuple[str, int]:
         """Return a sum of terms as Python, with minus signs between terms, and its precedence."""
-        text, level = "", 0
+        text, precedence = "", 0
         for term in form.terms:
-            minus, body, level = self._term(term)
+            is_negative, unsigned, precedence = self._term(term)
             if not text:
-                text = f"-{body}" if minus else body
+                text = f"-{unsigned}" if is_negative else unsigned
             else:
-                text += f" - {body}" if minus else f" + {body}"
+                text += f" - {unsigned}" if is_negative else f" + {unsigned}"
         if len(form.terms) > 1:
             return text, PRECEDENCE["+"]
-        return text, min(level, PRECEDENCE["neg"]) if text.startswith("-") else level
+        return text, min(precedence, PRECEDENCE["neg"]) if text.startswith("-") else precedence
 
     def _term(self, term: Term) -> tuple[bool, str, int]:
         """Return whether a term is negative, its text without the sign, and the precedence."""
-        minus, coefficient = split_sign(term.coefficient)
+        is_negative, coefficient = split_sign(term.coefficient)
         factors: list[Expr] = [] if is_number(coefficient, 1) and term.factors else [coefficient]
         product: Expr
         product, *rest = [*factors, *term.factors]
@@ -96,45 +98,52 @@ class PythonPrinter:
             product = Call("*", (product, factor))
         for divisor in term.divisors:
             product = Call("/", (product, divisor))
-        text, level = self._text(product)
-        return minus, (f"({text})" if level < PRECEDENCE["*"] else text), level
+        text, precedence = self._text(product)
+        return is_negative, (f"({text})" if precedence < PRECEDENCE["*"] else text), precedence
 
 
-Line = Callable[[Assign], str]
+AssignmentPrinter = Callable[[Assign], str]
 
 
-def statements(program: Program, printer: PythonPrinter, line: Line, indent: str = "") -> list[str]:
+def statements(
+    program: Program, printer: PythonPrinter, print_assignment: AssignmentPrinter, indent: str = ""
+) -> list[str]:
     """Return a program as Python lines, each assignment below the spec's line as a comment.
 
-    `line` prints an assignment as one or more lines. A comment equal to the first line is left out.
+    `print_assignment` prints an assignment as one or more lines. A comment equal to the first line
+    is left out.
     """
+
+    def print_arm(arm: Program, arm_indent: str) -> list[str]:
+        return statements(arm, printer, print_assignment, arm_indent)
+
     lines: list[str] = []
-    quoted: tuple[str, ...] = ()
+    last_quote: tuple[str, ...] = ()
     for stmt in program:
         if isinstance(stmt, Assign):
-            printed = line(stmt).split("\n")
-            if stmt.quote != quoted:
-                lines += [indent + comment(q) for q in stmt.quote if q != printed[0]]
-            quoted = stmt.quote
-            lines += [indent + text for text in printed]
+            printed_lines = print_assignment(stmt).split("\n")
+            if stmt.quote != last_quote:
+                lines += [indent + comment(q) for q in stmt.quote if q != printed_lines[0]]
+            last_quote = stmt.quote
+            lines += [indent + text for text in printed_lines]
             continue
-        lines += branch(stmt, printer, lambda p, i: statements(p, printer, line, i), indent)
-        quoted = ()
+        lines += branch(stmt, printer, print_arm, indent)
+        last_quote = ()
     return lines
 
 
 def branch(
-    stmt: If, printer: PythonPrinter, arm: Callable[[Program, str], list[str]], indent: str
+    stmt: If, printer: PythonPrinter, print_arm: Callable[[Program, str], list[str]], indent: str
 ) -> list[str]:
     """Return an `if` with its arms. If the first arm is empty, the condition is negated."""
     arm_indent = indent + "    "
     condition, then, orelse = stmt.condition, stmt.then, stmt.orelse
     if not then:
         condition, then, orelse = Call("not", (condition,)), orelse, ()
-    lines = [f"{indent}if {printer.text(condition)}:", *arm(then, arm_indent)]
+    lines = [f"{indent}if {printer.text(condition)}:", *print_arm(then, arm_indent)]
     if len(orelse) == 1 and isinstance(orelse[0], If) and orelse[0].then:
-        first, *rest = branch(orelse[0], printer, arm, indent)
+        first, *rest = branch(orelse[0], printer, print_arm, indent)
         return [*lines, f"{indent}el{first.removeprefix(indent)}", *rest]
     if orelse:
-        lines += [f"{indent}else:", *arm(orelse, arm_indent)]
+        lines += [f"{indent}else:", *print_arm(orelse, arm_indent)]
     return lines

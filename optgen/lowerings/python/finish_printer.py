@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, children, rebuild
 from optgen.ir.plan import Plan
 from optgen.ir.whole_matrices import is_wide
-from optgen.lowerings.python.collectives import collective_points, completion
+from optgen.lowerings.python.collectives import collective_points, completion_lines
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.phase_syntax import PhaseSyntax
 from optgen.lowerings.python.small_values import SmallValues
@@ -27,12 +27,14 @@ class FinishPrinter:
         """Yield the lines of a finish."""
         param = self.plan.algorithm.param
         printer = PythonPrinter({param: self.syntax.param}, self.syntax.functions)
-        requests = collective_points(body) if self.syntax.over_ranks else {}
+        stops = collective_points(body) if self.syntax.over_ranks else {}
 
         def line(stmt: Assign) -> str:
             text = f"{stmt.target.name} = {self._value(stmt, printer)}"
-            reductions = requests.get(stmt.target, ())
-            return "\n".join([text, *completion(reductions, self.small_values.kinds.__getitem__)])
+            reductions = stops.get(stmt.target, ())
+            return "\n".join(
+                [text, *completion_lines(reductions, self.small_values.kinds.__getitem__)]
+            )
 
         yield from statements(body, printer, line)
         assigned = {a.target.name for a in assigns(body)}
@@ -79,7 +81,11 @@ class FinishPrinter:
 
     def _number(self, value: Expr) -> Call:
         """Return the call that puts a number on the device."""
-        count = [Ref(self.syntax.count.removeprefix(", "))] if self.syntax.count else []
+        count = (
+            [Ref(self.syntax.count_argument.removeprefix(", "))]
+            if self.syntax.count_argument
+            else []
+        )
         return Call("number", (Ref(self.small_values.sample_param()), value, *count))
 
     def _is_state(self, ref: Ref) -> bool:

@@ -32,7 +32,7 @@ class Body:
     """Lines of tensor operations, the numbers that the lines read, and a function's first lines."""
 
     lines: list[str]
-    reads: frozenset[str]
+    numbers_read: frozenset[str]
     opening: Sequence[str] = ()
 
 
@@ -51,9 +51,9 @@ def python_file(algorithm: Algorithm, functions: list[Function]) -> Context:
 
 
 def _names_called(lines: Iterable[str]) -> set[str]:
-    """Return the names of the functions that lines call; comments do not count."""
-    code = (line for line in lines if not line.lstrip().startswith("#"))
-    return {name for line in code for name in re.findall(r"(?<![\w.])(\w+)\(", line)}
+    """Return the names of the functions that lines call, except in comments."""
+    code_lines = (line for line in lines if not line.lstrip().startswith("#"))
+    return {name for line in code_lines for name in re.findall(r"(?<![\w.])(\w+)\(", line)}
 
 
 def _names_in_annotations(functions: Iterable[Function]) -> set[str]:
@@ -73,20 +73,22 @@ def bucket_function(plan: Plan, loop: Callable[[Plan], Body]) -> Function:
         f"Update a bucket in place. Its tensors share {shape}the results of the scalar program.",
         list_names(plan.algorithm),
         arguments,
-        separated_blocks([*body.opening, *scalar_lines(plan, BUCKET, body.reads)], body.lines),
+        separated_blocks(
+            [*body.opening, *scalar_lines(plan, BUCKET, body.numbers_read)], body.lines
+        ),
         "Update" if plan.algorithm.is_wide else "None",
     )
 
 
-def loop_iterable(plan: Plan, rows: str, stored: Iterable[bool]) -> str:
+def loop_iterable(plan: Plan, iterable: str, stored: Iterable[bool]) -> str:
     """Return the expression that a printed loop iterates over.
 
-    The result is `rows`, inside `in_wider_dtype` if the rule computes in a wider dtype. `stored`
-    says for each column whether the loop writes it.
+    The result is `iterable`, inside `in_wider_dtype` if the rule computes in a wider dtype.
+    `stored` says for each column whether the loop writes it.
     """
     if not widens(plan.algorithm):
-        return rows
-    return f"in_wider_dtype({rows}, {tuple(stored)}, {plural(plan.algorithm.param)})"
+        return iterable
+    return f"in_wider_dtype({iterable}, {tuple(stored)}, {plural(plan.algorithm.param)})"
 
 
 def function_name(name: str, facts: Mapping[str, bool]) -> str:

@@ -30,8 +30,8 @@ def literal(value: object) -> str:
 
 def exact_literal(value: object) -> str:
     """Return a value as text that Python and Triton read back exactly, including inf and nan."""
-    infinite = isinstance(value, float) and not math.isfinite(value)
-    return f'float("{value}")' if infinite else repr(value)
+    is_not_finite = isinstance(value, float) and not math.isfinite(value)
+    return f'float("{value}")' if is_not_finite else repr(value)
 
 
 def comment(text: str) -> str:
@@ -63,20 +63,20 @@ def message(text: str, values: Mapping[str, str]) -> str:
     return " ".join(_string_literal(piece) for piece in _pieces(_parts(text, values)))
 
 
-def fill_fields(text: str, texts: Mapping[str, str]) -> str:
+def fill_fields(template: str, texts: Mapping[str, str]) -> str:
     """Return a format string with some fields replaced by a text."""
     parts = []
-    for before, name, _, _ in string.Formatter().parse(text):
+    for before, name, _, _ in string.Formatter().parse(template):
         parts.append(_double_braces(before))
         if name is not None:
             parts.append(_double_braces(texts[name]) if name in texts else f"{{{name}}}")
     return "".join(parts)
 
 
-def as_shown(text: str, texts: Mapping[str, str]) -> str:
+def as_shown(template: str, texts: Mapping[str, str]) -> str:
     """Return a format string as readers see it: with single braces, and some fields replaced."""
     parts = []
-    for before, name, _, _ in string.Formatter().parse(text):
+    for before, name, _, _ in string.Formatter().parse(template):
         parts += [before] if name is None else [before, texts.get(name, f"{{{name}}}")]
     return "".join(parts)
 

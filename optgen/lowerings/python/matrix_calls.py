@@ -47,8 +47,8 @@ def _is_only_added(plan: Plan, target: Ref) -> bool:
     """Tell whether a tensor is only scaled and added to other tensors."""
     for value in (e for sweep in plan.sweeps for e in expressions(sweep.body)):
         terms = value.terms if isinstance(value, Linear) else ()
-        added = sum(term == Term(term.coefficient, (target,)) for term in terms)
+        times_added = sum(term == Term(term.coefficient, (target,)) for term in terms)
         is_first = bool(terms) and terms[0].factors == (target,)
-        if is_first or sum(ref == target for ref in reads(value)) > added:
+        if is_first or sum(ref == target for ref in reads(value)) > times_added:
             return False
     return True

@@ -65,10 +65,10 @@ def _read_otherwise(expr: Expr, orders: frozenset[str]) -> Iterator[str]:
     if isinstance(expr, Ref):
         yield expr.name
     call = _permuted_call(expr, orders)
-    inside = children(call or expr)
+    operands = children(call or expr)
     if call and isinstance(call.args[1], Ref):
-        inside = call.args[:1]
-    for child in inside:
+        operands = call.args[:1]
+    for child in operands:
         yield from _read_otherwise(child, orders)
 
 

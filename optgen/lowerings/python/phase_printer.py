@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Call, names_read, refs
 from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep
-from optgen.lowerings.python.collectives import completion
+from optgen.lowerings.python.collectives import completion_lines
 from optgen.lowerings.python.finish_printer import FinishPrinter
 from optgen.lowerings.python.function import Body, indented
 from optgen.lowerings.python.matrix_calls import matrix_call_lines
@@ -27,27 +27,27 @@ from optgen.passes.rematerialize_if_blocked import reads_blocked, rematerialize_
 
 
 def phase_body(plan: Plan, syntax: PhaseSyntax) -> Body:
-    """Return the lines of all phases, for a bucket whose tensors have one shape."""
+    """Return the lines of all phases, for a bucket whose tensors share one shape."""
     plan = plan if plan.matrix_calls or syntax.over_ranks else rematerialize_if_blocked(plan)
     plan, draws = name_random(plan)
     plan = with_random_streams(plan, draws)
     if shares_widened_tensors(plan) and not syntax.in_lists:
         syntax = replace(syntax, whole_tensor="{0}")
-    factored = coefficients_to_factors(plan)
-    small_values = SmallValues(factored, plan.kinds, syntax)
-    tensors = _tensor_names(plan)
-    sweeps = SweepPrinter(factored, syntax, small_values, tensors)
-    printer = _PhasePrinter(factored, syntax, small_values, sweeps, dict(draws))
+    plan_with_factors = coefficients_to_factors(plan)
+    small_values = SmallValues(plan_with_factors, plan.kinds, syntax)
+    tensor_names = _tensor_names(plan)
+    sweep_printer = SweepPrinter(plan_with_factors, syntax, small_values, tensor_names)
+    printer = _PhasePrinter(plan_with_factors, syntax, small_values, sweep_printer, dict(draws))
     lines = list(printer.lines())
     if shares_widened_tensors(plan):
         lines = indented(lines, widened_loop_header(plan, syntax.in_lists))
-    lists = ", ".join(map(plural, tensors))
+    lists = ", ".join(map(plural, tensor_names))
     if syntax.over_ranks:
-        lines = [*([f"sublist = {lists}"] if sweeps.rereads_lists else []), *lines]
+        lines = [*([f"sublist = {lists}"] if sweep_printer.rereads_lists else []), *lines]
     else:
         opening = [f"{lists} = sublist"] if syntax.in_lists else []
         lines = indented([*opening, *lines], syntax.loop.format(lists=lists))
-    reads = frozenset(printer.reads | sweeps.reads)
+    reads = frozenset(printer.reads | sweep_printer.reads)
     return Body(lines, reads, defaults_before_draws(plan, draws))
 
 
@@ -64,9 +64,9 @@ class _PhasePrinter:
     plan: Plan
     syntax: PhaseSyntax
     small_values: SmallValues
-    sweeps: SweepPrinter
+    sweep_printer: SweepPrinter
     undrawn_calls: dict[str, Call]  # draws of random numbers that are not printed yet
-    reads: set[str] = field(default_factory=set)  # numbers read by lines that are not of sweeps
+    reads: set[str] = field(default_factory=set)  # numbers that lines outside of sweeps read
 
     def lines(self) -> Iterator[str]:
         """Yield the lines inside the loop over tensors or sublists."""
@@ -91,13 +91,13 @@ class _PhasePrinter:
     def _sweep(self, sweep: Sweep) -> Iterator[str]:
         """Yield the lines of a sweep, between its draws and the completion of its reductions."""
         yield from self._draw(sweep)
-        yield from self.sweeps.lines(sweep)
+        yield from self.sweep_printer.lines(sweep)
         if self.syntax.over_ranks:
-            yield from completion(sweep.reductions, self.small_values.kinds.__getitem__)
+            yield from completion_lines(sweep.reductions, self.small_values.kinds.__getitem__)
 
     def _draw(self, sweep: Sweep) -> list[str]:
         """Return the lines that draw the random numbers that a sweep is the first to read."""
         read = names_read(sweep.body) & self.undrawn_calls.keys()
         first_read = {name: self.undrawn_calls.pop(name) for name in sorted(read)}
         self.reads |= numbers_in_draws(first_read)
-        return self.syntax.draw(first_read)
+        return self.syntax.print_draws(first_read)

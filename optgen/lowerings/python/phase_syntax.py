@@ -22,20 +22,20 @@ class PhaseSyntax:
     """
 
     loop: str  # header of the loop over tensors or sublists
-    blocks: str  # function that yields a sweep's blocks
-    single_block: str  # function that yields a sweep's whole tensors, once
+    blocks_function: str  # function that yields a sweep's blocks
+    single_block_function: str  # function that yields a sweep's whole tensors, once
     set_blocked: str  # line that finds out whether there are blocks
     whole_tensor: str  # a tensor inside `loop`
     small_value: str  # a small value inside `loop`
     read: str  # reads a row or column state
-    read_wider: str  # the same, if the rule computes in a wider dtype
+    read_wider: str  # reads a row or column state in a wider dtype
     write: str  # stores a row or column state
     read_number: str  # reads a scalar state on the device
     write_number: str  # stores a scalar state on the device
-    count: str  # last argument of functions that must know the number of tensors
+    count_argument: str  # last argument of functions that must know the number of tensors
     functions: dict[str, str]  # the runtime's functions for ops of a finish
-    lines: Callable[[tuple[Instruction, ...]], list[str]]  # prints instructions
-    draw: Callable[[Draws], list[str]]  # prints the lines that draw random numbers
+    print_instructions: Callable[[tuple[Instruction, ...]], list[str]]
+    print_draws: Callable[[Draws], list[str]]  # prints the lines that draw random numbers
     in_lists: bool
     param: str = "params[0]"  # the parameter whose properties are read
     over_ranks: bool = False  # whether ranks complete each reduction together
@@ -52,8 +52,8 @@ def filled_in(text: str, name: str) -> str:
 
 ONE_TENSOR = PhaseSyntax(
     loop="for index in range(len(params)):",
-    blocks="blocks",
-    single_block="one_block",
+    blocks_function="blocks",
+    single_block_function="one_block",
     set_blocked="blocked = needs_blocks(params[index])",
     whole_tensor="{1}[index]",
     small_value="{0}",
@@ -62,16 +62,16 @@ ONE_TENSOR = PhaseSyntax(
     write="{1}[index].copy_({0})",
     read_number="number(params[index], {1}[index])",
     write_number="{1}[index].copy_({0}.view(()))",
-    count="",
+    count_argument="",
     functions={"sum": "total"},
-    lines=forloop_lines,
-    draw=draw_for_param,
+    print_instructions=forloop_lines,
+    print_draws=draw_for_param,
     in_lists=False,
 )
 TENSOR_LISTS = PhaseSyntax(
     loop="for sublist in sublists({lists}):",
-    blocks="list_blocks",
-    single_block="one_list_block",
+    blocks_function="list_blocks",
+    single_block_function="one_list_block",
     set_blocked="blocked = needs_blocks(params[0])",
     whole_tensor="{1}",
     small_value="{0}.unbind()",
@@ -80,18 +80,18 @@ TENSOR_LISTS = PhaseSyntax(
     write="write({1}, {0})",
     read_number="stacked_numbers(params[0], {1})",
     write_number="write({1}, {0}.flatten())",
-    count=", len(params)",
+    count_argument=", len(params)",
     functions={"sum": "totals", "max_abs": "stacked_max_abs"},
-    lines=foreach_lines,
-    draw=draw_for_lists,
+    print_instructions=foreach_lines,
+    print_draws=draw_for_lists,
     in_lists=True,
 )
 SHARDED = replace(
     TENSOR_LISTS,
     loop="",
-    blocks="list_chunks",
+    blocks_function="list_chunks",
     set_blocked="",
-    draw=partial(draw_for_lists, extra_arguments=", collectives"),
+    print_draws=partial(draw_for_lists, extra_arguments=", collectives"),
     param="collectives.whole",
     over_ranks=True,
 )

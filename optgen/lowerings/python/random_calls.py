@@ -14,7 +14,8 @@ _PRINTER = PythonPrinter({}, {})
 def defaults_before_draws(plan: Plan, draws: Draws) -> list[str]:
     """Return lines that define numbers that draws read, if a path leaves them unassigned.
 
-    A draw stands outside of branches, so it runs even if the branch that reads it does not.
+    A draw stands outside of branches, so it runs even if the branch that reads its numbers does
+    not run.
     """
     assigned = {a.target.name for a in assigns(plan.scalars)}
     missing = numbers_in_draws(draws) & assigned - always_assigned(plan.scalars)

@@ -32,8 +32,8 @@ class ScalarText:
 
     `param` is the parameter whose properties are read; in a bucket, they are equal for all
     parameters. `advance` adds one to the step count and returns it. `tensor` is the 0-dim tensor of
-    a scalar state, `read` is its value, and `store` writes a new value and returns it. `{0}` is the
-    list of the state's tensors, and `{1}` the new value.
+    a scalar state, `read` is its value, and `store` writes a new value and returns it. `{0}` stands
+    for the name of the list of the state's tensors, and `{1}` for the new value.
     """
 
     param: str
@@ -44,26 +44,29 @@ class ScalarText:
 
 
 BUCKET = ScalarText(
-    "params[0]", "advance(state_steps)", "{0}[0]", "{0}[0].item()", "store({0}, {1})"
+    param="params[0]",
+    advance="advance(state_steps)",
+    tensor="{0}[0]",
+    read="{0}[0].item()",
+    store="store({0}, {1})",
 )
 ONE_PARAM = ScalarText(
-    "params[index]",
-    "advance_one(state_steps[index], capturable)",
-    "{0}[index].clone()",  # autograd may need the old value
-    "read_one({0}[index], capturable)",
-    "store_one({0}[index], {1}, capturable)",
+    param="params[index]",
+    advance="advance_one(state_steps[index], capturable)",
+    tensor="{0}[index].clone()",  # autograd may need the old value
+    read="read_one({0}[index], capturable)",
+    store="store_one({0}[index], {1}, capturable)",
 )
 
 
-def scalar_lines(plan: Plan, texts: ScalarText, reads: Collection[str]) -> list[str]:
+def scalar_lines(plan: Plan, texts: ScalarText, names_read_later: Collection[str]) -> list[str]:
     """Return the lines of the scalar program, the step count first.
 
-    `reads` are the names that later lines read. Other names are left out if nothing reads them.
+    A name that neither these lines nor later ones read (`names_read_later`) is left out.
     """
     states = {s.symbol for s in plan.algorithm.scalar_states()}
-    plan = replace(
-        plan, scalars=_without_unread(reuse_item_names(plan.scalars), states.union(reads))
-    )
+    needed = states.union(names_read_later)
+    plan = replace(plan, scalars=_without_unread(reuse_item_names(plan.scalars), needed))
     read_after_store = {r.name for r in _refs_read(plan) if r.version > 0}
     param = {plan.algorithm.param: texts.param}
     printer = PythonPrinter(param, {})
@@ -146,14 +149,14 @@ def _with_unpackings(lines: list[str], plan: Plan) -> list[str]:
     for stmt in assigns(plan.scalars):
         if stmt.quote and is_item(stmt.value):
             items.setdefault(stmt.quote[0], []).append(stmt)
-    out = list(lines)
+    merged = list(lines)
     for quote, unpacking in items.items():
         names = ", ".join(a.target.name for a in unpacking)
         if f"{names} = {_tuple_name(unpacking[0].value)}" == quote:
-            start = next(k for k, line in enumerate(out) if line.strip() == comment(quote))
-            indent = out[start].removesuffix(comment(quote))  # the line may be in a branch
-            out[start : start + len(unpacking) + 1] = [indent + quote]
-    return out
+            start = [line.strip() for line in merged].index(comment(quote))
+            indent = merged[start].removesuffix(comment(quote))  # the line may be in a branch
+            merged[start : start + len(unpacking) + 1] = [indent + quote]
+    return merged
 
 
 def _tuple_name(value: Expr) -> str:

@@ -28,13 +28,13 @@ def fresh_as_keywords(plan: Plan) -> Plan:
     """Return the plan with every `fresh(s)` replaced by its keyword argument."""
     names = {s.symbol: Ref(f"fresh_{s.key}") for s in plan.fresh_states()}
 
-    def named(expr: Expr) -> Expr:
+    def with_keyword(expr: Expr) -> Expr:
         match expr:
             case Call("fresh", (Ref(name),)):
                 return names[name]
-        return rebuild(expr, named)
+        return rebuild(expr, with_keyword)
 
-    renamed = plan.map_programs(lambda program: map_expressions(program, named))
+    renamed = plan.map_programs(lambda program: map_expressions(program, with_keyword))
     return replace(renamed, kinds={**plan.kinds, **dict.fromkeys(names.values(), PARAM)})
 
 

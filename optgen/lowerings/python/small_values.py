@@ -50,11 +50,11 @@ class SmallValues:
         """
         finishes = [phase.body for phase in self.plan.phases if isinstance(phase, Finish)]
         names = {a.target.name: None for body in finishes for a in assigns(body)}
-        always = {name for body in finishes for name in always_assigned(body)}
+        always_assigned_names = {name for body in finishes for name in always_assigned(body)}
         read = {ref.name for sweep in self.plan.sweeps for ref in self.of_sweep(sweep)}
         states = {state.symbol for state in self.plan.algorithm.states}
         optional = [s.symbol for s in self.plan.algorithm.factor_states() if s.when]
-        sometimes = [name for name in names if name not in always | states]
+        sometimes = [name for name in names if name not in always_assigned_names | states]
         return [name for name in (*optional, *sometimes) if name in read]
 
     def argument(self, name: str) -> str:
@@ -70,11 +70,13 @@ class SmallValues:
 
     def number(self, value: str) -> str:
         """Return the text that puts a number that is known before the step on the device."""
-        return f"number({self.sample_param()}, {value}{self.syntax.count})"
+        return f"number({self.sample_param()}, {value}{self.syntax.count_argument})"
 
     def zero(self, reduced: Ref) -> str:
         """Return the text of the initial value of a sum."""
-        return f"{_ZEROS[self.kinds[reduced].axes]}({self.sample_param()}{self.syntax.count})"
+        return (
+            f"{_ZEROS[self.kinds[reduced].axes]}({self.sample_param()}{self.syntax.count_argument})"
+        )
 
     def read_lines(self, state: State) -> list[str]:
         """Return the lines that read a row or column state, or a scalar state on the device."""
@@ -84,6 +86,6 @@ class SmallValues:
         return guarded_lines(state, f"{state.symbol} = {filled_in(text, state.symbol)}")
 
     def write_lines(self, state: State) -> list[str]:
-        """Return the lines that store such a state."""
+        """Return the lines that store a row or column state, or a scalar state on the device."""
         text = self.syntax.write_number if state.on_device else self.syntax.write
         return guarded_lines(state, filled_in(text, state.symbol))

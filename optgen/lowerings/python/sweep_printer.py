@@ -24,14 +24,14 @@ class SweepPrinter:
     plan: Plan
     syntax: PhaseSyntax
     small_values: SmallValues
-    sublist: Sequence[str]  # names of a parameter's tensors, in the order of the lists
+    tensor_names: Sequence[str]  # of a parameter's tensors, in the order of the lists
     reads: set[str] = field(default_factory=set)
 
     def lines(self, sweep: Sweep) -> Iterator[str]:
         """Yield the lines of a sweep."""
         if self.syntax.in_lists:
             for name in self._reassigned_streams(sweep):
-                yield f"{plural(name)} = sublist[{self.sublist.index(name)}]"
+                yield f"{plural(name)} = sublist[{self.tensor_names.index(name)}]"
         if self._runs_on_whole_tensors(sweep):
             yield from self._lines_over_whole_tensors(sweep)
         else:
@@ -45,11 +45,11 @@ class SweepPrinter:
     def _reassigned_streams(self, sweep: Sweep) -> list[str]:
         """Return the streams of a sweep whose names an earlier sweep has reassigned."""
         position = self.plan.sweeps.index(sweep)
-        before = [
+        earlier = [
             other for other in self.plan.sweeps[:position] if self._runs_on_whole_tensors(other)
         ]
-        stored = {stream.name for other in before for stream in other.streams if stream.stored}
-        reassigned = {a.target.name for other in before for a in assigns(other.body)} - stored
+        stored = {stream.name for other in earlier for stream in other.streams if stream.stored}
+        reassigned = {a.target.name for other in earlier for a in assigns(other.body)} - stored
         return [s.name for s in sweep.streams if s.name in reassigned and s.role != "local"]
 
     def _runs_on_whole_tensors(self, sweep: Sweep) -> bool:
@@ -73,16 +73,16 @@ class SweepPrinter:
                 if stream.role != "local":
                     tensor = filled_in(self.syntax.whole_tensor, stream.name)
                     yield from guarded_lines(stream, f"{stream.name} = {tensor}")
-        yield from self.syntax.lines(self._instructions(sweep))
+        yield from self.syntax.print_instructions(self._instructions(sweep))
 
     def _lines_over_blocks(self, sweep: Sweep) -> Iterator[str]:
         """Initialize the sums, then loop over the blocks."""
         for stmt in sweep.reductions:
             yield f"{stmt.target.name} = {self.small_values.zero(stmt.target)}"
         sums = {r.target for r in sweep.reductions if self.small_values.is_sum_of_tensor(r.target)}
-        small = self.small_values.of_sweep(sweep)
-        small_values = [ref.name for ref in small if ref not in sums]
-        accumulators = [ref.name for ref in small if ref in sums]  # of sums over whole tensors
+        small_refs = self.small_values.of_sweep(sweep)
+        small_values = [ref.name for ref in small_refs if ref not in sums]
+        accumulators = [ref.name for ref in small_refs if ref in sums]  # of sums over whole tensors
         in_chunks = self.syntax.over_ranks and not self.plan.matrix_calls
         if self.syntax.in_lists and not in_chunks:
             for name in accumulators:
@@ -96,7 +96,7 @@ class SweepPrinter:
             sum_arguments = map(self.small_values.argument, accumulators)
             arguments.append(f"sums=[{', '.join(sum_arguments)}]")
         instructions = self._instructions(sweep, {*streams, *small_values})
-        lines = list(self.syntax.lines(instructions))
+        lines = list(self.syntax.print_instructions(instructions))
         loop_variables = [self.syntax.listed(f"{name}_block") for name in (*streams, *small_values)]
         is_first_read = any(loop_variables[0] in line for line in lines)
         if loop_streams[0] not in sweep.streams and not is_first_read:
@@ -111,12 +111,16 @@ class SweepPrinter:
         self, variables: Sequence[str], arguments: Sequence[str], streams: Sequence[Stream]
     ) -> str:
         """Return the header of the loop over the blocks of tensors."""
-        names = ", ".join(variables) + "," * (len(variables) == 1)
-        function = self.syntax.single_block if self.plan.matrix_calls else self.syntax.blocks
+        target = ", ".join(variables) + "," * (len(variables) == 1)
+        function = (
+            self.syntax.single_block_function
+            if self.plan.matrix_calls
+            else self.syntax.blocks_function
+        )
         blocks = f"{function}({', '.join(arguments)})"
         if not shares_widened_tensors(self.plan):
             blocks = loop_iterable(self.plan, blocks, (stream.stored for stream in streams))
-        return f"for {names} in {blocks}:"
+        return f"for {target} in {blocks}:"
 
     def _whole_argument(self, stream: Stream) -> str:
         """Return the text of a whole tensor or list; a missing state is None or an empty list."""
@@ -131,13 +135,15 @@ class SweepPrinter:
         streams = [s for s in sweep.streams if s.role != "local" or not s.stored]
         if streams and _is_like_param(streams[0]):
             return streams
-        return [Stream(self.plan.algorithm.param, "param", False), *streams]
+        return [Stream(self.plan.algorithm.param, "param", stored=False), *streams]
 
-    def _instructions(self, sweep: Sweep, blocks: Collection[str] = ()) -> tuple[Instruction, ...]:
-        """Select a sweep's instructions; names in `blocks` get the suffix `_block`."""
+    def _instructions(
+        self, sweep: Sweep, block_names: Collection[str] = ()
+    ) -> tuple[Instruction, ...]:
+        """Select a sweep's instructions; names in `block_names` get the suffix `_block`."""
 
         def block_name(ref: Ref) -> Ref:
-            return replace(ref, name=f"{ref.name}_block") if ref.name in blocks else ref
+            return replace(ref, name=f"{ref.name}_block") if ref.name in block_names else ref
 
         streams = (s for s in self._loop_streams(sweep) if s.role != "local")
         renamed = Sweep(

@@ -39,39 +39,39 @@ def forloop_lines(program: tuple[Instruction, ...]) -> list[str]:
 
 def foreach_lines(program: tuple[Instruction, ...]) -> list[str]:
     """Return the lines of operations on lists: each is one call, or else a list comprehension."""
-    return _lines(program, lambda ops: [_foreach(step) for step in ops.steps])
+    return _lines(program, lambda ops: [_foreach_line(step) for step in ops.steps])
 
 
 def _lines(
-    program: tuple[Instruction, ...], steps: Callable[[Ops], list[str]], indent: str = ""
+    program: tuple[Instruction, ...], print_steps: Callable[[Ops], list[str]], indent: str = ""
 ) -> list[str]:
-    """Return the lines of a program; `steps` prints the operations of one statement."""
-    out: list[str] = []
-    quoted: tuple[str, ...] = ()
+    """Return the lines of a program; `print_steps` prints the operations of one statement."""
+    lines: list[str] = []
+    last_quote: tuple[str, ...] = ()
     for instruction in program:
         if isinstance(instruction, Branch):
-            out += _branch(instruction, steps, indent)
-            quoted = ()
+            lines += _branch(instruction, print_steps, indent)
+            last_quote = ()
             continue
-        if instruction.quote != quoted:
-            out += [indent + comment(q) for q in instruction.quote]
-        quoted = instruction.quote
-        out += [indent + line for line in steps(instruction)]
-    return out
+        if instruction.quote != last_quote:
+            lines += [indent + comment(q) for q in instruction.quote]
+        last_quote = instruction.quote
+        lines += [indent + line for line in print_steps(instruction)]
+    return lines
 
 
-def _branch(branch: Branch, steps: Callable[[Ops], list[str]], indent: str) -> list[str]:
-    deeper = indent + "    "
+def _branch(branch: Branch, print_steps: Callable[[Ops], list[str]], indent: str) -> list[str]:
+    arm_indent = indent + "    "
     condition, then, orelse = branch.condition, branch.then, branch.orelse
     if not then:
         condition, then, orelse = Call("not", (condition,)), orelse, ()
-    lines = [f"{indent}if {_PRINTER.text(condition)}:", *_lines(then, steps, deeper)]
+    lines = [f"{indent}if {_PRINTER.text(condition)}:", *_lines(then, print_steps, arm_indent)]
     match orelse:
         case (Branch() as nested,):
-            first, *rest = _branch(nested, steps, indent)
+            first, *rest = _branch(nested, print_steps, indent)
             lines += [f"{indent}el{first.removeprefix(indent)}", *rest]
         case (_, *_):
-            lines += [f"{indent}else:", *_lines(orelse, steps, deeper)]
+            lines += [f"{indent}else:", *_lines(orelse, print_steps, arm_indent)]
     return lines
 
 
@@ -158,14 +158,14 @@ def _condition(operand: Operand) -> str:
     return operand if isinstance(operand, str) else f"torch.tensor({_PRINTER.text(operand)})"
 
 
-def _foreach(step: Step) -> str:
+def _foreach_line(step: Step) -> str:
     """Return an operation on lists of tensors."""
     if isinstance(step, Reduce):
         block_reductions = (
             f"[{reduction(step)}({step.source}) for {step.source} in {plural(step.source)}]"
         )
-        word = "maximum" if step.function in MAXIMA else "add"
-        return f"torch._foreach_{word}_({plural(step.target)}, {block_reductions})"
+        function = "maximum" if step.function in MAXIMA else "add"
+        return f"torch._foreach_{function}_({plural(step.target)}, {block_reductions})"
     if isinstance(step, Alias):
         return f"{plural(step.target)} = {plural(step.source)}"
     name = _METHODS.get(step.function, step.function)
@@ -198,5 +198,5 @@ def _per_tensor(op: Op) -> str:
     tensors = [o for o in (op.source, *op.args) if isinstance(o, str)]
     names = list(dict.fromkeys(tensors))
     lists = ", ".join(plural(n) for n in names)
-    rows = lists if len(names) == 1 else f"zip({lists}, strict=True)"
-    return f"{plural(op.target)} = [{_call(op)} for {', '.join(names)} in {rows}]"
+    iterable = lists if len(names) == 1 else f"zip({lists}, strict=True)"
+    return f"{plural(op.target)} = [{_call(op)} for {', '.join(names)} in {iterable}]"

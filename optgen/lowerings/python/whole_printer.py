@@ -104,11 +104,11 @@ def streams(plan: Plan) -> tuple[Stream, ...]:
 
 
 def read_lines(
-    plan: Plan, program: Program, syntax: WholeSyntax, copied: Collection[str]
+    plan: Plan, program: Program, syntax: WholeSyntax, names_to_copy: Collection[str]
 ) -> Iterator[str]:
     """Yield the lines that read the tensors that a program reads or the rule stores.
 
-    The tensors in `copied` are copied when they are read.
+    The tensors in `names_to_copy` are copied when they are read.
     """
     read, like = names_read(program), _filled_in(syntax.tensor, plan.algorithm.param)
     for stream in streams(plan):
@@ -117,7 +117,9 @@ def read_lines(
             if stream.state is not None and stream.state.on_device:
                 yield from guarded_lines(stream, f"{stream.name} = number_in_float64({tensor})")
                 continue
-            function = "copy_in_compute_dtype" if stream.name in copied else "in_compute_dtype"
+            function = (
+                "copy_in_compute_dtype" if stream.name in names_to_copy else "in_compute_dtype"
+            )
             yield from guarded_lines(stream, f"{stream.name} = {function}({tensor}, like={like})")
 
 
@@ -138,32 +140,34 @@ def with_typed_numbers(plan: Plan) -> Program:
     """
     sweep = plan.sweeps[0]
 
-    def typed(expr: Expr) -> Expr:
+    def with_dtype(expr: Expr) -> Expr:
         match expr:
             case Call("where", (mask, a, b)) if not plan.kind(mask).is_scalar:
                 kinds = [plan.kind(side) for side in (a, b)]
                 of_elements = plan.kind(mask).is_tensor
                 if all(k.axes is Axes.NONE for k in (plan.kind(mask), *kinds)):
-                    return Call("where_number", tuple(map(typed, expr.args)))
+                    return Call("where_number", tuple(map(with_dtype, expr.args)))
                 has_dtype = any(k.is_tensor if of_elements else not k.is_scalar for k in kinds)
                 if not has_dtype:
                     a = Call("in_dtype_of", (Ref(sweep.streams[0].name), a))
                     expr = replace(expr, args=(mask, a, b))
-        return rebuild(expr, typed)
+        return rebuild(expr, with_dtype)
 
-    return map_expressions(sweep.body, typed)
+    return map_expressions(sweep.body, with_dtype)
 
 
 def _with_tensor_logic(plan: Plan) -> Program:
     """Return the sweep's body with typed numbers, and with logic ops that also take tensors."""
     return map_values(
         with_typed_numbers(plan),
-        lambda value: use_tensor_logic(value, lambda expr: not _is_known(plan, expr)),
+        lambda value: use_tensor_logic(
+            value, lambda expr: not _is_known_without_tensors(plan, expr)
+        ),
     )
 
 
-def _is_known(plan: Plan, expr: Expr) -> bool:
-    """Tell whether a value is known without reading a tensor."""
+def _is_known_without_tensors(plan: Plan, expr: Expr) -> bool:
+    """Tell whether a value is known without reading any tensor."""
     return all(plan.kinds[ref].is_scalar for ref in refs(expr))
 
 
@@ -178,18 +182,18 @@ def whole_statements(plan: Plan, program: Program, syntax: WholeSyntax) -> list[
                 return replace(expr, args=(of_param(x), Ref(syntax.count)))
         return rebuild(expr, of_param)
 
-    stored = [stream.name for stream in streams(plan)]
-    indexed = permute_by_index(map_expressions(program, of_param), stored)
-    return statements(indexed, _PRINTER, lambda stmt: _line(plan, stmt, syntax))
+    stream_names = [stream.name for stream in streams(plan)]
+    indexed = permute_by_index(map_expressions(program, of_param), stream_names)
+    return statements(indexed, _PRINTER, lambda stmt: _assignment_line(plan, stmt, syntax))
 
 
-def _line(plan: Plan, stmt: Assign, syntax: WholeSyntax) -> str:
+def _assignment_line(plan: Plan, stmt: Assign, syntax: WholeSyntax) -> str:
     match stmt.value:
         case Call(op, args) if op in RANDOM_OPS:
             return syntax.draw.format(stmt.target.name, op, ", ".join(map(_PRINTER.text, args)))
         case Call(name, args) if name == stmt.target.name:  # a call of an outlined function
             read = [(ref.name, plan.kinds[ref].is_scalar) for ref in args if isinstance(ref, Ref)]
-            return f"{name}({', '.join(f'{n}={n}' if number else n for n, number in read)})"
+            return f"{name}({', '.join(f'{n}={n}' if is_number else n for n, is_number in read)})"
     request = "yield " if is_wide(stmt.value) else ""  # a reduction over several parameters
     return f"{stmt.target.name} = {request}{_PRINTER.text(stmt.value)}"
 

@@ -18,15 +18,16 @@ def widened_loop_header(plan: Plan, in_lists: bool) -> str:
 
     With `in_lists` the loop goes over lists of tensors, else over the tensors of one parameter.
     """
-    streams = [Stream(plan.algorithm.param, "param", False)]
+    streams = [Stream(plan.algorithm.param, "param", stored=False)]
     streams += [s for sweep in plan.sweeps for s in sweep.streams if s.role != "local"]
     stored = {stream.name: False for stream in streams}
     stored |= {stream.name: True for stream in streams if stream.stored}
     names = ", ".join(map(plural, stored) if in_lists else stored)
     conditions = {stream.name: stream.when for stream in streams}
-    row = names if in_lists else ", ".join(_at_index(name, conditions[name]) for name in stored)
-    tail = "," * (len(stored) == 1)
-    return f"for {names}{tail} in {loop_iterable(plan, f'[({row}{tail})]', stored.values())}:"
+    tensors = names if in_lists else ", ".join(_at_index(name, conditions[name]) for name in stored)
+    trailing_comma = "," * (len(stored) == 1)
+    iterable = loop_iterable(plan, f"[({tensors}{trailing_comma})]", stored.values())
+    return f"for {names}{trailing_comma} in {iterable}:"
 
 
 def _at_index(name: str, when: str | None) -> str:
