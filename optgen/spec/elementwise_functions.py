@@ -1,4 +1,4 @@
-"""Read the lists of an `@elementwise` function, and which of them it writes."""
+"""Read an `@elementwise` function: its lists, and which of them it writes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from optgen.spec.scope import Scope
 from optgen.spec.source import Source
 
 WHOLE_TENSOR_OPS = frozenset((*REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA, *PROPERTIES))
-"""Ops that functions over lists, and programs, cannot call: they work element by element."""
+"""Ops that need a whole tensor. Functions over lists, and programs, may not call them."""
 
 
 def is_elementwise(node: ast.FunctionDef) -> bool:
     """Tell whether a function is decorated with `@elementwise`."""
-    names = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
-    return any(isinstance(n, ast.Name) and n.id == "elementwise" for n in names)
+    decorators = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
+    return any(isinstance(d, ast.Name) and d.id == "elementwise" for d in decorators)
 
 
-def check_name(source: Source, node: ast.FunctionDef) -> None:
+def check_decorator_and_name(source: Source, node: ast.FunctionDef) -> None:
     """Check that the decorator is alone and bare, and that the name is in snake_case."""
     match node.decorator_list:
         case [ast.Name()]:
@@ -62,32 +62,32 @@ def list_roles(
 
     The others are a dict, which tells for each list whether the rule writes it.
     """
-    stores = {
+    assigned_names = {
         n.id
         for stmt in node.body
         for n in ast.walk(stmt)
         if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
     }
     _check_calls(source, node)
-    written = [name for name in lists if name in stores]
-    read = [name for name in lists if name not in stores]
-    if not written:
+    written_lists = [name for name in lists if name in assigned_names]
+    read_only_lists = [name for name in lists if name not in assigned_names]
+    if not written_lists:
         message = "the rule writes none of its lists"
         source.error(node, message, f"assign to one: {lists[0]} = …")
-    if not read:
+    if not read_only_lists:
         message = "the rule writes every list, but at least one must be only read"
         source.error(node, message, "assign intermediate values to other names")
-    others = (name for name in lists if name not in (written[0], read[0]))
-    return written[0], read[0], {name: name in stores for name in others}
+    others = (name for name in lists if name not in (written_lists[0], read_only_lists[0]))
+    return written_lists[0], read_only_lists[0], {name: name in assigned_names for name in others}
 
 
 def _check_calls(source: Source, node: ast.FunctionDef) -> None:
     """Refuse `fresh` and ops that need a whole tensor, before their arguments are checked."""
-    inside = [n for stmt in node.body for n in ast.walk(stmt)]
-    for product in (n for n in inside if isinstance(n, ast.BinOp)):
+    nodes = [n for stmt in node.body for n in ast.walk(stmt)]
+    for product in (n for n in nodes if isinstance(n, ast.BinOp)):
         if isinstance(product.op, ast.MatMult):
             source.error(product, *_whole_tensor_error("@"))
-    for call in (n for n in inside if isinstance(n, ast.Call)):
+    for call in (n for n in nodes if isinstance(n, ast.Call)):
         name = call.func.id if isinstance(call.func, ast.Name) else ""
         if name in WHOLE_TENSOR_OPS:
             source.error(call, *_whole_tensor_error(name))
@@ -99,13 +99,11 @@ def _check_calls(source: Source, node: ast.FunctionDef) -> None:
 def _whole_tensor_error(op: str) -> tuple[str, str]:
     """Return the message and the hint for an op that needs a whole tensor."""
     message = f"`{op}` needs a whole tensor, but the rule is @elementwise"
-    return (
-        message,
-        f"only a rule of an @optimizer may {'call' if op.isidentifier() else 'use'} {op}",
-    )
+    verb = "call" if op.isidentifier() else "use"
+    return message, f"only a rule of an @optimizer may {verb} {op}"
 
 
-def check_function(
+def check_lists_and_hypers(
     source: Source, algorithm: Algorithm, scope: Scope, node: ast.FunctionDef
 ) -> None:
     """Check that every list is used, and that no hyperparameter is `fixed`."""
@@ -118,7 +116,7 @@ def check_function(
             source.error_at(hyper.place, message, "make it a constant of the file")
 
 
-def check_elementwise(source: Source, algorithm: Algorithm) -> None:
+def check_ops_are_elementwise(source: Source, algorithm: Algorithm) -> None:
     """Check that no op in the rule, in a helper or in a `require` needs a whole tensor."""
     required = (require.condition for require in algorithm.requires)
     for expr in (*required, *expressions(algorithm.rule)):

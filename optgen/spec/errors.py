@@ -13,7 +13,7 @@ from optgen.ir.nodes import NOWHERE, Assign, Call, If, Linear, Place, Ref
 from optgen.spec.forbidden_characters import printable
 
 _MAX_LENGTH = 160
-"""The largest length of a line or a cause that is shown in full, in characters."""
+"""Characters of a source line or a cause that are shown; of a longer message, of each end."""
 
 
 class SpecError(Exception):
@@ -30,13 +30,13 @@ class SpecError(Exception):
         self.source = source
 
     def __str__(self) -> str:
-        lines = [f"{self.place}: {_shortened(self.message)}"]
-        text = self.source.split("\n")  # as Python counts lines: a form feed does not end one
-        if 1 <= self.place.line <= len(text) and text[self.place.line - 1].strip():
-            lines += _marked(text[self.place.line - 1], self.place.column)
+        printed = [f"{self.place}: {_shortened(self.message)}"]
+        lines = self.source.split("\n")  # not splitlines: to Python, a form feed ends no line
+        if 1 <= self.place.line <= len(lines) and lines[self.place.line - 1].strip():
+            printed += _with_caret(lines[self.place.line - 1], self.place.column)
         if self.hint:
-            lines.append(f"  hint: {_shortened(self.hint)}")
-        return printable("\n".join(lines))
+            printed.append(f"  hint: {_shortened(self.hint)}")
+        return printable("\n".join(printed))
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that a notebook shows: the error without optgen's own calls."""
@@ -44,11 +44,11 @@ class SpecError(Exception):
 
 
 def _shortened(text: str) -> str:
-    """Return a text, with the middle left out if it is long. A message may quote a long line."""
+    """Return a text; leave the middle out if it is long, as a message that quotes a long line."""
     return f"{text[:_MAX_LENGTH]} … {text[-_MAX_LENGTH:]}" if len(text) > 3 * _MAX_LENGTH else text
 
 
-def _marked(line: str, column: int) -> list[str]:
+def _with_caret(line: str, column: int) -> list[str]:
     """Return a line, or the part of a long line around a column, and a caret under the column."""
     start = max(0, column - _MAX_LENGTH) if len(line) > _MAX_LENGTH else 0
     line, column = line[start : start + 2 * _MAX_LENGTH].replace("\f", " "), column - start
@@ -102,16 +102,16 @@ def spec_errors(algorithm: Algorithm) -> contextlib.AbstractContextManager[None]
 
 
 def _nearest(error: Exception, fallback: Place, place_of: PlaceOf | None) -> Place:
-    """Return the place of the statement, else of the expression, that raised an error.
+    """Return the place of the innermost statement, or else expression, that an error comes from.
 
-    Every pass and printer holds the node it works on in a local variable. Of the nodes in the
-    traceback that have a place, the innermost counts. Return `fallback` if there is none.
+    Every pass and printer holds the node it works on in a local variable, so the nodes are found in
+    the frames of the traceback. Return `fallback` if no frame has a node with a place.
     """
     statements: list[Place] = []
     expression = fallback
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for value in frame.f_locals.values():
-            place = _place(value, place_of)
+            place = _place_of_node(value, place_of)
             if place is not None and place.file == fallback.file:
                 if isinstance(value, Assign | If | ast.stmt):
                     statements.append(place)
@@ -120,7 +120,7 @@ def _nearest(error: Exception, fallback: Place, place_of: PlaceOf | None) -> Pla
     return statements[-1] if statements else expression
 
 
-def _place(value: object, place_of: PlaceOf | None) -> Place | None:
+def _place_of_node(value: object, place_of: PlaceOf | None) -> Place | None:
     """Return the place of a node of the IR or of the syntax tree; None for anything else."""
     if isinstance(value, Assign | If | Call | Ref | Linear):
         return value.place if value.place != NOWHERE else None
@@ -132,8 +132,8 @@ def _place(value: object, place_of: PlaceOf | None) -> Place | None:
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """Return a hint that names the closest known name, or `otherwise` if none is close."""
     distances = {other: _edit_distance(name, other) for other in known if _is_close(name, other)}
-    close = min(distances, key=lambda o: (distances[o], not name.startswith(o)), default="")
-    return f"did you mean `{close}`?" if close else otherwise
+    closest = min(distances, key=lambda o: (distances[o], not name.startswith(o)), default="")
+    return f"did you mean `{closest}`?" if closest else otherwise
 
 
 def _is_close(name: str, other: str) -> bool:
@@ -146,9 +146,9 @@ def _is_close(name: str, other: str) -> bool:
 
 
 def _edit_distance(name: str, other: str) -> int:
-    """Return the edit distance of two names; swapped neighbours count as one edit.
+    """Return the edit distance of two names, without regard to case.
 
-    Letters that differ in case only are equal.
+    A swap of two neighbouring letters is one edit.
     """
     name, other = name.lower(), other.lower()
     row_before_last: list[int] = []

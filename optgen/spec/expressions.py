@@ -29,7 +29,7 @@ BINARY = {
     ast.MatMult: "@",
 }
 MAX_RULE_SIZE = 3000
-"""The largest number of names, numbers and ops in a rule. Compile time grows faster than it."""
+"""The largest number of names, numbers and ops in a rule. Compile time grows superlinearly."""
 
 _COMPARE = {
     ast.Lt: "<",
@@ -54,7 +54,7 @@ _Side: TypeAlias = tuple[ast.expr, Expr]
 
 
 _KNOWN_NUMBERS = {"pi": math.pi, "tau": math.tau}
-"""Numbers that other languages know by name."""
+"""Numbers that have names in other languages, for hints."""
 
 
 def _hint(node: ast.expr) -> str:
@@ -85,9 +85,9 @@ class Expressions:
 
     def _as_number(self, node: ast.expr, value: Expr) -> Expr:
         """Return the value; raise a SpecError if it is neither a number nor a tensor."""
-        wrong, hint = why_not_a_number(value, self.scope)
-        if wrong:
-            self.source.error(node, f"`{self.source.quote(node)}` {wrong}", hint)
+        problem, hint = why_not_a_number(value, self.scope)
+        if problem:
+            self.source.error(node, f"`{self.source.quote(node)}` {problem}", hint)
         return self.not_none(node, value)
 
     def not_none(self, node: ast.expr, value: Expr) -> Expr:
@@ -100,16 +100,16 @@ class Expressions:
 
     def value(self, node: ast.expr) -> Expr:
         """Read any expression. If it consists of constants, its value must be finite."""
-        self.scope.size += 1
-        if self.scope.size > MAX_RULE_SIZE:
+        self.scope.num_nodes += 1
+        if self.scope.num_nodes > MAX_RULE_SIZE:
             message = f"the rule has more than {MAX_RULE_SIZE:,} names, numbers and ops"
             hint = "each call of a helper counts; is it one algorithm?"
             self.source.error(node, message, hint)
         value = self._value(node)
         compute_finite(node, self.source, lambda: value_of(value))
-        return self._fitting(node, value)
+        return self._with_fitting_operands(node, value)
 
-    def _fitting(self, node: ast.expr, value: Expr) -> Expr:
+    def _with_fitting_operands(self, node: ast.expr, value: Expr) -> Expr:
         """Return the value; raise a SpecError if the shapes of its operands do not fit."""
         try:
             self.scope.kind(value)
@@ -151,14 +151,14 @@ class Expressions:
 
     def condition(self, node: ast.expr) -> Expr:
         """Read an expression that is true or false."""
-        return self._fitting(node, self._condition(node))
+        return self._with_fitting_operands(node, self._condition(node))
 
     def _condition(self, node: ast.expr) -> Expr:
         place = self.source.place(node)
         match node:
             case ast.BoolOp(op=op, values=values):
                 logic = "and" if isinstance(op, ast.And) else "or"
-                return self._joined(logic, self._short_circuited(logic, values))
+                return self._join(logic, self._read_operands_in_turn(logic, values))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return Call("not", (self.condition(operand),), place)
             case ast.Compare(left=left, ops=ops, comparators=rights):
@@ -166,18 +166,18 @@ class Expressions:
                     self._check_comparison(node, comparison, right)
                 sides = [(side, self.value(side)) for side in (left, *rights)]
                 pairs = zip(ops, sides, sides[1:], strict=False)
-                return self._joined("and", [self._compare(node, *pair) for pair in pairs])
+                return self._join("and", [self._compare(node, *pair) for pair in pairs])
         value = self.value(node)
         if isinstance(value, Const):
             self.source.error(node, "this condition is a constant", "leave it out")
         if type_of(value, self.scope) == "truth":
             return value
-        wrong, hint = why_not_a_number(value, self.scope)
-        if wrong:
-            self.source.error(node, f"`{self.source.quote(node)}` {wrong}", hint)
-        return self._truth(value)
+        problem, hint = why_not_a_number(value, self.scope)
+        if problem:
+            self.source.error(node, f"`{self.source.quote(node)}` {problem}", hint)
+        return self._nonzero_test(value)
 
-    def _truth(self, value: Expr) -> Expr:
+    def _nonzero_test(self, value: Expr) -> Expr:
         """Return the condition that a number is neither None nor 0."""
         differs = Call("!=", (value, Const(0)), value.place)
         item = self._unpacked_item(value)
@@ -193,7 +193,7 @@ class Expressions:
         """Return the tuple item that a variable was unpacked from (a, b = eps); else the value."""
         return self.scope.items.get(value.name, value) if isinstance(value, Ref) else value
 
-    def _short_circuited(self, logic: str, nodes: list[ast.expr]) -> list[Expr]:
+    def _read_operands_in_turn(self, logic: str, nodes: list[ast.expr]) -> list[Expr]:
         """Read the operands of and/or. Each operand may rely on the results of earlier ones."""
         known_before, conditions = self.scope.known_true, list[Expr]()
         for node in nodes:
@@ -204,7 +204,7 @@ class Expressions:
         self.scope.known_true = known_before
         return conditions
 
-    def _joined(self, logic: str, conditions: list[Expr]) -> Expr:
+    def _join(self, logic: str, conditions: list[Expr]) -> Expr:
         """Return the conditions joined by and/or."""
         result, *rest = conditions
         for condition in rest:
@@ -213,14 +213,14 @@ class Expressions:
 
     def _check_comparison(self, node: ast.Compare, op: ast.cmpop, right: ast.expr) -> None:
         """Check the operator of a comparison before its sides are read."""
-        with_none = isinstance(right, ast.Constant) and right.value is None
+        right_is_none = isinstance(right, ast.Constant) and right.value is None
         if isinstance(op, ast.Is | ast.IsNot):
-            if not with_none:
+            if not right_is_none:
                 self.source.error(right, "`is` compares with None only", "write == for values")
         elif type(op) not in _COMPARE:
             hint = "use < <= > >= == != or is None"
             self.source.error(node, "this comparison is not in the language", hint)
-        elif with_none:
+        elif right_is_none:
             message = f"`{_COMPARE[type(op)]}` does not compare with None"
             self.source.error(right, message, "write `is None`")
 
@@ -228,35 +228,35 @@ class Expressions:
         """Return one comparison of a chain."""
         place = self.source.place(node)
         if isinstance(op, ast.Is | ast.IsNot):
-            return self._is_none(*left, place, negated=isinstance(op, ast.IsNot))
+            return self._none_test(*left, place, negated=isinstance(op, ast.IsNot))
         comparison = _COMPARE[type(op)]
-        choice = self._choice(left[1])
+        choice = self._choice_of(left[1])
         if choice is None:
             return Call(comparison, (self._as_number(*left), self._as_number(*right)), place)
         if comparison not in ("==", "!="):
             hint = "compare it by == or !="
             self.source.error(node, f"`{choice.name}` is a choice, which has no order", hint)
-        return Call(comparison, (left[1], self._option(choice, *right)), place)
+        return Call(comparison, (left[1], self._choice_string(choice, *right)), place)
 
-    def _is_none(self, node: ast.expr, side: Expr, place: Place, *, negated: bool) -> Expr:
+    def _none_test(self, node: ast.expr, expr: Expr, place: Place, *, negated: bool) -> Expr:
         """Return the test whether a hyperparameter, or an item of one, is None."""
-        value = self._unpacked_item(side)
-        owner = value.args[0] if isinstance(value, Call) and value.op == "item" else value
-        hyper = self.scope.algorithm.hyper(owner.name) if isinstance(owner, Ref) else None
+        value = self._unpacked_item(expr)
+        hyper_ref = value.args[0] if isinstance(value, Call) and value.op == "item" else value
+        hyper = self.scope.algorithm.hyper(hyper_ref.name) if isinstance(hyper_ref, Ref) else None
         if hyper is None:
             self.source.error(node, "only a hyperparameter can be None", "hyper(…, optional=True)")
-        if owner is value and isinstance(hyper.default, tuple):
+        if hyper_ref is value and isinstance(hyper.default, tuple):
             hint = f"test one of its numbers: `{hyper.name}[0] is None`"
             self.source.error(node, f"`{hyper.name}` is a tuple, which is never None", hint)
         test = Call("is_none", (value,), place)
         return Call("not", (test,), place) if negated else test
 
-    def _choice(self, value: Expr) -> Hyper | None:
+    def _choice_of(self, value: Expr) -> Hyper | None:
         """Return the choice hyperparameter that a value is, or None."""
         hyper = self.scope.algorithm.hyper(value.name) if isinstance(value, Ref) else None
         return hyper if hyper is not None and hyper.type == "choice" else None
 
-    def _option(self, choice: Hyper, node: ast.expr, value: Expr) -> Expr:
+    def _choice_string(self, choice: Hyper, node: ast.expr, value: Expr) -> Expr:
         """Return the right side of a comparison with a choice: one of the choice's strings."""
         if not isinstance(value, Const) or value.value not in choice.choices:
             known = [f'"{c}"' for c in choice.choices if c is not None]
@@ -312,18 +312,18 @@ class Expressions:
             did_you_mean(name, self.scope.visible_names(), otherwise),
         )
 
-    def _item(self, node: ast.Subscript, values: ast.Name, index: int) -> Expr:
-        whole = self.value(values)
-        hyper = self.scope.algorithm.hyper(whole.name) if isinstance(whole, Ref) else None
+    def _item(self, node: ast.Subscript, tuple_name: ast.Name, index: int) -> Expr:
+        items = self.value(tuple_name)
+        hyper = self.scope.algorithm.hyper(items.name) if isinstance(items, Ref) else None
         if hyper is None or hyper.type != "tuple":
-            hint = f"use `{values.id}` without an index"
+            hint = f"use `{tuple_name.id}` without an index"
             self.source.error(node, "only a tuple hyperparameter has items", hint)
         if not 0 <= index < hyper.size:
             hint = f"it has items 0 to {hyper.size - 1}"
             self.source.error(
-                node, f"`{values.id}` has no item {self.source.quote(node.slice)}", hint
+                node, f"`{tuple_name.id}` has no item {self.source.quote(node.slice)}", hint
             )
-        return Call("item", (whole, Const(index)), self.source.place(node))
+        return Call("item", (items, Const(index)), self.source.place(node))
 
     def refuse(self, node: ast.expr) -> NoReturn:
         """Raise the SpecError for an expression that the language does not have."""
@@ -347,7 +347,7 @@ class Expressions:
         self.source.error(node, message, f"test it first: if {test}: …")
 
     def check_branch(self, node: ast.expr, condition: Expr) -> None:
-        """Check that a condition has one value per parameter, known before the reductions."""
+        """Check that an `if` can test a condition: one value per parameter, and no reduction."""
         kind = self.scope.kind(condition)
         if kind.is_tensor:
             self.source.error(

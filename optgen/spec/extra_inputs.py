@@ -19,7 +19,7 @@ from optgen.spec.source import Source
 
 GIVEN = "given"
 _ARGUMENTS_OF_STEP = ("self", "closure", "grads")
-"""Names of arguments that `step` has already."""
+"""Arguments that `step` of every optimizer has."""
 
 
 def is_given_call(node: ast.expr | None) -> bool:
@@ -33,23 +33,23 @@ def extra_inputs(
     defaults: Mapping[str, ast.expr],
     constants: Mapping[str, Any],
 ) -> tuple[tuple[State, ...], tuple[Hyper, ...]]:
-    """Return the extra inputs as states, and the flags that tell whether a step gets them."""
+    """Return the extra inputs as states, and a flag for each one that the rule calls `given` on."""
     names = [a.arg for a in node.args.posonlyargs if is_given_call(defaults.get(a.arg))]
-    tested = _tested_inputs(source, node, names)
+    tested_names = _tested_inputs(source, node, names)
     states: list[State] = []
     for name in names:
         declaration = defaults[name]
         assert isinstance(declaration, ast.Call)
         key = _key(source, name, declaration, constants)
-        other = next(
+        equal_key = next(
             (s.step_argument for s in states if s.step_argument.upper() == key.upper()), None
         )
-        if other is not None:
+        if equal_key is not None:
             message = f'two inputs are called "{key}"'
-            if other != key:
-                message = f'the inputs "{other}" and "{key}" differ in case only'
+            if equal_key != key:
+                message = f'the inputs "{equal_key}" and "{key}" differ in case only'
             source.error(declaration, message, "choose another name")
-        when = f"given_{key}" if name in tested else None
+        when = f"given_{key}" if name in tested_names else None
         place = source.place(declaration)
         states.append(
             State(name, f"{key}_input", when=when, written=False, step_argument=key, place=place)
@@ -95,16 +95,16 @@ def check_inputs(source: Source, algorithm: Algorithm, node: ast.FunctionDef) ->
 
     Raises:
         SpecError: another declaration has a name that an input needs in generated code, the rule
-            takes sparse gradients, or a `require` asks for an input.
+            takes sparse gradients, or a `require` calls `given`.
     """
     arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
     keys = (state.key for state in algorithm.checkpoint_states())
-    others = {name.upper() for name in (*(a.arg for a in arguments), *keys)}
+    other_names = {name.upper() for name in (*(a.arg for a in arguments), *keys)}
     for state in algorithm.states:
-        generated = (state.key, f"given_{state.step_argument}") if state.step_argument else ()
-        taken = [name for name in generated if name.upper() in others]
-        if taken:
-            message = f'`{taken[0]}` is used for the input "{state.step_argument}"'
+        generated_names = (state.key, f"given_{state.step_argument}") if state.step_argument else ()
+        taken_names = [name for name in generated_names if name.upper() in other_names]
+        if taken_names:
+            message = f'`{taken_names[0]}` is used for the input "{state.step_argument}"'
             source.error_at(state.place, message, "choose another name")
         if state.step_argument and algorithm.gradient != "dense":
             message = "a rule for sparse gradients has no extra inputs"
@@ -113,7 +113,7 @@ def check_inputs(source: Source, algorithm: Algorithm, node: ast.FunctionDef) ->
 
 
 def _check_requires(source: Source, node: ast.FunctionDef) -> None:
-    """Check that no `require` asks whether an input is given."""
+    """Check that no `require` calls `given`."""
     for call in (n for stmt in node.body for n in ast.walk(stmt) if isinstance(n, ast.Call)):
         if isinstance(call.func, ast.Name) and call.func.id == "require":
             for inner in ast.walk(call):

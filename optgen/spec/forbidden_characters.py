@@ -1,7 +1,7 @@
 """Find characters that no spec may hold, describe them, and replace them in printed text.
 
-Python, a C++ compiler and a terminal treat NUL, lone surrogates and most control characters
-differently. Bidirectional controls make a line look different from what it says.
+Python, a C++ compiler and a terminal disagree on NUL, lone surrogates and most control characters.
+Bidirectional controls make a line look different from what Python reads.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _FORBIDDEN = re.compile(
 """All controls but tab and newline, bidirectional controls, line separators, surrogates."""
 
 
-def first_forbidden(text: str, allowed: str = "") -> int | None:
+def first_forbidden(text: str, allowed_characters: str = "") -> int | None:
     """Return the index of the first forbidden character that is not in `allowed`, or None."""
     indices = (match.start() for match in _FORBIDDEN.finditer(text))
-    return next((index for index in indices if text[index] not in allowed), None)
+    return next((index for index in indices if text[index] not in allowed_characters), None)
 
 
-def described(character: str) -> str:
+def describe_character(character: str) -> str:
     """Return the code point of a character, and its Unicode name if it has one."""
     if "\ud800" <= character <= "\udfff":
         name = "half of a surrogate pair"

@@ -12,41 +12,46 @@ Definition = ast.Assign | ast.FunctionDef
 def source_of_function(function: Callable[..., None]) -> tuple[str, int]:
     """Return the text of a function with the definitions it uses, and the text's first line number.
 
-    Other lines between them become empty, so that every line keeps its number.
+    Lines between these definitions become empty, so that every line keeps its number.
 
     Raises:
         OSError: Python cannot find the text of the function.
     """
-    block, first = inspect.getsourcelines(function)
-    if block[0][:1] in " \t":  # nested in a function, so its file is no spec file
-        return "".join(block), first
+    function_lines, first_line = inspect.getsourcelines(function)
+    if function_lines[0][:1] in " \t":  # nested in a function, so its file is no spec file
+        return "".join(function_lines), first_line
     lines, _ = inspect.findsource(function)
     try:
         tree = ast.parse("".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # a cell may hold %magic lines
-        return "".join(block), first
-    spans = [range(first, first + len(block))]
-    spans += [range(_first_line(node), (node.end_lineno or 0) + 1) for node in _needed(tree, first)]
-    kept = {line for span in spans for line in span}
-    numbers = range(min(kept), max(kept) + 1)
-    return "".join(lines[n - 1] if n in kept else "\n" for n in numbers), min(kept)
+        return "".join(function_lines), first_line
+    spans = [range(first_line, first_line + len(function_lines))]
+    spans += [
+        range(_first_line(node), (node.end_lineno or 0) + 1)
+        for node in _needed_definitions(tree, first_line)
+    ]
+    kept_lines = {line for span in spans for line in span}
+    line_numbers = range(min(kept_lines), max(kept_lines) + 1)
+    return "".join(lines[n - 1] if n in kept_lines else "\n" for n in line_numbers), min(kept_lines)
 
 
-def _needed(tree: ast.Module, first: int) -> list[Definition]:
+def _needed_definitions(tree: ast.Module, line: int) -> list[Definition]:
     """Return the programs of the function at a line, and all definitions that are needed.
 
     A definition is needed if the function, one of its programs or a needed definition reads it.
     """
-    known = dict(_definitions(tree))
-    waiting = [n for n in tree.body if _first_line(n) <= first <= (n.end_lineno or 0)]
-    needed: dict[str, Definition] = {n.name: n for node in waiting for n in _programs(tree, node)}
-    waiting += needed.values()
+    definitions = dict(_definitions(tree))
+    waiting = [n for n in tree.body if _first_line(n) <= line <= (n.end_lineno or 0)]
+    needed_by_name: dict[str, Definition] = {
+        n.name: n for node in waiting for n in _programs(tree, node)
+    }
+    waiting += needed_by_name.values()
     while waiting:
         for name in _free_names(waiting.pop()):
-            if name in known and name not in needed:
-                needed[name] = known[name]
-                waiting.append(known[name])
-    return list(needed.values())
+            if name in definitions and name not in needed_by_name:
+                needed_by_name[name] = definitions[name]
+                waiting.append(definitions[name])
+    return list(needed_by_name.values())
 
 
 def _programs(tree: ast.Module, optimizer: ast.stmt) -> Iterator[ast.FunctionDef]:

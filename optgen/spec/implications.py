@@ -15,7 +15,7 @@ def implied(condition: Expr) -> frozenset[str]:
         case Call("not", (Ref(name) | Call("truth", (Ref(name),)),)):
             return frozenset((f"not {name}",))
         case Call("not", (Call("is_none", (value,)),)):
-            return frozenset((_known_not_none(value),))
+            return frozenset((_given_text(value),))
         case Call("tall", _):
             return frozenset(("tall", "factored"))
         case Call(fact, _) if fact in FACTS:
@@ -37,9 +37,9 @@ def may_be_none(value: Expr, scope: Scope) -> bool:
         value = scope.items.get(value.name, value)  # a variable may be unpacked from a tuple
     match value:
         case Ref(name):
-            index, proofs = 0, {name, _known_not_none(value)}  # a number that is true is not None
+            index, proofs = 0, {name, _given_text(value)}  # a number that is true is not None
         case Call("item", (Ref(name), Const(int() as index))):
-            proofs = {_known_not_none(value)}
+            proofs = {_given_text(value)}
         case _:
             return False
     hyper = scope.algorithm.hyper(name)
@@ -50,7 +50,7 @@ def may_be_none(value: Expr, scope: Scope) -> bool:
     return proofs.isdisjoint(scope.known_true)
 
 
-def _known_not_none(value: Expr) -> str:
+def _given_text(value: Expr) -> str:
     """Return the text in `known_true` for a hyperparameter, or an item of one, that is not None."""
     match value:
         case Ref(name):

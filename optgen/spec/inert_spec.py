@@ -48,7 +48,7 @@ class Spec:
         return self._program("eval", function)
 
     def _program(self, mode: str, function: Callable[..., None]) -> DeclarationToken:
-        """Return a token for a program. The text of the optimizer already contains the program.
+        """Return a token for a program, whose text the optimizer's text already contains.
 
         Raises:
             SpecError: the program stands in another file or notebook cell.
@@ -106,26 +106,28 @@ class Modifier:
         Raises:
             TypeError: a value is for no hyperparameter, or a hyperparameter gets two values.
         """
-        names = [name for name, _ in hypers_of(self.spec)]
-        if len(args) > len(names):
-            takes = f"{len(names)} argument{'s' * (len(names) != 1)}"
-            raise TypeError(f"{self.spec.name} takes {takes}: {', '.join(names) or 'none'}")
-        positional = dict(zip(names, args, strict=False))
+        hyper_names = [name for name, _ in hypers_of(self.spec)]
+        listed = ", ".join(hyper_names) or "none"
+        if len(args) > len(hyper_names):
+            count = f"{len(hyper_names)} argument{'s' * (len(hyper_names) != 1)}"
+            raise TypeError(f"{self.spec.name} takes {count}: {listed}")
+        positional = dict(zip(hyper_names, args, strict=False))
         for name in options:
-            if name not in names or name in positional:
-                why = "is given twice" if name in positional else "is no argument"
-                known = f"it takes {', '.join(names) or 'none'}"
-                raise TypeError(f"{self.spec.name}: `{name}` {why}; {known}")
+            if name not in hyper_names or name in positional:
+                problem = "is given twice" if name in positional else "is no argument"
+                raise TypeError(f"{self.spec.name}: `{name}` {problem}; it takes {listed}")
         return replace(self, values=tuple({**dict(self.values), **positional, **options}.items()))
 
     @property
     def __signature__(self) -> inspect.Signature:
         """The arguments of a call with their defaults, for `inspect.signature` and editors."""
-        kind, values = inspect.Parameter.POSITIONAL_OR_KEYWORD, dict(self.values)
+        parameter_kind, values = inspect.Parameter.POSITIONAL_OR_KEYWORD, dict(self.values)
         return inspect.Signature(
             [
-                inspect.Parameter(name, kind, default=values.get(name, _default(declared)))
-                for name, declared in hypers_of(self.spec)
+                inspect.Parameter(
+                    name, parameter_kind, default=values.get(name, _default(declaration))
+                )
+                for name, declaration in hypers_of(self.spec)
             ]
         )
 
@@ -133,9 +135,9 @@ class Modifier:
         return f"{self.name}{inspect.signature(self)}"
 
 
-def _default(declared: str) -> Any:
+def _default(declaration: str) -> Any:
     """Return the default in the text of a declaration, such as `hyper(0.9, ge=0)`."""
-    call = ast.parse(declared, mode="eval").body
+    call = ast.parse(declaration, mode="eval").body
     try:
         return ast.literal_eval(call.args[0]) if isinstance(call, ast.Call) else None
     except (IndexError, ValueError):  # the check of the modifier reports this mistake
@@ -158,7 +160,7 @@ def inert_spec(function: Callable[..., None]) -> Spec:
         SpecError: Python cannot find the text.
     """
     try:
-        text, first = source_of_function(function)
+        text, first_line = source_of_function(function)
     except OSError:
         code = getattr(function, "__code__", None)
         raise SpecError(
@@ -167,4 +169,4 @@ def inert_spec(function: Callable[..., None]) -> Spec:
             "write it into a file or a notebook cell; Python keeps no text of a prompt's input",
         ) from None
     file = inspect.getsourcefile(function) or "<unknown>"
-    return Spec(function.__name__, text, file, first)
+    return Spec(function.__name__, text, file, first_line)

@@ -30,7 +30,7 @@ from optgen.spec.unsupported_ops import UNSUPPORTED
 from optgen.spec.wide_reductions import is_wide_call, read_wide_reduction
 
 _MATRICES = tuple(axes for axes in SHAPES if "1" not in (height(axes), width(axes)))
-"""Axes whose matrices have more than one row and column."""
+"""Axes of values with several rows and columns."""
 
 
 class OpCalls(Expressions):
@@ -66,15 +66,15 @@ class OpCalls(Expressions):
         if is_wide_call(node):
             return read_wide_reduction(self, node, name)
         if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
-            hint = f"write {self._form(name)}, without names or stars"
+            hint = f"write {self._call_form(name)}, without names or stars"
             self.source.error(node, f"`{name}` takes positional arguments only", hint)
         arity = written_arity(name)
         if len(node.args) != arity:
             message = f"`{name}` takes {arity} argument{'s' * (arity > 1)}, not {len(node.args)}"
-            self.source.error(node, message, self._form(name))
-        return self._op(node, name)
+            self.source.error(node, message, self._call_form(name))
+        return self._op_call(node, name)
 
-    def _form(self, name: str) -> str:
+    def _call_form(self, name: str) -> str:
         """Return the text of a call of an op with the names of its arguments, for hints."""
         names = list(inspect.signature(getattr(op_stubs, name)).parameters)[: written_arity(name)]
         names = [self.scope.algorithm.param] if name in PROPERTIES else names
@@ -87,30 +87,32 @@ class OpCalls(Expressions):
             hint = UNSUPPORTED[name] or functions
             self.source.error(node, f"the language has no `{name}`", hint)
         same_cell = f"if `{name}` is a helper of yours, put it into the same cell as the rule"
-        close = [op for op in CALLABLE_OPS if self._could_be(node, op)]
+        callable_ops = [op for op in CALLABLE_OPS if self._could_call(node, op)]
         hint = did_you_mean(
-            name, [*close, *self.scope.helpers], same_cell if self.source.is_excerpt else functions
+            name,
+            [*callable_ops, *self.scope.helpers],
+            same_cell if self.source.is_excerpt else functions,
         )
         self.source.error(node, f"unknown function `{name}`", hint)
 
-    def _could_be(self, node: ast.Call, op: str) -> bool:
+    def _could_call(self, node: ast.Call, op: str) -> bool:
         """Tell whether a call has the arguments of an op: the right number, or p for a property."""
         if op in PROPERTIES:
             param = self.scope.algorithm.param
             return [a.id for a in node.args if isinstance(a, ast.Name)] == [param]
         return len(node.args) == written_arity(op)
 
-    def _op(self, node: ast.Call, name: str) -> Expr:
+    def _op_call(self, node: ast.Call, name: str) -> Expr:
         """Read a call of an op whose number of arguments is right."""
         place = self.source.place(node)
         if name == "fresh":
             return self._fresh(node)
         if name in PROPERTIES:
-            return Call(name, (self._parameter(node, name),), place)
+            return Call(name, (self._property_argument(node, name),), place)
         if name in REDUCTIONS:
-            return Call(name, (self._reduced(node, name),), place)
+            return Call(name, (self._reduction_argument(node, name),), place)
         if name in MATRIX_OPS:
-            return Call(name, self._matrices(node, name), place)
+            return Call(name, self._matrix_op_arguments(node, name), place)
         if name in LINEAR_ALGEBRA:
             return self.linear_algebra(node, name, node.args)
         if name in STORAGE_OPS:
@@ -118,11 +120,11 @@ class OpCalls(Expressions):
         if name in RANDOM_OPS:
             return read_random_call(self, node, name)
         if name == "where":
-            condition = self._mask(node.args[0])
+            condition = self._where_condition(node.args[0])
             return Call(name, (condition, *(self.number(a) for a in node.args[1:])), place)
         return Call(name, tuple(self.number(a) for a in node.args), place)
 
-    def _parameter(self, node: ast.Call, name: str) -> Ref:
+    def _property_argument(self, node: ast.Call, name: str) -> Ref:
         """Return the argument of a property, which must be the parameter."""
         param = self.scope.algorithm.param
         value = self.value(node.args[0])
@@ -130,18 +132,18 @@ class OpCalls(Expressions):
             message = f"`{name}` takes the parameter"
             self.source.error(node.args[0], message, f"write {name}({param})")
         if name in ("rows", "cols"):
-            self._check_matrix(node, name)
+            self._check_has_rows_and_columns(node, name)
         return Ref(param, 0, value.place)
 
-    def _reduced(self, node: ast.Call, name: str) -> Expr:
+    def _reduction_argument(self, node: ast.Call, name: str) -> Expr:
         """Read the argument of a reduction, which must have an axis to reduce."""
         value = self.number(node.args[0])
         axes = self.scope.kind(value).axes
         if name.startswith(("row_", "col_")):
-            self._check_matrix(node, name)
+            self._check_has_rows_and_columns(node, name)
         if self.scope.kind(Call(name, (value,))).axes is axes:
-            what = SHAPE_NAMES[axes]
-            message = f"`{name}` of {what} has nothing to reduce"
+            shape_name = SHAPE_NAMES[axes]
+            message = f"`{name}` of {shape_name} has nothing to reduce"
             magnitude = name.endswith(("norm", "rms", "max_abs"))
             hint = "its magnitude is abs(…)" if magnitude else f"leave {name} out"
             self.source.error(node.args[0], message, hint)
@@ -149,7 +151,7 @@ class OpCalls(Expressions):
 
     def linear_algebra(self, node: ast.expr, op: str, arguments: Sequence[ast.expr]) -> Expr:
         """Read an op of linear algebra. `@` takes two matrices, other ops a matrix and numbers."""
-        self._check_matrix(node, op)
+        self._check_has_rows_and_columns(node, op)
         values = tuple(map(self.number, arguments))
         for number, argument in zip(values[1:], arguments[1:], strict=True):
             if op != "@" and not self.scope.kind(number).is_scalar:
@@ -164,9 +166,9 @@ class OpCalls(Expressions):
             values = (values[0], *keys_of_draw(self, node, op, values[1:]))
         return Call(op, values, self.source.place(node))
 
-    def _matrices(self, node: ast.Call, name: str) -> tuple[Expr, ...]:
+    def _matrix_op_arguments(self, node: ast.Call, name: str) -> tuple[Expr, ...]:
         """Read the arguments of a matrix op: a tensor, a tuple of triples, two numbers."""
-        self._check_matrix(node, name)
+        self._check_has_rows_and_columns(node, name)
         tensor, coefficients, *numbers = node.args
         value, triples = self.number(tensor), self.value(coefficients)
         if self.scope.kind(value).axes not in _MATRICES:
@@ -185,7 +187,7 @@ class OpCalls(Expressions):
                 )
         return (value, triples, *scalars)
 
-    def _check_matrix(self, node: ast.expr, name: str) -> None:
+    def _check_has_rows_and_columns(self, node: ast.expr, name: str) -> None:
         """Check that the parameter is known to have rows and columns here."""
         if "factored" not in self.scope.known_true:
             param = self.scope.algorithm.param
@@ -193,8 +195,8 @@ class OpCalls(Expressions):
             hint = f"say so: if factored({param}): …, or require(ndim({param}) == 2, …)"
             self.source.error(node, message, hint)
 
-    def _mask(self, node: ast.expr) -> Expr:
-        """Read the condition of a `where`. It is a comparison: no op tests a tensor for truth."""
+    def _where_condition(self, node: ast.expr) -> Expr:
+        """Read the condition of a `where`: a comparison, since no op tests a tensor for truth."""
         condition = self.condition(node)
         if isinstance(condition, Call) and condition.op == "truth":
             hint = f"write {self.source.quote(node)} != 0"

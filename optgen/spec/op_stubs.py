@@ -22,7 +22,7 @@ def require(condition: Any, message: str) -> None:
 
 
 def fresh(state: Any) -> Any:
-    """Tell whether this step created a state, as the first with a gradient for the parameter."""
+    """Tell whether this step created a state: it is the first with a gradient for the parameter."""
     _refuse("fresh")
 
 
@@ -205,7 +205,7 @@ def sum(x: Any, *, over: str | None = None) -> Any:
     Args:
         x: a value of every element.
         over: "group" for all elements of all parameters in the group, or "all" for those of all
-            groups; parameters without a gradient in this step do not count.
+            groups; parameters without a gradient in this step are left out.
     """
     _refuse("sum")
 
@@ -216,7 +216,7 @@ def mean(x: Any, *, over: str | None = None) -> Any:
     Args:
         x: a value of every element.
         over: "group" for all elements of all parameters in the group, or "all" for those of all
-            groups; parameters without a gradient in this step do not count.
+            groups; parameters without a gradient in this step are left out.
     """
     _refuse("mean")
 
@@ -227,7 +227,7 @@ def norm(x: Any, *, over: str | None = None) -> Any:
     Args:
         x: a value of every element.
         over: "group" for all elements of all parameters in the group, or "all" for those of all
-            groups; parameters without a gradient in this step do not count.
+            groups; parameters without a gradient in this step are left out.
     """
     _refuse("norm")
 
@@ -238,7 +238,7 @@ def rms(x: Any, *, over: str | None = None) -> Any:
     Args:
         x: a value of every element.
         over: "group" for all elements of all parameters in the group, or "all" for those of all
-            groups; parameters without a gradient in this step do not count.
+            groups; parameters without a gradient in this step are left out.
     """
     _refuse("rms")
 
@@ -249,7 +249,7 @@ def max_abs(x: Any, *, over: str | None = None) -> Any:
     Args:
         x: a value of every element.
         over: "group" for all elements of all parameters in the group, or "all" for those of all
-            groups; parameters without a gradient in this step do not count.
+            groups; parameters without a gradient in this step are left out.
     """
     _refuse("max_abs")
 
@@ -313,7 +313,7 @@ def descending(x: Any) -> Any:
 
 
 def inverse_root(x: Any, n: Any, eps: Any) -> Any:
-    """Return (x + eps I)^(-1/n) of a symmetric matrix; a negative eigenvalue of x counts as 0.
+    """Return (x + eps I)^(-1/n) of a symmetric matrix; negative eigenvalues of x become 0.
 
     Args:
         x: a symmetric matrix.
@@ -338,9 +338,9 @@ def gaussian(x: Any, seed: Any, stream: Any) -> Any:
     """Return numbers of the standard normal distribution in the shape of a matrix.
 
     Args:
-        x: a matrix, such as a state. Only its shape counts.
+        x: a matrix, such as a state. Only its shape matters.
         seed: a whole number, usually a hyperparameter.
-        stream: a whole number, usually a scalar state that begins as "index": then parameters draw
+        stream: a whole number, usually a scalar state with init="index", so that parameters draw
             different numbers.
     """
     _refuse("gaussian")

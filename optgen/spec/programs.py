@@ -41,7 +41,7 @@ def names_read_by(programs: Iterable[ast.FunctionDef], optimizer: str) -> set[st
 
 
 def _attribute(decorator: ast.expr) -> ast.expr:
-    """Return a decorator without its call: of `@f(x)` and of `@f`, return `f`."""
+    """Return a decorator without its arguments: `f` for both `@f(x)` and `@f`."""
     return decorator.func if isinstance(decorator, ast.Call) else decorator
 
 
@@ -66,10 +66,10 @@ def with_programs(
             source.error(node, message, f"the other one is `{other.name}`, at {other.place}")
         function = _Reader(source, node, optimizer, mode).read(constants, helpers)
         programs[optimizer.name][mode] = ModeProgram(mode, function)
-    return tuple(_complete(source, a, programs[a.name]) for a in algorithms)
+    return tuple(_with_checked_programs(source, a, programs[a.name]) for a in algorithms)
 
 
-def _complete(
+def _with_checked_programs(
     source: Source, optimizer: Algorithm, programs: Mapping[Mode, ModeProgram]
 ) -> Algorithm:
     """Return an optimizer with its programs, after checking that it has both or none."""
@@ -91,7 +91,7 @@ def _optimizer_and_mode(
     source: Source, node: ast.FunctionDef, algorithms: Sequence[Algorithm]
 ) -> tuple[Algorithm, Mode]:
     """Return the optimizer and the mode that a program's decorator names."""
-    first, *others = node.decorator_list
+    first, *other_decorators = node.decorator_list
     attribute = _attribute(first)
     assert isinstance(attribute, ast.Attribute)
     assert isinstance(attribute.value, ast.Name)
@@ -108,8 +108,10 @@ def _optimizer_and_mode(
         source.error(first, f"an optimizer has no program `{attribute.attr}`", example)
     if isinstance(first, ast.Call):
         source.error(first, f"`@{name}.{attribute.attr}` takes no options", "write no brackets")
-    if others:
-        source.error(others[0], "a second decorator beside that of a program", "leave it out")
+    if other_decorators:
+        source.error(
+            other_decorators[0], "a second decorator beside that of a program", "leave it out"
+        )
     optimizer = optimizers[name]
     if optimizer.base is not None:
         message = f"`{name}` derives from `{optimizer.base}`, so it has no program of its own"
@@ -142,26 +144,28 @@ class _Reader:
             message = f"`{self.node.name}` is a function, so its name must be in snake_case"
             hint = "its folder and its kernels get this name: to_average"
             self.source.error(self.node, message, hint)
-        self._check_parts()
-        lists = tuple(map(self._list, self.node.args.posonlyargs))
+        self._check_signature()
+        lists = tuple(map(self._list_name, self.node.args.posonlyargs))
         hypers = tuple(map(self._hyper, self.node.args.kwonlyargs))
         self._check_body()
-        declared, added_copy = self._declared(lists, hypers)
+        declared, copy_names = self._without_rule(lists, hypers)
         function, scope = read_rule(self.source, declared, self.node, constants, helpers)
         self._check_rule(function, scope)
-        reads_of_copy = tuple(Assign(Ref(declared.param), Ref(name)) for name in added_copy)
+        reads_of_copy = tuple(Assign(Ref(declared.param), Ref(name)) for name in copy_names)
         return replace(function, rule=(*reads_of_copy, *function.rule))
 
-    def _declared(
+    def _without_rule(
         self, lists: tuple[str, ...], hypers: tuple[Hyper, ...]
     ) -> tuple[Algorithm, tuple[str, ...]]:
-        """Return the function without its rule, and a tuple with the added copy's name, if any."""
-        written = {n.id for n in ast.walk(self.node) if _is_stored(n)}
-        names = {self.optimizer.param, *(s.symbol for s in self.optimizer.states)}
-        added_copy = () if set(lists) - written else (free_name(f"{lists[0]}_before", names),)
+        """Return the function without its rule, and the name of the added copy: () if none."""
+        written_names = {n.id for n in ast.walk(self.node) if _is_stored(n)}
+        taken_names = {self.optimizer.param, *(s.symbol for s in self.optimizer.states)}
+        copy_names = (
+            () if set(lists) - written_names else (free_name(f"{lists[0]}_before", taken_names),)
+        )
         param, grad, others = (
-            (lists[0], added_copy[0], dict.fromkeys(lists[1:], True))
-            if added_copy
+            (lists[0], copy_names[0], dict.fromkeys(lists[1:], True))
+            if copy_names
             else list_roles(self.source, self.node, lists)
         )
         function = Algorithm(
@@ -169,22 +173,22 @@ class _Reader:
             module=self.optimizer.module,
             doc=ast.get_docstring(self.node) or self._default_doc(),
             paper="",
-            states=tuple(self._state(name, written) for name, written in others.items()),
+            states=tuple(self._state(name, is_written) for name, is_written in others.items()),
             hypers=hypers,
             rule=(),
             param=param,
             grad=grad,
             step=None,
-            lists=(*lists, *added_copy),
+            lists=(*lists, *copy_names),
             source=self.source.padded_text,
             place=self.source.place(self.node),
         )
-        return function, added_copy
+        return function, copy_names
 
     def _default_doc(self) -> str:
         return f"Update parameters as `{self.optimizer.name}.{self.mode}` does."
 
-    def _check_parts(self) -> None:
+    def _check_signature(self) -> None:
         """Check that the signature holds only lists before `/` and hyperparameters after `*`."""
         arguments, error = self.node.args, self.source.error
         example = f"def {self.node.name}({self.optimizer.param}, …, /, *, …):"
@@ -203,12 +207,12 @@ class _Reader:
             message = f"a program takes `{self.optimizer.param}` and states before `/`"
             error(self.node, message, example)
 
-    def _list(self, argument: ast.arg) -> str:
+    def _list_name(self, argument: ast.arg) -> str:
         """Return the name of a list: of the parameter, or of a state of the parameter's shape."""
         name, optimizer = argument.arg, self.optimizer
         if name in (optimizer.grad, optimizer.step):
-            what = "gradient" if name == optimizer.grad else "step count"
-            message = f"`{name}` is the {what}, but a program runs between steps"
+            input_name = "gradient" if name == optimizer.grad else "step count"
+            message = f"`{name}` is the {input_name}, but a program runs between steps"
             self.source.error(argument, message, "a program reads the parameter and states")
         state = optimizer.state(name)
         if state is not None and state.step_argument:
@@ -240,11 +244,11 @@ class _Reader:
         place = self.source.place(argument)
         return replace(hyper, tensor=tensor, fixed=False, rows=True, place=place)
 
-    def _state(self, symbol: str, written: bool) -> State:
+    def _state(self, symbol: str, is_written: bool) -> State:
         state = self.optimizer.state(symbol)
         if state is None:
-            return State(symbol, symbol, written=written)
-        return State(symbol, state.key, dtype=state.dtype, written=written)
+            return State(symbol, symbol, written=is_written)
+        return State(symbol, state.key, dtype=state.dtype, written=is_written)
 
     def _check_body(self) -> None:
         """Refuse words that are about a step or a constructor, or that need a whole parameter."""

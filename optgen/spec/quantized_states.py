@@ -21,7 +21,7 @@ QUANTIZED_OPTIONS = {
 
 
 def check_quantized_options(source: Source, node: ast.Call, options: Mapping[str, Any]) -> None:
-    """Check that a state of 8 bits has the parameter's shape, and other states lack its options."""
+    """Check that only a state of 8 bits has such options, and that it has the parameter's shape."""
     if options.get("dtype") != QUANTIZED:
         for option in node.keywords:
             if option.arg in QUANTIZED_OPTIONS:
@@ -37,7 +37,7 @@ def check_quantized_options(source: Source, node: ast.Call, options: Mapping[str
 
 
 def check_quantized_rule(source: Source, algorithm: Algorithm) -> None:
-    """Check that a rule with states of 8 bits takes no sparse gradients: rows share blocks."""
+    """Check that a rule with states of 8 bits takes no sparse gradients: rows share its blocks."""
     for state in algorithm.states:
         if state.dtype == QUANTIZED and algorithm.gradient != "dense":
             message = f"`{state.symbol}` has 8 bits, in a rule for sparse gradients"

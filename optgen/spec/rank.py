@@ -16,7 +16,7 @@ def check_rank(source: Source, algorithm: Algorithm) -> None:
     """Check that a rule with matrices of the rank declares `rank`, a whole number of at least 1.
 
     Raises:
-        SpecError: the rule has no such hyperparameter, or declares it otherwise.
+        SpecError: the rule has no such hyperparameter, or it is no such number.
     """
     for state in algorithm.matrix_states():
         if RANK in state.shape and algorithm.hyper(RANK) is None:
@@ -28,7 +28,7 @@ def check_rank(source: Source, algorithm: Algorithm) -> None:
 
 
 def read_rank(source: Source, algorithm: Algorithm, value: Expr, node: ast.expr) -> Expr:
-    """Return the rank of a parameter's matrices; the argument in the rule is the hyperparameter.
+    """Check that an argument is `rank`; return it, limited by the parameter's rows and columns.
 
     Raises:
         SpecError: the argument is something else, or the hyperparameter is no whole number.
@@ -42,18 +42,18 @@ def read_rank(source: Source, algorithm: Algorithm, value: Expr, node: ast.expr)
 
 
 def _check_number(source: Source, hyper: Hyper) -> None:
-    why = ""
-    low = hyper.bounds.ge if hyper.bounds.gt is None else hyper.bounds.gt
+    problem = ""
+    lower_bound = hyper.bounds.ge if hyper.bounds.gt is None else hyper.bounds.gt
     if hyper.type != "number":
-        why = f"this is a {hyper.type}"
+        problem = f"this is a {hyper.type}"
     elif hyper.optional:
-        why = "it may not be None"
+        problem = "it may not be None"
     elif hyper.tensor != "never":
-        why = "it may not be a tensor"
-    elif low is None or low < 1:
-        why = "ge= must be 1 or more"
+        problem = "it may not be a tensor"
+    elif lower_bound is None or lower_bound < 1:
+        problem = "ge= must be 1 or more"
     elif not isinstance(hyper.default, int | float) or hyper.default % 1:
-        why = f"{hyper.default} is not whole"
-    if why:
-        message = f"`{RANK}` is a size of matrices, a whole number: {why}"
+        problem = f"{hyper.default} is not whole"
+    if problem:
+        message = f"`{RANK}` is a size of matrices, a whole number: {problem}"
         source.error_at(hyper.place, message, _HINT)

@@ -10,9 +10,9 @@ from typing import Any
 
 from optgen.ir.algorithm import Algorithm, State
 from optgen.spec.elementwise_functions import (
-    check_elementwise,
-    check_function,
-    check_name,
+    check_decorator_and_name,
+    check_lists_and_hypers,
+    check_ops_are_elementwise,
     is_elementwise,
     list_roles,
     lists_of,
@@ -75,13 +75,14 @@ def read_algorithm(
     check_inputs(source, algorithm, node)
     while True:  # until every scalar state that is computed from a reduction is on the device
         with_rule, scope = read_rule(source, algorithm, node, constants, helpers, read_by_programs)
-        from_reductions = scope.scalars_from_reductions
-        if from_reductions <= {state.symbol for state in algorithm.device_scalars()}:
+        scalars_from_reductions = scope.scalars_from_reductions
+        if scalars_from_reductions <= {state.symbol for state in algorithm.device_scalars()}:
             break
-        algorithm = _on_device(algorithm, from_reductions)  # other states may depend on these
+        # In the next turn, the states that depend on these come from reductions too.
+        algorithm = _on_device(algorithm, scalars_from_reductions)
     if with_rule.is_function:
-        check_function(source, with_rule, scope, node)
-        check_elementwise(source, with_rule)
+        check_lists_and_hypers(source, with_rule, scope, node)
+        check_ops_are_elementwise(source, with_rule)
     check_gradient(source, with_rule, node)
     check_device_scalars(source, with_rule)
     check_shared_values(source, with_rule)
@@ -106,8 +107,8 @@ def read_rule(
     """Return a declared algorithm with its rule and its requirements, and the rule's scope."""
     scope = Scope(algorithm, constants, helpers, read=set(read_by_programs))
     reader = Statements(source, scope)
-    body, required = split_requires(node.body)
-    requires = tuple(read_require(reader, call) for call in required)
+    body, require_calls = split_requires(node.body)
+    requires = tuple(read_require(reader, call) for call in require_calls)
     check_defaults(requires, algorithm.hypers, source.padded_text)
     check_shapes(source, algorithm, scope.known_true)
     rule = number_calls(reader.rule(body))
@@ -131,10 +132,10 @@ def _declared(
     signature: Signature,
 ) -> Algorithm:
     """Return the algorithm with everything that the signature and the decorator declare."""
-    declared = (
-        _function(source, node)
+    fields = (
+        _function_fields(source, node)
         if is_elementwise(node)
-        else _optimizer(source, node, constants, signature)
+        else _optimizer_fields(source, node, constants, signature)
     )
     inputs, flags = ((), ()) if is_elementwise(node) else signature.extra_inputs()
     algorithm = Algorithm(
@@ -145,7 +146,7 @@ def _declared(
         rule=(),
         source=source.padded_text,
         place=source.place(node),
-        **declared,
+        **fields,
     )
     algorithm = replace(algorithm, states=(*algorithm.states, *inputs))
     if not algorithm.doc:
@@ -153,9 +154,9 @@ def _declared(
     return algorithm
 
 
-def _function(source: Source, node: ast.FunctionDef) -> dict[str, Any]:
+def _function_fields(source: Source, node: ast.FunctionDef) -> dict[str, Any]:
     """Return what an `@elementwise` function declares, except its hyperparameters."""
-    check_name(source, node)
+    check_decorator_and_name(source, node)
     lists = lists_of(source, node)
     param, grad, others = list_roles(source, node, lists)
     return {
@@ -168,7 +169,7 @@ def _function(source: Source, node: ast.FunctionDef) -> dict[str, Any]:
     }
 
 
-def _optimizer(
+def _optimizer_fields(
     source: Source, node: ast.FunctionDef, constants: Mapping[str, Any], signature: Signature
 ) -> dict[str, Any]:
     """Return what an optimizer declares, except its hyperparameters."""

@@ -20,7 +20,7 @@ from optgen.spec.reserved_names import DECLARATIONS, SHADOWABLE, why_taken, why_
 from optgen.spec.source import Source
 from optgen.spec.unsupported_ops import UNSUPPORTED
 
-_LANGUAGE = ("Spec", *DECLARATIONS, *CALLABLE_OPS)
+_LANGUAGE_NAMES = ("Spec", *DECLARATIONS, *CALLABLE_OPS)
 
 
 def read_spec(spec: Path | str | Spec) -> tuple[Algorithm, ...]:
@@ -63,19 +63,19 @@ def read_specs(paths: Iterable[Path]) -> tuple[Algorithm, ...]:
 
 
 def _read(source: Source, module: str) -> tuple[Algorithm, ...]:
-    first = Place(source.file, source.first_line, 1)
-    with located_errors(first, source.padded_text, source.place):
+    start = Place(source.file, source.first_line, 1)
+    with located_errors(start, source.padded_text, source.place):
         return _read_tree(source, module, source.parse())
 
 
 def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm, ...]:
     constants, helpers, decorated = _top_level(source, tree)
     source.check_depth(tree)
-    source.check_texts(tree)
+    source.check_strings(tree)
     _check_language_names(source, tree)
     _check_spec_names(source, decorated, (constants, helpers))
-    known = {node.name for node in decorated}
-    programs = [node for node in decorated if is_program(node, known)]
+    decorated_names = {node.name for node in decorated}
+    programs = [node for node in decorated if is_program(node, decorated_names)]
     algorithms = [
         read_algorithm(source, module, node, constants, helpers, names_read_by(programs, node.name))
         for node in decorated
@@ -125,16 +125,16 @@ def _top_level(
 def _check_spec_names(
     source: Source,
     decorated: Sequence[ast.FunctionDef],
-    taken: tuple[Container[str], Container[str]],
+    other_names: tuple[Container[str], Container[str]],
 ) -> None:
-    """Check that the names of decorated functions are free, and differ from each other."""
+    """Check that the names of decorated functions are allowed, unused, and different."""
     for position, node in enumerate(decorated):
         if node.name in {other.name for other in decorated[:position]}:
             source.error(node, f"two specs are called `{node.name}`", "rename one of them")
-        _check_new(source, node, node.name, taken)
-        why = why_taken_as_spec_name(node.name)
-        if why:
-            source.error(node, f"`{node.name}` {why}", "choose another name")
+        _check_new(source, node, node.name, other_names)
+        problem = why_taken_as_spec_name(node.name)
+        if problem:
+            source.error(node, f"`{node.name}` {problem}", "choose another name")
 
 
 def _check_no_modifier(source: Source, node: ast.FunctionDef) -> None:
@@ -149,10 +149,12 @@ def _check_no_modifier(source: Source, node: ast.FunctionDef) -> None:
 def _check_imports(source: Source, names: list[ast.alias]) -> None:
     """Check that a file imports only names of the language, and renames none."""
     for alias in names:
-        if alias.name not in ("*", *_LANGUAGE):
-            known = f"it has {', '.join(_LANGUAGE)}"
+        if alias.name not in ("*", *_LANGUAGE_NAMES):
+            known = f"it has {', '.join(_LANGUAGE_NAMES)}"
             hint = UNSUPPORTED.get(alias.name) or (
-                known if alias.name in UNSUPPORTED else did_you_mean(alias.name, _LANGUAGE, known)
+                known
+                if alias.name in UNSUPPORTED
+                else did_you_mean(alias.name, _LANGUAGE_NAMES, known)
             )
             source.error(alias, f"the language has no `{alias.name}`", hint)
         if alias.asname is not None:
@@ -178,7 +180,7 @@ def _check_language_names(source: Source, tree: ast.Module) -> None:
     if "*" in imported or (source.is_excerpt and not imports):
         return
     for node in nodes:
-        if isinstance(node, ast.Name) and node.id in _LANGUAGE and node.id not in imported:
+        if isinstance(node, ast.Name) and node.id in _LANGUAGE_NAMES and node.id not in imported:
             if node.id in SHADOWABLE and node.id not in called:
                 continue
             hint = f"from optgen.spec import {node.id}"
@@ -194,10 +196,10 @@ def _bound_name(node: ast.AST) -> str | None:
 
 
 def _check_new(
-    source: Source, node: ast.stmt, name: str, taken: tuple[Container[str], Container[str]]
+    source: Source, node: ast.stmt, name: str, other_names: tuple[Container[str], Container[str]]
 ) -> None:
-    """Check that a top-level name of the file is free and defined once."""
-    twice = any(name in names for names in taken)
-    why = "is defined twice in this file" if twice else why_taken(name)
-    if why:
-        source.error(node, f"`{name}` {why}", "choose another name")
+    """Check that a top-level name of the file is allowed, and defined once."""
+    is_defined_twice = any(name in defined_names for defined_names in other_names)
+    problem = "is defined twice in this file" if is_defined_twice else why_taken(name)
+    if problem:
+        source.error(node, f"`{name}` {problem}", "choose another name")

@@ -30,21 +30,21 @@ _CONDITION_OPS: Mapping[str, Callable[..., Any]] = {
 }
 """Ops that a condition may use, as Python functions on the values of hyperparameters."""
 
-_PROPERTIES = ("ndim", "numel", "factored")
+_PARAM_PROPERTIES = ("ndim", "numel", "factored")
 """Properties of a parameter that a condition may use."""
 
 
 def split_requires(body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.Call]]:
     """Split a body into the statements of the rule and the calls of `require`."""
     rule: list[ast.stmt] = []
-    required: list[ast.Call] = []
+    require_calls: list[ast.Call] = []
     for node in body:
         match node:
             case ast.Expr(value=ast.Call(func=ast.Name(id="require")) as call):
-                required.append(call)
+                require_calls.append(call)
             case _:
                 rule.append(node)
-    return rule, required
+    return rule, require_calls
 
 
 def read_require(reader: Statements, call: ast.Call) -> Require:
@@ -55,7 +55,7 @@ def read_require(reader: Statements, call: ast.Call) -> Require:
             require = Require(reader.condition(condition), message, source.place(call))
             _check_condition(reader, condition, require)
             _check_message(reader, call.args[1], require)
-            if require.is_about_param and _only_factored(require.condition):
+            if require.is_about_param and _holds_only_if_factored(require.condition):
                 reader.scope.known_true |= {"factored"}
             return require
     source.error(call, "`require` takes a condition and a message", 'require(lr > 0, "…")')
@@ -73,7 +73,12 @@ def _check_condition(reader: Statements, node: ast.expr, require: Require) -> No
         hint = "use hyperparameters, or ndim(p), numel(p) and factored(p)"
         error(node, "this `require` uses what a constructor does not know", hint)
     for inner in walk(require.condition):
-        if isinstance(inner, Call) and inner.op not in (*_CONDITION_OPS, *_PROPERTIES, "and", "or"):
+        if isinstance(inner, Call) and inner.op not in (
+            *_CONDITION_OPS,
+            *_PARAM_PROPERTIES,
+            "and",
+            "or",
+        ):
             functions = ", ".join(name for name in FUNCTIONS if name in PYTHON_FUNCTIONS)
             hint = f"compare, or use {functions}"
             error(node, f"`{inner.op}` is not allowed in `require`", hint)
@@ -93,22 +98,22 @@ def _check_message(reader: Statements, node: ast.expr, require: Require) -> None
             reader.source.error(node, f"unknown name `{{{name}}}` in the message", hint)
 
 
-def _only_factored(condition: Expr) -> bool:
+def _holds_only_if_factored(condition: Expr) -> bool:
     """Tell whether a condition holds only for parameters with rows and columns."""
-    shapes = [{"ndim": n, "factored": False} for n in (0, 1)]
+    small_shapes = [{"ndim": n, "factored": False} for n in (0, 1)]
     try:
-        return not any(_value(condition, shape) for shape in shapes)
+        return not any(_value(condition, shape) for shape in small_shapes)
     except (KeyError, ArithmeticError, ValueError):  # the condition also depends on numel(p)
         return False
 
 
-def check_defaults(requires: Iterable[Require], hypers: Iterable[Hyper], text: str) -> None:
+def check_defaults(requires: Iterable[Require], hypers: Iterable[Hyper], spec_text: str) -> None:
     """Check that the defaults meet every requirement on hyperparameters.
 
     Args:
         requires: the requirements.
         hypers: the hyperparameters with their defaults.
-        text: the text of the file that holds the requirements.
+        spec_text: the text of the file that holds the requirements.
 
     Raises:
         SpecError: the first requirement that the defaults do not meet.
@@ -122,11 +127,11 @@ def check_defaults(requires: Iterable[Require], hypers: Iterable[Hyper], text: s
         except (ArithmeticError, ValueError, TypeError) as error:
             message = f"this `require` fails on the defaults: {error.args[-1]}"
             raise SpecError(
-                require.place, message, "test for None, 0 or the sign first", text
+                require.place, message, "test for None, 0 or the sign first", spec_text
             ) from None
         if not holds:
             message = f"the defaults violate this `require`: {require.message}"
-            raise SpecError(require.place, message, "change a default, or the condition", text)
+            raise SpecError(require.place, message, "change a default, or the condition", spec_text)
 
 
 def _value(expr: Expr, values: Mapping[str, Any]) -> Any:
@@ -136,7 +141,7 @@ def _value(expr: Expr, values: Mapping[str, Any]) -> Any:
             return value
         case Ref(name):
             return values[name]
-        case Call(op, _) if op in _PROPERTIES:
+        case Call(op, _) if op in _PARAM_PROPERTIES:
             return values[op]
         case Call("and", (a, b)):
             return _value(a, values) and _value(b, values)

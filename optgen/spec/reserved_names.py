@@ -25,7 +25,7 @@ SHADOWABLE = frozenset(OPS).difference(ELEMENTWISE_OPS, FACTS, WIDE_OPS) | SHADO
 """Ops whose names a spec may use for its own values if it does not call the op: `norm`, `sin`."""
 
 GENERATED_MODULES = ("forloop", "foreach", "fused_cpu", "fused_triton")
-"""Generated modules. In the package, a module replaces a class or function of the same name."""
+"""Generated modules. In their package, a class or function with such a name would be lost."""
 
 DECLARATIONS = (
     "optimizer",
@@ -40,8 +40,10 @@ DECLARATIONS = (
     "require",
 )
 _SNAKE_CASE = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)*")
-_INPUTS = ("param", "grad", "step")
-_GENERATED = RESERVED_IN_PYTHON.union(_INPUTS, *map(derived_names, _INPUTS), ("state_steps",))
+_INPUT_NAMES = ("param", "grad", "step")
+_NAMES_IN_GENERATED_CODE = RESERVED_IN_PYTHON.union(
+    _INPUT_NAMES, *map(derived_names, _INPUT_NAMES), ("state_steps",)
+)
 
 
 def is_snake_case(name: str) -> bool:
@@ -71,7 +73,9 @@ def why_taken_verbatim(name: str) -> str:
     """
     if name in GROUP_OPTIONS:
         return "is an option of every param group"
-    return why_taken(name) or ("means something else in the generated code" * (name in _GENERATED))
+    return why_taken(name) or (
+        "means something else in the generated code" * (name in _NAMES_IN_GENERATED_CODE)
+    )
 
 
 def why_taken_as_spec_name(name: str) -> str:

@@ -32,7 +32,7 @@ class Scope:
       "amsgrad", "not amsgrad", "factored", "eps[0] is given".
     * `statements`: the statements read so far, in the current branch.
     * `scalars_from_reductions`: the scalar states that are computed from a reduction.
-    * `size`: the number of names, numbers and ops read so far.
+    * `num_nodes`: the number of names, numbers and ops read so far.
     * `draw_count`: the number of calls read so far that draw random numbers.
     """
 
@@ -53,7 +53,7 @@ class Scope:
     known_true: frozenset[str] = frozenset()
     statements: list[Stmt] = field(default_factory=list)
     scalars_from_reductions: set[str] = field(default_factory=set)
-    size: int = 0
+    num_nodes: int = 0
     draw_count: int = 0
 
     def __post_init__(self) -> None:
@@ -83,9 +83,9 @@ class Scope:
     @contextmanager
     def branch(self, truths: frozenset[str]) -> Iterator[list[Stmt]]:
         """Collect the statements of one branch in a new list. In the branch, `truths` are known."""
-        outer, self.statements = self.statements, []
-        before, self.known_true = self.known_true, self.known_true | truths
+        outer_statements, self.statements = self.statements, []
+        known_before, self.known_true = self.known_true, self.known_true | truths
         try:
             yield self.statements
         finally:
-            self.statements, self.known_true = outer, before
+            self.statements, self.known_true = outer_statements, known_before

@@ -28,22 +28,27 @@ _SHAPES: dict[Shape, str] = {
 def check_references(source: Source, algorithm: Algorithm) -> None:
     """Check the names that states refer to.
 
-    `when` names a flag, a number or a shape predicate. `init` names a number, or is "p".
+    `when` names a flag, a number or a shape predicate. A string in `init` names a number, or is
+    "p" or "index".
     """
-    types: dict[str, str] = {h.name: h.type for h in algorithm.hypers if not h.set_by_step}
-    types |= dict.fromkeys(FACTS, "fact")
+    types_by_name: dict[str, str] = {h.name: h.type for h in algorithm.hypers if not h.set_by_step}
+    types_by_name |= dict.fromkeys(FACTS, "fact")
     for state in algorithm.checkpoint_states():
         name = (state.when or "").removeprefix("not ")
-        if state.when is not None and types.get(name) not in _CONDITION_TYPES:
-            _unknown_hyper(source, state, "when", name, types)
+        if state.when is not None and types_by_name.get(name) not in _CONDITION_TYPES:
+            _unknown_hyper(source, state, "when", name, types_by_name)
         if state.init == "index":
             _check_index(source, state)
             continue
-        if isinstance(state.init, str) and state.init != "p" and types.get(state.init) != "number":
-            _unknown_hyper(source, state, "init", state.init, types)
-        start = algorithm.hyper(state.init) if isinstance(state.init, str) else None
-        if start is not None and start.optional:
-            message = f"`{state.symbol}` begins as `{start.name}`, which may be None"
+        if (
+            isinstance(state.init, str)
+            and state.init != "p"
+            and types_by_name.get(state.init) != "number"
+        ):
+            _unknown_hyper(source, state, "init", state.init, types_by_name)
+        initial_hyper = algorithm.hyper(state.init) if isinstance(state.init, str) else None
+        if initial_hyper is not None and initial_hyper.optional:
+            message = f"`{state.symbol}` begins as `{initial_hyper.name}`, which may be None"
             source.error_at(state.place, message, "start from a number: init=0")
         if state.init == "p" and state.shape != "like":
             message = f'`{state.symbol}` is {_SHAPES[state.shape]}, and init="p" is a tensor'
@@ -58,11 +63,15 @@ def _check_index(source: Source, state: State) -> None:
 
 
 def _unknown_hyper(
-    source: Source, state: State, option: str, name: str, types: Mapping[str, str]
+    source: Source, state: State, option: str, name: str, types_by_name: Mapping[str, str]
 ) -> NoReturn:
     allowed = _CONDITION_TYPES if option == "when" else ("number",)
-    fit = [known for known, type_ in types.items() if type_ in allowed]
-    hint = did_you_mean(name, fit, f"one of {', '.join(fit)}" if fit else "there is none here")
+    fitting_names = [known for known, type_ in types_by_name.items() if type_ in allowed]
+    hint = did_you_mean(
+        name,
+        fitting_names,
+        f"one of {', '.join(fitting_names)}" if fitting_names else "there is none here",
+    )
     if option == "init" and name == "identity":
         hint = f"start from a number, and assign it: if fresh({state.symbol}): "
         hint += f"{state.symbol} = identity({state.symbol})"
@@ -85,8 +94,8 @@ def check_shapes(source: Source, algorithm: Algorithm, known_true: Collection[st
         if state.when in known_true:
             message = f"every parameter of this rule is {state.when}"
             source.error_at(state.place, message, "leave when= out")
-        everywhere = state.shape in ("like", "scalar")
-        if not everywhere and not {"factored", "tall"} & {state.when, *known_true}:
+        every_param_has_it = state.shape in ("like", "scalar")
+        if not every_param_has_it and not {"factored", "tall"} & {state.when, *known_true}:
             message = f"`{state.symbol}` is {_SHAPES[state.shape]}, which not every parameter has"
             hint = 'add when="factored"'
             if state.when == "not tall":
@@ -96,10 +105,10 @@ def check_shapes(source: Source, algorithm: Algorithm, known_true: Collection[st
 
 def check_cases(source: Source, algorithm: Algorithm, known_true: Collection[str]) -> None:
     """Check that a rule updates something for every shape of parameter that it accepts."""
-    stored = {algorithm.param, *(s.symbol for s in algorithm.states if s.shape != "scalar")}
+    stored_names = {algorithm.param, *(s.symbol for s in algorithm.states if s.shape != "scalar")}
     for fact in FACTS if algorithm.base is None else ():
         for holds, case in ((True, fact), (False, f"not {fact}")):
-            if _writes(algorithm.rule, fact, holds, stored):
+            if _writes(algorithm.rule, fact, holds, stored_names):
                 continue
             message = f"the rule does nothing for parameters that are {case}"
             hint = f"write {algorithm.param} in both arms, or let `require` refuse such parameters"
@@ -109,15 +118,15 @@ def check_cases(source: Source, algorithm: Algorithm, known_true: Collection[str
             source.error_at(algorithm.place, message, hint)
 
 
-def _writes(program: Program, fact: str, holds: bool, stored: Collection[str]) -> bool:
+def _writes(program: Program, fact: str, holds: bool, stored_names: Collection[str]) -> bool:
     """Tell whether a program may assign to a name in `stored`, given the answer to a fact."""
     for stmt in program:
         if isinstance(stmt, If):
             answer = _known_value(stmt.condition, fact, holds)
             arms = [stmt.then] * (answer is not False) + [stmt.orelse] * (answer is not True)
-            if any(_writes(arm, fact, holds, stored) for arm in arms):
+            if any(_writes(arm, fact, holds, stored_names) for arm in arms):
                 return True
-        elif stmt.target.name in stored:
+        elif stmt.target.name in stored_names:
             return True
     return False
 
@@ -128,20 +137,20 @@ def _known_value(condition: Expr, fact: str, holds: bool) -> bool | None:
         case Call(op, _) if op == fact:
             return holds
         case Call("not", (inner,)):
-            answer = _known_value(inner, fact, holds)
-            return None if answer is None else not answer
+            inner_value = _known_value(inner, fact, holds)
+            return None if inner_value is None else not inner_value
         case Call("and" | "or" as op, args):
             answers = {_known_value(arg, fact, holds) for arg in args}
-            decisive = op == "or"
-            if decisive in answers:
-                return decisive
-            return None if None in answers else not decisive
+            deciding_answer = op == "or"
+            if deciding_answer in answers:
+                return deciding_answer
+            return None if None in answers else not deciding_answer
     return None
 
 
 def check_orders(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
-    """Check that `keywords` and `group` name every hyperparameter once, and nothing else."""
-    if algorithm.base is None:  # else the base declares some of the hyperparameters
+    """Check that `keywords=` and `group=` list every hyperparameter once, and nothing else."""
+    if algorithm.base is None:  # a derived spec inherits hyperparameters
         error = order_error(algorithm, [h for h in algorithm.hypers if not h.set_by_step])
         if error:
             source.error(node.decorator_list[0], *error)
@@ -177,8 +186,8 @@ def check_rule(
 def _check_states_used(source: Source, algorithm: Algorithm, scope: Scope) -> None:
     """Check that a rule uses all states and extra inputs, and writes states that begin as a number.
 
-    The rule need not read a state of the group, since users read it there. Neither need it read a
-    copy of the parameter, such as one in another dtype for the forward pass.
+    The rule need not read a state of the group, since users read it in the param group. Neither
+    need it read a copy of the parameter, such as one in another dtype for the forward pass.
     """
     for state in algorithm.states:
         if state.symbol not in scope.read | scope.written:
@@ -199,11 +208,11 @@ def _check_states_used(source: Source, algorithm: Algorithm, scope: Scope) -> No
 def _check_hypers_used(source: Source, algorithm: Algorithm, scope: Scope) -> None:
     """Check that the rule, a state or the rank uses each hyperparameter."""
     for hyper in algorithm.hypers:
-        used = hyper.name in scope.read or any(
+        is_used = hyper.name in scope.read or any(
             hyper.name in ((s.when or "").removeprefix("not "), s.init) for s in algorithm.states
         )
-        used = used or (hyper.name == RANK and algorithm.has_rank)
-        if not used:
+        is_used = is_used or (hyper.name == RANK and algorithm.has_rank)
+        if not is_used:
             message = f"hyperparameter `{hyper.name}` is never used"
             source.error_at(hyper.place, message, "leave it out")
 

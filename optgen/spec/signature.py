@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from optgen.ir.algorithm import (
@@ -62,12 +62,12 @@ class Signature:
         self._check_names()
 
     def _check_names(self) -> None:
-        """Check that the names in the signature are free, different, and not *args or **kwargs."""
+        """Check that the names are allowed and different, and that none is *args or **kwargs."""
         arguments = self.node.args
-        known: dict[str, str] = {}
+        names_by_upper_case: dict[str, str] = {}
         for argument in arguments.kwonlyargs:
             why, name = why_taken_verbatim(argument.arg), argument.arg
-            other = known.setdefault(name.upper(), name)
+            other = names_by_upper_case.setdefault(name.upper(), name)
             if other != name:
                 why = f"differs from `{other}` in case only"
             if why:
@@ -106,8 +106,8 @@ class Signature:
         """Return the declarations before `*`, by the names that they declare."""
         positional = [*self.node.args.posonlyargs, *self.node.args.args]
         defaults = self.node.args.defaults
-        named = positional[len(positional) - len(defaults) :]
-        return {a.arg: d for a, d in zip(named, defaults, strict=True)}
+        with_default = positional[len(positional) - len(defaults) :]
+        return {a.arg: d for a, d in zip(with_default, defaults, strict=True)}
 
     def states(self) -> tuple[State, ...]:
         """Read the states, which are declared between `/` and `*`."""
@@ -115,13 +115,13 @@ class Signature:
         result: list[State] = []
         for argument in self.node.args.args:
             declaration = defaults.get(argument.arg)
-            if not _calls(declaration, "state"):
-                is_hyper = _calls(declaration, "hyper", "flag", "choice", "fixed")
-                state = f'{argument.arg}=state("checkpoint_key")'
+            if not _is_call_of(declaration, "state"):
+                is_hyper = _is_call_of(declaration, "hyper", "flag", "choice", "fixed")
+                example = f'{argument.arg}=state("checkpoint_key")'
                 self.source.error(
                     argument,
                     f"`{argument.arg}` stands between `/` and `*`, where states are declared",
-                    "write `*` before the hyperparameters" if is_hyper else state,
+                    "write `*` before the hyperparameters" if is_hyper else example,
                 )
             result.append(self._state(argument.arg, declaration))
         return tuple(result)
@@ -132,9 +132,9 @@ class Signature:
 
     def check_keys(self, states: Iterable[State]) -> None:
         """Check that checkpoint keys differ from each other and from other generated names."""
-        seen = {"param": "the parameter", "grad": "the gradient"}
-        hypers = {a.arg: a for a in self.node.args.kwonlyargs}
-        seen |= dict.fromkeys(hypers, "a hyperparameter")
+        owner_of_key = {"param": "the parameter", "grad": "the gradient"}
+        hyper_arguments = {a.arg: a for a in self.node.args.kwonlyargs}
+        owner_of_key |= dict.fromkeys(hyper_arguments, "a hyperparameter")
         for state in states:
             why = why_taken(state.key)
             if why:
@@ -146,16 +146,18 @@ class Signature:
             if state.key == "step":
                 hint = "it holds the step count: add t to the inputs, as in p, g, t, /"
                 self.source.error_at(state.place, 'checkpoint key "step" is reserved', hint)
-            if state.key in seen:
+            if state.key in owner_of_key:
                 self.source.error_at(
                     state.place,
                     f'duplicate checkpoint key "{state.key}"',
-                    f"{seen[state.key]} has this key: choose another one",
+                    f"{owner_of_key[state.key]} has this key: choose another one",
                 )
-            if f"fresh_{state.key}" in hypers:
+            if f"fresh_{state.key}" in hyper_arguments:
                 message = f"`fresh_{state.key}` is used for the state with the key {state.key}"
-                self.source.error(hypers[f"fresh_{state.key}"], message, "choose another name")
-            seen[state.key] = f"`{state.symbol}`"
+                self.source.error(
+                    hyper_arguments[f"fresh_{state.key}"], message, "choose another name"
+                )
+            owner_of_key[state.key] = f"`{state.symbol}`"
 
     def _state(self, symbol: str, node: Any) -> State:
         args, options = self._arguments(node, _STATE_OPTIONS)
@@ -169,17 +171,19 @@ class Signature:
         dtype = self._dtype(node, options.pop("dtype", None), options.get("shape") == "scalar")
         return State(symbol, args[0], dtype=dtype, place=self.source.place(node), **options)
 
-    def _dtype(self, node: ast.Call, chosen: str | None, is_scalar: bool) -> str | None:
+    def _dtype(self, node: ast.Call, declared_dtype: str | None, is_scalar: bool) -> str | None:
         """Return the dtype of a state. The default for a scalar state is float64."""
-        if chosen in ("float64", "torch") and not is_scalar:
+        if declared_dtype in ("float64", "torch") and not is_scalar:
             hint = 'add shape="scalar"; any other state has its parameter\'s dtype, or "float32"'
-            self.source.error(node, f'dtype="{chosen}" is for a state of one number', hint)
-        if chosen in NARROW_DTYPES and is_scalar:
+            self.source.error(node, f'dtype="{declared_dtype}" is for a state of one number', hint)
+        if declared_dtype in NARROW_DTYPES and is_scalar:
             hint = 'leave it out: one number is "float64" or "float32"'
-            self.source.error(node, f'dtype="{chosen}" is for a state of many numbers', hint)
+            self.source.error(
+                node, f'dtype="{declared_dtype}" is for a state of many numbers', hint
+            )
         if is_scalar:
-            return None if chosen == "torch" else chosen or "float64"
-        return chosen
+            return None if declared_dtype == "torch" else declared_dtype or "float64"
+        return declared_dtype
 
     def hypers(self) -> tuple[Hyper, ...]:
         """Read the hyperparameters, which are declared after `*`."""
@@ -200,11 +204,11 @@ class Signature:
                 return self._flag(name, node, fixed=True)
             case ast.Call(func=ast.Name(id="choice")):
                 return self._choice(name, node)
-        hyper = f"{name}=hyper(1e-3, ge=0) or {name}=flag(False)"
+        example = f"{name}=hyper(1e-3, ge=0) or {name}=flag(False)"
         self.source.error(
             argument,
             f"`{name}` stands after `*`, where hyperparameters are declared",
-            "write `*` after the states" if _calls(node, "state") else hyper,
+            "write `*` after the states" if _is_call_of(node, "state") else example,
         )
 
     def _flag(self, name: str, node: ast.Call, *, fixed: bool) -> Hyper:
@@ -220,14 +224,14 @@ class Signature:
         args, options = self._arguments(node, _CHOICE_OPTIONS)
         if not args or not all(isinstance(a, str | None) for a in args):
             self.source.error(node, "a choice takes strings and None", 'choice("a", None)')
-        self._check_error(node, options.get("error", ""), "")
+        self._check_error(node, options.get("error", ""), allowed_fields=("",))
         place = self.source.place(node)
         return Hyper(name, "choice", args[0], choices=tuple(args), place=place, **options)
 
-    def _check_error(self, node: ast.Call, error: str, *allowed: str) -> None:
-        """Check that the braces in a message hold nothing but the allowed names."""
+    def _check_error(self, node: ast.Call, error: str, allowed_fields: Collection[str]) -> None:
+        """Check that the braces in an error hold nothing but the allowed names; "" allows {}."""
         for field in message_fields(error, node, self.source):
-            if field not in allowed:
+            if field not in allowed_fields:
                 self.source.error(node, f"`{{{field}}}` in an error", "write {} for the value")
 
     def _number(self, name: str, node: ast.Call) -> Hyper:
@@ -237,7 +241,7 @@ class Signature:
         default = args[0]
         bounds = Bounds(**{k: options.pop(k) for k in _BOUNDS if k in options})
         self._check_default(name, node, default, bounds, bool(options.get("optional")))
-        self._check_error(node, options.get("error", ""), "", "index", "number")
+        self._check_error(node, options.get("error", ""), allowed_fields=("", "index", "number"))
         type_: HyperType = "tuple" if isinstance(default, tuple) else "number"
         return Hyper(name, type_, default, bounds, place=self.source.place(node), **options)
 
@@ -275,6 +279,6 @@ def _range_text(bounds: Bounds) -> str:
     return ", ".join(["whole numbers"] * bounds.whole + texts)
 
 
-def _calls(node: ast.expr | None, *names: str) -> bool:
+def _is_call_of(node: ast.expr | None, *names: str) -> bool:
     """Tell whether a node is a call of one of these functions."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from optgen.ir.nodes import Place
 from optgen.spec.errors import SpecError
-from optgen.spec.forbidden_characters import described, first_forbidden
+from optgen.spec.forbidden_characters import describe_character, first_forbidden
 
 MAX_DEPTH = 100
 """The deepest nesting of expressions and branches allowed. Each term of a sum is one level."""
@@ -24,8 +24,8 @@ class Source:
     """The text of a spec, and its file name for errors. Lines end with a newline only.
 
     `first_line` is the line of the file at which the text begins: a decorated function in a
-    notebook or module starts further down than line 1, and may be indented. `is_excerpt` tells that
-    the text may be only one function of a file, with the definitions that it needs.
+    notebook or module starts further down than line 1, and may be indented. With `is_excerpt`, the
+    text may be only one function of a file, with the definitions that it needs.
     """
 
     text: str
@@ -61,12 +61,12 @@ class Source:
 
     def _check_characters(self) -> None:
         """Refuse forbidden characters. A form feed is allowed: Python takes it for a space."""
-        at = first_forbidden(self.text, allowed="\f")
-        if at is not None:
-            before = self.text[:at]
+        index = first_forbidden(self.text, allowed_characters="\f")
+        if index is not None:
+            before = self.text[:index]
             line = before.count("\n") + self.first_line
-            place = Place(self.file, line, at - before.rfind("\n"))
-            self.error_at(place, *_forbidden(self.text[at]))
+            place = Place(self.file, line, index - before.rfind("\n"))
+            self.error_at(place, *_forbidden(self.text[index]))
 
     def check_depth(self, tree: ast.Module) -> None:
         """Refuse nesting so deep that the recursion of a pass would fill Python's stack."""
@@ -78,14 +78,14 @@ class Source:
                 self.error(node, message, "give parts of it names")
             waiting += [(child, depth + 1) for child in ast.iter_child_nodes(node)]
 
-    def check_texts(self, tree: ast.Module) -> None:
+    def check_strings(self, tree: ast.Module) -> None:
         """Refuse forbidden characters in string literals, where an escape may spell them."""
         for node in ast.walk(tree):
             match node:
                 case ast.Constant(value=str() as text):
-                    at = first_forbidden(text)
-                    if at is not None:
-                        self.error(node, *_forbidden(text[at]))
+                    index = first_forbidden(text)
+                    if index is not None:
+                        self.error(node, *_forbidden(text[index]))
 
     def place(self, node: ast.AST) -> Place:
         """Return the place of a node. Columns count characters, as editors do."""
@@ -128,7 +128,7 @@ class Source:
 def _forbidden(character: str) -> tuple[str, str]:
     """Return the message and the hint for a forbidden character."""
     hint = "leave it out: a spec holds letters, signs, spaces, tabs and newlines"
-    return f"{described(character)} is not allowed in a spec", hint
+    return f"{describe_character(character)} is not allowed in a spec", hint
 
 
 def _checked(tree: ast.Module, file: str) -> ast.Module:

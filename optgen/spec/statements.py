@@ -31,8 +31,8 @@ class Statements(OpCalls):
 
     def _statement(self, node: ast.stmt) -> None:
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=source)) if (
-                name == source
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=value_name)) if (
+                name == value_name
             ):
                 self.source.error(node, f"`{name} = {name}` changes nothing", "leave it out")
             case ast.Assign(targets=[ast.Name() as target], value=value):
@@ -70,10 +70,10 @@ class Statements(OpCalls):
     def _assign(self, node: ast.Name, value: Expr, statement: ast.stmt) -> None:
         kind = self.scope.kind(value)
         self._check_type(statement, value)
-        name = self._target(node)
+        name = self._checked_target(node)
         if value == Ref(name):  # `x = +x`, or a helper that returns its argument
             return
-        self._note(name, value, kind, node)
+        self._record_shape_and_type(name, value, kind, node)
         quote = (self.source.quote(statement),)
         place = self.source.place(statement)
         self.scope.statements.append(Assign(Ref(name, 0, place), value, quote, place))
@@ -99,12 +99,12 @@ class Statements(OpCalls):
             node = statement.value if isinstance(statement, ast.Assign) else statement
             self.source.error(node, f"`{self.source.quote(node)}` {problem}", hint)
 
-    def _note(self, name: str, value: Expr, kind: Kind, node: ast.AST) -> None:
-        """Record a name's shape and type; they may not change: a name is one generated variable."""
+    def _record_shape_and_type(self, name: str, value: Expr, kind: Kind, node: ast.AST) -> None:
+        """Record a name's shape and type, which may not change: it is one variable of the code."""
         scope = self.scope
-        is_truth = type_of(value, scope) == "truth"
+        is_boolean = type_of(value, scope) == "truth"
         before = (scope.axes.get(name, kind.axes), name in scope.booleans)
-        now = (kind.axes, is_truth)
+        now = (kind.axes, is_boolean)
         if name in scope.axes and before != now:
             message = f"`{name}` is {_shape_name(*before)}, and this is {_shape_name(*now)}"
             declared = name in declared_kinds(scope.algorithm)
@@ -114,16 +114,16 @@ class Statements(OpCalls):
         if state is not None and state.shape == "scalar" and not kind.is_scalar:
             scope.scalars_from_reductions.add(name)
         scope.axes[name] = kind.axes
-        if is_truth:
+        if is_boolean:
             scope.booleans.add(name)
 
-    def _target(self, node: ast.Name) -> str:
+    def _checked_target(self, node: ast.Name) -> str:
         """Check that an assignment may write its target; return the name of the variable."""
         name, scope, error = node.id, self.scope, self.source.error
         if scope.helper_values is not None:
-            fresh_name = scope.unused_name(name)
-            scope.helper_values[name] = Ref(fresh_name)
-            return fresh_name
+            new_name = scope.unused_name(name)
+            scope.helper_values[name] = Ref(new_name)
+            return new_name
         why = why_taken(name)
         if why:
             error(node, f"`{name}` {why}", "choose another name")
@@ -139,62 +139,62 @@ class Statements(OpCalls):
         return name
 
     def _assign_tuple(self, node: ast.Assign, targets: list[ast.expr], value: ast.expr) -> None:
-        names = [t for t in targets if isinstance(t, ast.Name)]
-        if len(names) != len(targets):
+        name_nodes = [t for t in targets if isinstance(t, ast.Name)]
+        if len(name_nodes) != len(targets):
             self.source.error(node, "the left side of an assignment is a name or names", "a, b = …")
-        for position, name in enumerate(names):
-            if name.id in {other.id for other in names[:position]}:
+        for position, name in enumerate(name_nodes):
+            if name.id in {other.id for other in name_nodes[:position]}:
                 hint = "write two assignments"
                 self.source.error(name, f"`{name.id}` is on the left side twice", hint)
-        values = self._items(node, value, len(names))
+        values = self._items(node, value, len(name_nodes))
         later_reads = [
             {r.name for v in values[i + 1 :] for r in refs(v)} for i in range(len(values))
         ]
         delayed_writes: list[tuple[ast.Name, Expr]] = []
-        for target, item, reads in zip(names, values, later_reads, strict=True):
+        for target, item, names_read_later in zip(name_nodes, values, later_reads, strict=True):
             if item == Ref(target.id):
                 continue
-            if target.id in reads:  # a later value of this assignment reads the old value
+            if target.id in names_read_later:  # a later value reads the old value of the target
                 next_name = self.scope.unused_name(f"{target.id}_next")
                 place = self.source.place(node)
                 quote = (self.source.quote(node),)
                 self.scope.statements.append(Assign(Ref(next_name), item, quote, place))
                 self.scope.kinds[next_name] = self.scope.kind(item)
-                self._note(next_name, item, self.scope.kinds[next_name], target)
+                self._record_shape_and_type(next_name, item, self.scope.kinds[next_name], target)
                 delayed_writes.append((target, Ref(next_name)))
             else:
                 self._assign(target, item, node)
         for target, item in delayed_writes:
             self._assign(target, item, node)
 
-    def _items(self, node: ast.Assign, value: ast.expr, count: int) -> list[Expr]:
+    def _items(self, node: ast.Assign, value: ast.expr, num_names: int) -> list[Expr]:
         """Return the values of the right side, one for each name on the left."""
         if isinstance(value, ast.Tuple):
-            if len(value.elts) != count:
+            if len(value.elts) != num_names:
                 hint = "one value for each name"
-                self.source.error(node, f"{count} names and {len(value.elts)} values", hint)
-            return [self.number(item) for item in value.elts]
-        whole = self.value(value)
-        hyper = self.scope.algorithm.hyper(whole.name) if isinstance(whole, Ref) else None
+                self.source.error(node, f"{num_names} names and {len(value.elts)} values", hint)
+            return [self.number(element) for element in value.elts]
+        items = self.value(value)
+        hyper = self.scope.algorithm.hyper(items.name) if isinstance(items, Ref) else None
         if hyper is None or hyper.type != "tuple":
             hint = "beta1, beta2 = betas, or a, b = x, y"
             self.source.error(value, "only a tuple hyperparameter can be unpacked", hint)
-        if hyper.size != count:
+        if hyper.size != num_names:
             hint = "one name for each number"
-            message = f"{count} names, but `{hyper.name}` holds {hyper.size} numbers"
+            message = f"{num_names} names, but `{hyper.name}` holds {hyper.size} numbers"
             self.source.error(node, message, hint)
-        return [Call("item", (whole, Const(i)), whole.place) for i in range(count)]
+        return [Call("item", (items, Const(i)), items.place) for i in range(num_names)]
 
     def _if(self, node: ast.If) -> None:
         if self.scope.in_helper:
             self.source.error(node, "a helper may not branch", "branch in the rule that calls it")
         condition = self.condition(node.test)
         self.check_branch(node.test, condition)
-        before = dict(self.scope.kinds)
+        kinds_before = dict(self.scope.kinds)
         with self.scope.branch(implied(condition)) as then:
             for statement in node.body:
                 self._statement(statement)
-        after_then, self.scope.kinds = self.scope.kinds, dict(before)
+        after_then, self.scope.kinds = self.scope.kinds, dict(kinds_before)
         with self.scope.branch(implied(Call("not", (condition,)))) as orelse:
             for statement in node.orelse:
                 self._statement(statement)
@@ -220,7 +220,7 @@ class Statements(OpCalls):
             count = f"{len(parameters)} argument{'s' * (len(parameters) != 1)}"
             message = f"`{name}` takes {count} by position, not {len(node.args)}"
             self.source.error(node, message, f"{name}({', '.join(parameters)})")
-        bound = {
+        helper_values = {
             p: self._bind(p, self.value(a)) for p, a in zip(parameters, node.args, strict=True)
         }
         *body, last = helper.body
@@ -229,16 +229,16 @@ class Statements(OpCalls):
         if not isinstance(last, ast.Return) or last.value is None:
             message = f"helper `{name}` must end in `return` with a value"
             self.source.error(helper, message, "end it with: return …")
-        outer = self.scope.helper_values
+        outer_values = self.scope.helper_values
         self.scope.helper_values, self.scope.inlined_helpers = (
-            bound,
+            helper_values,
             (*self.scope.inlined_helpers, name),
         )
         for statement in body:
             self._statement(statement)
         result = self.value(last.value)
         self.scope.helper_values, self.scope.inlined_helpers = (
-            outer,
+            outer_values,
             self.scope.inlined_helpers[:-1],
         )
         return result

@@ -13,10 +13,13 @@ from optgen.spec.type_check import SHAPE_NAMES
 if TYPE_CHECKING:
     from optgen.spec.expressions import Expressions
 
+_KEYS_ADDED_TO_DRAWS = 2  # the step count, and the number of the call in the rule
+
 
 def written_arity(name: str) -> int:
     """Return the number of arguments that an author writes; the spec reader adds further ones."""
-    return OPS[name].arity - (name in STORAGE_OPS) - 2 * (name in DRAWING_OPS)
+    added = (name in STORAGE_OPS) + _KEYS_ADDED_TO_DRAWS * (name in DRAWING_OPS)
+    return OPS[name].arity - added
 
 
 def read_storage_call(reader: Expressions, node: ast.Call, name: str) -> Expr:

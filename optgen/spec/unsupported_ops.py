@@ -81,3 +81,4 @@ UNSUPPORTED: Mapping[str, str] = {
     "var": "mean(x**2) - mean(x)**2",
     "zeros_like": "0 * x, or the number 0",
 }
+"""Substitutes for functions that the language lacks; "" for a function without one."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from optgen.spec.op_calls import OpCalls
 
 OVER_VALUES = ("group", "all")
-WORDS = ("sum", "mean", "norm", "rms", "max_abs")
+WIDE_REDUCTIONS = ("sum", "mean", "norm", "rms", "max_abs")
 """Reductions that can go over several parameters."""
 
 
@@ -40,8 +40,8 @@ def read_wide_reduction(reader: OpCalls, node: ast.Call, name: str) -> Expr:
 def _over_argument(reader: OpCalls, node: ast.Call, name: str) -> str:
     """Check the arguments of a call; return its argument `over`, "group" or "all"."""
     hint = f'write {name}(x, over="group") or {name}(x, over="all")'
-    if name not in WORDS:
-        words = ", ".join(WORDS)
+    if name not in WIDE_REDUCTIONS:
+        words = ", ".join(WIDE_REDUCTIONS)
         reader.source.error(node, f"`{name}` takes no over=", f"words with over=: {words}")
     match node:
         case ast.Call(args=[arg], keywords=[ast.keyword(value=ast.Constant(value=str() as over))]):
@@ -65,7 +65,7 @@ def _reduction_in_two_stages(
         squares = Call("**", (value, Const(2)))
         return over_parameters("sum", Call("sum", (squares,), value.place))
 
-    def count() -> Ref:
+    def element_count() -> Ref:
         param = Ref(reader.scope.algorithm.param)
         return over_parameters("sum", Call("numel", (param,), value.place))
 
@@ -73,8 +73,8 @@ def _reduction_in_two_stages(
         "sum": sum_of_values,
         "max_abs": lambda: over_parameters("max", Call("max_abs", (value,), value.place)),
         "norm": lambda: Call("sqrt", (sum_of_squares(),)),
-        "mean": lambda: Call("/", (sum_of_values(), count())),
-        "rms": lambda: Call("sqrt", (Call("/", (sum_of_squares(), count())),)),
+        "mean": lambda: Call("/", (sum_of_values(), element_count())),
+        "rms": lambda: Call("sqrt", (Call("/", (sum_of_squares(), element_count())),)),
     }
     return formulas[name]()
 
@@ -105,8 +105,10 @@ class _SharedValues:
 
     def __init__(self, source: Source, algorithm: Algorithm) -> None:
         self.source, self.algorithm = source, algorithm
-        self.states = {state.symbol for state in algorithm.group_states()}
-        self.shared_names = self.states | {h.name for h in algorithm.hypers if not h.set_by_step}
+        self.group_state_names = {state.symbol for state in algorithm.group_states()}
+        self.shared_names = self.group_state_names | {
+            h.name for h in algorithm.hypers if not h.set_by_step
+        }
 
     def check(self, program: Program, in_branch: bool = False, by_all: bool = True) -> None:
         """Check the statements of a rule or of a branch.
@@ -118,13 +120,13 @@ class _SharedValues:
                 self._check_branch(stmt.value, in_branch, by_all)
                 self._assign(stmt, by_all)
                 continue
-            shared = by_all and self._is_shared(stmt.condition)
-            before = set(self.shared_names)
-            self.check(stmt.then, True, shared)
-            after_then, self.shared_names = self.shared_names, before
-            self.check(stmt.orelse, True, shared)
+            is_shared = by_all and self._is_shared(stmt.condition)
+            names_before = set(self.shared_names)
+            self.check(stmt.then, in_branch=True, by_all=is_shared)
+            after_then, self.shared_names = self.shared_names, names_before
+            self.check(stmt.orelse, in_branch=True, by_all=is_shared)
             self.shared_names &= after_then
-            if not shared:
+            if not is_shared:
                 self.shared_names -= {a.target.name for a in assigns((stmt,))}
 
     def _check_branch(self, value: Expr, in_branch: bool, by_all: bool) -> None:
@@ -145,12 +147,15 @@ class _SharedValues:
 
     def _assign(self, stmt: Assign, by_all: bool) -> None:
         """Record whether all parameters share the assigned value; a state of the group must."""
-        name, shared = stmt.target.name, by_all and self._is_shared(stmt.value)
-        if name in self.states and not shared:
+        name, is_shared = stmt.target.name, by_all and self._is_shared(stmt.value)
+        if name in self.group_state_names and not is_shared:
             message = f"`{name}` belongs to the group, and this value to one parameter"
             hint = 'use sum(x, over="group"), hyperparameters, and states of the group'
             self.source.error_at(stmt.place, message, hint)
-        (self.shared_names.add if shared else self.shared_names.discard)(name)
+        if is_shared:
+            self.shared_names.add(name)
+        else:
+            self.shared_names.discard(name)
 
     def _is_shared(self, value: Expr) -> bool:
         """Tell whether a value is a wide reduction, or depends on shared names only."""

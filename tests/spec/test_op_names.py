@@ -11,7 +11,7 @@ from optgen.ir.ops import CALLABLE_OPS
 from optgen.spec import read_algorithm, signature
 from optgen.spec.declarations import DeclarationToken
 from optgen.spec.storage_calls import written_arity
-from optgen.spec.wide_reductions import WORDS
+from optgen.spec.wide_reductions import WIDE_REDUCTIONS
 
 NAMES = [name for name in optgen.spec.__all__ if name != "Spec"]
 
@@ -33,7 +33,7 @@ def test_a_word_has_its_arity_and_never_runs(name: str) -> None:
     required = [p for p in parameters.values() if p.default is p.empty]
 
     assert len(required) == written_arity(name)
-    assert [*parameters][len(required) :] == ["over"] * (name in WORDS)
+    assert [*parameters][len(required) :] == ["over"] * (name in WIDE_REDUCTIONS)
     with pytest.raises(TypeError, match=rf"{name}\(\) is a function of the spec language"):
         word(*[1.0] * written_arity(name))
 
