@@ -81,7 +81,7 @@ def compare_with_targets(path: Path) -> None:
     known, machine = results.load(path), results.machine_of(path)
     all_verdicts = verdicts(targets_of_machine(machine), known)
     print(columns(report.verdict_table(all_verdicts)))
-    print("\n".join(report.misses(all_verdicts)))
+    print("\n".join(report.missed_target_lines(all_verdicts)))
     draw(known, path.with_suffix(".png"))
     if path == RESULTS:
         README.write_text(with_summary(README.read_text(encoding="utf-8"), known), encoding="utf-8")

@@ -113,7 +113,7 @@ def compare(name: str, tensors: TensorList, dtype: torch.dtype, compiled: bool) 
         params = parameters(name, tensors, dtype)
         elements = sum(param.numel() for param in params)
         try:
-            grouped = groups(params, tensors.groups) if tensors.groups > 1 else params
+            grouped = groups(params, tensors.num_groups) if tensors.num_groups > 1 else params
             steps[title], figures[title] = start(title, make, grouped)
         except Exception as problem:  # torch has no such form, or cannot capture it
             figures[title] = {"absent": (str(problem).splitlines() or [repr(problem)])[0]}

@@ -77,7 +77,7 @@ def cpu() -> str:
 
 
 def _lists_table() -> str:
-    rows = [(f"`{each.name}`", each.title, f"{each.elements:,}") for each in LISTS.values()]
+    rows = [(f"`{each.name}`", each.title, f"{each.num_elements:,}") for each in LISTS.values()]
     return f"The lists of tensors:\n\n{table(('list', '', 'elements'), rows)}"
 
 

@@ -23,10 +23,10 @@ def ask(
     Raises:
         RuntimeError: the module failed; the message holds its error output.
     """
-    path = os.pathsep.join(filter(None, sys.path))
+    import_path = os.pathsep.join(filter(None, sys.path))
     with subprocess.Popen(
         [sys.executable, "-m", module, json.dumps(request)],
-        env={**os.environ, "PYTHONPATH": path, **(environment or {})},
+        env={**os.environ, "PYTHONPATH": import_path, **(environment or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -43,7 +43,7 @@ def ask(
 
 
 def answer(function: Callable[..., Any]) -> None:
-    """Call a function with the request, and print its result in JSON as the last line."""
+    """Call a function with the request of `ask`; print its result in JSON as the last line."""
     print(json.dumps(function(**json.loads(sys.argv[1]))))
 
 

@@ -20,7 +20,8 @@ from optgen.bench.results import Cell, Figures
 from optgen.bench.tensor_lists import LISTS
 from optgen.bench.variants import FUSED, OURS, Stepper, accepted_tensors, forms, gradients
 
-_SAMPLES = 15
+_SAMPLES = 15  # of each kind, quiet and busy
+_WARM_UP_STEPS = 3
 _SETTLE_SECONDS = 0.05  # until the other process surely runs, or has stopped
 
 
@@ -29,27 +30,30 @@ def quiet_and_busy_times(cell: Cell) -> Figures:
 
     "quiet" is the time without the other process, "busy" the time beside it.
     """
-    tensors, dtype = accepted_tensors(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
+    tensor_list, dtype = (
+        accepted_tensors(cell.name, LISTS[cell.tensors]),
+        getattr(torch, cell.dtype),
+    )
     figures: Figures = {}
     for title in (OURS, FUSED):
         if title in forms(cell.name, dtype):
-            stepper = Stepper(cell.name, title, tensors, dtype)
-            stepper.set_gradients(gradients(tensors, dtype))
-            for _ in range(3):
+            stepper = Stepper(cell.name, title, tensor_list, dtype)
+            stepper.set_gradients(gradients(tensor_list, dtype))
+            for _ in range(_WARM_UP_STEPS):
                 stepper.step()
-            figures[title] = _figures(stepper)
+            figures[title] = _median_milliseconds(stepper)
     return figures
 
 
-def _figures(stepper: Stepper) -> dict[str, float]:
+def _median_milliseconds(stepper: Stepper) -> dict[str, float]:
     times: dict[str, list[float]] = {"quiet": [], "busy": []}
     with _busy_process() as busy_process:
         for _ in range(_SAMPLES):
-            for state, sign in (("quiet", signal.SIGSTOP), ("busy", signal.SIGCONT)):
-                os.kill(busy_process.pid, sign)
+            for key, process_signal in (("quiet", signal.SIGSTOP), ("busy", signal.SIGCONT)):
+                os.kill(busy_process.pid, process_signal)
                 time.sleep(_SETTLE_SECONDS)
-                times[state].append(mean_seconds(stepper.step) * 1e3)
-    return {state: statistics.median(samples) for state, samples in times.items()}
+                times[key].append(mean_seconds(stepper.step) * 1e3)
+    return {key: statistics.median(samples) for key, samples in times.items()}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Measure the first step of a new process, constructor included, of our class and of torch's.
+"""Measure constructor and first step in a new process, for our class and for torch's.
 
 Our class is measured with an empty cache of compiled libraries (cold) and with a filled one (warm).
 All figures are milliseconds. `first` is the first step. `again` is the first step of a second
@@ -33,16 +33,17 @@ from optgen.bench.variants import (
 )
 
 COLD, WARM = f"{OURS}, cold", f"{OURS}, warm"
+_PLAIN_STEPS = 6  # `plain` is the fastest of them
 
 
 def first_steps(cell: Cell) -> Figures:
     """Return the figures of our class, cold and warm, and of torch's forms."""
-    tensors = accepted_tensors(cell.name, LISTS[cell.tensors])
+    tensor_list = accepted_tensors(cell.name, LISTS[cell.tensors])
     request = {"name": cell.name, "dtype": cell.dtype, "threads": cell.threads}
-    request["shapes"] = tensors.shapes
+    request["shapes"] = tensor_list.shapes
     figures: Figures = {
-        COLD: _summary(_measure_cold(request, 1)),
-        WARM: _summary(_measure_warm(request, 3)),
+        COLD: _summary(_measure_cold(request, times=1)),
+        WARM: _summary(_measure_warm(request, times=3)),
     }
     for title in (DEFAULT, FUSED):
         if title in forms(cell.name, getattr(torch, cell.dtype)):
@@ -69,12 +70,12 @@ def _measure_ours(request: dict[str, Any], folder: str) -> dict[str, float]:
     return figures
 
 
-def _summary(processes: Iterator[dict[str, float]]) -> dict[str, float]:
+def _summary(figures_of_processes: Iterator[dict[str, float]]) -> dict[str, float]:
     """Return the medians over several processes, and the fastest and slowest first step."""
-    figures = list(processes)
-    firsts = [each["first"] for each in figures]
-    medians = {key: statistics.median(each[key] for each in figures) for key in figures[0]}
-    return medians | {"first_min": min(firsts), "first_max": max(firsts)}
+    all_figures = list(figures_of_processes)
+    first_times = [each["first"] for each in all_figures]
+    medians = {key: statistics.median(each[key] for each in all_figures) for key in all_figures[0]}
+    return medians | {"first_min": min(first_times), "first_max": max(first_times)}
 
 
 def first_and_later_steps(
@@ -82,22 +83,22 @@ def first_and_later_steps(
 ) -> dict[str, float]:
     """Return the figures of one form of a class. Runs in a separate process."""
     torch.set_num_threads(threads)
-    tensors = TensorList("", "", [tuple(each) for each in shapes])
+    tensor_list = TensorList("", "", [tuple(each) for each in shapes])
     torch_dtype = getattr(torch, dtype)
-    first, optimizer = _time_first_step(name, title, tensors, torch_dtype)
+    first, optimizer = _time_first_step(name, title, tensor_list, torch_dtype)
     states = _milliseconds(partial(_allocate_states, optimizer))
-    plain = min(_milliseconds(optimizer.step) for _ in range(6))
+    plain = min(_milliseconds(optimizer.step) for _ in range(_PLAIN_STEPS))
     del optimizer  # free it now, not while the next one is measured
-    again, _ = _time_first_step(name, title, tensors, torch_dtype)
+    again, _ = _time_first_step(name, title, tensor_list, torch_dtype)
     return {"first": first, "states": states, "plain": plain, "again": again}
 
 
 def _time_first_step(
-    name: str, title: str, tensors: TensorList, torch_dtype: torch.dtype
+    name: str, title: str, tensor_list: TensorList, torch_dtype: torch.dtype
 ) -> tuple[float, torch.optim.Optimizer]:
     """Return the milliseconds of the constructor and the first step, and the optimizer."""
-    params = parameters(tensors, torch_dtype)
-    for param, gradient in zip(params, gradients(tensors, torch_dtype), strict=True):
+    params = parameters(tensor_list, torch_dtype)
+    for param, gradient in zip(params, gradients(tensor_list, torch_dtype), strict=True):
         param.grad = gradient
     gc.collect()  # else the first collection after importing torch falls into the measured time
     start = time.perf_counter()
@@ -107,8 +108,8 @@ def _time_first_step(
 
 
 def _allocate_states(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Allocate new tensors like an optimizer's states; the states keep their memory."""
-    states = (value for values in optimizer.state.values() for value in values.values())
+    """Allocate tensors like an optimizer's states, which stay in their own memory."""
+    states = (value for state in optimizer.state.values() for value in state.values())
     return list(map(torch.zeros_like, filter(torch.is_tensor, states)))
 
 

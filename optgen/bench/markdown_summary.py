@@ -12,7 +12,7 @@ from optgen.bench.tensor_lists import LISTS
 from optgen.bench.torch_compile import COMPILED
 from optgen.bench.variants import DEFAULT, FUSED, LIMIT, OURS
 
-_ROWS = (
+_TABLE_CELLS = (
     Cell("step", "AdamW", "resnet50"),
     Cell("step", "AdamW", "gpt2"),
     Cell("step", "AdamW", "2.5e7", "bfloat16"),
@@ -21,8 +21,8 @@ _ROWS = (
     Cell("step", "Adafactor", "resnet50"),
     Cell("step", "Rprop", "gpt2"),
 )
-_FIRST = Cell("first step", "AdamW", "2000x256")
-_BUSY = Cell("busy", "AdamW", "2000x256", threads=2)
+_FIRST_STEP_CELL = Cell("first step", "AdamW", "2000x256")
+_BUSY_CELL = Cell("busy", "AdamW", "2000x256", threads=2)
 _HEADER = (
     "a step of",
     "optgen",
@@ -34,11 +34,13 @@ _HEADER = (
 
 def markdown(results: Results) -> str:
     """Return a table of some steps, and list items about means, first steps and a busy machine."""
-    rows = [row for cell in _ROWS if (row := _row(cell, results.get(cell)))]
+    rows = [row for cell in _TABLE_CELLS if (row := _row(cell, results.get(cell)))]
     lines = [_HEADER, ("---",) * len(_HEADER), *rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    points = (fill(f"- {point}", 100, subsequent_indent="  ") for point in _points(results))
-    return "\n".join([table, "", *points]).strip()
+    wrapped_items = (
+        fill(f"- {item}", 100, subsequent_indent="  ") for item in _list_items(results)
+    )
+    return "\n".join([table, "", *wrapped_items]).strip()
 
 
 def _row(cell: Cell, figures: Figures | None) -> tuple[str, ...] | None:
@@ -49,7 +51,7 @@ def _row(cell: Cell, figures: Figures | None) -> tuple[str, ...] | None:
         f"{cell.name}, {LISTS[cell.tensors].title}, {cell.dtype}",
         f"{_digits(ours)} ms",
         f"{ratio(figures, LIMIT) or 0:.0%}",
-        *(f"{_digits(ours * (times or 0))} ms" for times in ratios),
+        *(f"{_digits(ours * (torch_over_ours or 0))} ms" for torch_over_ours in ratios),
     )
 
 
@@ -57,41 +59,42 @@ def _digits(value: float) -> str:
     return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
-def _points(results: Results) -> Iterator[str]:
+def _list_items(results: Results) -> Iterator[str]:
     count = len(VECTOR_CLASSES) * len(MEAN_LISTS)
-    complete = f"{count} of {count}"  # the label of a mean if no figure is missing
+    complete_label = f"{count} of {count}"  # the label of a mean if no figure is missing
     means = [
         geometric_mean(speedup(VECTOR_CLASSES, MEAN_LISTS, form), count)(results)
         for form in (None, DEFAULT)
     ]
-    if all(complete in each for each in means):
-        best, default = (each[complete] for each in means)
+    if all(complete_label in each for each in means):
+        best, default = (each[complete_label] for each in means)
         lists = ", ".join(LISTS[name].title for name in MEAN_LISTS)
         yield (
             f"On {len(VECTOR_CLASSES)} algorithms and three lists of tensors ({lists}), torch's "
             f"fastest form takes {best:.1f} times as long as optgen, and torch's default form "
             f"{default:.1f} times as long (geometric means)."
         )
-    if first := results.get(_FIRST):
+    if first := results.get(_FIRST_STEP_CELL):
         yield (
             "The first step of a new process on 2,000 tensors takes "
             f"{first[COLD]['first'] / 1e3:.1f} s if the kernel has to be built, and "
             f"{first[WARM]['first']:.0f} ms if the kernel is in the cache. "
             f"torch's default form takes {first[DEFAULT]['first']:.0f} ms."
         )
-    if (busy := results.get(_BUSY)) and FUSED in busy:
-        ours, theirs = (
-            f"takes {_digits(busy[form]['quiet'])} ms alone, and {_digits(busy[form]['busy'])} ms "
+    if (busy := results.get(_BUSY_CELL)) and FUSED in busy:
+        our_times, torch_times = (
+            f"{_digits(busy[form]['quiet'])} ms alone, and {_digits(busy[form]['busy'])} ms"
             for form in (OURS, FUSED)
         )
         yield (
-            f"On two threads, a step of 2,000 tensors {ours}while another process keeps one of the "
-            f"cores busy. torch's fused form {theirs}beside that process."
+            f"On two threads, a step of 2,000 tensors takes {our_times} while another process "
+            f"keeps one of the cores busy. torch's fused form takes {torch_times} beside that "
+            "process."
         )
-    yield from _compile_points(results)
+    yield from _compile_items(results)
 
 
-def _compile_points(results: Results) -> Iterator[str]:
+def _compile_items(results: Results) -> Iterator[str]:
     builds = [
         f"{figures[COMPILED]['first_s']:.0f} s ({LISTS[cell.tensors].title})"
         for cell, figures in sorted(results.items())

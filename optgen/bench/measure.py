@@ -1,11 +1,11 @@
 """Measure step times of several variants, so that their ratios are reliable.
 
 All variants run in one process, in a new order each round. A sample is one *cold* step, with
-gradients at new addresses and other data in the caches, followed by steps repeated for 20 ms: one
-step if it takes longer, and none if the cold step took 0.2 s. In each round every variant takes a
-sample, until it has used its share of the time, so fast variants are sampled more often. The speed
-of a loop over cached data varies by up to a sixth with the memory pages of its tensors. So variants
-whose data fits into the caches are created anew several times.
+gradients at new addresses and other data in the caches, and then repeated steps until 20 ms have
+passed; none if the cold step took 0.2 s. In each round every variant takes a sample, until it has
+used its share of the time, so fast variants are sampled more often. The speed of a loop over cached
+data varies by up to a sixth with the memory pages of its tensors. So variants whose data fits into
+the caches are created anew several times.
 """
 
 import random
@@ -29,7 +29,7 @@ The number of samples is under `samples`.
 """
 
 _SAMPLE_SECONDS = 0.02  # a sample repeats the step for this time
-_SLOW_STEP = 0.2  # seconds; the data of such a step exceeds every cache, so each step is cold
+_SLOW_STEP_SECONDS = 0.2  # the data of such a step exceeds every cache, so each step is cold
 _CACHE_BYTES = 64 << 20  # other data of this size replaces the contents of all caches
 
 
@@ -42,13 +42,13 @@ class Budget:
     min_samples: int = 3
     clock: Callable[[], float] = time.perf_counter
 
-    def up_to(self, repeat: int, repeats: int) -> "Budget":
+    def up_to(self, repeat: int, num_repeats: int) -> "Budget":
         """Return the budget up to the end of a repeat, with the seconds that earlier ones left."""
         return replace(
             self,
-            seconds=self.seconds * repeat / repeats,
-            max_samples=ceil(self.max_samples / repeats),
-            min_samples=ceil(self.min_samples / repeats),
+            seconds=self.seconds * repeat / num_repeats,
+            max_samples=ceil(self.max_samples / num_repeats),
+            min_samples=ceil(self.min_samples / num_repeats),
         )
 
 
@@ -103,9 +103,13 @@ def _measure(
     for variant in variants.values():
         variant.set_gradients(gradients)
         _warm_up(variant.step)
-    share = budget.seconds / len(variants)
+    seconds_of_variant = budget.seconds / len(variants)
     for turn in range(budget.max_samples):
-        remaining = [t for t in variants if turn < budget.min_samples or samples[t].seconds < share]
+        remaining = [
+            title
+            for title in variants
+            if turn < budget.min_samples or samples[title].seconds < seconds_of_variant
+        ]
         # Before the previous gradients are freed, so that addresses are new.
         gradients = new_gradients()
         for title in random.sample(remaining, len(remaining)):
@@ -118,7 +122,7 @@ def _sample(step: Callable[[], Any], samples: _Samples, clock: Callable[[], floa
     start = clock()
     step()
     cold = clock() - start
-    repeated = mean_seconds(step, clock) if cold < _SLOW_STEP else cold
+    repeated = mean_seconds(step, clock) if cold < _SLOW_STEP_SECONDS else cold
     samples.cold.append(cold * 1e3)
     samples.repeated.append(repeated * 1e3)
     samples.seconds += clock() - start
@@ -131,15 +135,15 @@ def mean_seconds(step: Callable[[], Any], clock: Callable[[], float] = time.perf
     while True:
         step()
         count += 1
-        passed = clock() - start
-        if passed >= _SAMPLE_SECONDS:
-            return passed / count
+        seconds = clock() - start
+        if seconds >= _SAMPLE_SECONDS:
+            return seconds / count
 
 
 def _warm_up(step: Callable[[], Any]) -> None:
-    """Take a few steps, because an optimizer may treat its first steps differently."""
+    """Take a few steps, because the first steps of an optimizer may do more than later ones."""
     start = time.perf_counter()
     for _ in range(3):
         step()
-        if time.perf_counter() - start > _SLOW_STEP:
+        if time.perf_counter() - start > _SLOW_STEP_SECONDS:
             break

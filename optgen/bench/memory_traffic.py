@@ -12,14 +12,14 @@ from optgen.runtime.rule import FACTS, State, truth
 class Access:
     """A tensor that a sweep reads, and writes back if `stored`.
 
-    `key` is "param", "grad" or the key of a state. Any other key is memory that exists during a
-    step only.
+    `key` is "param", "grad" or the key of a state. Any other key names temporary memory of a
+    step.
     """
 
     key: str
     stored: bool = False
     shape: str = "like"  # "like" the parameter, or one number per "row" or "col"
-    when: str | None = None  # the key of a group value or extra input that must be true
+    when: str | None = None  # key of a group value or extra input: no access if false
 
     def shape_for(self, param: Tensor) -> list[int]:
         """Return the shape of the tensor for a parameter."""
@@ -40,5 +40,5 @@ class Traffic:
     def accesses_by_sweep(self, group: Mapping[str, object]) -> Iterator[list[Access]]:
         """Yield the accesses of each sweep for the values of a group, stored tensors first."""
         for sweep in self.sweeps:
-            accessed = [t for t in sweep if t.when is None or truth(group.get(t.when))]
+            accessed = [a for a in sweep if a.when is None or truth(group.get(a.when))]
             yield sorted(accessed, key=lambda access: not access.stored)

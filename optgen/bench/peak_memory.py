@@ -1,9 +1,9 @@
 """Measure the peak memory of a step beyond parameters, gradients and state.
 
 Linux records the peak resident memory of a process (VmHWM) and can reset the record. The record
-counts all pages, allocated by torch, by a kernel or by Python. Memory freed earlier would hide new
+covers all pages, allocated by torch, by a kernel or by Python. Memory freed earlier would hide new
 allocations, so the process first returns it to the system, and Python allocates objects with malloc
-too. The first steps are measured, so that memory kept from one step to the next counts.
+too. The first steps are measured, so that memory kept from one step to the next is included.
 """
 
 import ctypes
@@ -21,11 +21,11 @@ from optgen.bench.variants import Stepper, accepted_tensors, forms, gradients
 from optgen.runtime import GeneratedOptimizer
 
 _STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-_STEPS = 5
+_FIRST_STEPS = 5
 
 
 def extra_memory(cell: Cell) -> Figures:
-    """Return the extra bytes of a step of each form of a class, and their ratio to parameters."""
+    """Return the extra bytes of a step of each form, also as a share of the parameters' bytes."""
     request = {"name": cell.name, "tensors": cell.tensors, "dtype": cell.dtype}
     figures: Figures = child_process.ask(
         __name__, request | {"threads": cell.threads}, {"PYTHONMALLOC": "malloc"}
@@ -43,10 +43,12 @@ def measure_extra_memory(name: str, tensors: str, dtype: str, threads: int) -> F
         stepper.set_gradients(gradients(tensor_list, torch_dtype))
         if isinstance(stepper.optimizer, GeneratedOptimizer):
             stepper.optimizer.init_state()
-        before = _state_bytes(stepper)
-        extra = peak_growth(stepper.step, _STEPS) - (_state_bytes(stepper) - before)
-        params = sum(param.nbytes for param in stepper.params)
-        figures[title] = {"bytes": extra, "of_params": extra / params}
+        state_bytes_before = _state_bytes(stepper)
+        extra_bytes = peak_growth(stepper.step, _FIRST_STEPS) - (
+            _state_bytes(stepper) - state_bytes_before
+        )
+        param_bytes = sum(param.nbytes for param in stepper.params)
+        figures[title] = {"bytes": extra_bytes, "of_params": extra_bytes / param_bytes}
     return figures
 
 
@@ -54,10 +56,10 @@ def peak_growth(function: Callable[[], object], times: int = 1) -> int:
     """Return by how many bytes the process grows, at its peak, while it calls a function."""
     ctypes.CDLL(None).malloc_trim(0)
     _CLEAR_REFS.write_text("5")  # resets VmHWM
-    before = _status("VmRSS")
+    resident_before = _status_bytes("VmRSS")
     for _ in range(times):
         function()
-    return _status("VmHWM") - before
+    return _status_bytes("VmHWM") - resident_before
 
 
 def _state_bytes(stepper: Stepper) -> int:
@@ -65,7 +67,7 @@ def _state_bytes(stepper: Stepper) -> int:
     return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
 
 
-def _status(name: str) -> int:
+def _status_bytes(name: str) -> int:
     """Return a figure of /proc/self/status in bytes."""
     match = re.search(rf"{name}:\s+(\d+) kB", _STATUS.read_text())
     assert match

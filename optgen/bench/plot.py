@@ -21,28 +21,32 @@ _GREEN, _ORANGE, _GREY = "#0b6e4f", "#f28e2b", "#b8bcc2"
 
 
 def draw(results: Results, path: Path, dtype: str = "float32", threads: int = 1) -> bool:
-    """Draw the panels for which there are results; return False if there are none to draw."""
+    """Draw the panels for which there are results; return False if nothing can be drawn."""
     try:
         import matplotlib
     except ModuleNotFoundError:
         return False
     panels = {
-        tensors: by_name
+        tensors: figures_by_name
         for tensors in PANELS
-        if (by_name := _figures_by_name(results, tensors, dtype, threads))
+        if (figures_by_name := _figures_by_name(results, tensors, dtype, threads))
     }
     if not panels:
         return False
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    names = sorted({n for by_name in panels.values() for n in by_name}, key=str.lower, reverse=True)
-    width, height = 3.7 * len(panels), 1.3 + 0.28 * len(names)
+    names = sorted(
+        {n for figures_by_name in panels.values() for n in figures_by_name},
+        key=str.lower,
+        reverse=True,
+    )
+    width, height = 3.7 * len(panels), 1.3 + 0.28 * len(names)  # inches
     figure, axes = pyplot.subplots(
         1, len(panels), figsize=(width, height), sharey=True, squeeze=False, layout="constrained"
     )
-    for axis, (tensors, by_name) in zip(axes[0], panels.items(), strict=True):
-        _draw_panel(axis, names, by_name)
+    for axis, (tensors, figures_by_name) in zip(axes[0], panels.items(), strict=True):
+        _draw_panel(axis, names, figures_by_name)
         axis.set_title(PANELS[tensors], fontsize=10, loc="left")
     axes[0][0].set_yticks(range(len(names)), names)
     title = f"Time of a step as a multiple of the memory limit: CPU, {dtype}, {threads} thread"
@@ -70,10 +74,10 @@ def _figures_by_name(
     }
 
 
-def _draw_panel(axis: Any, names: Sequence[str], by_name: dict[str, Figures]) -> None:
+def _draw_panel(axis: Any, names: Sequence[str], figures_by_name: dict[str, Figures]) -> None:
     """Draw one list of tensors, with a line for each algorithm."""
-    heights = [height for height, name in enumerate(names) if name in by_name]
-    rows = [_multiples_of_limit(by_name[name]) for name in names if name in by_name]
+    heights = [height for height, name in enumerate(names) if name in figures_by_name]
+    rows = [_multiples_of_limit(figures_by_name[name]) for name in names if name in figures_by_name]
     ours, best, default = zip(*rows, strict=True)
     axis.axvline(1, color="#444444", linewidth=1, zorder=1, label="memory limit")
     axis.hlines(heights, ours, default, color="#dfe2e6", linewidth=3, zorder=1)
@@ -101,8 +105,8 @@ def _draw_panel(axis: Any, names: Sequence[str], by_name: dict[str, Figures]) ->
     axis.tick_params(axis="y", length=0)
 
 
-def _multiple(ratio: float) -> str:
-    return f"{ratio:.1f}×" if ratio < 10 else f"{ratio:.0f}×"
+def _multiple(multiple: float) -> str:
+    return f"{multiple:.1f}×" if multiple < 10 else f"{multiple:.0f}×"
 
 
 def _multiples_of_limit(figures: Figures) -> tuple[float, float, float]:

@@ -15,10 +15,16 @@ def line(cell: Cell, figures: Figures) -> str:
 
 
 def steps_table(results: Results) -> Iterator[tuple[str, ...]]:
-    """Yield a header, then rows of our times and the ratios of torch and of our other lowerings."""
-    others = [title for title in UNFUSED if any(title in each for each in results.values())]
+    """Yield a header, then a row for each step: our times, and others as multiples of ours."""
+    other_lowerings = [
+        title for title in UNFUSED if any(title in each for each in results.values())
+    ]
     has_torch = any(torch_ratio(each) for cell, each in results.items() if cell.part == "step")
-    yield (*_STEP_HEADER, *(("torch's fastest", "torch's default") if has_torch else ()), *others)
+    yield (
+        *_STEP_HEADER,
+        *(("torch's fastest", "torch's default") if has_torch else ()),
+        *other_lowerings,
+    )
     for cell, figures in results.items():
         if cell.part == "step":
             ours = figures[OURS]
@@ -29,7 +35,7 @@ def steps_table(results: Results) -> Iterator[tuple[str, ...]]:
                 *map(
                     _multiple, (torch_ratio(figures), ratio(figures, DEFAULT)) if has_torch else ()
                 ),
-                *(_multiple(ratio(figures, title)) for title in others),
+                *(_multiple(ratio(figures, title)) for title in other_lowerings),
             )
 
 
@@ -37,12 +43,12 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
     """Yield a row for every target, with its worst figure and whether it is met."""
     yield ("what", "worst", "of", "wanted", "")
     for each in verdicts:
-        worst = each.worst
+        worst = each.worst_figure
         measured = f"{each.values[worst]:.3g}" if worst else "-"
         yield (each.target.title, measured, worst, each.target.bound, each.summary)
 
 
-def misses(verdicts: Sequence[Verdict]) -> Iterator[str]:
+def missed_target_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:
     """Yield a line for each missed target, with the figures that miss it."""
     for each in verdicts:
         if each.missed_figures:
@@ -65,14 +71,14 @@ def _step_text(figures: Figures) -> str:
     parts = [f"{figures[OURS]['median']:.3g} ms"]
     if of_limit := _fraction_of_limit(figures):
         parts.append(f"{of_limit} of the limit")
-    others = (title for title in figures if title not in (OURS, LIMIT))
+    other_titles = (title for title in figures if title not in (OURS, LIMIT))
     return " | ".join(
-        [*parts, *(f"{title} {_multiple(ratio(figures, title))}" for title in others)]
+        [*parts, *(f"{title} {_multiple(ratio(figures, title))}" for title in other_titles)]
     )
 
 
 def _fraction_of_limit(figures: Figures) -> str:
-    """Return the fraction of the limit as text: by medians, and in brackets by minima."""
+    """Return our speed as a fraction of the limit's: by medians, and in brackets by minima."""
     fractions = (ratio(figures, LIMIT, key) for key in ("median", "min"))
     return "{:.2f} ({:.2f})".format(*fractions) if LIMIT in figures else ""
 
@@ -82,8 +88,10 @@ def _multiple(value: float | None) -> str:
 
 
 def _all_figures(figures: Figures) -> str:
-    return " | ".join(f"{title} {_pairs(of_variant)}" for title, of_variant in figures.items())
+    return " | ".join(
+        f"{title} {_figure_texts(variant_figures)}" for title, variant_figures in figures.items()
+    )
 
 
-def _pairs(figures: Mapping[str, float]) -> str:
+def _figure_texts(figures: Mapping[str, float]) -> str:
     return ", ".join(f"{key} {value:.4g}" for key, value in figures.items())

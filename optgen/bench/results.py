@@ -18,9 +18,9 @@ Figures = dict[str, dict[str, Any]]
 class Cell:
     """One measurement of the benchmark. A later result of the same cell replaces an earlier one."""
 
-    part: str  # "step", …: the names of suite.PARTS
+    part: str  # a key of suite.PARTS, such as "step"
     name: str  # of the class
-    tensors: str  # the name of the list
+    tensors: str  # a key of tensor_lists.LISTS
     dtype: str = "float32"
     threads: int = 1
 
@@ -62,9 +62,9 @@ def save(path: Path, results: Mapping[Cell, Figures]) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def merge(path: Path, new: Mapping[Cell, Figures]) -> Results:
+def merge(path: Path, new_results: Mapping[Cell, Figures]) -> Results:
     """Merge results into a file, replacing earlier ones of the same cells; return all."""
-    merged = load(path) | dict(new)
+    merged = load(path) | dict(new_results)
     save(path, merged)
     return merged
 
@@ -87,7 +87,10 @@ def describe_machine() -> dict[str, Any]:
 
 def _round_figures(figures: Figures) -> Figures:
     """Round figures to four digits; measurements are no more precise."""
-    return {variant: dict(_round_values(pairs.items())) for variant, pairs in figures.items()}
+    return {
+        variant: dict(_round_values(variant_figures.items()))
+        for variant, variant_figures in figures.items()
+    }
 
 
 def _round_values(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:

@@ -13,14 +13,14 @@ constexpr int MAX_STREAMS = 6; // of one loop; the same number as in roofline.py
 
 // Streams of one size that a sweep reads together. The first `stored_count` are written back.
 struct Sweep {
-    i64 words; // 32-bit words of a stream
-    i64 first, elements; // the parameter's first element in the list, and its number of elements
+    i64 word_count; // 32-bit words of a stream
+    i64 first_element, element_count; // of the parameter, counted over the whole list
     i64 read_count, stored_count; // numbers of streams
     u32* streams[MAX_STREAMS];
 };
 
 struct Roofline {
-    i64 sweep_count, elements; // of the whole list
+    i64 sweep_count, element_count; // of the whole list
     const Sweep* sweeps;
     u32 zero; // always 0, which the compiler cannot know
     u32 seen; // result of all reads, so that the compiler cannot drop them
@@ -31,7 +31,7 @@ struct Threads {
     int count;
     void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
     int (*id)();
-    int (*team)();
+    int (*team_size)();
 };
 
 // Reads all streams, and writes the first STORED back: `seen & zero` is 0, so no value changes.
@@ -47,22 +47,23 @@ u32 loop(i64 n, u32 zero, std::integer_sequence<int, K...>, Stream* __restrict..
 }
 
 template <int STORED, int... K>
-u32 loop_from(const Sweep& s, i64 low, i64 n, u32 zero, std::integer_sequence<int, K...> indices) {
-    return loop<STORED>(n, zero, indices, (s.streams[K] + low)...);
+u32 loop_from(
+    const Sweep& sweep, i64 low, i64 n, u32 zero, std::integer_sequence<int, K...> indices) {
+    return loop<STORED>(n, zero, indices, (sweep.streams[K] + low)...);
 }
 
 template <int READ, int STORED>
-u32 loop_over(const Sweep& s, i64 low, i64 n, u32 zero) {
-    return loop_from<STORED>(s, low, n, zero, std::make_integer_sequence<int, READ>());
+u32 loop_over(const Sweep& sweep, i64 low, i64 n, u32 zero) {
+    return loop_from<STORED>(sweep, low, n, zero, std::make_integer_sequence<int, READ>());
 }
 
 using Loop = u32 (*)(const Sweep&, i64, i64, u32);
 
-// Returns the loop over `read` streams, of which the first `stored` are written back.
+// Returns the loop over `read_count` streams, of which the first `stored_count` are written back.
 template <int... I>
-Loop select_loop(i64 read, i64 stored, std::integer_sequence<int, I...>) {
+Loop select_loop(i64 read_count, i64 stored_count, std::integer_sequence<int, I...>) {
     static constexpr Loop loops[] = {loop_over<1 + I / (MAX_STREAMS + 1), I % (MAX_STREAMS + 1)>...};
-    return loops[(read - 1) * (MAX_STREAMS + 1) + stored];
+    return loops[(read_count - 1) * (MAX_STREAMS + 1) + stored_count];
 }
 
 // Goes over the elements [low, high) of the list: all sweeps of a tensor, then the next tensor, so
@@ -70,13 +71,15 @@ Loop select_loop(i64 read, i64 stored, std::integer_sequence<int, I...>) {
 u32 run_sweeps(const Roofline& roofline, i64 low, i64 high) {
     u32 seen = 0;
     for (i64 i = 0; i < roofline.sweep_count; ++i) {
-        const Sweep& s = roofline.sweeps[i];
-        const i64 begin = low > s.first ? low - s.first : 0;
-        const i64 end = high - s.first < s.elements ? high - s.first : s.elements;
+        const Sweep& sweep = roofline.sweeps[i];
+        const i64 count = sweep.element_count;
+        const i64 begin = low > sweep.first_element ? low - sweep.first_element : 0;
+        const i64 end = high - sweep.first_element < count ? high - sweep.first_element : count;
         if (begin >= end) continue;
-        const i64 from = s.words * begin / s.elements, to = s.words * end / s.elements;
-        const std::make_integer_sequence<int, MAX_STREAMS*(MAX_STREAMS + 1)> all;
-        seen |= select_loop(s.read_count, s.stored_count, all)(s, from, to - from, roofline.zero);
+        const i64 from = sweep.word_count * begin / count, to = sweep.word_count * end / count;
+        const std::make_integer_sequence<int, MAX_STREAMS*(MAX_STREAMS + 1)> loop_indices;
+        const Loop loop = select_loop(sweep.read_count, sweep.stored_count, loop_indices);
+        seen |= loop(sweep, from, to - from, roofline.zero);
     }
     return seen;
 }
@@ -87,9 +90,9 @@ struct Region {
 
     static void run(void* pointer) {
         const Region& region = *static_cast<Region*>(pointer);
-        const i64 n = region.roofline.elements;
-        const i64 id = region.threads.id(), team = region.threads.team();
-        const u32 seen = run_sweeps(region.roofline, n * id / team, n * (id + 1) / team);
+        const i64 n = region.roofline.element_count;
+        const i64 id = region.threads.id(), team_size = region.threads.team_size();
+        const u32 seen = run_sweeps(region.roofline, n * id / team_size, n * (id + 1) / team_size);
         __atomic_or_fetch(&region.roofline.seen, seen, __ATOMIC_RELAXED);
     }
 };
@@ -101,5 +104,5 @@ extern "C" void optgen_roofline(Roofline* roofline, const Threads* threads) {
     if (threads->count > 1)
         threads->parallel(Region::run, &region, unsigned(threads->count), 0);
     else
-        roofline->seen |= run_sweeps(*roofline, 0, roofline->elements);
+        roofline->seen |= run_sweeps(*roofline, 0, roofline->element_count);
 }

@@ -18,9 +18,13 @@ from optgen.runtime.fused_cpu.toolchain import library_cache
 _MAX_STREAMS = 6  # of one loop; the same number as in roofline.cpp
 
 
+_SWEEP_COUNTS = ("word_count", "first_element", "element_count", "read_count", "stored_count")
+_WORD_BYTES = 4
+
+
 class _Sweep(ctypes.Structure):
     _fields_ = [
-        *((name, c_int64) for name in ("words", "first", "elements", "read_count", "stored_count")),
+        *((name, c_int64) for name in _SWEEP_COUNTS),
         ("streams", c_void_p * _MAX_STREAMS),
     ]
 
@@ -28,7 +32,7 @@ class _Sweep(ctypes.Structure):
 class _Roofline(ctypes.Structure):
     _fields_ = [
         ("sweep_count", c_int64),
-        ("elements", c_int64),
+        ("element_count", c_int64),
         ("sweeps", ctypes.POINTER(_Sweep)),
         ("zero", c_uint32),
         ("seen", c_uint32),
@@ -40,28 +44,31 @@ class Roofline:
 
     def __init__(self, traffics: Sequence[Traffic], optimizer: torch.optim.Optimizer) -> None:
         self._temporaries: dict[tuple[int, str, str], Tensor] = {}
-        self._grads: list[tuple[_Sweep, int, Tensor]] = []
+        self._gradient_slots: list[tuple[_Sweep, int, Tensor]] = []
         params = [(p, group) for group in optimizer.param_groups for p in group["params"]]
         sweeps: list[_Sweep] = []
-        first = 0
+        first_element = 0
         for param, group in params:
             (traffic,) = (each for each in traffics if each.applies_to(param))
             for accesses in traffic.accesses_by_sweep(group):
-                sweeps += self._sweeps(accesses, param, optimizer.state[param], first)
-            first += param.numel()
-        self._table = (_Sweep * len(sweeps))(*sweeps)
-        self._point_at_table(sweeps)
-        self._struct = _Roofline(len(sweeps), first, self._table)
+                sweeps += self._sweeps(accesses, param, optimizer.state[param], first_element)
+            first_element += param.numel()
+        self._sweep_array = (_Sweep * len(sweeps))(*sweeps)
+        self._point_at_sweep_array(sweeps)
+        self._struct = _Roofline(len(sweeps), first_element, self._sweep_array)
         self._run = _library().optgen_roofline
 
     @property
-    def traffic(self) -> int:
+    def bytes_per_step(self) -> int:
         """Bytes read and written in a step."""
-        return sum(4 * s.words * (s.read_count + s.stored_count) for s in self._table)
+        return sum(
+            _WORD_BYTES * sweep.word_count * (sweep.read_count + sweep.stored_count)
+            for sweep in self._sweep_array
+        )
 
     def update_gradient_addresses(self) -> None:
         """Update the addresses of the parameters' gradients."""
-        for sweep, index, param in self._grads:
+        for sweep, index, param in self._gradient_slots:
             assert param.grad is not None
             sweep.streams[index] = param.grad.data_ptr()
 
@@ -70,20 +77,20 @@ class Roofline:
         self._run(ctypes.byref(self._struct), ctypes.byref(threads.current()))
 
     def _sweeps(
-        self, accesses: list[Access], param: Tensor, state: dict[str, Any], first: int
+        self, accesses: list[Access], param: Tensor, state: dict[str, Any], first_element: int
     ) -> Iterator[_Sweep]:
         """Yield one sweep for the streams of each size; rows and columns have their own sizes."""
         streams = [(access, self._tensor(access, param, state)) for access in accesses]
-        for words, group in groupby(sorted(streams, key=_words), _words):
-            same_size = list(group)
+        for word_count, streams_of_size in groupby(sorted(streams, key=_word_count), _word_count):
+            same_size = list(streams_of_size)
             if len(same_size) > _MAX_STREAMS:
                 raise ValueError(f"a roofline reads at most {_MAX_STREAMS} streams together")
-            stored = sum(access.stored for access, _ in same_size)
-            sweep = _Sweep(words, first, param.numel(), len(same_size), stored)
+            stored_count = sum(access.stored for access, _ in same_size)
+            sweep = _Sweep(word_count, first_element, param.numel(), len(same_size), stored_count)
             for index, (access, tensor) in enumerate(same_size):
                 sweep.streams[index] = tensor.data_ptr()
                 if access.key == "grad":
-                    self._grads.append((sweep, index, param))
+                    self._gradient_slots.append((sweep, index, param))
             yield sweep
 
     def _tensor(self, access: Access, param: Tensor, state: dict[str, Any]) -> Tensor:
@@ -100,14 +107,17 @@ class Roofline:
             self._temporaries[key] = param.new_zeros(access.shape_for(param))
         return self._temporaries[key]
 
-    def _point_at_table(self, sweeps: list[_Sweep]) -> None:
-        """Replace the sweeps of `_grads` by the copies in the table, which the C++ loop reads."""
-        rows = {id(sweep): row for row, sweep in enumerate(sweeps)}
-        self._grads = [(self._table[rows[id(s)]], index, p) for s, index, p in self._grads]
+    def _point_at_sweep_array(self, sweeps: list[_Sweep]) -> None:
+        """Replace the sweeps of `_gradient_slots` by the array's, which the C++ loop reads."""
+        index_of_sweep = {id(sweep): position for position, sweep in enumerate(sweeps)}
+        self._gradient_slots = [
+            (self._sweep_array[index_of_sweep[id(s)]], index, p)
+            for s, index, p in self._gradient_slots
+        ]
 
 
-def _words(stream: tuple[Access, Tensor]) -> int:
-    return stream[1].nbytes // 4
+def _word_count(stream: tuple[Access, Tensor]) -> int:
+    return stream[1].nbytes // _WORD_BYTES
 
 
 @cache

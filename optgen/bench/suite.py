@@ -29,6 +29,7 @@ from optgen.bench.variants import (
 TrafficOf = Callable[[str], Sequence[Traffic] | None]
 ONE_GROUP = f"{OURS}, one group"
 _CACHED_BYTES = 4 << 20  # with parameters up to this size, caches hold all that a step reads
+_REPEATS_IN_CACHES = 5  # the time varies with the memory pages: see measure.py
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Suite:
 
     traffic: TrafficOf
     budget: Budget
-    unfused: bool = False  # whether to measure our for-loop and foreach too
-    compile_limit: float = 180.0  # seconds
+    unfused: bool = False  # our for-loop and foreach are measured too
+    compile_limit_seconds: float = 180.0
 
     def run(self, cell: Cell) -> Figures:
         """Measure one cell."""
@@ -50,17 +51,26 @@ class Suite:
 
 def measure_steps(suite: Suite, cell: Cell) -> Figures:
     """Measure a step of every variant, repeated and cold."""
-    tensors, dtype = accepted_tensors(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
+    tensor_list, dtype = (
+        accepted_tensors(cell.name, LISTS[cell.tensors]),
+        getattr(torch, cell.dtype),
+    )
     titles = forms(cell.name, dtype, unfused=suite.unfused)
 
     def create() -> dict[str, Variant]:
-        created = dict(variants(cell.name, tensors, dtype, suite.traffic(cell.name), titles))
-        if tensors.groups > 1:
-            created[ONE_GROUP] = Stepper(cell.name, OURS, replace(tensors, groups=1), dtype)
-        return created
+        created_variants = dict(
+            variants(cell.name, tensor_list, dtype, suite.traffic(cell.name), titles)
+        )
+        if tensor_list.num_groups > 1:
+            created_variants[ONE_GROUP] = Stepper(
+                cell.name, OURS, replace(tensor_list, num_groups=1), dtype
+            )
+        return created_variants
 
-    repeats = 5 if tensors.elements * dtype.itemsize <= _CACHED_BYTES else 1
-    return compare_recreated(create, gradient_copier(tensors, dtype), suite.budget, repeats)
+    repeats = (
+        _REPEATS_IN_CACHES if tensor_list.num_elements * dtype.itemsize <= _CACHED_BYTES else 1
+    )
+    return compare_recreated(create, gradient_copier(tensor_list, dtype), suite.budget, repeats)
 
 
 PARTS: Mapping[str, Callable[[Suite, Cell], Figures]] = {
@@ -69,7 +79,7 @@ PARTS: Mapping[str, Callable[[Suite, Cell], Figures]] = {
     "memory": lambda suite, cell: extra_memory(cell),
     "busy": lambda suite, cell: quiet_and_busy_times(cell),
     "bits": lambda suite, cell: count_different_tensors(cell),
-    "compile": lambda suite, cell: compiled_step_times(cell, suite.compile_limit),
+    "compile": lambda suite, cell: compiled_step_times(cell, suite.compile_limit_seconds),
 }
 
 

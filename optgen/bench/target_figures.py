@@ -27,12 +27,12 @@ def figures_of_steps(
 
 
 def figures_of_part(
-    name: str, measure: Callable[[Figures], float], names: Sequence[str]
+    part: str, measure: Callable[[Figures], float], names: Sequence[str]
 ) -> Extract:
     """Return a function that extracts one figure of each cell of a part, such as `memory`."""
 
     def extract(results: Results) -> Values:
-        cells = sorted(cell for cell in results if cell.part == name and cell.name in names)
+        cells = sorted(cell for cell in results if cell.part == part and cell.name in names)
         return {_label(cell): measure(results[cell]) for cell in cells}
 
     return extract
@@ -46,17 +46,17 @@ def fraction_of_limit(
 
 
 def speedup(names: Sequence[str], lists: Sequence[str], form: str | None = None) -> Extract:
-    """Return a function that extracts torch's time over ours, by default its fastest form's."""
+    """Return a function that divides torch's time by ours: a form's, or by default the fastest."""
     if form is None:
         return figures_of_steps(torch_ratio, names, lists)
     return figures_of_steps(lambda figures: ratio(figures, form), names, lists)
 
 
-def geometric_mean(figures: Extract, count: int) -> Extract:
+def geometric_mean(extract_figures: Extract, count: int) -> Extract:
     """Return a function that extracts the geometric mean of some figures, labelled "n of count"."""
 
     def extract(results: Results) -> Values:
-        values = figures(results).values()
+        values = extract_figures(results).values()
         return {f"{len(values)} of {count}": exp(fmean(map(log, values)))} if values else {}
 
     return extract

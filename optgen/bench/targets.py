@@ -28,28 +28,28 @@ ELEMENTWISE = tuple(n for n in CLASSES if class_of(n).rule.elementwise)
 VECTOR_CLASSES = tuple(n for n in CLASSES if accepted_tensors(n, TensorList("", "", [(1,)])).shapes)
 """The classes that take vectors. Muon takes matrices only."""
 _ROOT_BOUND = ("Adagrad", "RMSprop")  # their root and division take longer than the cached reads
-_LARGE = ("2.5e7", "gpt2", "resnet50")
+_LARGE_LISTS = ("2.5e7", "gpt2", "resnet50")
 MEAN_LISTS = ("2.5e7", "resnet50", "2000x256")
-_TINY = ("2000x256",)
+_TINY_LISTS = ("2000x256",)
 
 
 def targets(*, converts_bfloat16: bool) -> tuple[Target, ...]:
     """Return all targets, for a processor with or without bfloat16 conversion in hardware."""
     return (
-        *_float32(),
-        *_phases(),
-        *(_bfloat16_in_hardware() if converts_bfloat16 else _bfloat16_in_software()),
-        *_many_tensors(),
-        *_around_steps(),
+        *_float32_targets(),
+        *_phase_targets(),
+        *(_targets_with_bfloat16() if converts_bfloat16 else _targets_without_bfloat16()),
+        *_many_tensor_targets(),
+        *_other_targets(),
     )
 
 
-def _float32() -> Iterator[Target]:
+def _float32_targets() -> Iterator[Target]:
     yield Target(
         "of the limit, 2.5e7 and GPT-2", fraction_of_limit(ELEMENTWISE, ["2.5e7", "gpt2"]), 0.95
     )
     yield Target("of the limit, ResNet-50", fraction_of_limit(ELEMENTWISE, ["resnet50"]), 0.9)
-    yield Target("against torch's fused, large lists", speedup(ELEMENTWISE, _LARGE, FUSED), 1)
+    yield Target("against torch's fused, large lists", speedup(ELEMENTWISE, _LARGE_LISTS, FUSED), 1)
     others = tuple(name for name in ELEMENTWISE if name not in _ROOT_BOUND)
     yield Target("of the limit, 1e6", fraction_of_limit(others, ["1e6"]), 0.75)
     yield Target(
@@ -57,7 +57,7 @@ def _float32() -> Iterator[Target]:
     )
 
 
-def _phases() -> Iterator[Target]:
+def _phase_targets() -> Iterator[Target]:
     yield Target(
         "phases: of their limit, 2.5e7, GPT-2", fraction_of_limit(FACTORED, ["2.5e7", "gpt2"]), 0.75
     )
@@ -71,36 +71,40 @@ def _phases() -> Iterator[Target]:
     yield Target("phases: times faster than torch, ResNet-50", speedup(FACTORED, ["resnet50"]), 12)
 
 
-def _bfloat16_in_hardware() -> Iterator[Target]:
-    yield _bfloat16("2.5e7", ELEMENTWISE, 0.9)
-    bounds = {("SGD", "ASGD"): 0.8, ("Adamax",): 0.65, ("AdamW", "RAdam", "NAdam", "Rprop"): 0.5}
-    for names, least in bounds.items():
-        yield _bfloat16("1e6", names, least)
-    others = tuple(n for n in ELEMENTWISE if not any(n in names for names in bounds))
-    yield _bfloat16("1e6", others, 0.42)
+def _targets_with_bfloat16() -> Iterator[Target]:
+    yield _bfloat16_target("2.5e7", ELEMENTWISE, 0.9)
+    least_by_names = {
+        ("SGD", "ASGD"): 0.8,
+        ("Adamax",): 0.65,
+        ("AdamW", "RAdam", "NAdam", "Rprop"): 0.5,
+    }
+    for names, least in least_by_names.items():
+        yield _bfloat16_target("1e6", names, least)
+    others = tuple(n for n in ELEMENTWISE if not any(n in names for names in least_by_names))
+    yield _bfloat16_target("1e6", others, 0.42)
 
 
-def _bfloat16_in_software() -> Iterator[Target]:
-    yield _bfloat16("2.5e7", ELEMENTWISE, 0.9)
-    yield _bfloat16("1e6", ELEMENTWISE, 0.3)
+def _targets_without_bfloat16() -> Iterator[Target]:
+    yield _bfloat16_target("2.5e7", ELEMENTWISE, 0.9)
+    yield _bfloat16_target("1e6", ELEMENTWISE, 0.3)
 
 
-def _bfloat16(tensors: str, names: tuple[str, ...], least: float) -> Target:
-    listed = "" if names == ELEMENTWISE else f": {', '.join(names)}"
+def _bfloat16_target(tensors: str, names: tuple[str, ...], least: float) -> Target:
+    class_list = "" if names == ELEMENTWISE else f": {', '.join(names)}"
     return Target(
-        f"of the limit, bfloat16, {tensors}{listed}",
+        f"of the limit, bfloat16, {tensors}{class_list}",
         fraction_of_limit(names, [tensors], "bfloat16"),
         least,
     )
 
 
-def _many_tensors() -> Iterator[Target]:
-    bounds = {("AdamW", "Adam"): 12, ("Adagrad",): 15, ("SGD",): 5}
-    for names, least in bounds.items():
+def _many_tensor_targets() -> Iterator[Target]:
+    least_by_names = {("AdamW", "Adam"): 12, ("Adagrad",): 15, ("SGD",): 5}
+    for names, least in least_by_names.items():
         title = f"times faster than torch's fused, 2000x256: {', '.join(names)}"
-        yield Target(title, speedup(names, _TINY, FUSED), least)
-    rest = [name for name in VECTOR_CLASSES if not any(name in names for names in bounds)]
-    yield Target("times faster than torch, 2000x256: the rest", speedup(rest, _TINY), 20)
+        yield Target(title, speedup(names, _TINY_LISTS, FUSED), least)
+    rest = [name for name in VECTOR_CLASSES if not any(name in names for names in least_by_names)]
+    yield Target("times faster than torch, 2000x256: the rest", speedup(rest, _TINY_LISTS), 20)
     yield Target(
         "20 groups, times one group",
         figures_of_steps(_slowdown_by_groups, VECTOR_CLASSES, ["20groups"]),
@@ -108,11 +112,11 @@ def _many_tensors() -> Iterator[Target]:
     )
     count = len(VECTOR_CLASSES) * len(MEAN_LISTS)
     for least, title, form in ((6, "fastest", None), (10, "default", DEFAULT)):
-        values = geometric_mean(speedup(VECTOR_CLASSES, MEAN_LISTS, form), count)
-        yield Target(f"geometric mean against torch's {title}", values, least)
+        mean = geometric_mean(speedup(VECTOR_CLASSES, MEAN_LISTS, form), count)
+        yield Target(f"geometric mean against torch's {title}", mean, least)
 
 
-def _around_steps() -> Iterator[Target]:
+def _other_targets() -> Iterator[Target]:
     yield Target(
         "first step, cold: s", figures_of_part("first step", _cold_seconds, VECTOR_CLASSES), most=1
     )

@@ -9,15 +9,15 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class TensorList:
-    """Shapes under a short name. The tensors may be divided into groups of different rates."""
+    """Shapes under a short name. Several param groups have different learning rates."""
 
     name: str
     title: str  # the number of tensors, and the elements of each: "2,000 of 256"
     shapes: Sequence[Shape]
-    groups: int = 1
+    num_groups: int = 1
 
     @property
-    def elements(self) -> int:
+    def num_elements(self) -> int:
         """The number of elements of all tensors."""
         return sum(map(prod, self.shapes))
 
@@ -25,12 +25,16 @@ class TensorList:
 def _bottleneck(width: int, inner: int) -> list[Shape]:
     """Return the shapes of a block: convolutions, each with a batch norm's weight and bias."""
     convolutions = [(inner, width, 1, 1), (inner, inner, 3, 3), (width, inner, 1, 1)]
-    return [s for c in convolutions for s in (c, (c[0],), (c[0],))]
+    return [shape for kernel in convolutions for shape in (kernel, (kernel[0],), (kernel[0],))]
 
 
+# Of each stage: the width of its blocks, their inner width, and the number of blocks.
 _STAGES = ((256, 64, 3), (512, 128, 4), (1024, 256, 6), (2048, 512, 3))
 _STEM: list[Shape] = [(64, 3, 7, 7), (64,), (64,)]
-RESNET50 = [*_STEM, *(s for w, inner, n in _STAGES for s in _bottleneck(w, inner) * n)]
+RESNET50 = [
+    *_STEM,
+    *(shape for width, inner, n in _STAGES for shape in _bottleneck(width, inner) * n),
+]
 _LAYER: list[Shape] = [(768,), (768,), (2304, 768), (2304,), (768, 768), (768,)]
 _LAYER += [(768,), (768,), (3072, 768), (3072,), (768, 3072), (768,)]
 GPT2: list[Shape] = [(50257, 768), (1024, 768), *_LAYER * 12]
@@ -45,7 +49,7 @@ LISTS = {
         TensorList("resnet50", "like ResNet-50", RESNET50),
         TensorList("gpt2", "like GPT-2 small", GPT2),
         TensorList("2000x256", "2,000 of 256", _TINY),
-        TensorList("20groups", "2,000 of 256 in 20 groups", _TINY, groups=20),
+        TensorList("20groups", "2,000 of 256 in 20 groups", _TINY, num_groups=20),
         TensorList("2000x1", "2,000 of 1: the host's time", [(1, 1)] * 2000),
         TensorList("thin", "four long thin matrices", _THIN),
     )

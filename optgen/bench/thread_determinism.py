@@ -11,17 +11,22 @@ _STEPS = 3
 
 def count_different_tensors(cell: Cell) -> Figures:
     """Count the parameters and states that differ from those of one thread, after a few steps."""
-    by_one, by_several = (_tensors_after_steps(cell, threads) for threads in (1, cell.threads))
-    pairs = zip(by_one, by_several, strict=True)
+    with_one_thread, with_several = (
+        _tensors_after_steps(cell, threads) for threads in (1, cell.threads)
+    )
+    pairs = zip(with_one_thread, with_several, strict=True)
     return {OURS: {"different": sum(not torch.equal(a, b) for a, b in pairs)}}
 
 
 def _tensors_after_steps(cell: Cell, threads: int) -> list[torch.Tensor]:
     """Return parameters and states after a few steps."""
     torch.set_num_threads(threads)
-    tensors, dtype = accepted_tensors(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
-    stepper = Stepper(cell.name, OURS, tensors, dtype)
-    stepper.set_gradients(gradients(tensors, dtype))
+    tensor_list, dtype = (
+        accepted_tensors(cell.name, LISTS[cell.tensors]),
+        getattr(torch, cell.dtype),
+    )
+    stepper = Stepper(cell.name, OURS, tensor_list, dtype)
+    stepper.set_gradients(gradients(tensor_list, dtype))
     for _ in range(_STEPS):
         stepper.step()
     states = (stepper.optimizer.state[param] for param in stepper.params)

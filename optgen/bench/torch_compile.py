@@ -27,31 +27,34 @@ from optgen.bench.variants import (
 COMPILED = "torch.compile"
 
 
-def compiled_step_times(cell: Cell, limit: float) -> Figures:
-    """Return seconds of the first two steps and times of later ones, or the limit if exceeded."""
+def compiled_step_times(cell: Cell, limit_seconds: float) -> Figures:
+    """Return seconds of the first two steps and times of later ones, or the exceeded limit."""
     request = {"name": cell.name, "tensors": cell.tensors, "dtype": cell.dtype}
     with tempfile.TemporaryDirectory() as folder:
         caches = {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": folder}
-        figures = child_process.ask(__name__, request | {"threads": cell.threads}, caches, limit)
-    return figures or {COMPILED: {"not_done_after_s": limit}}
+        figures = child_process.ask(
+            __name__, request | {"threads": cell.threads}, caches, limit_seconds
+        )
+    return figures or {COMPILED: {"not_done_after_s": limit_seconds}}
 
 
 def compare_with_compiled(name: str, tensors: str, dtype: str, threads: int) -> Mapping[str, Any]:
     """Compile torch's step, then compare it with ours. Runs in a separate process."""
     torch.set_num_threads(threads)
     tensor_list, torch_dtype = accepted_tensors(name, LISTS[tensors]), getattr(torch, dtype)
-    both = {OURS: Stepper(name, OURS, tensor_list, torch_dtype)}
-    theirs = both[COMPILED] = Stepper(name, FOREACH, tensor_list, torch_dtype)
-    for stepper in both.values():
+    steppers = {OURS: Stepper(name, OURS, tensor_list, torch_dtype)}
+    theirs = steppers[COMPILED] = Stepper(name, FOREACH, tensor_list, torch_dtype)
+    for stepper in steppers.values():
         stepper.set_gradients(gradients(tensor_list, torch_dtype))
     theirs.step = torch.compile(theirs.optimizer.step)
-    seconds = [_seconds(theirs), _seconds(theirs)]  # SGD compiles again once it has momentum
-    figures: Figures = compare(both, gradient_copier(tensor_list, torch_dtype), Budget())
-    figures[COMPILED] |= {"first_s": seconds[0], "second_s": seconds[1]}
+    # Two steps, because SGD compiles again once it has momentum.
+    build_seconds = [_step_seconds(theirs), _step_seconds(theirs)]
+    figures: Figures = compare(steppers, gradient_copier(tensor_list, torch_dtype), Budget())
+    figures[COMPILED] |= {"first_s": build_seconds[0], "second_s": build_seconds[1]}
     return figures
 
 
-def _seconds(stepper: Stepper) -> float:
+def _step_seconds(stepper: Stepper) -> float:
     start = time.perf_counter()
     stepper.step()
     return time.perf_counter() - start

@@ -26,10 +26,10 @@ UNFUSED: dict[str, dict[str, Any]] = {
     "optgen for-loop": {"foreach": False},
     "optgen foreach": {"foreach": True},
 }
-_RANDOM_NUMBERS = 1 << 18  # how many are drawn; larger tensors repeat them
+_NUM_DRAWN = 1 << 18  # random numbers; larger tensors repeat them
+_FIRST_NUMBER_STRIDE = 251  # a prime, so that tensors begin at different numbers
 SETTINGS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}}
 """Constructor arguments of a class, for every form."""
-
 
 USER_CLASSES: dict[str, Any] = {}
 """Classes of the user's own spec files, by name."""
@@ -65,10 +65,10 @@ class Variant(Protocol):
 class Stepper:
     """An optimizer with its own parameters; all variants share the gradients."""
 
-    def __init__(self, name: str, title: str, tensors: TensorList, dtype: torch.dtype) -> None:
-        self.params = parameters(tensors, dtype)
+    def __init__(self, name: str, title: str, tensor_list: TensorList, dtype: torch.dtype) -> None:
+        self.params = parameters(tensor_list, dtype)
         self.optimizer = make_optimizer(
-            name, title, param_groups(name, self.params, tensors.groups)
+            name, title, param_groups(name, self.params, tensor_list.num_groups)
         )
         self.step: Callable[[], Any] = self.optimizer.step
 
@@ -128,75 +128,72 @@ def _arguments(cls: Any) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(cls).parameters
 
 
-def parameters(tensors: TensorList, dtype: torch.dtype) -> list[Tensor]:
+def parameters(tensor_list: TensorList, dtype: torch.dtype) -> list[Tensor]:
     """Return parameters for a list, with the same values every time."""
-    return [each.requires_grad_() for each in _random_tensors(tensors, dtype, seed=0)]
+    return [each.requires_grad_() for each in _random_tensors(tensor_list, dtype, seed=0)]
 
 
-def gradients(tensors: TensorList, dtype: torch.dtype) -> list[Tensor]:
+def gradients(tensor_list: TensorList, dtype: torch.dtype) -> list[Tensor]:
     """Return gradients for a list, with the same values every time."""
-    return list(_random_tensors(tensors, dtype, seed=1))
+    return list(_random_tensors(tensor_list, dtype, seed=1))
 
 
-def gradient_copier(tensors: TensorList, dtype: torch.dtype) -> Callable[[], list[Tensor]]:
+def gradient_copier(tensor_list: TensorList, dtype: torch.dtype) -> Callable[[], list[Tensor]]:
     """Return a function that copies the gradients of a list to new addresses at each call."""
-    originals = gradients(tensors, dtype)
+    originals = gradients(tensor_list, dtype)
     return lambda: [gradient.clone() for gradient in originals]
 
 
-def _random_tensors(tensors: TensorList, dtype: torch.dtype, seed: int) -> Iterator[Tensor]:
+def _random_tensors(tensor_list: TensorList, dtype: torch.dtype, seed: int) -> Iterator[Tensor]:
     """Yield random tensors. Large ones repeat their values, because drawing all takes seconds."""
     numbers = (
-        torch.randn(_RANDOM_NUMBERS, generator=torch.Generator().manual_seed(seed))
-        .to(dtype)
-        .repeat(2)
+        torch.randn(_NUM_DRAWN, generator=torch.Generator().manual_seed(seed)).to(dtype).repeat(2)
     )
-    for index, shape in enumerate(tensors.shapes):
-        count, first = (
-            prod(shape),
-            index * 251 % _RANDOM_NUMBERS,
-        )  # tensors begin at different numbers
-        chunk = numbers[first : first + min(count, _RANDOM_NUMBERS)]
-        yield chunk.repeat(ceil(count / _RANDOM_NUMBERS))[:count].view(shape)
+    for index, shape in enumerate(tensor_list.shapes):
+        count, first = prod(shape), index * _FIRST_NUMBER_STRIDE % _NUM_DRAWN
+        chunk = numbers[first : first + min(count, _NUM_DRAWN)]
+        yield chunk.repeat(ceil(count / _NUM_DRAWN))[:count].view(shape)
 
 
-def param_groups(name: str, params: Sequence[Tensor], groups: int) -> Any:
-    """Return parameters as a constructor takes them; if in several groups, with different rates."""
-    if groups == 1:
+def param_groups(name: str, params: Sequence[Tensor], num_groups: int) -> Any:
+    """Return the first argument of a constructor: the parameters, or groups of different rates."""
+    if num_groups == 1:
         return list(params)
     lr = _arguments(class_of(name)).get("lr")
-    size = ceil(len(params) / groups)
-    rates = [{"lr": float(lr.default) * (1 + i / groups)} if lr else {} for i in range(groups)]
+    size = ceil(len(params) / num_groups)
+    rates = [
+        {"lr": float(lr.default) * (1 + i / num_groups)} if lr else {} for i in range(num_groups)
+    ]
     return [
         {"params": list(params[i * size : (i + 1) * size]), **rate} for i, rate in enumerate(rates)
     ]
 
 
-def accepted_tensors(name: str, tensors: TensorList) -> TensorList:
-    """Return the list of the tensors that a class accepts; some classes accept matrices only."""
+def accepted_tensors(name: str, tensor_list: TensorList) -> TensorList:
+    """Return a list without the tensors that a class refuses. Some classes take matrices only."""
     cls, accepted = class_of(name), set()
-    for shape in dict.fromkeys(tensors.shapes):
+    for shape in dict.fromkeys(tensor_list.shapes):
         try:
             cls([torch.empty(shape, device="meta", requires_grad=True)])
         except ValueError:
             continue
         accepted.add(shape)
-    shapes = [shape for shape in tensors.shapes if shape in accepted]
-    return TensorList(tensors.name, tensors.title, shapes, tensors.groups)
+    shapes = [shape for shape in tensor_list.shapes if shape in accepted]
+    return TensorList(tensor_list.name, tensor_list.title, shapes, tensor_list.num_groups)
 
 
 def variants(
     name: str,
-    tensors: TensorList,
+    tensor_list: TensorList,
     dtype: torch.dtype,
     traffics: Sequence[Traffic] | None,
     titles: Sequence[str],
 ) -> Iterator[tuple[str, Variant]]:
     """Yield pairs of a title and a variant. The memory limit comes after our class."""
     for title in titles:
-        stepper = Stepper(name, title, tensors, dtype)
+        stepper = Stepper(name, title, tensor_list, dtype)
         yield title, stepper
         if title == OURS and traffics is not None:
-            stepper.set_gradients(gradients(tensors, dtype))
+            stepper.set_gradients(gradients(tensor_list, dtype))
             stepper.step()  # creates the states that the limit reads
             yield LIMIT, MemoryLimit(traffics, stepper)

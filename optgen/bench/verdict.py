@@ -14,7 +14,7 @@ class Target:
     """A bound that each of some figures must meet: at least `least`, or at most `most`."""
 
     title: str
-    values: Callable[[Results], Values]
+    extract_values: Callable[[Results], Values]
     least: float | None = None
     most: float | None = None
 
@@ -31,7 +31,7 @@ class Target:
 
     def judge(self, results: Results) -> "Verdict":
         """Compare results with the target."""
-        return Verdict(self, dict(self.values(results)))
+        return Verdict(self, dict(self.extract_values(results)))
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Verdict:
         return [name for name, value in self.values.items() if not self.target.admits(value)]
 
     @property
-    def worst(self) -> str:
+    def worst_figure(self) -> str:
         """The name of the figure that misses the bound by most, or comes closest to missing it."""
         if not self.values:
             return ""
@@ -56,7 +56,7 @@ class Verdict:
 
     @property
     def summary(self) -> str:
-        """The result as text: reached, missed or not measured, with the number of figures."""
+        """The verdict as text: reached, missed or not measured, with the number of figures."""
         if not self.values:
             return "not measured"
         if not self.missed_figures:

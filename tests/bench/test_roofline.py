@@ -86,7 +86,7 @@ def test_streams_that_are_not_stored_are_read() -> None:
 
     combined = int(reduce(or_, [*param, *grad, *column])) & ALL_BITS
     assert roofline._struct.seen == combined
-    assert roofline.traffic == 4 * (2 * 30 + 2 * (6 + 5) + (30 + 6 + 5) + (3 * 30 + 6 + 5))
+    assert roofline.bytes_per_step == 4 * (2 * 30 + 2 * (6 + 5) + (30 + 6 + 5) + (3 * 30 + 6 + 5))
     assert len(row) == 6
 
 
@@ -94,7 +94,7 @@ def test_16_bit_tensors_have_half_the_traffic() -> None:
     wide, narrow = (
         Roofline(
             traffic("AdamW") or (), optimizer_after_a_step("AdamW", (64, 64), dtype=dtype)
-        ).traffic
+        ).bytes_per_step
         for dtype in (torch.float32, torch.bfloat16)
     )
 
@@ -118,8 +118,10 @@ def test_update_gradient_addresses_finds_new_gradients() -> None:
 
 def test_row_states_of_a_1x1_convolution_count_as_full_tensors() -> None:
     streams = traffic("Adafactor") or ()
-    matrix = Roofline(streams, optimizer_after_a_step("Adafactor", (8, 4))).traffic
-    convolution = Roofline(streams, optimizer_after_a_step("Adafactor", (8, 4, 1, 1))).traffic
+    matrix = Roofline(streams, optimizer_after_a_step("Adafactor", (8, 4))).bytes_per_step
+    convolution = Roofline(
+        streams, optimizer_after_a_step("Adafactor", (8, 4, 1, 1))
+    ).bytes_per_step
 
     assert convolution == 4 * 32 * (2 + 4 + 3 + 5)
     assert matrix < convolution

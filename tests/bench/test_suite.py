@@ -34,7 +34,7 @@ SMALL = TensorList("small", "three", [(3, 4), (5,), (2, 2, 1, 1)])
 
 @pytest.fixture(autouse=True)
 def small_tensors_and_short_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    lists = {"small": SMALL, "20groups": TensorList("20groups", "", [(4, 4)] * 40, groups=20)}
+    lists = {"small": SMALL, "20groups": TensorList("20groups", "", [(4, 4)] * 40, num_groups=20)}
     monkeypatch.setattr("optgen.bench.measure._SAMPLE_SECONDS", 1e-5)
     monkeypatch.setattr("optgen.bench.measure._CACHE_BYTES", 1000)
     for name, each in lists.items():
