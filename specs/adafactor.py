@@ -1,6 +1,6 @@
 """Adafactor, in torch's form.
 
-Unlike in the paper, eps1 bounds the estimated second moment from below, instead of being added to
+Unlike in the paper, eps1 bounds the root of the second moment from below, instead of being added to
 the squared gradient, and the step size is never larger than lr.
 """
 

@@ -1,4 +1,4 @@
-"""Adam-mini, as zyushun/Adam-mini has it. Here all vectors take Adam's steps, there only biases.
+"""Adam-mini, as zyushun/Adam-mini has it. Vectors take Adam's steps; there, only biases do.
 
 A matrix has a second moment for each row. The authors' query and key weights have one for each
 head: give these weights the view `"view": (heads, -1)`. A parameter with the view `"view": (1, -1)`

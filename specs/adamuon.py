@@ -48,4 +48,4 @@ def AdaMuon(
     o = o / (sqrt(v) + eps)
     o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
     p = p - lr * weight_decay * p
-    p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
+    p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o  # 0.2: as large as Adam's steps

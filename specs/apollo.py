@@ -25,7 +25,7 @@ from optgen.spec import (
 )
 
 TINY = 1e-8
-GROWTH = 1.01
+GROWTH = 1.01  # a step's norm is at most this times the last step's
 
 
 @optimizer(paper="https://arxiv.org/abs/2412.05270")
@@ -79,7 +79,7 @@ def APOLLO(
         if mini:
             u = g * norm(s) / (norm(z) + TINY)
 
-    if fresh(last_norm):  # later norms grow by at most 1 %; `last_norm` holds the norm in every row
+    if fresh(last_norm):  # `last_norm` holds the same norm in every row
         last_norm = 0 * last_norm + norm(u)
     else:
         limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH

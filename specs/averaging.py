@@ -5,11 +5,11 @@ from optgen.spec import elementwise, hyper, lerp
 
 @elementwise
 def ema(average, param, /, *, decay=hyper(0.999, ge=0, le=1)):
-    """Exponential moving average: the further back a value lies, the less it counts."""
+    """Exponential moving average: the further back a value lies, the smaller its weight."""
     average = lerp(average, param, 1 - decay)
 
 
 @elementwise
 def swa(average, param, /, *, count=hyper(0, tensor="number", about="Number of averaged values")):
-    """Stochastic weight averaging: every value counts the same (Izmailov et al., 2018)."""
+    """Stochastic weight averaging: all values have equal weights (Izmailov et al., 2018)."""
     average = lerp(average, param, 1 / (count + 1))

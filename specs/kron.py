@@ -34,7 +34,7 @@ from optgen.spec import (
     where,
 )
 
-TINY = 2.0**-126
+TINY = 2.0**-126  # the smallest normal number of float32
 
 
 def rotate(q):

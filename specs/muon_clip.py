@@ -1,4 +1,4 @@
-"""MuonClip, as Kimi K2's report has it: Muon in AdamW's step size, and the clip of attention.
+"""MuonClip, as Kimi K2's report has it: Muon with steps of AdamW's size, and the clip of attention.
 
 A step with `max_logits=[…]` clips query and key weights. Each entry is None or a tensor in the
 parameter's shape. It holds for each element the largest attention logit of its head before softmax:

@@ -1,7 +1,7 @@
 """Scion, as LIONS-EPFL/scion has it, for matrices and vectors.
 
 A convolution takes a flat view, such as `"view": (channels, -1)`. The authors take smaller steps
-for convolutions: divide `scale` by the root of the kernel's number of elements, by 3 for 3 x 3.
+for convolutions: divide `scale` by the square root of the kernel's size, 3 for 3 x 3.
 """
 
 from optgen.spec import (

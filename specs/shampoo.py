@@ -33,7 +33,7 @@ def Shampoo(
     weight_decay=hyper(0.0, ge=0),
     update_freq=hyper(1, ge=1, whole=True),
 ):
-    """Gradients between the fourth roots of their accumulated covariances (Gupta et al., 2018)."""
+    """Gradients between inverse fourth roots of their summed covariances (Gupta et al., 2018)."""
     if weight_decay:
         g = g + weight_decay * p
 

@@ -4,7 +4,7 @@ from optgen.spec import hyper, log, optimizer, sqrt, state
 
 
 def half_life(beta):
-    """Return the half-life of a decay in steps, less one."""
+    """Return the half-life of a decay, in steps, minus one."""
     return log(0.5) / log(beta + 1e-8) - 1
 
 

@@ -1,7 +1,7 @@
 """SophiaG, as Liuhong99/Sophia has it.
 
 The authors' `update_hessian` runs after a step, with gradients of sampled labels. Here the next
-step takes the squares of these gradients, and averages them first: `optimizer.step(hessian=[…])`.
+step gets the squares of these gradients, `optimizer.step(hessian=[…])`, averages them, and moves.
 """
 
 from optgen.spec import abs, given, hyper, lerp, minimum, optimizer, sign, state

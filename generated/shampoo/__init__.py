@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class Shampoo(GeneratedOptimizer):
-    r"""Gradients between the fourth roots of their accumulated covariances (Gupta et al., 2018).
+    r"""Gradients between inverse fourth roots of their summed covariances (Gupta et al., 2018).
 
     .. math::
         \begin{aligned}

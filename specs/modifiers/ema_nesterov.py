@@ -15,7 +15,7 @@ def ema_nesterov(
     """Take gradients at a point ahead of the weights, along their mean move (arXiv 2605.25395).
 
     `optimizer.eval()` puts the weights themselves into the parameters, and `optimizer.train()` puts
-    the point ahead there again.
+    the point ahead back into them.
     """
     new_weights = p + u
     mean_move = lerp(mean_move, new_weights - last_weights, 1 - move_decay)

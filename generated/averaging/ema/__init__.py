@@ -27,7 +27,7 @@ def ema(
     *,
     decay: float = 0.999,
 ) -> None:
-    r"""Exponential moving average: the further back a value lies, the less it counts.
+    r"""Exponential moving average: the further back a value lies, the smaller its weight.
 
     .. math::
         \begin{aligned}

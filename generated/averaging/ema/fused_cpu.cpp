@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Exponential moving average: the further back a value lies, the less it counts.
+// Exponential moving average: the further back a value lies, the smaller its weight.
 struct Rule {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { AVERAGE, PARAM, STREAMS };

@@ -27,7 +27,7 @@ def swa(
     *,
     count: float | Tensor = 0,
 ) -> None:
-    r"""Stochastic weight averaging: every value counts the same (Izmailov et al., 2018).
+    r"""Stochastic weight averaging: all values have equal weights (Izmailov et al., 2018).
 
     .. math::
         \begin{aligned}

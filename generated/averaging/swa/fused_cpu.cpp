@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Stochastic weight averaging: every value counts the same (Izmailov et al., 2018).
+// Stochastic weight averaging: all values have equal weights (Izmailov et al., 2018).
 struct Rule {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { AVERAGE, PARAM, STREAMS };
