@@ -31,14 +31,14 @@ __all__ = [
     "use_lowering",
 ]
 
-_MODULES = {
+_MODULE_OF_NAME = {
     "GeneratedOptimizer": "optgen.runtime.optimizer",
     "compose": "optgen.compositions",
     "explain": "optgen.runtime.explain",
     "load": "optgen.jit",
     "use_lowering": "optgen.runtime.use_lowering",
 }
-_PACKAGES = ("amp", "keyed", "modifiers", "optim", "spec")
+_SUBMODULES = ("amp", "keyed", "modifiers", "optim", "spec")
 
 # In a checkout, specs/, templates/ and generated/ are beside this package; installed, inside it.
 _checkout = Path(__file__).resolve().parent.parent
@@ -49,16 +49,16 @@ if (_checkout / "pyproject.toml").is_file() and (_checkout / "specs").is_dir():
 if not TYPE_CHECKING:  # else a type checker would accept every name
 
     def __getattr__(name: str) -> object:
-        if name in _PACKAGES:
+        if name in _SUBMODULES:
             return importlib.import_module(f"{__name__}.{name}")
-        if name not in _MODULES:
+        if name not in _MODULE_OF_NAME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(_MODULES[name]), name)
+        value = getattr(importlib.import_module(_MODULE_OF_NAME[name]), name)
         globals()[name] = value
         return value
 
 
 def __dir__() -> list[str]:
-    """Return the public names and packages, for completion."""
+    """Return the public names, for completion."""
     dunders = {name for name in globals() if name.startswith("__")}
     return sorted({*dunders, *__all__})

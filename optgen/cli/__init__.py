@@ -7,7 +7,7 @@ missing or fails, 5 defect of optgen.
 import re
 import sys
 
-EXTRA = ("jinja2>=3.1", "ruff==0.17.5", "sympy>=1.13", "typer>=0.16")  # as in pyproject.toml
+BUILD_EXTRA = ("jinja2>=3.1", "ruff==0.17.5", "sympy>=1.13", "typer>=0.16")  # as in pyproject.toml
 
 
 def main() -> None:
@@ -16,9 +16,9 @@ def main() -> None:
         from optgen.cli.app import app
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing not in {re.split("[=>]", tool)[0] for tool in EXTRA}:
+        if missing not in {re.split("[=>]", tool)[0] for tool in BUILD_EXTRA}:
             raise
-        tools = " ".join(f"'{tool}'" for tool in EXTRA)
+        tools = " ".join(f"'{tool}'" for tool in BUILD_EXTRA)
         print(f"optgen: {missing} is not installed: python -m pip install {tools}", file=sys.stderr)
         raise SystemExit(4) from None
     app(prog_name="optgen")

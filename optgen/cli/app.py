@@ -194,15 +194,15 @@ def check(
     with exit_codes():
         from optgen.cli import check as command
 
-        code = 0
+        exit_code = 0
         for outcome in command.check(specs):
             typer.echo(str(outcome), err=not isinstance(outcome, str))
             if isinstance(outcome, SpecError):
-                code = max(code, SPEC)
+                exit_code = max(exit_code, SPEC)
             elif isinstance(outcome, InternalError):
-                code = INTERNAL
-        if code:
-            raise typer.Exit(code)
+                exit_code = INTERNAL
+        if exit_code:
+            raise typer.Exit(exit_code)
         if compiled:
             from optgen.cli.check_compile import compile_specs
 

@@ -54,9 +54,9 @@ class Request:
         cells = list(select_cells.combinations("step", names, *settings))
         if self.compiled:
             # The process that compiles imports classes of the catalogue only.
-            catalogued = [name for name in names if name not in USER_CLASSES]
+            catalogue_names = [name for name in names if name not in USER_CLASSES]
             settings = ([_COMPILED_LIST], *settings[1:])
-            cells += select_cells.combinations("compile", catalogued, *settings)
+            cells += select_cells.combinations("compile", catalogue_names, *settings)
         return cells
 
     def suite(self) -> Suite:
@@ -78,8 +78,10 @@ def run(request: Request, json: Path | None, plot: Path | None) -> None:
         typer.echo(f"results: {json}")
     if plot:
         is_drawn = draw(figures_by_cell, plot, request.dtype, request.threads)
-        no_picture = f"no picture: it shows steps beside torch's, on the lists {', '.join(PANELS)}"
-        typer.echo(f"picture: {plot}" if is_drawn else no_picture)
+        no_picture_message = (
+            f"no picture: it shows steps beside torch's, on the lists {', '.join(PANELS)}"
+        )
+        typer.echo(f"picture: {plot}" if is_drawn else no_picture_message)
 
 
 def measure(suite: Suite, cells: Sequence[Cell]) -> Results:
@@ -112,7 +114,7 @@ def is_memory_bound(name: str) -> bool:
 def _class_name(name: str) -> str:
     """Return the name of the class that an argument means: adamw, AdamW, or a spec file.
 
-    A class of a spec file is loaded, and so is a class of the catalogue that torch lacks.
+    A class that is not in `CLASSES` is loaded: one of a spec file, or one that torch lacks.
     """
     for each in CLASSES:
         if module_name(name) == module_name(each):
@@ -128,8 +130,8 @@ def _load_class(path: str) -> str:
             f"{path}: dense gradients are measured, and this class takes sparse ones"
         )
     if cls.rule.needs_inputs:
-        needed = ", ".join(state.step_argument for state in cls.rule.inputs)
-        raise typer.BadParameter(f"{path}: a step needs {needed}, and the benchmark has none")
+        input_names = ", ".join(state.step_argument for state in cls.rule.inputs)
+        raise typer.BadParameter(f"{path}: a step needs {input_names}, and the benchmark has none")
     if USER_CLASSES.setdefault(cls.__name__, cls) is not cls:
         raise typer.BadParameter(f"{path}: two of these files hold a class {cls.__name__}")
     return str(cls.__name__)

@@ -59,8 +59,8 @@ def write(targets: Targets) -> None:
         typer.echo(f"note: {_orphan_message(folder)}")
     seconds = time.perf_counter() - start
     count = len(targets.specs)
-    files = f"{len(changes)} file{'s' * (len(changes) != 1)}" if changes else "nothing"
-    typer.echo(f"{count} spec{'s' * (count != 1)} in {seconds:.1f} s, {files} changed")
+    changed_files = f"{len(changes)} file{'s' * (len(changes) != 1)}" if changes else "nothing"
+    typer.echo(f"{count} spec{'s' * (count != 1)} in {seconds:.1f} s, {changed_files} changed")
 
 
 def compare(targets: Targets, *, diff: bool) -> int:
@@ -97,28 +97,28 @@ def _changes(targets: Targets) -> list[emit.Change]:
 def _differences(targets: Targets) -> Iterator[emit.Change]:
     """Yield each file that differs from its generated text, and each file to remove."""
     ruff = emit.require_ruff()
-    texts: dict[str, dict[str, str]] = {}
+    texts_by_module: dict[str, dict[str, str]] = {}
     for algorithm in read(targets.specs):
-        texts.setdefault(algorithm.module, {}).update(render(algorithm, ruff))
-    for module, files in texts.items():
-        yield from emit.changes(targets.out / module, files)
+        texts_by_module.setdefault(algorithm.module, {}).update(render(algorithm, ruff))
+    for module, texts_by_file in texts_by_module.items():
+        yield from emit.changes(targets.out / module, texts_by_file)
     if targets.is_whole_folder and targets.out.is_dir():
         for folder in sorted(targets.out.iterdir()):
-            if folder.name not in texts and folder.is_dir():
+            if folder.name not in texts_by_module and folder.is_dir():
                 yield from emit.leftovers(folder)
 
 
 def _orphans(targets: Targets) -> list[Path]:
-    """Return the generated folders that have no spec, in the targets or beside their specs."""
+    """Return the generated folders without a spec, in the targets or beside the targets' specs."""
     if targets.is_whole_folder or not targets.out.is_dir():
         return []
-    requested = {path.stem for path in targets.specs}
+    spec_names = {path.stem for path in targets.specs}
     spec_folders = {path.resolve().parent for path in targets.specs}
     return [
         folder
         for folder in sorted(targets.out.iterdir())
-        if folder.is_dir() and folder.name not in requested
-        if not any((specs / f"{folder.name}.py").is_file() for specs in spec_folders)
+        if folder.is_dir() and folder.name not in spec_names
+        if not any((specs_folder / f"{folder.name}.py").is_file() for specs_folder in spec_folders)
         if any(True for _ in emit.leftovers(folder))
     ]
 

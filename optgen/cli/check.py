@@ -28,7 +28,7 @@ def Checked(
     own_v = own_v + own_g**2
     own_p = own_p - lr * own_g / (own_t + sqrt(own_v))
 '''
-"""The rule that a modifier is checked with."""
+"""A modifier is checked in a composition with this rule."""
 
 
 def check(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:

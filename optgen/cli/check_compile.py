@@ -21,13 +21,13 @@ from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 from optgen.spec.composition.parts import is_modifier
 from optgen.spec.read_spec import read_spec
 
-(_CPP,) = (lowering for lowering in LOWERINGS if lowering.name == "fused_cpu")
+(_FUSED_CPU,) = (lowering for lowering in LOWERINGS if lowering.name == "fused_cpu")
 
 
 def compile_specs(names: Iterable[str]) -> Iterator[str]:
     """Build the C++ of specs into the cache, and yield a line for each algorithm.
 
-    The line says that it compiles, or why its steps on the CPU are not fused.
+    The line says that the algorithm compiles, or why its steps on the CPU are not fused.
 
     Raises:
         ToolchainError: there is no compiler, or it failed; the message says why.
@@ -35,7 +35,7 @@ def compile_specs(names: Iterable[str]) -> Iterator[str]:
     paths = dict.fromkeys(spec_path(name) for name in names)
     for path in filterfalse(is_modifier, paths):
         for algorithm in read_spec(path):
-            yield from map(_compile, filter(_CPP.applies, with_sweeps(algorithm)))
+            yield from map(_compile, filter(_FUSED_CPU.applies, with_sweeps(algorithm)))
             if reason := outline_sweeps(algorithm).why_none:
                 yield f"{algorithm.name}: no fused step on the CPU: {reason}"
 
@@ -51,14 +51,22 @@ def _compile(algorithm: Algorithm) -> str:
 
 def _build_libraries(algorithm: Algorithm) -> None:
     """Build the libraries for float32 parameters, and those that other dtypes may need."""
-    source = inline_includes(emit.render(algorithm, _CPP, None))
-    sources = {source: dtype_variants.bits_of_dtypes([torch.float32])}
+    source = inline_includes(emit.render(algorithm, _FUSED_CPU, None))
+    dtype_bits_of_source = {source: dtype_variants.bits_of_dtypes([torch.float32])}
     if suspending_kernel.MACRO in source:
-        sources[f"#define {suspending_kernel.MACRO}\n{source}"] = dtype_variants.ALL_DTYPE_BITS
-    with ThreadPoolExecutor(1) as executor:
-        for text, dtypes in [*sources.items(), (source, dtype_variants.ALL_DTYPE_BITS)]:
-            wait_for_sweeps = sweep_library.start_build(executor, text, dtypes)
+        dtype_bits_of_source[f"#define {suspending_kernel.MACRO}\n{source}"] = (
+            dtype_variants.ALL_DTYPE_BITS
+        )
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        for variant_source, dtype_bits in [
+            *dtype_bits_of_source.items(),
+            (source, dtype_variants.ALL_DTYPE_BITS),
+        ]:
+            wait_for_sweeps = sweep_library.start_build(executor, variant_source, dtype_bits)
             dtype_variants.library(
-                algorithm.module, text, dtypes, dtype_variants.matrix_op_dtypes(text)
+                algorithm.module,
+                variant_source,
+                dtype_bits,
+                dtype_variants.matrix_op_dtypes(variant_source),
             )
             wait_for_sweeps()

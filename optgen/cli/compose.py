@@ -74,9 +74,9 @@ def _parse_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
     try:
         match ast.parse(f"call{text}", mode="eval").body:
             case ast.Call(func=ast.Name(), args=args, keywords=keywords):
-                values = {k.arg: ast.literal_eval(k.value) for k in keywords if k.arg}
-                if len(values) == len(keywords):
-                    return [ast.literal_eval(arg) for arg in args], values
+                options = {k.arg: ast.literal_eval(k.value) for k in keywords if k.arg}
+                if len(options) == len(keywords):
+                    return [ast.literal_eval(arg) for arg in args], options
     except (SyntaxError, ValueError):
         pass
     message = f"{text} are not literal arguments: write ema(0.99) or clip_norm(max_norm=2)"

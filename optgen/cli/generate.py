@@ -16,16 +16,16 @@ from optgen.spec.read_spec import read_specs
 def read(paths: Iterable[Path]) -> tuple[Algorithm, ...]:
     """Return the algorithms of the files, after checking that no two share an output folder."""
     algorithms = read_specs(paths)
-    seen: dict[str, Algorithm] = {}
+    first_by_module: dict[str, Algorithm] = {}
     for algorithm in algorithms:
-        other = seen.setdefault(algorithm.module, algorithm)
-        if other is not algorithm and not (other.is_function and algorithm.is_function):
+        first = first_by_module.setdefault(algorithm.module, algorithm)
+        if first is not algorithm and not (first.is_function and algorithm.is_function):
             raise SpecError(
                 algorithm.place,
-                f"`{algorithm.name}` and `{other.name}` would both be generated into "
+                f"`{algorithm.name}` and `{first.name}` would both be generated into "
                 f"{algorithm.module}/",
                 "a spec file holds one optimizer, or functions; "
-                f"`{other.name}` is at {other.place}",
+                f"`{first.name}` is at {first.place}",
                 algorithm.source,
             )
     return algorithms

@@ -12,7 +12,7 @@ from optgen.ir.algorithm import Algorithm, State
 from optgen.spec.composition.check_modifier import modifier_part
 from optgen.spec.read_spec import read_specs
 
-_HEADER = ("name", "class", "state", "paper")
+_OPTIMIZER_HEADER = ("name", "class", "state", "paper")
 _FUNCTION_HEADER = ("name", "function", "lists")
 _MODIFIER_HEADER = ("modifier", "stage", "hyperparameters")
 
@@ -20,29 +20,35 @@ _MODIFIER_HEADER = ("modifier", "stage", "hyperparameters")
 def table() -> str:
     """Return three tables: of the optimizers, of the functions over lists, of the modifiers."""
     algorithms = read_specs(catalogue().values())
-    parts = [columns([_HEADER, *(_row(a) for a in algorithms if not a.is_function)])]
+    tables = [
+        columns([_OPTIMIZER_HEADER, *(_optimizer_row(a) for a in algorithms if not a.is_function)])
+    ]
     functions = [(a.module, a.name, ", ".join(a.lists)) for a in algorithms if a.is_function]
-    parts += [columns([_FUNCTION_HEADER, *functions])] if functions else []
-    parts.append(columns([_MODIFIER_HEADER, *map(_modifier_row, list_modifiers())]))
-    return "\n\n".join(parts)
+    tables += [columns([_FUNCTION_HEADER, *functions])] if functions else []
+    tables.append(columns([_MODIFIER_HEADER, *map(_modifier_row, list_modifiers())]))
+    return "\n\n".join(tables)
 
 
 def _modifier_row(name: str) -> tuple[str, ...]:
-    part = modifier(name)
-    hypers = ", ".join(str(p).replace("=", " = ") for p in signature(part).parameters.values())
-    return (name, modifier_part(part.spec).stage, hypers or "-")
+    chosen_modifier = modifier(name)
+    hypers = ", ".join(
+        str(p).replace("=", " = ") for p in signature(chosen_modifier).parameters.values()
+    )
+    return (name, modifier_part(chosen_modifier.spec).stage, hypers or "-")
 
 
-def _row(algorithm: Algorithm) -> tuple[str, ...]:
+def _optimizer_row(algorithm: Algorithm) -> tuple[str, ...]:
     states = textwrap.shorten(
-        ", ".join(_state(s) for s in algorithm.checkpoint_states()) or "-", 100, placeholder=" …"
+        ", ".join(_state_text(s) for s in algorithm.checkpoint_states()) or "-",
+        100,
+        placeholder=" …",
     )
     if algorithm.base:
         states = f"as {algorithm.base}"
     return (algorithm.module, algorithm.name, states, algorithm.paper)
 
 
-def _state(state: State) -> str:
+def _state_text(state: State) -> str:
     return f"{state.key} (if {state.when})" if state.when else state.key
 
 

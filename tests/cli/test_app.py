@@ -13,7 +13,7 @@ from cli.commands import ROOT, run
 
 import optgen
 from optgen import emit
-from optgen.cli import EXTRA
+from optgen.cli import BUILD_EXTRA
 
 
 def test_help_names_every_command() -> None:
@@ -85,5 +85,5 @@ def test_the_command_names_the_libraries_of_the_extra_build() -> None:
     """An installed command cannot read pyproject.toml, so it has a list of its own."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
-    assert list(EXTRA) == project["optional-dependencies"]["build"]
-    assert f"ruff=={emit.RUFF}" in EXTRA
+    assert list(BUILD_EXTRA) == project["optional-dependencies"]["build"]
+    assert f"ruff=={emit.RUFF}" in BUILD_EXTRA
