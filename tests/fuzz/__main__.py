@@ -15,7 +15,9 @@ def main() -> int:
     """Search for failing rules, print the findings, and return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="how long to draw rules")
-    parser.add_argument("--rules", type=int, default=10**9, help="how many to draw at most")
+    parser.add_argument(
+        "--rules", type=int, default=10**9, dest="max_rules", help="how many to draw at most"
+    )
     parser.add_argument("--seed", default=str(int(time.time())), help="a seed fixes the rules")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, help="where findings are written (tests/fuzz/found)")
@@ -26,7 +28,9 @@ def main() -> int:
     parser.add_argument(
         "--known", type=Path, help="a folder of findings that are not written again"
     )
-    parser.add_argument("--matrix", nargs="*", help="combine modifiers: rules pairs chains stages")
+    parser.add_argument(
+        "--matrix", nargs="*", help="compose modifiers with rules: rules pairs chains stages"
+    )
     parser.add_argument(
         "--from", type=int, default=0, dest="first", help="the number of the first combination"
     )
@@ -50,8 +54,8 @@ def _run(options: argparse.Namespace) -> int:
     gc.collect()
     gc.freeze()  # the garbage collector skips all imported objects
     if options.replay:
-        folders = (path.glob("*.py") if path.is_dir() else [path] for path in options.replay)
-        return replay(sorted(path for paths in folders for path in paths))
+        files_of_paths = (path.glob("*.py") if path.is_dir() else [path] for path in options.replay)
+        return replay(sorted(path for files in files_of_paths for path in files))
     if options.matrix is not None:
         return run_matrix(options)
     return Run(options).run()

@@ -10,20 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuzz.bounded_tensors import BoundedTensor, in_range, lift, operand
+from fuzz.bounded_tensors import BoundedTensor, lift, operand_bound, result_in_range
 from optgen.ir.ops import LINEAR_ALGEBRA, OPS
 
 PLAIN = {name: OPS[name].meaning for name in LINEAR_ALGEBRA}
+"""The ops' meanings on plain tensors, without bounds."""
 
 
 def _operand(x: Any) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Return an operand's values, bounds and comparable mask, in one shape, and its unit."""
+    """Return an operand's values, bounds and mask of comparable values, and its dtype's unit."""
     x = lift(x)
-    e = operand(x, x.eps) + torch.zeros_like(x.v)
+    e = operand_bound(x, x.eps) + torch.zeros_like(x.v)
     return x.v, e, x.ok.expand(x.v.shape), x.eps
 
 
-def _all(ok: Tensor) -> Tensor:
+def _all_comparable(ok: Tensor) -> Tensor:
+    """Tell for each matrix of a batch whether all its elements are comparable."""
     return ok.all(-1, keepdim=True).all(-2, keepdim=True)
 
 
@@ -38,66 +40,71 @@ def _product(a: Any, b: Any) -> BoundedTensor:
     e = ea @ b.abs() + a.abs() @ eb + ea @ eb + (a.shape[-1] + 2) * eps * (a.abs() @ b.abs())
     v = a @ b
     ok = a_ok.all(-1, keepdim=True) & b_ok.all(-2, keepdim=True)
-    return in_range(v, e, ok.expand(v.shape), eps)
+    return result_in_range(v, e, ok.expand(v.shape), eps)
 
 
 def _permuted(op: str, x: Any) -> BoundedTensor:
     """Return the result of an op that only moves elements."""
     x = lift(x)
     e, ok = x.e + torch.zeros_like(x.v), x.ok.expand(x.v.shape)
-    return in_range(PLAIN[op](x.v), PLAIN[op](e), PLAIN[op](ok), x.eps)
+    return result_in_range(PLAIN[op](x.v), PLAIN[op](e), PLAIN[op](ok), x.eps)
 
 
 def _identity(x: Any) -> BoundedTensor:
     x = lift(x)
     v = PLAIN["identity"](x.v)
-    return in_range(v, torch.zeros_like(v), torch.ones_like(v, dtype=torch.bool), x.eps)
+    return result_in_range(v, torch.zeros_like(v), torch.ones_like(v, dtype=torch.bool), x.eps)
 
 
 def _trace(x: Any) -> BoundedTensor:
     v, e, ok, eps = _operand(x)
     bound = PLAIN["trace"](e) + v.shape[-1] * eps * PLAIN["trace"](v.abs())
-    return in_range(PLAIN["trace"](v), bound, _all(PLAIN["diag"](ok)), eps)
+    return result_in_range(PLAIN["trace"](v), bound, _all_comparable(PLAIN["diag"](ok)), eps)
 
 
 def _symmetric_operand(x: Any) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Return values, a bound on the error of eigenvalues, a mask of known matrices, and the unit.
+    """Return values, a bound on errors of eigenvalues, a mask of comparable matrices, and the unit.
 
-    The decomposition reads one triangle of a matrix, so errors count twice: hence sqrt(2).
+    The decomposition reads one triangle of a matrix. So an error in it stands for two elements,
+    which multiplies the norm of the errors by sqrt(2) at most. The factor 8 is generous.
     """
     v, e, ok, eps = _operand(x)
-    return v, sqrt(2) * _norm(e) + 8 * v.shape[-1] * eps * _norm(v), _all(ok), eps
+    return v, sqrt(2) * _norm(e) + 8 * v.shape[-1] * eps * _norm(v), _all_comparable(ok), eps
 
 
 def _eigenvalues(x: Any) -> BoundedTensor:
     v, e, ok, eps = _symmetric_operand(x)
     result = PLAIN["eigenvalues"](v)
-    return in_range(result, e.expand(result.shape), ok.expand(result.shape), eps)
+    return result_in_range(result, e.expand(result.shape), ok.expand(result.shape), eps)
 
 
 def _inverse_root(x: Any, n: Any, least: Any) -> BoundedTensor:
-    """Return a root; its bound in the Frobenius norm uses the steepest slope, which is at 0."""
+    """Return a root; its bound in the Frobenius norm uses the steepest slope, at eigenvalue 0."""
     v, e, ok, eps = _symmetric_operand(x)
     n, least = lift(n), lift(least)
     result = PLAIN["inverse_root"](v, n.v, least.v)
-    low = least.v - operand(least, eps)
-    slope = low ** (-1.0 / n.v - 1.0) / n.v.abs()
-    bound = slope * (e + operand(least, eps)) + 8 * v.shape[-1] * eps * _norm(result)
-    bound = bound + 8 * eps * _norm(result) * (1 + low.log().abs())
-    sure = (low > 0) & (n.v > 0.1) & (n.e == 0)
-    return in_range(result, bound.expand(result.shape), (ok & sure).expand(result.shape), eps)
+    lowest_least = least.v - operand_bound(least, eps)
+    slope = lowest_least ** (-1.0 / n.v - 1.0) / n.v.abs()
+    bound = slope * (e + operand_bound(least, eps)) + 8 * v.shape[-1] * eps * _norm(result)
+    bound = bound + 8 * eps * _norm(result) * (1 + lowest_least.log().abs())
+    is_bounded = (lowest_least > 0) & (n.v > 0.1) & (n.e == 0)
+    return result_in_range(
+        result, bound.expand(result.shape), (ok & is_bounded).expand(result.shape), eps
+    )
 
 
 def _descending(x: Any) -> BoundedTensor:
-    """Return a permutation; it is unknown if two numbers are close."""
+    """Return a permutation; it is not comparable if two numbers are close."""
     v, e, ok, eps = _operand(x)
     result = PLAIN["descending"](v)
     ordered, _ = v.squeeze(-1).sort(-1)
     gap = (ordered.diff(dim=-1) > 2 * e.amax(-2)).all(-1)[..., None, None]
-    return in_range(result, torch.zeros_like(result), (gap & _all(ok)).expand(result.shape), eps)
+    return result_in_range(
+        result, torch.zeros_like(result), (gap & _all_comparable(ok)).expand(result.shape), eps
+    )
 
 
-def _unknown(op: str, x: Any) -> BoundedTensor:
+def _not_comparable(op: str, x: Any) -> BoundedTensor:
     """Return a decomposition. It is not comparable: a small change may turn it into another."""
     v = PLAIN[op](lift(x).v)
     return BoundedTensor(v, torch.zeros_like(v), torch.zeros_like(v, dtype=torch.bool), lift(x).eps)
@@ -110,11 +117,11 @@ def _singular_vectors(x: Any, rank: Any) -> BoundedTensor:
 
 
 def _gaussian(x: Any, *numbers: Any) -> BoundedTensor:
-    """Return random numbers; they are unknown if rounding may change their key."""
+    """Return random numbers; they are not comparable if a number that seeds them is not."""
     eps, bounded = lift(x).eps, [lift(number) for number in numbers]
     v = PLAIN["gaussian"](lift(x).v, *(number.v for number in bounded))
     ok = torch.stack([number.ok for number in bounded]).all()
-    return in_range(v, torch.full_like(v, 64 * eps), ok.expand(v.shape), eps)
+    return result_in_range(v, torch.full_like(v, 64 * eps), ok.expand(v.shape), eps)
 
 
 MATRIX_MEANINGS: dict[str, Callable[..., Any]] = {
@@ -126,8 +133,8 @@ MATRIX_MEANINGS: dict[str, Callable[..., Any]] = {
     "eigenvalues": _eigenvalues,
     "inverse_root": _inverse_root,
     "descending": _descending,
-    "eigenvectors": partial(_unknown, "eigenvectors"),
-    "qr": partial(_unknown, "qr"),
+    "eigenvectors": partial(_not_comparable, "eigenvectors"),
+    "qr": partial(_not_comparable, "qr"),
     "singular_vectors": _singular_vectors,
     "gaussian": _gaussian,
 }

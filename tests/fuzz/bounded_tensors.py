@@ -19,38 +19,39 @@ _ZERO, _TRUE = torch.zeros((), dtype=torch.float64), torch.tensor(True)
 _DTYPES = {
     torch.finfo(d).eps: d for d in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 }
+# Between these magnitudes, results of a dtype are compared: neither underflow nor overflow is near.
 _SMALL = {torch.float64: 1e-290, torch.float32: 1e-30, torch.bfloat16: 1e-30, torch.float16: 1e-4}
 _LARGE = {torch.float64: 1e290, torch.float32: 1e30, torch.bfloat16: 1e30, torch.float16: 6e4}
 
-_unsure: list[bool] = []
-_plain_tensors: list[tuple[float, bool]] = [(DOUBLE, False)]  # arguments of `tensors_in`
+_uncertain_branches: list[bool] = []
+_plain_tensors: list[tuple[float, bool]] = [(DOUBLE, False)]  # arguments of `unit_of_plain_tensors`
 
 
 @contextmanager
 def watch_branches() -> Iterator[list[bool]]:
     """Yield a list that gets an element if the block takes a branch that depends on rounding."""
-    before = list(_unsure)
-    _unsure.clear()
+    before = list(_uncertain_branches)
+    _uncertain_branches.clear()
     try:
-        yield _unsure
+        yield _uncertain_branches
     finally:
-        _unsure[:] = before
+        _uncertain_branches[:] = before
 
 
 @contextmanager
-def tensors_in(eps: float, without_axes: bool = False) -> Iterator[None]:
+def unit_of_plain_tensors(eps: float, param_is_0_dim: bool = False) -> Iterator[None]:
     """Give plain tensors, such as a state before its first step, this unit in the last place.
 
-    A 0-dim tensor counts as a number, unless the parameter is 0-dim too (`without_axes`).
+    A 0-dim tensor is a number with float64's unit, unless the parameter is 0-dim too.
     """
-    _plain_tensors.append((eps, without_axes))
+    _plain_tensors.append((eps, param_is_0_dim))
     try:
         yield
     finally:
         _plain_tensors.pop()
 
 
-def unit_beside(mask: Tensor) -> float:
+def unit_selected_by(mask: Tensor) -> float:
     """Return the unit of a number that a mask selects: a tensor's unit if the mask has axes."""
     return _plain_tensors[-1][0] if mask.ndim else DOUBLE
 
@@ -70,7 +71,7 @@ class UncertainMask:
 
     def __bool__(self) -> bool:
         if not bool(self.sure.all()):
-            _unsure.append(True)
+            _uncertain_branches.append(True)
         return bool(self.v)
 
 
@@ -112,7 +113,7 @@ class BoundedTensor:
     double = detach
 
     def to(self, dtype: torch.dtype) -> BoundedTensor:
-        """Return the numbers, rounded to a dtype."""
+        """Return the values rounded to a dtype, with larger bounds."""
         if dtype == torch.float64:
             return self
         eps = torch.finfo(dtype).eps
@@ -140,7 +141,7 @@ class ParamOrGrad(BoundedTensor):
 
 
 class ZeroProduct(BoundedTensor):
-    """A product with 0: exactly 0 in a comparison; in a sum it has the bound of a blend."""
+    """A product with 0: a comparison takes it as exactly 0, and a sum uses its bound."""
 
 
 def is_zero(x: BoundedTensor) -> bool:
@@ -153,8 +154,8 @@ def lift(x: Any) -> BoundedTensor:
     if isinstance(x, BoundedTensor):
         return x
     value = torch.as_tensor(x).double()
-    eps, without_axes = _plain_tensors[-1]
-    is_tensor = value.ndim or (without_axes and isinstance(x, Tensor))
+    eps, param_is_0_dim = _plain_tensors[-1]
+    is_tensor = value.ndim or (param_is_0_dim and isinstance(x, Tensor))
     return BoundedTensor(value, eps=eps if is_tensor else DOUBLE)
 
 
@@ -163,7 +164,7 @@ def lift_mask(x: Any) -> UncertainMask:
     return x if isinstance(x, UncertainMask) else UncertainMask(torch.as_tensor(x), _TRUE)
 
 
-def in_range(v: Tensor, e: Tensor, ok: Tensor, eps: float) -> BoundedTensor:
+def result_in_range(v: Tensor, e: Tensor, ok: Tensor, eps: float) -> BoundedTensor:
     """Return a result; its elements out of the dtype's range are not comparable."""
     dtype, size = _DTYPES[eps], v.abs()
     fits = (size < _LARGE[dtype]) & ((size > _SMALL[dtype]) | (v == 0)) & e.isfinite()
@@ -182,12 +183,12 @@ def _is_short(x: Tensor) -> bool:
     return x.ndim == 0 and (n := abs(float(x)) * 1024) < 2**40 and n % 1 == 0
 
 
-def operand(x: BoundedTensor, eps: float) -> Tensor:
+def operand_bound(x: BoundedTensor, eps: float) -> Tensor:
     """Return the bound of an operand of arithmetic, which may be rounded once more."""
     return x.e + eps * x.v.abs()
 
 
-def as_compared(x: BoundedTensor, eps: float) -> Tensor:
+def comparison_bound(x: BoundedTensor, eps: float) -> Tensor:
     """Return the bound of a comparison's operand, rounded to the other operand's dtype."""
     if isinstance(x, ZeroProduct):
         return torch.zeros_like(x.e)
@@ -200,6 +201,6 @@ def compare(meaning: Any, a: Any, b: Any) -> UncertainMask:
     """Compare two tensors; truth values are sure where numbers differ by more than their bounds."""
     a, b = lift(a), lift(b)
     eps = max(a.eps, b.eps)
-    e = as_compared(a, eps) + as_compared(b, eps)
+    e = comparison_bound(a, eps) + comparison_bound(b, eps)
     sure = (((a.v - b.v).abs() > e) | (e == 0)) & a.ok & b.ok
     return UncertainMask(meaning(a.v, b.v), sure)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from fuzz.statements import Statements
+import functools
+
+from fuzz.expressions import Known
+from fuzz.statements import StatementGenerator
 
 
-class Rules(Statements):
-    """A generator of whole rules: statements, and branches with statements in them."""
+class RuleGenerator(StatementGenerator):
+    """A generator of whole rules: statements, and branches with statements in them.
+
+    `level` is a statement's indentation, and `depth` bounds how many branches are nested below it.
+    """
 
     def compound_statement(self, kind: str, level: int, depth: int) -> list[str]:
         """Return a compound statement."""
         if kind == "branch":
             return self.branch(level, depth)
-        return (self.conditional_branch if kind == "conditional" else self.factored_branch)(
-            level, depth
-        )
+        if kind == "conditional":
+            return self.conditional_branch(level, depth)
+        return self.factored_branch(level, depth)
 
     def block(self, level: int, depth: int, *new_conditions: str) -> list[str]:
         """Return the statements of one arm; inside it, the new conditions hold."""
-        before = len(self.known_conditions)
+        count_before = len(self.known_conditions)
         self.known_conditions += new_conditions
         for symbol, nature, condition in self.states:
             if condition and condition in new_conditions:
@@ -28,32 +34,29 @@ class Rules(Statements):
             self.known.numbers.append("opt")
         count = int(self.draw.pick("1", "1", "2", "3"))
         lines = [s for _ in range(count) for s in self.statement(level, depth - 1)]
-        del self.known_conditions[before:]
+        del self.known_conditions[count_before:]
         return lines
 
     def branch(self, level: int, depth: int) -> list[str]:
         """Return an if, perhaps with elifs and an else."""
         indent = "    " * level
-        before = self.draw.known
-        ends, lines = [], []
+        known_before = self.draw.known
+        known_after_arms, lines = [], []
         arms = int(self.draw.pick("1", "1", "1", "2", "2", "3"))
         for arm in range(arms):
             condition = self.draw.condition(2)
             if self.draw.chance(0.1):
                 condition = "opt is not None"
-            self.draw.known = before.copy()
+            self.draw.known = known_before.copy()
             word = "elif" if arm else "if"
             lines += [f"{indent}{word} {condition}:"]
             lines += self.block(level + 1, depth, condition)
-            ends.append(self.draw.known)
-        self.draw.known = before.copy()
+            known_after_arms.append(self.draw.known)
+        self.draw.known = known_before.copy()
         if self.draw.chance(0.5):
             lines += [f"{indent}else:", *self.block(level + 1, depth)]
-        ends.append(self.draw.known)
-        common = ends[0]
-        for end in ends[1:]:
-            common = common.intersection(end)
-        self.draw.known = common
+        known_after_arms.append(self.draw.known)
+        self.draw.known = functools.reduce(Known.intersection, known_after_arms)
         self.forget_states()
         return lines
 
@@ -65,33 +68,31 @@ class Rules(Statements):
                 names[:] = [n for n in names if n != symbol]
 
     def conditional_branch(self, level: int, depth: int) -> list[str]:
-        """Return a branch whose condition makes a state exist."""
+        """Return a branch on the condition under which some state exists."""
         symbol, nature, condition = self.draw.rng.choice([s for s in self.states if s[2]])
         if condition == "factored(p)":
             return self.factored_branch(level, depth)
         if condition in self.known_conditions:
             return ["    " * level + self.mix_into(symbol, nature)]
-        before = self.draw.known
-        self.draw.known = before.copy()
+        known_before = self.draw.known
+        self.draw.known = known_before.copy()
         lines = [f"{'    ' * level}if {condition}:"]
-        for state, kind, other in self.states:
-            if other == condition and state == symbol:
-                getattr(self.known, kind).append(state)
+        getattr(self.known, nature).append(symbol)
         self.known_conditions.append(condition)
         lines += ["    " * (level + 1) + self.mix_into(symbol, nature)]
         self.known_conditions.pop()
         lines += self.block(level + 1, 1, condition)
-        self.draw.known = self.draw.known.intersection(before)
+        self.draw.known = self.draw.known.intersection(known_before)
         self.forget_states()
         return lines
 
     def factored_branch(self, level: int, depth: int) -> list[str]:
-        """Return a branch in which rows and columns exist."""
+        """Return a branch for parameters with rows and columns."""
         if self.draw.has_axes:
             return ["    " * level + self.assign_local("tensors")]
-        before = self.draw.known
+        known_before = self.draw.known
         indent = "    " * level
-        self.draw.known, self.draw.has_axes = before.copy(), True
+        self.draw.known, self.draw.has_axes = known_before.copy(), True
         lines = [f"{indent}if factored(p):"]
         if self.draw.chance(0.3):
             lines += [f"{indent}    g = g - {self.draw.row()}"]
@@ -99,10 +100,10 @@ class Rules(Statements):
             lines += self.block(level + 1, depth, "factored(p)")
         if self.poly and level == 1 and self.draw.chance(0.3):
             lines += self.matrix_op(level + 1)
-        after, self.draw.has_axes = self.draw.known, False
-        self.draw.known = before.copy()
+        known_after_if, self.draw.has_axes = self.draw.known, False
+        self.draw.known = known_before.copy()
         if self.draw.chance(0.4):
             lines += [f"{indent}else:", *self.block(level + 1, depth)]
-        self.draw.known = self.draw.known.intersection(after)
+        self.draw.known = self.draw.known.intersection(known_after_if)
         self.forget_states()
         return lines

@@ -38,7 +38,7 @@ from optgen.spec.read_spec import read_spec
 
 _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(?:include|reader)/\w+\.h"\n')
 # These pragmas override -O0. The optimizations take two thirds of the compile time.
-_OPTIMIZE = re.compile(r"^#pragma GCC optimize.*\n", re.M)
+_OPTIMIZE_PRAGMA = re.compile(r"^#pragma GCC optimize.*\n", re.M)
 _ALWAYS_INLINE = "__attribute__((always_inline)) inline"
 # Names that the C++ of every rule defines.
 _RULE_NAMES = re.compile(
@@ -49,7 +49,9 @@ _FLAGS = (
     "-fno-exceptions",  # as in builds for users
     "-Werror=shadow=local",  # a loop variable once shadowed the index of random numbers
 )
-TYPES = dtype_variants.bits_of_dtypes((torch.float64, torch.float32, torch.bfloat16, torch.float16))
+DRAWN_DTYPE_BITS = dtype_variants.bits_of_dtypes(
+    (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+)
 
 
 @dataclass
@@ -59,7 +61,7 @@ class BuiltRule:
     text: str
     algorithm: Algorithm
     cls: Any
-    types: int = 0  # the dtypes that its C++ supports, one bit each
+    dtype_bits: int = 0  # a bit for each dtype that its C++ supports
     refused_by_cpp: str = ""  # the C++ compiler's message
     # the path of a shared library, and the suffix of the rule's names in it
     library: tuple[Path, str] | None = field(default=None, repr=False)
@@ -75,9 +77,10 @@ class BuiltRule:
 
     @property
     def has_cpp_kernels(self) -> bool:
-        """Tell whether fused C++ can step the rule: its kernel takes all states, or it has sweeps.
+        """Tell whether fused C++ can step the rule.
 
-        A rule on whole matrices has no kernel, but each of its sweeps has one.
+        A rule on whole matrices has no kernel of its own, but each of its sweeps has one. The
+        kernel of any other rule must take all its states.
         """
         if self.cls.rule.why_uncut:
             return bool(self.sweeps)
@@ -97,11 +100,15 @@ class BuiltRule:
         return Path(str(sys.modules[self.cls.lowerings].__file__)).parent
 
 
-def load(text: str, only: str = "") -> BuiltRule:
-    """Read a spec's text, and generate all its lowerings or only one, without the formatter."""
-    spec = Spec(f"random_{only}" if only else "Random", text, "<drawn>", 1)
+def load(text: str, only_lowering: str = "") -> BuiltRule:
+    """Read a spec's text, and generate all its lowerings or only one, without formatting them."""
+    spec = Spec(f"random_{only_lowering}" if only_lowering else "Random", text, "<drawn>", 1)
     always_needed = ("optimizer", "function", "outlined")
-    needed = [each for each in LOWERINGS if not only or each.name in (*always_needed, only)]
+    needed = [
+        each
+        for each in LOWERINGS
+        if not only_lowering or each.name in (*always_needed, only_lowering)
+    ]
     with (
         mock.patch.object(emit, "find_ruff", return_value=None),
         mock.patch.object(emit, "LOWERINGS", tuple(needed)),
@@ -116,11 +123,13 @@ def load(text: str, only: str = "") -> BuiltRule:
         BuiltRule(text, each, importlib.import_module(f"{cls.lowerings}.{each.name}")._update)
         for each in outline_sweeps(algorithm).functions
     ]
-    return BuiltRule(text, add_maximize(algorithm), cls, TYPES, programs=programs, sweeps=sweeps)
+    return BuiltRule(
+        text, add_maximize(algorithm), cls, DRAWN_DTYPE_BITS, programs=programs, sweeps=sweeps
+    )
 
 
-def types_of(algorithm: Algorithm, dtypes: Sequence[str]) -> int:
-    """Return the dtypes that a rule's C++ needs for parameters of these dtypes, one bit each."""
+def dtype_bits_of(algorithm: Algorithm, dtypes: Sequence[str]) -> int:
+    """Return a bit for each dtype that a rule's C++ needs for parameters of these dtypes."""
     state_dtypes = (
         s.dtype for s in with_float32_states(algorithm).states if s.dtype and s.shape != "scalar"
     )
@@ -132,26 +141,27 @@ def compile_together(rules: Sequence[BuiltRule], *flags: str) -> None:
 
     With the flag `-fsyntax-only` the compiler only checks the source.
     """
-    groups: dict[tuple[str, int, bool], list[BuiltRule]] = {}
+    # Rules that share a C++ file, by its headers, its dtypes, and whether steps suspend.
+    batches: dict[tuple[str, int, bool], list[BuiltRule]] = {}
     for rule in filter(lambda rule: rule.has_cpp_kernels, _with_kernels(rules)):
         include = _INCLUDE.search(rule.source)
         assert include is not None
-        groups.setdefault((include[0], rule.types, rule.suspends), []).append(rule)
-    for (include, types, waits), group in groups.items():
-        defines = f"#define OPTGEN_TYPES {types}\n" + f"#define {MACRO}\n" * waits
-        _compile(defines, include, group, flags)
+        batches.setdefault((include[0], rule.dtype_bits, rule.suspends), []).append(rule)
+    for (include, dtype_bits, suspends), batch in batches.items():
+        defines = f"#define OPTGEN_TYPES {dtype_bits}\n" + f"#define {MACRO}\n" * suspends
+        _compile(defines, include, batch, flags)
     for rule in rules:
         messages = (sweep.refused_by_cpp for sweep in rule.sweeps)
         rule.refused_by_cpp = rule.refused_by_cpp or next(filter(None, messages), "")
 
 
 def _with_kernels(rules: Iterable[BuiltRule]) -> Iterator[BuiltRule]:
-    """Yield all that have kernels: rules, programs, sweeps; these two get the rule's dtypes."""
+    """Yield the rules with kernels; and programs and sweeps, which get the dtypes of their rule."""
     for rule in rules:
         if not rule.cls.rule.why_uncut:
             yield rule
         for function in (*rule.programs, *rule.sweeps):
-            function.types = rule.types
+            function.dtype_bits = rule.dtype_bits
             yield function
 
 
@@ -162,31 +172,37 @@ def _compile(defines: str, include: str, rules: list[BuiltRule], flags: tuple[st
     assert command is not None
     while rules:
         source, library = folder / "batch.cpp", folder / f"{len(rules)}.so"
-        parts = [_renamed(rule.source.replace(include, ""), i) for i, rule in enumerate(rules)]
-        headers = _OPTIMIZE.sub("", inline_includes(include)).replace(_ALWAYS_INLINE, "inline")
-        source.write_text("".join([defines, headers, *parts]))
-        done = subprocess.run(
+        sources = [_renamed(rule.source.replace(include, ""), i) for i, rule in enumerate(rules)]
+        headers = _OPTIMIZE_PRAGMA.sub("", inline_includes(include)).replace(
+            _ALWAYS_INLINE, "inline"
+        )
+        source.write_text("".join([defines, headers, *sources]))
+        completed = subprocess.run(
             [*command, *_FLAGS, *flags, str(source), "-o", str(library)],
             capture_output=True,
             text=True,
             errors="replace",
             check=False,
         )
-        if done.returncode == 0:
+        if completed.returncode == 0:
             for i, rule in enumerate(rules):
                 rule.library = library, f"_r{i}"
             return
-        failing = {int(i) for i in re.findall(r"\bdrawn(\d+):\d+:\d+: error", done.stderr)}
-        failing = failing or {int(i) for i in re.findall(r"\w_r(\d+)\b", done.stderr)}
-        for i in failing or set(range(len(rules))):
-            rules[i].refused_by_cpp = _first_error(done.stderr, i)
+        failing_indices = {
+            int(i) for i in re.findall(r"\bdrawn(\d+):\d+:\d+: error", completed.stderr)
+        }
+        failing_indices = failing_indices or {
+            int(i) for i in re.findall(r"\w_r(\d+)\b", completed.stderr)
+        }
+        for i in failing_indices or set(range(len(rules))):
+            rules[i].refused_by_cpp = _first_error(completed.stderr, i)
         rules = [rule for rule in rules if not rule.refused_by_cpp]
 
 
 def _first_error(message: str, i: int) -> str:
     lines = [line for line in message.splitlines() if "error" in line]
-    of_rule = [line for line in lines if re.search(rf"drawn{i}:|_r{i}\b", line)]
-    first = re.sub(rf"_r{i}\b", "", (of_rule or lines or [message])[0])
+    lines_of_rule = [line for line in lines if re.search(rf"drawn{i}:|_r{i}\b", line)]
+    first = re.sub(rf"_r{i}\b", "", (lines_of_rule or lines or [message])[0])
     return first.partition("error: ")[2] or first
 
 
@@ -206,11 +222,11 @@ class _WithSuffix(KernelSignature):
 
     suffix = ""
 
-    def _has(self, name: str) -> bool:
-        return super()._has(name if name == "optgen_advance" else name + self.suffix)
+    def _exports(self, name: str) -> bool:
+        return super()._exports(name if name == "optgen_advance" else name + self.suffix)
 
-    def _text(self, name: str) -> str:
-        if not self._has(name):
+    def _exported_text(self, name: str) -> str:
+        if not self._exports(name):
             return ""
         text = ctypes.c_char_p.in_dll(self._library, name + self.suffix)
         return (text.value or b"").decode()
@@ -225,10 +241,10 @@ def batch_kernels(rules: Sequence[BuiltRule]) -> Iterator[None]:
     rules_by_module = {rule.cls.lowerings: rule for rule in _with_kernels(rules)}
     load_single = kernel_loader._load
 
-    def load_kernel(owner: Any, module: Any, suspends: bool, types: int) -> Any:
+    def load_kernel(owner: Any, module: Any, suspends: bool, dtype_bits: int) -> Any:
         rule = rules_by_module.get(module.__name__)
         if rule is None or suspends is not rule.suspends:
-            return load_single(owner, module, suspends, types)
+            return load_single(owner, module, suspends, dtype_bits)
         return _kernel(rule, owner)
 
     with mock.patch.object(kernel_loader, "_load", load_kernel):
@@ -257,7 +273,7 @@ def load_shared_libraries() -> None:
 def _sweep_library() -> Path:
     """Build, once, the library of sweeps that all rules share."""
     traits = "#define OPTGEN_HAS_AXES 1\n#define OPTGEN_HAS_MAX 1\n"
-    return dtype_variants.build("sweeps", traits + sweep_library._source(), TYPES, 0)
+    return dtype_variants.build("sweeps", traits + sweep_library._source(), DRAWN_DTYPE_BITS, 0)
 
 
 @functools.cache

@@ -1,6 +1,8 @@
 """Compare combinations of modifiers with changes by hand, in the order of the stages.
 
-The other parts of the matrix compare lowerings with the composed rule. This one compares the
+A stage is the place in a step where a modifier acts, such as the decay of the parameter.
+
+The other parts of `modifier_matrix` compare lowerings with the composed rule. This one compares the
 composed rule with an optimizer of torch whose step is changed by hand.
 """
 
@@ -21,27 +23,27 @@ from optgen.compositions import compose, list_modifiers, modifier
 from optgen.spec.composition.names import CompositionError
 from optgen.spec.errors import SpecError
 
-OPTIONS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}}
+OPTIONS_BY_RULE: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}}
 RULES = (
     *("SGD", "AdamW", "Adadelta", "Adagrad", "Adam", "Adamax", "ASGD"),
     *("NAdam", "RAdam", "RMSprop", "Rprop"),
 )
-CHAINS = 200
+NUM_CHAINS = 200
 STEPS = 7
 NAN_STEP = 3
 """The step whose gradients have a NaN, if the modifier `skip_nonfinite` is tested."""
-BOUND = 1e-11
-"""Bound relative to the largest element; an update by hand is a difference, which loses digits."""
-MASTER_BOUND = 1e-6
-"""Bound with the modifier `master`, which keeps weights in float32."""
+MAX_DIFFERENCE = 1e-11
+"""Relative to the largest element; an update by hand is a difference, which loses digits."""
+MAX_DIFFERENCE_WITH_MASTER = 1e-6
+"""The limit with the modifier `master`, which keeps weights in float32."""
 
 
 def cases() -> Iterator[str]:
-    """Yield the combinations: single modifiers and chains with all rules, pairs with two rules."""
+    """Yield combinations: each modifier with all rules, pairs with two rules, and random chains."""
     singles = itertools.product(RULES, list_modifiers())
     yield from (f"{rule} {name}" for rule, name in singles if _has_torch_form(rule, name))
     yield from (f"{rule} {first} {second}" for rule in RULES[:2] for first, second in pairs())
-    for number in range(CHAINS):
+    for number in range(NUM_CHAINS):
         rng = Random(f"chain by hand {number}")
         yield f"{rng.choice(RULES)} {' '.join(_chain(rng, rng.choice((3, 4, 4, 5, 6))))}"
 
@@ -70,14 +72,14 @@ def run(first: int = 0) -> int:
     counts = Counter[str]()
     for number, case in enumerate(itertools.islice(cases(), first, None), first):
         try:
-            error = difference(case)
+            largest = difference(case)
         except (CompositionError, SpecError):
             counts["refused"] += 1
             continue
         counts["compared"] += 1
-        if not error < (MASTER_BOUND if "master" in case else BOUND):
+        if not largest < (MAX_DIFFERENCE_WITH_MASTER if "master" in case else MAX_DIFFERENCE):
             counts["wrong"] += 1
-            print(f"wrong: {case}: {error:.1e}", flush=True)
+            print(f"wrong: {case}: {largest:.1e}", flush=True)
         if number % 100 == 99:
             print(f"{number + 1} combinations by hand: {dict(counts)}", flush=True)
     print(f"by hand: {sum(counts.values()) - counts['wrong']} combinations, {dict(counts)}")
@@ -85,17 +87,19 @@ def run(first: int = 0) -> int:
 
 
 def difference(case: str) -> float:
-    """Return the largest difference of parameters and averages in several steps."""
+    """Return the largest difference in several steps of a combination and of changes by hand.
+
+    Parameters, averages, and gradients that should be 0 are compared."""
     rule, *names = case.split()
     chosen = [modifier(name)(**ARGUMENTS.get(name, {})) for name in names]
     cls: Any = compose(rule.lower(), *chosen)
-    options = OPTIONS.get(rule, {})
+    options = OPTIONS_BY_RULE.get(rule, {})
     ours = cls(training.two_groups(training.parameters(training.SHAPES_UP_TO_2D)), **options)
     amsgrad = {"amsgrad": True} if "amsgrad" in names else {}
     params = training.parameters(training.SHAPES_UP_TO_2D)
-    torchs = getattr(torch.optim, rule)(training.two_groups(params), **options, **amsgrad)
+    torch_optimizer = getattr(torch.optim, rule)(training.two_groups(params), **options, **amsgrad)
     by_hand, params_of_ours = (
-        ComposedByHand(torchs, names),
+        ComposedByHand(torch_optimizer, names),
         [param for param, _ in training.params_and_lrs(ours)],
     )
     results = []

@@ -37,12 +37,12 @@ _DTYPES = ("bfloat16", "float16", "float32")
 
 
 def add_modifiers(seed: str | int, text: str) -> str:
-    """Return the rule's text, for some seeds with modifiers, unless these are incompatible."""
+    """Return the rule's text; for some seeds with modifiers, if these can be composed."""
     rng = Random(f"modifiers {seed}")
     if rng.random() > 0.2:
         return text
-    known = [name for name in list_modifiers() if name not in REFUSE_3D]
-    names = rng.sample(known, rng.choice((1, 1, 2, 2, 3, 4)))
+    usable_names = [name for name in list_modifiers() if name not in REFUSE_3D]
+    names = rng.sample(usable_names, rng.choice((1, 1, 2, 2, 3, 4)))
     chosen: list[Modifier | StateDtype] = [draw_modifier(rng, name) for name in names]
     if rng.random() < 0.15:
         chosen.append(StateDtype(rng.choice(_DTYPES), ()))

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from random import Random
 
 from fuzz import compositions, eight_bits, extra_inputs, group_reductions, programs
-from fuzz.branches import Rules
+from fuzz.branches import RuleGenerator
 from fuzz.draft import Draft, State
-from fuzz.expressions import Expressions, Known
+from fuzz.expressions import ExpressionGenerator, Known
 from fuzz.trial import Setting
 
-FILE = '''from optgen.spec import *
+SPEC_TEMPLATE = '''from optgen.spec import *
 
 SCALE = 0.75
 
@@ -82,7 +82,7 @@ def _draft(seed: str | int) -> Draft:
     )
     if draft.family == "axes" and draft.reads_step_count:
         draft.has_random_numbers = Random(f"{seed} draws").random() < 0.25
-    draft.has_roundings = Random(f"{seed} rounds").random() < 0.3
+    draft.may_round_beside_matrices = Random(f"{seed} rounds").random() < 0.3
     separate_rng = Random(f"{seed} squares")
     draft.has_matrices = draft.family == "axes" and separate_rng.random() < 0.4
     separate_rng = Random(f"{seed} thin")
@@ -94,17 +94,17 @@ def _states(draft: Draft) -> list[State]:
     rng, states = draft.rng, []
     for symbol in ("m", "v", "w")[: rng.choice((0, 1, 1, 2, 2, 3))]:
         init = rng.choice((*INITS, '"p"', '"eps"'))
-        own = rng.choice(("float32", "bfloat16", "float16")) if rng.random() < 0.08 else ""
-        dtype = f', dtype="{own}"' if own else ""
+        dtype_name = rng.choice(("float32", "bfloat16", "float16")) if rng.random() < 0.08 else ""
+        dtype_option = f', dtype="{dtype_name}"' if dtype_name else ""
         condition = rng.choice(("", "", "", "fa", "not fb", "c")) if symbol == "w" else ""
         if draft.family == "axes" and not draft.requires_matrix and rng.random() < 0.15:
             condition = "factored(p)"
-        states.append(State(symbol, "tensors", f"init={init}{dtype}", condition))
+        states.append(State(symbol, "tensors", f"init={init}{dtype_option}", condition))
     for symbol in ("s", "q")[: rng.choice((0, 0, 1, 2))]:
         init = rng.choice((*INITS, '"lr"', '"c"'))
-        own = rng.choice(("", "", "", "float32", "float64", "torch"))
-        dtype = f', dtype="{own}"' if own else ""
-        states.append(State(symbol, "numbers", f'init={init}, shape="scalar"{dtype}'))
+        dtype_name = rng.choice(("", "", "", "float32", "float64", "torch"))
+        dtype_option = f', dtype="{dtype_name}"' if dtype_name else ""
+        states.append(State(symbol, "numbers", f'init={init}, shape="scalar"{dtype_option}'))
     if draft.family != "elements" and rng.random() < 0.4:
         for symbol in ("f", "f2")[: rng.choice((1, 1, 2))]:
             init = rng.choice((*INITS, '"lr"'))
@@ -112,19 +112,19 @@ def _states(draft: Draft) -> list[State]:
     if draft.family == "axes":
         for symbol, shape in (("r", "row"), ("k", "col")):
             if rng.random() < 0.5:
-                flags = ("", "", "", "fa", "not fb", "c")
-                condition = rng.choice(flags) if draft.requires_matrix else "factored(p)"
+                conditions = ("", "", "", "fa", "not fb", "c")
+                condition = rng.choice(conditions) if draft.requires_matrix else "factored(p)"
                 options = f'init={rng.choice(INITS)}, shape="{shape}"'
                 nature = "rows" if shape == "row" else "columns"
                 states.append(State(symbol, nature, options, condition))
-    for symbol, size in (("L", "rows"), ("R", "cols")):
+    for symbol, axis in (("L", "rows"), ("R", "cols")):
         if draft.has_matrices and rng.random() < 0.7:
-            flags = ("", "", "fa", "not fb")
-            condition = rng.choice(flags) if draft.requires_matrix else "factored(p)"
-            options = f'init={rng.choice(INITS)}, shape=("{size}", "{size}")'
+            conditions = ("", "", "fa", "not fb")
+            condition = rng.choice(conditions) if draft.requires_matrix else "factored(p)"
+            options = f'init={rng.choice(INITS)}, shape=("{axis}", "{axis}")'
             options += ', dtype="float32"' if rng.random() < 0.1 else ""
             states.append(
-                State(symbol, "lefts" if size == "rows" else "rights", options, condition)
+                State(symbol, "lefts" if axis == "rows" else "rights", options, condition)
             )
     states += _thin_states(draft) if draft.has_thin_matrices else []
     rng.shuffle(states)
@@ -132,7 +132,7 @@ def _states(draft: Draft) -> list[State]:
 
 
 def _thin_states(draft: Draft) -> list[State]:
-    """Draw states with an axis of length `rank`; every parameter with rows and columns has `H0`."""
+    """Draw states with an axis of length `rank`; `H0` exists for all parameters with rows."""
     rng, states = draft.rng, []
     shapes = {
         "H0": ("thin_rows", "rows", "rank"),
@@ -144,8 +144,8 @@ def _thin_states(draft: Draft) -> list[State]:
     for symbol, (nature, first_axis, second_axis) in shapes.items():
         if symbol != "H0" and rng.random() < 0.5:
             continue
-        flags = ("", "", "fa", "not fb") if symbol != "H0" else ("",)
-        condition = rng.choice(flags) if draft.requires_matrix else "factored(p)"
+        conditions = ("", "", "fa", "not fb") if symbol != "H0" else ("",)
+        condition = rng.choice(conditions) if draft.requires_matrix else "factored(p)"
         options = f'init={rng.choice(INITS)}, shape=("{first_axis}", "{second_axis}")'
         options += ', dtype="float32"' if rng.random() < 0.1 else ""
         states.append(State(symbol, nature, options, condition))
@@ -165,8 +165,8 @@ def _body(draft: Draft) -> list[str]:
             names = getattr(known, state.nature)
             names += [state.symbol] * 2
     poly = "poly" if _may_have_matrices(draft) and rng.random() < 0.35 else ""
-    writer = Rules(
-        Expressions(
+    writer = RuleGenerator(
+        ExpressionGenerator(
             rng,
             known,
             has_odd_forms=draft.has_odd_forms,
@@ -178,14 +178,14 @@ def _body(draft: Draft) -> list[str]:
             conditions=_conditions(draft),
             max_depth=1 if draft.has_few_names else 9,
             has_random_numbers=draft.has_random_numbers,
-            has_roundings=not (draft.has_matrices or poly) or draft.has_roundings,
+            has_roundings=not (draft.has_matrices or poly) or draft.may_round_beside_matrices,
         ),
         [(s.symbol, s.nature, s.condition) for s in draft.states],
         poly,
     )
-    many_statements = (3, 4, 5, 6, 7, 8) if draft.has_few_names else (1, 2, 3, 4, 5, 7)
-    has_many = draft.has_odd_forms or draft.has_few_names
-    return writer.rule(rng.choice(many_statements if has_many else (1, 1, 2, 3, 4)))
+    statement_counts = (3, 4, 5, 6, 7, 8) if draft.has_few_names else (1, 2, 3, 4, 5, 7)
+    may_have_many = draft.has_odd_forms or draft.has_few_names
+    return writer.rule(rng.choice(statement_counts if may_have_many else (1, 1, 2, 3, 4)))
 
 
 def _conditions(draft: Draft) -> list[str]:
@@ -221,15 +221,15 @@ def _text(draft: Draft, body: list[str]) -> str:
     text = "\n".join(lines)
     text = _with_reads_of_states(text, draft.states)
     text = _underscore_unread(text, [s.symbol for s in draft.states])
-    read = set(re.findall(r"[A-Za-z_]\w*", text))
+    read_names = set(re.findall(r"[A-Za-z_]\w*", text))
     for state in draft.states:
-        read |= set(re.findall(r'"(\w+)"', state.options)) | set(
+        read_names |= set(re.findall(r'"(\w+)"', state.options)) | set(
             re.findall(r"\w+", state.condition)
         )
-    hypers = [f"    {n}={d}," for n, d in Draft.HYPERS.items() if n in read]
+    hypers = [f"    {n}={d}," for n, d in Draft.DECLARATIONS.items() if n in read_names]
     inputs = f"    p, g, {'t, ' * draft.reads_step_count}/,"
     signature = [inputs, *map(_declaration, draft.states), *["    *,"] * bool(hypers), *hypers]
-    return FILE.replace("{signature}", "\n".join(signature)).replace("{body}", text)
+    return SPEC_TEMPLATE.replace("{signature}", "\n".join(signature)).replace("{body}", text)
 
 
 def _declaration(state: State) -> str:
@@ -265,29 +265,33 @@ def _underscore_unread(text: str, exempt: list[str]) -> str:
 SHAPES: tuple[tuple[int, ...], ...] = (
     (5,), (2, 3), (), (3, 1), (1, 4), (2, 2, 3), (1,), (2, 3), (1, 1), (2, 1, 2), (17,),
 )  # fmt: skip
-LARGE = ((90, 70), (3, 5000), (5000, 3), (2, 70, 60))
+LARGE_SHAPES = ((90, 70), (3, 5000), (5000, 3), (2, 70, 60))
 """Shapes of matrices that kernels split: by rows, by columns, or both."""
 
 
 def _settings(draft: Draft, text: str) -> list[Setting]:
     rng = draft.rng
     signature = text.partition('):\n    """Drawn')[0]
-    offered = {
+    choices_by_hyper = {
         name: values
-        for name, values in draft.SETTINGS.items()
+        for name, values in draft.HYPER_VALUES.items()
         if re.search(rf"^    {name}=", signature, re.M)
     }
-    offered["maximize"] = (False, True)
+    choices_by_hyper["maximize"] = (False, True)
     shapes = [s for s in SHAPES if len(s) > 1 or not draft.requires_matrix]
     results = []
     narrow_dtype = rng.choice(("float32", "bfloat16", "", ""))
     for dtype in filter(None, ("float64", "float64", "float64", narrow_dtype)):
         is_first = not results
-        hypers = {} if is_first else {name: rng.choice(values) for name, values in offered.items()}
-        if not is_first and "mode" in offered and hypers["mode"] == "a":
+        hypers = (
+            {}
+            if is_first
+            else {name: rng.choice(values) for name, values in choices_by_hyper.items()}
+        )
+        if not is_first and "mode" in choices_by_hyper and hypers["mode"] == "a":
             hypers.pop("mode")
         is_large = draft.family != "elements" and rng.random() < 0.08 and not draft.has_matrices
-        chosen = (rng.choice(LARGE),) if is_large else tuple(rng.sample(shapes, 2))
+        chosen_shapes = (rng.choice(LARGE_SHAPES),) if is_large else tuple(rng.sample(shapes, 2))
         seed = rng.randrange(1000)
-        results.append(Setting(hypers, chosen, dtype, seed, viewed=seed % 4 == 0))
+        results.append(Setting(hypers, chosen_shapes, dtype, seed, viewed=seed % 4 == 0))
     return results

@@ -21,10 +21,10 @@ from optgen.spec.read_spec import read_spec
 if TYPE_CHECKING:
     from fuzz.oracle import Expected
 
-_PLAIN = re.compile(
+_STATE_LIKE_PARAM = re.compile(
     r"""(=state\(["']\w+["'], init=[-\d.e]+)((?:, when=["']\w[\w ]*["'])?\),$)""", re.M
 )
-_MIN_SCALE, _MAX_SCALE = 2.0**-80, 2.0**100  # of blocks that can be compared
+_MIN_SCALE, _MAX_SCALE = 2.0**-80, 2.0**100  # scales of blocks that can be compared
 
 
 def add_8_bit_states(seed: str | int, text: str) -> str:
@@ -35,8 +35,8 @@ def add_8_bit_states(seed: str | int, text: str) -> str:
     code_map, min_elements = rng.choice(QUANTIZED_MAPS), rng.choice((0, 0, 6))
     block = rng.choice((64, 256))
     options = f', dtype="{QUANTIZED}", block={block}, map="{code_map}", min_elements={min_elements}'
-    count = rng.choice((0, 0, 1))  # 0: all states
-    with_codes = _PLAIN.sub(rf"\g<1>{options}\g<2>", text, count)
+    max_states = rng.choice((0, 0, 1))  # 0: all states
+    with_codes = _STATE_LIKE_PARAM.sub(rf"\g<1>{options}\g<2>", text, max_states)
     try:
         read_spec(Spec("Random", with_codes, "random.py", 1))
     except SpecError:  # a program takes the state, or gradients are sparse
@@ -76,13 +76,14 @@ def _round_state(expected: Expected, state: State) -> Expected:
     scale = torch.where(is_moderate, scale, 1.0)
     has_negative = (x < -e).any(dim=1, keepdim=True)
 
-    def stored_number(values: Tensor) -> Tensor:
+    def round_to_code(values: Tensor) -> Tensor:
         shares = (values.abs() / scale).clamp(max=1)
         nearest = nearest_shares(shares, state.map, not_zero=torch.zeros_like(shares).bool())
         return torch.copysign(nearest * scale, values)
 
     code_error = e + x.abs() * scale_error / scale
-    value, low, high = map(stored_number, (x, x - code_error, x + code_error))
+    value, low, high = map(round_to_code, (x, x - code_error, x + code_error))
+    # the number of the smallest code above 0
     smallest = scale * (2.0**-24 if state.map == "dynamic" else 1 / 127)
     value = torch.where(~has_negative & (value == 0) & (x > 0), smallest, value)
     bound = torch.maximum((low - value).abs(), (high - value).abs()) + 2 * scale_error

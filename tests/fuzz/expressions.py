@@ -52,7 +52,7 @@ class Known:
 
 
 @dataclass
-class Expressions:
+class ExpressionGenerator:
     """A generator of expressions; a depth bounds how many forms are nested."""
 
     rng: Random
@@ -61,7 +61,7 @@ class Expressions:
     has_reductions: bool = False  # whether the rule may reduce parameters to numbers
     has_axes: bool = False  # whether rows and columns exist at this point
     has_matrices: bool = False  # whether the rule works on whole matrices
-    has_thin_matrices: bool = False  # whether some matrices have an axis of the rank
+    has_thin_matrices: bool = False  # whether an axis of some matrices has length `rank`
     reads_step_count: bool = True
     conditions: Sequence[str] = ()  # conditions on names of the signature
     max_depth: int = 9  # how many forms may be nested
@@ -72,12 +72,12 @@ class Expressions:
         """Return one of these options."""
         return self.rng.choice(options)
 
-    def chance(self, share: float) -> bool:
+    def chance(self, probability: float) -> bool:
         """Return True with this probability."""
-        return self.rng.random() < share
+        return self.rng.random() < probability
 
     def fill(self, form: str, depth: int) -> str:
-        """Return a form with an expression in place of every letter."""
+        """Return a form with an expression in place of `$` and its letter."""
         depth = min(depth, self.max_depth)
         drawn: dict[str, str] = {}
         for letter in re.findall(r"\$(\w)", form):
@@ -86,8 +86,8 @@ class Expressions:
         return re.sub(r"\$(\w)", lambda match: drawn[match[1]], form)
 
     def constant(self, depth: int = 0) -> str:
-        odd = self.chance(0.3 if self.has_odd_forms else 0.05)
-        return f"({self.pick(*(grammar.ODD_CONSTANTS if odd else grammar.TIDY_CONSTANTS))})"
+        is_odd = self.chance(0.3 if self.has_odd_forms else 0.05)
+        return f"({self.pick(*(grammar.ODD_CONSTANTS if is_odd else grammar.TIDY_CONSTANTS))})"
 
     def exponent(self, depth: int = 0) -> str:
         return f"({self.pick(*grammar.EXPONENTS)})"
@@ -102,8 +102,8 @@ class Expressions:
         """Draw a number that is known before a step reads a tensor."""
         if depth <= 0 or self.chance(0.3):
             return self.pick(*self.known.numbers) if self.chance(0.8) else self.constant()
-        odd = self.chance(0.5 if self.has_odd_forms else 0.2)
-        return self.fill(self.pick(*(grammar.ODD_NUMBERS if odd else grammar.NUMBERS)), depth)
+        is_odd = self.chance(0.5 if self.has_odd_forms else 0.2)
+        return self.fill(self.pick(*(grammar.ODD_NUMBERS if is_odd else grammar.NUMBERS)), depth)
 
     def tensor(self, depth: int = 3) -> str:
         if depth <= 0 or self.chance(0.2):
@@ -111,17 +111,22 @@ class Expressions:
         if self.has_random_numbers and self.chance(0.2):
             return self.fill(self.pick(*grammar.RANDOM), depth)
         if self.has_matrices and self.has_axes and self.chance(0.3):
-            forms = grammar.BESIDE_THIN if self.has_thin_matrices and self.chance(0.6) else ()
-            return self.fill(self.pick(*(forms or grammar.BESIDE_SQUARES)), depth)
+            reads_thin = self.has_thin_matrices and self.chance(0.6)
+            forms = grammar.TENSORS_WITH_THIN if reads_thin else grammar.TENSORS_WITH_SQUARES
+            return self.fill(self.pick(*forms), depth)
         if self.has_reductions and self.chance(0.2):
-            forms = grammar.WITH_AXES if self._chooses_axes() else grammar.WITH_REDUCED_NUMBERS
+            forms = (
+                grammar.TENSORS_WITH_AXES
+                if self._chooses_axes()
+                else grammar.TENSORS_WITH_REDUCED_NUMBERS
+            )
             return self.fill(self.pick(*forms), depth)
         if self.chance(0.02 if self.has_odd_forms else 0.0):
             return self.fill(self.pick(*grammar.EXTREME_TENSORS), depth)
         if self.has_roundings and self.chance(0.04 if self.has_odd_forms else 0.01):
             return self.fill(self.pick(*grammar.ROUNDINGS), depth)
-        odd = self.chance(0.5 if self.has_odd_forms else 0.2)
-        return self.fill(self.pick(*(grammar.ODD_TENSORS if odd else grammar.TENSORS)), depth)
+        is_odd = self.chance(0.5 if self.has_odd_forms else 0.2)
+        return self.fill(self.pick(*(grammar.ODD_TENSORS if is_odd else grammar.TENSORS)), depth)
 
     def _chooses_axes(self) -> bool:
         return self.has_axes and self.chance(0.6)
@@ -135,7 +140,7 @@ class Expressions:
             if self.has_axes and self.chance(0.25)
             else grammar.REDUCED_NUMBERS
         )
-        return self.fill(self.pick(*forms) if depth > 0 else f"{forms[0][:-4]}($x)", depth)
+        return self.fill(self.pick(*forms) if depth > 0 else "mean($x)", depth)
 
     def reduction_operand(self, depth: int = 1) -> str:
         """Draw the operand of a reduction, mostly without another reduction in it."""
@@ -171,23 +176,23 @@ class Expressions:
         return self.fill(self.pick(*forms) if depth > 0 else forms[0], depth)
 
     def thin_rows(self, depth: int = 1) -> str:
-        """Draw a matrix of rows by the rank."""
+        """Draw a matrix of rows by `rank`."""
         return self._of_rank(self.known.thin_rows, depth, grammar.THIN_ROWS)
 
     def thin_cols(self, depth: int = 1) -> str:
-        """Draw a matrix of columns by the rank."""
+        """Draw a matrix of columns by `rank`."""
         return self._of_rank(self.known.thin_cols, depth, THIN_COLS)
 
     def wide_rows(self, depth: int = 1) -> str:
-        """Draw a matrix of the rank by rows."""
+        """Draw a matrix of `rank` by rows."""
         return self._of_rank(self.known.wide_rows, depth, grammar.WIDE_ROWS)
 
     def wide_cols(self, depth: int = 1) -> str:
-        """Draw a matrix of the rank by columns."""
+        """Draw a matrix of `rank` by columns."""
         return self._of_rank(self.known.wide_cols, depth, WIDE_COLS)
 
     def rank(self, depth: int = 1) -> str:
-        """Draw a matrix of the rank by the rank."""
+        """Draw a matrix of `rank` by `rank`."""
         return self._of_rank(self.known.ranks, depth, grammar.RANKS)
 
     def _of_rank(self, names: list[str], depth: int, forms: Sequence[str]) -> str:
@@ -201,7 +206,7 @@ class Expressions:
         if depth > 0 and self.chance(0.35):
             return self.fill(self.pick(*grammar.CONDITIONS), depth)
         if self.chance(0.3):
-            return f"({self.fill(self.pick(*grammar.COMPARED), min(depth, 1))})"
+            return f"({self.fill(self.pick(*grammar.COMPARISONS), min(depth, 1))})"
         return f"({self.pick(*self.conditions, *self.known.conditions)})"
 
     def mask(self, depth: int = 1) -> str:
@@ -210,9 +215,11 @@ class Expressions:
             return self.fill(self.pick(*grammar.JOINED_MASKS), depth)
         if self.known.masks and self.chance(0.2):
             return self.pick(*self.known.masks)
-        with_reduced = self.has_reductions and self.chance(0.25)
+        reads_reduced_number = self.has_reductions and self.chance(0.25)
         return self.fill(
-            self.pick(*(grammar.MASKS_WITH_REDUCED_NUMBERS if with_reduced else grammar.MASKS)),
+            self.pick(
+                *(grammar.MASKS_WITH_REDUCED_NUMBERS if reads_reduced_number else grammar.MASKS)
+            ),
             min(depth, 1),
         )
 
@@ -248,7 +255,7 @@ def swap_rows_and_columns(form: str) -> str:
 
 
 def thin_form_of_columns(form: str) -> str:
-    """Return a form of thin matrices of rows as one of thin matrices of columns."""
+    """Return a form of a matrix (rows, rank) as a form of a matrix (cols, rank)."""
     letters = {"h": "j", "j": "h", "d": "i", "i": "d", "s": "z", "z": "s"}
     letters = {letter: f"${other}" for letter, other in letters.items()}
     letters |= {"a": "transpose($a)", "r": "transpose($c)"}

@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
-from fuzz.expressions import Expressions, Known
+from fuzz.expressions import ExpressionGenerator, Known
 from optgen.ir.algorithm import Algorithm
 
 NAME, KEY = "hz", "extra"
-_FIRST = re.compile(r"^    _?beta1, _?beta2 = betas\n", re.M)
+_FIRST_STATEMENT = re.compile(r"^    _?beta1, _?beta2 = betas\n", re.M)
 _SIGNATURE = re.compile(r"^    p, g, (t, )?/,$", re.M)
 _FORMS = (
     "    g = {a} + 0.25 * hz",
@@ -32,20 +32,22 @@ def add_extra_input(seed: str | int, text: str) -> str:
         return text
     declared = [n for n in ("lr", "c", "eps", "fa", "fb") if f"\n    {n}=" in text]
     numbers = [n for n in ("lr", "c", "eps") if n in declared] or ["0.5"]
-    with_input = Expressions(
+    draw_with_input = ExpressionGenerator(
         rng,
         Known(numbers=numbers, tensors=["g", "p", NAME]),
         has_odd_forms=rng.random() < 0.4,
         has_reductions=rng.random() < 0.3,
         conditions=[f for f in ("fa", "fb") if f in declared] or ["0.5 > 0"],
     )
-    without = Expressions(
-        rng, Known(numbers=numbers, tensors=["g", "p"]), conditions=with_input.conditions
+    draw_without_input = ExpressionGenerator(
+        rng, Known(numbers=numbers, tensors=["g", "p"]), conditions=draw_with_input.conditions
     )
     form = rng.choice(_FORMS).format(
-        a=with_input.tensor(2), b=without.tensor(2), c=with_input.pick(*with_input.conditions)
+        a=draw_with_input.tensor(2),
+        b=draw_without_input.tensor(2),
+        c=draw_with_input.pick(*draw_with_input.conditions),
     )
-    text = _FIRST.sub(lambda first: f"{first[0]}{form}\n", text, count=1)
+    text = _FIRST_STATEMENT.sub(lambda first: f"{first[0]}{form}\n", text, count=1)
     return _SIGNATURE.sub(rf'    p, g, \g<1>{NAME}=given("{KEY}"), /,', text)
 
 
@@ -53,13 +55,13 @@ ExtraInputs = dict[str, list[Tensor | None]]
 
 
 def draw_inputs(
-    algorithm: Algorithm, params: Sequence[Tensor], draw: Callable[[Any], Tensor], number: int
+    algorithm: Algorithm, params: Sequence[Tensor], draw: Callable[[Any], Tensor], step_number: int
 ) -> ExtraInputs:
-    """Return a step's inputs: for all parameters, or for some if the rule asks `given(input)`."""
+    """Return a step's inputs: for all parameters, or only for some if the rule calls `given`."""
     inputs: ExtraInputs = {}
     for state in algorithm.extra_inputs():
         column = [draw(param.shape) for param in params]
-        are_given = [state.when is None or (number + i) % 3 > 0 for i in range(len(params))]
+        are_given = [state.when is None or (step_number + i) % 3 > 0 for i in range(len(params))]
         inputs[state.step_argument] = [
             x if is_given else None for x, is_given in zip(column, are_given, strict=True)
         ]
@@ -67,12 +69,12 @@ def draw_inputs(
 
 
 def flags_and_states(
-    algorithm: Algorithm, given: ExtraInputs, index: int
+    algorithm: Algorithm, inputs: ExtraInputs, index: int
 ) -> tuple[Mapping[str, bool], Mapping[str, Tensor]]:
     """Return a parameter's inputs as the rule sees them: as flags and states."""
     flags, states = {}, {}
     for state in algorithm.extra_inputs():
-        tensor = given[state.step_argument][index]
+        tensor = inputs[state.step_argument][index]
         if state.when:
             flags[state.when] = tensor is not None
         if tensor is not None:

@@ -1,4 +1,4 @@
-"""Describe findings; those with one cause should have one signature."""
+"""Describe findings; those of the same fault should have the same signature."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Finding:
     @property
     def cause(self) -> tuple[str, ...]:
         """Return the signature; for a wrong value also the rule's ops and operators."""
-        return *self.signature, *(_words(self.text) if self.kind == "wrong" else ())
+        return *self.signature, *(_ops_and_operators(self.text) if self.kind == "wrong" else ())
 
 
-def _words(text: str) -> list[str]:
+def _ops_and_operators(text: str) -> list[str]:
     """Return the ops and operators of a rule, without names and numbers."""
     rule = next(
         n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.decorator_list
@@ -63,9 +63,9 @@ def finding_of_exception(
     error: Exception, lowering: str, text: str, setting: Any = None
 ) -> Finding:
     """Return the finding for an exception; its message ends with the file that raised it."""
-    cause = error.__cause__ or error.__context__
-    if isinstance(error, InternalError) and isinstance(cause, Exception):
-        error = cause  # it has the more exact message
+    original = error.__cause__ or error.__context__
+    if isinstance(error, InternalError) and isinstance(original, Exception):
+        error = original  # it has the more exact message
     frames = traceback.extract_tb(error.__traceback__)
     last = next((f for f in reversed(frames) if "/optgen" in f.filename), frames[-1])
     file_name = last.filename.rpartition("/")[2]

@@ -33,11 +33,11 @@ def write_finding(finding: Finding, folder: Path = FOUND) -> Path:
     head = "".join(f"# {name}: {value!r}\n" for name, value in values.items())
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{finding.lowering}_{kind}_{digest}.py"
-    path.write_text(head + clean_text(finding.text).rstrip("\n") + "\n", encoding="utf-8")
+    path.write_text(head + text_without_clutter(finding.text).rstrip("\n") + "\n", encoding="utf-8")
     return path
 
 
-def clean_text(text: str) -> str:
+def text_without_clutter(text: str) -> str:
     """Return a rule's text without unused imports and the docstring's list of modifiers."""
     text = re.sub(r"\n\n    Modifiers:\n\n(?:    \*.*\n|      .*\n)+\s*", "", text)
     used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}

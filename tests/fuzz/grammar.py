@@ -1,4 +1,4 @@
-"""List forms to draw expressions from, by nature; docs/spec-language.md explains the words.
+"""List forms to draw expressions from, by kind of value; docs/spec-language.md explains the words.
 
 A letter after `$` stands for an expression; a letter that comes twice is the same expression:
 
@@ -84,9 +84,9 @@ RANDOM = (
     "(2 * random(t, $n * 100) - 1)", "(random16(2, $n * 9) - 0.5)",
     "rounded_down($a + random(1, 2) * 0.5)", "rounded_at_random($a, random16(3, t))",
 )  # fmt: skip
-"""Forms for rules that read the step count."""
+"""Forms for rules that read the step count, because some of these forms do."""
 
-WITH_REDUCED_NUMBERS = (
+TENSORS_WITH_REDUCED_NUMBERS = (
     "($a * $l)", "($a - $l)", "($a / (1 + abs($l)))", "where($l > 0.1, $a, $b)",
     "where(abs($a) < $l, $a, $b)", "where($m, $a, $l)", "clamp($a, -abs($l), abs($l))",
     "lerp($a, $b, $l)", "maximum($a, $l)", "($l + $a)", "where($l > $a, $l, $b)",
@@ -94,7 +94,7 @@ WITH_REDUCED_NUMBERS = (
     "(abs($a) + 0.5)**clamp($l, -1, 2)", "($l - $a)", "lerp($l, $a, 0.5)", "minimum($l, $a)",
     "atan2($a, $l)", "atan2($l, $a)", "tanh($a / (1 + abs($l)))",
 )  # fmt: skip
-WITH_AXES = (
+TENSORS_WITH_AXES = (
     "($a * $r)", "($a - $c)", "($a - $r)", "($a / sqrt(1 + $r**2))", "($r * $c)",
     "($a + $r * $c)", "where($r > $c, $a, $b)", "where($a > $r, $a, $c)", "lerp($a, $r, $n)",
     "clamp($a, -1, abs($c))", "maximum($a, $r)", "($a / (abs($r * $c) + 0.5))", "($r - $a)",
@@ -177,7 +177,7 @@ RANKS = (
     "where($y > 0.1, $y, $n)", "qr($y + 2 * identity($y))", "eigenvectors($y)", "(-$y)",
     "singular_vectors($i, rank)", "($y + eigenvalues($y + transpose($y)))",
 )  # fmt: skip
-BESIDE_THIN = (
+TENSORS_WITH_THIN = (
     "($h @ transpose($j))", "($h @ $i)", "(transpose($d) @ $i)", "($h @ $y @ $i)", "($a * rms($d))",
     "($a * row_norm($h))", "($a / (1 + norm($y)))", "($a + transpose(row_mean($j)))",
     "($a @ $j @ transpose($j))", "($a * mean($h))", "transpose($j @ transpose($h))",
@@ -187,7 +187,7 @@ BESIDE_THIN = (
     "($a + transpose(col_rms($d)))", "($a @ transpose($i) @ $i)", "(transpose($d) @ $d @ $a)",
     "(qr($h) @ transpose(qr($h)) @ $a)", "($a / (1 + sum($d * $d)))", "($a + row_sum($h) * $c)",
 )  # fmt: skip
-BESIDE_SQUARES = (
+TENSORS_WITH_SQUARES = (
     "($s @ $a)", "($a @ $z)", "($s @ $a @ $z)", "($a * diag($s))", "($a * transpose(diag($z)))",
     "($a / (1 + trace($s)**2))", "transpose($z @ transpose($a))", "(transpose($s) @ $a)",
     "($n * $s @ $a)", "($s @ ($a + $b))", "($r @ $c)", "($a @ transpose($c) * $c)",
@@ -198,7 +198,7 @@ BESIDE_SQUARES = (
     "($a + transpose(col_max_abs($s)))",
 )  # fmt: skip
 CONDITIONS = ("($q and $p)", "($q or $p)", "(not $q)", "(not (not $q or $p))", "(not ($q and $p))")
-COMPARED = (
+COMPARISONS = (
     "$n < $u", "$n > $u", "$n >= $u", "$n <= $k", "$n != $u", "0.1 < $n < 2", "$n > $k",
     "not $n > $u",
 )  # fmt: skip

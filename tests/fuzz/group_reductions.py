@@ -13,24 +13,28 @@ if TYPE_CHECKING:
     from fuzz.trial import Setting
 
 WORDS = ("sum", "mean", "norm", "rms", "max_abs")
-_FIRST = re.compile(r"^    _?beta1, _?beta2 = betas\n", re.M)
+_FIRST_STATEMENT = re.compile(r"^    _?beta1, _?beta2 = betas\n", re.M)
 _SIGNATURE = re.compile(r"^    p, g, .*/,$", re.M)
 _NOT_ELEMENTWISE = re.compile(
     r"row_|col_|diag|trace|eigen|\b[rk]\b|\br[12]\b|\bc[12]\b|@|transpose"
 )
 _MATRICES = re.compile(r"orthogonalize|@ |transpose|\", \"(rows|cols|rank)\"\)")
-_STATES = (
+_STATE_ASSIGNMENTS = (
     "hd = 0.5 * hd + 0.25 * {reduction}",
     "hd = hd + 1\n    hd = minimum(hd, 3 + {reduction})",
     "hd = where({reduction} > 0.5, 0.5 * hd, tanh({reduction}))",
     "hd = maximum(hd, {reduction}) - hd / (1 + {reduction}**2)",
     "hd = lerp(hd, {reduction} - {reduction}, 0.25)",
 )
-_USES = ("g = g / (1 + hd**2)", "p = p - 0.01 * tanh(hd) * g", "g = where(hd > 0.5, g, 0.5 * g)")
+_USES_OF_STATE = (
+    "g = g / (1 + hd**2)",
+    "p = p - 0.01 * tanh(hd) * g",
+    "g = where(hd > 0.5, g, 0.5 * g)",
+)
 
 
 def group_index(setting: Setting, index: int) -> int:
-    """Return a parameter's group index: all parameters share one group, or each has its own."""
+    """Return a parameter's group index: in some settings each has a group, else all share one."""
     return index if setting.viewed or setting.seed % 3 == 0 else 0
 
 
@@ -47,9 +51,9 @@ def add_group_reductions(seed: str | int, text: str) -> str:
     text = _with_scopes(rng, text)
     if _MATRICES.search(text) and rng.random() < 0.5:
         word, scope = rng.choice(WORDS), rng.choice(("group", "all"))
-        scaled = f'    g = g / (1 + {word}(g, over="{scope}")**2)\n'
-        return _FIRST.sub(lambda first: first[0] + scaled, text, count=1)
-    if rng.random() < 0.6 and _FIRST.search(text):
+        division = f'    g = g / (1 + {word}(g, over="{scope}")**2)\n'
+        return _FIRST_STATEMENT.sub(lambda first: first[0] + division, text, count=1)
+    if rng.random() < 0.6 and _FIRST_STATEMENT.search(text):
         text = _with_state(rng, text)
     return text
 
@@ -61,9 +65,9 @@ def _with_scopes(rng: Random, text: str) -> str:
         _reductions(text), key=lambda c: (c.end_lineno, c.end_col_offset), reverse=True
     ):
         if rng.random() < 0.5 and call.end_lineno and call.end_col_offset:
-            row, end = call.end_lineno - 1, call.end_col_offset - 1
+            line, end = call.end_lineno - 1, call.end_col_offset - 1
             scope = rng.choice(("group", "all"))
-            lines[row] = f'{lines[row][:end]}, over="{scope}"{lines[row][end:]}'
+            lines[line] = f'{lines[line][:end]}, over="{scope}"{lines[line][end:]}'
     return "\n".join(lines)
 
 
@@ -87,13 +91,15 @@ def _with_state(rng: Random, text: str) -> str:
         operand = rng.choice(("g", "p", "g * p", "(g - 0.5 * p)"))
         return f'{rng.choice(WORDS)}({operand}, over="{rng.choice(("group", "all"))}")'
 
-    assignments = re.sub(r"\{reduction\}", lambda _: group_reduction(), rng.choice(_STATES))
+    assignments = re.sub(
+        r"\{reduction\}", lambda _: group_reduction(), rng.choice(_STATE_ASSIGNMENTS)
+    )
     if "\n    fa=" in text and rng.random() < 0.4:  # parameters of one group take the same arm
-        scope = f'{rng.choice(WORDS)}(g, over="group")'
-        arm = rng.choice((f"g = g / (1 + {scope}**2)", "hd = betas[1]"))
+        reduction = f'{rng.choice(WORDS)}(g, over="group")'
+        arm = rng.choice((f"g = g / (1 + {reduction}**2)", "hd = betas[1]"))
         assignments += f"\n    if fa:\n        {arm}"
-    uses = "".join(f"    {rng.choice(_USES)}\n" for _ in range(rng.choice((1, 1, 2))))
+    uses = "".join(f"    {rng.choice(_USES_OF_STATE)}\n" for _ in range(rng.choice((1, 1, 2))))
     init = rng.choice(("0", "0.5", "1e-3"))
-    text = _FIRST.sub(lambda first: f"{first[0]}    {assignments}\n{uses}", text, count=1)
+    text = _FIRST_STATEMENT.sub(lambda first: f"{first[0]}    {assignments}\n{uses}", text, count=1)
     declared = f'    hd=state("key_hd", init={init}, shape="group"),'
     return _SIGNATURE.sub(lambda first: f"{first[0]}\n{declared}", text, count=1)

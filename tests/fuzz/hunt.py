@@ -15,7 +15,7 @@ from fuzz.trial import LOWERINGS, Setting
 from optgen.spec.composition.names import CompositionError
 from optgen.spec.errors import SpecError
 
-BATCH = 32
+RULES_PER_JOB = 32
 
 Draw = Callable[[str], tuple[str, list[Setting]]]
 """A function of a seed that returns a spec's text and settings.
@@ -34,9 +34,10 @@ class Tally:
     features: Counter[str] = field(default_factory=Counter)  # of compared rules, by `features_of`
     failures: Counter[str] = field(default_factory=Counter)  # by kind of finding
     refusals: Counter[str] = field(default_factory=Counter)
-    not_compared: Counter[str] = field(default_factory=Counter)  # by seed; 1: no step compared
+    # by seed: 1 if no step of the rule was compared
+    not_compared_by_seed: Counter[str] = field(default_factory=Counter)
     steps: trial.StepCounts = field(default_factory=trial.StepCounts)
-    seconds: Counter[str] = field(default_factory=Counter)
+    seconds: Counter[str] = field(default_factory=Counter)  # by stage or lowering
 
     def __str__(self) -> str:
         failures = ", ".join(f"{count} {kind}" for kind, count in sorted(self.failures.items()))
@@ -56,7 +57,7 @@ class Tally:
         """Add the counts of another tally."""
         for name in ("drawn", "refused", "compared", "incomparable"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("features", "failures", "refusals", "not_compared", "seconds"):
+        for name in ("features", "failures", "refusals", "not_compared_by_seed", "seconds"):
             getattr(self, name).update(getattr(other, name))
         self.steps.compared += other.steps.compared
         self.steps.incomparable += other.steps.incomparable
@@ -84,7 +85,7 @@ def hunt(
             rule = build_or_none(text, settings[0], tally, findings)
         tally.seconds["read"] += time.process_time() - started  # type: ignore[assignment]
         if rule:
-            rule.types = build.types_of(rule.algorithm, [s.dtype for s in settings])
+            rule.dtype_bits = build.dtype_bits_of(rule.algorithm, [s.dtype for s in settings])
             rules.append((seed, rule, settings))
     started = time.perf_counter()
     if "fused_cpu" in lowerings:
@@ -93,16 +94,16 @@ def hunt(
     with build.batch_kernels([rule for _, rule, _ in rules]):
         for seed, rule, settings in rules:
             store_rule(rule.text)
-            compared = tally.compared
+            compared_before = tally.compared
             findings += check_rule(rule, settings, lowerings, tally)
-            tally.not_compared[seed] += tally.compared == compared
+            tally.not_compared_by_seed[seed] += tally.compared == compared_before
     return tally, findings
 
 
 def build_or_none(
     text: str, setting: Setting, tally: Tally, findings: list[Finding]
 ) -> build.BuiltRule | None:
-    """Build the rule; return None, and count why, if optgen refuses the rule or crashes."""
+    """Build the rule; if optgen refuses it or crashes, record this and return None."""
     try:
         with time_limit():
             return build.load(text)
@@ -121,7 +122,7 @@ def check_rule(
     tally: Tally,
     skip_some_triton_runs: bool = True,
 ) -> list[Finding]:
-    """Run a rule with all settings; return one finding for each lowering that is wrong."""
+    """Run a rule with all settings; return a finding for each lowering that goes wrong."""
     findings: list[Finding] = []
     counts = trial.StepCounts()
     if rule.refused_by_cpp:
@@ -129,7 +130,7 @@ def check_rule(
         findings.append(Finding("does not compile", "fused_cpu", message, rule.text, settings[0]))
     for number, setting in enumerate(settings):
         remaining = [name for name in lowerings if runs_in(rule, name, setting)]
-        if skip_some_triton_runs and number in (0, 2):  # it takes longer than all other lowerings
+        if skip_some_triton_runs and number in (0, 2):  # Triton takes longer than all others
             remaining = [name for name in remaining if name != "fused_triton"]
         remaining = [name for name in remaining if name not in {f.lowering for f in findings}]
         findings += trial.run(rule, setting, remaining, counts)

@@ -27,15 +27,22 @@ if TYPE_CHECKING:
 class LoweringRun:
     """An optimizer that one lowering steps, and its parameters."""
 
-    def __init__(self, rule: BuiltRule, name: str, start: list[Tensor], setting: Setting) -> None:
-        functional = name == "functional"
+    def __init__(
+        self, rule: BuiltRule, name: str, initial_values: list[Tensor], setting: Setting
+    ) -> None:
+        is_functional = name == "functional"
         self.name, self.rule = name, rule
         self.axis = setting.seed  # the sharded axis, modulo the number of axes
-        self.shapes, self.viewed = [x.shape for x in start], setting.viewed
-        self.has_own_groups = group_reductions.group_index(setting, 1) == 1
-        given = [x.reshape(_other_shape(x)) if self.viewed else x for x in start]
-        self.params = [torch.nn.Parameter(x.clone(), requires_grad=not functional) for x in given]
-        self.optimizer = rule.cls(self.groups(), **setting.hypers, differentiable=functional)
+        self.shapes, self.viewed = [x.shape for x in initial_values], setting.viewed
+        self.has_group_per_param = group_reductions.group_index(setting, 1) == 1
+        self.params = [
+            torch.nn.Parameter(
+                (x.reshape(_other_shape(x)) if self.viewed else x).clone(),
+                requires_grad=not is_functional,
+            )
+            for x in initial_values
+        ]
+        self.optimizer = rule.cls(self.groups(), **setting.hypers, differentiable=is_functional)
         self.forced_lowering = {"functional": "forloop", "sharded": "foreach"}.get(name, name)
 
     def groups(self) -> list[Any]:
@@ -43,9 +50,10 @@ class LoweringRun:
         if self.viewed:
             pairs = zip(self.params, self.shapes, strict=True)
             return [{"params": [param], "view": tuple(shape)} for param, shape in pairs]
-        return [{"params": [p]} for p in self.params] if self.has_own_groups else self.params
+        return [{"params": [p]} for p in self.params] if self.has_group_per_param else self.params
 
     def step(self, grads: list[Tensor], inputs: extra_inputs.ExtraInputs) -> None:
+        """Take a step with these gradients and extra inputs."""
         for param, grad in zip(self.params, grads, strict=True):
             param.grad = grad.clone().reshape(param.shape)
         is_sharded = self.name == "sharded"
@@ -69,6 +77,7 @@ class LoweringRun:
         return [None if each is None else each.view(param.shape) for each, param in pairs]
 
     def values(self, index: int) -> dict[str, Tensor]:
+        """Return a parameter and its states, by key."""
         param = self.params[index]
         state = self.optimizer.state[param]
         found = {PARAM: param, **{key: torch.as_tensor(value) for key, value in state.items()}}
@@ -76,8 +85,13 @@ class LoweringRun:
         found |= {key: group[key] for key in self.group_state_keys}
         found = {key: to_numbers(value) for key, value in found.items()}
         if self.viewed:
-            like = [PARAM, *(s.key for s in self.rule.cls.rule.states if s.shape == "like")]
-            found |= {key: found[key].view(self.shapes[index]) for key in like if key in found}
+            keys_like_param = [
+                PARAM,
+                *(s.key for s in self.rule.cls.rule.states if s.shape == "like"),
+            ]
+            found |= {
+                key: found[key].view(self.shapes[index]) for key in keys_like_param if key in found
+            }
         return found
 
     @property
@@ -88,7 +102,7 @@ class LoweringRun:
     def group(self, index: int) -> dict[str, Any]:
         """Return the group of a parameter."""
         groups = self.optimizer.param_groups
-        return groups[index if self.has_own_groups else 0]
+        return groups[index if self.has_group_per_param else 0]
 
     def set_values(self, values: list[tuple[Tensor, dict[str, Any]]]) -> None:
         """Copy these values to parameters and states."""
@@ -97,8 +111,8 @@ class LoweringRun:
                 param.copy_(value.reshape(param.shape))
                 for key, each in state.items():
                     if key != "step":
-                        shared = key in self.group_state_keys
-                        holder = self.group(index) if shared else self.optimizer.state[param]
+                        is_shared = key in self.group_state_keys
+                        holder = self.group(index) if is_shared else self.optimizer.state[param]
                         holder[key].copy_(each.reshape(holder[key].shape))
 
 
@@ -112,14 +126,14 @@ def two_ranks_with_shards(rule: BuiltRule, axis: int) -> Iterator[None]:
     """Let two ranks with shards take foreach's steps, through `update_sharded` if it exists."""
 
     def load(package: str, module: str, function: str) -> Any:
-        lists = import_module(f"{package}.{module}")
-        update = getattr(lists, function.replace("update", "update_sharded"), None)
+        foreach_module = import_module(f"{package}.{module}")
+        update = getattr(foreach_module, function.replace("update", "update_sharded"), None)
         rule_info = rule.cls.rule
 
         def step(*columns: list[Tensor], **keywords: Any) -> None:
             first = columns[0][0]
-            states = [state.shape for state in rule_info.states if state.suits(first)]
-            shapes = ["like", "like", *states, *["scalar"] * (rule_info.step is not None)]
+            state_shapes = [state.shape for state in rule_info.states if state.suits(first)]
+            shapes = ["like", "like", *state_shapes, *["scalar"] * (rule_info.step is not None)]
             step_on_shards(request_reductions, axis % first.dim(), shapes, columns, **keywords)
 
         def request_reductions(*columns: list[Tensor], **keywords: Any) -> Iterator[Any]:
@@ -127,9 +141,9 @@ def two_ranks_with_shards(rule: BuiltRule, axis: int) -> Iterator[None]:
 
         def step_unless_0_dim(*columns: list[Tensor], **keywords: Any) -> None:
             is_0_dim = columns[0][0].dim() == 0
-            (getattr(lists, function) if is_0_dim else step)(*columns, **keywords)
+            (getattr(foreach_module, function) if is_0_dim else step)(*columns, **keywords)
 
-        return step_unless_0_dim if update else getattr(lists, function)
+        return step_unless_0_dim if update else getattr(foreach_module, function)
 
     with mock.patch.object(call, "load", load):
         yield
@@ -144,10 +158,10 @@ def two_ranks_as_owners(rule: BuiltRule, axis: int, group: Mapping[str, Any]) ->
         step_whole = getattr(import_module(f"{package}.{module}"), function)
 
         def step(*columns: list[Tensor], **keywords: Any) -> Any:
-            dims = columns[0][0].dim()
-            if not dims:
+            num_axes = columns[0][0].dim()
+            if not num_axes:
                 return step_whole(*columns, **keywords)
-            steps = step_by_owners(rule_info, group, step_whole, axis % dims, columns, keywords)
+            steps = step_by_owners(rule_info, group, step_whole, axis % num_axes, columns, keywords)
             return steps if rule_info.wide else next(steps, None)
 
         return step

@@ -1,7 +1,7 @@
 """Name all combinations of modifiers that a run compares, and compose one by its name.
 
 The matrix has three parts: every modifier with every rule, all pairs of modifiers with some rules,
-and random chains of modifiers with drawn rules.
+and random chains of modifiers with drawn rules. `compare_stages_by_hand` is a further part.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RULES_OF_PAIRS = ("adamw", "sgd", "muon")
 
 _MATRIX_RULES = ("came", "muon", "normuon", "row_wise_adagrad")
 """Rules that take matrices only."""
-_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
+_OPTIONS_BY_RULE: dict[str, tuple[dict[str, Any], ...]] = {
     "adadelta": ({}, {"weight_decay": 0.1}),
     "adam": ({}, {"amsgrad": True}, {"weight_decay": 0.1}),
     "adamw": ({}, {"amsgrad": True}, {"weight_decay": 0.1}),
@@ -55,7 +55,7 @@ _OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
 """Options of rules that change which statements run."""
 
 _SHAPES: tuple[tuple[int, ...], ...] = ((5,), (1,), (), (2, 3), (4, 2), (1, 3), (3, 1), (2, 2, 3))
-CHAINS = 400
+NUM_CHAINS = 400
 
 
 def cases(part: str) -> list[str]:
@@ -63,14 +63,14 @@ def cases(part: str) -> list[str]:
     return list(PARTS[part]())
 
 
-def _with_rules() -> Iterator[str]:
+def _rules_with_modifiers() -> Iterator[str]:
     yield from (
         f"{rule} {name}" for rule in (*TORCH_RULES, *OTHER_RULES) for name in list_modifiers()
     )
 
 
 def _pairs() -> Iterator[str]:
-    """Yield the pairs in the order of their stages; two of one stage come in both orders."""
+    """Yield pairs of modifiers in the order of their stages; two of one stage in both orders."""
     stages = {name: list(STAGES).index(_part(name).stage) for name in list_modifiers()}
     for rule in RULES_OF_PAIRS:
         for first, second in itertools.permutations(stages, 2):
@@ -79,31 +79,31 @@ def _pairs() -> Iterator[str]:
 
 
 def _chains() -> Iterator[str]:
-    for number in range(CHAINS):
+    for number in range(NUM_CHAINS):
         rng = Random(f"chain {number}")
         yield f"#{number} {' '.join(_compatible_modifiers(rng, rng.choice((3, 3, 4, 5, 6))))}"
 
 
-PARTS = {"rules": _with_rules, "pairs": _pairs, "chains": _chains}
+PARTS = {"rules": _rules_with_modifiers, "pairs": _pairs, "chains": _chains}
 """The parts of the matrix."""
 
 
 def run_matrix(options: argparse.Namespace) -> int:
     """Compare the combinations of some parts; return 1 if there are findings."""
-    failed = 0
+    exit_code = 0
     for part in options.matrix or (*PARTS, "stages"):
         if part == "stages":
-            failed |= compare_stages_by_hand.run(options.first)
+            exit_code |= compare_stages_by_hand.run(options.first)
             continue
         names = cases(part)[options.first :]
         run = Run(options, _draw, names)
         print(f"{part}: {len(names)} combinations", flush=True)
-        failed |= run.run()
-    return failed
+        exit_code |= run.run()
+    return exit_code
 
 
 def _draw(case: str) -> tuple[str, list[Setting]]:
-    """Return a combination; errors have no names, so that equal refusals count together."""
+    """Return a combination; error messages lack names, so that equal refusals add up."""
     try:
         return compose_case(case)
     except (CompositionError, SpecError) as error:
@@ -120,10 +120,12 @@ def compose_case(case: str) -> tuple[str, list[Setting]]:
     rule, *names = case.split()
     rng = Random(case)
     if rule.startswith("#"):
-        seed = next(seed for seed in (f"{case} rule {k}" for k in range(99)) if _is_valid(seed))
-        text, settings = draw(seed, lambda _, text: _composed(rng, random_spec(text), names))
+        seed = next(
+            seed for seed in (f"{case} rule {number}" for number in range(99)) if _is_valid(seed)
+        )
+        text, settings = draw(seed, lambda _, text: _composed_text(rng, random_spec(text), names))
     else:
-        text, settings = _composed(rng, _spec(rule), names), _settings(rng, rule)
+        text, settings = _composed_text(rng, _spec(rule), names), _settings(rng, rule)
     if not {*names}.isdisjoint(REFUSE_3D):
         settings = [_with_at_most_2_axes(setting) for setting in settings]
     if 'over="' in text or "over='" in text:
@@ -137,7 +139,7 @@ def _without_names(message: str) -> str:
     return re.sub(rf"\b({names})\b", "…", message)
 
 
-def _composed(rng: Random, spec: Spec, names: Sequence[str]) -> str:
+def _composed_text(rng: Random, spec: Spec, names: Sequence[str]) -> str:
     return composed_spec(spec, tuple(draw_modifier(rng, name) for name in names), "Random").source
 
 
@@ -169,11 +171,11 @@ def _settings(rng: Random, rule: str) -> list[Setting]:
     shapes = [s for s in _SHAPES if len(s) == 2 or rule not in _MATRIX_RULES]
     results = []
     for dtype in ("float64", rng.choice(("float64", "float32", "bfloat16"))):
-        options = rng.choice(_OPTIONS.get(rule, ({},)))
+        options = rng.choice(_OPTIONS_BY_RULE.get(rule, ({},)))
         hypers = {**options, "lr": rng.choice((0.1, 0.01)), "maximize": rng.random() < 0.3}
         seed = rng.randrange(1000)
-        chosen = tuple(rng.sample(shapes, 2))
-        results.append(Setting(hypers, chosen, dtype, seed, viewed=seed % 6 == 0))
+        chosen_shapes = tuple(rng.sample(shapes, 2))
+        results.append(Setting(hypers, chosen_shapes, dtype, seed, viewed=seed % 6 == 0))
     return results
 
 
@@ -195,13 +197,13 @@ def _compatible_modifiers(rng: Random, count: int) -> list[str]:
     differ. None needs a second moment, which drawn rules lack.
     """
     chosen: list[str] = []
-    used = {"moment"}
+    used_names = {"moment"}
     for name in rng.sample(list_modifiers(), len(list_modifiers())):
         part = _part(name)
         needs = {argument.arg for argument, _ in part.hypers}
         needs |= {part.changes} & {"store", "moment"}
         needs |= {"programs"} if part.programs else set()
-        if used.isdisjoint(needs) and len(chosen) < count:
-            used |= needs
+        if used_names.isdisjoint(needs) and len(chosen) < count:
+            used_names |= needs
             chosen.append(name)
     return chosen

@@ -11,7 +11,13 @@ from torch import Tensor
 
 from fuzz import eight_bits
 from fuzz.bounded_ops import STORE, bounded_meanings
-from fuzz.bounded_tensors import BoundedTensor, ParamOrGrad, lift, tensors_in, watch_branches
+from fuzz.bounded_tensors import (
+    BoundedTensor,
+    ParamOrGrad,
+    lift,
+    unit_of_plain_tensors,
+    watch_branches,
+)
 from optgen.ir.algorithm import QUANTIZED, Algorithm, Shape
 from optgen.ir.compute_dtype import widens
 from optgen.ir.evaluate import Member, evaluate_together, properties_of
@@ -58,7 +64,7 @@ class Step:
 
     def is_moderate(self) -> bool:
         """Tell whether the next step can start from these values: all comparable, and below 1e4."""
-        return all(bool((r.comparable & (r.value.abs() < 1e4)).all()) for r in self.values.values())
+        return all(bool((x.comparable & (x.value.abs() < 1e4)).all()) for x in self.values.values())
 
 
 PARAM = ""
@@ -73,8 +79,8 @@ class StepArguments:
     param: Tensor
     grad: Tensor
     state: Mapping[str, Any]
-    group: int = 0
-    index: int = 0
+    group: int = 0  # the index of the param group
+    index: int = 0  # the index of the parameter
 
 
 def step_by_rule(algorithm: Algorithm, arguments: StepArguments) -> Step:
@@ -89,12 +95,12 @@ def steps_by_rule(algorithm: Algorithm, all_arguments: Sequence[StepArguments]) 
     original, algorithm = algorithm, eight_bits.with_float32_states(algorithm)
     if any(s.dtype == "float32" for s in algorithm.states if s.shape != "scalar"):
         eps = max(eps, torch.finfo(torch.float32).eps)
-    without_axes = all_arguments[0].param.ndim == 0
+    param_is_0_dim = all_arguments[0].param.ndim == 0
     members = [_member(algorithm, arguments, eps) for arguments in all_arguments]
     rule_with_stores = _with_stores(algorithm, all_arguments[0].param)
     with (
-        tensors_in(eps, without_axes),
-        bounded_meanings(coarse_matrices=is_narrow),
+        unit_of_plain_tensors(eps, param_is_0_dim),
+        bounded_meanings(has_coarse_orthogonalize=is_narrow),
         watch_branches() as unsure,
     ):
         results = evaluate_together(rule_with_stores, members)
@@ -122,13 +128,13 @@ def _member(algorithm: Algorithm, arguments: StepArguments, eps: float) -> Membe
         state[key] = value if key == "step" else BoundedTensor(value.double(), eps=unit)
     param, grad = (ParamOrGrad(x.double(), eps=eps) for x in (arguments.param, arguments.grad))
     param.stored_dtype = arguments.param.dtype
-    default = torch.get_default_dtype()
+    default_dtype = torch.get_default_dtype()
     param_and_grad: Any = (param, grad)
     return Member(
         arguments.hypers,
         *param_and_grad,
         state,
-        default,
+        default_dtype,
         index=arguments.index,
         group=arguments.group,
     )
@@ -214,6 +220,10 @@ def _shape(param: Tensor, shape: Shape, hypers: Mapping[str, Any]) -> list[int]:
         sizes[-1 if shape == "row" else -2] = 1
     elif not isinstance(shape, str):
         rows, cols = sizes[-2:]
-        known = {"rows": rows, "cols": cols, "rank": min(int(hypers.get("rank", 1)), rows, cols)}
-        sizes[-2:] = [known[name] for name in shape]
+        sizes_by_name = {
+            "rows": rows,
+            "cols": cols,
+            "rank": min(int(hypers.get("rank", 1)), rows, cols),
+        }
+        sizes[-2:] = [sizes_by_name[name] for name in shape]
     return sizes

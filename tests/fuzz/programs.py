@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fuzz.expressions import Expressions, Known
+from fuzz.expressions import ExpressionGenerator, Known
 from fuzz.oracle import PARAM, Expected, StepArguments, step_by_rule
 from optgen.ir.algorithm import Algorithm
 
@@ -53,21 +53,23 @@ def _body(rng: Random, lists: list[str], declared: list[str]) -> str:
     if "betas" in declared:
         numbers.append("betas[1]")
     conditions = [c for f in ("fa", "fb") if f in declared for c in (f, f"not {f}")]
-    draw = Expressions(
+    expressions = ExpressionGenerator(
         rng,
         Known(numbers=numbers, tensors=list(lists)),
         has_odd_forms=rng.random() < 0.4,
         conditions=conditions or ["0.5 > 0"],
     )
     while True:
-        unchanged, *written = rng.sample(lists, rng.randint(2, len(lists)))
+        maybe_unchanged, *written = rng.sample(lists, rng.randint(2, len(lists)))
         if len(written) + 1 == len(lists) and rng.random() < 0.4:
-            written.append(unchanged)  # the program writes every list
-        lines = [f"x = {draw.tensor(2)}"] if rng.random() < 0.4 else []
-        lines += [f"{name} = {draw.tensor(2)}" for name in written]
+            written.append(maybe_unchanged)  # the program writes every list
+        lines = [f"x = {expressions.tensor(2)}"] if rng.random() < 0.4 else []
+        lines += [f"{name} = {expressions.tensor(2)}" for name in written]
         unread = [n for n in lists if not re.search(rf"[=(].*\b{n}\b", "\n".join(lines))]
-        rest = "".join(f" + 0.125 * {n}" for n in {unchanged: 0, **dict.fromkeys(unread)})
-        lines[-1] += f"{rest}{' - x' * (lines[0][0] == 'x')}"
+        added_terms = "".join(
+            f" + 0.125 * {n}" for n in {maybe_unchanged: 0, **dict.fromkeys(unread)}
+        )
+        lines[-1] += f"{added_terms}{' - x' * (lines[0][0] == 'x')}"
         if conditions and rng.random() < 0.4:
             lines[-1:] = [f"if {rng.choice(conditions)}:", f"    {lines[-1]}"]
         body = "\n".join(f"    {line}" for line in lines)
@@ -86,16 +88,20 @@ def expected_values(
     keys = {optimizer.param: PARAM, **{s.symbol: s.key for s in optimizer.states}}
     tensors = {name: param if key == PARAM else state.get(key) for name, key in keys.items()}
     states = {s.key: tensors[s.symbol] for s in program.states}
-    values_of_hypers = {h.name: hypers[h.name] for h in program.hypers}
-    param_, grad = tensors[program.param], tensors.get(program.grad, tensors[program.lists[0]])
-    assert param_ is not None
+    hyper_values = {h.name: hypers[h.name] for h in program.hypers}
+    program_param, grad = (
+        tensors[program.param],
+        tensors.get(program.grad, tensors[program.lists[0]]),
+    )
+    assert program_param is not None
     assert grad is not None
     dtypes = {
         key: str(x.dtype).removeprefix("torch.") for key, x in states.items() if x is not None
     }
-    stored = tuple(replace(s, dtype=dtypes.get(s.key)) for s in program.states)
+    states_as_stored = tuple(replace(s, dtype=dtypes.get(s.key)) for s in program.states)
     step = step_by_rule(
-        replace(program, states=stored), StepArguments(values_of_hypers, param_, grad, states)
+        replace(program, states=states_as_stored),
+        StepArguments(hyper_values, program_param, grad, states),
     )
     written = {s.symbol: s.key for s in program.states if s.written}
     written_values = {keys[symbol]: step.values[key] for symbol, key in written.items()}

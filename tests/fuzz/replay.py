@@ -13,8 +13,8 @@ from optgen.spec.errors import SpecError
 
 
 def replay(paths: list[Path]) -> int:
-    """Print the findings that are still wrong; return 1 if there are any."""
-    rules, wrong = [], 0
+    """Print the failures of the findings' rules; return 1 if there are any."""
+    rules, num_failures = [], 0
     for path in paths:
         finding = finding_files.read_finding(path)
         assert finding.setting is not None
@@ -24,27 +24,27 @@ def replay(paths: list[Path]) -> int:
         except SpecError:
             continue  # a refused rule computes nothing wrong
         except Exception as error:
-            report(path, finding_of_exception(error, "load", finding.text))
-            wrong += 1
+            print_failure(path, finding_of_exception(error, "load", finding.text))
+            num_failures += 1
         else:
             rules.append((path, finding.setting, rule))
-    dtypes: dict[str, set[str]] = {}  # by rule text, because findings may share a rule
+    dtypes_by_rule: dict[str, set[str]] = {}  # by rule text: findings may share a rule
     for _, setting, rule in rules:
-        dtypes.setdefault(rule.text, set()).add(setting.dtype)
+        dtypes_by_rule.setdefault(rule.text, set()).add(setting.dtype)
     for *_, rule in rules:
-        rule.types = build.types_of(rule.algorithm, [*dtypes[rule.text]])
+        rule.dtype_bits = build.dtype_bits_of(rule.algorithm, [*dtypes_by_rule[rule.text]])
     build.compile_together([rule for *_, rule in rules])
     with build.batch_kernels([rule for *_, rule in rules]):
         for path, setting, rule in rules:
             for failure in check_rule(
                 rule, [setting], LOWERINGS, Tally(), skip_some_triton_runs=False
             ):
-                report(path, failure)
-                wrong += 1
-    print(f"{len(paths)} old findings, {wrong} failures now")
-    return int(wrong > 0)
+                print_failure(path, failure)
+                num_failures += 1
+    print(f"{len(paths)} old findings, {num_failures} failures now")
+    return int(num_failures > 0)
 
 
-def report(path: Path, finding: Finding) -> None:
-    """Print a finding."""
+def print_failure(path: Path, finding: Finding) -> None:
+    """Print a failure, and the file with its rule."""
     print(f"{path}: {finding.kind}: {finding.lowering}: {finding.message}")

@@ -26,12 +26,12 @@ from pathlib import Path
 from fuzz import build, finding_files
 from fuzz.draw import draw
 from fuzz.finding import KINDS, Finding
-from fuzz.hunt import BATCH, Draw, Tally, hunt
+from fuzz.hunt import RULES_PER_JOB, Draw, Tally, hunt
 from fuzz.shrink import shrink_finding
 from fuzz.trial import LOWERINGS
 
 _HANGS_AFTER = 240
-"""Seconds without a new rule in rule.txt, after which a job counts as hanging.
+"""Seconds without a new rule in rule.txt, after which a job is killed.
 
 The timer of `time_limit` does not interrupt C++ code.
 """
@@ -71,12 +71,12 @@ class Run:
         self.jobs: list[_Job] = []
         self.drawn_count = 0
         self.count_by_signature: Counter[tuple[str, ...]] = Counter()
-        self.causes: dict[tuple[str, ...], Path] = {}
+        self.path_by_cause: dict[tuple[str, ...], Path] = {}
         for path in sorted(options.known.glob("*.py")) if options.known else ():
             finding = finding_files.read_finding(path)
-            self.causes[finding.cause] = path
+            self.path_by_cause[finding.cause] = path
             self.count_by_signature[finding.signature] += 1
-        self.known = len(self.causes)
+        self.num_known_causes = len(self.path_by_cause)
         self.scratch = Path(tempfile.mkdtemp(prefix="optgen-fuzz-run-"))
 
     def run(self) -> int:
@@ -98,13 +98,13 @@ class Run:
     def has_time(self) -> bool:
         """Tell whether to draw more rules."""
         seconds = time.monotonic() - self.started
-        rules = min(self.options.rules, len(self.cases) or self.options.rules)
+        rules = min(self.options.max_rules, len(self.cases) or self.options.max_rules)
         return seconds < self.options.seconds and self.drawn_count < rules
 
     def start_job(self) -> None:
         """Fork a job for the next rules."""
-        count = 2 * BATCH if self.cases else BATCH  # compositions are quick to run
-        count = min(count, self.options.rules - self.drawn_count)
+        count = 2 * RULES_PER_JOB if self.cases else RULES_PER_JOB  # compositions are quick to run
+        count = min(count, self.options.max_rules - self.drawn_count)
         seeds = [f"{self.options.seed}/{self.drawn_count + i}" for i in range(count)]
         seeds = list(self.cases[self.drawn_count : self.drawn_count + count]) or seeds
         self.drawn_count += count
@@ -180,19 +180,21 @@ class Run:
 
     def write_once(self, finding: Finding) -> None:
         """Write a finding to a file, unless an earlier one has the same cause."""
-        if finding.cause in self.causes:
+        if finding.cause in self.path_by_cause:
             return
         path = finding_files.write_finding(finding, self.options.out or finding_files.FOUND)
-        self.causes[finding.cause] = path
+        self.path_by_cause[finding.cause] = path
         print(f"{finding.kind}: {finding.lowering}: {finding.message[:200]}\n  {path}", flush=True)
 
     def record_crash(self, job: _Job) -> None:
         """Record the rule that a job was running when it crashed."""
         text = job.rule_file.read_text() if job.rule_file.exists() else ""
-        code = job.process.exitcode
+        exit_code = job.process.exitcode
         if text:
             self.tally.failures["crashed"] += 1
-            self.write_once(Finding("crashed", "process", f"the process ended with {code}", text))
+            self.write_once(
+                Finding("crashed", "process", f"the process ended with {exit_code}", text)
+            )
 
     def progress(self) -> str:
         """Return a line with the time and the counts."""
@@ -200,19 +202,23 @@ class Run:
 
     def list_not_comparable(self) -> str:
         """Return a line for each composition without a step that could be compared."""
-        names = [name for name, count in self.tally.not_compared.items() if count]
-        return "\nnot comparable:" + "".join(f"\n       {x}" for x in names) if self.cases else ""
+        names = [name for name, count in self.tally.not_compared_by_seed.items() if count]
+        return (
+            "\nnot comparable:" + "".join(f"\n       {name}" for name in names)
+            if self.cases
+            else ""
+        )
 
     def report(self) -> str:
         """Return a summary of the run: counts, times, and refusals by message."""
-        seconds = ", ".join(f"{k} {v:.0f} s" for k, v in self.tally.seconds.most_common())
+        seconds = ", ".join(f"{name} {s:.0f} s" for name, s in self.tally.seconds.most_common())
         features = ", ".join(f"{n} {feature}" for feature, n in self.tally.features.most_common())
-        most = self.tally.refusals.most_common(None if self.cases else 15)
-        refusals = "".join(f"\n  {n:4} {text}" for text, n in most)
+        common_refusals = self.tally.refusals.most_common(None if self.cases else 15)
+        refusals = "".join(f"\n  {n:4} {text}" for text, n in common_refusals)
         return (
             f"seed {self.options.seed}: {self.tally}\n"
             f"of the compared rules: {features}\n"
-            f"{len(self.causes) - self.known} causes written down; "
+            f"{len(self.path_by_cause) - self.num_known_causes} causes written down; "
             f"time: {seconds}\nrefused:{refusals}{self.list_not_comparable()}"
         )
 

@@ -17,44 +17,44 @@ from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
 
-Check = Callable[[str, Setting | None], bool]
+StillFails = Callable[[str, Setting | None], bool]
 
 
 def shrink_finding(finding: Finding, seconds: float = 15.0) -> Finding:
-    """Return the finding with the shortest rule found in some seconds of processor time."""
+    """Return the finding with the shortest rule that some seconds of processor time can find."""
 
     def still_fails(text: str, setting: Setting | None) -> bool:
-        again = find_again(replace(finding, text=text, setting=setting))
+        again = rerun_finding(replace(finding, text=text, setting=setting))
         return again is not None and again.signature == finding.signature
 
-    until = _processor_seconds() + seconds
-    text, setting = Shrinker(finding.text, finding.setting, still_fails, until).run()
-    return find_again(replace(finding, text=text, setting=setting)) or finding
+    deadline = _processor_seconds() + seconds
+    text, setting = Shrinker(finding.text, finding.setting, still_fails, deadline).run()
+    return rerun_finding(replace(finding, text=text, setting=setting)) or finding
 
 
-def find_again(finding: Finding) -> Finding | None:
+def rerun_finding(finding: Finding) -> Finding | None:
     """Run the finding's rule and setting again; return the finding of this run, or None."""
     text = finding.text
     try:
         with time_limit(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _find_again_now(finding)
+            return _rerun(finding)
     except SpecError:
         return None
     except Exception as error:
         return finding_of_exception(error, "load", text, finding.setting)
 
 
-def _find_again_now(finding: Finding) -> Finding | None:
-    generated = {"functional": "forloop", "sharded": "foreach"}
-    generated |= dict.fromkeys(("load", "process", "oracle"), "")
+def _rerun(finding: Finding) -> Finding | None:
+    lowering_to_generate = {"functional": "forloop", "sharded": "foreach"}
+    lowering_to_generate |= dict.fromkeys(("load", "process", "oracle"), "")
     read_spec(Spec("random", finding.text, "<drawn>", 1))  # most candidates are refused
-    rule = build.load(finding.text, generated.get(finding.lowering, finding.lowering))
+    rule = build.load(finding.text, lowering_to_generate.get(finding.lowering, finding.lowering))
     if finding.lowering == "load":
         return None
     if finding.lowering == "fused_cpu":
-        only_checks = finding.kind == "does not compile"
-        build.compile_together([rule], *["-fsyntax-only"] * only_checks)
+        needs_only_syntax_check = finding.kind == "does not compile"
+        build.compile_together([rule], *["-fsyntax-only"] * needs_only_syntax_check)
         if rule.refused_by_cpp:
             message = rule.refused_by_cpp
             return replace(finding, kind="does not compile", lowering="fused_cpu", message=message)
@@ -74,21 +74,22 @@ class Shrinker:
     """A search for shorter texts and settings that still fail, until none fails or time is up."""
 
     def __init__(
-        self, text: str, setting: Setting | None, still_fails: Check, until: float
+        self, text: str, setting: Setting | None, still_fails: StillFails, deadline: float
     ) -> None:
-        self.text, self.setting, self.still_fails, self.until = text, setting, still_fails, until
-        self.seen: set[str] = set()
+        self.text, self.setting = text, setting
+        self.still_fails, self.deadline = still_fails, deadline
+        self.tried: set[str] = set()
 
     def run(self) -> tuple[str, Setting | None]:
         """Return the shortest text and setting found."""
-        while self.try_each_part() and _processor_seconds() < self.until:
+        while self.try_each_part() and _processor_seconds() < self.deadline:
             pass
         return self.text, self.setting
 
     def try_each_part(self) -> bool:
-        """Try to leave out each part, one after the other; tell whether the rule got shorter."""
+        """Try to leave out each part, one after the other; tell whether any could be left out."""
         index, was_shortened = 0, False
-        while _processor_seconds() < self.until:
+        while _processor_seconds() < self.deadline:
             candidate = self.candidate(index)
             if candidate is None:
                 break
@@ -100,23 +101,23 @@ class Shrinker:
         return was_shortened
 
     def is_new(self, candidate: tuple[str, Setting | None]) -> bool:
-        """Tell whether a candidate has not been tried before."""
+        """Tell whether a candidate has not been tried before, and remember it."""
         key = repr(candidate)
-        if key in self.seen:
+        if key in self.tried:
             return False
-        self.seen.add(key)
+        self.tried.add(key)
         return True
 
     def candidate(self, index: int) -> tuple[str, Setting | None] | None:
         """Return the shorter text and setting at an index, settings first; None after the last."""
-        settings = list(_settings(self.setting))
+        settings = list(_simpler_settings(self.setting))
         if index < len(settings):
             return self.text, settings[index]
-        text = shorter(self.text, index - len(settings))
+        text = text_after_change(self.text, index - len(settings))
         return None if text is None else (text, self.setting)
 
 
-def _settings(setting: Setting | None) -> Iterator[Setting]:
+def _simpler_settings(setting: Setting | None) -> Iterator[Setting]:
     if setting is None:
         return
     if setting.hypers:
@@ -131,8 +132,8 @@ def _settings(setting: Setting | None) -> Iterator[Setting]:
         yield replace(setting, dtype="float64")
 
 
-def shorter(text: str, index: int) -> str | None:
-    """Return the text after the change at an index, without names that are unread then.
+def text_after_change(text: str, index: int) -> str | None:
+    """Return the text after a change, by its index, without names that are unread then.
 
     A change leaves out or simplifies one part. Return None after the last change, and "" if the
     text did not get shorter.
@@ -142,7 +143,7 @@ def shorter(text: str, index: int) -> str | None:
     if change is None:
         return None
     change()
-    result = clean_text(tree)
+    result = text_without_unread_names(tree)
     return result if len(result) < len(text) else ""
 
 
@@ -160,8 +161,9 @@ def _changes(tree: ast.Module) -> Iterator[Callable[[], None]]:
                 yield lambda call=call, keyword=keyword: call.keywords.remove(keyword)  # type: ignore[misc]
     if len(rule.args.posonlyargs) == 3:
         yield rule.args.posonlyargs.pop
-    for part in sorted(_expressions_with_parents(rule), key=lambda pair: -_size(pair[0])):
-        yield from _changes_of_expression(*part)
+    places = sorted(_expressions_with_parents(rule), key=lambda place: -_size(place[0]))
+    for place in places:
+        yield from _changes_of_expression(*place)
 
 
 def _changes_of_blocks(rule: ast.FunctionDef) -> Iterator[Callable[[], None]]:
@@ -228,15 +230,12 @@ def _changes_of_expression(
         return
     parts = [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.expr)]
     parts = [n for n in parts if not (isinstance(node, ast.Call) and n is node.func)]
-    simple = [
-        ast.Name("g", ast.Load()),
-        ast.Name("p", ast.Load()),
-        ast.Constant(2),
-        ast.Constant(1),
-    ]
+    names, constants = [ast.Name(name, ast.Load()) for name in "gp"], map(ast.Constant, (2, 1))
+    replacements: list[ast.expr] = [*names, *constants]
     if isinstance(node, ast.Name | ast.Constant):
-        parts, simple = [], simple if isinstance(node, ast.Name) and node.id not in "pg" else []
-    for part in [*simple, *parts]:
+        is_local = isinstance(node, ast.Name) and node.id not in "pg"
+        parts, replacements = [], replacements if is_local else []
+    for part in [*replacements, *parts]:
 
         def replace_by_part(part: ast.expr = part) -> None:
             if index is None:
@@ -247,7 +246,7 @@ def _changes_of_expression(
         yield replace_by_part
 
 
-def clean_text(tree: ast.Module) -> str:
+def text_without_unread_names(tree: ast.Module) -> str:
     """Return the rule's text without unread names; "" if the rule has no statement left."""
     rule = rule_of(tree)
     for owner in ast.walk(rule):
@@ -274,25 +273,25 @@ def _drop_unread(tree: ast.Module, rule: ast.FunctionDef) -> None:
     ]
     rule.args.kwonlyargs = [a for a, _ in pairs_of_hypers]
     rule.args.kw_defaults = [d for _, d in pairs_of_hypers]
-    inputs = len(rule.args.defaults) - len(rule.args.args)  # extra inputs have defaults too
-    extra, declared = rule.args.defaults[:inputs], rule.args.defaults[inputs:]
-    pairs = [(a, d) for a, d in zip(rule.args.args, declared, strict=True) if a.arg in mentioned]
+    split = len(rule.args.defaults) - len(rule.args.args)  # extra inputs have defaults too
+    of_extra_inputs, of_states = rule.args.defaults[:split], rule.args.defaults[split:]
+    pairs = [(a, d) for a, d in zip(rule.args.args, of_states, strict=True) if a.arg in mentioned]
     rule.args.args = [a for a, _ in pairs]
-    rule.args.defaults = [*extra, *(d for _, d in pairs)]
-    given = {a.arg for a in (*rule.args.args, *rule.args.posonlyargs)}
+    rule.args.defaults = [*of_extra_inputs, *(d for _, d in pairs)]
+    parameter_names = {a.arg for a in (*rule.args.args, *rule.args.posonlyargs)}
     for name in names:
-        if name.id not in read and name.id not in given and not name.id.startswith("_"):
+        if name.id not in read and name.id not in parameter_names and not name.id.startswith("_"):
             name.id = f"_{name.id}"
     called = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
     tree.body = [
         n
         for n in tree.body
         if not (isinstance(n, ast.FunctionDef) and n is not rule and n.name not in called)
-        and not (isinstance(n, ast.Assign) and _unused(n, tree))
+        and not (isinstance(n, ast.Assign) and _is_unread_constant(n, tree))
     ]
 
 
-def _unused(constant: ast.Assign, tree: ast.Module) -> bool:
+def _is_unread_constant(constant: ast.Assign, tree: ast.Module) -> bool:
     target = constant.targets[0]
     loads = {
         n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fuzz.expressions import Expressions, Known
+from fuzz.expressions import ExpressionGenerator, Known
 
 LOCALS = {
     "tensors": ("x", "y", "z", "u"),
@@ -45,23 +45,26 @@ USES_OF_UNREAD = {
 
 
 @dataclass
-class Statements:
-    """A generator of the statements of a rule."""
+class StatementGenerator:
+    """A generator of the statements of a rule.
 
-    draw: Expressions
+    `level` is a statement's indentation, and `depth` bounds how many branches are nested in it.
+    """
+
+    draw: ExpressionGenerator
     # symbol, nature (a list of `Known`), and the condition under which it exists
     states: Sequence[tuple[str, str, str]]
     poly: str = ""  # the coefficients of matrix ops, if the rule has any
-    known_conditions: list[str] = field(default_factory=list)  # conditions known to hold here
+    known_conditions: list[str] = field(default_factory=list)  # that hold at this point
 
     @property
     def known(self) -> Known:
         """Return the names that may be read here."""
         return self.draw.known
 
-    def rule(self, count: int) -> list[str]:
+    def rule(self, num_statements: int) -> list[str]:
         """Return the whole rule: drawn statements, then those that the signature demands."""
-        lines = [line for _ in range(count) for line in self.statement(1, 3)]
+        lines = [line for _ in range(num_statements) for line in self.statement(1, 3)]
         if self.poly:
             lines += self.matrix_op(1)
         for state in self.states:
@@ -78,13 +81,13 @@ class Statements:
             return []
         if not condition:
             return ["    " + self.mix_into(symbol, nature)]
-        with_axes = condition == "factored(p)"
-        return [f"    if {condition}:", "        " + self.mix_into(symbol, nature, with_axes)]
+        needs_axes = condition == "factored(p)"
+        return [f"    if {condition}:", "        " + self.mix_into(symbol, nature, needs_axes)]
 
-    def mix_into(self, symbol: str, nature: str, with_axes: bool = False) -> str:
+    def mix_into(self, symbol: str, nature: str, in_factored_branch: bool = False) -> str:
         """Return an assignment that mixes a new value into a state."""
         before = self.draw.has_axes
-        self.draw.has_axes = with_axes or before
+        self.draw.has_axes = in_factored_branch or before
         value = self.value(nature, 1)
         self.draw.has_axes = before
         return self.draw.pick(
@@ -127,18 +130,19 @@ class Statements:
     def statement(self, level: int, depth: int) -> list[str]:
         """Return one statement, or a branch with several."""
         indent = "    " * level
-        kinds = ["tensor"] * 3 + ["state"] * 4 + ["number"] * 2 + ["pair", "answer", "momentum"]
+        kinds = ["tensor"] * 3 + ["state"] * 4 + ["number"] * 2
+        kinds += ["pair", "condition or mask", "momentum"]
         kinds += ["branch"] * (2 if depth > 1 else depth > 0)
-        kinds += ["late", "late"] * self.draw.has_reductions
+        kinds += ["reduced number"] * 2 * self.draw.has_reductions
         kinds += ["row", "column"] * self.draw.has_axes
         kinds += ["left", "right"] * (self.draw.has_axes and self.draw.has_matrices)
         kinds += ["thin"] * (3 * (self.draw.has_axes and self.draw.has_thin_matrices))
         kinds += ["conditional"] * any(condition for *_, condition in self.states)
         kinds += ["factored"] * (self.draw.has_reductions and not self.draw.has_axes and depth > 0)
         anywhere = level == 1 or self.draw.has_matrices
-        kinds += ["matrix"] * (bool(self.poly) and anywhere and self.draw.has_axes)
+        kinds += ["matrix op"] * (bool(self.poly) and anywhere and self.draw.has_axes)
         kind = self.draw.pick(*kinds)
-        if kind == "matrix":
+        if kind == "matrix op":
             return self.matrix_op(level)
         if kind in ("branch", "conditional", "factored"):
             return self.compound_statement(kind, level, depth)
@@ -152,20 +156,20 @@ class Statements:
             return self.state_assignment()
         if kind == "momentum":
             return self.momentum_update()
-        if kind == "answer":
+        if kind == "condition or mask":
             if self.draw.chance(0.5):
                 return [self.assign_one_of("conditions", self.draw.condition(1))]
             return [self.assign_one_of("masks", self.draw.mask(1))]
         if kind == "thin":
             return [self.assign_local(self.draw.pick(*Known.THIN))]
-        nature = {
+        natures = {
             "tensor": "tensors",
             "number": "numbers",
-            "late": "reduced_numbers",
+            "reduced number": "reduced_numbers",
             "row": "rows",
         }
-        nature |= {"left": "lefts", "right": "rights"}
-        return [self.assign_local(nature.get(kind, "columns"))]
+        natures |= {"left": "lefts", "right": "rights"}
+        return [self.assign_local(natures.get(kind, "columns"))]
 
     def value(self, nature: str, depth: int = 2) -> str:
         """Return an expression of a nature."""
@@ -176,8 +180,8 @@ class Statements:
         if nature == "reduced_numbers":
             return self.reduced_number()
         if nature in Known.THIN:
-            draws = {nature: getattr(self.draw, nature) for nature in Known.THIN[:4]}
-            return draws.get(nature, self.draw.rank)()
+            draw_by_nature = {nature: getattr(self.draw, nature) for nature in Known.THIN[:4]}
+            return draw_by_nature.get(nature, self.draw.rank)()
         if nature in ("lefts", "rights"):
             return self.draw.left() if nature == "lefts" else self.draw.right()
         return self.draw.row() if nature == "rows" else self.draw.column()
@@ -190,8 +194,8 @@ class Statements:
     def assign_local(self, nature: str) -> str:
         """Return an assignment to a local variable, or to `g` or `p`."""
         value = self.value(nature)
-        extra = ("g", "p") if nature == "tensors" and self.draw.chance(0.4) else ()
-        return self.assign_one_of(nature, value, *extra)
+        g_or_p = ("g", "p") if nature == "tensors" and self.draw.chance(0.4) else ()
+        return self.assign_one_of(nature, value, *g_or_p)
 
     def assign_one_of(self, nature: str, value: str, *names: str) -> str:
         """Return an assignment to one of these names; without names, to a local variable."""
@@ -208,8 +212,8 @@ class Statements:
     def state_assignment(self) -> list[str]:
         """Return an assignment to a state or to the parameter."""
         available = [(s, n) for s, n, condition in self.states if self.is_known_to_hold(condition)]
-        of_axes = ("rows", "columns", "lefts", "rights", *Known.THIN)
-        available = [(s, n) for s, n in available if n not in of_axes or self.draw.has_axes]
+        with_axes = ("rows", "columns", "lefts", "rights", *Known.THIN)
+        available = [(s, n) for s, n in available if n not in with_axes or self.draw.has_axes]
         if not available:
             return [self.assign_local("tensors")]
         symbol, nature = self.draw.rng.choice(available)
@@ -245,13 +249,13 @@ class Statements:
             f"{m} = maximum({m}, g**2)",
             f"{m} = -(-{m}) + g",
         )
-        follow = pick(
+        update = pick(
             f"p = p - lr * {m}",
             f"p = p - lr * g / (sqrt(abs({m})) + eps)",
             f"p = p - lr * {m} / (sqrt({m}**2) / (1 - beta2) + eps)",
             f"p = p * (1 - lr * c) - lr * sign({m})",
         )
-        return [form, follow] if self.draw.chance(0.4) else [form]
+        return [form, update] if self.draw.chance(0.4) else [form]
 
     def double_assignment(self) -> list[str]:
         """Return a double assignment, a swap, or a swap through a third name."""
@@ -260,10 +264,12 @@ class Statements:
             s for s, n, condition in self.states if n == nature and self.is_known_to_hold(condition)
         ]
         known = getattr(self.known, nature)
-        own = [n for n in known if n in LOCALS[nature]]
-        names = list(dict.fromkeys([*states, *own, *(["p", "g"] if nature == "tensors" else [])]))
-        fixed = ("lr", "c", "eps", "beta1", "beta2", "betas[1]", "t", "opt", "rank")
-        names = [n for n in names if n not in fixed]
+        local_names = [n for n in known if n in LOCALS[nature]]
+        names = list(
+            dict.fromkeys([*states, *local_names, *(["p", "g"] if nature == "tensors" else [])])
+        )
+        unassignable = ("lr", "c", "eps", "beta1", "beta2", "betas[1]", "t", "opt", "rank")
+        names = [n for n in names if n not in unassignable]
         if len(names) < 2:
             return [self.assign_local("tensors")]
         a, b = self.draw.rng.sample(names, 2)
@@ -281,10 +287,10 @@ class Statements:
         if not self.draw.has_axes:
             return []
         x = self.draw.tensor(1)
-        word = f"orthogonalize({x}, {self.poly}, {self.draw.pick('1', '2')}, 0.01)"
+        call = f"orthogonalize({x}, {self.poly}, {self.draw.pick('1', '2')}, 0.01)"
         if self.draw.chance(0.2):
-            word = f"orthogonalize({word}, {self.poly}, 1, 0.5)"
-        return [indent + self.assign_one_of("tensors", word, "x", "y", "z", "g")]
+            call = f"orthogonalize({call}, {self.poly}, 1, 0.5)"
+        return [indent + self.assign_one_of("tensors", call, "x", "y", "z", "g")]
 
     def compound_statement(self, kind: str, level: int, depth: int) -> list[str]:
         """Return a compound statement."""

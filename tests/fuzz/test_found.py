@@ -12,7 +12,7 @@ import pytest
 from fuzz.finding_files import FOUND, read_finding
 
 ROOT = Path(__file__).parents[2]
-PARTS = 6
+NUM_PARTS = 6
 
 
 @pytest.mark.parametrize("path", sorted(FOUND.glob("*.py")), ids=lambda path: path.stem)
@@ -21,17 +21,17 @@ def test_a_found_file_has_every_field(path: Path) -> None:
     assert read_finding(path).lowering
 
 
-@pytest.mark.one_case_in(PARTS)
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.one_case_in(NUM_PARTS)
+@pytest.mark.parametrize("part", range(NUM_PARTS))
 def test_no_finding_fails_any_more(part: int) -> None:
     """One process replays a part of the rules, and compiles their C++ together."""
-    files = sorted(FOUND.glob("*.py"))[part::PARTS]
+    files = sorted(FOUND.glob("*.py"))[part::NUM_PARTS]
     paths = [str(ROOT / "tests"), str(ROOT)]
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "fuzz", "--replay", *map(str, files)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert completed.returncode == 0, f"{completed.stdout}\n{completed.stderr}"

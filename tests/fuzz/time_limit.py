@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-_SECONDS = 30.0
+_MAX_SECONDS = 30.0
 
 
 class HangError(Exception):
@@ -22,10 +22,10 @@ def time_limit() -> Iterator[None]:
         return
 
     def raise_hang_error(*_: Any) -> None:
-        raise HangError(f"longer than {_SECONDS:.0f} seconds")
+        raise HangError(f"longer than {_MAX_SECONDS:.0f} seconds")
 
     before = signal.signal(signal.SIGPROF, raise_hang_error)
-    signal.setitimer(signal.ITIMER_PROF, _SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, _MAX_SECONDS)
     try:
         yield
     finally:

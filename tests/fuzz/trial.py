@@ -1,4 +1,4 @@
-"""Run a rule in the lowerings and compare with the oracle; each step starts from its values."""
+"""Run a rule in the lowerings; each step starts from the oracle's values, and must give them."""
 
 from __future__ import annotations
 
@@ -74,20 +74,20 @@ class _Trial:
         self.findings: list[Finding] = []
 
     def run(self, lowerings: Sequence[str]) -> list[Finding]:
-        start = [self.draw_tensor(shape) for shape in self.setting.shapes]
+        initial_params = [self.draw_tensor(shape) for shape in self.setting.shapes]
         runs = {}
         for name in lowerings:
             with self.record_errors(name):
-                runs[name] = LoweringRun(self.rule, name, start, self.setting)
+                runs[name] = LoweringRun(self.rule, name, initial_params, self.setting)
         if not runs:
             return self.findings
         group = next(iter(runs.values())).optimizer.param_groups[0]
         algorithm = self.rule.algorithm
         hypers = {h.name: group.get(h.name, h.default) for h in algorithm.hypers}
-        values = [(param, dict[str, Any]()) for param in start]
+        values = [(param, dict[str, Any]()) for param in initial_params]
         for number in range(STEPS):
             grads = [self.draw_tensor(shape) for shape in self.setting.shapes]
-            inputs = extra_inputs.draw_inputs(algorithm, start, self.draw_tensor, number)
+            inputs = extra_inputs.draw_inputs(algorithm, initial_params, self.draw_tensor, number)
             expected: list[Step] = []
             with self.record_errors("oracle"):
                 expected += self.expected_steps(hypers, values, grads, inputs)
@@ -96,11 +96,13 @@ class _Trial:
             for name in list(runs):
                 if not self.step(name, runs[name], grads, inputs, expected, number):
                     del runs[name]
-            is_moderate = (
+            may_continue = (
                 all(step.is_moderate() for step in expected) or not self.rule.algorithm.is_wide
             )
             pairs = zip(values, expected, strict=True)
-            values = [self.next_values(hypers, before, step, is_moderate) for before, step in pairs]
+            values = [
+                self.next_values(hypers, before, step, may_continue) for before, step in pairs
+            ]
             for each in runs.values():
                 each.set_values(values)
         self.run_programs(runs, hypers, values)
@@ -182,8 +184,8 @@ class _Trial:
             for index, step in enumerate(expected):
                 found = run.values(index)
                 if found.keys() != step.values.keys():
-                    what = f"keys {sorted(found)} for {sorted(step.values)}"
-                    self.findings.append(self.make_finding(name, "wrong", what))
+                    message = f"keys {sorted(found)} for {sorted(step.values)}"
+                    self.findings.append(self.make_finding(name, "wrong", message))
                     break
                 self.compare(name, found, step, f"step {number + 1}, parameter {index}")
                 if len(self.findings) > before:
@@ -191,14 +193,15 @@ class _Trial:
         return len(self.findings) == before
 
     def compare(self, name: str, found: dict[str, Tensor], step: Step, where: str) -> None:
+        """Record the first value that differs from the oracle's step."""
         if not step.sure:
             self.counts.incomparable += 1
             return
-        comparable = all(bool(r.comparable.all()) for r in step.values.values())
-        self.counts.compared += comparable
-        self.counts.incomparable += not comparable
+        is_comparable = all(bool(r.comparable.all()) for r in step.values.values())
+        self.counts.compared += is_comparable
+        self.counts.incomparable += not is_comparable
         for key, expected in step.values.items():
-            wrong = expected.first_difference(found[key])
+            difference = expected.first_difference(found[key])
             algorithm = self.rule.algorithm
             dtype = (
                 self.dtype
@@ -206,10 +209,10 @@ class _Trial:
                 else state_dtype(algorithm, key, torch.empty(0).to(self.dtype))
             )
             if key != "step" and found[key].dtype != dtype:
-                wrong = f"{found[key].dtype} for {dtype}"
-            if wrong:
-                what = f"{key or 'the parameter'} {wrong}, {where}"
-                self.findings.append(self.make_finding(name, "wrong", what))
+                difference = f"{found[key].dtype} for {dtype}"
+            if difference:
+                message = f"{key or 'the parameter'} {difference}, {where}"
+                self.findings.append(self.make_finding(name, "wrong", message))
                 return
 
     def next_values(
@@ -217,15 +220,15 @@ class _Trial:
         hypers: Mapping[str, Any],
         before: tuple[Tensor, Any],
         expected: Step,
-        is_moderate: bool,
+        may_continue: bool,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Return values for the next step: those of the rule, or new ones if these became extreme.
 
-        `is_moderate` is False if another parameter of a shared reduction became extreme.
+        `may_continue` is False if a value became extreme that a reduction over parameters includes.
         """
         param = before[0]
         values = {key: each.value for key, each in expected.values.items()}
-        if not (is_moderate and expected.is_moderate()):
+        if not (may_continue and expected.is_moderate()):
             param = self.draw_tensor(param.shape)
             fresh = fresh_states(self.rule.algorithm, hypers, param)
             return param, fresh | ({"step": float(values["step"])} if "step" in values else {})
@@ -248,14 +251,14 @@ class _Trial:
         except Exception as error:
             self.findings.append(finding_of_exception(error, name, self.rule.text, self.setting))
 
-    def make_finding(self, name: str, kind: str, what: str) -> Finding:
-        return Finding(kind, name, what, self.rule.text, self.setting)
+    def make_finding(self, name: str, kind: str, message: str) -> Finding:
+        return Finding(kind, name, message, self.rule.text, self.setting)
 
     def draw_tensor(self, shape: Sequence[int]) -> Tensor:
         """Return normally distributed numbers, a few of them 0, in the dtype of the setting."""
         numbers = torch.randn(tuple(shape), generator=self.generator, dtype=torch.float64)
-        rare = torch.rand(tuple(shape), generator=self.generator) < 0.04
-        return numbers.masked_fill(rare, 0.0).to(self.dtype)
+        becomes_zero = torch.rand(tuple(shape), generator=self.generator) < 0.04
+        return numbers.masked_fill(becomes_zero, 0.0).to(self.dtype)
 
 
 @contextlib.contextmanager
