@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Composition(Spec):
-    """The spec that a composition writes, and the parts that it is written from."""
+    """A composed spec, and the parts from which it was written: an optimizer and modifiers."""
 
     base: Spec
     modifiers: tuple[Modifier | StateDtype, ...]
@@ -89,9 +89,9 @@ def compose(
 ) -> type[LoadedOptimizer]:
     """Make an optimizer class from an optimizer and modifiers.
 
-    A step runs the modifiers of the gradient, the optimizer's rule, the modifiers of the update and
-    those that store or observe the parameter. All of them are compiled as one rule. The stages have
-    a fixed order. Two modifiers of one stage take effect in the order in which they are listed.
+    A step has stages in a fixed order: the modifiers of the gradient, the optimizer's rule, the
+    modifiers of the update, and the modifiers that store or observe the parameter. All of them are
+    compiled as one rule. Two modifiers of one stage take effect in the order of the arguments.
 
     Args:
         optimizer: a class of `optgen.optim`, a class that `load` or `compose` made, a name of the
@@ -110,12 +110,14 @@ def compose(
         TypeError: an argument is neither an optimizer nor a modifier.
     """
     base = spec_of(optimizer)
-    wrong: list[object] = [
+    not_modifiers: list[object] = [
         each for each in modifiers if not isinstance(each, Modifier | StateDtype)
     ]
-    if wrong:
+    if not_modifiers:
         hint = "write modifiers.ema, or modifiers.ema(0.99)"
-        raise TypeError(f"compose takes modifiers after the optimizer, not {wrong[0]!r}: {hint}")
+        raise TypeError(
+            f"compose takes modifiers after the optimizer, not {not_modifiers[0]!r}: {hint}"
+        )
     if isinstance(base, Composition):
         spec = composed_spec(base.base, (*base.modifiers, *modifiers), name)
     else:
@@ -139,9 +141,9 @@ def composed_spec(
         raise CompositionError(
             f"{name!r} cannot name a class: write an identifier, such as MyAdamW"
         )
-    named = with_fitting_names(parts[0], parts[1:])
+    named_parts = with_fitting_names(parts[0], parts[1:])
     with located_errors(Place(base.file, base.line, 1), base.source):
-        text = write_spec(name, named)
+        text = write_spec(name, named_parts)
     return Composition(name, text, f"<{name}>", 1, base, modifiers)
 
 
@@ -151,13 +153,13 @@ def _parts(base: Spec, modifiers: tuple[Modifier | StateDtype, ...]) -> list[Par
     from optgen.spec.composition.complete import with_values
     from optgen.spec.composition.state_dtypes import with_state_dtypes
 
-    listed = [each for each in modifiers if isinstance(each, Modifier)]
-    parts = [with_values(modifier_part(each.spec), dict(each.values)) for each in listed]
+    rule_modifiers = [each for each in modifiers if isinstance(each, Modifier)]
+    parts = [with_values(modifier_part(each.spec), dict(each.values)) for each in rule_modifiers]
     parts = [_optimizer_part(base), *parts]
     for each in modifiers:
         if isinstance(each, StateDtype):
-            choice = (each.default, dict(each.by_key), dict(each.quantized_options))
-            parts = with_state_dtypes(parts, *choice, each.name)
+            by_key, quantized_options = dict(each.by_key), dict(each.quantized_options)
+            parts = with_state_dtypes(parts, each.default, by_key, quantized_options, each.name)
     return parts
 
 

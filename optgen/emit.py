@@ -32,8 +32,8 @@ SWEEP_NOTE = (
 )
 """Line in the header of each file of an outlined sweep."""
 
-_LINE_LENGTH = "line-length = 100"
-_FIRST_PARTY = 'lint.isort.known-first-party = ["optgen"]'
+_LINE_LENGTH_OPTION = ("--config", "line-length = 100")
+_FIRST_PARTY_OPTION = ("--config", 'lint.isort.known-first-party = ["optgen"]')
 
 
 class ToolchainError(RuntimeError):
@@ -72,9 +72,9 @@ class Change:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file atomically, through a temporary file beside it."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
@@ -148,10 +148,10 @@ def _render(
     """Return the text of one generated file as its template prints it."""
     algorithms = (algorithm,) if base is None else (derive(algorithm, base), base)
     text = environment().get_template(lowering.template).render(lowering.lower(*algorithms))
-    python = lowering.filename.endswith(".py")
+    is_python = lowering.filename.endswith(".py")
     notes = _notes(algorithm) if algorithm.is_sweep and lowering.name != "function" else []
-    text = _header(algorithm.module, "#" if python else "//", catalogued, notes) + text
-    if python:
+    text = _header(algorithm.module, "#" if is_python else "//", catalogued, notes) + text
+    if is_python:
         ast.parse(text)  # raises SyntaxError for a defect of a template
     return text
 
@@ -159,7 +159,8 @@ def _render(
 def _notes(sweep: Algorithm) -> list[str]:
     """Return the notes about a sweep: what its comments quote, and which lists it overwrites."""
     overwritten = (
-        f"At first, {plural(n)} has the values of {old}." for n, old in sweep.overwritten
+        f"At first, {plural(name)} has the values of {old_name}."
+        for name, old_name in sweep.overwritten
     )
     return [SWEEP_NOTE, *overwritten]
 
@@ -184,7 +185,8 @@ def render_all(
     for each in with_sweeps(algorithm):
         texts |= _render_files(each, base, catalogued)
     if ruff:
-        texts |= format_files({name: x for name, x in texts.items() if name.endswith(".py")}, ruff)
+        python_texts = {name: text for name, text in texts.items() if name.endswith(".py")}
+        texts |= format_files(python_texts, ruff)
     if algorithm.is_function:
         header = _header(algorithm.module, "#", catalogued)
         texts["__init__.py"] = f'{header}"""Functions over lists of tensors, each in a folder."""\n'
@@ -208,22 +210,24 @@ def format_python(text: str, ruff: str) -> str:
 
 def format_files(texts: Mapping[str, str], ruff: str) -> dict[str, str]:
     """Format Python texts together, because starting the formatter takes longer than formatting."""
-    check = ("check", "--quiet", "--fix-only", "--select=I,F401", "--config", _FIRST_PARTY)
+    check = ("check", "--quiet", "--fix-only", "--select=I,F401", *_FIRST_PARTY_OPTION)
     with tempfile.TemporaryDirectory(prefix="optgen-format-") as folder:
         files = {name: Path(folder, f"{index}.py") for index, name in enumerate(texts)}
         for name, path in files.items():
             path.write_text(texts[name], encoding="utf-8", newline="\n")
         for command in (check, ("format", "--quiet")):
-            run = subprocess.run(
-                [ruff, *command, "--isolated", "--no-cache", "--config", _LINE_LENGTH, folder],
+            completed = subprocess.run(
+                [ruff, *command, "--isolated", "--no-cache", *_LINE_LENGTH_OPTION, folder],
                 capture_output=True,
                 text=True,
                 encoding="utf-8",
                 check=False,
             )
-            if run.returncode:
+            if completed.returncode:
                 printed = "\n".join(texts.values())
-                raise RuntimeError(f"the text of a template is not Python: {run.stderr}{printed}")
+                raise RuntimeError(
+                    f"the text of a template is not Python: {completed.stderr}{printed}"
+                )
         return {name: path.read_text(encoding="utf-8") for name, path in files.items()}
 
 

@@ -28,7 +28,7 @@ from optgen.spec.inert_spec import Spec
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import LoadedOptimizer
 
-_GENERATOR = ("spec", "ir", "passes", "lowerings", "emit.py", "jit.py")
+_GENERATOR_PATHS = ("spec", "ir", "passes", "lowerings", "emit.py", "jit.py")
 _loaded_classes: dict[str, type[LoadedOptimizer]] = {}
 
 
@@ -83,14 +83,14 @@ def _find_file(spec: str | os.PathLike[str]) -> Path:
         return path
     from optgen.spec.files import catalogue_name
 
-    known = {path.stem: path for path in sorted(data_folder("specs").glob("[!_]*.py"))}
-    name = catalogue_name(str(spec), known)
+    spec_files = {path.stem: path for path in sorted(data_folder("specs").glob("[!_]*.py"))}
+    name = catalogue_name(str(spec), spec_files)
     if name is None:
-        message = f"neither a spec file nor a name of the catalogue ({', '.join(known)})"
+        message = f"neither a spec file nor a name of the catalogue ({', '.join(spec_files)})"
         if (file := path.with_name(f"{path.name}.py")).is_file():
             message = f"no name of the catalogue: did you mean the file {str(file)!r}?"
         raise FileNotFoundError(errno.ENOENT, message, str(spec))
-    return known[name]
+    return spec_files[name]
 
 
 def _read_spec_file(path: Path) -> Spec:
@@ -101,17 +101,17 @@ def _read_spec_file(path: Path) -> Spec:
 
 def _cache_key(spec: Spec) -> str:
     """Return the key of a spec in the cache: a digest of the generator, the name and the text."""
-    parts = (_generator_digest(), spec.name, spec.source)
-    return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:16]
+    hashed = (_generator_digest(), spec.name, spec.source)
+    return hashlib.sha256("\0".join(hashed).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 @functools.cache
 def _generator_digest() -> str:
-    """Return a digest of the generator, the templates, the base specs and the formatter."""
+    """Return a digest of the generator, the templates, the catalogue and the formatter."""
     digest = hashlib.sha256()
     package = Path(__file__).parent
     roots = [
-        *(package / name for name in _GENERATOR),
+        *(package / name for name in _GENERATOR_PATHS),
         data_folder("templates"),
         data_folder("specs"),
     ]
@@ -165,7 +165,9 @@ def _generate(spec: Spec) -> dict[str, str]:
 def _make_loaded_class(module: ModuleType, spec: Spec) -> type[LoadedOptimizer]:
     """Return a subclass of a module's generated class, with its spec as the attribute `spec`."""
     generated = next(
-        v for v in vars(module).values() if isinstance(v, type) and _is_generated(v, module)
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and _is_generated(value, module)
     )
     copied_names = (
         "__module__",

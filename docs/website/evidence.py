@@ -91,9 +91,9 @@ def comparison_table(name: str, records: Iterable[Mapping[str, Any]]) -> str:
 def _reasons(name: str) -> Iterator[str]:
     """Yield why comparisons with packages have a wider bound than usual."""
     comparisons = [each for each in (*TORCH, *LIBRARIES) if each.case.name == name]
-    for why in sorted({each.why for each in comparisons if each.why}):
+    for reason in sorted({each.bound_reason for each in comparisons if each.bound_reason}):
         yield (
-            f"The bound is wider than {_USUAL_BOUND:.0e} where {why} "
+            f"The bound is wider than {_USUAL_BOUND:.0e} where {reason} "
             "([how a comparison runs](../evidence.md#how-a-comparison-runs))."
         )
 

@@ -44,7 +44,7 @@ def find_checkout() -> Checkout | None:
 
 
 def specs_folder() -> Path:
-    """Return the folder of specs: of the checkout, or without one of the installed package."""
+    """Return the checkout's folder of specs, or the installed package's if there is no checkout."""
     checkout = find_checkout()
     return checkout.specs if checkout else Path(str(importlib.resources.files("optgen.specs")))
 
@@ -60,7 +60,7 @@ def is_catalogued(algorithm: Algorithm) -> bool:
 
 
 def spec_path(name: str) -> Path:
-    """Return the spec file for a path, or for a module or class name of the catalogue.
+    """Return a spec file, given its path, or the name of its module or class in the catalogue.
 
     Raises:
         typer.BadParameter: there is no such file or name.
@@ -71,14 +71,16 @@ def spec_path(name: str) -> Path:
         raise typer.BadParameter(f"no such file: {name}")
     if Path(name).exists():
         raise typer.BadParameter(f"{name} is not a spec file, whose name ends in .py")
-    known = catalogue()
-    module = catalogue_name(name, known)
+    spec_files = catalogue()
+    module = catalogue_name(name, spec_files)
     if module is not None:
-        return shorten(known[module])
+        return shorten(spec_files[module])
     if Path(f"{name}.py").is_file():
         raise typer.BadParameter(f"no algorithm is called {name}; did you mean {name}.py?")
-    close = difflib.get_close_matches(module_name(name), known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+    close_names = difflib.get_close_matches(module_name(name), spec_files, n=1)
+    hint = (
+        f"did you mean {close_names[0]}?" if close_names else f"there are {', '.join(spec_files)}"
+    )
     raise typer.BadParameter(f"no algorithm is called {name}; {hint}")
 
 

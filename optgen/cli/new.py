@@ -10,13 +10,13 @@ from optgen.cli.locate_specs import find_checkout, shorten
 from optgen.emit import write_atomically
 from optgen.spec.reserved_names import is_snake_case
 
-_SKELETON = '''"""{title}: say here where it comes from, and how the rule differs from the paper."""
+_SKELETON = '''"""{name}: say here where it comes from, and how the rule differs from the paper."""
 
 from optgen.spec import hyper, optimizer, state
 
 
 @optimizer(paper="https://arxiv.org/abs/")
-def {title}(
+def {name}(
     p,
     g,
     t,
@@ -31,7 +31,7 @@ def {title}(
     p = p - lr * m / (1 - beta**t)
 '''
 
-# For files outside of a checkout; in one, pyproject.toml has this exception.
+# For files outside of a checkout. Inside, pyproject.toml has this exception.
 _NOQA = "# ruff: noqa: B008 (a declaration is read and never run)\n"
 
 
@@ -43,7 +43,7 @@ def write(name: str) -> Path:
     path = shorten((checkout.specs if checkout else Path.cwd()) / f"{name}.py")
     if path.exists():
         raise typer.BadParameter(f"{path} exists; choose another name")
-    title = "".join(part.capitalize() for part in name.split("_"))
-    text = _SKELETON.format(title=title)
+    class_name = "".join(part.capitalize() for part in name.split("_"))
+    text = _SKELETON.format(name=class_name)
     write_atomically(path, text if checkout else _NOQA + text)
     return path

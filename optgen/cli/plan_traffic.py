@@ -19,7 +19,7 @@ from optgen.passes.zero_gradients import zero_gradients
 from optgen.spec.base_spec import read_base
 from optgen.spec.read_spec import read_spec
 
-_SHAPES = {Axes.ROW: "row", Axes.COLUMN: "col"}
+_SHAPE_BY_AXES = {Axes.ROW: "row", Axes.COLUMN: "col"}
 
 
 @cache
@@ -37,8 +37,10 @@ def traffic(name: str) -> tuple[Traffic, ...] | None:
 def traffic_of(algorithm: Algorithm) -> tuple[Traffic, ...] | None:
     """Return the memory traffic of a step of an algorithm, or None if it multiplies matrices."""
     all_plans = list(map(zero_gradients, plans(algorithm)))
-    calls = (phase for plan in all_plans for phase in plan.phases if isinstance(phase, MatrixCall))
-    if any(calls) or why_uncut(algorithm):
+    matrix_calls = (
+        phase for plan in all_plans for phase in plan.phases if isinstance(phase, MatrixCall)
+    )
+    if any(matrix_calls) or why_uncut(algorithm):
         return None
     return tuple(Traffic(tuple(_accesses(plan)), plan.facts) for plan in all_plans)
 
@@ -52,8 +54,10 @@ def _accesses(plan: Plan) -> Iterator[tuple[Access, ...]]:
     for phase in plan.phases:
         if isinstance(phase, Sweep):
             yield (*map(_stream_access, phase.streams), *_row_and_column_reads(plan, phase))
-        elif isinstance(phase, Finish) and (accessed := tuple(_factor_updates(plan, phase))):
-            yield accessed
+        elif isinstance(phase, Finish):
+            updates = tuple(_row_and_column_updates(plan, phase))
+            if updates:
+                yield updates
 
 
 def _stream_access(stream: Stream) -> Access:
@@ -61,7 +65,7 @@ def _stream_access(stream: Stream) -> Access:
         key = stream.state.key
     else:
         key = stream.name if stream.role == "local" else stream.role
-    return Access(key, stream.stored, when=stream.when)
+    return Access(key, stored=stream.stored, when=stream.when)
 
 
 def _row_and_column_reads(plan: Plan, sweep: Sweep) -> Iterator[Access]:
@@ -71,13 +75,13 @@ def _row_and_column_reads(plan: Plan, sweep: Sweep) -> Iterator[Access]:
     axes = {ref.name: plan.kinds[ref].axes for ref in refs if ref.name not in assigned}
     keys = {state.symbol: state.key for state in plan.algorithm.factor_states()}
     for name, axis in axes.items():
-        if axis in _SHAPES:
-            yield Access(keys.get(name, name), shape=_SHAPES[axis])
+        if axis in _SHAPE_BY_AXES:
+            yield Access(keys.get(name, name), shape=_SHAPE_BY_AXES[axis])
 
 
-def _factor_updates(plan: Plan, finish: Finish) -> Iterator[Access]:
+def _row_and_column_updates(plan: Plan, finish: Finish) -> Iterator[Access]:
     """Yield the row and column states that a finish updates."""
-    stored = {stmt.target.name for stmt in assigns(finish.body)}
+    assigned = {stmt.target.name for stmt in assigns(finish.body)}
     for state in plan.algorithm.factor_states():
-        if state.symbol in stored:
-            yield Access(state.key, True, str(state.shape))
+        if state.symbol in assigned:
+            yield Access(state.key, stored=True, shape=str(state.shape))

@@ -35,7 +35,7 @@ def latex(name: str) -> str:
 
 
 def ir(name: str) -> str:
-    """Return the text of the algorithm and of its plan."""
+    """Return the text of each algorithm of a spec, and of its plan."""
     texts: list[str] = []
     for algorithm in _with_program_functions(_with_base_rules(name)):
         with spec_errors(algorithm):
@@ -43,25 +43,27 @@ def ir(name: str) -> str:
     return "\n\n".join(texts)
 
 
-def generated(name: str, lowering: str) -> str:
-    """Generate one file and return its text."""
-    by_name = {entry.name: entry for entry in LOWERINGS}
-    if lowering not in by_name:
-        message = f"{lowering!r} is not one of {', '.join(by_name)}"
+def generated(name: str, lowering_name: str) -> str:
+    """Return the text of the file that a lowering generates from a spec."""
+    lowerings_by_name = {entry.name: entry for entry in LOWERINGS}
+    if lowering_name not in lowerings_by_name:
+        message = f"{lowering_name!r} is not one of {', '.join(lowerings_by_name)}"
         raise typer.BadParameter(message, param_hint="--lowering")
-    wanted = by_name[lowering]
-    declared = _read(name)
-    candidates = (each for algorithm in declared for each in _algorithms_for(algorithm, wanted))
-    algorithms = list(filter(wanted.applies, candidates))
-    for algorithm in declared:
-        if not any(map(wanted.applies, _algorithms_for(algorithm, wanted))):
-            raise typer.BadParameter(_why_no_file(algorithm, wanted))
+    lowering = lowerings_by_name[lowering_name]
+    spec_algorithms = _read(name)
+    candidates = (
+        each for algorithm in spec_algorithms for each in _algorithms_for(algorithm, lowering)
+    )
+    algorithms = list(filter(lowering.applies, candidates))
+    for algorithm in spec_algorithms:
+        if not any(map(lowering.applies, _algorithms_for(algorithm, lowering))):
+            raise typer.BadParameter(_why_no_file(algorithm, lowering))
     ruff = emit.find_ruff()
     texts: list[str] = []
     for algorithm in algorithms:
         base, catalogued = read_base(algorithm, specs_folder()), is_catalogued(algorithm)
         with spec_errors(algorithm):
-            texts.append(emit.render(algorithm, wanted, ruff, base, catalogued=catalogued))
+            texts.append(emit.render(algorithm, lowering, ruff, base, catalogued=catalogued))
     return "\n".join(texts)
 
 

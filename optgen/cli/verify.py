@@ -22,20 +22,23 @@ def run(
     json: Path | None,
     markdown: Sequence[Path],
 ) -> bool:
-    """Compare, print a report and write files; return whether every row agrees."""
+    """Compare, print a report and write files; return whether every row agrees.
+
+    `reference` is RULE or PACKAGE: the kind of references to compare with. None chooses.
+    """
     if reference not in (None, RULE, PACKAGE):
         raise typer.BadParameter(f"no reference {reference}; there are {RULE} and {PACKAGE}")
     catalogue_names = _catalogue_names(names, compare_all)
     if reference == PACKAGE and not compare_all:
         _check_installed(catalogue_names)
     _check_files([*([json] if json else []), *markdown])
-    texts = {page: _read_page(page, reference) for page in markdown}
+    page_texts = {page: _read_page(page, reference) for page in markdown}
     rows = _compare(catalogue_names, reference)
     typer.echo("\n".join(_summary(rows, len(catalogue_names)) if compare_all else _report(rows)))
     if json:
         write_atomically(json, evidence.to_json(rows))
         typer.echo(f"rows: {json}")
-    for page, text in texts.items():
+    for page, text in page_texts.items():
         write_atomically(page, pages.fill_table(text, rows, reference))
         typer.echo(f"table: {page}")
     return all(row.passed for row in rows)
@@ -63,10 +66,10 @@ def _check_installed(names: Sequence[str]) -> None:
     for name in names:
         if evidence.installed_packages(name):
             continue
-        packages = evidence.distributions(name)
+        packages = evidence.distribution_names(name)
         remedy = f"pip install {packages[0]}" if packages else "use --reference rule"
-        known = "is installed" if packages else "is known"
-        raise typer.BadParameter(f"no package that has {name} {known}: {remedy}")
+        state = "is installed" if packages else "is known"
+        raise typer.BadParameter(f"no package that has {name} {state}: {remedy}")
 
 
 def _check_files(files: Sequence[Path]) -> None:
@@ -92,7 +95,7 @@ def _compare(names: Sequence[str], reference: str | None) -> list[Row]:
         names, item_show_func=lambda name: name or "", file=typer.get_text_stream("stderr")
     ) as bar:
         for name in bar:
-            rows += evidence.rows(name, reference)
+            rows += evidence.compare_with_references(name, reference)
     return rows
 
 
@@ -104,22 +107,23 @@ def _report(rows: Sequence[Row]) -> Iterator[str]:
         yield f"  source: {row.source}"
         yield f"  {row.steps} steps in {row.dtype}; each side has the gradients at its parameters"
         for key, error in row.errors.items():
-            yield f"  {pages.TITLES[key]}: the largest difference of an element is {error:.1e}"
+            title = pages.LOWERING_TITLES[key]
+            yield f"  {title}: the largest difference of an element is {error:.1e}"
         yield f"  the bound is {row.bound:.0e}"
-        yield from (f"  {why}" for why in evidence.bound_reasons(row))
+        yield from (f"  {reason}" for reason in evidence.bound_reasons(row))
         yield ""
     yield _table(rows)
 
 
-def _summary(rows: Sequence[Row], count: int) -> Iterator[str]:
+def _summary(rows: Sequence[Row], num_names: int) -> Iterator[str]:
     """Yield the table, how many rows agree, and how many names have no row."""
     if rows:
         yield _table(rows)
     agreeing = sum(row.passed for row in rows)
     yield f"\n{agreeing} of {len(rows)} rows agree with their reference"
-    missing = count - len({row.name for row in rows})
+    missing = num_names - len({row.name for row in rows})
     if missing:
-        yield f"{missing} of {count} optimizers have no installed package"
+        yield f"{missing} of {num_names} optimizers have no installed package"
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -15,29 +15,29 @@ class HasStep(Protocol):
     def step(self) -> Any: ...
 
 
-_MARKS = ("_in_backward_optimizers", "_optimizer_classes", "_optimizer_kwargs")
+_MARK_ATTRIBUTES = ("_in_backward_optimizers", "_optimizer_classes", "_optimizer_kwargs")
 
 
 def mark(
     param: Any,
     optimizer: HasStep,
     optimizer_class: Callable[..., Optimizer],
-    options: dict[str, Any],
+    optimizer_kwargs: dict[str, Any],
 ) -> bool:
     """Record on a parameter that backward passes update it; return whether it was marked before."""
     marked_before = hasattr(param, "_in_backward_optimizers")
     if not marked_before:
-        for name in _MARKS:
+        for name in _MARK_ATTRIBUTES:
             setattr(param, name, [])
     param._in_backward_optimizers.append(optimizer)
     param._optimizer_classes.append(optimizer_class)
-    param._optimizer_kwargs.append(options)
+    param._optimizer_kwargs.append(optimizer_kwargs)
     return marked_before
 
 
 def unmark(param: Tensor) -> None:
     """Remove the marks, which copies and pickles of a parameter inherit."""
-    for name in _MARKS:
+    for name in _MARK_ATTRIBUTES:
         vars(param).pop(name, None)
 
 

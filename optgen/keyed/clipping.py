@@ -33,7 +33,7 @@ class GradientClippingOptimizer(OptimizerWrapper):
     """Wrapper that clips the gradients of a keyed optimizer before its step.
 
     One norm covers all parameters of all groups. Every rank contributes its shard of a sharded
-    DTensor; a replicated DTensor counts once. So the result is that of a single process. All ranks
+    DTensor; a replicated DTensor counts once. So the norm is that of a single process. All ranks
     of the mesh must take the step, with or without gradients. If a parameter is on the meta device,
     nothing is clipped. Sparse gradients are coalesced.
 
@@ -117,7 +117,7 @@ class GradientClippingOptimizer(OptimizerWrapper):
         Nothing is clipped. All ranks that share parameters must call this together.
         """
         gradients = self._gradients()
-        return self._norm(gradients), gradients.all
+        return self._norm(gradients), gradients.local_tensors
 
     @torch.no_grad()
     def clip_grad_norm_(self) -> Tensor:
@@ -125,9 +125,9 @@ class GradientClippingOptimizer(OptimizerWrapper):
         return self._clip_norm(self._gradients())
 
     def _clip_norm(self, gradients: Gradients) -> Tensor:
-        total = self._norm(gradients)
-        gradients.scale((self._max_gradient / (total + 1e-6)).clamp(max=1.0))
-        return total
+        total_norm = self._norm(gradients)
+        gradients.scale((self._max_gradient / (total_norm + 1e-6)).clamp(max=1.0))
+        return total_norm
 
     @torch.no_grad()
     def _clip(self) -> None:
@@ -137,7 +137,7 @@ class GradientClippingOptimizer(OptimizerWrapper):
         if any(param.is_meta for param in self._params()):
             return
         gradients = self._gradients()
-        if not gradients.exist:
+        if not gradients.may_exist:
             return
         if self._clipping is GradientClipping.NORM:
             self._last_total_grad_norm = self._clip_norm(gradients)

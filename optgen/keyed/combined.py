@@ -29,18 +29,18 @@ class CombinedOptimizer(OptimizerOfMembers, KeyedOptimizer):
     _optims: list[tuple[str, KeyedOptimizer]]
 
     def __init__(self, optims: Sequence[KeyedOptimizer | tuple[str, KeyedOptimizer]]) -> None:
-        members = [each if isinstance(each, tuple) else ("", each) for each in optims]
-        for _, optimizer in members:
+        keyed_members = [each if isinstance(each, tuple) else ("", each) for each in optims]
+        for _, optimizer in keyed_members:
             check_keyed(optimizer)
-        saved = {optimizer.defaults[SAVE_GROUPS] for _, optimizer in members}
-        if len(saved) > 1:
+        save_flags = {optimizer.defaults[SAVE_GROUPS] for _, optimizer in keyed_members}
+        if len(save_flags) > 1:
             raise Refused(
                 "Some optimizers save their param_groups and others do not: call "
                 "save_param_groups on the combined one, not on some members"
             )
         self._begin(
-            _optims=members,
-            defaults={**_common_defaults(members), SAVE_GROUPS: saved == {True}},
+            _optims=keyed_members,
+            defaults={**_common_defaults(keyed_members), SAVE_GROUPS: save_flags == {True}},
         )
         seen: set[str] = set()
         for name in self._names():
@@ -51,8 +51,8 @@ class CombinedOptimizer(OptimizerOfMembers, KeyedOptimizer):
     def _names(self) -> list[str]:
         return [
             self.prepend_opt_key(name, key)
-            for key, member in self._optims
-            for name in member.params
+            for key, optimizer in self._optims
+            for name in optimizer.params
         ]
 
     def __repr__(self) -> str:
@@ -89,9 +89,9 @@ class CombinedOptimizer(OptimizerOfMembers, KeyedOptimizer):
 
     def init_state(self, sparse_grad_parameter_names: set[str] | None = None) -> None:
         """Create the state of all members. `sparse_grad_parameter_names` are combined names."""
-        sparse = sparse_grad_parameter_names or set()
+        sparse_names = sparse_grad_parameter_names or set()
         for key, optimizer in self._optims:
-            names = {n for n in optimizer.params if self.prepend_opt_key(n, key) in sparse}
+            names = {n for n in optimizer.params if self.prepend_opt_key(n, key) in sparse_names}
             optimizer.init_state(names)
 
     def save_param_groups(self, save: bool) -> None:
@@ -102,8 +102,10 @@ class CombinedOptimizer(OptimizerOfMembers, KeyedOptimizer):
 
     def scratch_buffers(self) -> tuple[Tensor, ...]:
         """Return the scratch buffers of all members."""
-        with_buffers = [each for _, each in self._optims if hasattr(each, "scratch_buffers")]
-        return tuple(buffer for each in with_buffers for buffer in each.scratch_buffers())
+        members_with_buffers = [
+            each for _, each in self._optims if hasattr(each, "scratch_buffers")
+        ]
+        return tuple(buffer for each in members_with_buffers for buffer in each.scratch_buffers())
 
     def set_optimizer_step(self, step: int) -> None:
         """Call `set_optimizer_step` of the members that have it."""
@@ -118,11 +120,14 @@ class CombinedOptimizer(OptimizerOfMembers, KeyedOptimizer):
                 optimizer.update_hyper_parameters(params_dict)
 
 
-def _common_defaults(members: list[tuple[str, KeyedOptimizer]]) -> dict[str, Any]:
-    """Return the defaults that all members have, with the first one's values, for schedulers."""
-    if not members:
+def _common_defaults(keyed_members: list[tuple[str, KeyedOptimizer]]) -> dict[str, Any]:
+    """Return the defaults that all members have, with the first member's values.
+
+    Schedulers read them.
+    """
+    if not keyed_members:
         return {}
-    (_, first), *others = members
+    (_, first), *others = keyed_members
     return {
         key: value
         for key, value in first.defaults.items()

@@ -1,8 +1,8 @@
 """Update parameters in the backward pass of DistributedDataParallel, after gradients are reduced.
 
 Gradient hooks of parameters run before DDP's reduction, and would see the gradients of one rank.
-So DDP gets a communication hook instead. The hook averages a bucket of gradients over the ranks,
-then calls a function for each parameter.
+So DDP gets a communication hook instead. The hook averages one of DDP's buckets of gradients over
+the ranks, then calls a function for each parameter of the bucket.
 """
 
 from collections.abc import Callable, Iterator

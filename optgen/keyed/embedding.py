@@ -47,7 +47,7 @@ class FusedEmbedding(_Table, nn.Embedding):
     gradient is an error.
 
     Args:
-        args, kwargs: Those of `nn.Embedding`; `sparse` is True.
+        args, kwargs: Those of `nn.Embedding`; `sparse` is always True.
         optimizer_class: An optimizer that takes sparse gradients: `RowWiseAdagrad` (the default),
             or `Adagrad`, `SparseAdam` or `SGD` of `optgen.optim`.
         optimizer_kwargs (Mapping): Further arguments of the class.

@@ -38,7 +38,7 @@ class EmptyFusedOptimizer(FusedOptimizer):
         super().__init__({}, {}, [])
 
     def step(self, closure: Any = None) -> Any:
-        """Return the closure's loss; without one, do nothing."""
+        """Return the closure's loss; without a closure, do nothing."""
         return None if closure is None else closure()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -80,7 +80,7 @@ def _fused_optimizers(
 
 
 def updates_in_backward(optimizer: Optimizer) -> bool:
-    """Tell whether an optimizer, or one inside it, uses gradients in the backward pass."""
+    """Tell whether an optimizer, or one inside it, updates parameters in the backward pass."""
     if isinstance(optimizer, CombinedOptimizer):
         return any(updates_in_backward(member) for _, member in optimizer.optimizers)
     if isinstance(optimizer, WrapperBase):

@@ -1,8 +1,8 @@
 """Compute the norm of all gradients of a model. Gradients may be sharded over ranks.
 
-Gradients are sorted by the process groups over which they are sharded. Those with the same groups
-are summed locally first, so the ranks exchange one number for each set of groups. An unsharded
-gradient has no groups and is counted once.
+Gradients are sorted by the process groups over which they are sharded. Each rank first reduces its
+gradients with equal groups to one number, so the ranks exchange one number for each set of groups.
+An unsharded gradient has no groups, and no rank exchanges it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,17 +46,17 @@ class Gradients:
             gradients = self._by_groups.setdefault(groups, [])  # also on a rank without gradients
             self._devices.setdefault(groups, param.device)
             if param.grad is not None:
-                values = _values(param)
+                values = _local_values(param)
                 if values.numel():
                     gradients.append(values)
 
     @property
-    def all(self) -> list[Tensor]:
+    def local_tensors(self) -> list[Tensor]:
         """All local gradients, in the order in which they are summed."""
-        return [values for _, gradients in self._ordered() for values in gradients]
+        return [values for _, gradients in self._sorted_by_groups() for values in gradients]
 
     @property
-    def exist(self) -> bool:
+    def may_exist(self) -> bool:
         """Tell whether there are gradients, here or possibly on other ranks."""
         return any(gradients or groups for groups, gradients in self._by_groups.items())
 
@@ -69,8 +69,8 @@ class Gradients:
             norm_type: The p of the norm, above 0; or inf.
             in_double: Whether to compute the norm of each gradient in float64, too.
         """
-        largest = norm_type == torch.inf
-        ordered = self._ordered()
+        is_max_norm = norm_type == torch.inf
+        ordered = self._sorted_by_groups()
         powers = {
             groups: _power(gradients, norm_type, in_double).to(self._devices[groups])
             for groups, gradients in ordered
@@ -80,19 +80,20 @@ class Gradients:
             from optgen.runtime.sharded.all_reduce import PartialReduction, batched_all_reduce
 
             batched_all_reduce(
-                PartialReduction(power, groups, largest) for groups, power in sharded.items()
+                PartialReduction(power, groups, is_max_norm) for groups, power in sharded.items()
             )
         if not powers:
             return torch.zeros(())
         first, *_ = powers.values()
         stacked = torch.stack([power.to(first.device) for power in powers.values()])
-        total = stacked.amax() if largest else stacked.sum() ** (1 / norm_type)
-        dtypes = {grad.dtype for grad in self.all}
+        total = stacked.amax() if is_max_norm else stacked.sum() ** (1 / norm_type)
+        dtypes = {grad.dtype for grad in self.local_tensors}
         return total.to(torch.float64 if torch.float64 in dtypes else torch.float32)
 
     def scale(self, coefficient: Tensor) -> None:
         """Multiply all local gradients by a 0-dim tensor of at most 1, in place."""
-        for (device, _), (tensors,) in group_tensors([self.all]).items() if self.all else ():
+        gradients = self.local_tensors
+        for (device, _), (tensors,) in group_tensors([gradients]).items() if gradients else ():
             if device.type != "cpu":
                 torch._foreach_mul_(tensors, coefficient.to(device, tensors[0].dtype))
             elif not coefficient.item() >= 1:  # less than 1, or NaN
@@ -100,11 +101,12 @@ class Gradients:
 
     def clamp(self, limit: float) -> None:
         """Clamp every element to [-limit, limit], in place."""
-        for (tensors,) in group_tensors([self.all]).values() if self.all else ():
+        gradients = self.local_tensors
+        for (tensors,) in group_tensors([gradients]).values() if gradients else ():
             torch._foreach_clamp_min_(tensors, -limit)
             torch._foreach_clamp_max_(tensors, limit)
 
-    def _ordered(self) -> list[tuple[ProcessGroups, list[Tensor]]]:
+    def _sorted_by_groups(self) -> list[tuple[ProcessGroups, list[Tensor]]]:
         """Return gradients by groups, sorted by group names, because ranks may differ in order."""
         return sorted(self._by_groups.items(), key=lambda item: [g.group_name for g in item[0]])
 
@@ -115,7 +117,7 @@ def _process_groups(param: Tensor) -> ProcessGroups:
     return () if sharding is None else tuple(axis.group for axis in sharding.sharded_axes())
 
 
-def _values(param: Tensor) -> Tensor:
+def _local_values(param: Tensor) -> Tensor:
     """Return the local memory of a parameter's gradient, after reducing or coalescing it."""
     grad = param.grad
     assert grad is not None
@@ -135,12 +137,12 @@ def _power(gradients: list[Tensor], norm_type: float, in_double: bool) -> Tensor
     """Return the p-th power of the gradients' norm in float64; if p is inf, the norm itself."""
     if not gradients:
         return torch.zeros((), dtype=torch.float64)
-    stacked = []
+    norms_by_dtype = []
     for (_, dtype), (tensors,) in group_tensors([gradients]).items():
         pieces = [piece for (piece,) in zip_slices(tensors)]
         norms = torch._foreach_norm(pieces, norm_type, dtype=_accumulation_dtype(dtype, in_double))
-        stacked.append(torch.stack(norms).double().to(gradients[0].device))
-    all_norms = torch.cat(stacked)
+        norms_by_dtype.append(torch.stack(norms).double().to(gradients[0].device))
+    all_norms = torch.cat(norms_by_dtype)
     return all_norms.amax() if norm_type == torch.inf else (all_norms**norm_type).sum()
 
 

@@ -106,9 +106,8 @@ class InBackwardOptimizer(FusedOptimizer):
         params_or_groups = (
             list(params.values()) if groups is None else [dict(group) for group in groups]
         )
-        public_optimizer = optimizer_class(
-            params_or_groups, **options
-        )  # has state and groups, never steps
+        # This optimizer has the state and the groups. Only the buckets' optimizers take steps.
+        public_optimizer = optimizer_class(params_or_groups, **options)
         check_state_by_parameter(public_optimizer)
         check_updates_one_by_one(public_optimizer)
         super().__init__(params, public_optimizer.state, public_optimizer.param_groups)
@@ -146,9 +145,9 @@ class InBackwardOptimizer(FusedOptimizer):
         Parameters inside DDP are not marked, because DDP takes the steps of marked parameters
         itself.
         """
-        names = {param: name for name, param in self.params.items()}
+        name_by_param = {param: name for name, param in self.params.items()}
         handlers = {
-            param: GradientHandler(names[param], param, bucket, self)
+            param: GradientHandler(name_by_param[param], param, bucket, self)
             for bucket in self._buckets
             for param in bucket.params
         }
@@ -213,10 +212,10 @@ class InBackwardOptimizer(FusedOptimizer):
 
     def init_state(self, sparse_grad_parameter_names: set[str] | None = None) -> None:
         """Create the state that updates would create, without changing parameters."""
-        names = {param: name for name, param in self.params.items()}
+        name_by_param = {param: name for name, param in self.params.items()}
         for bucket in self._buckets:
             zero_gradients(
-                {names[p]: p for p in bucket.params}, sparse_grad_parameter_names or set()
+                {name_by_param[p]: p for p in bucket.params}, sparse_grad_parameter_names or set()
             )
             create_state(bucket.optimizer)
             bucket.free()

@@ -55,10 +55,10 @@ class KeyedOptimizer(LightOptimizer):
 
     def _check_state(self) -> None:
         known = set(self.params.values())
-        foreign = [key for key in self.state if key not in known]
-        if foreign:
+        unknown_keys = [key for key in self.state if key not in known]
+        if unknown_keys:
             raise ValueError(
-                f"All state keys must be params. The following keys are not: {foreign}."
+                f"All state keys must be params. The following keys are not: {unknown_keys}."
             )
 
     def _begin(self, **attributes: Any) -> None:
@@ -119,7 +119,7 @@ class KeyedOptimizer(LightOptimizer):
         in place and keep their dtype and device. Other values are replaced by copies.
 
         Args:
-            state_dict: It has the names, entries, kinds, shapes and shards of this optimizer's
+            state_dict: It has the names, entries, types, shapes and shards of this optimizer's
                 state. After `save_param_groups(True)` it also has its groups, in any order.
 
         Raises:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from optgen.keyed.errors import Refused
-from optgen.keyed.load_tensors import Path, TensorCopy, kind_of, path_text, tensor_copies
+from optgen.keyed.load_tensors import Path, TensorCopy, path_text, tensor_copies, type_name
 
 Groups = Collection[Mapping[str, Any]]
 
@@ -55,7 +55,7 @@ class PendingLoad:
         """Check the states of all parameters, and collect the writes.
 
         Raises:
-            ValueError: The states differ in parameters, entries, kinds, shapes or shards.
+            ValueError: The states differ in parameters, entries, types, shapes or shards.
         """
         if len(current) != len(new):
             raise ValueError(f"Different parameter count: {len(current)} vs {len(new)}")
@@ -72,7 +72,7 @@ class PendingLoad:
     def _check_entries(self, current: dict[Any, Any], new: Any, path: Path) -> None:
         if not isinstance(new, Mapping):
             raise Refused(
-                f"Different kind: dict vs {kind_of(new)} for the path of {path_text(path)}"
+                f"Different kind: dict vs {type_name(new)} for the path of {path_text(path)}"
             )
         if current.keys() != new.keys():
             raise ValueError(

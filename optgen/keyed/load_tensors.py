@@ -41,7 +41,7 @@ def path_text(path: Path) -> str:
     return json.dumps(path, default=str)
 
 
-def kind_of(value: object) -> str:
+def type_name(value: object) -> str:
     """Return "ShardedTensor", "DTensor" or "Tensor"; for other values, the name of the type."""
     if is_sharded_tensor(value):
         return "ShardedTensor"
@@ -57,12 +57,12 @@ def tensor_copies(current: Any, new: Any, path: Path) -> list[TensorCopy]:
     other ranks wait.
 
     Raises:
-        ValueError: The tensors differ in kind, number of shards, shape, layout or placement; or
+        ValueError: The tensors differ in type, number of shards, shape, layout or placement; or
             only the new one is complex.
     """
-    if kind_of(current) != kind_of(new):
+    if type_name(current) != type_name(new):
         raise Refused(
-            f"Different kind: {kind_of(current)} vs {kind_of(new)} "
+            f"Different kind: {type_name(current)} vs {type_name(new)} "
             f"for the path of {path_text(path)}"
         )
     if is_sharded_tensor(current):
@@ -100,7 +100,7 @@ def _shard_copies(
         counts = f"{len(current)} vs {len(new)}"
         raise ValueError(f"Different number of shards {counts} for the path of {path_text(path)}")
     pairs = zip(current, new, strict=True)
-    return [_pair(*shards, path, fixed_shape) for shards in pairs]
+    return [_pair(old_shard, new_shard, path, fixed_shape) for old_shard, new_shard in pairs]
 
 
 def _pair(current: Tensor, new: Tensor, path: Path, fixed_shape: bool = True) -> TensorCopy:
@@ -114,6 +114,8 @@ def _pair(current: Tensor, new: Tensor, path: Path, fixed_shape: bool = True) ->
     return TensorCopy(current, new)
 
 
-def _require_equal(what: str, current: object, new: object, path: Path) -> None:
+def _require_equal(property_name: str, current: object, new: object, path: Path) -> None:
     if current != new:
-        raise ValueError(f"Different {what}: {current} vs {new} for the path of {path_text(path)}")
+        raise ValueError(
+            f"Different {property_name}: {current} vs {new} for the path of {path_text(path)}"
+        )

@@ -7,9 +7,9 @@ from optgen.runtime.rule import Rule
 def check_state_by_parameter(optimizer: object) -> None:
     """Raise a TypeError for an optimizer with states that a keyed checkpoint cannot hold.
 
-    A keyed checkpoint cannot hold states of 8 bits, and states in param groups.
+    A keyed checkpoint cannot hold states of 8 bits, or states in param groups.
     """
-    held_in_groups = "its mode, train or eval," if isinstance(optimizer, ModeOptimizer) else ""
+    group_entry = "its mode, train or eval," if isinstance(optimizer, ModeOptimizer) else ""
     rule = getattr(type(optimizer), "rule", None)
     for state in rule.quantized_states if isinstance(rule, Rule) else ():
         raise TypeError(
@@ -17,10 +17,10 @@ def check_state_by_parameter(optimizer: object) -> None:
             "checkpoints cannot hold: use this optimizer without a keyed one around it"
         )
     for state in rule.group_states if isinstance(rule, Rule) else ():
-        held_in_groups = held_in_groups or f"the state {state.key}"
-    if held_in_groups:
+        group_entry = group_entry or f"the state {state.key}"
+    if group_entry:
         raise TypeError(
-            f"{type(optimizer).__name__} keeps {held_in_groups} in its param groups, which keyed "
+            f"{type(optimizer).__name__} keeps {group_entry} in its param groups, which keyed "
             "checkpoints do not hold by default: use this optimizer without a keyed one around it"
         )
 

@@ -73,12 +73,14 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
             for name, param in in_backward_optimizer_filter(self.named_parameters())
             if param.requires_grad
         }
-        self._in_backward = InBackwardOptimizer(
+        self._own_optimizer = InBackwardOptimizer(
             params, optimizer_class, bucket_bytes, clip_value, groups, hyper, module
         )
-        self._fused: KeyedOptimizer = self._in_backward
+        self._fused_optimizer: KeyedOptimizer = self._own_optimizer
         if submodule_optimizer.optimizers:
-            self._fused = CombinedOptimizer([self._in_backward, ("module", submodule_optimizer)])
+            self._fused_optimizer = CombinedOptimizer(
+                [self._own_optimizer, ("module", submodule_optimizer)]
+            )
         self._params_checked = False
 
     @property
@@ -87,7 +89,7 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
 
         It combines this module's optimizer with the fused optimizers of submodules.
         """
-        return self._fused
+        return self._fused_optimizer
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module."""
@@ -99,7 +101,7 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
         current: dict[str, Tensor] = dict(self.named_parameters())
         replaced = [
             name
-            for name, param in self._in_backward.params.items()
+            for name, param in self._own_optimizer.params.items()
             if current.get(name) is not param
         ]
         if replaced:
@@ -112,4 +114,4 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._in_backward.attach(self.module)  # copying parameters drops their hooks
+        self._own_optimizer.attach(self.module)  # copying parameters drops their hooks

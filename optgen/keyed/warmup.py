@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from optgen.keyed.keyed_optimizer import KeyedOptimizer
-from optgen.keyed.warmup_stages import WarmupPolicy, WarmupStage, multiplier, schedule
+from optgen.keyed.warmup_stages import WarmupPolicy, WarmupStage, complete_stages, stage_factor
 from optgen.keyed.wrappers import OptimizerWrapper
-from optgen.optim.lr_scheduler.group_rates import write
+from optgen.optim.lr_scheduler.group_rates import set_rates
 from optgen.runtime.light_optimizer import with_step_hooks
 
 __all__ = ["WarmupOptimizer", "WarmupPolicy", "WarmupStage"]
@@ -54,13 +54,13 @@ class WarmupOptimizer(OptimizerWrapper):
         final: float | None = None,
     ) -> None:
         super().__init__(optimizer)
-        self._stages = schedule(stages, final)
+        self._stages = complete_stages(stages, final)
         self._lr_param = lr_param
         self._lr = lr
         self._ratios = _ratios([group.get(lr_param) for group in self.param_groups])
         self._warmup_param = torch.nn.Parameter(torch.empty(0))
         self._entries = self._add_entry(param_name, self._warmup_param)
-        self._set_lr(0)
+        self._set_lr(iteration=0)
 
     def _stage_index(self, iteration: int) -> int:
         """Return the index of the stage of a step: the first that has not ended."""
@@ -68,9 +68,9 @@ class WarmupOptimizer(OptimizerWrapper):
         return ended.index(False)
 
     def _set_lr(self, iteration: int) -> None:
-        lr = self._lr * multiplier(self._stages[self._stage_index(iteration)], iteration)
+        lr = self._lr * stage_factor(self._stages[self._stage_index(iteration)], iteration)
         pairs = zip(self.param_groups, self._ratios, strict=True)
-        write(((group, lr * ratio) for group, ratio in pairs), self._lr_param)
+        set_rates(((group, lr * ratio) for group, ratio in pairs), self._lr_param)
 
     def _iteration(self) -> int:
         """Return the number of steps taken, from the state."""

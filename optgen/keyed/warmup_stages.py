@@ -61,12 +61,12 @@ class WarmupStage:
     end_value: float | None = None
 
 
-def multiplier(stage: WarmupStage, iteration: int) -> float:
+def stage_factor(stage: WarmupStage, iteration: int) -> float:
     """Return the factor of the learning rate at a step of a stage."""
     return _FACTORS[stage.policy](stage, iteration) * stage.lr_scale
 
 
-def schedule(stages: Sequence[WarmupStage], final: float | None) -> list[WarmupStage]:
+def complete_stages(stages: Sequence[WarmupStage], final: float | None) -> list[WarmupStage]:
     """Check stages, and return copies with defaults filled in and a final endless stage.
 
     Args:
@@ -77,7 +77,7 @@ def schedule(stages: Sequence[WarmupStage], final: float | None) -> list[WarmupS
         ValueError: A stage does not end after the one before, lacks a value that its policy needs,
             or has an unknown policy.
     """
-    filled = []
+    completed = []
     previous_end = 0
     for original in stages:
         stage = replace(original, policy=WarmupPolicy(original.policy))
@@ -88,10 +88,10 @@ def schedule(stages: Sequence[WarmupStage], final: float | None) -> list[WarmupS
             )
         _check_stage(stage)
         previous_end = stage.max_iters
-        filled.append(_with_decay_iters(stage))
+        completed.append(_with_decay_iters(stage))
     if final is None:
-        final = multiplier(filled[-1], previous_end) if filled else 1.0
-    return [*filled, WarmupStage(WarmupPolicy.CONSTANT, max_iters=ENDLESS, value=final)]
+        final = stage_factor(completed[-1], previous_end) if completed else 1.0
+    return [*completed, WarmupStage(WarmupPolicy.CONSTANT, max_iters=ENDLESS, value=final)]
 
 
 def _check_stage(stage: WarmupStage) -> None:

@@ -30,7 +30,7 @@ class WrapperBase(KeyedOptimizer):
 
     @property
     def members(self) -> tuple[Optimizer, ...]:  # type: ignore[override]
-        """The wrapped optimizer."""
+        """The wrapped optimizer, in a tuple of one."""
         return (self._optimizer,)
 
     @property

@@ -30,16 +30,17 @@ class Case:
     shapes: Shapes = ANY_SHAPES
     steps: int = STEPS
     bound: float = BOUND  # the largest difference that an element may have after any step
+    # Returns the extra inputs of a step.
     inputs: Callable[[Problem, list[Tensor], int], Inputs] | None = None
     # Replaces our `orthogonalize`, which computes in bfloat16.
     orthogonalize: Callable[..., list[Tensor]] | None = None
-    sparse: bool = False  # gradients are sparse, and hold only some of the rows
-    closure: bool = False  # a step is handed a closure
+    sparse_gradients: bool = False  # gradients hold only some of the rows
+    with_closure: bool = False  # a step is handed a closure
 
     @property
     def problem(self) -> Problem:
         """The problem that both sides solve. With a closure, every step has the same data."""
-        return Problem(self.shapes, same_data=self.closure)
+        return Problem(self.shapes, same_data=self.with_closure)
 
     def __str__(self) -> str:
         return f"{self.name}, {self.label}" if self.label else self.name

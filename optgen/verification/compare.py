@@ -43,7 +43,7 @@ class CaseRun:
     optimizer: Optimizer
     params: list[Tensor]
     reference: Reference | LibraryReference
-    error: float  # the largest difference of an element after any step
+    max_error: float  # the largest difference of an element after any step
 
 
 @cache
@@ -56,7 +56,7 @@ def trajectory(case: Case) -> Trajectory:
             take_step(case, reference.optimizer, reference.params, step)
         else:
             current = reference.params
-            reference.step(_gradients(case, current, step), _inputs(case, current, step))
+            reference.step(_gradients(case, current, step), _extra_inputs(case, current, step))
         params.append([param.detach().clone() for param in reference.params])
     return Trajectory(params, reference)
 
@@ -82,12 +82,12 @@ def take_step(case: Case, optimizer: Optimizer, params: list[Tensor], step: int)
     gradients = _gradients(case, current, step)
     for param, gradient in zip(params, gradients, strict=True):
         param.grad = gradient.to(param.device)
-    if case.closure:
+    if case.with_closure:
         optimizer.step(_closure(case, params))
         return
     inputs: dict[str, Any] = {
         name: values and [value.to(p.device) for value, p in zip(values, params, strict=True)]
-        for name, values in _inputs(case, current, step).items()
+        for name, values in _extra_inputs(case, current, step).items()
     }
     optimizer.step(**inputs)
 
@@ -126,10 +126,12 @@ def larger_error(one: float, other: float) -> float:
 
 def _gradients(case: Case, params: list[Tensor], step: int) -> list[Tensor]:
     gradients = case.problem.gradients(params, step)
-    return [_some_rows(each, step) for each in gradients] if case.sparse else gradients
+    if case.sparse_gradients:
+        return [_sparse_gradient(gradient, step) for gradient in gradients]
+    return gradients
 
 
-def _some_rows(gradient: Tensor, step: int) -> Tensor:
+def _sparse_gradient(gradient: Tensor, step: int) -> Tensor:
     """Return a sparse gradient of some rows. The first row comes twice, with half its values."""
     rows = [row for row in range(len(gradient)) if (row + step) % 3]
     values = torch.stack([gradient[rows[0]] / 2, gradient[rows[0]] / 2, *gradient[rows[1:]]])
@@ -137,16 +139,16 @@ def _some_rows(gradient: Tensor, step: int) -> Tensor:
     return torch.sparse_coo_tensor(indices, values, gradient.shape, check_invariants=True)
 
 
-def _inputs(case: Case, params: list[Tensor], step: int) -> Inputs:
+def _extra_inputs(case: Case, params: list[Tensor], step: int) -> Inputs:
     return case.inputs(case.problem, params, step) if case.inputs else {}
 
 
 def _closure(case: Case, params: list[Tensor]) -> Callable[[], float]:
     def closure() -> float:
         current = [param.detach() for param in params]
-        for param, gradient in zip(params, _gradients(case, current, 1), strict=True):
+        for param, gradient in zip(params, _gradients(case, current, step=1), strict=True):
             param.grad = gradient
-        return case.problem.loss(current, 1).item()
+        return case.problem.loss(current, step=1).item()
 
     return closure
 
@@ -157,15 +159,19 @@ def _use_lowering(lowering: str) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _replace_orthogonalize(case: Case, optimizer: Optimizer) -> Iterator[None]:
-    """Replace our `orthogonalize` by that of a case, if it has one."""
+    """Replace our `orthogonalize` by the case's own, if the case has one."""
     with contextlib.ExitStack() as stack:
         if case.orthogonalize:
             ours = matrix_ops.orthogonalize
             folder = getattr(type(optimizer), "lowerings", "")
-            loaded = ("forloop", "foreach", *["fused_triton"] * bool(find_spec("triton")))
-            names = (f"{folder}.{name}" for name in loaded)
-            generated = (import_module(name) for name in names if find_spec(name))
-            for owner in (matrix_ops, *generated):
-                if getattr(owner, "orthogonalize", None) is ours:
-                    stack.enter_context(patch_attribute(owner, "orthogonalize", case.orthogonalize))
+            lowerings = ["forloop", "foreach"]
+            if find_spec("triton"):
+                lowerings.append("fused_triton")
+            module_names = (f"{folder}.{lowering}" for lowering in lowerings)
+            generated = (import_module(name) for name in module_names if find_spec(name))
+            for module in (matrix_ops, *generated):
+                if getattr(module, "orthogonalize", None) is ours:
+                    stack.enter_context(
+                        patch_attribute(module, "orthogonalize", case.orthogonalize)
+                    )
         yield

@@ -1,4 +1,4 @@
-"""Rows of evidence: how far an optimizer is from its reference at most, in every lowering."""
+"""Rows of evidence: an optimizer's largest difference from its reference, in each lowering."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Row:
     passed: bool
 
     @property
-    def worst(self) -> float:
+    def largest_difference(self) -> float:
         """The largest difference in any lowering."""
         largest = 0.0
         for error in self.errors.values():
@@ -43,11 +43,11 @@ class Row:
         return largest
 
 
-def rows(name: str, reference: str | None) -> list[Row]:
+def compare_with_references(name: str, reference: str | None) -> list[Row]:
     """Compare an optimizer with references of one kind: "rule" or "package".
 
-    None takes the first installed package, or else the rule. With "package" there is no row if no
-    package is installed.
+    None takes the first installed package, or the rule if none is installed. With "package" there
+    is no row if no package is installed.
     """
     if reference == RULE:
         return [_compare_with_rule(name)]
@@ -68,16 +68,23 @@ def installed_packages(name: str) -> list[list[Package]]:
     return list(by_distribution.values())
 
 
-def distributions(name: str) -> list[str]:
-    """Return the packages that have an optimizer, installed or not."""
+def distribution_names(name: str) -> list[str]:
+    """Return the names of the packages that have an optimizer, installed or not."""
     packages = (p.distribution for p in (*TORCH, *LIBRARIES) if p.case.name == name)
     return list(dict.fromkeys(packages))
 
 
 def bound_reasons(row: Row) -> list[str]:
     """Return why a row's package has a wider bound than usual."""
-    of_row = (each for each in installed_packages(row.name) if _reference(each) == row.reference)
-    return [package.why for packages in of_row for package in packages if package.why]
+    packages_of_row = (
+        each for each in installed_packages(row.name) if _reference(each) == row.reference
+    )
+    return [
+        package.bound_reason
+        for packages in packages_of_row
+        for package in packages
+        if package.bound_reason
+    ]
 
 
 def title_of_rule(name: str) -> str:
@@ -136,7 +143,7 @@ def _compare_cases(cases: Sequence[Case], reference: str, version: str, source: 
     errors: dict[str, float] = {}
     for lowering in runnable_lowerings(cls):
         for case in cases:
-            error = run_case(case, cls, lowering).error
+            error = run_case(case, cls, lowering).max_error
             errors[lowering] = larger_error(errors.get(lowering, 0.0), error)
     steps, passed = max(case.steps for case in cases), all(e <= bound for e in errors.values())
     return Row(name, reference, version, source, steps, "float64", errors, bound, passed)

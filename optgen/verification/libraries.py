@@ -60,14 +60,17 @@ def _package(
     *,
     ours: Mapping[str, Any] | None = None,
     make: Any = construct,
-    why: str = "",
-    **case: Any,
+    bound_reason: str = "",
+    **case_fields: Any,
 ) -> Package:
-    """Return a package. Both sides get `options`; `theirs` and `ours` are for one side only."""
+    """Return a package. Both sides get `options`; only one side gets `theirs` or `ours`."""
     make_reference = library_reference(path, {**options, **(theirs or {})}, make)
     source = _GITHUB + _REPOSITORIES[distribution]
     return Package(
-        distribution, source, Case(name, make_reference, {**options, **(ours or {})}, **case), why
+        distribution,
+        source,
+        Case(name, make_reference, {**options, **(ours or {})}, **case_fields),
+        bound_reason,
     )
 
 
@@ -183,7 +186,7 @@ LIBRARIES: tuple[Package, ...] = (
         make=_construct_with_projection,
         shapes=MATRICES,
         bound=1e-6,
-        why="the package decomposes gradients in float32",
+        bound_reason="the package decomposes gradients in float32",
     ),
     _package(
         "soap",
@@ -192,7 +195,7 @@ LIBRARIES: tuple[Package, ...] = (
         {},
         shapes=((4, 4), (3, 3), (6,)),
         bound=1e-6,
-        why="the library updates its eigenbases in float32",
+        bound_reason="the library updates its eigenbases in float32",
     ),
     _package(
         "shampoo",
@@ -210,7 +213,7 @@ LIBRARIES: tuple[Package, ...] = (
         {"constraint": True},
         shapes=MATRICES,
         bound=1e-2,
-        why="both sides iterate in bfloat16",
+        bound_reason="both sides iterate in bfloat16",
     ),
     _package("kahan_adamw", "torch", "torch.optim:AdamW", LR_AND_DECAY, {"foreach": False}),
     _package(

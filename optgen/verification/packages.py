@@ -27,9 +27,9 @@ class Package:
     """An optimizer of a library, as the reference of a case."""
 
     distribution: str  # the name that pip knows
-    source: str  # an address
+    source: str  # the address of its code or its page
     case: Case
-    why: str = ""  # the reason for a bound that is wider than usual
+    bound_reason: str = ""  # why the bound is wider than usual
 
     @property
     def version(self) -> str | None:
@@ -47,13 +47,13 @@ def construct(cls: Any, params: Any, options: Mapping[str, Any]) -> Optimizer:
 
 
 def library_reference(
-    path: str, options: Mapping[str, Any], make: Construct = construct
+    class_path: str, options: Mapping[str, Any], make: Construct = construct
 ) -> MakeReference:
     """Return a function that makes a reference of a class, such as "lion_pytorch:Lion"."""
 
-    def make_reference(start: list[Tensor]) -> LibraryReference:
-        module, _, name = path.partition(":")
-        params = [tensor.clone().requires_grad_() for tensor in start]
+    def make_reference(initial_params: list[Tensor]) -> LibraryReference:
+        module, _, name = class_path.partition(":")
+        params = [tensor.clone().requires_grad_() for tensor in initial_params]
         with contextlib.redirect_stdout(io.StringIO()):  # some constructors print advice
             optimizer = make(getattr(import_module(module), name), params, options)
         if hasattr(optimizer, "train"):

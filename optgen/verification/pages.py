@@ -10,9 +10,9 @@ from optgen.verification.evidence import Row
 from optgen.verification.references.sources import SOURCES
 
 END_MARK = "<!-- end -->"
-TITLES = {name: entry.title for name, entry in BACKENDS.items()} | {BY_HAND: "by hand"}
+LOWERING_TITLES = {name: entry.title for name, entry in BACKENDS.items()} | {BY_HAND: "by hand"}
 """The titles of lowerings. LBFGS has no lowerings, because it is written by hand."""
-HEADER = ("name", "compared with", "version", "steps", *TITLES.values(), "bound", "agrees")
+HEADER = ("name", "compared with", "version", "steps", *LOWERING_TITLES.values(), "bound", "agrees")
 _DIFFERENCE = "difference"
 """Title of the column by which a page's own table is recognized; `HEADER` has no such column."""
 
@@ -30,10 +30,10 @@ def has_marks(page: str, reference: str | None) -> bool:
 
 def cells(row: Row) -> tuple[str, ...]:
     """Return a row as text, in the columns of `HEADER`."""
-    errors = (f"{row.errors[key]:.1e}" if key in row.errors else "" for key in TITLES)
+    errors = (f"{row.errors[key]:.1e}" if key in row.errors else "" for key in LOWERING_TITLES)
     agrees = "yes" if row.passed else "no"
-    start = (row.name, row.reference, row.version, str(row.steps))
-    return (*start, *errors, f"{row.bound:.0e}", agrees)
+    first_cells = (row.name, row.reference, row.version, str(row.steps))
+    return (*first_cells, *errors, f"{row.bound:.0e}", agrees)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -53,29 +53,32 @@ def fill_table(page: str, rows: Sequence[Row], reference: str | None) -> str:
     """
     start = start_mark(reference)
     before, _, rest = (page or f"{start}\n{END_MARK}\n").partition(start)
-    old, _, after = rest.partition(END_MARK)
-    new = _with_own_columns(old, rows) if f"| {_DIFFERENCE} |" in old else f"\n\n{table(rows)}\n"
-    return f"{before}{start}{new}{END_MARK}{after}"
+    old_table, _, after = rest.partition(END_MARK)
+    if f"| {_DIFFERENCE} |" in old_table:
+        new_table = _with_own_columns(old_table, rows)
+    else:
+        new_table = f"\n\n{table(rows)}\n"
+    return f"{before}{start}{new_table}{END_MARK}{after}"
 
 
-def _with_own_columns(old: str, rows: Sequence[Row]) -> str:
+def _with_own_columns(old_table: str, rows: Sequence[Row]) -> str:
     """Return a page's own table with its columns of evidence filled; other columns stay."""
-    columns_by_name = {f"`{row.name}`": _columns(row) for row in rows}
-    lines = old.split("\n")
-    titles = next(line for line in lines if f"| {_DIFFERENCE} |" in line).split(" | ")
-    for number, line in enumerate(lines):
-        parts = line.split(" | ")
-        columns = columns_by_name.get(parts[0].removeprefix("| "), {})
-        if len(parts) == len(titles):
-            pairs = zip(titles, parts, strict=True)
-            lines[number] = " | ".join(columns.get(title, part) for title, part in pairs)
+    cells_by_name = {f"`{row.name}`": _evidence_cells(row) for row in rows}
+    lines = old_table.split("\n")
+    column_titles = next(line for line in lines if f"| {_DIFFERENCE} |" in line).split(" | ")
+    for index, line in enumerate(lines):
+        old_cells = line.split(" | ")
+        new_cells = cells_by_name.get(old_cells[0].removeprefix("| "), {})
+        if len(old_cells) == len(column_titles):
+            pairs = zip(column_titles, old_cells, strict=True)
+            lines[index] = " | ".join(new_cells.get(title, cell) for title, cell in pairs)
     return "\n".join(lines)
 
 
-def _columns(row: Row) -> dict[str, str]:
+def _evidence_cells(row: Row) -> dict[str, str]:
     """Return the cells of evidence, by the titles of their columns."""
-    cells = {_DIFFERENCE: f"{row.worst:.1e}"}
+    evidence_cells = {_DIFFERENCE: f"{row.largest_difference:.1e}"}
     if row.name in SOURCES:
         source = SOURCES[row.name]
-        cells["compared with"] = f"[{source.title}]({source.address})"
-    return cells
+        evidence_cells["compared with"] = f"[{source.title}]({source.address})"
+    return evidence_cells

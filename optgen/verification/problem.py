@@ -10,7 +10,7 @@ from torch import Tensor
 
 Shapes = tuple[tuple[int, ...], ...]
 LARGE_NOISE = 20.0
-"""The size of the noise in every fifth step, to make rules that clip do so; in others it is 1."""
+"""The size of the noise in every fifth step, so that clipping takes effect; else it is 1."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Problem:
     """Least squares for each parameter, with new data in every step.
 
     A parameter is a matrix here, with its first axis as rows. A step draws data X and Y, and the
-    loss is |X p - Y|² / 2n. Every number is in float64 on the CPU.
+    loss is |X p - Y|² / 2n, for n rows of X. Every number is in float64 on the CPU.
     """
 
     shapes: Shapes
@@ -67,8 +67,9 @@ def _draw_data(shapes: Shapes, step: int) -> list[tuple[Tensor, Tensor]]:
     for shape in shapes:
         rows = shape[0] if shape else 1
         cols = int(torch.Size(shape).numel()) // rows
-        x = _normal((rows + 3, rows), generator)
-        y = x.sum(1, keepdim=True) + noise * _normal((rows + 3, cols), generator)
+        equations = rows + 3  # more than unknowns
+        x = _normal((equations, rows), generator)
+        y = x.sum(1, keepdim=True) + noise * _normal((equations, cols), generator)
         data.append((x, y))
     return data
 

@@ -86,7 +86,7 @@ def test_verify_checks_its_files_before_it_compares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page without the lines around the table keeps its text, and no rule is compared."""
-    monkeypatch.setattr(evidence, "rows", None)
+    monkeypatch.setattr(evidence, "compare_with_references", None)
     page = tmp_path / "page.md"
     page.write_text("A page.\n")
     for option, file, message in (
@@ -109,5 +109,5 @@ def test_a_new_page_can_be_written_again(tmp_path: Path) -> None:
 
 
 def test_the_package_of_the_author_is_listed_first() -> None:
-    assert evidence.distributions("lion")[0] == "lion-pytorch"
+    assert evidence.distribution_names("lion")[0] == "lion-pytorch"
     assert {package.case.name for package in libraries.LIBRARIES} <= {*evidence.SOURCES}

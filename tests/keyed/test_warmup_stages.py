@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from optgen.keyed import WarmupPolicy, WarmupStage
-from optgen.keyed.warmup_stages import multiplier, schedule
+from optgen.keyed.warmup_stages import complete_stages, stage_factor
 
 COSINE = WarmupPolicy.COSINE_ANNEALING_WARM_RESTARTS
 
 
 def factors(count: int, *stages: WarmupStage) -> list[float]:
     """Return the factors of the first steps of a list of stages."""
-    all_stages = schedule(stages, None)
+    all_stages = complete_stages(stages, None)
     stage_of_step = [next(s for s in all_stages if i <= s.max_iters) for i in range(count)]
-    return [multiplier(stage, i) for i, stage in enumerate(stage_of_step)]
+    return [stage_factor(stage, i) for i, stage in enumerate(stage_of_step)]
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,12 @@ def test_the_last_or_the_final_factor_holds_after_all_stages(
     final: float | None, expected: list[float]
 ) -> None:
     down = WarmupStage(WarmupPolicy.STEP, max_iters=2, value=0.5)
-    stage, after_all_stages = schedule([down], final)
+    stage, after_all_stages = complete_stages([down], final)
 
     assert [
-        multiplier(stage, 2),
-        multiplier(after_all_stages, 3),
-        multiplier(after_all_stages, 1000),
+        stage_factor(stage, 2),
+        stage_factor(after_all_stages, 3),
+        stage_factor(after_all_stages, 1000),
     ] == expected
 
 
@@ -105,7 +105,7 @@ def test_the_factor_without_stages_is_one() -> None:
 
 def test_the_users_stages_are_not_changed() -> None:
     stage = WarmupStage(WarmupPolicy.POLY, max_iters=4)
-    (checked, _) = schedule([stage], None)
+    (checked, _) = complete_stages([stage], None)
 
     assert stage.decay_iters == -1
     assert checked.decay_iters == 4
@@ -143,7 +143,7 @@ def test_the_users_stages_are_not_changed() -> None:
 )
 def test_wrong_stages_are_refused(stages: list[WarmupStage], message: str) -> None:
     with pytest.raises(ValueError) as caught:
-        schedule(stages, None)
+        complete_stages(stages, None)
 
     assert str(caught.value) == message
     assert isinstance(caught.value, AssertionError)  # as in torchrec
@@ -154,9 +154,9 @@ def test_a_policy_may_be_given_by_its_value() -> None:
     assert factors(3, stage) == [0.0, 0.5, 1.0]
     stage.policy = "line"
     with pytest.raises(ValueError, match="'line' is not a valid WarmupPolicy"):
-        schedule([stage], None)
+        complete_stages([stage], None)
 
 
 def test_a_period_of_zero_steps_is_refused() -> None:
     with pytest.raises(ValueError, match="sgdr_period must be at least 1, but is 0"):
-        schedule([WarmupStage(COSINE, max_iters=3, sgdr_period=0)], None)
+        complete_stages([WarmupStage(COSINE, max_iters=3, sgdr_period=0)], None)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from optgen.verification.case import Case
 from optgen.verification.reference import State, by_parameter, over_all_parameters
-from optgen.verification.references.whole_matrices import SQUARE
+from optgen.verification.references.whole_matrices import SQUARE_SHAPES
 
 
 def novograd(p: Tensor, g: Tensor, state: State) -> Tensor:
@@ -140,7 +140,7 @@ PAPERS = (
 CLIPPED_LAMB = Case(
     "clipped_lamb", over_all_parameters(clipped_lamb), CLIPPED_LAMB_OPTIONS, shapes=SHAPES
 )
-KL_SHAMPOO = Case("kl_shampoo", by_parameter(kl_shampoo), {}, shapes=SQUARE[:2])
+KL_SHAMPOO = Case("kl_shampoo", by_parameter(kl_shampoo), {}, shapes=SQUARE_SHAPES[:2])
 
 
 def random_tensors(seed: int) -> list[Tensor]:

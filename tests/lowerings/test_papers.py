@@ -69,7 +69,7 @@ def follow_the_paper(case: Case, lowering: str) -> None:
     """Check the steps of a lowering and the final states."""
     run = run_case(case, optimizer_class(case.name), lowering)
 
-    assert run.error <= case.bound
+    assert run.max_error <= case.bound
     check_states(case.name, run)
 
 

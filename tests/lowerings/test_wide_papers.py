@@ -31,7 +31,7 @@ def test_steps_equal_the_papers(case: Case, groups: int, lowering: str) -> None:
 
     run = run_case(case, with_groups, lowering)
 
-    assert run.error <= case.bound
+    assert run.max_error <= case.bound
     check_states(run)
 
 

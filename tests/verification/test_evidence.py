@@ -38,7 +38,7 @@ def test_every_row_agrees(file: Path) -> None:
     for row in rows(file):
         assert row.passed
         assert row.errors
-        assert row.worst <= row.bound
+        assert row.largest_difference <= row.bound
         assert row.steps >= 30
         assert row.name in NAMES
 
@@ -86,7 +86,7 @@ def test_reasons_of_a_labelled_package_are_found(monkeypatch: pytest.MonkeyPatch
     (muon,) = (each for each in TORCH if each.case.name == "muon")
     labelled = replace(muon, case=replace(muon.case, label="wide"))
     monkeypatch.setattr(evidence, "TORCH", (labelled,))
-    (row,) = evidence.rows("muon", "package")
+    (row,) = evidence.compare_with_references("muon", "package")
 
     assert row.reference == "torch.optim (wide)"
     assert evidence.bound_reasons(row) == ["both sides iterate in bfloat16"]
@@ -99,4 +99,4 @@ def test_a_row_has_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "CASES", (case, replace(case, bound=1e-3)))
 
     with pytest.raises(ValueError, match="the cases of signum have several bounds"):
-        evidence.rows("signum", "rule")
+        evidence.compare_with_references("signum", "rule")

@@ -18,8 +18,9 @@ def check_number(
     except (TypeError, ValueError, RuntimeError):
         is_large_enough = is_number = False
     if not (is_large_enough and is_number):
-        bound = ("" if ge is None else f" at least {ge}") + ("" if gt is None else f" above {gt}")
-        raise ValueError(f"Expected {name} to be a number{bound}, but got {value!r}")
+        at_least = "" if ge is None else f" at least {ge}"
+        above = "" if gt is None else f" above {gt}"
+        raise ValueError(f"Expected {name} to be a number{at_least}{above}, but got {value!r}")
 
 
 def check_finite_nonnegative(name: str, values: Any) -> None:

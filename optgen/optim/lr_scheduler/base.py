@@ -3,17 +3,17 @@
 import warnings
 from typing import Any, ClassVar, TypeVar
 
-import torch.optim.lr_scheduler as torchs
+import torch.optim.lr_scheduler as torch_schedulers
 from torch.optim import Optimizer
 
 from optgen.optim.lr_scheduler import step_order
 from optgen.optim.lr_scheduler.group_rates import (
     Value,
     check_optimizer,
+    copy_group_values,
     copy_value,
     pair_with_groups,
-    read,
-    write,
+    set_rates,
 )
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ INITIAL_LR_MISSING = (
 )
 
 
-class LRScheduler(torchs.LRScheduler):
+class LRScheduler(torch_schedulers.LRScheduler):
     """Base of schedulers: sets the learning rates of an optimizer's groups in each `step`.
 
     A subclass defines `get_lr`, which returns the rate of each group at `last_epoch`, computed from
@@ -73,7 +73,7 @@ class LRScheduler(torchs.LRScheduler):
                 group.setdefault("initial_lr", copy_value(group["lr"]))
             elif "initial_lr" not in group:
                 raise KeyError(INITIAL_LR_MISSING.format(index))
-        self.base_lrs = read(optimizer, "initial_lr")
+        self.base_lrs = copy_group_values(optimizer, "initial_lr")
         self.last_epoch = last_epoch
         step_order.watch(optimizer)
         self._initial_step()
@@ -111,8 +111,8 @@ class LRScheduler(torchs.LRScheduler):
             rates = compute_rates()
         finally:
             self._get_lr_called_within_step = False
-        write(pair_with_groups(self, rates))
-        self._last_lr = read(self.optimizer, "lr")
+        set_rates(pair_with_groups(self, rates))
+        self._last_lr = copy_group_values(self.optimizer, "lr")
 
     def get_lr(self) -> list[Any]:
         """Compute the rate of each group at `last_epoch`, for `step`; see `get_last_lr`."""
@@ -150,5 +150,5 @@ class LRScheduler(torchs.LRScheduler):
             step_order.watch(self.optimizer)
 
 
-class _LRScheduler(LRScheduler, torchs._LRScheduler):
+class _LRScheduler(LRScheduler, torch_schedulers._LRScheduler):
     """The name that LRScheduler had before torch 2.0."""

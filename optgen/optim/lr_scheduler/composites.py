@@ -8,19 +8,19 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-import torch.optim.lr_scheduler as torchs
+import torch.optim.lr_scheduler as torch_schedulers
 from torch.optim import Optimizer
 
 from optgen.optim.lr_scheduler import step_order
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.group_rates import read, write
+from optgen.optim.lr_scheduler.group_rates import copy_group_values, set_rates
 
 
 class _Composite(LRScheduler):
     _unsaved_attributes: ClassVar[tuple[str, ...]] = ("optimizer", "_schedulers")
-    _schedulers: Sequence[torchs.LRScheduler]
+    _schedulers: Sequence[torch_schedulers.LRScheduler]
 
-    def _check(self, optimizer: Optimizer, schedulers: Sequence[Any]) -> None:
+    def _check_members(self, optimizer: Optimizer, schedulers: Sequence[Any]) -> None:
         """Raise an error for members that need arguments to step, or have another optimizer."""
         name = type(self).__name__
         for index, scheduler in enumerate(schedulers):
@@ -28,7 +28,7 @@ class _Composite(LRScheduler):
                 raise TypeError(
                     f"{name} at index {index} should have `optimizer` as its attribute."
                 )
-            if isinstance(scheduler, torchs.ReduceLROnPlateau):
+            if isinstance(scheduler, torch_schedulers.ReduceLROnPlateau):
                 raise ValueError(
                     f"{name} does not support `ReduceLROnPlateau` scheduler as it "
                     "requires additional kwargs to be specified when calling `step`, "
@@ -70,7 +70,7 @@ class _Composite(LRScheduler):
 
 def reset_rates(optimizer: Optimizer) -> None:
     """Set the rates to those that the groups had before any scheduler."""
-    write(zip(optimizer.param_groups, read(optimizer, "initial_lr"), strict=True))
+    set_rates(zip(optimizer.param_groups, copy_group_values(optimizer, "initial_lr"), strict=True))
 
 
 def leaves(scheduler: Any) -> Iterator[Any]:
@@ -106,7 +106,7 @@ class SequentialLR(_Composite):
     def __init__(
         self,
         optimizer: Optimizer,
-        schedulers: list[torchs.LRScheduler],
+        schedulers: list[torch_schedulers.LRScheduler],
         milestones: list[int],
         last_epoch: int = -1,
     ) -> None:
@@ -114,7 +114,7 @@ class SequentialLR(_Composite):
             raise ValueError(
                 f"{type(self).__name__} expects at least one scheduler, but got no scheduler."
             )
-        self._check(optimizer, schedulers)
+        self._check_members(optimizer, schedulers)
         if len(milestones) != len(schedulers) - 1:
             raise ValueError(
                 "Sequential Schedulers expects number of schedulers provided to be one more than "
@@ -143,7 +143,7 @@ class SequentialLR(_Composite):
         reset_rates(self.optimizer)
         self.last_epoch = 0
         self._schedulers[self._current_index()]._initial_step()
-        self._last_lr = read(self.optimizer, "lr")
+        self._last_lr = copy_group_values(self.optimizer, "lr")
 
     def _current_index(self) -> int:
         """Return the index of the scheduler that sets the rates at `last_epoch`."""
@@ -177,7 +177,7 @@ class ChainedScheduler(_Composite):
     """
 
     def __init__(
-        self, schedulers: Sequence[torchs.LRScheduler], optimizer: Optimizer | None = None
+        self, schedulers: Sequence[torch_schedulers.LRScheduler], optimizer: Optimizer | None = None
     ) -> None:
         if len(schedulers) < 1:
             raise ValueError(
@@ -185,18 +185,18 @@ class ChainedScheduler(_Composite):
                 "but got no scheduler."
             )
         optimizer = optimizer or schedulers[0].optimizer
-        self._check(optimizer, schedulers)
+        self._check_members(optimizer, schedulers)
         self._schedulers = schedulers
         self.optimizer = optimizer
-        self._last_lr = read(optimizer, "lr")
+        self._last_lr = copy_group_values(optimizer, "lr")
 
     def _initial_step(self) -> None:
         for scheduler in self._schedulers:
             scheduler._initial_step()
-        self._last_lr = read(self.optimizer, "lr")
+        self._last_lr = copy_group_values(self.optimizer, "lr")
 
     def step(self) -> None:  # type: ignore[override]
         """Advance every scheduler by one step, in order."""
         for scheduler in self._schedulers:
             scheduler.step()
-        self._last_lr = read(self.optimizer, "lr")
+        self._last_lr = copy_group_values(self.optimizer, "lr")

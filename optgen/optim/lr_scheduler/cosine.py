@@ -11,9 +11,9 @@ from optgen.optim.lr_scheduler.group_rates import Value
 from optgen.optim.lr_scheduler.shaped import ShapedLR
 
 
-def half_cosine(step: float, steps: float) -> float:
-    """Return a number that falls along half a cosine, from 1 at step 0 to 0 at step `steps`."""
-    return (1 + math.cos(math.pi * step / steps)) / 2
+def half_cosine(step: float, end_step: float) -> float:
+    """Return a number that falls along half a cosine, from 1 at step 0 to 0 at `end_step`."""
+    return (1 + math.cos(math.pi * step / end_step)) / 2
 
 
 class CosineAnnealingLR(ShapedLR):
@@ -118,12 +118,12 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         if epoch is None and self.last_epoch < 0:
             epoch = 0
         # Steps since the last restart, and from the last restart to the next.
-        elapsed, length = (self.T_cur + 1, self.T_i) if epoch is None else (epoch, self.T_0)
+        elapsed, cycle_length = (self.T_cur + 1, self.T_i) if epoch is None else (epoch, self.T_0)
         if self.T_mult == 1:
-            elapsed %= length
-        while elapsed >= length:
-            elapsed, length = elapsed - length, length * self.T_mult
-        self.T_cur, self.T_i = elapsed, length
+            elapsed %= cycle_length
+        while elapsed >= cycle_length:
+            elapsed, cycle_length = elapsed - cycle_length, cycle_length * self.T_mult
+        self.T_cur, self.T_i = elapsed, cycle_length
         super()._update_lr(epoch)
         self.last_epoch = math.floor(self.last_epoch)
 

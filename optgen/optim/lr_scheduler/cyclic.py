@@ -10,10 +10,15 @@ from torch.optim import Optimizer
 from optgen.optim.lr_scheduler import cycled_momentum
 from optgen.optim.lr_scheduler.argument_checks import check_finite_nonnegative
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.group_rates import Value, check_optimizer, per_group, write
+from optgen.optim.lr_scheduler.group_rates import (
+    Value,
+    check_optimizer,
+    set_rates,
+    values_per_group,
+)
 from optgen.optim.lr_scheduler.user_functions import attributes_to_save
 
-MODES = {"triangular": "cycle", "triangular2": "cycle", "exp_range": "iterations"}
+SCALE_MODES = {"triangular": "cycle", "triangular2": "cycle", "exp_range": "iterations"}
 """By mode, the argument of the scale function: the number of the cycle, or of the iteration."""
 
 
@@ -69,26 +74,27 @@ class CyclicLR(LRScheduler):
     ) -> None:
         check_optimizer(optimizer)
         self.optimizer = optimizer
-        base_lrs = per_group("base_lr", optimizer, base_lr)
-        self.max_lrs = per_group("max_lr", optimizer, max_lr)
+        base_lrs = values_per_group("base_lr", optimizer, base_lr)
+        self.max_lrs = values_per_group("max_lr", optimizer, max_lr)
         for name, rates in {"base_lr": base_lrs, "max_lr": self.max_lrs}.items():
             check_finite_nonnegative(name, rates)
         check_finite_nonnegative("step_size_up", step_size_up)
         check_finite_nonnegative("step_size_down", 0 if step_size_down is None else step_size_down)
-        up = float(step_size_up)
-        self.total_size = up + (up if step_size_down is None else float(step_size_down))
-        self.step_ratio = up / self.total_size
-        if mode not in MODES and scale_fn is None:
+        steps_up = float(step_size_up)
+        steps_down = steps_up if step_size_down is None else float(step_size_down)
+        self.total_size = steps_up + steps_down
+        self.step_ratio = steps_up / self.total_size
+        if mode not in SCALE_MODES and scale_fn is None:
             raise ValueError("mode is invalid and scale_fn is None")
         if mode == "exp_range" and scale_fn is None:
             check_finite_nonnegative("gamma", gamma)
         self.mode: str = mode
         self.gamma = gamma
         self._scale_fn_custom: Any = scale_fn
-        self.scale_mode: str = MODES[mode] if scale_fn is None else scale_mode
+        self.scale_mode: str = SCALE_MODES[mode] if scale_fn is None else scale_mode
         self._init_momentum(cycle_momentum, base_momentum, max_momentum, last_epoch == -1)
         if last_epoch == -1:
-            write(zip(optimizer.param_groups, base_lrs, strict=True))
+            set_rates(zip(optimizer.param_groups, base_lrs, strict=True))
         super().__init__(optimizer, last_epoch)
         # The groups' initial_lr may come from an earlier scheduler.
         self.base_lrs = base_lrs
@@ -98,8 +104,8 @@ class CyclicLR(LRScheduler):
         self.cycle_momentum = cycle
         if cycle:
             self.use_beta1 = cycled_momentum.uses_beta1(self.optimizer)
-            self.base_momentums = per_group("base_momentum", self.optimizer, lowest)
-            self.max_momentums = per_group("max_momentum", self.optimizer, highest)
+            self.base_momentums = values_per_group("base_momentum", self.optimizer, lowest)
+            self.max_momentums = values_per_group("max_momentum", self.optimizer, highest)
             check_finite_nonnegative("base_momentum", self.base_momentums)
             check_finite_nonnegative("max_momentum", self.max_momentums)
             if at_start:

@@ -67,9 +67,9 @@ class MultiStepLR(_DecayLR):
 
     Args:
         optimizer (Optimizer): The optimizer whose rates are set.
-        milestones (iterable of int): The steps of the decays. A repeated milestone counts
-            repeatedly. A milestone that is negative or not a whole number has no effect, except
-            that `step(epoch)` counts all milestones up to the epoch.
+        milestones (iterable of int): The steps of the decays. A milestone that is listed
+            twice is two decays. A milestone that is negative or not a whole number has no effect,
+            except that `step(epoch)` includes all milestones up to the epoch.
         gamma (float): Factor of a decay, at least 0. Default: 0.1.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 

@@ -27,12 +27,12 @@ def copy_value(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def read(optimizer: Optimizer, key: str) -> list[Any]:
+def copy_group_values(optimizer: Optimizer, key: str) -> list[Any]:
     """Return copies of the values that the groups hold under a key."""
     return [copy_value(group[key]) for group in optimizer.param_groups]
 
 
-def write(rates: Iterable[tuple[dict[str, Any], Value]], key: str = "lr") -> None:
+def set_rates(rates: Iterable[tuple[dict[str, Any], Value]], key: str = "lr") -> None:
     """Set the rates of groups: replace a number, and fill a tensor in place.
 
     All groups share one tensor if the optimizer was given one tensor for all. If their rates now
@@ -50,7 +50,7 @@ def write(rates: Iterable[tuple[dict[str, Any], Value]], key: str = "lr") -> Non
         lr.fill_(value.squeeze() if isinstance(value, Tensor) else value)
 
 
-def per_group(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
+def values_per_group(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
     """Return one value for each group, from one value for all or a list of one for each."""
     group_count = len(optimizer.param_groups)
     if not isinstance(value, (list, tuple)):

@@ -8,19 +8,20 @@ from torch.optim import Optimizer
 from optgen.optim.lr_scheduler import cycled_momentum
 from optgen.optim.lr_scheduler.argument_checks import check_finite_nonnegative, check_number
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.group_rates import Value, check_optimizer, per_group
+from optgen.optim.lr_scheduler.group_rates import Value, check_optimizer, values_per_group
 
 Phase = dict[str, Any]
 """The group keys of a phase's start and end values, and the step that ends it."""
 
 
-def _phase(end_step: float, lr: tuple[str, str], momentum: tuple[str, str]) -> Phase:
+def _phase(end_step: float, lr_bounds: tuple[str, str], momentum_bounds: tuple[str, str]) -> Phase:
+    """Return a phase between two bounds of the rate and two of the momentum: start and end."""
     return {
         "end_step": end_step,
-        "start_lr": f"{lr[0]}_lr",
-        "end_lr": f"{lr[1]}_lr",
-        "start_momentum": f"{momentum[0]}_momentum",
-        "end_momentum": f"{momentum[1]}_momentum",
+        "start_lr": f"{lr_bounds[0]}_lr",
+        "end_lr": f"{lr_bounds[1]}_lr",
+        "start_momentum": f"{momentum_bounds[0]}_momentum",
+        "end_momentum": f"{momentum_bounds[1]}_momentum",
     }
 
 
@@ -111,26 +112,26 @@ class OneCycleLR(LRScheduler):
         check_number("final_div_factor", final_div_factor, gt=0)
         self._schedule_phases = _phases(self.total_steps, pct_start, three_phase)
         self._anneal_func_type = anneal_strategy
-        max_lrs = per_group("max_lr", optimizer, max_lr)
+        max_lrs = values_per_group("max_lr", optimizer, max_lr)
         check_finite_nonnegative("max_lr", max_lrs)
-        bounds = self._momentums(cycle_momentum, max_momentum, base_momentum)
+        momentum_bounds = self._init_momentum(cycle_momentum, max_momentum, base_momentum)
         if last_epoch == -1:
             for group, group_max_lr in zip(optimizer.param_groups, max_lrs, strict=True):
                 group["initial_lr"] = group_max_lr / div_factor
                 group["max_lr"] = group_max_lr
                 group["min_lr"] = group["initial_lr"] / final_div_factor
-            if bounds:
-                cycled_momentum.begin(optimizer, self.use_beta1, *bounds)
+            if momentum_bounds:
+                cycled_momentum.begin(optimizer, self.use_beta1, *momentum_bounds)
         super().__init__(optimizer, last_epoch)
 
-    def _momentums(self, cycle: bool, highest: Any, lowest: Any) -> tuple[list[Any], ...]:
-        """Return the highest and the lowest momentum of each group, or () if momentum is fixed."""
+    def _init_momentum(self, cycle: bool, highest: Any, lowest: Any) -> tuple[list[Any], ...]:
+        """Return the highest and lowest momentum of each group, or () if momentum is fixed."""
         self.cycle_momentum = cycle
         if not cycle:
             return ()
         self.use_beta1 = cycled_momentum.uses_beta1(self.optimizer)
-        upper = per_group("max_momentum", self.optimizer, highest)
-        lower = per_group("base_momentum", self.optimizer, lowest)
+        upper = values_per_group("max_momentum", self.optimizer, highest)
+        lower = values_per_group("base_momentum", self.optimizer, lowest)
         check_finite_nonnegative("max_momentum", upper)
         check_finite_nonnegative("base_momentum", lower)
         return upper, lower

@@ -4,15 +4,15 @@ import math
 import warnings
 from typing import Any, Literal, SupportsFloat
 
-import torch.optim.lr_scheduler as torchs
+import torch.optim.lr_scheduler as torch_schedulers
 from torch.optim import Optimizer
 
 from optgen.optim.lr_scheduler.argument_checks import check_counts, check_number
 from optgen.optim.lr_scheduler.base import EPOCH_DEPRECATION_WARNING, LRScheduler
-from optgen.optim.lr_scheduler.group_rates import check_optimizer, read, write
+from optgen.optim.lr_scheduler.group_rates import check_optimizer, copy_group_values, set_rates
 
 
-class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
+class ReduceLROnPlateau(LRScheduler, torch_schedulers.ReduceLROnPlateau):
     r"""Reduce the learning rate when a metric has stopped improving.
 
     .. math::
@@ -29,7 +29,7 @@ class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
         threshold (float): By how much a metric must be better than the best. Default: 1e-4.
         threshold_mode (str): "rel" for a fraction of the best, "abs" for a difference. Default:
             "rel".
-        cooldown (int): Steps after a reduction that do not count for `patience`. Default: 0.
+        cooldown (int): Steps after a reduction that `patience` ignores. Default: 0.
         min_lr (float or list): The least rate, for all groups or one for each. Default: 0.
         eps (float): A reduction by at most this much is skipped. Default: 1e-8.
 
@@ -74,7 +74,7 @@ class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
         self.cooldown = cooldown
         self.eps = eps
         self.last_epoch = 0
-        self._last_lr = read(optimizer, "lr")
+        self._last_lr = copy_group_values(optimizer, "lr")
         self._init_is_better(mode, threshold, threshold_mode)
         self._reset()
 
@@ -101,14 +101,14 @@ class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
             metrics (float or Tensor): The metric that should improve.
             epoch (int, optional): Deprecated: the number of the step.
         """
-        current = float(metrics)
+        metric = float(metrics)
         if epoch is None:
             epoch = self.last_epoch + 1
         else:
             warnings.warn(EPOCH_DEPRECATION_WARNING, UserWarning, stacklevel=2)
         self.last_epoch = epoch
-        if self._is_better(current, self.best):
-            self.best = current
+        if self._is_better(metric, self.best):
+            self.best = metric
             self.num_bad_epochs = 0
         else:
             self.num_bad_epochs += 1
@@ -119,7 +119,7 @@ class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
             self._reduce_lr(epoch)
             self.cooldown_counter = self.cooldown
             self.num_bad_epochs = 0
-        self._last_lr = read(self.optimizer, "lr")
+        self._last_lr = copy_group_values(self.optimizer, "lr")
 
     def _reduce_lr(self, epoch: int) -> None:
         groups = self.optimizer.param_groups
@@ -132,13 +132,13 @@ class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
                     "`min_lrs` field to match the length of the `optimizer` param groups."
                 )
             self.min_lrs = [self.default_min_lr] * len(groups)
-        rates = read(self.optimizer, "lr")
+        rates = copy_group_values(self.optimizer, "lr")
         for index, min_lr in enumerate(self.min_lrs):
             old = float(rates[index])
             new = max(old * self.factor, min_lr)
             if old - new > self.eps:
                 rates[index] = new
-        write(zip(groups, rates, strict=True))
+        set_rates(zip(groups, rates, strict=True))
 
     @property
     def in_cooldown(self) -> bool:

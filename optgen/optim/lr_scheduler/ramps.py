@@ -51,7 +51,7 @@ class LinearLR(ShapedLR):
         optimizer (Optimizer): The optimizer whose rates are set.
         start_factor (float): :math:`f_0`, in (0, 1]. Default: 1/3.
         end_factor (float): :math:`f_1`, in [0, 1]. Default: 1.
-        total_iters (int): Steps from :math:`f_0` to :math:`f_1`. With 0, all steps take
+        total_iters (int): Steps from :math:`f_0` to :math:`f_1`. With 0, all steps have
             :math:`f_1`. Default: 5.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 

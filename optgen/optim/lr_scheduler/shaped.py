@@ -3,7 +3,7 @@
 from typing import Any
 
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.group_rates import Value, pair_with_groups, read
+from optgen.optim.lr_scheduler.group_rates import Value, copy_group_values, pair_with_groups
 
 
 class ShapedLR(LRScheduler):
@@ -39,12 +39,11 @@ class ShapedLR(LRScheduler):
         return now / before if before else None
 
     def _next_lr(self) -> list[Value]:
-        is_resumed = (
-            self._is_initial and self.last_epoch > 0
-        )  # the groups hold the rate of this step
+        # After a resume, the groups already hold the rate of this step.
+        is_resumed = self._is_initial and self.last_epoch > 0
         floor, ratio = self.floor, 1.0 if is_resumed else self.ratio(self.last_epoch)
         if ratio == 1:
-            return read(self.optimizer, "lr")
+            return copy_group_values(self.optimizer, "lr")
         if ratio is not None:
             return [ratio * (group["lr"] - floor) + floor for group in self.optimizer.param_groups]
         share = self._share_above_floor(self.last_epoch)

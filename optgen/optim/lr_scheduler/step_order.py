@@ -42,9 +42,9 @@ def watch(optimizer: Any) -> None:
 
     @functools.wraps(method or optimizer.step)
     def step(*args: Any, **kwargs: Any) -> Any:
-        optimizer: Any = reference()
-        optimizer._opt_called = True
-        return method(optimizer, *args, **kwargs) if method else function(*args, **kwargs)
+        referenced: Any = reference()
+        referenced._opt_called = True
+        return method(referenced, *args, **kwargs) if method else function(*args, **kwargs)
 
     setattr(step, RECORDED_MARK, True)
     optimizer.step = step

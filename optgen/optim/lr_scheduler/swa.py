@@ -7,7 +7,7 @@ from torch.optim import Optimizer
 
 from optgen.optim.lr_scheduler.argument_checks import check_finite_nonnegative
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.group_rates import Value, per_group
+from optgen.optim.lr_scheduler.group_rates import Value, values_per_group
 
 
 class SWALR(LRScheduler):
@@ -41,7 +41,7 @@ class SWALR(LRScheduler):
         anneal_strategy: Literal["cos", "linear"] = "cos",
         last_epoch: int = -1,
     ) -> None:
-        rates = per_group("swa_lr", optimizer, swa_lr)
+        rates = values_per_group("swa_lr", optimizer, swa_lr)
         check_finite_nonnegative("swa_lr", rates)
         if anneal_strategy not in ("cos", "linear"):
             raise ValueError(

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch.optim import Optimizer
 
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.group_rates import Value, pair_with_groups, read
+from optgen.optim.lr_scheduler.group_rates import Value, copy_group_values, pair_with_groups
 
 Function = Callable[[int], float]
 
@@ -104,6 +104,6 @@ class MultiplicativeLR(_FunctionsLR):
 
     def _next_lr(self) -> list[Value]:
         if self._is_initial:
-            return read(self.optimizer, "lr")
+            return copy_group_values(self.optimizer, "lr")
         pairs = pair_with_groups(self, self.lr_lambdas)
         return [group["lr"] * function(self.last_epoch) for group, function in pairs]

@@ -82,5 +82,6 @@ class WarmupStableDecayLR(ShapedLR):
         if decay_step >= self.decay_steps:
             return self.min_lr_factor
         u = decay_step / self.decay_steps
-        d = {"linear": 1 - u, "sqrt": 1 - math.sqrt(u), "cosine": half_cosine(u, 1)}
-        return self.min_lr_factor + (1 - self.min_lr_factor) * d[self.decay_type]
+        cosine = half_cosine(u, end_step=1)
+        decay_shapes = {"linear": 1 - u, "sqrt": 1 - math.sqrt(u), "cosine": cosine}
+        return self.min_lr_factor + (1 - self.min_lr_factor) * decay_shapes[self.decay_type]

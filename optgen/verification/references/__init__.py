@@ -1,4 +1,4 @@
-"""Rules of the catalogue in plain torch, each written independently from its paper or from code."""
+"""Rules of the catalogue in plain torch, each written anew from its paper or its authors' code."""
 
 from optgen.verification.case import Case
 from optgen.verification.references import (

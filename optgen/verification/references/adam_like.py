@@ -60,11 +60,11 @@ def adopt(p: Tensor, g: Tensor, state: State) -> Tensor:
 
 def mars(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of MARS; vectors take a step of AdamW with other hyperparameters."""
-    last, state["last_grad"] = state.get("last_grad", torch.zeros_like(p)), g
+    last_grad, state["last_grad"] = state.get("last_grad", torch.zeros_like(p)), g
     if p.dim() != 2:
         m, v = moments(g, state, (0.9, 0.95))
         return p - LR * (0.2 * p + m / (v.sqrt() + 1e-8))
-    c = g + 0.025 * (0.95 / 0.05) * (g - last)
+    c = g + 0.025 * (0.95 / 0.05) * (g - last_grad)
     m, v = moments(c / max(c.norm().item(), 1), state, (0.95, 0.99))
     return p - LR * (DECAY * p + m / (v.sqrt() + 1e-8))
 
@@ -146,7 +146,7 @@ def adam_mini(p: Tensor, g: Tensor, state: State) -> Tensor:
     key, square = ("v", g.square()) if p.dim() < 2 else ("r", g.square().mean(-1, keepdim=True))
     state[key] = 0.999 * state.get(key, 0) + 0.001 * square
     root = (state[key] / (1 - 0.999**t)).sqrt() + 1e-8
-    return p * (1 - 0.01 * 0.1) - 0.01 * state["m"] / (1 - 0.9**t) / root
+    return p * (1 - LR * DECAY) - LR * state["m"] / (1 - 0.9**t) / root
 
 
 def adam_h(p: Tensor, g: Tensor, state: State) -> Tensor:
@@ -155,7 +155,7 @@ def adam_h(p: Tensor, g: Tensor, state: State) -> Tensor:
     state["m"] = 0.9 * state.get("m", 0) + 0.1 * g
     state["v"] = 0.95 * state.get("v", 0) + 0.05 * g.square()
     u = state["m"] / (1 - 0.9**t) / ((state["v"] / (1 - 0.95**t)).sqrt() + 1e-8)
-    moved = p - 0.01 * u * (p.norm() / u.norm())
+    moved = p - LR * u * (p.norm() / u.norm())
     return moved * (p.norm() / moved.norm())
 
 

@@ -23,8 +23,8 @@ def _dynamic_share(k: float) -> float:
     """
     octave = math.floor(math.log2(k))
     quarters = 4 * (k / 2**octave - 1)  # from 0 to 4 within an octave of roots
-    whole = math.floor(quarters)
-    return 2.0 ** (4 * (octave - 7) + whole) * (1 + quarters - whole)
+    whole_quarters = math.floor(quarters)
+    return 2.0 ** (4 * (octave - 7) + whole_quarters) * (1 + quarters - whole_quarters)
 
 
 SHARES = {
@@ -37,18 +37,20 @@ LIMITS = {  # the shares at which rounding changes from one code to the next
 }
 
 
-def nearest_codes(share: Tensor, code_map: str) -> Tensor:
-    """Return the codes of the table's shares that are nearest to the given ones.
+def nearest_codes(shares: Tensor, code_map: str) -> Tensor:
+    """Return, for each share, the code of the nearest share in the table.
 
     The dynamic map drops the last two bits of a share. Halfway between two codes it takes the odd
     code.
     """
     limits = torch.tensor(LIMITS[code_map], dtype=torch.float64)
     if code_map == "linear":
-        return torch.bucketize(share.double(), limits)
-    share = (share.view(torch.int32) & ~3).view(torch.float32).double()
-    low, high = (torch.bucketize(share, limits, right=right) for right in (False, True))
-    return torch.where(low % 2 == 1, low, high)
+        return torch.bucketize(shares.double(), limits)
+    shares = (shares.view(torch.int32) & ~3).view(torch.float32).double()
+    # They differ only halfway between two codes.
+    lower_code = torch.bucketize(shares, limits)
+    upper_code = torch.bucketize(shares, limits, right=True)
+    return torch.where(lower_code % 2 == 1, lower_code, upper_code)
 
 
 def round_to_8_bits(values: Tensor, block: int = 256, code_map: str = "dynamic") -> Tensor:
@@ -58,13 +60,13 @@ def round_to_8_bits(values: Tensor, block: int = 256, code_map: str = "dynamic")
     """
     flat, result = values.detach().float().flatten(), []
     shares = torch.tensor(SHARES[code_map], dtype=torch.float32)
-    for part in flat.split(block):
-        scale = part.abs().max()
-        share = part.abs() * (1 / scale) if scale else torch.zeros_like(part)
-        codes = nearest_codes(share, code_map)
-        if not part.signbit().any():
-            codes = torch.where(part > 0, codes.clamp(min=1), codes)
-        result.append(part.sign() * shares[codes] * scale)
+    for block_values in flat.split(block):
+        scale = block_values.abs().max()
+        block_shares = block_values.abs() * (1 / scale) if scale else torch.zeros_like(block_values)
+        codes = nearest_codes(block_shares, code_map)
+        if not block_values.signbit().any():  # then a positive value does not become 0
+            codes = torch.where(block_values > 0, codes.clamp(min=1), codes)
+        result.append(block_values.sign() * shares[codes] * scale)
     return torch.cat(result).view(values.shape).to(values.dtype)
 
 
@@ -88,8 +90,8 @@ def store_and_read(values: Tensor) -> Tensor:
     return round_to_8_bits(values) if values.numel() >= 4096 else values.float().to(values.dtype)
 
 
-LARGE = ((64, 80), (4, 3), (16, 257))
+LARGE_SHAPES = ((64, 80), (4, 3), (16, 257))
 CASES = (
-    Case("adamw_8bit", by_parameter(adamw_8bit), LR_AND_DECAY, shapes=LARGE),
-    Case("lion_8bit", by_parameter(lion_8bit), LR_AND_DECAY, shapes=LARGE),
+    Case("adamw_8bit", by_parameter(adamw_8bit), LR_AND_DECAY, shapes=LARGE_SHAPES),
+    Case("lion_8bit", by_parameter(lion_8bit), LR_AND_DECAY, shapes=LARGE_SHAPES),
 )

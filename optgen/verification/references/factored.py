@@ -13,18 +13,19 @@ from optgen.verification.references.moments import DECAY, LR, LR_AND_DECAY
 
 def adafactor(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of Adafactor: algorithms 4 and 5, with relative steps."""
-    return factored_step(p, g, state, None, min(1e-2, 1 / math.sqrt(state.get("t", 0) + 1)), True)
+    rate = min(1e-2, 1 / math.sqrt(state.get("t", 0) + 1))
+    return factored_step(p, g, state, beta1=None, rate=rate, is_rate_relative=True)
 
 
 def adafactor_with_momentum(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of Adafactor with a fixed rate and with momentum, as in the library."""
-    return factored_step(p, g, state, 0.9, LR, False)
+    return factored_step(p, g, state, beta1=0.9, rate=LR, is_rate_relative=False)
 
 
 def factored_step(
-    p: Tensor, g: Tensor, state: State, beta1: float | None, rate: float, scaled: bool
+    p: Tensor, g: Tensor, state: State, beta1: float | None, rate: float, is_rate_relative: bool
 ) -> Tensor:
-    """Take a step of Adafactor; if `scaled`, the rate is relative to the parameter's size."""
+    """Take a step of Adafactor; a relative rate is multiplied by the parameter's size."""
     state["t"] = t = state.get("t", 0) + 1
     beta2, square = 1 - t**-0.8, g * g + 1e-30
     if p.dim() > 1:
@@ -36,7 +37,7 @@ def factored_step(
         state["exp_avg_sq"] = beta2 * state.get("exp_avg_sq", 0) + (1 - beta2) * square
         estimate = state["exp_avg_sq"]
     u = g * estimate.rsqrt()
-    rate *= max(1e-3, p.square().mean().sqrt().item()) if scaled else 1
+    rate *= max(1e-3, p.square().mean().sqrt().item()) if is_rate_relative else 1
     u = rate * u / max(1.0, u.square().mean().sqrt().item())
     if beta1 is not None:
         state["exp_avg"] = u = beta1 * state.get("exp_avg", 0) + (1 - beta1) * u
@@ -68,7 +69,7 @@ def row_wise_adagrad(p: Tensor, g: Tensor, state: State) -> Tensor:
     return p - LR / (1 + (t - 1) * 0.1) * g / (state["sum"].sqrt() + 1e-10)
 
 
-DECAYING = {"lr_decay": 0.1, "initial_accumulator_value": 0.2}
+ADAGRAD_OPTIONS = {"lr_decay": 0.1, "initial_accumulator_value": 0.2}
 CASES = (
     Case("adafactor_hf", by_parameter(adafactor), {"weight_decay": DECAY}),
     Case(
@@ -79,6 +80,9 @@ CASES = (
     ),
     Case("came", by_parameter(came), LR_AND_DECAY, shapes=MATRICES),
     Case(
-        "row_wise_adagrad", by_parameter(row_wise_adagrad), LR_AND_DECAY | DECAYING, shapes=MATRICES
+        "row_wise_adagrad",
+        by_parameter(row_wise_adagrad),
+        LR_AND_DECAY | ADAGRAD_OPTIONS,
+        shapes=MATRICES,
     ),
 )

@@ -19,7 +19,8 @@ def prodigy(params: list[Tensor], grads: list[Tensor], state: State) -> list[Ten
     starts = state.setdefault("p0", params)
     state["k"] = k = state.get("k", 0) + 1
     d = state.get("d", d0)
-    rate = d * 1.0 * math.sqrt(1 - beta2**k) / (1 - beta1**k)
+    lr = 1.0
+    rate = d * lr * math.sqrt(1 - beta2**k) / (1 - beta1**k)
     ms, vs, ss = (state.get(name, [0] * len(params)) for name in ("exp_avg", "exp_avg_sq", "s"))
     inner = sum((g * (x - p)).sum().item() for g, x, p in zip(grads, starts, params, strict=True))
     state["d_numerator"] = beta3 * state.get("d_numerator", 0) + d / d0 * rate * inner
@@ -37,7 +38,7 @@ def prodigy(params: list[Tensor], grads: list[Tensor], state: State) -> list[Ten
 
 def dadapt_adam(params: list[Tensor], grads: list[Tensor], state: State) -> list[Tensor]:
     """Take a step of D-Adapt Adam, on which the paper and the code agree."""
-    root, d = math.sqrt(0.99), state.get("d", 1e-3)
+    sqrt_beta2, d = math.sqrt(0.99), state.get("d", 1e-3)
     state["k"] = state.get("k", 0) + 1
     zeros = [g * 0 for g in grads]
     ms, vs, ss = (state.get(name, zeros) for name in ("exp_avg", "exp_avg_sq", "s"))
@@ -45,12 +46,12 @@ def dadapt_adam(params: list[Tensor], grads: list[Tensor], state: State) -> list
         (g * s / (v.sqrt() + 1e-8)).sum().item() for g, s, v in zip(grads, ss, vs, strict=True)
     )
     old_numerator = state.get("numerator_weighted", 0)
-    state["numerator_weighted"] = root * old_numerator + (1 - root) * d * inner
+    state["numerator_weighted"] = sqrt_beta2 * old_numerator + (1 - sqrt_beta2) * d * inner
     state["exp_avg"] = [0.9 * m + 0.1 * d * g for m, g in zip(ms, grads, strict=True)]
     state["exp_avg_sq"] = [0.99 * v + 0.01 * g**2 for v, g in zip(vs, grads, strict=True)]
-    state["s"] = [root * s + (1 - root) * d * g for s, g in zip(ss, grads, strict=True)]
+    state["s"] = [sqrt_beta2 * s + (1 - sqrt_beta2) * d * g for s, g in zip(ss, grads, strict=True)]
     s_norm = sum(s.abs().sum().item() for s in state["s"])
-    state["d"] = max(d, min(state["numerator_weighted"] / ((1 - root) * s_norm), d * 1.5))
+    state["d"] = max(d, min(state["numerator_weighted"] / ((1 - sqrt_beta2) * s_norm), d * 1.5))
     return [
         p * (1 - 0.1 * d) - m / (v.sqrt() + 1e-8)
         for p, m, v in zip(params, state["exp_avg"], state["exp_avg_sq"], strict=True)

@@ -38,7 +38,7 @@ def dion(p: Tensor, g: Tensor, state: State) -> Tensor:
     return torch.addmm(decayed, left, state["q"].t(), alpha=-0.02 * math.sqrt(rows / cols))
 
 
-def galore(p: Tensor, g: Tensor, state: State, gap: int = 4) -> Tensor:
+def galore(p: Tensor, g: Tensor, state: State, update_gap: int = 4) -> Tensor:
     """Take a step of GaLore with rank 2; return the new parameter.
 
     The authors take left and right singular vectors from one decomposition. Our rule takes right
@@ -46,37 +46,39 @@ def galore(p: Tensor, g: Tensor, state: State, gap: int = 4) -> Tensor:
     Moments that outlast a basis depend on the signs. So this step decomposes as our rule does,
     unless there is only one basis.
     """
-    age, tall = state.get("t", 0), p.shape[0] >= p.shape[1]
-    if age % gap == 0 and gap > STEPS:
+    age, is_tall = state.get("t", 0), p.shape[0] >= p.shape[1]
+    if age % update_gap == 0 and update_gap > STEPS:
         left, _, right = torch.linalg.svd(g, full_matrices=False)
-        state["basis"] = right[:2] if tall else left[:, :2]
-    elif age % gap == 0:
-        left, _, _ = torch.linalg.svd(g.t() if tall else g, full_matrices=False)
-        state["basis"] = left[:, :2].t() if tall else left[:, :2]
-    projected = g.mm(state["basis"].t()) if tall else state["basis"].t().mm(g)
+        state["basis"] = right[:2] if is_tall else left[:, :2]
+    elif age % update_gap == 0:
+        left, _, _ = torch.linalg.svd(g.t() if is_tall else g, full_matrices=False)
+        state["basis"] = left[:, :2].t() if is_tall else left[:, :2]
+    projected = g.mm(state["basis"].t()) if is_tall else state["basis"].t().mm(g)
     state["m"] = 0.9 * state.get("m", torch.zeros_like(projected)) + 0.1 * projected
     state["v"] = 0.99 * state.get("v", torch.zeros_like(projected)) + 0.01 * projected * projected
     state["t"] = age = age + 1
     change = state["m"] / (state["v"].sqrt() + 1e-6)
-    change = 0.25 * (change.mm(state["basis"]) if tall else state["basis"].mm(change))
+    change = 0.25 * (change.mm(state["basis"]) if is_tall else state["basis"].mm(change))
     p = p - 0.02 * math.sqrt(1 - 0.99**age) / (1 - 0.9**age) * change
     return p - p * (0.02 * 0.1)
 
 
 def galore_in_one_basis(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of GaLore that keeps its first projection."""
-    return galore(p, g, state, gap=200)
+    return galore(p, g, state, update_gap=200)
 
 
 def apollo(p: Tensor, g: Tensor, state: State, mini: bool = False) -> Tensor:
     """Take a step of APOLLO with rank 2; return the new parameter."""
     rows, cols = p.shape
-    rank, age, tall = min(2, rows, cols), state.get("t", 0), rows >= cols
+    rank, age, is_tall = min(2, rows, cols), state.get("t", 0), rows >= cols
     if age % 4 == 0:
-        shape = (cols, rank) if tall else (rank, rows)
-        noise = draw_normal(*shape, seed=5, stream=state["index"], step=age + 1, call=int(not tall))
+        shape = (cols, rank) if is_tall else (rank, rows)
+        noise = draw_normal(
+            *shape, seed=5, stream=state["index"], step=age + 1, call=int(not is_tall)
+        )
         state["basis"] = noise / math.sqrt(rank)
-    projected = g.mm(state["basis"]) if tall else state["basis"].mm(g)
+    projected = g.mm(state["basis"]) if is_tall else state["basis"].mm(g)
     state["m"] = 0.9 * state.get("m", torch.zeros_like(projected)) + 0.1 * projected
     state["v"] = 0.99 * state.get("v", torch.zeros_like(projected)) + 0.01 * projected * projected
     state["t"] = age = age + 1
@@ -84,9 +86,9 @@ def apollo(p: Tensor, g: Tensor, state: State, mini: bool = False) -> Tensor:
     if mini:
         g = g * (change.norm() / (projected.norm() + 1e-8))
     else:
-        axis = 1 if tall else 0
+        axis = 1 if is_tall else 0
         factor = change.norm(dim=axis) / (projected.norm(dim=axis) + 1e-8)
-        g = g * (factor.unsqueeze(1) if tall else factor)
+        g = g * (factor.unsqueeze(1) if is_tall else factor)
     size = g.norm()
     limit = max(size / (state["size"] + 1e-8), 1.01) / 1.01 if "size" in state else 1.0
     state["size"] = size / limit
@@ -101,7 +103,7 @@ def apollo_mini(p: Tensor, g: Tensor, state: State) -> Tensor:
 
 WITH_DECAY = {"lr": 0.02, "weight_decay": 0.1}
 LOW_RANK = {**WITH_DECAY, "betas": (0.9, 0.99), "rank": 2}
-RANDOM = {**LOW_RANK, "update_proj_gap": 4, "scale": 4.0, "seed": 5}
+RANDOM_PROJECTIONS = {**LOW_RANK, "update_proj_gap": 4, "scale": 4.0, "seed": 5}
 SHAPES = ((7, 4), (4, 7), (5, 5), (1, 3), (3, 1), (4, 7), (2, 6))
 """Tall, wide and square matrices, some of them smaller than the rank."""
 CASES = (
@@ -112,8 +114,12 @@ CASES = (
     Case(
         "galore", by_parameter(galore_in_one_basis), LOW_RANK, label="in one basis", shapes=SHAPES
     ),
-    Case("apollo", by_parameter(apollo), RANDOM, shapes=SHAPES),
+    Case("apollo", by_parameter(apollo), RANDOM_PROJECTIONS, shapes=SHAPES),
     Case(
-        "apollo", by_parameter(apollo_mini), {**RANDOM, "mini": True}, label="mini", shapes=SHAPES
+        "apollo",
+        by_parameter(apollo_mini),
+        {**RANDOM_PROJECTIONS, "mini": True},
+        label="mini",
+        shapes=SHAPES,
     ),
 )

@@ -25,11 +25,11 @@ def moments(
     return state["exp_avg"] / (1 - betas[0] ** t), state["exp_avg_sq"] / (1 - betas[1] ** t)
 
 
-def radam_factor(t: int, beta2: float, least: float) -> float | None:
-    """Return RAdam's factor after `t` steps; None while the average is shorter than `least`."""
+def radam_factor(t: int, beta2: float, min_length: float) -> float | None:
+    """Return RAdam's factor at step `t`; None while its average is shorter than `min_length`."""
     longest = 2 / (1 - beta2) - 1
     length = longest - 2 * t * beta2**t / (1 - beta2**t)
-    if length < least:
+    if length < min_length:
         return None
     ratio = (length - 4) / (longest - 4) * (length - 2) / (longest - 2)
     return math.sqrt(ratio * longest / length)

@@ -47,7 +47,7 @@ def rmsprop_tf(p: Tensor, g: Tensor, state: State) -> Tensor:
 
 
 def lars(p: Tensor, g: Tensor, state: State) -> Tensor:
-    """Take a step of LARS: algorithm 1, with the library's order of rate and sum."""
+    """Take a step of LARS: algorithm 1; momentum adds up scaled gradients, as in the library."""
     rate = 1e-3 * p.norm() / (g.norm() + DECAY * p.norm() + 1e-8)
     u = rate * (g + DECAY * p)
     state["momentum_buffer"] = 0.9 * state.get("momentum_buffer", 0) + u

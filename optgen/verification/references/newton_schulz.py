@@ -15,7 +15,7 @@ from optgen.verification.case import MATRICES, Case
 from optgen.verification.problem import Problem
 from optgen.verification.reference import State, by_parameter
 
-POLAR_EXPRESS = (
+POLAR_EXPRESS_COEFFICIENTS = (
     (8.156554524902461, -22.48329292557795, 15.878769915207462),
     (4.042929935166739, -2.808917465908714, 0.5000178451051316),
     (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
@@ -28,7 +28,7 @@ def polar_express(x: Tensor, eps: float) -> Tensor:
     """Make a matrix orthogonal as modded-nanogpt does, but not in bfloat16."""
     y = x.mT if x.size(-2) > x.size(-1) else x
     y = y / (y.norm() * 1.02 + eps)
-    for a, b, c in POLAR_EXPRESS:
+    for a, b, c in POLAR_EXPRESS_COEFFICIENTS:
         gram = y @ y.mT
         y = a * y + (b * gram + c * gram @ gram) @ y
     return y.mT if x.size(-2) > x.size(-1) else y
@@ -42,7 +42,7 @@ def newton_schulz(x: Tensor) -> Tensor:
     return x
 
 
-def quintic(x: Tensor, eps: float = 1e-7) -> Tensor:
+def quintic_iteration(x: Tensor, eps: float = 1e-7) -> Tensor:
     """Make each matrix orthogonal as Muon does, but not in bfloat16."""
     y = x.mT if x.size(-2) > x.size(-1) else x
     y = y / torch.linalg.matrix_norm(y, keepdim=True).clamp(min=eps)
@@ -62,7 +62,7 @@ def polar_muon(p: Tensor, g: Tensor, state: State) -> Tensor:
 def normuon(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of NorMuon."""
     b = state["b"] = torch.lerp(state.get("b", 0 * g), g, 0.05)
-    update = quintic(g.lerp(b, 0.95))
+    update = quintic_iteration(g.lerp(b, 0.95))
     size = update.norm()
     mean = (update * update).mean(-1, keepdim=True)
     v = state["v"] = torch.lerp(state.get("v", 0 * mean), mean, 0.05)
@@ -83,7 +83,7 @@ def muon_h(p: Tensor, g: Tensor, state: State) -> Tensor:
 def adamuon(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of AdaMuon."""
     b = state["b"] = torch.lerp(state.get("b", 0 * g), g, 0.05)
-    o = quintic(g.lerp(b, 0.95).sign())
+    o = quintic_iteration(g.lerp(b, 0.95).sign())
     v = state["v"] = 0.95 * state.get("v", 0) + 0.05 * o * o
     o = o / (v.sqrt() + 1e-8)
     return p * (1 - 0.02 * 0.01) - 0.02 * 0.2 * p.numel() ** 0.5 / (o.norm() + 1e-8) * o
@@ -92,7 +92,7 @@ def adamuon(p: Tensor, g: Tensor, state: State) -> Tensor:
 def muon_clip(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of MuonClip: algorithm 1; each row is a head."""
     b = state["b"] = 0.95 * state.get("b", 0) + g
-    o = quintic(b) * max(p.shape) ** 0.5 * 0.2
+    o = quintic_iteration(b) * max(p.shape) ** 0.5 * 0.2
     p = p - 0.02 * (o + 0.1 * p)
     logits = state["given max_logits"]
     return p if logits is None else p * (100 / logits).clamp(max=1).sqrt()
@@ -102,7 +102,7 @@ def scion(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of Scion; vectors take the norm for biases."""
     b = state["b"] = 0.9 * state.get("b", 0) + 0.1 * g
     if p.ndim == 2:
-        u = (p.size(0) / p.size(1)) ** 0.5 * quintic(b)
+        u = (p.size(0) / p.size(1)) ** 0.5 * quintic_iteration(b)
     else:
         u = b / (b.square().mean().sqrt() + 1e-8)
     return (1 - 1e-3) * p - 1e-3 * 50 * u
@@ -130,8 +130,9 @@ def orthogonalize_in_own_dtype(
     if iteration == [2.0, -1.5, 0.5, 12, 1]:
         return [newton_schulz(x / x.norm().clamp(min=eps)) for x in tensors]
     if iteration[:-1] == [3.4445, -4.7750, 2.0315, 5]:
-        return [quintic(x, eps) for x in tensors]
-    if len(coefficients) == 3 * len(POLAR_EXPRESS) and steps == len(POLAR_EXPRESS):
+        return [quintic_iteration(x, eps) for x in tensors]
+    polar_steps = len(POLAR_EXPRESS_COEFFICIENTS)
+    if len(coefficients) == 3 * polar_steps and steps == polar_steps:
         return [polar_express(x, 0) for x in tensors]
     raise ValueError(f"no reference has the iteration {iteration}: add it to {__name__}")
 

@@ -17,7 +17,7 @@ def symmetric_power(x: Tensor, exponent: float, eps: float = 0.0) -> Tensor:
 
 
 def by_matrix(rule: Rule, p: Tensor, g: Tensor, state: State) -> Tensor:
-    """Take a step of a rule with each matrix of a batch."""
+    """Take a step of a rule with each matrix of a stack."""
     matrix_states = state.setdefault("matrices", [{} for _ in p])
     for matrix_state in matrix_states:
         matrix_state["step"] = state["step"]
@@ -25,7 +25,7 @@ def by_matrix(rule: Rule, p: Tensor, g: Tensor, state: State) -> Tensor:
 
 
 def soap(p: Tensor, g: Tensor, state: State) -> Tensor:
-    """Take a step of SOAP; a tensor of more than two axes is a batch of matrices."""
+    """Take a step of SOAP; a tensor of more than two axes is a stack of matrices."""
     if p.ndim > 2:
         return by_matrix(soap, p, g, state)
     k, sides = state["step"] - 1, (0, 1) if p.ndim == 2 else ()
@@ -43,8 +43,8 @@ def soap(p: Tensor, g: Tensor, state: State) -> Tensor:
         return left.T @ x @ right
 
     state["m"] = 0.95 * state["m"] + 0.05 * g
-    state["v"] = 0.95 * state["v"] + 0.05 * rotate(g, False) ** 2
-    u = rotate(rotate(state["m"], False) / (state["v"].sqrt() + 1e-8), True)
+    state["v"] = 0.95 * state["v"] + 0.05 * rotate(g, back=False) ** 2
+    u = rotate(rotate(state["m"], back=False) / (state["v"].sqrt() + 1e-8), back=True)
     p = p - 3e-3 * (1 - 0.95**k) ** 0.5 / (1 - 0.95**k) * u
     p = p - 3e-3 * 0.01 * p
     for side in sides:
@@ -99,18 +99,18 @@ def kl_soap(p: Tensor, g: Tensor, state: State) -> Tensor:
     p = (p - 1e-2 * left @ (state["m"] / (state["v"].sqrt() + 1e-8)) @ right.T) * (1 - 1e-2 * 0.01)
     values = []
     for side, x in enumerate(grads):
-        other = state["bases"][1 - side] / state["values"][1 - side].sqrt()
-        white = x @ other
+        scaled_other_basis = state["bases"][1 - side] / state["values"][1 - side].sqrt()
+        white = x @ scaled_other_basis
         state["grams"][side] = 0.98 * state["grams"][side] + 0.02 * white @ white.T / x.size(1)
-        new = ((state["bases"][side].T @ white) ** 2).mean(1)
-        least = max(10, min(len(x), 4000)) ** -2
-        values.append((0.98 * state["values"][side] + 0.02 * new).clamp(min=least))
+        new_values = ((state["bases"][side].T @ white) ** 2).mean(1)
+        min_value = max(10, min(len(x), 4000)) ** -2
+        values.append((0.98 * state["values"][side] + 0.02 * new_values).clamp(min=min_value))
     state["values"] = values
     if (t - 1) % 10 == 0:
         pairs = zip(state["grams"], state["bases"], strict=True)
         state["bases"] = [torch.linalg.qr(gram @ basis)[0] for gram, basis in pairs]
-        changes = [new.T @ old for new, old in zip(state["bases"], (left, right), strict=True)]
-        state["m"] = changes[0] @ state["m"] @ changes[1].T
+        rotations = [new.T @ old for new, old in zip(state["bases"], (left, right), strict=True)]
+        state["m"] = rotations[0] @ state["m"] @ rotations[1].T
     return p
 
 
@@ -124,10 +124,10 @@ def kron(p: Tensor, g: Tensor, state: State) -> Tensor:
     bounds = state.setdefault("bounds", [0.0, 0.0])
     factors = []
     for side, (q, y) in enumerate([(left, x @ x.T), (right, x.T @ x)]):
-        count = p.size(1 - side)
-        bound = torch.linalg.matrix_norm(y, 2).item() + count
+        other_size = p.size(1 - side)
+        bound = torch.linalg.matrix_norm(y, 2).item() + other_size
         bounds[side] = max(0.9 * bounds[side] + 0.1 * bound, bound)
-        factors.append(procrustes(q - 0.5 / bounds[side] * (y @ q - count * q)))
+        factors.append(procrustes(q - 0.5 / bounds[side] * (y @ q - other_size * q)))
     left, right = factors
     u = left.T @ left @ m @ right.T @ right
     u = (u * min(2 / u.square().mean().sqrt().item(), 1)).clamp(-10, 10)
@@ -147,15 +147,15 @@ def procrustes(q: Tensor) -> Tensor:
     return q + size * r @ q + size**2 / 2 * r @ r @ q
 
 
-MIXED = ((5, 3), (3, 5), (4, 4), (6,), (2, 3, 4), (5, 3))
-"""Shapes of matrices, of a vector, and of a batch of matrices."""
-SQUARE = ((4, 4), (3, 3), (2, 3, 3), (4, 4))
+MIXED_SHAPES = ((5, 3), (3, 5), (4, 4), (6,), (2, 3, 4), (5, 3))
+"""Shapes of matrices, of a vector, and of a stack of matrices."""
+SQUARE_SHAPES = ((4, 4), (3, 3), (2, 3, 3), (4, 4))
 """Shapes whose first covariances have full rank, so that rounding does not choose eigenvectors."""
 CASES = (
-    Case("soap", by_parameter(soap), {}, shapes=(*SQUARE, (6,))),
-    Case("shampoo", by_parameter(shampoo), {}, shapes=MIXED),
+    Case("soap", by_parameter(soap), {}, shapes=(*SQUARE_SHAPES, (6,))),
+    Case("shampoo", by_parameter(shampoo), {}, shapes=MIXED_SHAPES),
     Case("one_sided_shampoo", by_parameter(one_sided_shampoo), {"eps": 1e-3}, shapes=MATRICES),
-    Case("kl_soap", by_parameter(kl_soap), {"lr": 1e-2}, shapes=SQUARE[:2]),
+    Case("kl_soap", by_parameter(kl_soap), {"lr": 1e-2}, shapes=SQUARE_SHAPES[:2]),
     # Kron balances its factors in step 101.
     Case("kron", by_parameter(kron), {"lr": 0.1}, shapes=((5, 3), (2, 4)), steps=103),
 )
