@@ -14,7 +14,7 @@ class ChainedOptimizer(OptimizerOfMembers):
     """Several optimizers of different parameters as one.
 
     `param_groups` has the groups of all members, one member after another, so a scheduler sets the
-    learning rates of all. A checkpoint has torch's form, with the members' states in this order.
+    learning rates of all. A checkpoint has torch's form, with states in the order of the members.
 
     Args:
         members: The optimizers, in the order of their steps.
@@ -75,26 +75,30 @@ class ChainedOptimizer(OptimizerOfMembers):
         for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
             replacement = pre_hook(self, state_dict)
             state_dict = state_dict if replacement is None else replacement
-        parts = _split_state_dict(state_dict, [member.param_groups for member in self.members])
-        before = [{"state": m.state, "param_groups": m.param_groups} for m in self.members]
+        member_dicts = _split_state_dict(
+            state_dict, [member.param_groups for member in self.members]
+        )
+        old_states = [{"state": m.state, "param_groups": m.param_groups} for m in self.members]
         try:
-            for member, part in zip(self.members, parts, strict=True):
-                member.load_state_dict(part)
+            for member, member_dict in zip(self.members, member_dicts, strict=True):
+                member.load_state_dict(member_dict)
         except BaseException:
-            for member, previous in zip(self.members, before, strict=True):
+            for member, previous in zip(self.members, old_states, strict=True):
                 member.__setstate__(previous)
             raise
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
 
 
-def _join_state_dicts(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return one state dict of several, with their parameters numbered one part after another."""
+def _join_state_dicts(member_dicts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return one state dict of several, with parameters numbered one member after another."""
     packed: dict[str, Any] = {"state": {}, "param_groups": []}
     offset = 0
-    for part in parts:
-        packed["state"] |= {index + offset: values for index, values in part["state"].items()}
-        groups = part["param_groups"]
+    for member_dict in member_dicts:
+        packed["state"] |= {
+            index + offset: values for index, values in member_dict["state"].items()
+        }
+        groups = member_dict["param_groups"]
         packed["param_groups"] += [
             {**group, "params": [index + offset for index in group["params"]]} for group in groups
         ]
@@ -110,16 +114,16 @@ def _split_state_dict(
     Raises:
         ValueError: The groups differ in number or size from those of the members.
     """
-    saved = packed["param_groups"]
+    all_saved_groups = packed["param_groups"]
     sizes = [len(group["params"]) for groups in groups_of_members for group in groups]
-    saved_sizes = [len(group["params"]) for group in saved]
+    saved_sizes = [len(group["params"]) for group in all_saved_groups]
     if sizes != saved_sizes:
         raise ValueError(
             f"the checkpoint has groups of {saved_sizes} parameters, and the optimizer of {sizes}"
         )
-    parts, group_offset = [], 0
+    member_dicts, group_offset = [], 0
     for groups in groups_of_members:
-        saved_groups = saved[group_offset : group_offset + len(groups)]
+        saved_groups = all_saved_groups[group_offset : group_offset + len(groups)]
         group_offset += len(groups)
         old_indices = [index for group in saved_groups for index in group["params"]]
         new_index = {old: new for new, old in enumerate(old_indices)}
@@ -130,5 +134,5 @@ def _split_state_dict(
             {**group, "params": [new_index[old] for old in group["params"]]}
             for group in saved_groups
         ]
-        parts.append({"state": state, "param_groups": new_groups})
-    return parts
+        member_dicts.append({"state": state, "param_groups": new_groups})
+    return member_dicts

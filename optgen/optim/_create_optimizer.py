@@ -66,7 +66,7 @@ def create_optimizer(
     others_names: Iterable[str] = (),
     **arguments: Any,
 ) -> Any:
-    """Make an optimizer by its name, or two in one: Muon for matrices and AdamW for all others.
+    """Make an optimizer by its name, or two as one, such as Muon for matrices and AdamW for others.
 
     Args:
         model_or_params: a model, whose parameters are grouped by `param_groups`; or parameters or
@@ -95,18 +95,20 @@ def create_optimizer(
                 "layer_decay, options and others go by names: give the model, not its parameters"
             )
         cls, preset = _class_and_preset(name)
-        rates = {"lr": lr, "weight_decay": weight_decay}
-        given_rates = {key: value for key, value in rates.items() if value is not None}
-        return cls(_as_list(model_or_params), **{**preset, **arguments, **given_rates})
+        lr_and_decay = {"lr": lr, "weight_decay": weight_decay}
+        given = {key: value for key, value in lr_and_decay.items() if value is not None}
+        return cls(_as_list(model_or_params), **{**preset, **arguments, **given})
     model, grouping = model_or_params, {"options": options, "layer_decay": layer_decay}
-    first = _call_for_model(model, name, arguments, lr=lr, weight_decay=weight_decay, **grouping)
+    first_call = _call_for_model(
+        model, name, arguments, lr=lr, weight_decay=weight_decay, **grouping
+    )
     if others is None:
-        _two_optimizers.check_accepts_all(name, first)
-        cls, groups, arguments = first
+        _two_optimizers.check_accepts_all(name, first_call)
+        cls, groups, arguments = first_call
         return cls(groups, **arguments)
     second_name, second_arguments = (others, {}) if isinstance(others, str) else others
     second_arguments = dict(second_arguments)
-    second = _call_for_model(
+    second_call = _call_for_model(
         model,
         second_name,
         second_arguments,
@@ -114,7 +116,7 @@ def create_optimizer(
         weight_decay=second_arguments.pop("weight_decay", weight_decay),
         **grouping,
     )
-    return _two_optimizers.share_model(model, first, second, others_names)
+    return _two_optimizers.share_model(model, first_call, second_call, others_names)
 
 
 def _call_for_model(
@@ -155,13 +157,13 @@ def mirrored_classes() -> dict[str, type[Optimizer]]:
     return {cls.__name__.lower(): cls for cls in classes}
 
 
-def known_name(name: str, known: Iterable[str]) -> str:
+def known_name(name: str, known_names: Iterable[str]) -> str:
     """Return the known name that a name stands for; case and `_` do not matter.
 
     Raises:
         ValueError: the name stands for no known name.
     """
-    by_key = {_comparison_key(each): each for each in known}
+    by_key = {_comparison_key(each): each for each in known_names}
     if _comparison_key(name) in by_key:
         return by_key[_comparison_key(name)]
     close_names = get_close_matches(name.lower(), by_key.values(), 1)

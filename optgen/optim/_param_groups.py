@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-_LAYER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
+_LAYER_NUMBER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
 
 
 def param_groups(
@@ -40,8 +40,10 @@ def param_groups(
     Raises:
         ValueError: a pattern matches no parameter, or `layer_decay` is given without `lr`.
     """
-    named = [(name, param) for name, param in model.named_parameters() if param.requires_grad]
-    names = [name for name, _ in named]
+    named_params = [
+        (name, param) for name, param in model.named_parameters() if param.requires_grad
+    ]
+    names = [name for name, _ in named_params]
     by_pattern = {pattern: dict(values) for pattern, values in (options or {}).items()}
     for pattern in by_pattern:
         if not any(fnmatchcase(name, pattern) for name in names):
@@ -53,17 +55,17 @@ def param_groups(
         raise ValueError("layer_decay scales the learning rate: give lr too")
     distances = dict(zip(names, _distances_to_output(names), strict=True))
     groups: dict[str, dict[str, Any]] = {}
-    for name, param in named:
-        values: dict[str, Any] = {}
+    for name, param in named_params:
+        group_options: dict[str, Any] = {}
         if weight_decay is not None:
             has_decay = param.ndim >= 2 and not name.endswith("bias")
-            values["weight_decay"] = weight_decay if has_decay else 0.0
+            group_options["weight_decay"] = weight_decay if has_decay else 0.0
         if layer_decay is not None and lr is not None:
-            values["lr"] = lr * layer_decay ** distances[name]
+            group_options["lr"] = lr * layer_decay ** distances[name]
         for pattern, pattern_options in by_pattern.items():
-            values |= pattern_options if fnmatchcase(name, pattern) else {}
+            group_options |= pattern_options if fnmatchcase(name, pattern) else {}
         group = groups.setdefault(
-            repr(sorted(values.items())), {"params": [], "param_names": [], **values}
+            repr(sorted(group_options.items())), {"params": [], "param_names": [], **group_options}
         )
         group["params"].append(param)
         group["param_names"].append(name)
@@ -74,16 +76,16 @@ def _distances_to_output(names: list[str]) -> Iterator[int]:
     """Yield each parameter's distance to the output, in layers.
 
     Layer `number` has depth `number + 1`. A name without a number has depth 0 before the first
-    layer, and `output_depth` after it.
+    layer, and `output_depth` after it, or if there are no layers.
     """
-    numbers = [int(match[1]) if (match := _LAYER.search(name)) else None for name in names]
-    layers = [number for number in numbers if number is not None]
-    output_depth = max(layers, default=-1) + 2
-    layers_began = False
+    numbers = [int(match[1]) if (match := _LAYER_NUMBER.search(name)) else None for name in names]
+    layer_numbers = [number for number in numbers if number is not None]
+    output_depth = max(layer_numbers, default=-1) + 2
+    has_seen_layer = False
     for number in numbers:
-        layers_began = layers_began or number is not None
+        has_seen_layer = has_seen_layer or number is not None
         if number is not None:
             depth = number + 1
         else:
-            depth = output_depth if layers_began or not layers else 0
+            depth = output_depth if has_seen_layer or not layer_numbers else 0
         yield output_depth - depth

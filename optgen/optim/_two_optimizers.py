@@ -18,20 +18,21 @@ OptimizerCall = tuple[Any, Groups, dict[str, Any]]
 
 def check_accepts_all(name: str, call: OptimizerCall) -> None:
     """Raise a ValueError if the class cannot take a parameter of its groups."""
-    refused = _refused_params(call)
-    if not refused:
+    cls, _, _ = call
+    refused_params = _refused_params(call)
+    if not refused_params:
         return
-    first = next(iter(refused))
-    more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+    name_of_first, first_param = next(iter(refused_params.items()))
+    more = f" and {len(refused_params) - 1} more" if len(refused_params) > 1 else ""
     raise ValueError(
-        f"{call[0].__name__} cannot take {first!r} of shape {tuple(refused[first].shape)}{more}: "
+        f"{cls.__name__} cannot take {name_of_first!r} of shape {tuple(first_param.shape)}{more}: "
         f'give them to a second optimizer, as in create_optimizer(model, "{name}", '
         'others=("adamw", {"lr": 1e-3}))'
     )
 
 
 def share_model(
-    model: nn.Module, first: OptimizerCall, second: OptimizerCall, patterns: Iterable[str]
+    model: nn.Module, first_call: OptimizerCall, second_call: OptimizerCall, patterns: Iterable[str]
 ) -> Optimizer:
     """Return two optimizers as one, which share the parameters of a model.
 
@@ -41,10 +42,13 @@ def share_model(
     Raises:
         ValueError: a pattern matches no name.
     """
-    names = {name for group in first[1] for name in group["param_names"]}
-    second_names = {*_refused_params(first)} | _embeddings_and_output(model) & names
+    _, groups_of_all, _ = first_call
+    names = {name for group in groups_of_all for name in group["param_names"]}
+    second_names = {*_refused_params(first_call)} | _embeddings_and_output(model) & names
     second_names |= _matching_names(names, patterns)
-    calls = [_with_names(first, names - second_names), _with_names(second, second_names)]
+    first_call = _with_names(first_call, names - second_names)
+    second_call = _with_names(second_call, second_names)
+    calls = (first_call, second_call)
     return ChainedOptimizer(cls(groups, **arguments) for cls, groups, arguments in calls if groups)
 
 
@@ -56,7 +60,7 @@ def _refused_params(call: OptimizerCall) -> dict[str, Tensor]:
         name: param
         for group in groups
         for name, param in zip(group["param_names"], group["params"], strict=True)
-        if check is not None and group.get("view") is None and not _takes(check, param)
+        if check is not None and group.get("view") is None and not _accepts(check, param)
     }
 
 
@@ -100,7 +104,7 @@ def _with_names(call: OptimizerCall, names: set[str]) -> OptimizerCall:
     return cls, results, arguments
 
 
-def _takes(check: Callable[[Tensor], None], param: Tensor) -> bool:
+def _accepts(check: Callable[[Tensor], None], param: Tensor) -> bool:
     try:
         check(param)
     except ValueError:

@@ -45,7 +45,7 @@ _device = attrgetter("device")
 class _Update:
     """Function that updates lists of means. It is an object, so it can be pickled with a model."""
 
-    decay: float | None = None  # None: equally weighted
+    decay: float | None = None  # of an exponential mean; None for equally weighted means
 
     def __call__(
         self, averaged: Sequence[Tensor], current: Sequence[Tensor], num_averaged: Count
@@ -54,9 +54,9 @@ class _Update:
         with suppress(UnfitError):
             self._update_in_one_sweep(averaged, current, num_averaged)
             return
-        fit, unfit = _split_by_fit(averaged, current)
-        self._update_by_torch(unfit, num_averaged)
-        means, tensors = [mean for mean, _ in fit], [tensor for _, tensor in fit]
+        accepted, refused = _split_by_acceptance(averaged, current)
+        self._update_by_torch(refused, num_averaged)
+        means, tensors = [mean for mean, _ in accepted], [tensor for _, tensor in accepted]
         self._update_in_one_sweep(means, tensors, num_averaged)
 
     def _update_in_one_sweep(
@@ -75,16 +75,18 @@ class _Update:
                 mean.copy_(average(mean, tensor, num_averaged))
 
 
-def _split_by_fit(averaged: Sequence[Tensor], current: Sequence[Tensor]) -> tuple[Pairs, Pairs]:
+def _split_by_acceptance(
+    averaged: Sequence[Tensor], current: Sequence[Tensor]
+) -> tuple[Pairs, Pairs]:
     """Split pairs of tensors into those that our rules accept, and those that they refuse."""
-    fit, unfit = Pairs(), Pairs()
-    fits_by_types: dict[Any, bool] = {}  # by the types and dtypes of a pair
+    accepted, refused = Pairs(), Pairs()
+    is_accepted: dict[Any, bool] = {}  # by the types and dtypes of a pair
     for pair in zip(averaged, current, strict=True):
-        types = tuple((type(tensor), tensor.dtype) for tensor in pair)
-        if types not in fits_by_types or not all_plain(pair):
-            fits_by_types[types] = not obstacle([[tensor] for tensor in pair])
-        (fit if fits_by_types[types] else unfit).append(pair)
-    return fit, unfit
+        pair_types = tuple((type(tensor), tensor.dtype) for tensor in pair)
+        if pair_types not in is_accepted or not all_plain(pair):
+            is_accepted[pair_types] = not obstacle([[tensor] for tensor in pair])
+        (accepted if is_accepted[pair_types] else refused).append(pair)
+    return accepted, refused
 
 
 _equal_weights = _Update()
@@ -129,7 +131,7 @@ class AveragedModel(_torch.AveragedModel):
 
     def update_parameters(self, model: Module) -> None:
         """Update the means with the model's weights; the first call copies the weights."""
-        means, tensors = self._pairs(model)
+        means, tensors = self._matched_tensors(model)
         if self.n_averaged.item() == 0:
             _copy(means, tensors)
         elif self.avg_fn is not None and self.multi_avg_fn is None:
@@ -143,14 +145,14 @@ class AveragedModel(_torch.AveragedModel):
             _copy([ours for ours, _ in buffers], [theirs for _, theirs in buffers])
         self.n_averaged += 1
 
-    def _pairs(self, model: Module) -> tuple[list[Tensor], list[Tensor]]:
+    def _matched_tensors(self, model: Module) -> tuple[list[Tensor], list[Tensor]]:
         """Return the averaged tensors and the model's tensors, as many as both have."""
         means, tensors = list[Tensor](self.parameters()), list[Tensor](model.parameters())
         if self.use_buffers:
             means = [*self.module.parameters(), *self.module.buffers()]
             tensors = [*tensors, *model.buffers()]
-        count = min(len(means), len(tensors))
-        return means[:count], tensors[:count]
+        num_matched = min(len(means), len(tensors))
+        return means[:num_matched], tensors[:num_matched]
 
     def _average_each(self, means: list[Tensor], tensors: list[Tensor]) -> None:
         """Update each mean by the caller's `avg_fn`."""
@@ -165,8 +167,8 @@ class AveragedModel(_torch.AveragedModel):
         """Call the caller's `multi_avg_fn` once for each device and dtype."""
         current = [tensor.detach() for tensor in _on_devices_of(means, tensors)]
         groups = group_tensors([[mean.detach() for mean in means], current])
-        for (device, _), (ours, theirs) in groups.items():
-            update(ours, theirs, self.n_averaged.to(device))
+        for (device, _), (group_means, group_current) in groups.items():
+            update(group_means, group_current, self.n_averaged.to(device))
 
 
 def _on_devices_of(means: list[Tensor], tensors: list[Tensor]) -> list[Tensor]:

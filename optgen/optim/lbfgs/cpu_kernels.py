@@ -13,7 +13,7 @@ from optgen.optim.lbfgs.curvature_pairs import CurvaturePairs
 from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.toolchain import compiler, library_cache
 
-_TYPES = {torch.float32: "float32", torch.float64: "float64"}
+_DTYPE_NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
 
 class _Job(ctypes.Structure):
@@ -34,9 +34,9 @@ class Kernels:
     """Compiled functions for vectors of one dtype."""
 
     def __init__(self, library: ctypes.CDLL, dtype: torch.dtype) -> None:
-        name = _TYPES[dtype]
-        self._write_pair = library[f"write_pair_{name}"]
-        self._compute_direction = library[f"compute_direction_{name}"]
+        dtype_name = _DTYPE_NAMES[dtype]
+        self._write_pair = library[f"write_pair_{dtype_name}"]
+        self._compute_direction = library[f"compute_direction_{dtype_name}"]
         for function in (self._write_pair, self._compute_direction):
             function.argtypes = (POINTER(_Job), c_void_p)
             function.restype = None
@@ -69,9 +69,9 @@ class Kernels:
         out: Tensor,
         scratch: Tensor,
     ) -> tuple[Tensor, float, float]:
-        """Compute the direction into `out`, and a lacking last column into `products`.
+        """Compute the direction into `out`, and the last column of `products` if it is lacking.
 
-        `scratch` has the memory of a vector.
+        `scratch` is a vector that is overwritten.
 
         Returns:
             The coefficients of the first loop, the slope along the direction, and the largest
@@ -91,7 +91,7 @@ def _make_job(pairs: CurvaturePairs, gradient: Tensor, direction: Tensor) -> _Jo
         elements=pairs.numel,
         stride=pairs.steps.stride(0),
         slots=pairs.slots,
-        oldest_row=pairs.oldest,
+        oldest_row=pairs.oldest_row,
         pair_count=pairs.count,
         steps=pairs.steps.data_ptr(),
         changes=pairs.changes.data_ptr(),
@@ -102,7 +102,7 @@ def _make_job(pairs: CurvaturePairs, gradient: Tensor, direction: Tensor) -> _Jo
 
 def kernels_for(like: Tensor) -> Kernels | None:
     """Return the compiled functions for vectors of this dtype and device, or None."""
-    if like.device.type != "cpu" or like.dtype not in _TYPES:
+    if like.device.type != "cpu" or like.dtype not in _DTYPE_NAMES:
         return None
     return _compiled_kernels(like.dtype)
 
@@ -115,8 +115,11 @@ def _compiled_kernels(dtype: torch.dtype) -> Kernels | None:
 
 @cache
 def _load_library() -> ctypes.CDLL | None:
-    kernels, vectors = (Path(__file__).with_name(name) for name in ("cpu_kernels.cpp", "vectors.h"))
-    source = kernels.read_text().replace('#include "vectors.h"\n', vectors.read_text())
+    kernels_path, vectors_path = (
+        Path(__file__).with_name(name) for name in ("cpu_kernels.cpp", "vectors.h")
+    )
+    header = vectors_path.read_text()
+    source = kernels_path.read_text().replace('#include "vectors.h"\n', header)
     try:
         return ctypes.CDLL(str(library_cache.library("lbfgs", source)))
     except (library_cache.NoCompilerError, compiler.CompileError, OSError) as error:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 _ROW_ALIGNMENT = 64  # elements, so that each row begins at a cache line
+_INITIAL_ROWS = 16  # enough for a short run
 
 
 class CurvaturePairs:
@@ -17,7 +18,7 @@ class CurvaturePairs:
     def __init__(self, capacity: int, like: Tensor) -> None:
         self.capacity = capacity
         self.numel = like.numel()
-        self.oldest = 0
+        self.oldest_row = 0
         self.count = 0
         stride = -(-self.numel // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
         self.steps, self.changes = like.new_empty((0, stride)), like.new_empty((0, stride))
@@ -31,18 +32,18 @@ class CurvaturePairs:
     def reserve(self) -> None:
         """Grow the matrices if there is no free row after the newest."""
         if self.count == self.slots or not self.slots:
-            slots = min(max(16, 2 * self.slots), self.capacity + 1)
+            slots = min(max(_INITIAL_ROWS, 2 * self.slots), self.capacity + 1)
             self.steps = self._enlarged_matrix(self.steps, slots)
             self.changes = self._enlarged_matrix(self.changes, slots)
 
-    def _enlarged_matrix(self, rows: Tensor, slots: int) -> Tensor:
-        matrix = rows.new_empty((slots, rows.shape[1]))
-        matrix[: len(rows)] = rows
+    def _enlarged_matrix(self, old: Tensor, slots: int) -> Tensor:
+        matrix = old.new_empty((slots, old.shape[1]))
+        matrix[: len(old)] = old
         return matrix
 
     def free_rows(self) -> tuple[Tensor, Tensor]:
         """Return the free rows for the next pair: its step, and the change of the gradient."""
-        row = (self.oldest + self.count) % self.slots
+        row = (self.oldest_row + self.count) % self.slots
         return self.steps[row, : self.numel], self.changes[row, : self.numel]
 
     def accept(self) -> None:
@@ -51,12 +52,12 @@ class CurvaturePairs:
             self.count += 1
             self.reserve()
         else:
-            self.oldest = (self.oldest + 1) % self.slots
+            self.oldest_row = (self.oldest_row + 1) % self.slots
 
     def slices(self, matrix: Tensor) -> list[Tensor]:
         """Return the used rows of a matrix, oldest first, as one or two contiguous slices."""
-        end = self.oldest + self.count
-        pieces = matrix[self.oldest : end], matrix[: max(end - self.slots, 0)]
+        end = self.oldest_row + self.count
+        pieces = matrix[self.oldest_row : end], matrix[: max(end - self.slots, 0)]
         return [piece[:, : self.numel] for piece in pieces if len(piece)]
 
     def rows(self, matrix: Tensor) -> list[Tensor]:

@@ -10,7 +10,7 @@ from optgen.optim.lbfgs.inverse_hessian import History
 from optgen.optim.lbfgs.line_search import Search, Trial, ratio
 from optgen.optim.lbfgs.objective import Evaluation, Objective
 
-MIN_CURVATURE = 1e-10  # a pair enters the history if its curvature is larger
+MIN_CURVATURE = 1e-10  # a pair enters the history if (change · step) is larger
 
 
 class Descent:
@@ -64,19 +64,19 @@ class Descent:
     def _choose_direction(self) -> None:
         """Add the last step to the history; choose the next direction and the step length."""
         gradient, direction = self._current_evaluation.gradient, self._direction
-        is_first = self._state["n_iter"] == 1
-        if not is_first:
-            curvature, square = self._history.write_pair(
+        is_first_iteration = self._state["n_iter"] == 1
+        if not is_first_iteration:
+            curvature, squared_change = self._history.write_pair(
                 gradient, self._previous_evaluation.gradient, direction, self._t
             )
             if curvature > MIN_CURVATURE:
-                self._history.accept(curvature / square)
+                self._history.accept(curvature / squared_change)
         self._slope, self._max_abs_direction = self._history.compute_direction(
             gradient, direction, self._scratch
         )
         self._previous_evaluation = self._current_evaluation
         self._t = self._lr
-        if is_first:
+        if is_first_iteration:
             self._t *= min(1.0, ratio(1.0, gradient.abs().sum().item()))
 
     def _advance(self) -> None:
@@ -105,7 +105,9 @@ class Descent:
         first_trial = Trial(
             0.0, self._current_evaluation.loss, self._slope, self._current_evaluation.gradient
         )
-        search = Search(evaluate_at, first_trial, self._group["max_eval"] - self._objective.calls)
+        search = Search(
+            evaluate_at, first_trial, self._group["max_eval"] - self._objective.call_count
+        )
         t, self._t = self._t, 0.0  # if a closure raises, the parameters go back to t = 0
         try:
             best = search.minimum(t, self._max_abs_direction, self._group["tolerance_change"])
@@ -118,7 +120,7 @@ class Descent:
 
     def _should_stop(self) -> bool:
         group, tolerance = self._group, self._group["tolerance_change"]
-        if self._iterations == group["max_iter"] or self._objective.calls >= group["max_eval"]:
+        if self._iterations == group["max_iter"] or self._objective.call_count >= group["max_eval"]:
             return True
         max_abs_gradient = self._current_evaluation.max_abs_gradient
         return (
@@ -130,7 +132,8 @@ class Descent:
 
     def _write_state(self) -> None:
         state = self._state
-        state["func_evals"] += self._objective.calls - 1
+        # The optimizer has counted the first evaluation.
+        state["func_evals"] += self._objective.call_count - 1
         if state["n_iter"] > 1:
             state["al"] = self._history.alphas()
         state["d"], state["t"] = self._direction, self._t

@@ -12,13 +12,13 @@ class FlatParameters:
     """Concatenated parameters, complex numbers as pairs of reals, 16-bit numbers as float32."""
 
     def __init__(self, params: list[Tensor]) -> None:
-        _check(params)
+        _check_params(params)
         self._params = params
-        self._reals = [_as_real(param) for param in params]
-        self._sizes = [real.numel() for real in self._reals]
+        self._real_params = [_as_real(param) for param in params]
+        self._sizes = [real.numel() for real in self._real_params]
         self.device = params[0].device
         self.numel = sum(self._sizes)
-        dtypes = (real.dtype for real in self._reals)
+        dtypes = (real.dtype for real in self._real_params)
         self.dtype = functools.reduce(torch.promote_types, dtypes, torch.float32)
 
     def gradient(self) -> Tensor:
@@ -27,7 +27,7 @@ class FlatParameters:
 
     def values(self) -> Tensor:
         """Return a copy of the parameters."""
-        return self._concatenate(self._reals)
+        return self._concatenate(self._real_params)
 
     def _concatenate(self, tensors: list[Tensor]) -> Tensor:
         return torch.cat([tensor.reshape(-1) for tensor in tensors]).to(self.dtype)
@@ -35,16 +35,18 @@ class FlatParameters:
     def pieces(self, vector: Tensor) -> list[Tensor]:
         """Return views of a vector in the shapes of the parameters."""
         pieces = vector.split(self._sizes)
-        return [piece.view(real.shape) for piece, real in zip(pieces, self._reals, strict=True)]
+        return [
+            piece.view(real.shape) for piece, real in zip(pieces, self._real_params, strict=True)
+        ]
 
     def add(self, direction: Tensor, t: float) -> None:
         """Add `t * direction` to the parameters, in place."""
-        for real, piece in zip(self._reals, self.pieces(direction), strict=True):
+        for real, piece in zip(self._real_params, self.pieces(direction), strict=True):
             real.add_(piece, alpha=t)
 
     def place(self, start: Tensor, direction: Tensor, t: float) -> None:
         """Set the parameters to `start + t * direction`, in place."""
-        pieces = zip(self._reals, self.pieces(start), self.pieces(direction), strict=True)
+        pieces = zip(self._real_params, self.pieces(start), self.pieces(direction), strict=True)
         for real, origin, piece in pieces:
             torch.add(origin, piece, alpha=t, out=real)
 
@@ -57,7 +59,7 @@ def max_abs(vector: Tensor) -> float:
     return torch.maximum(-lowest, highest).item()
 
 
-def _check(params: list[Tensor]) -> None:
+def _check_params(params: list[Tensor]) -> None:
     devices = sorted({str(param.device) for param in params})
     if len(devices) > 1:
         raise RuntimeError(

@@ -3,8 +3,8 @@
 Torch multiplies by this matrix in two loops over the pairs (Nocedal and Wright, algorithm 7.4),
 with two dot products and two sums for each pair. Written for all pairs at once, these loops are two
 triangular systems in R = Sᵀ Y (Byrd, Nocedal and Schnabel, 1994), where S holds the steps and Y the
-changes of the gradient. They take four matrix-vector products, and one more for each new pair. On a
-CPU they are compiled to three passes over memory.
+changes of the gradient. A direction takes four matrix-vector products, and one more after each new
+pair. On a CPU, compiled code computes it in three passes over memory.
 """
 
 import operator
@@ -83,7 +83,7 @@ class History:
     ) -> tuple[float, float]:
         """Compute minus the inverse Hessian times the gradient, into `out`.
 
-        `scratch` has the memory of a vector.
+        `scratch` is a vector that is overwritten.
 
         Returns:
             The dot product of the direction with the gradient, and the largest magnitude in the
@@ -107,16 +107,16 @@ class History:
             return
         pairs = self._pairs
         steps, changes = pairs.slices(pairs.steps), pairs.slices(pairs.changes)
-        upper = self._products
+        products = self._products
         if lacks_last_column:
             newest_change = changes[-1][-1]
-            upper[:, -1] = dots(steps, newest_change)
-        alphas = _solve(upper, dots(steps, gradient), upper=True)
+            products[:, -1] = dots(steps, newest_change)
+        alphas = _solve(products, dots(steps, gradient), upper=True)
         scratch.copy_(gradient)
         add_weighted_rows(scratch, changes, -alphas)
-        betas = upper.diagonal() * alphas - self._scale * dots(changes, scratch)
+        betas = products.diagonal() * alphas - self._scale * dots(changes, scratch)
         torch.mul(scratch, -self._scale, out=out)
-        add_weighted_rows(out, steps, -_solve(upper.mT, betas, upper=False))
+        add_weighted_rows(out, steps, -_solve(products.mT, betas, upper=False))
         self._alphas = -alphas
 
     def write_to(self, state: dict[str, Any]) -> None:

@@ -68,8 +68,10 @@ class Bracket:
 class Search:
     """One line search. After the first trial, it makes at most `max_trials` further trials."""
 
-    def __init__(self, function: Callable[[float], Trial], start: Trial, max_trials: int) -> None:
-        self._function = function
+    def __init__(
+        self, evaluate_at: Callable[[float], Trial], start: Trial, max_trials: int
+    ) -> None:
+        self._evaluate_at = evaluate_at
         self._start = start.reject_nonfinite()
         self._max_trials = max(max_trials, 0)
         self._trials_made = 0
@@ -88,7 +90,8 @@ class Search:
         return self._narrow(result, max_abs_direction, tolerance)
 
     def _widen(self, t: float) -> Trial | Bracket:
-        previous, trial = self._start, self._function(t).reject_nonfinite()
+        """Return a bracket, or a trial that satisfies the conditions."""
+        previous, trial = self._start, self._evaluate_at(t).reject_nonfinite()
         while self._trials_made < self._max_trials:
             if self._is_too_high(trial) or (self._trials_made > 1 and trial.loss >= previous.loss):
                 return Bracket(previous, trial)
@@ -125,7 +128,7 @@ class Search:
 
     def _make_trial(self, t: float) -> Trial:
         self._trials_made += 1
-        return self._function(t).reject_nonfinite()
+        return self._evaluate_at(t).reject_nonfinite()
 
     def _is_too_high(self, trial: Trial) -> bool:
         return trial.loss > self._start.loss + SUFFICIENT_DECREASE * trial.t * self._start.slope

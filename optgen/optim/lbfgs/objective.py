@@ -30,7 +30,7 @@ class Objective:
 
     def __init__(self, flat: FlatParameters, closure: Closure, maximize: bool) -> None:
         self.flat = flat
-        self.calls = 0
+        self.call_count = 0
         self.first_loss: Any = None  # as the closure returned it
         self._closure = closure
         self._maximize = maximize
@@ -40,8 +40,8 @@ class Objective:
             closure_result = self._closure()
         if closure_result is None:
             raise TypeError("LBFGS compares losses: the closure must return the loss, not None")
-        if not self.calls:
+        if not self.call_count:
             self.first_loss = closure_result
-        self.calls += 1
+        self.call_count += 1
         loss, gradient = float(closure_result), self.flat.gradient()
         return Evaluation(-loss, gradient.neg_()) if self._maximize else Evaluation(loss, gradient)

@@ -18,7 +18,7 @@ from optgen.runtime.rule import drop_unset
 from optgen.runtime.state import checkpoint
 from optgen.runtime.torch_private import check_graph_capture
 
-_OPTIONS = {
+_OPTION_DEFAULTS = {
     "maximize": False,
     "foreach": None,
     "fused": None,
@@ -26,8 +26,10 @@ _OPTIONS = {
     "differentiable": False,
 }
 _TORCH_ARGUMENTS = signature(torch.optim.LBFGS).parameters
-_ABSENT_OPTIONS = {key: default for key, default in _OPTIONS.items() if key not in _TORCH_ARGUMENTS}
-"""Options that this version of torch's groups lack, with the values that a missing key means.
+_ABSENT_OPTIONS = {
+    key: default for key, default in _OPTION_DEFAULTS.items() if key not in _TORCH_ARGUMENTS
+}
+"""Options that groups lack in this version of torch; a missing key stands for this value.
 
 Groups hold `maximize` since torch 2.14.
 """
@@ -192,12 +194,12 @@ class LBFGS(LightOptimizer):
         return super().__getstate__()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        previous = self.__dict__.get("param_groups", [])
+        old_groups = self.__dict__.get("param_groups", [])
         super().__setstate__(state)
         # torch's method adds keys that newer versions of torch have.
         self.defaults = drop_unset(self.defaults, _ABSENT_OPTIONS)
         self._history = None
-        checkpoint.backfill(self, previous, {}, _ABSENT_OPTIONS)
+        checkpoint.backfill(self, old_groups, {}, _ABSENT_OPTIONS)
 
     def _copy_history(self) -> None:
         """Copy every vector of the history into its own memory.

@@ -48,11 +48,11 @@ template <int N, int K, class T>
     typename V::Lanes sum[N][K] = {};
     i64 i = 0;
     for (; i + V::WIDTH <= n; i += V::WIDTH) {
-        typename V::Lanes others[K];
-        for (int k = 0; k < K; ++k) others[k] = V::load(vectors[k] + i);
+        typename V::Lanes vector_lanes[K];
+        for (int k = 0; k < K; ++k) vector_lanes[k] = V::load(vectors[k] + i);
         for (int row = 0; row < N; ++row) {
             const typename V::Lanes value = V::load(rows[row] + i);
-            for (int k = 0; k < K; ++k) sum[row][k] += value * others[k];
+            for (int k = 0; k < K; ++k) sum[row][k] += value * vector_lanes[k];
         }
     }
     for (int row = 0; row < N; ++row)
