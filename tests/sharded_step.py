@@ -100,6 +100,6 @@ def _answers(requests: list[Any]) -> list[Any]:
 def _all_reduce(partials: list[PartialReduction]) -> None:
     if partials[0].groups:
         stacked = torch.stack([partial.tensor for partial in partials])
-        combined = stacked.amax(0) if partials[0].largest else stacked.sum(0)
+        combined = stacked.amax(0) if partials[0].is_maximum else stacked.sum(0)
         for partial in partials:
             partial.tensor.copy_(combined)

@@ -18,7 +18,9 @@ class UnfitError(TypeError):
 def obstacle(lists: Sequence[Sequence[Tensor]]) -> str:
     """Return a short reason why no rule can take these lists; "" if a rule can."""
     dtypes = set(map(_dtype, chain.from_iterable(lists)))
-    unsupported = [str(t) for t in dtypes if not (t.is_floating_point or t.is_complex)]
+    unsupported = [
+        str(dtype) for dtype in dtypes if not (dtype.is_floating_point or dtype.is_complex)
+    ]
     if unsupported:
         return f"takes real or complex numbers, not {min(unsupported)}"
     if all(map(all_plain, lists)):
@@ -31,7 +33,10 @@ def _class_obstacle(tensors: tuple[Tensor, ...]) -> str:
 
     The tensors are one from each list, at the same index.
     """
-    shardings = [(getattr(t, "device_mesh", None), getattr(t, "placements", None)) for t in tensors]
+    shardings = [
+        (getattr(tensor, "device_mesh", None), getattr(tensor, "placements", None))
+        for tensor in tensors
+    ]
     if any(sharding != shardings[0] for sharding in shardings):
         return "takes DTensors only with equal meshes and placements in all lists"
     placements = shardings[0][1]

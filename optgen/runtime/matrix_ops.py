@@ -1,4 +1,4 @@
-"""Matrix ops by torch, batched over equal shapes."""
+"""Matrix ops by torch; one call takes all matrices of one shape."""
 
 from collections.abc import Sequence
 
@@ -27,24 +27,24 @@ def orthogonalize(
         by_shape.setdefault(tensor.shape, []).append(index)
     for indices in by_shape.values():
         matrices = [tensors[index].bfloat16() for index in indices]
-        batch = torch.stack(matrices) if len(matrices) > 1 else matrices[0].unsqueeze(0)
-        orthogonal = _newton_schulz(batch, coefficients, steps, eps)
+        stacked = torch.stack(matrices) if len(matrices) > 1 else matrices[0].unsqueeze(0)
+        orthogonal = _newton_schulz(stacked, coefficients, steps, eps)
         for index, matrix in zip(indices, orthogonal, strict=True):
             results[index] = matrix
     return [matrix for matrix in results if matrix is not None]
 
 
 def _newton_schulz(
-    batch: Tensor, coefficients: Sequence[float], steps: float, eps: float
+    stacked: Tensor, coefficients: Sequence[float], steps: float, eps: float
 ) -> Tensor:
     """Run the iterations on matrices in the last two axes, transposed if they are tall."""
-    shape = batch.shape
-    x = batch.flatten(0, -3)
+    shape = stacked.shape
+    x = stacked.flatten(0, -3)
     is_tall = x.size(-2) > x.size(-1)
     x = x.mT if is_tall else x
     x = x / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp(min=eps)
-    for step in range(int(steps)):
-        first = min(3 * step, len(coefficients) - 3)
+    for iteration in range(int(steps)):
+        first = min(3 * iteration, len(coefficients) - 3)
         a, b, c = coefficients[first : first + 3]
         gram = torch.bmm(x, x.mT)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)

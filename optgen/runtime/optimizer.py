@@ -130,7 +130,7 @@ class GeneratedOptimizer(LightOptimizer):
     def _create_state(self, is_chosen: Callable[[Tensor], bool], before_step: bool = True) -> None:
         """Create the missing states of the chosen parameters.
 
-        With `before_step`, the fresh states are left to the first step.
+        With `before_step`, the fresh states are left to the first step, as in `init_state`.
         """
         check_views(self)
         with torch.set_grad_enabled(bool(self.defaults.get("differentiable"))):
@@ -169,19 +169,24 @@ class GeneratedOptimizer(LightOptimizer):
         return packed
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        previous = self.__dict__.get("param_groups", [])
-        if previous:  # a load, not a copy
+        previous_groups = self.__dict__.get("param_groups", [])
+        if previous_groups:  # a load, not a copy
             check_views(self, state["param_groups"])
-        old_originals = [self._context.original_params.get(id(group)) for group in previous]
+        old_original_params = [
+            self._context.original_params.get(id(group)) for group in previous_groups
+        ]
         super().__setstate__(state)
         # torch's method adds a default for `differentiable`, which may be an optional key here.
         self.defaults = self.rule.drop_unset(self.defaults)
         self._reset_context()
         if not self.rule.elementwise:
-            originals = flat_partitions.originals_after_load(old_originals, self.param_groups)
-            self._context.original_params = originals
-        optional = [VIEW, *dict(self.rule.optional)]
-        checkpoint.backfill(self, previous, dict(self.rule.backfill), optional)
+            self._context.original_params = flat_partitions.originals_after_load(
+                old_original_params, self.param_groups
+            )
+        optional_keys = [VIEW, *dict(self.rule.optional)]
+        checkpoint.backfill(
+            self, previous_groups, added=dict(self.rule.backfill), optional=optional_keys
+        )
         for group in self.param_groups:
             group.update(self.rule.fixed)
         checkpoint.restore_declared_dtypes(self)

@@ -81,12 +81,12 @@ class ModeOptimizer(GeneratedOptimizer):
     @outside_dynamo
     def train(self) -> None:
         """Give parameters their values for training; skip groups already in train mode."""
-        self._change_mode(True, self.train_program)
+        self._change_mode(train=True, program=self.train_program)
 
     @outside_dynamo
     def eval(self) -> None:
         """Give parameters their values for evaluation; skip groups already in eval mode."""
-        self._change_mode(False, self.eval_program)
+        self._change_mode(train=False, program=self.eval_program)
 
     def _change_mode(self, train: bool, program: Program) -> None:
         """Prepare a program for all groups in the other mode; then run it on each group."""
@@ -102,8 +102,8 @@ class ModeOptimizer(GeneratedOptimizer):
     ) -> Callable[[], None]:
         """Check the tensors of one group, and return the call that runs a program on them."""
         params = {id(param): param for param in group["params"]}  # a parameter may be listed twice
-        rows = [self._tensors(param, program.keys) for param in params.values()]
-        columns = [list(column) for column in zip(*filter(None, rows), strict=True)]
+        tensors_by_param = [self._tensors(param, program.keys) for param in params.values()]
+        columns = [list(column) for column in zip(*filter(None, tensors_by_param), strict=True)]
         for index, key in enumerate(program.keys if columns else ()):
             if key.startswith(COPY):
                 columns[index] = [tensor.detach().clone() for tensor in columns[index]]
@@ -120,5 +120,5 @@ class ModeOptimizer(GeneratedOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for group in state.get("param_groups", ()):
-            group.setdefault(MODE, True)  # a state of a rule without programs is for training
+            group.setdefault(MODE, True)  # pickled by a class without modes, which only trains
         super().__setstate__(state)

@@ -81,13 +81,13 @@ class State:
         return self.suits_each([param])[0]
 
     def suits_each(self, params: Sequence[Tensor]) -> list[bool]:
-        """Return `suits` of each parameter."""
+        """Tell, for each parameter, what `suits` tells."""
         name = (self.when or "").removeprefix("not ")
-        holds = FACTS.get(name)
-        if holds is None:
+        fact = FACTS.get(name)
+        if fact is None:
             return [True] * len(params)
         must_hold = name == self.when  # else `when` is "not name"
-        return [holds(param) is must_hold for param in params]
+        return [fact(param) is must_hold for param in params]
 
     @property
     def is_ranked(self) -> bool:
@@ -116,18 +116,18 @@ class Rule:
     name: str  # the name of the spec file, the generated folder and torch's module
     states: tuple[State, ...]  # in checkpoint order, without `step`
     hypers: tuple[str, ...]  # the group values that lowerings take, in this order
-    step: str | None = "tensor"  # the step count of a parameter: "tensor", "int", or None for none
+    step: str | None = "tensor"  # a parameter's step count: a "tensor" or an "int"; None: no count
     fresh: tuple[str, ...] = ()  # states whose first step is different
     gradient: str = "dense"  # "dense", "rows" (sparse gradients work too) or "sparse_only"
     sparse_hint: str = ""  # the end of the error about sparse gradients
-    scatter_adds: bool = False  # it only adds a multiple of a sparse gradient to the parameter
+    scatter_adds: bool = False  # it only adds a multiple of a gradient, dense or sparse
     dense_only: tuple[str, ...] = ()  # group values that forbid sparse gradients if true
     scalar_device: str = "cpu"  # of scalar states; "param": always on the parameter's device
-    tensor_hypers: tuple[str, ...] = ("lr",)  # the for-loop computes in the dtype of such a tensor
+    tensor_hypers: tuple[str, ...] = ("lr",)  # if one is a tensor, the for-loop takes its dtype
     elementwise: bool = True  # false: a flat partition of parameters would change the result
     widens: bool = False  # it computes in float32 or wider: it rounds, draws or declares a dtype
     draws: bool = False  # it draws random numbers, which depend on the positions of elements
-    why_uncut: str = ""  # why it is not cut into sweeps; it then has no fused step
+    why_uncut: str = ""  # why it is not cut into sweeps; it then has no lowering to Triton
     by_matrix: bool = False  # each matrix of a parameter steps by itself; only if `why_uncut`
     codes_readers: tuple[str, ...] = ()  # fused lowerings that read its states of 8 bits
     sweeps: tuple[str, ...] = ()  # functions for its elementwise parts; only if `why_uncut`
@@ -180,7 +180,7 @@ class Rule:
 
     @cached_property
     def needs_inputs(self) -> bool:
-        """Tell whether no step can be taken without an extra input."""
+        """Tell whether every step needs an extra input."""
         return any(state.when is None for state in self.inputs)
 
     def rank(self, group: Mapping[str, Any]) -> int:
@@ -225,7 +225,11 @@ def _choice_index(key: str, value: object, choices: tuple[str | None, ...]) -> i
 
 def drop_unset(defaults: Mapping[str, Any], optional: Mapping[str, object]) -> dict[str, Any]:
     """Return defaults without the optional keys that have their values in `optional`."""
-    return {k: v for k, v in defaults.items() if k not in optional or v is not optional[k]}
+    return {
+        key: value
+        for key, value in defaults.items()
+        if key not in optional or value is not optional[key]
+    }
 
 
 def truth(value: object) -> bool:

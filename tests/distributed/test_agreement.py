@@ -211,7 +211,7 @@ def _check_maxima(rank: int) -> list[bool]:
     groups = (group,)
     batched_all_reduce(
         [
-            PartialReduction(values, groups, largest=True),
+            PartialReduction(values, groups, is_maximum=True),
             PartialReduction(sums, groups),
             PartialReduction(nothing, ()),
         ]

@@ -16,36 +16,36 @@ from optgen.runtime.sharded.wide_reductions import WideReduction
 
 def group_sum(number: Any, count: int = 1) -> WideReduction:
     """Ask for the sum over a group's parameters."""
-    return _request(number, count, "group", largest=False)
+    return _request(number, count, "group", is_maximum=False)
 
 
 def group_max(number: Any, count: int = 1) -> WideReduction:
     """Ask for the largest number of a group's parameters."""
-    return _request(number, count, "group", largest=True)
+    return _request(number, count, "group", is_maximum=True)
 
 
 def all_sum(number: Any, count: int = 1) -> WideReduction:
     """Ask for the sum over all parameters."""
-    return _request(number, count, "all", largest=False)
+    return _request(number, count, "all", is_maximum=False)
 
 
 def all_max(number: Any, count: int = 1) -> WideReduction:
     """Ask for the largest number of all parameters."""
-    return _request(number, count, "all", largest=True)
+    return _request(number, count, "all", is_maximum=True)
 
 
 def _request(
-    number: Any, count: int, over: Literal["group", "all"], *, largest: bool
+    number: Any, count: int, over: Literal["group", "all"], *, is_maximum: bool
 ) -> WideReduction:
     """Return the request for a reduction, with an answer in the form of `number`."""
     if isinstance(number, TensorList):
         numbers = torch.cat([each.reshape(1).double() for each in number.tensors])
-        return WideReduction(numbers, over, largest, lambda result: _each_like(number, result))
+        return WideReduction(numbers, over, is_maximum, lambda result: _each_like(number, result))
     if isinstance(number, Tensor):
         numbers = number.reshape(-1).double()
-        return WideReduction(numbers, over, largest, lambda result: _like(number, result))
+        return WideReduction(numbers, over, is_maximum, lambda result: _like(number, result))
     numbers = torch.full((count,), number, dtype=torch.float64)
-    return WideReduction(numbers, over, largest, lambda result: result)
+    return WideReduction(numbers, over, is_maximum, lambda result: result)
 
 
 def _like(number: Tensor, result: Tensor) -> Tensor:

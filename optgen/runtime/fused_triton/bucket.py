@@ -133,7 +133,7 @@ class Bucket:
             len(streams),
             self.key.device,
             staging,
-            extra=len(self._local_names),
+            num_extra_rows=len(self._local_names),
         )
         self.num_tensors, self.blocks = self._table.num_tensors, self._table.blocks
         self.table, self.block_tensor = self._table.memory, self._table.block_tensor
@@ -218,7 +218,7 @@ class Bucket:
 
     def _set_local(self, name: str, tensors: list[Tensor]) -> None:
         self._locals[name] = tensors
-        self._table.point_extra(self._local_names.index(name), tensors)
+        self._table.write_extra_addresses(self._local_names.index(name), tensors)
 
     def run(
         self,
@@ -269,7 +269,7 @@ class Bucket:
             unscales = stream == _GRADIENTS and self.loss_scale is not None
             if unscales or stream not in self._read_only:
                 written_copies.append((original, copy))
-        self._table.point(streams)
+        self._table.write_addresses(streams)
         self._params, self._groups = streams[0], groups
         try:
             yield

@@ -2,7 +2,8 @@
 
 Kernels find all tensors through one int64 table [row, tensor]. Its rows are:
 
-* for each tensor, its element count, the index of its first block, and its group;
+* for each tensor, its element count, the index of its first block, and the index of its param
+  group;
 * the addresses of the streams: parameter, gradient, then one per state that is not a scalar;
 * the addresses of the scalars: step, then scalar states;
 * for each state that the rule calls `fresh` on, a 1 while it is unused; a kernel that uses the
@@ -48,40 +49,40 @@ def upload(target: Tensor, values: array[Any], staging: StagingBuffers | None) -
 
 
 class Table:
-    """Table of the tensors of one launch; an address row is uploaded if an address has changed.
+    """Table of the tensors of one launch; a row of addresses is uploaded if one has changed.
 
     Args:
         numels: The number of elements of each tensor.
         block_counts: The number of blocks of each tensor.
-        groups: The index of each tensor's group.
+        group_indices: The index of each tensor's param group.
         fresh: For each state that the rule calls `fresh` on, a flag per tensor.
-        addresses: How many rows hold the addresses of streams and scalars.
+        num_address_rows: How many rows hold the addresses of streams and scalars.
         device: The device of the table.
         staging: The list that keeps the buffers of a graph capture; None outside one.
-        extra: How many rows hold the addresses of tensors that exist for one step only.
+        num_extra_rows: How many rows hold the addresses of tensors that exist for one step only.
     """
 
     def __init__(
         self,
         numels: Sequence[int],
         block_counts: Sequence[int],
-        groups: Iterable[int],
+        group_indices: Iterable[int],
         fresh: Iterable[Sequence[bool]],
-        addresses: int,
+        num_address_rows: int,
         device: torch.device,
         staging: StagingBuffers | None,
-        extra: int = 0,
+        num_extra_rows: int = 0,
     ) -> None:
         first_blocks = list(accumulate(block_counts, initial=0))
         self.num_tensors = len(numels)
         self.blocks = first_blocks.pop()
         self._staging = staging
         zeros = array("q", [0] * self.num_tensors)
-        rows = [array("q", numels), array("q", first_blocks), array("q", groups)]
-        rows += [*[zeros] * addresses, *(array("q", map(int, flags)) for flags in fresh)]
-        self._uploaded = dict.fromkeys(range(HEADER, HEADER + addresses), zeros)
+        rows = [array("q", numels), array("q", first_blocks), array("q", group_indices)]
+        rows += [*[zeros] * num_address_rows, *(array("q", map(int, flags)) for flags in fresh)]
+        self._uploaded = dict.fromkeys(range(HEADER, HEADER + num_address_rows), zeros)
         self._first_extra = len(rows)
-        rows += [zeros] * extra
+        rows += [zeros] * num_extra_rows
         flat = array("q")
         for row in rows:
             flat.extend(row)
@@ -94,17 +95,17 @@ class Table:
                 tensor_of_block.extend([tensor] * count)
             upload(self.block_tensor, tensor_of_block, staging)
 
-    def point(self, streams: Sequence[Sequence[Tensor]]) -> None:
+    def write_addresses(self, streams: Sequence[Sequence[Tensor]]) -> None:
         """Write the addresses of these streams into the table; an empty stream keeps address 0."""
-        for i, stream in enumerate(streams):
+        for index, stream in enumerate(streams):
             if stream:
-                self._point(HEADER + i, stream)
+                self._write_row(HEADER + index, stream)
 
-    def point_extra(self, index: int, tensors: Sequence[Tensor]) -> None:
+    def write_extra_addresses(self, index: int, tensors: Sequence[Tensor]) -> None:
         """Write the addresses of these tensors into one of the extra rows."""
-        self._point(self._first_extra + index, tensors)
+        self._write_row(self._first_extra + index, tensors)
 
-    def _point(self, row_index: int, tensors: Sequence[Tensor]) -> None:
+    def _write_row(self, row_index: int, tensors: Sequence[Tensor]) -> None:
         row = array("q", map(Tensor.data_ptr, tensors))
         if row != self._uploaded.get(row_index):
             upload(self.memory[row_index], row, self._staging)
@@ -115,9 +116,9 @@ class Hypers:
     """Hyperparameters on the device, in float64: a row per group, None as NONE, flags as 0 or 1."""
 
     def __init__(
-        self, groups: int, width: int, device: torch.device, staging: StagingBuffers | None
+        self, num_groups: int, num_hypers: int, device: torch.device, staging: StagingBuffers | None
     ) -> None:
-        self.values = torch.empty(groups, width, dtype=torch.float64, device=device)
+        self.values = torch.empty(num_groups, num_hypers, dtype=torch.float64, device=device)
         self._slots = self.values.view(-1).unbind()
         self._staging = staging
         self._uploaded = array("d")

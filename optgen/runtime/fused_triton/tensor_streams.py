@@ -26,13 +26,13 @@ class StreamLayout:
         self._numels = list(map(Tensor.numel, tensors))
         self._shapes = [tensor.shape for tensor in tensors] if compares_shapes else []
         self._dtypes_and_devices = dtypes_and_devices(tensors)
-        self._plain = _are_plain(tensors)
-        self._layouts = [] if self._plain else _strided_layouts(tensors)
+        self._is_plain = _are_plain(tensors)
+        self._layouts = [] if self._is_plain else _strided_layouts(tensors)
 
     def fits(self, tensors: Sequence[Tensor]) -> bool:
         """Tell whether tensors have the same layout, so that the kernels can take them."""
         return (
-            (_are_plain(tensors) if self._plain else _strided_layouts(tensors) == self._layouts)
+            (_are_plain(tensors) if self._is_plain else _strided_layouts(tensors) == self._layouts)
             and list(map(Tensor.numel, tensors)) == self._numels
             and dtypes_and_devices(tensors) == self._dtypes_and_devices
             and (not self._shapes or [tensor.shape for tensor in tensors] == self._shapes)
@@ -40,7 +40,7 @@ class StreamLayout:
 
 
 def dtypes_and_devices(tensors: Sequence[Tensor]) -> tuple[set[torch.dtype], set[int]]:
-    """Return the dtypes of a stream and its device indices; a bucket has one of each."""
+    """Return the dtypes and the device indices of a stream's tensors; in a bucket, one of each."""
     return set(map(_dtype, tensors)), set(map(Tensor.get_device, tensors))
 
 
@@ -77,18 +77,25 @@ def check_devices(streams: StreamTensors, device: torch.device) -> None:
             )
 
 
-def tensors_to_copy(streams: StreamTensors, row_major: bool) -> list[tuple[int, int]]:
+def tensors_to_copy(streams: StreamTensors, needs_row_major: bool) -> list[tuple[int, int]]:
     """Return the pairs (stream index, parameter index) of the tensors that must be copied.
 
-    A parameter comes before its gradient and states, whose copies take its layout. If `row_major`,
-    the kernels need row-major tensors.
+    A parameter comes before its gradient and states, whose copies take its layout. If
+    `needs_row_major`, the kernels take only row-major tensors.
     """
     if all(map(_are_plain, streams)):
         return []
-    if row_major:
+    if needs_row_major:
         return [
-            (k, i) for k, s in enumerate(streams) for i, t in enumerate(s) if not is_row_major(t)
+            (stream_index, index)
+            for stream_index, stream in enumerate(streams)
+            for index, tensor in enumerate(stream)
+            if not is_row_major(tensor)
         ]
-    present = [k for k, stream in enumerate(streams) if stream]
-    rows = zip(*(streams[k] for k in present), strict=True)
-    return [(present[k], i) for i, tensors in enumerate(rows) for k in streams_to_copy(tensors)]
+    present = [stream_index for stream_index, stream in enumerate(streams) if stream]
+    tensors_by_param = zip(*(streams[stream_index] for stream_index in present), strict=True)
+    return [
+        (present[position], index)
+        for index, tensors in enumerate(tensors_by_param)
+        for position in streams_to_copy(tensors)
+    ]

@@ -22,14 +22,14 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor) -> Shape:
-        size = tensor.shape
-        if len(size) < 2:
+        shape = tensor.shape
+        if len(shape) < 2:
             return cls(1, 1, tensor.numel())
-        return cls(prod(size[:-2]), size[-2], size[-1])
+        return cls(prod(shape[:-2]), shape[-2], shape[-1])
 
 
 class Tile(NamedTuple):
-    """Counts of matrices, rows and columns of a block; several matrices in a block are whole."""
+    """Counts of matrices, rows and columns of a tile; several matrices in a tile are whole."""
 
     matrices: int
     rows: int
@@ -45,15 +45,15 @@ class Tile(NamedTuple):
         max_rows, max_columns = (_power_of_two(size) for size in shape[1:])
         columns = min(max_columns, max(WIDTH, ELEMENTS // max_rows))
         while columns < ELEMENTS and ELEMENTS // columns * shape.columns >= 2**31:
-            columns *= 2  # within a tile, kernels count in 32 bits
+            columns *= 2  # inside a tile, kernels compute offsets in 32 bits
         rows = min(max_rows, ELEMENTS // columns)
         return cls(ELEMENTS // (rows * columns), rows, columns)
 
     def counts(self, shape: Shape) -> tuple[int, int, int]:
-        """Return how many tiles cover matrices of a shape: over the matrices, down and across."""
+        """Return how many tiles cover a tensor of this shape: along matrices, rows and columns."""
         sizes = zip(shape, self, strict=True)
-        over, down, across = (-(-size // part) for size, part in sizes)
-        return over, down, across
+        depth, down, across = (-(-size // tile_size) for size, tile_size in sizes)
+        return depth, down, across
 
 
 def _power_of_two(size: int) -> int:

@@ -35,7 +35,7 @@ class WorkspaceSpec:
     row_values: int = 0
     column_values: int = 0
     matrix_values: int = 0
-    sums: int = 0  # the largest count of partial sums of a sweep
+    sums: int = 0  # partial sums of a block, in the sweep that has the most
     row_sums: int = 0
     column_sums: int = 0
     draws: bool = False  # whether the rule draws random numbers, by the positions of elements
@@ -50,10 +50,10 @@ class WorkspaceSpec:
 
 def _finish_options(tiles: Sequence[Tile]) -> dict[str, Any]:
     """Return the tiles of sweeps, and how many matrices, rows and columns are finished at once."""
-    at_once = (
+    finish_tiles = (
         (1, FINISH_LINES, FINISH_LINES) if tile.matrices == 1 else tuple(tile) for tile in tiles
     )
-    return {"TILES": tuple(map(tuple, tiles)), "FINISH_TILES": tuple(at_once)}
+    return {"TILES": tuple(map(tuple, tiles)), "FINISH_TILES": tuple(finish_tiles)}
 
 
 class Programs(NamedTuple):
@@ -72,12 +72,12 @@ class Workspace:
         spec: WorkspaceSpec,
         params: Sequence[Tensor],
         tiles: Sequence[Tile],
-        blocks: Sequence[int],
+        block_counts: Sequence[int],
         compile_options: dict[str, Any],
         staging: StagingBuffers | None,
     ) -> None:
         device, dtype = params[0].device, params[0].dtype
-        self._spec, self._staging, self._blocks = spec, staging, blocks
+        self._spec, self._staging, self._block_counts = spec, staging, block_counts
         self._shapes = [Shape.of(param) for param in params]
         self._tiles = [Tile.of(shape) for shape in self._shapes] if tiles else []
         # Options of launches that finish numbers, and of launches that finish rows and columns:
@@ -85,45 +85,50 @@ class Workspace:
         self.line_options = _finish_options(tiles) | {"num_warps": 16} | compile_options
         value_dtype = dtype if dtype == torch.float64 else torch.float32
         indices = range(len(params))
-        sizes = [(self._sweep_partial_count(i), spec.parts * self._group_count(i)) for i in indices]
-        partials = list(accumulate(map(sum, sizes), initial=0))
-        values = list(accumulate(map(self._value_count, self._shapes), initial=0))
+        partial_counts = [  # pairs: of sweeps, of programs that finish groups of matrices
+            (self._sweep_partial_count(i), spec.parts * self._group_count(i)) for i in indices
+        ]
+        partial_offsets = list(accumulate(map(sum, partial_counts), initial=0))
+        value_offsets = list(accumulate(map(self._value_count, self._shapes), initial=0))
         self.scalars = torch.empty(len(params), spec.scalars, dtype=torch.float64, device=device)
-        self.partials = torch.empty(partials.pop(), dtype=torch.float64, device=device)
-        self.values = torch.empty(values.pop(), dtype=value_dtype, device=device)
-        (eps,) = struct.unpack("<q", struct.pack("<d", torch.finfo(dtype).eps))
-        groups = list(map(self._group_count, indices))
-        first_groups = list(accumulate(groups, initial=0))
+        self.partials = torch.empty(partial_offsets.pop(), dtype=torch.float64, device=device)
+        self.values = torch.empty(value_offsets.pop(), dtype=value_dtype, device=device)
+        (eps_bits,) = struct.unpack("<q", struct.pack("<d", torch.finfo(dtype).eps))
+        group_counts = list(map(self._group_count, indices))
+        first_groups = list(accumulate(group_counts, initial=0))
         self.arrivals = torch.zeros(first_groups.pop(), dtype=torch.int32, device=device)
         rows = [  # in the order of the constants in device_reductions.py
-            blocks,
+            block_counts,
             *zip(*self._shapes, strict=True),
             [param.ndim for param in params],
-            [eps] * len(params),
-            partials,
-            values,
+            [eps_bits] * len(params),
+            partial_offsets,
+            value_offsets,
             first_groups,
-            groups,
+            group_counts,
             [tiles.index(tile) for tile in self._tiles] or [0] * len(params),
-            [start + swept for start, (swept, _) in zip(partials, sizes, strict=True)],
+            [
+                offset + sweep_count
+                for offset, (sweep_count, _) in zip(partial_offsets, partial_counts, strict=True)
+            ],
         ]
         self.shapes = torch.empty(len(rows), len(params), dtype=torch.int64, device=device)
         upload(self.shapes, array("q", (value for row in rows for value in row)), staging)
         self._programs: dict[tuple[int, int], Programs] = {}
 
     def programs(self, row_sums: int = 0, column_sums: int = 0) -> Programs:
-        """Return the programs that finish matrices, for so many sums per row and per column.
+        """Return the programs that finish matrices, for this many sums per row and per column.
 
         Before a large matrix is finished, its programs add up the partial sums of its lines.
         """
         key = row_sums, column_sums
         if key not in self._programs:
             counts = []
-            for i, shape in enumerate(self._shapes):
-                is_split = self._has_split_matrices(i)
-                lines = zip(shape[1:], key, strict=True)
-                chunks = sum(-(-size // CHUNK) * sums for size, sums in lines) if is_split else 0
-                counts.append(self._group_count(i) * max(chunks, 1))
+            for index, shape in enumerate(self._shapes):
+                sizes_and_sums = zip(shape[1:], key, strict=True)
+                chunk_count = sum(-(-size // CHUNK) * sums for size, sums in sizes_and_sums)
+                is_split = self._has_split_matrices(index)
+                counts.append(self._group_count(index) * (max(chunk_count, 1) if is_split else 1))
             self._programs[key] = self._make_programs(counts)
         return self._programs[key]
 
@@ -134,16 +139,18 @@ class Workspace:
     def _sweep_partial_count(self, index: int) -> int:
         """Return the number of partial sums of a tensor, in the sweep that has the most."""
         spec, shape = self._spec, self._shapes[index]
-        lines = 0
+        line_partials = 0
         if self._has_split_matrices(index):
             _, down, across = self._tiles[index].counts(shape)
-            lines = spec.row_sums * across * shape.rows + spec.column_sums * down * shape.columns
-        return spec.sums * self._blocks[index] + lines * shape.matrices
+            line_partials = (
+                spec.row_sums * across * shape.rows + spec.column_sums * down * shape.columns
+            )
+        return spec.sums * self._block_counts[index] + line_partials * shape.matrices
 
     def _value_count(self, shape: Shape) -> int:
         spec = self._spec
-        lines = spec.row_values * shape.rows + spec.column_values * shape.columns
-        return shape.matrices * (lines + spec.matrix_values)
+        line_values = spec.row_values * shape.rows + spec.column_values * shape.columns
+        return shape.matrices * (line_values + spec.matrix_values)
 
     def _group_count(self, index: int) -> int:
         """Return the number of groups of a tensor's matrices; one program finishes a group.
@@ -154,16 +161,16 @@ class Workspace:
             return 1
         return max(1, -(-self._shapes[index].matrices // self._tiles[index].matrices))
 
-    def _make_programs(self, counts: Sequence[int]) -> Programs:
-        """Return the programs of a launch, from their number for each tensor."""
-        firsts = list(accumulate(counts, initial=0))
-        total, device = firsts.pop(), self.scalars.device
+    def _make_programs(self, program_counts: Sequence[int]) -> Programs:
+        """Return the programs of a launch, from the number of programs of each tensor."""
+        first_indices = list(accumulate(program_counts, initial=0))
+        total, device = first_indices.pop(), self.scalars.device
         tensor_indices = torch.empty(total, dtype=torch.int32, device=device)
-        first_programs = torch.empty(len(firsts), dtype=torch.int64, device=device)
-        upload(first_programs, array("q", firsts), self._staging)
+        first_programs = torch.empty(len(first_indices), dtype=torch.int64, device=device)
+        upload(first_programs, array("q", first_indices), self._staging)
         if total:
             indices = array("i")
-            for index, count in enumerate(counts):
+            for index, count in enumerate(program_counts):
                 indices.extend([index] * count)
             upload(tensor_indices, indices, self._staging)
         return Programs(total, first_programs, tensor_indices)

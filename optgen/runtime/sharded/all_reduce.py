@@ -19,7 +19,7 @@ class PartialReduction:
 
     tensor: Tensor  # completed in place
     groups: tuple[ProcessGroup, ...]
-    largest: bool = False  # take the greatest of the ranks' values instead of their sum
+    is_maximum: bool = False  # the ranks' values are combined to their maximum, not their sum
 
 
 def batched_all_reduce(partials: Iterable[PartialReduction]) -> None:
@@ -32,10 +32,10 @@ def batched_all_reduce(partials: Iterable[PartialReduction]) -> None:
     batches: dict[tuple[ProcessGroup, bool], list[Tensor]] = {}
     for partial in partials:
         for group in partial.groups:
-            batches.setdefault((group, partial.largest), []).append(partial.tensor)
-    for (group, largest), tensors in batches.items():
+            batches.setdefault((group, partial.is_maximum), []).append(partial.tensor)
+    for (group, is_maximum), tensors in batches.items():
         flat = torch.cat([tensor.reshape(-1).double() for tensor in tensors])
-        _reduce_largest(flat, group) if largest else distributed.all_reduce(flat, group=group)
+        _reduce_to_maximum(flat, group) if is_maximum else distributed.all_reduce(flat, group=group)
         _copy_from_flat(tensors, flat)
 
 
@@ -46,7 +46,7 @@ def _copy_from_flat(tensors: Sequence[Tensor], flat: Tensor) -> None:
         tensor.copy_(part.view(tensor.shape))
 
 
-def _reduce_largest(flat: Tensor, group: ProcessGroup) -> None:
+def _reduce_to_maximum(flat: Tensor, group: ProcessGroup) -> None:
     """Replace each magnitude by the greatest of all ranks; by NaN where any rank has NaN.
 
     A single process computes NaN in this case too. The MAX of a collective library does not

@@ -19,14 +19,15 @@ def choose_owners(requests: Iterable[Gather]) -> None:
         if request.leader:
             request.owners = _owners_like(request, request.leader)
             continue
-        counts = [axis.shard_count for axis in request.sharded_axes]
+        shard_counts = [axis.shard_count for axis in request.sharded_axes]
         groups = tuple(axis.group for axis in request.sharded_axes)
-        load = loads.setdefault(groups, [0] * prod(counts))
+        load = loads.setdefault(groups, [0] * prod(shard_counts))
+        # A matrix op costs about the elements of a matrix times its shorter side.
         cost = prod(request.shapes[0]) * min((1, *request.shapes[0])[-2:])
         for _ in request.shards:
             owner = load.index(min(load))
             load[owner] += cost
-            request.owners.append(_coordinates(owner, counts))
+            request.owners.append(_coordinates(owner, shard_counts))
 
 
 def _owners_like(request: Gather, leader: Gather) -> list[Coordinates]:
@@ -36,10 +37,10 @@ def _owners_like(request: Gather, leader: Gather) -> list[Coordinates]:
     return [tuple(owner[position] for position in order) for owner in leader.owners]
 
 
-def _coordinates(index: int, counts: Sequence[int]) -> Coordinates:
-    """Convert the index of a rank among all shards to its rank in the group of each axis."""
+def _coordinates(index: int, shard_counts: Sequence[int]) -> Coordinates:
+    """Return an owner's rank in the group of each sharded axis, from its index among all ranks."""
     ranks = []
-    for count in reversed(counts):
+    for count in reversed(shard_counts):
         index, rank = divmod(index, count)
         ranks.append(rank)
     return tuple(reversed(ranks))

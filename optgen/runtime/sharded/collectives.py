@@ -1,4 +1,4 @@
-"""The collectives that a generated step over shards asks for: reductions and whole matrices."""
+"""The requests of a generated step over shards: for reductions, and for whole matrices."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ AXES = ("batch", "rows", "cols")
 """The axes that a reduction may go over: a parameter's matrices, their rows, their columns."""
 
 
-def index_in_axes(dim: int, dimensions: int) -> int:
-    """Return the index in AXES of dimension `dim` of a parameter that has `dimensions` of them."""
-    return max(0, dim - dimensions + len(AXES))
+def index_in_axes(dim: int, num_dims: int) -> int:
+    """Return the index in AXES of dimension `dim` of a parameter with `num_dims` dimensions."""
+    return max(0, dim - num_dims + len(AXES))
 
 
 class Collectives:
@@ -36,31 +36,33 @@ class Collectives:
         self._gathered: Gather | None = None
 
     def sum(self, partial: Tensor, *axes: str) -> PartialReduction:
-        """Ask for the sum of all ranks' partial sums over these axes; without axes, over all."""
+        """Request the sum of the ranks' partial sums along these AXES; without AXES, along all."""
         return PartialReduction(partial, self.groups(*axes))
 
     def max(self, partial: Tensor, *axes: str) -> PartialReduction:
-        """Ask for the largest of all ranks' maxima over these axes; without axes, over all."""
-        return PartialReduction(partial, self.groups(*axes), largest=True)
+        """Request the maximum of the ranks' maxima along these AXES; without AXES, along all."""
+        return PartialReduction(partial, self.groups(*axes), is_maximum=True)
 
     def groups(self, *axes: str) -> tuple[ProcessGroup, ...]:
-        """Return the groups of ranks over which these axes are sharded; without axes, over all."""
-        names = axes or AXES
-        return tuple(each.group for each in self.sharded_axes if self._axis_name(each) in names)
+        """Return the groups of ranks that shard these AXES; without AXES, any axis."""
+        axis_names = axes or AXES
+        return tuple(
+            each.group for each in self.sharded_axes if self._axis_name(each) in axis_names
+        )
 
     def gather(self, tensors: Sequence[Tensor]) -> Gather:
-        """Ask for the whole matrices that this rank is to compute with.
+        """Request the whole matrices that this rank is to compute with.
 
         Args:
             tensors: this rank's shards of tensors that have the parameters' shape.
         """
         matrix_axes = tuple(each for each in self.sharded_axes if self._axis_name(each) != "batch")
-        whole = (*tensors[0].shape[:-2], *self.whole.shape[-2:])
-        self._gathered = Gather(tensors, whole, matrix_axes)
+        whole_shape = (*tensors[0].shape[:-2], *self.whole.shape[-2:])
+        self._gathered = Gather(tensors, whole_shape, matrix_axes)
         return self._gathered
 
     def scatter(self, results: Sequence[Tensor]) -> Scatter:
-        """Ask for this rank's shards of the results computed from the tensors gathered last."""
+        """Request this rank's shards of the results computed from the tensors gathered last."""
         assert self._gathered is not None
         return Scatter(results, self._gathered)
 

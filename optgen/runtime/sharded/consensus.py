@@ -60,7 +60,7 @@ class Consensus:
         Raises:
             RuntimeError: another rank failed, or is about to take another step.
         """
-        failed, differ, overflowed = self.ask_ranks(False, overflowed)
+        failed, differ, overflowed = self.ask_ranks(failed=False, overflowed=overflowed)
         self.refused = failed or differ
         if failed:
             raise RuntimeError(
@@ -79,10 +79,10 @@ class Consensus:
 
         A group with a CPU backend uses a CPU tensor, which avoids a wait for the device.
         """
-        differ = False
+        digests_differ = False
         for group, device in self._devices.items():
             digest = float(self._digests[group])
-            numbers = [failed, differ, overflowed, digest, -digest]
+            numbers = [failed, digests_differ, overflowed, digest, -digest]
             # float64 holds a digest of 32 bits exactly.
             maxima = torch.tensor(numbers, dtype=torch.float64)
             on_cpu = "cpu:" in distributed.get_backend_config(group)
@@ -90,16 +90,16 @@ class Consensus:
             distributed.all_reduce(maxima, distributed.ReduceOp.MAX, group=group)
             # The greatest of the negated digests is the least digest, negated.
             any_failed, any_differ, overflowed, greatest, minus_least = maxima.tolist()
-            failed, differ = bool(any_failed), bool(any_differ) or greatest != -minus_least
-        return failed, differ, overflowed
+            failed, digests_differ = bool(any_failed), bool(any_differ) or greatest != -minus_least
+        return failed, digests_differ, overflowed
 
 
 @contextmanager
 def reach_consensus(optimizer: OptimizerLike) -> Iterator[Consensus]:
     """Leave the context normally on all ranks that share sharded parameters, or on none of them.
 
-    Without sharded parameters, no collective runs. At the end, `found_inf` of a gradient scaler is
-    the greatest of all ranks.
+    Without sharded parameters, no collective runs. At the end, a gradient scaler's `found_inf` is
+    the greatest `found_inf` of all ranks.
 
     Raises:
         RuntimeError: another rank failed within its context, or is about to take another step.
@@ -113,13 +113,13 @@ def reach_consensus(optimizer: OptimizerLike) -> Iterator[Consensus]:
         yield consensus
     except Exception:
         if not consensus.refused:
-            consensus.ask_ranks(True, 0.0)
+            consensus.ask_ranks(failed=True, overflowed=0.0)
         raise
-    flag = getattr(optimizer, "found_inf", None)
-    own_flag = 0.0 if flag is None else float(flag)
-    overflowed = consensus.agree(own_flag)
-    if isinstance(flag, Tensor) and overflowed != own_flag:
-        flag.fill_(overflowed)
+    found_inf = getattr(optimizer, "found_inf", None)
+    own_overflowed = 0.0 if found_inf is None else float(found_inf)
+    overflowed = consensus.agree(own_overflowed)
+    if isinstance(found_inf, Tensor) and overflowed != own_overflowed:
+        found_inf.fill_(overflowed)
 
 
 def _by_sharding(optimizer: OptimizerLike) -> dict[Sharding, list[Tensor]]:
@@ -133,24 +133,24 @@ def _by_sharding(optimizer: OptimizerLike) -> dict[Sharding, list[Tensor]]:
 
 
 def note_batch(consensus: Consensus, rule: Rule, lowering: str, batch: Batch) -> None:
-    """Note the lowering of a batch of sharded parameters, its shapes and its numbers."""
+    """Note what the ranks must agree on in a batch: lowering, shapes, facts and numbers."""
     sharding = batch.dispatch_key.sharding
     if sharding is not None:
         shapes = [tuple(seen.shape) for seen in batch.seen_params]
-        numbers = _numbers([*map(batch.group.get, rule.hypers), *batch.steps])
+        numbers = _known_numbers([*map(batch.group.get, rule.hypers), *batch.steps])
         consensus.note(sharding, lowering, shapes, batch.dispatch_key.facts, numbers)
 
 
-def _numbers(values: Iterable[Any]) -> list[Any]:
-    """Return the values; replace CPU tensors by numbers, and leave out tensors on a device.
+def _known_numbers(values: Iterable[Any]) -> list[Any]:
+    """Return the values; replace CPU tensors by numbers, and leave out tensors on other devices.
 
-    Reading a tensor on a device would wait for the device. The text of a tensor would lack
-    digits, and to make it would take longer than the step.
+    To read such a tensor, the host would wait for its device. The text of a CPU tensor would
+    lack digits, and would take longer to make than the step.
     """
     numbers = []
     for value in values:
         if isinstance(value, (tuple, list)):
-            numbers.append(_numbers(value))
+            numbers.append(_known_numbers(value))
         elif not isinstance(value, Tensor):
             numbers.append(value)
         elif value.is_cpu:

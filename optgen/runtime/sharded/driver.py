@@ -30,7 +30,7 @@ by a list of answers.
 
 
 def run(updates: Sequence[Update], groups: Sequence[int] = ()) -> None:
-    """Run updates to their ends; every rank must bring the same updates in the same order.
+    """Run updates to their ends; every rank must pass the same updates, in one order.
 
     Args:
         updates: the updates of a step.
@@ -49,21 +49,22 @@ def _run(updates: Mapping[int, Update], groups: Mapping[int, int]) -> None:
 
     Reductions over several parameters wait until every update asks for one.
     """
-    wide: dict[int, WideReduction] = {}
+    wide_requests: dict[int, WideReduction] = {}
     answers: dict[int, Any] = dict.fromkeys(updates)
     while answers:
         requests: dict[int, Any] = {}
         for index, answer in answers.items():
             request = _resume(updates[index], answer)
             if isinstance(request, WideReduction):
-                wide[index] = request
+                wide_requests[index] = request
             elif request is not None:
                 requests[index] = request
         if requests:
             answers = dict(zip(requests, _answer(list(requests.values())), strict=True))
         else:
-            answers = reduce_wide(wide, groups)
-            wide = {index: request for index, request in wide.items() if index not in answers}
+            answers = reduce_wide(wide_requests, groups)
+            for index in answers:
+                del wide_requests[index]
 
 
 def _resume(update: Update, answer: Any) -> Request | None:
@@ -75,7 +76,7 @@ def _resume(update: Update, answer: Any) -> Request | None:
 
 
 def _answer(requests: list[Any]) -> list[Any]:
-    """Answer all requests of a round, in their order."""
+    """Return the answers to these requests, in their order."""
     lists = [request if isinstance(request, list) else [request] for request in requests]
     flat = [each for listed in lists for each in listed]
     batched_all_reduce(each for each in flat if isinstance(each, PartialReduction))

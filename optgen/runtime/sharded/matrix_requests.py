@@ -42,8 +42,8 @@ class Gather:
     @property
     def owned_indices(self) -> list[int]:
         """The indices of the matrices that this rank owns."""
-        here = tuple(axis.rank for axis in self.sharded_axes)
-        return [index for index, owner in enumerate(self.owners) if owner == here]
+        own_coordinates = tuple(axis.rank for axis in self.sharded_axes)
+        return [index for index, owner in enumerate(self.owners) if owner == own_coordinates]
 
 
 class Scatter:

@@ -2,8 +2,8 @@
 
 A redistribution is a collective: a rank that begins it waits for the other ranks. A check can fail
 on one rank alone. So the redistributions come first, and a rank that fails later has taken part in
-them. In a step with a consensus, the ranks compare placements first. Without one they cannot: the
-gradients of a parameter must have the same placements on all ranks.
+them. In a step with a consensus, the ranks compare placements first. In a step without a consensus,
+they cannot: the gradients of a parameter must have the same placements on all ranks.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def placed_gradients(
 ) -> list[ParamsAndGradients]:
     """Return the gradients of every group, each with the placements of its parameter.
 
-    `step_grads` are gradients for the only group. Default: the parameters' own gradients.
+    `step_grads` are gradients for the only group; None stands for the parameters' own gradients.
 
     Raises:
         RuntimeError: A gradient cannot be placed as its parameter is, or the ranks of a consensus

@@ -145,7 +145,7 @@ def combine(partials: Sequence[PartialReduction]) -> None:
             members.setdefault(partial.groups[level], []).append(partial)
         for partials_of_group in members.values():
             tensors = torch.stack([partial.tensor for partial in partials_of_group])
-            combined = tensors.amax(0) if partials_of_group[0].largest else tensors.sum(0)
+            combined = tensors.amax(0) if partials_of_group[0].is_maximum else tensors.sum(0)
             for partial in partials_of_group:
                 partial.tensor.copy_(combined)
 

@@ -54,7 +54,7 @@ def test_rows_of_fresh_flags_follow_the_addresses() -> None:
 def test_absent_streams_have_the_address_zero() -> None:
     tensors = [torch.ones(5), torch.ones(5)]
     launch_table = table_of([5, 5])
-    launch_table.point([tensors, []])
+    launch_table.write_addresses([tensors, []])
     assert launch_table.memory[HEADER].tolist() == [t.data_ptr() for t in tensors]
     assert launch_table.memory[HEADER + 1].tolist() == [0, 0]
 
