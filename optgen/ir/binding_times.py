@@ -68,7 +68,8 @@ PARAM = Kind(Stage.PARAM)
 DEVICE_NUMBER = Kind(Stage.DEVICE)
 TENSOR = Kind(Stage.DEVICE, Axes.TENSOR)
 
-Lookup = Callable[[Ref], Kind]
+KindLookup = Callable[[Ref], Kind]
+"""Function from a name to its kind."""
 
 _STATE_KINDS = {
     "like": TENSOR,
@@ -108,7 +109,7 @@ def _kind_of_state(shape: Shape) -> Kind:
     return Kind(Stage.DEVICE, axes_of_sizes(*shape))
 
 
-def kind_of(expr: Expr, kinds: Lookup) -> Kind:
+def kind_of(expr: Expr, kinds: KindLookup) -> Kind:
     """Return the kind of an expression, given the kinds of the names it reads.
 
     Raises:

@@ -149,7 +149,9 @@ def _step_of(
     step = float(state.get("step", 0.0)) + 1.0
     if algorithm.step:
         values[algorithm.step] = as_scalar_tensor(step)
-    yield from _Step(algorithm, values, fresh, properties, scalar_dtype).run(algorithm.rule)
+    yield from _StepEvaluator(algorithm, values, fresh, properties, scalar_dtype).run(
+        algorithm.rule
+    )
     new_state = {s.key: stored_value(s, values[s.symbol], storage) for s in existing_states}
     new_param = values[algorithm.param]
     new_param = new_param if storage is None else new_param.to(storage).double()
@@ -189,7 +191,7 @@ def properties_of(param: Tensor, storage: torch.dtype | None = None) -> dict[str
 
 
 @dataclass
-class _Step:
+class _StepEvaluator:
     """Run the statements of one step of one parameter.
 
     `values` holds every name's value so far, and `fresh` the states that begin in this step.

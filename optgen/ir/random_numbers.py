@@ -16,7 +16,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-SEEDS = 2**24
+NUM_SEEDS = 2**24
 """Seeds and streams are whole numbers below 2**24, which a float32 holds exactly."""
 
 _WORD_MASK = 2**32 - 1

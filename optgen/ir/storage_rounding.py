@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 
 class _Format(NamedTuple):
+    """Floating-point format of a narrow dtype."""
+
     cast: str  # name of the tensor method that rounds to the nearest number, ties to even
     tiny: float  # the smallest normal number
     largest: float  # the largest finite number

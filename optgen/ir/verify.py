@@ -68,7 +68,7 @@ def verify_plan(plan: Plan, *, hoisted: bool = True) -> None:
     for stmt in assigns(plan.scalars):
         if not plan.kind(stmt.value).is_scalar:
             fail("a tensor in the scalar program", stmt.value)
-    _Phases(plan, _Forms(plan.kinds, hoisted)).run()
+    _PhaseChecker(plan, _FormChecker(plan.kinds, hoisted)).run()
     for sweep in plan.sweeps:
         _check_streams(plan, sweep)
     _check_stores(plan)
@@ -82,7 +82,7 @@ def verify_reads(plan: Plan) -> None:
     Raises:
         StaleReadError: a variable holds another version; the message shows the read.
     """
-    _Phases(plan, None).run()
+    _PhaseChecker(plan, None).run()
 
 
 _INPUT = frozenset((0,))  # the version of a declared name before the rule
@@ -93,10 +93,10 @@ def _version_alone(ref: Ref) -> frozenset[int]:
     return frozenset((ref.version,))
 
 
-class _Phases:
+class _PhaseChecker:
     """Walk over the phases of a plan, and note which versions of each tensor are in memory."""
 
-    def __init__(self, plan: Plan, forms: _Forms | None) -> None:
+    def __init__(self, plan: Plan, forms: _FormChecker | None) -> None:
         declared = declared_kinds(plan.algorithm)
         self.plan, self.forms = plan, forms
         self.scalars = {n: _INPUT for n, kind in declared.items() if kind.is_scalar}
@@ -137,7 +137,7 @@ class _Phases:
 
 
 @dataclass
-class _Forms:
+class _FormChecker:
     """Check that tensor values are linear forms, and that these have valid operands."""
 
     kinds: Mapping[Ref, Kind]

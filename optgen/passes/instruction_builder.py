@@ -10,7 +10,7 @@ from optgen.ir.generated_names import is_free, numbered
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
 from optgen.ir.ops import STORAGE_OPS
 from optgen.ir.plan import Plan, Sweep
-from optgen.passes.instructions import Op, Operand, Step
+from optgen.passes.instructions import Op, Operand, Operation
 from optgen.passes.linear import lerp_terms
 from optgen.passes.repeated_subexpressions import repeated_subexpressions
 from optgen.passes.scalar_arithmetic import ONE, is_number, negate
@@ -36,7 +36,7 @@ class InstructionBuilder:
 
     plan: Plan
     sweep: Sweep
-    steps: list[Step] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
     variable_of: dict[Expr, str] = field(default_factory=dict)
     shared: set[Expr] = field(default_factory=set)
     temporaries: set[str] = field(default_factory=set)
@@ -47,7 +47,7 @@ class InstructionBuilder:
 
     def _begin_statement(self, value: Expr) -> None:
         """Start a new statement: find the subexpressions that occur more than once in its value."""
-        self.steps, self.variable_of, self.temporaries = [], {}, set()
+        self.operations, self.variable_of, self.temporaries = [], {}, set()
         self.shared = repeated_subexpressions(value, self._is_tensor)
 
     def _materialize(self, expr: Expr, name: str) -> str:
@@ -260,7 +260,7 @@ class InstructionBuilder:
 
     def _emit(
         self,
-        word: str,
+        function: str,
         target: str,
         source: Operand,
         args: tuple[Operand, ...] = (),
@@ -270,10 +270,10 @@ class InstructionBuilder:
         """Append an operation, in place if its source is a target that can hold the result."""
         variables = self.variables
         if source == target and variables.may_overwrite(target):
-            inplace = word not in ALWAYS_NEW and variables.can_hold(target, args)
+            inplace = function not in ALWAYS_NEW and variables.can_hold(target, args)
         self.variable_of = {e: name for e, name in self.variable_of.items() if name != target}
         variables.axes[target] = variables.broadcast_axes((source, *args))
-        self.steps.append(Op(word, target, source, args, scalar, inplace))
+        self.operations.append(Op(function, target, source, args, scalar, inplace))
         if target not in variables.stored:
             variables.owned.add(target)
 

@@ -35,7 +35,10 @@ class Alias:
 
 @dataclass(frozen=True)
 class Reduce:
-    """Reduction of one block of a tensor, accumulated into `target`; of squares if `squared`."""
+    """Reduction of one block of a tensor, accumulated into `target`.
+
+    If `squared`, the squares of the elements are reduced. A tensor may be a single block.
+    """
 
     function: str
     target: str
@@ -43,7 +46,7 @@ class Reduce:
     squared: bool
 
 
-Step: TypeAlias = Op | Alias | Reduce
+Operation: TypeAlias = Op | Alias | Reduce
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Ops:
     """Operations of one statement of the plan, with the spec's lines for it."""
 
     quote: tuple[str, ...]
-    steps: tuple[Step, ...]
+    operations: tuple[Operation, ...]
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,9 @@ def new_tensors(program: tuple[Instruction, ...]) -> Iterator[str]:
         if isinstance(instruction, Branch):
             yield from new_tensors((*instruction.then, *instruction.orelse))
         else:
-            yield from (s.target for s in instruction.steps if isinstance(s, Op) and not s.inplace)
+            yield from (
+                s.target for s in instruction.operations if isinstance(s, Op) and not s.inplace
+            )
 
 
 def numbers_read(program: tuple[Instruction, ...]) -> Iterator[str]:
@@ -82,7 +87,7 @@ def numbers_read(program: tuple[Instruction, ...]) -> Iterator[str]:
             yield from (ref.name for ref in refs(instruction.condition))
             yield from numbers_read((*instruction.then, *instruction.orelse))
             continue
-        for op in (step for step in instruction.steps if isinstance(step, Op)):
+        for op in (operation for operation in instruction.operations if isinstance(operation, Op)):
             numbers = (o for o in (op.source, *op.args, op.scalar) if not isinstance(o, str))
             yield from (ref.name for number in numbers for ref in refs(number))
 
@@ -93,6 +98,6 @@ def live_tensors(program: tuple[Instruction, ...], known: Collection[str]) -> li
     `known` are names that exist before the program.
     """
     always = tuple(instruction for instruction in program if isinstance(instruction, Ops))
-    aliases = [s.target for ops in always for s in ops.steps if isinstance(s, Alias)]
+    aliases = [s.target for ops in always for s in ops.operations if isinstance(s, Alias)]
     defined = {*known, *new_tensors(always), *aliases}
     return [name for name in dict.fromkeys((*new_tensors(program), *aliases)) if name in defined]

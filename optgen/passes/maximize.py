@@ -13,7 +13,7 @@ def add_maximize(algorithm: Algorithm) -> Algorithm:
     if algorithm.is_function:
         return algorithm
     grad = Ref(algorithm.grad)
-    negate = Assign(grad, Call("neg", (grad,)), (f"{grad.name} = -{grad.name}",))
+    negation = Assign(grad, Call("neg", (grad,)), (f"{grad.name} = -{grad.name}",))
     flag = Hyper("maximize", "flag", False)
-    branch = If(Ref("maximize"), (negate,), (), ("if maximize:",))
+    branch = If(Ref("maximize"), (negation,), (), ("if maximize:",))
     return replace(algorithm, hypers=(*algorithm.hypers, flag), rule=(branch, *algorithm.rule))

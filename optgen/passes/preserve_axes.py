@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import reduce
 
-from optgen.ir.binding_times import Axes, Lookup, kind_of
+from optgen.ir.binding_times import Axes, KindLookup, kind_of
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref, children, rebuild
 from optgen.ir.ops import LINEAR_ALGEBRA, MATRIX_OPS, OPS, REDUCTIONS
 from optgen.passes.fold_expression import fold
 
 
-def preserve_axes(value: Expr, kinds: Lookup) -> Expr:
+def preserve_axes(value: Expr, kinds: KindLookup) -> Expr:
     """Return an equal value that keeps its axes when it is folded.
 
     The operands of its reductions, matrix ops and linear algebra keep their axes, too.
@@ -60,7 +60,7 @@ def _condition_with_axes(expr: Expr, never: Expr) -> Expr:
     return Call("or", (expr, never), expr.place)
 
 
-def _sources_of_axes(expr: Expr, kinds: Lookup) -> Iterator[Expr]:
+def _sources_of_axes(expr: Expr, kinds: KindLookup) -> Iterator[Expr]:
     """Yield the names, reductions and products that give an expression its axes."""
     if kind_of(expr, kinds).axes is Axes.NONE:
         return  # a property of a tensor, such as rows(p), has no axes

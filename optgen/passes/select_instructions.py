@@ -50,7 +50,7 @@ class _Selector(InstructionBuilder):
             else:
                 self._begin_statement(stmt.value)
                 self._assign(stmt)
-                yield Ops(stmt.quote, tuple(self.steps))
+                yield Ops(stmt.quote, tuple(self.operations))
 
     def _branch(self, stmt: If) -> Branch:
         """Select the instructions of a branch, and join the variables after its arms."""
@@ -75,7 +75,7 @@ class _Selector(InstructionBuilder):
             ):
                 self._emit("clone", name, source)
             case Linear((Term(Const(1), (Ref(source),), ()),)) if name not in self.variables.stored:
-                self.steps.append(Alias(name, source))
+                self.operations.append(Alias(name, source))
                 aliased = self.variables.names_sharing_tensor(source)
                 self.variables.owned -= {name, *aliased}  # a change in place would change them all
             case Linear(terms) if name in self.variables.stored:
@@ -110,9 +110,9 @@ class _Selector(InstructionBuilder):
     def _reduce(self, word: str, name: str, reduced: Expr) -> None:
         match reduced:
             case Linear((Term(Const(1), (a, b), ()),)) if a == b and word not in MAXIMA:
-                self.steps.append(Reduce(word, name, self._operand(a), squared=True))
+                self.operations.append(Reduce(word, name, self._operand(a), squared=True))
             case _:
-                self.steps.append(Reduce(word, name, self._operand(reduced), squared=False))
+                self.operations.append(Reduce(word, name, self._operand(reduced), squared=False))
 
     def _compute_local(self, name: str, value: Expr) -> None:
         """Compute a local into a new tensor.
@@ -126,7 +126,9 @@ class _Selector(InstructionBuilder):
         if num_reads == 0 or (starts_with_name and num_reads == 1):
             self._materialize(value, name)
             return
-        self.steps.append(Alias(name, self._materialize(value, self._temporary(f"{name}_new"))))
+        self.operations.append(
+            Alias(name, self._materialize(value, self._temporary(f"{name}_new")))
+        )
         self.variables.owned.add(name)
 
     def _ref_of_name(self, name: str, value: Expr) -> Expr | None:

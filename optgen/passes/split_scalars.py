@@ -112,9 +112,11 @@ class Splitter:
     def _tensor_statements(self, stmt: Assign) -> list[Stmt]:
         """Return a tensor statement in linear form, or no statement if its value is inlined."""
         read = set(refs(stmt.value))
-        quotes = [quote for ref, (_, quote) in self.expansions.items() if ref in read]
+        inlined_quotes = [quote for ref, (_, quote) in self.expansions.items() if ref in read]
         form = self._linear(stmt.value)
-        quote = tuple(dict.fromkeys([*(q for quote in quotes for q in quote), *stmt.quote]))
+        quote = tuple(
+            dict.fromkeys([*(line for lines in inlined_quotes for line in lines), *stmt.quote])
+        )
         if self._can_expand(stmt.target, form) or self._is_droppable_copy(stmt.target, form):
             self.expansions[stmt.target] = (form.terms, quote)
             return []

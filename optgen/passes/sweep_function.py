@@ -72,26 +72,28 @@ class SweepBuilder:
         if not only_read or not kept_outputs:
             return None
         used_names = {ref.name for ref in self.kinds}
-        before = {n: free_name(f"{n}_before", used_names) for n in only_read if n in assigned}
-        after = {n: free_name(f"{n}_after", used_names) for n in before if n in kept_outputs}
+        old_names = {n: free_name(f"{n}_before", used_names) for n in only_read if n in assigned}
+        new_names = {n: free_name(f"{n}_after", used_names) for n in old_names if n in kept_outputs}
         written = [*updated, *(n for n in kept_outputs if n not in updated)]
         numbers = dict.fromkeys(
             r.name for s in statements for r in refs(s.value) if self.kinds[r].is_scalar
         )
-        body = _with_inputs(statements, before | {old: n for n, old in reused.items()})
-        lists = [*written, *(before.get(n, n) for n in only_read)]
+        body = _with_inputs(statements, old_names | {old: n for n, old in reused.items()})
+        lists = [*written, *(old_names.get(n, n) for n in only_read)]
         function = self._function(name, lists, written, tuple(numbers), body, reused)
-        variables = {n: after.get(n, n) for n in written} | {before.get(n, n): n for n in only_read}
+        variables = {n: new_names.get(n, n) for n in written} | {
+            old_names.get(n, n): n for n in only_read
+        }
         return SweepFunction(
             function=function,
             created={
-                after.get(n, n): only_read[0]
+                new_names.get(n, n): only_read[0]
                 for n in kept_outputs
                 if n not in updated and n not in reused
             },
             reused=reused,
             arguments=tuple(variables[n] for n in function.lists),
-            renamed=after,
+            renamed=new_names,
         )
 
     def _read_before_assigned(self, statements: Sequence[Assign]) -> list[str]:

@@ -19,7 +19,7 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.ops import DRAWING_OPS
-from optgen.ir.random_numbers import SEEDS
+from optgen.ir.random_numbers import NUM_SEEDS
 
 if TYPE_CHECKING:
     from optgen.spec.expressions import Expressions
@@ -65,8 +65,8 @@ def keys_of_draw(
 
 
 def _as_key(number: Expr) -> Expr:
-    """Return the expression of a seed or stream as a whole number below `SEEDS`."""
-    return Call("floor", (Call("%", (number, Const(SEEDS))),))
+    """Return the expression of a seed or stream as a whole number below `NUM_SEEDS`."""
+    return Call("floor", (Call("%", (number, Const(NUM_SEEDS))),))
 
 
 def number_calls(rule: Program) -> Program:

@@ -24,7 +24,7 @@ def steps(rule: str) -> list[Op | Alias]:
             if isinstance(instruction, Branch):
                 found += operations(instruction.then) + operations(instruction.orelse)
             elif instruction.quote != ("g = -g",):
-                found += [step for step in instruction.steps if not isinstance(step, Reduce)]
+                found += [each for each in instruction.operations if not isinstance(each, Reduce)]
         return found
 
     return operations(select_instructions(planned, sweep))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from optgen.ir.binding_times import Axes, Lookup
+from optgen.ir.binding_times import Axes, KindLookup
 from optgen.ir.nodes import Assign, If, Program, Stmt, assigns
 from optgen.ir.plan import is_reduction
 from optgen.ir.whole_matrices import is_wide
@@ -31,7 +31,7 @@ class AxesGroup:
         return any(is_wide(a.value) for a in assigns(self.body))
 
 
-def group_by_axes(program: Program, kind: Lookup) -> list[AxesGroup]:
+def group_by_axes(program: Program, kind: KindLookup) -> list[AxesGroup]:
     """Return the groups of a program, in its order."""
     groups: list[AxesGroup] = []
     for stmt in _split_by_axes(program, kind):
@@ -48,7 +48,7 @@ def _reduces(program: Program) -> bool:
     return any(is_reduction(a.value) or is_wide(a.value) for a in assigns(program))
 
 
-def _split_by_axes(program: Program, kind: Lookup) -> Iterator[Stmt]:
+def _split_by_axes(program: Program, kind: KindLookup) -> Iterator[Stmt]:
     """Yield the statements of a program, with each branch split by axes.
 
     A reduction moves out of its branch. A reduction over parameters gets a branch of its own.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from optgen.ir.binding_times import Axes, Lookup, kind_of
+from optgen.ir.binding_times import Axes, KindLookup, kind_of
 from optgen.ir.nodes import Assign, Call, Program, Ref, refs
 from optgen.ir.plan import is_maximum, is_reduction
 
@@ -24,13 +24,13 @@ _REDUCED_AXES = {
 """Axes that each reduction to rows or columns reduces. Other reductions reduce all axes."""
 
 
-def completion_lines(reductions: Iterable[Assign], kinds: Lookup) -> list[str]:
+def completion_lines(reductions: Iterable[Assign], kinds: KindLookup) -> list[str]:
     """Return the line that requests that ranks complete reductions together, if any needs it."""
     requests = _requests(reductions, kinds)
     return [f"yield [{', '.join(requests)}]"] if requests else []
 
 
-def _requests(reductions: Iterable[Assign], kinds: Lookup) -> list[str]:
+def _requests(reductions: Iterable[Assign], kinds: KindLookup) -> list[str]:
     """Return a request for each reduction over an axis that may be sharded.
 
     The request adds the partial sums of all ranks, or takes their maximum, over the reduced axes.

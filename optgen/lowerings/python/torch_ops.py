@@ -9,7 +9,16 @@ from optgen.ir.nodes import Call
 from optgen.ir.ops import MAXIMA, STORAGE_OPS
 from optgen.lowerings.python.expression_printer import PythonPrinter
 from optgen.lowerings.python.literals import comment
-from optgen.passes.instructions import Alias, Branch, Instruction, Op, Operand, Ops, Reduce, Step
+from optgen.passes.instructions import (
+    Alias,
+    Branch,
+    Instruction,
+    Op,
+    Operand,
+    Operation,
+    Ops,
+    Reduce,
+)
 from optgen.passes.scalar_arithmetic import is_number
 
 _PRINTER = PythonPrinter({}, {})
@@ -32,88 +41,92 @@ _PER_TENSOR |= {*_METHODS.values()} - {"pow"}
 """Functions and methods without a `_foreach_` form."""
 
 
-def forloop_lines(program: tuple[Instruction, ...]) -> list[str]:
+def forloop_lines(instructions: tuple[Instruction, ...]) -> list[str]:
     """Return the lines of operations on one tensor. Method calls on one result share a line."""
-    return _lines(program, _forloop_steps)
+    return _lines(instructions, _forloop_operations)
 
 
-def foreach_lines(program: tuple[Instruction, ...]) -> list[str]:
+def foreach_lines(instructions: tuple[Instruction, ...]) -> list[str]:
     """Return the lines of operations on lists: each is one call, or else a list comprehension."""
-    return _lines(program, lambda ops: [_foreach_line(step) for step in ops.steps])
+    return _lines(
+        instructions, lambda ops: [_foreach_line(operation) for operation in ops.operations]
+    )
 
 
 def _lines(
-    program: tuple[Instruction, ...], print_steps: Callable[[Ops], list[str]], indent: str = ""
+    instructions: tuple[Instruction, ...],
+    print_operations: Callable[[Ops], list[str]],
+    indent: str = "",
 ) -> list[str]:
-    """Return the lines of a program; `print_steps` prints the operations of one statement."""
+    """Return the lines of instructions; `print_operations` prints those of one statement."""
     lines: list[str] = []
     last_quote: tuple[str, ...] = ()
-    for instruction in program:
+    for instruction in instructions:
         if isinstance(instruction, Branch):
-            lines += _branch(instruction, print_steps, indent)
+            lines += _branch(instruction, print_operations, indent)
             last_quote = ()
             continue
         if instruction.quote != last_quote:
             lines += [indent + comment(q) for q in instruction.quote]
         last_quote = instruction.quote
-        lines += [indent + line for line in print_steps(instruction)]
+        lines += [indent + line for line in print_operations(instruction)]
     return lines
 
 
-def _branch(branch: Branch, print_steps: Callable[[Ops], list[str]], indent: str) -> list[str]:
+def _branch(branch: Branch, print_operations: Callable[[Ops], list[str]], indent: str) -> list[str]:
     arm_indent = indent + "    "
     condition, then, orelse = branch.condition, branch.then, branch.orelse
     if not then:
         condition, then, orelse = Call("not", (condition,)), orelse, ()
-    lines = [f"{indent}if {_PRINTER.text(condition)}:", *_lines(then, print_steps, arm_indent)]
+    lines = [f"{indent}if {_PRINTER.text(condition)}:", *_lines(then, print_operations, arm_indent)]
     match orelse:
         case (Branch() as nested,):
-            first, *rest = _branch(nested, print_steps, indent)
+            first, *rest = _branch(nested, print_operations, indent)
             lines += [f"{indent}el{first.removeprefix(indent)}", *rest]
         case (_, *_):
-            lines += [f"{indent}else:", *_lines(orelse, print_steps, arm_indent)]
+            lines += [f"{indent}else:", *_lines(orelse, print_operations, arm_indent)]
     return lines
 
 
-def _forloop_steps(ops: Ops) -> list[str]:
+def _forloop_operations(ops: Ops) -> list[str]:
     """Return the lines of one statement on one tensor."""
     lines: list[str] = []
     last_target = ""
-    for step in ops.steps:
-        if isinstance(step, Reduce):
-            lines.append(_reduce_line(step))
+    for operation in ops.operations:
+        if isinstance(operation, Reduce):
+            lines.append(_reduce_line(operation))
             last_target = ""
             continue
-        if isinstance(step, Alias):
+        if isinstance(operation, Alias):
             # An in-place call on the last line returns the tensor, so its result gets the name.
-            if step.source == last_target and not lines[-1].startswith(f"{last_target} ="):
-                lines[-1] = f"{step.target} = {lines[-1]}"
+            if operation.source == last_target and not lines[-1].startswith(f"{last_target} ="):
+                lines[-1] = f"{operation.target} = {lines[-1]}"
             else:
-                lines.append(f"{step.target} = {step.source}")
+                lines.append(f"{operation.target} = {operation.source}")
             last_target = ""
             continue
-        if step.inplace and step.source == last_target and _can_be_chained(step):
-            lines[-1] += _method(step)
-        elif step.inplace:
-            lines.append(_call(step))
+        if operation.inplace and operation.source == last_target and _can_be_chained(operation):
+            lines[-1] += _method(operation)
+        elif operation.inplace:
+            lines.append(_call(operation))
         else:
-            lines.append(f"{step.target} = {_call(step)}")
-        last_target = step.target
+            lines.append(f"{operation.target} = {_call(operation)}")
+        last_target = operation.target
     return lines
 
 
-def _reduce_line(step: Reduce) -> str:
+def _reduce_line(operation: Reduce) -> str:
     """Return the line that adds the reduction of a block, or its maximum, to the target."""
-    block_reduction = f"{reduction(step)}({step.source})"
-    if step.function in MAXIMA:
-        return f"torch.maximum({step.target}, {block_reduction}, out={step.target})"
-    return f"{step.target}.add_({block_reduction})"
+    block_reduction = f"{reduction(operation)}({operation.source})"
+    if operation.function in MAXIMA:
+        return f"torch.maximum({operation.target}, {block_reduction}, out={operation.target})"
+    return f"{operation.target}.add_({block_reduction})"
 
 
-def reduction(step: Reduce) -> str:
+def reduction(operation: Reduce) -> str:
     """Return the function of optgen.runtime.eager.reductions that reduces one tensor."""
-    name = "total" if step.function == "sum" else step.function
-    return f"{step.function}_of_squares" if step.squared else name
+    name = "total" if operation.function == "sum" else operation.function
+    return f"{operation.function}_of_squares" if operation.squared else name
 
 
 def _can_be_chained(op: Op) -> bool:
@@ -158,31 +171,30 @@ def _condition(operand: Operand) -> str:
     return operand if isinstance(operand, str) else f"torch.tensor({_PRINTER.text(operand)})"
 
 
-def _foreach_line(step: Step) -> str:
+def _foreach_line(operation: Operation) -> str:
     """Return an operation on lists of tensors."""
-    if isinstance(step, Reduce):
-        block_reductions = (
-            f"[{reduction(step)}({step.source}) for {step.source} in {plural(step.source)}]"
-        )
-        function = "maximum" if step.function in MAXIMA else "add"
-        return f"torch._foreach_{function}_({plural(step.target)}, {block_reductions})"
-    if isinstance(step, Alias):
-        return f"{plural(step.target)} = {plural(step.source)}"
-    name = _METHODS.get(step.function, step.function)
-    if name in _PER_TENSOR or not isinstance(step.source, str):
-        return _per_tensor(step)
-    arguments = [plural(step.source), *(_listed(a) for a in step.args)]
-    if step.function == "add" and is_number(step.scalar, -1):
+    if isinstance(operation, Reduce):
+        source = operation.source
+        block_reductions = f"[{reduction(operation)}({source}) for {source} in {plural(source)}]"
+        function = "maximum" if operation.function in MAXIMA else "add"
+        return f"torch._foreach_{function}_({plural(operation.target)}, {block_reductions})"
+    if isinstance(operation, Alias):
+        return f"{plural(operation.target)} = {plural(operation.source)}"
+    name = _METHODS.get(operation.function, operation.function)
+    if name in _PER_TENSOR or not isinstance(operation.source, str):
+        return _per_tensor(operation)
+    arguments = [plural(operation.source), *(_listed(a) for a in operation.args)]
+    if operation.function == "add" and is_number(operation.scalar, -1):
         name = "sub"
-    elif step.function == "add" and not is_number(step.scalar, 1):
-        arguments.append(f"alpha={_PRINTER.text(step.scalar)}")
-    elif step.function in _SCALAR_KEYWORDS and not is_number(step.scalar, 1):
-        arguments.append(_PRINTER.text(step.scalar))
-    if name == "mul" and step.inplace and not isinstance(step.args[0], str):
+    elif operation.function == "add" and not is_number(operation.scalar, 1):
+        arguments.append(f"alpha={_PRINTER.text(operation.scalar)}")
+    elif operation.function in _SCALAR_KEYWORDS and not is_number(operation.scalar, 1):
+        arguments.append(_PRINTER.text(operation.scalar))
+    if name == "mul" and operation.inplace and not isinstance(operation.args[0], str):
         # The runtime's `scale_`, because `torch._foreach_mul_` would round the number to 16 bits.
         return f"scale_({', '.join(arguments)})"
-    call = f"torch._foreach_{name}{'_' if step.inplace else ''}({', '.join(arguments)})"
-    return call if step.inplace else f"{plural(step.target)} = {call}"
+    call = f"torch._foreach_{name}{'_' if operation.inplace else ''}({', '.join(arguments)})"
+    return call if operation.inplace else f"{plural(operation.target)} = {call}"
 
 
 def _listed(operand: Operand) -> str:

@@ -26,6 +26,6 @@ class AssignmentGuard(ast.NodeTransformer):
     def _guarded(self, name: str, value: ast.expr) -> ast.expr:
         if name not in self.names:
             return value
-        names = ("where", self.condition, name)
-        where, condition, old = (ast.Name(each, ast.Load()) for each in names)
+        operand_names = ("where", self.condition, name)
+        where, condition, old = (ast.Name(each, ast.Load()) for each in operand_names)
         return ast.Call(where, [condition, value, old], [])

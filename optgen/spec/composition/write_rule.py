@@ -23,19 +23,19 @@ def write_rule(named: NamedParts) -> list[str]:
     requirements = [stmt for part in named.parts for stmt in part.requirements]
     return [
         *_printed(requirements),
-        *_Rule(named, step_count=named.step).lines(named.modifiers_of("gradient")),
+        *_RuleWriter(named, step_count=named.step).lines(named.modifiers_of("gradient")),
     ]
 
 
 def statements_of_parts(named: NamedParts) -> list[tuple[Part, ast.stmt]]:
     """Return each printed statement after its part. Nodes have their places in the part's file."""
-    rule = _Rule(named, step_count=named.step)
+    rule = _RuleWriter(named, step_count=named.step)
     rule.lines(named.modifiers_of("gradient"))
     return rule.printed
 
 
 @dataclass(frozen=True)
-class _Rule:
+class _RuleWriter:
     """Writer of the rest of a step, after some modifiers of the gradient.
 
     `step_count` is the name that the rest of the step reads as its step count. `guards` are
@@ -56,14 +56,14 @@ class _Rule:
         has_own_count = bool(part.step) and self._step_is_read(others)
         body = self._body(part, others)
         guards = ((part.guard, self._param_and_states()),) if part.guard else ()
-        later_rule = replace(self, step_count=part.step if has_own_count else self.step_count)
+        rest_writer = replace(self, step_count=part.step if has_own_count else self.step_count)
         if part.stage == WRAPPING_STAGE:
-            return self._wrapped(part, body, later_rule, others)
-        later_rule = replace(later_rule, guards=(*self.guards, *guards))
-        return [*self._lines_of_part(part, body), *later_rule.lines(others)]
+            return self._wrapped(part, body, rest_writer, others)
+        rest_writer = replace(rest_writer, guards=(*self.guards, *guards))
+        return [*self._lines_of_part(part, body), *rest_writer.lines(others)]
 
     def _wrapped(
-        self, part: Part, body: Sequence[ast.stmt], later_rule: _Rule, others: Sequence[Part]
+        self, part: Part, body: Sequence[ast.stmt], rest_writer: _RuleWriter, others: Sequence[Part]
     ) -> list[str]:
         """Return the lines of a modifier that runs the rest of the step only in some steps.
 
@@ -74,14 +74,14 @@ class _Rule:
         """
         parts = (*others, *self._after_gradients())
         if self.guards or any(map(_reduces_over_parameters, parts)):
-            return self._run_always(part, body, later_rule, others)
+            return self._run_always(part, body, rest_writer, others)
         resets = [f"{name} = 0" for name in self.named.waiting_states.values()]
-        rest_lines = [*later_rule.lines(others), *resets]
+        rest_lines = [*rest_writer.lines(others), *resets]
         rest = [indent(line, "    ") if line else "" for line in rest_lines]
         return [*self._marks_of_new_states(), *self._lines_of_part(part, body), *rest]
 
     def _run_always(
-        self, part: Part, body: Sequence[ast.stmt], later_rule: _Rule, others: Sequence[Part]
+        self, part: Part, body: Sequence[ast.stmt], rest_writer: _RuleWriter, others: Sequence[Part]
     ) -> list[str]:
         """Return the lines of a modifier whose last `if` becomes a variable.
 
@@ -97,7 +97,7 @@ class _Rule:
         # A group's state has one value for all parameters, so it cannot depend on `ready`.
         shared = {name for each in others for name in each.group_states}
         guard = ready, self._param_and_states() - shared
-        rest = replace(later_rule, guards=(*self.guards, guard)).lines(others)
+        rest = replace(rest_writer, guards=(*self.guards, guard)).lines(others)
         resets = [f"{name} = where({ready}, 0, {name})" for name in named.waiting_states.values()]
         own_lines = self._lines_of_part(part, [*before, assignment, *guarded])
         return [*self._marks_of_new_states(), *own_lines, *rest, *resets]
