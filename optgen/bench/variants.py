@@ -1,4 +1,7 @@
-"""Define the variants of a step: our class, torch's in each of its forms, the memory limit."""
+"""Define the variants of a step: our class, torch's class in each form, and the memory limit.
+
+A form is a way to run a class: for-loop, foreach or fused. A title names a variant.
+"""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence

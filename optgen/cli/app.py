@@ -14,6 +14,7 @@ from optgen.emit import ToolchainError
 from optgen.lowerings import LOWERINGS
 from optgen.spec.errors import InternalError, SpecError
 
+# Exit codes, which the docstring of optgen.cli describes.
 STALE, USAGE, SPEC, TOOLCHAIN, INTERNAL = 1, 2, 3, 4, 5
 MISSED = 1  # a comparison missed its bound
 

@@ -151,8 +151,8 @@ class _Reader:
         declared, copy_names = self._without_rule(lists, hypers)
         function, scope = read_rule(self.source, declared, self.node, constants, helpers)
         self._check_rule(function, scope)
-        reads_of_copy = tuple(Assign(Ref(declared.param), Ref(name)) for name in copy_names)
-        return replace(function, rule=(*reads_of_copy, *function.rule))
+        assignments_from_copy = (Assign(Ref(declared.param), Ref(name)) for name in copy_names)
+        return replace(function, rule=(*assignments_from_copy, *function.rule))
 
     def _without_rule(
         self, lists: tuple[str, ...], hypers: tuple[Hyper, ...]
