@@ -122,16 +122,16 @@ def _loop(plan: Plan, draw_arguments: str = "") -> Body:
     (sweep,) = plan.sweeps
     names = [plural(name) for name in (*(s.name for s in sweep.streams), *draws)]
     lists = ", ".join(names)
-    program = select_instructions(plan, sweep)
+    instructions = select_instructions(plan, sweep)
     # A temporary that is overwritten exists twice for a moment, hence + 1.
-    live_lists = len(set(new_tensors(program))) + 1
+    live_lists = len(set(new_tensors(instructions))) + 1
     live_argument = f", live_lists={live_lists}" if live_lists > _DEFAULT_LIVE_LISTS else ""
-    lines = [f"{unpacking_target(names)} = chunk", *foreach_lines(program)]
+    lines = [f"{unpacking_target(names)} = chunk", *foreach_lines(instructions)]
     chunks = loop_iterable(
         plan, f"chunks({lists}{live_argument})", (s.stored for s in sweep.streams)
     )
     header = f"for chunk in {chunks}:"
-    reads = numbers_in_draws(draws).union(numbers_read(program))
+    reads = numbers_in_draws(draws).union(numbers_read(instructions))
     body = [*draw_for_lists(draws, draw_arguments), *indented(lines, header)]
     return Body(body, reads, defaults_before_draws(plan, draws))
 

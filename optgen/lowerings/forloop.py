@@ -93,18 +93,18 @@ def _loop(plan: Plan) -> Body:
     (sweep,) = plan.sweeps
     all_names = [*(s.name for s in sweep.streams), *draws]
     names, lists = unpacking_target(all_names), ", ".join(map(plural, all_names))
-    program = select_instructions(plan, sweep)
+    instructions = select_instructions(plan, sweep)
     iterable = loop_iterable(plan, f"zip_slices({lists})", (s.stored for s in sweep.streams))
-    lines = indented(forloop_lines(program), f"for {names} in {iterable}:")
-    reads = numbers_in_draws(draws).union(numbers_read(program))
+    lines = indented(forloop_lines(instructions), f"for {names} in {iterable}:")
+    reads = numbers_in_draws(draws).union(numbers_read(instructions))
     return Body([*draw_for_lists(draws), *lines], reads, defaults_before_draws(plan, draws))
 
 
 def _functional_update(plan: Plan, on_whole_matrices: bool) -> Function:
     """Return the functional form of a plan."""
     arguments, plan = keywords(plan), fresh_as_keywords(truths_to_bool(if_convert(plan)))
-    named, draws = name_random(plan)
-    program = with_typed_numbers(named)
+    plan_with_names, draws = name_random(plan)
+    program = with_typed_numbers(plan_with_names)
     numbers = names_read(program) | numbers_in_draws(draws)
     stored = [stream.name for stream in streams(plan) if stream.stored]
     reading = (  # with copies of the stored tensors, because autograd may need the old values

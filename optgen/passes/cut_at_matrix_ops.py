@@ -30,23 +30,25 @@ def cut_at_matrix_ops(
     Raises:
         RuleError: A number, row or column is needed both before and after a matrix op.
     """
-    rounded = names_stored_rounded(algorithm, stores_early)
+    rounded_names = names_stored_rounded(algorithm, stores_early)
     try:
-        return _cut_without_crossings(algorithm, kinds, stores_early, rounded), stores_early
+        return _cut_without_crossings(algorithm, kinds, stores_early, rounded_names), stores_early
     except RuleError:
-        phases = _cut_without_crossings(algorithm, kinds, stores_early=True, rounded=frozenset())
+        phases = _cut_without_crossings(
+            algorithm, kinds, stores_early=True, rounded_names=frozenset()
+        )
         return phases, True
 
 
 def _cut_without_crossings(
-    algorithm: Algorithm, kinds: Kinds, stores_early: bool, rounded: frozenset[str]
+    algorithm: Algorithm, kinds: Kinds, stores_early: bool, rounded_names: frozenset[str]
 ) -> RulePhases:
     """Cut the rule. While small values cross a matrix op, delay them and cut the rule again."""
     dependencies = _Dependencies(algorithm, kinds)
     floors: dict[Ref, int] = {}
     while True:
         depths = depths_of(algorithm, kinds, floors)
-        phases = cut_into_phases(algorithm, kinds, depths, stores_early, rounded)
+        phases = cut_into_phases(algorithm, kinds, depths, stores_early, rounded_names)
         new_floors = dependencies.floors(phases, depths)
         if not new_floors:
             return phases

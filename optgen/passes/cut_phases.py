@@ -46,13 +46,17 @@ class RulePhases:
 
 
 def cut_into_phases(
-    algorithm: Algorithm, kinds: Kinds, depths: Depths, stores_early: bool, rounded: frozenset[str]
+    algorithm: Algorithm,
+    kinds: Kinds,
+    depths: Depths,
+    stores_early: bool,
+    rounded_names: frozenset[str],
 ) -> RulePhases:
     """Return the phases of an SSA rule with named reductions.
 
-    `rounded` names the parameter and states whose new values no sweep may read back.
+    `rounded_names` are the parameter and states whose new values no sweep may read back.
     """
-    return _Cutter(algorithm, kinds, depths, rounded).cut(stores_early)
+    return _Cutter(algorithm, kinds, depths, rounded_names).cut(stores_early)
 
 
 def names_stored_rounded(algorithm: Algorithm, stores_early: bool) -> frozenset[str]:
@@ -76,15 +80,15 @@ def as_one_phase(algorithm: Algorithm) -> RulePhases:
 class _Cutter:
     """Cutter of an SSA rule with named reductions.
 
-    `rounded` names the parameter and states whose new values no sweep reads back. `definitions` has
-    the statements that assign each version of a name. `last_versions` has the last version of the
-    parameter and of each tensor state.
+    `rounded_names` are the parameter and states whose new values no sweep reads back. `definitions`
+    has the statements that assign each version of a name. `last_versions` has the last version of
+    the parameter and of each tensor state.
     """
 
     algorithm: Algorithm
     kinds: Kinds
     depths: Depths
-    rounded: frozenset[str]
+    rounded_names: frozenset[str]
     definitions: dict[Ref, list[Assign]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -100,26 +104,29 @@ class _Cutter:
         }
 
     @staticmethod
-    def _stored_by(sweep: int, stored: Mapping[str, int]) -> frozenset[str]:
-        """Return the names that a sweep stores; `stored` maps each name to its sweep."""
-        return frozenset(name for name, storing_sweep in stored.items() if storing_sweep == sweep)
+    def _stored_by(sweep: int, storing_sweeps: Mapping[str, int]) -> frozenset[str]:
+        """Return the names that a sweep stores; `storing_sweeps` maps each name to its sweep."""
+        return frozenset(
+            name for name, storing_sweep in storing_sweeps.items() if storing_sweep == sweep
+        )
 
     def _stored_names(self) -> set[str]:
         return {self.algorithm.param, *(s.symbol for s in self.algorithm.tensor_states())}
 
     def cut(self, stores_early: bool) -> RulePhases:
         """Return the phases; with `stores_early`, each state is stored as early as possible."""
-        stored = self._stored_early() if stores_early else self._stored_late({})
-        in_memory = [self._in_memory(stored, sweep) for sweep in self.all_sweeps]
+        storing_sweeps = self._stored_early() if stores_early else self._stored_late({})
+        in_memory = [self._in_memory(storing_sweeps, sweep) for sweep in self.all_sweeps]
         needed = [
-            self._needed(self._roots(sweep, stored), in_memory[sweep]) for sweep in self.all_sweeps
+            self._needed(self._roots(sweep, storing_sweeps), in_memory[sweep])
+            for sweep in self.all_sweeps
         ]
         computed = [needed[sweep] - in_memory[sweep] for sweep in self.all_sweeps]
         return RulePhases(
             tuple(self._sweep(sweep, computed[sweep]) for sweep in self.all_sweeps),
             tuple(self._finish(sweep) for sweep in self.all_sweeps),
             tuple(tuple(self._calls(sweep)) for sweep in self.all_sweeps),
-            tuple(self._stored_by(sweep, stored) for sweep in self.all_sweeps),
+            tuple(self._stored_by(sweep, storing_sweeps) for sweep in self.all_sweeps),
             tuple(self._call_inputs(sweep) for sweep in self.all_sweeps),
         )
 
@@ -154,9 +161,9 @@ class _Cutter:
         calls = self._calls(sweep + 1) if sweep + 1 < self.sweep_count else ()
         return tuple(dict.fromkeys(ref.name for stmt in calls for ref in self._tensors_read(stmt)))
 
-    def _roots(self, sweep: int, stored: Mapping[str, int]) -> set[Ref]:
+    def _roots(self, sweep: int, storing_sweeps: Mapping[str, int]) -> set[Ref]:
         """Return the tensors that a sweep stores, reduces or passes to a matrix op."""
-        roots = {self.last_versions[name] for name in self._stored_by(sweep, stored)}
+        roots = {self.last_versions[name] for name in self._stored_by(sweep, storing_sweeps)}
         for stmt in assigns(self.rule):
             if self._needs_sweep(stmt) and self.depths[stmt.target] == sweep + 1:
                 roots |= set(self._tensors_read(stmt))
@@ -186,21 +193,23 @@ class _Cutter:
 
         The names in `chosen_sweeps` already have a sweep.
         """
-        stored = dict(chosen_sweeps)
+        storing_sweeps = dict(chosen_sweeps)
         for sweep in reversed(self.all_sweeps):
-            while names := self._storable(sweep, stored):
-                stored |= dict.fromkeys(names, sweep)
-        return stored
+            while names := self._storable(sweep, storing_sweeps):
+                storing_sweeps |= dict.fromkeys(names, sweep)
+        return storing_sweeps
 
-    def _storable(self, sweep: int, stored: Mapping[str, int]) -> set[str]:
+    def _storable(self, sweep: int, storing_sweeps: Mapping[str, int]) -> set[str]:
         """Return the names that this sweep must store, if no later sweep stores them.
 
         For each name, it is the first sweep that knows the new value, or the last that needs the
         old value.
         """
-        roots = self._roots(sweep, stored)
-        needed = self._needed(roots, self._in_memory(stored, sweep) | self._matrix_results(sweep))
-        unstored = {n: ref for n, ref in self.last_versions.items() if n not in stored}
+        roots = self._roots(sweep, storing_sweeps)
+        needed = self._needed(
+            roots, self._in_memory(storing_sweeps, sweep) | self._matrix_results(sweep)
+        )
+        unstored = {n: ref for n, ref in self.last_versions.items() if n not in storing_sweeps}
         return {
             name
             for name, ref in unstored.items()
@@ -212,24 +221,28 @@ class _Cutter:
 
         A name whose old value a later sweep needs is stored late.
         """
-        early = {name: self.depths[ref] for name, ref in self.last_versions.items()}
+        early_sweeps = {name: self.depths[ref] for name, ref in self.last_versions.items()}
         while True:
-            stored = self._stored_late(early)
-            late = {
+            storing_sweeps = self._stored_late(early_sweeps)
+            late_names = {
                 name
-                for name, storing_sweep in early.items()
+                for name, storing_sweep in early_sweeps.items()
                 for sweep in range(storing_sweep + 1, self.sweep_count)
                 if Ref(name)
-                in self._needed(self._roots(sweep, stored), self._in_memory(stored, sweep))
+                in self._needed(
+                    self._roots(sweep, storing_sweeps), self._in_memory(storing_sweeps, sweep)
+                )
             }
-            if not late:
-                return stored
-            early = {name: sweep for name, sweep in early.items() if name not in late}
+            if not late_names:
+                return storing_sweeps
+            early_sweeps = {
+                name: sweep for name, sweep in early_sweeps.items() if name not in late_names
+            }
 
-    def _in_memory(self, stored: Mapping[str, int], sweep: int) -> set[Ref]:
+    def _in_memory(self, storing_sweeps: Mapping[str, int], sweep: int) -> set[Ref]:
         """Return what a sweep can read: new values stored before it, and results of matrix ops."""
-        exact = stored.keys() - self.rounded
-        new_values = {self.last_versions[name] for name in exact if stored[name] < sweep}
+        exact = storing_sweeps.keys() - self.rounded_names
+        new_values = {self.last_versions[name] for name in exact if storing_sweeps[name] < sweep}
         return new_values | self._matrix_results(sweep)
 
     def _matrix_results(self, sweep: int) -> set[Ref]:

@@ -25,8 +25,11 @@ class LoopFunction:
         """Return the lines of the function template."""
         printer = self.printer
         template_parameters = [
-            *(f"class {name}" for name in self._types()),
-            *(f"bool {name}" for name in (*self._expanded(), *printer.loop.flags.values())),
+            *(f"class {name}" for name in self._type_parameters()),
+            *(
+                f"bool {name}"
+                for name in (*self._expanded_parameter(), *printer.loop.flags.values())
+            ),
         ]
         head = f"NOINLINE static void {self.step.name}("
         return [
@@ -39,16 +42,16 @@ class LoopFunction:
     def call(self) -> list[str]:
         """Return the lines that call the instantiation for the values of the flags."""
         arguments = self.printer.arguments(addresses="at", prefix="inputs.")
-        first_arguments = [*self._types(), *self._expanded()]
+        first_arguments = [*self._type_parameters(), *self._expanded_parameter()]
         flags = self.printer.loop.flags
         return dispatch_call(
             self.step.name, first_arguments, flags, arguments, "inputs.hypers", column=16
         )
 
-    def _types(self) -> list[str]:
+    def _type_parameters(self) -> list[str]:
         """Return the type parameters: the storage type of streams, and the compute type."""
         return ["S", "C"] if self.step.axes is Axes.TENSOR else ["C"]
 
-    def _expanded(self) -> list[str]:
+    def _expanded_parameter(self) -> list[str]:
         """Return the template parameter `EXPANDED`, if the loop reads it."""
         return ["EXPANDED"] if "EXPANDED" in "".join(self.printer.lines()) else []

@@ -61,8 +61,8 @@ class SweepPrinter(LoopPrinter):
         """Return the function's parameters: only those that it reads."""
         sums = ["Numbers& sums"] if self._tensor_sums else []
         extent = ["i64 rows", "i64 n", "i64 pitch"] if self._by_rows else ["i64 n"]
-        totals = (f"{COMPUTE_TYPE}* __restrict {_sum_array(s)}" for s in self._axis_sums())
-        return [*self.input_parameters(), *sums, *extent, *self.arrays(), *totals]
+        sum_arrays = (f"{COMPUTE_TYPE}* __restrict {_sum_array(s)}" for s in self._axis_sums())
+        return [*self.input_parameters(), *sums, *extent, *self.arrays(), *sum_arrays]
 
     def arguments(self, addresses: str, prefix: str) -> list[str]:
         """Return the arguments of a call: those of `LoopPrinter`, with sums and extents."""

@@ -64,7 +64,9 @@ def lower(algorithm: Algorithm) -> Mapping[str, Any]:
         "template": "fused_triton_phases.py.jinja",
         "algorithm": algorithm,
         "plans": contexts,
-        "reduces_over_parameters": any(k["kind"] == "wide" for p in contexts for k in p["kernels"]),
+        "reduces_over_parameters": any(
+            kernel["kind"] == "wide" for plan in contexts for kernel in plan["kernels"]
+        ),
         "arguments": ARGUMENTS,
         "scalars": max(plan["scalars"] for plan in contexts),
     }

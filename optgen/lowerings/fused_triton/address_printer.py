@@ -8,10 +8,10 @@ from typing import Any
 
 from optgen.ir.binding_times import Axes
 
-Line = tuple[str, str]
+CandidateLine = tuple[str, str]
 """Regular expression of the names that a line assigns, and the line."""
 
-_COUNT_LINES: tuple[Line, ...] = (
+_COUNT_LINES: tuple[CandidateLine, ...] = (
     ("blocks", "blocks = tl.load(shape + BLOCKS * num_tensors)"),
     ("groups", "groups = tl.load(shape + GROUPS * num_tensors)"),
 )
@@ -19,7 +19,7 @@ _PARTS_LINE = ("parts", "parts = partials + tl.load(shape + GROUP_PARTIALS * num
 """Address of the partial sums of groups of matrices, after those of blocks of elements."""
 
 
-def needed_lines(candidates: Sequence[Line], text: Iterable[str]) -> list[str]:
+def needed_lines(candidates: Sequence[CandidateLine], text: Iterable[str]) -> list[str]:
     """Return the candidate lines that the text needs, in order.
 
     A line is needed if the text, or a later needed line, uses a name that the line assigns.
@@ -47,7 +47,7 @@ def uses(pattern: str, text: str) -> bool:
     return re.search(rf"\b{pattern}\b", text) is not None
 
 
-def tile_addresses(slot_counts: Mapping[Axes, int]) -> list[Line]:
+def tile_addresses(slot_counts: Mapping[Axes, int]) -> list[CandidateLine]:
     """Return the address and mask lines that a tile may need for its rows, columns and matrices."""
     return [
         _assignment("in_rows", "lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)"),
@@ -72,7 +72,7 @@ def tile_addresses(slot_counts: Mapping[Axes, int]) -> list[Line]:
 
 def finish_addresses(
     slot_counts: Mapping[Axes, int], states: Sequence[Mapping[str, Any]]
-) -> list[Line]:
+) -> list[CandidateLine]:
     """Return the address and mask lines that a program for some matrices may need."""
     return [
         _assignment("entry", "table + tensor"),
@@ -96,7 +96,7 @@ def finish_addresses(
     ]
 
 
-def flat_addresses(reads_partials: bool) -> list[Line]:
+def flat_addresses(reads_partials: bool) -> list[CandidateLine]:
     """Return the address lines that a program for a whole tensor may need.
 
     `reads_partials` tells whether the program reads partial sums of the previous phase.
@@ -161,11 +161,11 @@ def tile_stores(
     return lines
 
 
-def _assignment(name: str, value: str) -> Line:
+def _assignment(name: str, value: str) -> CandidateLine:
     return name, f"{name} = {value}"
 
 
-def _state_lines(state: Mapping[str, Any]) -> Iterator[Line]:
+def _state_lines(state: Mapping[str, Any]) -> Iterator[CandidateLine]:
     """Yield the lines for a row or column state: whether the state exists, and its address."""
     size = (
         "height" if state["shape"] == "row" else "width"

@@ -43,13 +43,7 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
     table_rows = [*addresses, *scalar_types, *fresh_keys, *local_names]
     printer = Kernels(plan, table_rows, scalar_types, local_names, packed, slots, by_matrix)
     kernels = list(_kernels(plan, printer))
-    sweeps = [k for k in kernels if k["kind"] == "sweep"]
     facts = [fact if holds else f"not_{fact}" for fact, holds in plan.facts.items()]
-    sum_counts = {
-        key: max(len(k[key]) for k in sweeps) for key in ("sums", "row_sums", "column_sums")
-    }
-    sum_counts["parts"] = sum(k.get("partial_sum_count", 0) for k in kernels)
-    value_counts = {f"{axes.name.lower()}_values": slots.counts[axes] for axes in SMALL_VALUE_AXES}
     prologue_lines = prologue.lines()
     return {
         "prefix": "_".join([plan.algorithm.module, *facts]),
@@ -66,10 +60,19 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
         "prologue_hypers": uses("hyper", "\n".join(prologue_lines)),
         "prologue_shapes": uses("shape", "\n".join(prologue_lines)),
         "kernels": kernels,
-        "workspace": value_counts
-        | sum_counts
+        "workspace": _workspace_sizes(kernels, slots)
         | {"draws": plan.algorithm.has_random_ops, "locals": tuple(local_names)},
     }
+
+
+def _workspace_sizes(kernels: Sequence[Context], slots: Slots) -> dict[str, int]:
+    """Return the numbers of small values and partial sums for which a workspace has room."""
+    sweeps = [kernel for kernel in kernels if kernel["kind"] == "sweep"]
+    sizes = {f"{axes.name.lower()}_values": slots.counts[axes] for axes in SMALL_VALUE_AXES}
+    for key in ("sums", "row_sums", "column_sums"):
+        sizes[key] = max(len(sweep[key]) for sweep in sweeps)
+    sizes["parts"] = sum(kernel.get("partial_sum_count", 0) for kernel in kernels)
+    return sizes
 
 
 def _packed_scalars(plan: Plan) -> PackedScalars:
