@@ -71,7 +71,7 @@ def _compile_quickly(command: list[str], source: Path, target: Path) -> None:
     levels = [level for level, mark in _LEVEL_MARKS.items() if mark in text]
     for level in levels:
         full_command = [*command, level, *_OTHER_FLAGS, str(source), "-o", str(target)]
-        status, _ = compiler.run(full_command, target.parent, compiler.limit())
+        status, _ = compiler.run(full_command, target.parent, compiler.time_limit())
         if status == 0 and target.is_file():
             return
     _compile_exactly(command, source, target)

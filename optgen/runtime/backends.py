@@ -25,7 +25,7 @@ PreparedUpdate: TypeAlias = Callable[[], CachedStep | None]
 class BackendEntry(NamedTuple):
     """A row of the table of backends."""
 
-    title: str  # the name in messages
+    title: str  # the lowering's name in messages
     module: str
     device: str | None = None  # the device type whose tensors a fused backend takes by default
 
@@ -36,14 +36,14 @@ BACKENDS = {
     "fused_cpu": BackendEntry("fused C++", "optgen.runtime.fused_cpu.backend", "cpu"),
     "fused_triton": BackendEntry("fused Triton", "optgen.runtime.fused_triton.backend", "cuda"),
 }
-"""The backends by the names of their lowerings. In a step, they update in reverse order.
+"""The backends by the names of their lowerings. In a step, the last of them updates first.
 
 The C++ kernel must update before the eager backends. If a sparse gradient names rows outside of
 its parameter, the kernel raises an error, and nothing else must have been updated by then.
 """
 
 FUSED = {entry.device: name for name, entry in BACKENDS.items() if entry.device}
-"""The fused lowering for each type of device."""
+"""The name of the fused lowering for each type of device."""
 
 
 class CachedCall(Protocol):

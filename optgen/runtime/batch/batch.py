@@ -55,7 +55,7 @@ class Batch:
     # Meta tensors with the shapes of whole parameters in the group's view; empty without a view.
     meta_views: list[Tensor] = field(default_factory=list)
     view_copies: list[ViewCopy] = field(default_factory=list)
-    memo: dict[str, Any] = field(default_factory=dict)  # lowerings' cache, valid for this signature
+    memo: dict[str, Any] = field(default_factory=dict)  # backends' cache, valid for this signature
     parts: list["Batch"] = field(default_factory=list)  # one per dispatch key, if there are several
     # Of a part: the indices of its tensors in the whole batch.
     indices: list[int] = field(default_factory=list)
@@ -92,10 +92,12 @@ class Batch:
             all_columns = columns = [self.params, *filter(None, self.states)]
             if self.dispatch_key.facts or self.dispatch_key.input_flags:  # a state may be None
                 columns = [[value for value in column if value is not None] for column in columns]
-            contiguous = self.ordinary and all(all(map(is_contiguous, each)) for each in columns)
-            rows = () if contiguous else enumerate(zip(*all_columns, strict=True))
+            all_contiguous = self.ordinary and all(
+                all(map(is_contiguous, column)) for column in columns
+            )
+            pairs = () if all_contiguous else enumerate(zip(*all_columns, strict=True))
             self._noncontiguous_indices = [
-                index for index, row in rows if not all(map(_counts_as_contiguous, row))
+                index for index, tensors in pairs if not all(map(_counts_as_contiguous, tensors))
             ]
         return self._noncontiguous_indices
 
@@ -115,11 +117,11 @@ class Batch:
         """Return every tensor that a kernel reads or writes."""
         return chain(self.params, self.grads, *self.states, self.steps)
 
-    def read_only_tensors(self, rule: Rule, scaled: bool) -> Iterator[Tensor]:
-        """Return the tensors that kernels only read; if `scaled`, kernels write gradients too."""
+    def read_only_tensors(self, rule: Rule, unscales: bool) -> Iterator[Tensor]:
+        """Return the tensors that a kernel only reads; if it `unscales`, it writes gradients."""
         states = zip(rule.states, self.states, strict=True)
         columns = [column for state, column in states if not state.written]
-        return chain(*columns, () if scaled or rule.zero_grad else self.grads)
+        return chain(*columns, () if unscales or rule.zero_grad else self.grads)
 
     def is_like(self, other: "Batch") -> bool:
         """Tell whether another batch has tensors of the same signature and dispatch keys."""
@@ -169,7 +171,7 @@ class Batch:
     def fill_parts(self) -> None:
         """Give this step's tensors and hyperparameters to the parts."""
         for part in self.parts:
-            self._fill(part, part.indices)
+            self._fill_part(part, part.indices)
             part.group = {
                 **self.group,
                 **dict(part.dispatch_key.input_flags),
@@ -179,10 +181,10 @@ class Batch:
     def subset(self, indices: list[int]) -> "Batch":
         """Return a batch of the tensors at these indices, in the same group."""
         part = replace(self, memo={}, parts=[], indices=indices)
-        self._fill(part, indices)
+        self._fill_part(part, indices)
         return part
 
-    def _fill(self, part: "Batch", indices: list[int]) -> None:
+    def _fill_part(self, part: "Batch", indices: list[int]) -> None:
         """Give a part this batch's tensors at these indices."""
 
         def pick(items: list[Any]) -> list[Any]:

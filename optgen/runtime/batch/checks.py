@@ -27,12 +27,12 @@ _RANK_HINT = (
     "; a rank holds from the first step on: give the group the rank that the state was made with, "
     "or clear the optimizer's state for the parameter"
 )
-_SUPPORTED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_SUPPORTED_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _SUPPORTED_TEXT = "a step takes float16, bfloat16, float32 and float64"
 
 
 def check_step(optimizer: OptimizerLike, batch: Batch) -> None:
-    """Check hyperparameters, shapes, memory and counts, which no signature has."""
+    """Check hyperparameters, shapes, memory and step counts, which no signature has."""
     if not batch.params:
         return
     converter_of(optimizer).check(optimizer.rule.hyper_values(batch.group))
@@ -43,7 +43,7 @@ def check_step(optimizer: OptimizerLike, batch: Batch) -> None:
     if not batch.as_is:  # `as_is` excludes quantized tensors
         _check_codes(optimizer.rule, batch)
     if not batch.group.get("capturable"):  # a captured graph cannot read a number
-        _check_counts(batch.steps)
+        _check_step_counts(batch.steps)
 
 
 def check_signature(rule: Rule, batch: Batch) -> None:
@@ -55,11 +55,11 @@ def check_signature(rule: Rule, batch: Batch) -> None:
         _check_state_sharding(rule, batch)
     _check_scalars(rule, batch)
     _check_devices(rule, batch)
-    for key, column in _named_columns(rule, batch):
-        plain = (value for value in _present(column) if type(value) is not QuantizedTensor)
-        unsupported = set(map(_dtype, plain)) - _SUPPORTED
+    for name, column in _named_columns(rule, batch):
+        plain_tensors = (value for value in _present(column) if type(value) is not QuantizedTensor)
+        unsupported = set(map(_dtype, plain_tensors)) - _SUPPORTED_DTYPES
         for dtype in unsupported:
-            raise NotImplementedError(f"{key} is of {dtype}: {_SUPPORTED_TEXT}")
+            raise NotImplementedError(f"{name} is of {dtype}: {_SUPPORTED_TEXT}")
     _check_state_shapes(rule, batch)
 
 
@@ -84,7 +84,7 @@ def _check_gradients(batch: Batch) -> None:
         pairs = zip(map(_device, params), map(_device, grads), strict=True)
         param_device, device = next(pair for pair in pairs if pair[0] != pair[1])
         raise RuntimeError(f"a gradient is on {device}, but its parameter on {param_device}")
-    for dtype in {dtype.to_real() for dtype in batch.grad_dtypes} - _SUPPORTED:
+    for dtype in {dtype.to_real() for dtype in batch.grad_dtypes} - _SUPPORTED_DTYPES:
         raise NotImplementedError(f"a gradient is of {dtype}: {_SUPPORTED_TEXT}")
 
 
@@ -95,8 +95,9 @@ def _have_shapes(shapes: Iterable[torch.Size], tensors: Iterable[Tensor]) -> boo
 
 def _check_shape(param: Tensor, grad: Tensor) -> None:
     """Raise an error for a gradient whose shape is not that of its parameter."""
-    pair = (2,) if grad.is_complex() else ()  # only a sparse gradient is still complex here
-    if param.shape != (*grad.shape, *pair):
+    # Only a sparse gradient is still complex here. Its parameter is viewed as real, with pairs.
+    dim_of_pairs = (2,) if grad.is_complex() else ()
+    if param.shape != (*grad.shape, *dim_of_pairs):
         raise RuntimeError(
             f"a gradient has the shape {tuple(grad.shape)}, but its parameter {tuple(param.shape)}"
         )
@@ -104,12 +105,12 @@ def _check_shape(param: Tensor, grad: Tensor) -> None:
 
 def _check_memory(batch: Batch, writes_gradients: bool) -> None:
     """Raise torch's error for a tensor that the step writes if its elements share memory."""
-    written = [
+    written_tensors = [
         each.original for each in batch.view_copies if writes_gradients or not each.is_gradient
     ]
     for index in batch.noncontiguous_indices:
         columns = (column for column in (batch.params, *batch.states) if column)
-        written += (column[index] for column in columns if column[index] is not None)
+        written_tensors += (column[index] for column in columns if column[index] is not None)
     if writes_gradients:
         made_in_inference = any(grad.is_inference() for grad in batch.grads)
         if made_in_inference and not torch.is_inference_mode_enabled():
@@ -118,8 +119,8 @@ def _check_memory(batch: Batch, writes_gradients: bool) -> None:
                 "outside of inference mode"
             )
         dense = (grad for grad in batch.grads if not grad.is_sparse)
-        written += (grad for grad in dense if not is_contiguous(grad))
-    if any(map(has_overlap, written)):
+        written_tensors += (grad for grad in dense if not is_contiguous(grad))
+    if any(map(has_overlap, written_tensors)):
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers "
             "to a single memory location. Please clone() the tensor before performing the "
@@ -127,13 +128,13 @@ def _check_memory(batch: Batch, writes_gradients: bool) -> None:
         )
 
 
-def _check_counts(steps: Sequence[Tensor]) -> None:
+def _check_step_counts(counts: Sequence[Tensor]) -> None:
     """Raise an error for a step count below zero.
 
-    Counts on a device are not read: reading would wait for the device.
+    Counts on a device are not read: to read them, the host would wait for the device.
     """
-    if steps and steps[0].is_cpu and min(map(item, steps)) < 0:
-        raise ValueError(f"a step is {min(map(item, steps)):g}: steps are counted from 0")
+    if counts and counts[0].is_cpu and (least := min(map(item, counts))) < 0:
+        raise ValueError(f"a step is {least:g}: steps are counted from 0")
 
 
 def _check_state_shapes(rule: Rule, batch: Batch) -> None:
@@ -147,8 +148,8 @@ def _check_state_shapes(rule: Rule, batch: Batch) -> None:
         every_param_has_it = state.shape == "like" and not rule.facts
         if every_param_has_it and list(map(_shape, column)) == list(map(_shape, batch.params)):
             continue
-        for index, values in enumerate(column):
-            if state.shape == "scalar" or values is None:
+        for index, tensor in enumerate(column):
+            if state.shape == "scalar" or tensor is None:
                 continue
             param, rank = batch.params[index], rule.rank(batch.group)
             if isinstance(state.shape, str):
@@ -157,27 +158,32 @@ def _check_state_shapes(rule: Rule, batch: Batch) -> None:
                 param = batch.seen_params[
                     index
                 ]  # the whole parameter decides the size of a matrix state
-                whole = state.shape_for(param, rank)
-                expected_shape = local_matrix_shape(batch.members[index], state, whole)
-            if list(values.shape) != expected_shape:
+                whole_shape = state.shape_for(param, rank)
+                expected_shape = local_matrix_shape(batch.members[index], state, whole_shape)
+            if list(tensor.shape) != expected_shape:
                 raise _shape_error(
-                    state, values, param, expected_shape, rank, bool(batch.meta_views)
+                    state, tensor, param, expected_shape, rank, has_view=bool(batch.meta_views)
                 )
 
 
 def _shape_error(
-    state: State, values: Tensor, param: Tensor, expected_shape: list[int], rank: int, viewed: bool
+    state: State,
+    tensor: Tensor,
+    param: Tensor,
+    expected_shape: list[int],
+    rank: int,
+    has_view: bool,
 ) -> RuntimeError:
     """Return the error about a state whose shape does not fit its parameter."""
-    actual, shape = tuple(values.shape), tuple(param.shape)
+    actual, shape = tuple(tensor.shape), tuple(param.shape)
     if state.is_ranked:
         return RuntimeError(
             f"{state.key} has the shape {actual}, but rank={rank} and the shape {shape} of its "
-            f"parameter ask for {tuple(expected_shape)}" + (_VIEW_HINT if viewed else _RANK_HINT)
+            f"parameter ask for {tuple(expected_shape)}" + (_VIEW_HINT if has_view else _RANK_HINT)
         )
     return RuntimeError(
         f"{state.key} has the shape {actual}, but its parameter {shape}: a state belongs to a "
-        "parameter of one shape" + (_VIEW_HINT if viewed else "")
+        "parameter of one shape" + (_VIEW_HINT if has_view else "")
     )
 
 
@@ -231,9 +237,9 @@ def _check_devices(rule: Rule, batch: Batch) -> None:
         return  # `check_step` checks the devices of gradients
     if list(map(_device, batch.grads)) != list(map(_device, batch.params)):
         raise RuntimeError("a gradient is on another device than its parameter")
-    scalar = [state.is_host_scalar for state in rule.states]
-    names = ["step", *(state.key for state in rule.states)]
-    columns = zip(names, [True, *scalar], [batch.steps, *batch.states], strict=True)
+    are_host_scalars = [state.is_host_scalar for state in rule.states]
+    keys = ["step", *(state.key for state in rule.states)]
+    columns = zip(keys, [True, *are_host_scalars], [batch.steps, *batch.states], strict=True)
     for key, is_scalar, column in columns:
         for param, value in zip(batch.params, column, strict=False):
             if value is None or value.device == param.device or (is_scalar and value.is_cpu):

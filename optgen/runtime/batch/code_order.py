@@ -1,4 +1,4 @@
-"""Tell whether kernels can go over the codes of a batch's states of 8 bits where they lie."""
+"""Tell whether kernels can read and write a batch's states of 8 bits in place."""
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.rule import Rule
@@ -9,13 +9,13 @@ from optgen.runtime.tensors.quantized import QuantizedTensor
 def codes_in_other_order(rule: Rule, batch: Batch) -> bool:
     """Tell whether a state of 8 bits lies in another order of memory than a kernel goes over.
 
-    A kernel would need a copy in its own order, and blocks of codes follow the state's order. The
-    order is that of the parameter, or row-major if the rule draws random numbers. A parameter may
-    change its order between steps.
+    A kernel goes over memory in the parameter's order, or row by row if the rule draws random
+    numbers. It cannot use a reordered copy of the state, because blocks of codes follow the state's
+    order. A parameter may change its order between steps.
     """
     state_index = 1  # in the pair (param, state)
     return bool(rule.quantized_states) and any(
-        state_index in streams_to_copy((param, state), rule.draws)
+        state_index in streams_to_copy((param, state), by_matrix=rule.draws)
         for column in batch.states
         for param, state in zip(batch.params, column, strict=False)
         if type(state) is QuantizedTensor

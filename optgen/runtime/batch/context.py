@@ -16,7 +16,7 @@ from optgen.runtime.state.snapshot import StateSnapshot
 
 
 class CachedStep(Protocol):
-    """A step that a backend can repeat without gathering, while nothing it depends on changes."""
+    """A step that a backend can repeat without gathering until groups, options or dtypes change."""
 
     forced_lowering: str | None  # the lowering that `use_lowering` forced when the step was cached
     zeroes_gradients: bool  # whether the step leaves gradients at zero, if its rule asks for that
@@ -37,7 +37,8 @@ class StepContext:
     """The batches of the last step, and the states to restore if the current step fails."""
 
     batches: dict[int, Batch] = field(default_factory=dict)  # by the identity of the group
-    created_states: list[CreatedState] = field(default_factory=list)  # fresh ones, by this step
+    # Fresh states that this step created.
+    created_states: list[CreatedState] = field(default_factory=list)
     placeholders: list[Placeholder] = field(default_factory=list)
     saved_states: tuple[StateSnapshot, list[Placeholder]] | None = None  # for `roll_back`
     cached_step: CachedStep | None = None  # set if one backend took the whole step

@@ -25,10 +25,10 @@ class DispatchKey(NamedTuple):
     sparse_grad: bool = False  # the gradient is sparse: it names some rows of the parameter
     sparse_param: bool = False
     subclass: str = ""  # the name of a tensor class that overrides operations
-    occurrence: int = 0  # how many earlier entries of the group are the same parameter
+    occurrence: int = 0  # how often the group lists the same parameter before this entry
     facts: tuple[bool, ...] = ()  # the values of the rule's shape predicates
     sharding: Sharding | None = None  # only where the rule needs whole parameters
-    input_flags: tuple[tuple[str, bool], ...] = ()  # for each optional input: flag, and its value
+    input_flags: tuple[tuple[str, bool], ...] = ()  # (flag, its value) for each optional input
 
 
 @cache

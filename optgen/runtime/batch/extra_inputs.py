@@ -15,20 +15,20 @@ from optgen.runtime.torch_private import has_overlap, local_tensor
 Inputs: TypeAlias = Mapping[str, Mapping[int, Tensor]]
 """The inputs of a step, by name and by the identity of the parameter."""
 
-_SHARDING = attrgetter("device_mesh", "placements")
+_get_sharding = attrgetter("device_mesh", "placements")
 _SHARED_PROPERTIES: dict[str, tuple[Callable[[Tensor], Any], type[Exception]]] = {
     "shape": (lambda tensor: tuple(tensor.shape), ValueError),
     "dtype": (attrgetter("dtype"), TypeError),
     "device": (attrgetter("device"), RuntimeError),
 }
-"""Properties in which an input must equal its parameter: the getter, and the error to raise."""
+"""Properties in which an input must equal its parameter: for each, a getter and an error class."""
 
 
 def check_names(class_name: str, rule: Rule, names: Iterable[str]) -> None:
     """Raise Python's TypeError for an argument of `step` that is no input of the rule."""
-    known = [state.step_argument for state in rule.inputs]
+    known_names = [state.step_argument for state in rule.inputs]
     for name in names:
-        if name not in known:
+        if name not in known_names:
             raise TypeError(f"{class_name}.step() got an unexpected keyword argument {name!r}")
 
 
@@ -72,11 +72,11 @@ def _check(name: str, param: Tensor, tensor: Any) -> None:
     if tensor.layout is not torch.strided:
         raise TypeError(f"{name} is sparse: extra inputs are dense")
     if is_dtensor(type(param)) != is_dtensor(type(tensor)):
-        kind, param_kind = "no DTensor", "a DTensor"
+        own_class, param_class = "no DTensor", "a DTensor"
         if is_dtensor(type(tensor)):
-            kind, param_kind = param_kind, kind
-        raise TypeError(f"{name} is {kind}, but its parameter is {param_kind}")
-    if is_dtensor(type(param)) and _SHARDING(param) != _SHARDING(tensor):
+            own_class, param_class = param_class, own_class
+        raise TypeError(f"{name} is {own_class}, but its parameter is {param_class}")
+    if is_dtensor(type(param)) and _get_sharding(param) != _get_sharding(tensor):
         raise ValueError(f"{name} is not sharded as its parameter is: redistribute it first")
     if _ranges_overlap(tensor, param):
         raise ValueError(f"{name} is in the parameter's memory, which the step changes: clone it")
@@ -95,8 +95,8 @@ def _address_range(tensor: Tensor) -> tuple[int, int]:
     if not local.numel():
         return 0, 0
     sizes = zip(local.shape, local.stride(), strict=True)
-    last = sum((size - 1) * stride for size, stride in sizes)
-    return local.data_ptr(), local.data_ptr() + (last + 1) * local.element_size()
+    last_offset = sum((size - 1) * stride for size, stride in sizes)  # in elements
+    return local.data_ptr(), local.data_ptr() + (last_offset + 1) * local.element_size()
 
 
 def input_columns(rule: Rule, inputs: Inputs, members: Sequence[Tensor]) -> dict[str, list[Any]]:
@@ -127,10 +127,12 @@ def flags_of_inputs(
 ) -> list[tuple[tuple[str, bool], ...]]:
     """Return, for each of `count` parameters, the flags of the optional inputs and their values.
 
-    The value of a flag tells whether the parameter has the input.
+    The value of a flag is True if the parameter has the input.
     """
-    pairs = [(state.when, columns[state.key] or [None] * count) for state in rule.inputs]
+    flags_and_columns = [
+        (state.when, columns[state.key] or [None] * count) for state in rule.inputs
+    ]
     return [
-        tuple((flag, column[index] is not None) for flag, column in pairs if flag)
+        tuple((flag, column[index] is not None) for flag, column in flags_and_columns if flag)
         for index in range(count)
     ]

@@ -6,10 +6,10 @@ parameters views of one vector. An elementwise rule can step such vectors. Any o
 a vector for a parameter, and compute wrong values without an error.
 
 FSDP marks its tensors. The other engines do not, so a group remembers its original parameters. The
-group's parameters count as a flat partition if none of them is an original, all are vectors, and
-they are fewer than the originals, or an original had more than one dimension. Other changes do not
-fit this description: layers that grow and DTensors keep their number of dimensions, and a group
-that gains parameters still has the original ones.
+group's parameters are taken for a flat partition if all are vectors and none of them is an
+original, and if they are fewer than the originals or some original had more than one dimension.
+Other changes do not fit this description: layers that grow and DTensors keep their number of
+dimensions, and a group that gains parameters still has the original ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,11 +30,11 @@ class OriginalParams(NamedTuple):
     parameters alive, so their identities stay valid.
     """
 
-    dims: Mapping[int, int]
+    dims_by_id: Mapping[int, int]
 
     def has(self, param: Tensor) -> bool:
         """Tell whether a parameter is one of these parameters."""
-        return self.dims.get(id(param)) == param.dim()
+        return self.dims_by_id.get(id(param)) == param.dim()
 
 
 def original_params(group: Mapping[str, Any]) -> OriginalParams:
@@ -65,7 +65,7 @@ def check(optimizer: OptimizerLike, group: Group, originals: Mapping[int, Origin
         return
     params = group["params"]
     has_mark = any(map(flattened_by_fsdp, params))
-    if has_mark and (any(map(is_flat_parameter, params)) or _are_pieces(optimizer)):
+    if has_mark and (any(map(is_flat_parameter, params)) or _all_marked_are_vectors(optimizer)):
         reason = "FSDP has flattened its parameters"
     elif _holds_flat_partition(id(group), originals, params):
         sizes = ", ".join(str(param.numel()) for param in params[:3]) + ", …" * (len(params) > 3)
@@ -80,11 +80,11 @@ def check(optimizer: OptimizerLike, group: Group, originals: Mapping[int, Origin
     )
 
 
-def _are_pieces(optimizer: OptimizerLike) -> bool:
-    """Tell whether all of FSDP's parameters are vectors, thus pieces of a flat parameter.
+def _all_marked_are_vectors(optimizer: OptimizerLike) -> bool:
+    """Tell whether all parameters that FSDP marks are vectors, thus pieces of a flat parameter.
 
     With FSDP's NO_SHARD the parameters keep their shapes, so at least one parameter of the model is
-    a matrix. All groups are searched for it, because one group may have vectors only.
+    a matrix. All groups are searched for this matrix, because one group may have vectors only.
     """
     params = [param for group in optimizer.param_groups for param in group["params"]]
     marked = [param for param in params if flattened_by_fsdp(param)]
@@ -103,4 +103,6 @@ def _holds_flat_partition(
         return False
     if any(each.has(param) for each in originals.values() for param in params):
         return False
-    return len(params) < len(original.dims) or any(dim > 1 for dim in original.dims.values())
+    return len(params) < len(original.dims_by_id) or any(
+        dim > 1 for dim in original.dims_by_id.values()
+    )

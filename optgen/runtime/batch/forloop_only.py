@@ -11,5 +11,5 @@ def why_forloop_only(batch: Batch) -> str:
         return "sparse parameters"
     if batch.dispatch_key.subclass:
         return f"tensors of class {batch.dispatch_key.subclass}"
-    repeated = batch.dispatch_key.occurrence
-    return "a parameter stands in the group more than once" if repeated else ""
+    is_repeated = batch.dispatch_key.occurrence > 0
+    return "a parameter stands in the group more than once" if is_repeated else ""

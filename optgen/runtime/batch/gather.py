@@ -34,8 +34,8 @@ def gather_batches(
 ) -> list[Batch]:
     """Return the checked batch of every group; create missing states.
 
-    `gradients` holds the parameters with a gradient, and the gradients, of each group. Default: the
-    parameters' own gradients.
+    `gradients` holds, for each group, the parameters with a gradient and these gradients. By
+    default, they are the parameters' own gradients.
     """
     context = optimizer._context
     check_views(optimizer)
@@ -78,16 +78,16 @@ def roll_back(optimizer: OptimizerWithContext) -> None:
     """Restore the states after a step that failed before it updated anything."""
     context = optimizer._context
     if context.saved_states is not None:
-        states, context.placeholders = context.saved_states
-        states.restore(optimizer.state)
+        state_snapshot, context.placeholders = context.saved_states
+        state_snapshot.restore(optimizer.state)
     context.forget()
 
 
 def finish(optimizer: OptimizerWithContext, stepped: bool) -> None:
     """Store integer step counts, and drop all tensors of a step.
 
-    Unless `stepped`, the step was skipped or failed. Then also remove the fresh states that it
-    created: the next step must find them missing.
+    Unless `stepped`, the step was skipped or failed. Then also remove the fresh states that this
+    step created: the next step must find them missing.
     """
     context: StepContext = optimizer._context
     if optimizer.rule.step == "int":
@@ -123,8 +123,8 @@ def _rebuild(
     states = States(optimizer.state)
     batch = make_batch(optimizer, group, batch.members, grads, states, inputs=inputs)
     check_signature(rule, batch)
-    fresh = {(id(values), key) for values, key in created}
+    created_ids = {(id(values), key) for values, key in created}
     for key in rule.fresh if created else ():
-        batch.fresh[key] = [(id(values), key) in fresh for values in batch.dicts]
+        batch.fresh[key] = [(id(values), key) in created_ids for values in batch.dicts]
     batch.fill_parts()
     return batch

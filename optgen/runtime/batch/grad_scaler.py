@@ -15,7 +15,7 @@ def is_skipped(optimizer: Any) -> bool:
 
 
 def must_unscale(optimizer: Any) -> bool:
-    """Tell whether a gradient scaler left it to the step to unscale gradients, in place."""
+    """Tell whether a gradient scaler left the unscaling to the step, which unscales in place."""
     return getattr(optimizer, "grad_scale", None) is not None
 
 

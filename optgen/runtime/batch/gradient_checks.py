@@ -48,24 +48,29 @@ def check_dense_in_view(group: Mapping[str, Any], grads: Sequence[Tensor]) -> No
 
 
 def check_parameters(optimizer: OptimizerLike) -> None:
-    """Raise torch's errors for parameters that a rule for only sparse gradients cannot take."""
+    """Raise torch's errors for parameters that a rule without dense gradients cannot take."""
     if optimizer.rule.gradient != "sparse_only":
         return
-    params = {
+    param_by_indices = {
         (group_index, index): param
         for group_index, group in enumerate(optimizer.param_groups)
         for index, param in enumerate(group["params"])
     }
-    sparse = [list(indices) for indices, param in params.items() if param.is_sparse]
+    sparse_indices = [
+        list(indices) for indices, param in param_by_indices.items() if param.is_sparse
+    ]
     name = _rule_owner(optimizer)
-    if sparse:
+    if sparse_indices:
         raise ValueError(
-            f"Sparse params at indices {sparse}: {name} requires dense parameter tensors"
+            f"Sparse params at indices {sparse_indices}: {name} requires dense parameter tensors"
         )
-    complexes = [list(indices) for indices, param in params.items() if param.is_complex()]
-    if complexes:
+    complex_indices = [
+        list(indices) for indices, param in param_by_indices.items() if param.is_complex()
+    ]
+    if complex_indices:
         raise ValueError(
-            f"Complex params at indices {complexes}: {name} does not support complex parameters"
+            f"Complex params at indices {complex_indices}: {name} does not support complex "
+            "parameters"
         )
 
 

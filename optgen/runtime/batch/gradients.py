@@ -32,7 +32,7 @@ def params_and_gradients(
 ) -> ParamsAndGradients:
     """Return the parameters of a group that have a gradient, and the gradients.
 
-    `step_grads` are gradients for all parameters of the group. Default: the parameters' own.
+    `step_grads` are gradients for all parameters of the group; by default the parameters' own.
     """
     params = group["params"]
     all_grads = [param.grad for param in params] if step_grads is None else step_grads
@@ -69,7 +69,7 @@ def checked_gradients(optimizer: OptimizerLike, group: Group, grads: list[Tensor
         gradient_checks.check_dense_in_view(group, grads)
     if rule.gradient != "sparse_only" and set(map(_layout, grads)) <= {torch.strided}:
         views = real_local_views(grads)
-        return Gradients(views, all_plain(views))
+        return Gradients(views, ordinary=all_plain(views))
     needs_dense = any(not state.rows and state.is_present(group) for state in rule.states)
     checked = []
     for grad in grads:
@@ -77,4 +77,4 @@ def checked_gradients(optimizer: OptimizerLike, group: Group, grads: list[Tensor
             gradient_checks.check(optimizer, group, grad)
         becomes_dense = grad.is_sparse and (needs_dense or grad.sparse_dim() == 0)
         checked.append(grad.to_dense() if becomes_dense else grad)
-    return Gradients(real_local_views(checked), False)
+    return Gradients(real_local_views(checked), ordinary=False)

@@ -1,8 +1,7 @@
 """Give each parameter of a group copies of the group's states to compute with.
 
-In a step, all copies of a state get the same value, because they are computed from numbers that the
-parameters share. The group keeps the state under its key, as a 0-dim tensor. So checkpoints hold
-the state.
+A step computes the same value for all copies of a state, from numbers that the parameters share.
+The group keeps the state under its key, as a 0-dim tensor. So checkpoints hold the state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,8 +34,8 @@ def create_group_states(rule: Rule, group: Group) -> None:
             value = value.to(device, dtype)
             group[state.key] = value.reshape(())
         else:
-            start = value if isinstance(value, int | float) else _initial_value(state, group)
-            group[state.key] = torch.full((), float(start), dtype=dtype, device=device)
+            number = value if isinstance(value, int | float) else _initial_value(state, group)
+            group[state.key] = torch.full((), float(number), dtype=dtype, device=device)
 
 
 def _check_number(key: str, value: object) -> None:
@@ -47,7 +46,7 @@ def _check_number(key: str, value: object) -> None:
 
 
 def adopt_group_states(rule: Rule, group: Group) -> None:
-    """Create the states of a new group; replace tensors that the user put there by copies."""
+    """Create the states of a new group; copy tensors that the user gave as states."""
     for state in rule.group_states:
         if isinstance(value := group.get(state.key), Tensor):
             group[state.key] = value.detach().clone()
@@ -76,5 +75,5 @@ def store_group_states(rule: Rule, batch: Batch) -> None:
 
 def _initial_value(state: State, group: Mapping[str, Any]) -> Any:
     """Return the number that a state begins with: a constant, or a hyperparameter's value."""
-    start = group[state.init] if isinstance(state.init, str) else state.init
-    return start.detach() if isinstance(start, Tensor) else start
+    value = group[state.init] if isinstance(state.init, str) else state.init
+    return value.detach() if isinstance(value, Tensor) else value

@@ -13,28 +13,30 @@ from optgen.runtime.rule import NONE
 from optgen.runtime.torch_private import numel
 
 
-class Cell(NamedTuple):
-    """One hyperparameter in the row of a kernel's table; it has one or several numbers."""
+class HyperEntry(NamedTuple):
+    """One hyperparameter in a kernel's table: one number, or several for a tuple."""
 
     key: str
-    optional: tuple[bool, ...] = (False,)  # for each of its numbers: whether it may be None
+    may_be_none: tuple[bool, ...] = (False,)  # for each of its numbers
     upper_bound: float | None = None  # exclusive, of each of its numbers
 
     def split(self, value: Any) -> tuple[Any, ...] | list[Any]:
         """Return the numbers of a value; raise a ValueError if they are too few or too many."""
         numbers = value if isinstance(value, (tuple, list)) else (value,)
-        if len(numbers) != len(self.optional):
-            raise ValueError(f"{self.key} must be {len(self.optional)} numbers, not {len(numbers)}")
+        if len(numbers) != len(self.may_be_none):
+            raise ValueError(
+                f"{self.key} must be {len(self.may_be_none)} numbers, not {len(numbers)}"
+            )
         return numbers
 
-    def convert(self, part: Any, optional: bool) -> float:
+    def convert(self, value: Any, may_be_none: bool) -> float:
         """Return one number as a kernel takes it; raise an error if it is invalid."""
-        if part is None and optional:
+        if value is None and may_be_none:
             return NONE
         try:
-            number = float(part.detach() if isinstance(part, Tensor) else part)
+            number = float(value.detach() if isinstance(value, Tensor) else value)
         except (TypeError, ValueError) as error:
-            raise TypeError(f"{self.key} must be a number, not {part!r}") from error
+            raise TypeError(f"{self.key} must be a number, not {value!r}") from error
         if self.upper_bound is not None and number >= self.upper_bound:
             raise ValueError(f"{self.key} must be less than {self.upper_bound:g}, and is {number}")
         return number
@@ -51,33 +53,33 @@ class HyperConverter:
     def __init__(self, lowered: HasLowerings) -> None:
         self._rule = rule = lowered.rule
         hints, bounds = lowered.hyper_annotations(), dict(rule.upper_bounds)
-        self._cells = [_cell(key, hints.get(key), bounds.get(key)) for key in rule.hypers]
+        self._entries = [_entry(key, hints.get(key), bounds.get(key)) for key in rule.hypers]
 
     def row(self, values: Iterable[Any]) -> "array[float]":
         """Return the numbers of a group's values, given in the rule's order."""
         row = array("d")
-        for cell, value in self._pairs(values):
-            for part, optional in zip(cell.split(value), cell.optional, strict=True):
-                row.append(cell.convert(part, optional))
+        for entry, value in self._pairs(values):
+            for number, may_be_none in zip(entry.split(value), entry.may_be_none, strict=True):
+                row.append(entry.convert(number, may_be_none))
         return row
 
     def check(self, values: Iterable[Any]) -> None:
-        """Check a group's values as `row` does, but read no tensor: it may be on a device.
+        """Check a group's values as `row` does, but read no tensor: it may be on a GPU.
 
         Raises:
             TypeError: A value is no number.
             ValueError: A hyperparameter has too many or too few numbers, or a number that is not
                 below its upper bound.
         """
-        for cell, value in self._pairs(values):
-            for part, optional in zip(cell.split(value), cell.optional, strict=True):
-                if not isinstance(part, Tensor):
-                    cell.convert(part, optional)
-                elif numel(part) != 1:
-                    raise ValueError(f"{cell.key} must be 1-element, not {tuple(part.shape)}")
+        for entry, value in self._pairs(values):
+            for number, may_be_none in zip(entry.split(value), entry.may_be_none, strict=True):
+                if not isinstance(number, Tensor):
+                    entry.convert(number, may_be_none)
+                elif numel(number) != 1:
+                    raise ValueError(f"{entry.key} must be 1-element, not {tuple(number.shape)}")
 
-    def _pairs(self, values: Iterable[Any]) -> Iterator[tuple[Cell, Any]]:
-        return zip(self._cells, self._rule.choices_as_indices(values), strict=True)
+    def _pairs(self, values: Iterable[Any]) -> Iterator[tuple[HyperEntry, Any]]:
+        return zip(self._entries, self._rule.choices_as_indices(values), strict=True)
 
 
 _converters: WeakKeyDictionary[type[Any], HyperConverter] = WeakKeyDictionary()
@@ -94,9 +96,9 @@ def converter_of(lowered: HasLowerings) -> HyperConverter:
     return _converters[lowered_class]
 
 
-def _cell(key: str, hint: Any, upper_bound: float | None) -> Cell:
-    parts = get_args(hint) if get_origin(hint) is tuple else (hint,)
-    return Cell(key, tuple(map(_may_be_none, parts)), upper_bound)
+def _entry(key: str, hint: Any, upper_bound: float | None) -> HyperEntry:
+    hints = get_args(hint) if get_origin(hint) is tuple else (hint,)
+    return HyperEntry(key, tuple(map(_may_be_none, hints)), upper_bound)
 
 
 def _may_be_none(hint: Any) -> bool:

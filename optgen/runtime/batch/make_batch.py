@@ -33,7 +33,7 @@ _shape = attrgetter("shape")
 
 
 class States:
-    """An optimizer's states by parameter; look-ups in the order of the states hash no tensor."""
+    """An optimizer's states by parameter; no tensor is hashed for look-ups in the states' order."""
 
     def __init__(self, states: Mapping[Tensor, dict[str, Any]]) -> None:
         self._states = states
@@ -47,8 +47,8 @@ class States:
         if len(params) == len(members) and all(map(is_, params, members)):
             self._next = end
             return self._dicts[first:end], True
-        nothing: dict[str, Any] = {}
-        return [self._states.get(param, nothing) for param in members], False
+        no_states: dict[str, Any] = {}
+        return [self._states.get(param, no_states) for param in members], False
 
 
 def make_batch(
@@ -70,18 +70,18 @@ def make_batch(
     seen = seen_params(rule, group, members)
     keys = state_keys(rule, group)
     step_keys = [] if rule.step is None else ["step"]
-    dicts, unique = states.of(members) if keys or step_keys else ([], False)
+    dicts, are_distinct = states.of(members) if keys or step_keys else ([], False)
     shapes = list(map(_shape, members))
-    by_key, signature = _fetch_states(rule, keys, step_keys, members, seen, dicts)
+    states_by_key, signature = _fetch_states(rule, keys, step_keys, members, seen, dicts)
     extra_columns = input_columns(rule, inputs, members) if rule.inputs else {}
     signature += [shapes, [] if view is None else [view], [rule.rank(group)]]
     signature += [list(map(type, _present(column))) for column in extra_columns.values()]
-    same_signature = previous is not None and previous.signature == signature
-    as_is = previous.as_is if previous and same_signature else _need_no_views(signature)
+    has_same_signature = previous is not None and previous.signature == signature
+    as_is = previous.as_is if previous and has_same_signature else _need_no_views(signature)
     if rule.group_states:
-        by_key = by_key | group_state_columns(rule, group, members)
+        states_by_key = states_by_key | group_state_columns(rule, group, members)
     columns = [
-        (extra_columns if state.step_argument else by_key).get(state.key, [])
+        (extra_columns if state.step_argument else states_by_key).get(state.key, [])
         for state in rule.states
     ]
     batch = Batch(
@@ -91,20 +91,22 @@ def make_batch(
         params=list(members) if as_is else real_local_views(members, written=True),
         grads=grads.tensors,
         states=columns if as_is else [_real_views(column) for column in columns],
-        steps=counts_as_tensors(dicts) if rule.step == "int" and by_key else by_key.get("step", []),
+        steps=counts_as_tensors(dicts)
+        if rule.step == "int" and states_by_key
+        else states_by_key.get("step", []),
         dicts=dicts,
         fresh={key: [False] * len(members) for key in rule.fresh},
         dispatch_keys=[],
         signature=signature,
         shapes=shapes,
         as_is=as_is and view is None,
-        ordinary=grads.ordinary and (unique or len(set(map(id, members))) == len(members)),
+        ordinary=grads.ordinary and (are_distinct or len(set(map(id, members))) == len(members)),
     )
     if view is not None:
         check_for_whole_params(optimizer, members)
         batch.meta_views = seen
         view_tensors(rule, batch)
-    _set_dispatch_keys(rule, batch, previous if same_signature else None, extra_columns)
+    _set_dispatch_keys(rule, batch, previous if has_same_signature else None, extra_columns)
     return batch
 
 
@@ -136,20 +138,22 @@ def _fetch_states(
 ) -> tuple[dict[str, list[Any]], list[list[Any]]]:
     """Return the states and step counts by key, and the signature; no states if any is missing."""
     try:
-        by_key = {key: [values[key] for values in dicts] for key in step_keys}
-        by_key |= _columns(rule, keys, seen, dicts)
+        states_by_key = {key: [values[key] for values in dicts] for key in step_keys}
+        states_by_key |= _state_columns(rule, keys, seen, dicts)
         present = (
-            by_key if not rule.facts else {key: _present(column) for key, column in by_key.items()}
+            states_by_key
+            if not rule.facts
+            else {key: _present(column) for key, column in states_by_key.items()}
         )
         tensor_keys = [*keys, *(step_keys if rule.step == "tensor" else [])]
         signature = _signature(rule, [members, *map(present.__getitem__, tensor_keys)])
         signature += [list(map(numel, present[key])) for key in tensor_keys]
     except (KeyError, AttributeError):  # not created yet, or None in an old checkpoint
         return {}, _signature(rule, [members])
-    return by_key, [*signature, ["complete", *keys]]
+    return states_by_key, [*signature, ["complete", *keys]]
 
 
-def _columns(
+def _state_columns(
     rule: Rule, keys: list[str], seen: list[Tensor], dicts: list[dict[str, Any]]
 ) -> dict[str, list[Any]]:
     """Return the states by key.
@@ -161,12 +165,12 @@ def _columns(
     columns = {}
     for state in rule.states:
         if state.key in keys:
-            suits = state.suits_each(seen)
-            pairs = zip(dicts, suits, strict=True)
-            column = [values[state.key] if suited else None for values, suited in pairs]
-            if suits != [value is not None for value in column]:
+            suitable = state.suits_each(seen)
+            pairs = zip(dicts, suitable, strict=True)
+            column = [values[state.key] if is_suitable else None for values, is_suitable in pairs]
+            if suitable != [value is not None for value in column]:
                 raise KeyError(state.key)  # None in an old checkpoint
-            columns[state.key] = column if any(suits) else []
+            columns[state.key] = column if any(suitable) else []
     return columns
 
 

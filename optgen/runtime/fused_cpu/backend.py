@@ -14,7 +14,7 @@ from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
 from optgen.runtime.batch.grad_scaler import is_skipped
 from optgen.runtime.fused_cpu import cached_first_step, outlined_sweeps, sparse_gradients
 from optgen.runtime.fused_cpu.cached_call import CachedCall
-from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep, whole_groups
+from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep, updated_group_ids
 from optgen.runtime.fused_cpu.cached_sparse_step import CachedSparseStep
 from optgen.runtime.fused_cpu.chunks import single_chunk
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
@@ -50,44 +50,44 @@ class FusedCpuBackend:
         if batch.dispatch_key.device != "cpu":
             return f"the tensors are on {batch.dispatch_key.device}"
         stream_dtypes = set(map(_dtype, batch.tensors())) - {QUANTIZED_DTYPE}
-        dtypes = {dtype.to_real() for dtype in stream_dtypes}
+        real_dtypes = {dtype.to_real() for dtype in stream_dtypes}
         dtype_bits = dtype_variants.bits_of_batches(lowered.rule, [batch])
         is_sharded = batch.dispatch_key.sharding is not None
         if is_sharded and lowered.rule.draws:
             return "random numbers of sharded parameters"
-        kernel = kernel_or_reason(lowered, dtype_bits, is_sharded or lowered.rule.wide)
+        kernel = kernel_or_reason(lowered, dtype_bits, suspends=is_sharded or lowered.rule.wide)
         if isinstance(kernel, str):
             return kernel
         if is_sharded and batch.dispatch_key.sparse_grad:
             return "sparse gradients of sharded parameters"
         if not all(map(_is_cpu, batch.tensors())):
             return "states or gradients are on another device"
-        unknown = dtypes - set(DTYPE_CODES)
-        return f"no kernel for {sorted(map(str, unknown))[0]}" if unknown else ""
+        unknown_dtypes = real_dtypes - set(DTYPE_CODES)
+        return f"no kernel for {min(map(str, unknown_dtypes))}" if unknown_dtypes else ""
 
     def prepare(
         self, optimizer: OptimizerWithContext, batches: Sequence[Batch], consensus: Consensus | None
     ) -> Callable[[], CachedStep | None]:
-        """Check batches and fill their tables; return a function that updates them."""
-        sharded = [batch for batch in batches if batch.dispatch_key.sharding]
-        whole = [batch for batch in batches if not batch.dispatch_key.sharding]
+        """Check batches and fill their tables; return a function that updates the batches."""
+        sharded_batches = [batch for batch in batches if batch.dispatch_key.sharding]
+        whole_batches = [batch for batch in batches if not batch.dispatch_key.sharding]
         calls = []
-        if any(batch.dispatch_key.sparse_grad for batch in whole):
-            calls.append(prepare_sparse(load_kernel(optimizer), optimizer, whole))
-        elif whole:
-            calls.append(prepare_dense(load_kernel(optimizer), optimizer, whole))
-        if sharded:
+        if any(batch.dispatch_key.sparse_grad for batch in whole_batches):
+            calls.append(prepare_sparse(load_kernel(optimizer), optimizer, whole_batches))
+        elif whole_batches:
+            calls.append(prepare_dense(load_kernel(optimizer), optimizer, whole_batches))
+        if sharded_batches:
             kernel = load_kernel(optimizer, suspends=True)
-            calls.append(
-                prepare_chunks(kernel, optimizer, sharded, [single_chunk(kernel, sharded)])
-            )
+            chunk = single_chunk(kernel, sharded_batches)
+            calls.append(prepare_chunks(kernel, optimizer, sharded_batches, [chunk]))
 
         def update() -> CachedStep | None:
             if is_skipped(optimizer):
                 return None
             can_repeat = [call() for call in calls]  # all calls must run
-            cacheable = whole and all(can_repeat) and not sharded
-            return self.cached_step(optimizer, whole) if cacheable else None
+            if sharded_batches or not whole_batches or not all(can_repeat):
+                return None
+            return self.cached_step(optimizer, whole_batches)
 
         return update
 
@@ -102,15 +102,15 @@ class FusedCpuBackend:
     ) -> CachedStep | None:
         """Take the first step of ordinary tensors if that is possible; return the cached step.
 
-        `can_take` tells whether this lowering would step a batch. Even if the step turns out to be
-        impossible, the states of the tensors may have been created.
+        `can_take` tells whether this lowering would step a batch. If the step turns out to be
+        impossible, it may still have created the states of the tensors.
         """
         if optimizer.rule.why_uncut:
             return None
         batches = cached_first_step.make_batches(optimizer, can_take)
         if not batches:
             return None
-        return cached_first_step.take_step(_whole_kernel(optimizer), optimizer, batches)
+        return cached_first_step.take_step(_unsharded_kernel(optimizer), optimizer, batches)
 
     def cached_step(
         self, optimizer: OptimizerWithContext, batches: Sequence[Batch]
@@ -121,27 +121,27 @@ class FusedCpuBackend:
         """
         if any(batch.view_copies or batch.has_codes for batch in batches):
             return None
-        kernel, updated_groups = _whole_kernel(optimizer), whole_groups(optimizer, batches)
+        kernel, group_ids = _unsharded_kernel(optimizer), updated_group_ids(optimizer, batches)
         if kernel.suspends and single_chunk(kernel, batches).needs_copies:
             return None
         if not any(batch.dispatch_key.sparse_grad for batch in batches):
-            return CachedDenseStep.of(kernel, optimizer, updated_groups)
-        update = sparse_gradients.kernel_function(kernel)
+            return CachedDenseStep.of(kernel, optimizer, group_ids)
+        rows_function = sparse_gradients.kernel_function(kernel)
         groups = optimizer.param_groups
         all_sparse = all(batch.dispatch_key.sparse_grad for batch in batches)
-        if not update or not all_sparse or updated_groups != set(map(id, groups)):
+        if not rows_function or not all_sparse or group_ids != set(map(id, groups)):
             return None
-        return CachedSparseStep.of(kernel, update, groups)
+        return CachedSparseStep.of(kernel, rows_function, groups)
 
     def call(self, function: HasLowerings, batch: Batch) -> CachedCall | None:
-        """Run an elementwise function; return a cached call, or None if tensors were copied."""
+        """Run an elementwise function; return a cached call, or None if it cannot be repeated."""
         kernel = load_kernel(function)
         can_repeat = prepare_dense(kernel, function, [batch])()
         return CachedCall.of(kernel, len(batch.params)) if can_repeat else None
 
 
-def _whole_kernel(optimizer: HasLowerings) -> Kernel:
-    """Return the kernel for whole parameters, of which no rank has only a shard."""
+def _unsharded_kernel(optimizer: HasLowerings) -> Kernel:
+    """Return the kernel for parameters that are not sharded."""
     return load_kernel(optimizer, suspends=optimizer.rule.wide)
 
 

@@ -43,7 +43,7 @@ class CachedDenseStep:
     zeroes_gradients = True
 
     def __init__(
-        self, kernel: Kernel, tensor_reader: Reader, groups: list[Group], updated: set[int]
+        self, kernel: Kernel, tensor_reader: Reader, groups: list[Group], updated_ids: set[int]
     ):
         self.forced_lowering = (
             current_forced_lowering()
@@ -52,21 +52,21 @@ class CachedDenseStep:
         self._busy = Lock()  # held during a step: two threads would overwrite the attributes below
         self._getters = [GroupGetter.of(kernel, group) for group in groups]
         pairs = zip(self._getters, groups, strict=True)
-        self._values = [getter.values(group)._replace(params=[]) for getter, group in pairs]
+        self._group_values = [getter.values(group)._replace(params=[]) for getter, group in pairs]
         self._has_constant_hypers = [
-            all(map(is_constant, values.hypers)) for values in self._values
+            all(map(is_constant, values.hypers)) for values in self._group_values
         ]
         self._table = Table(kernel, sum(len(group["params"]) for group in groups), len(groups))
         self._needed_streams = array("Q")
         for group in groups:
             self._needed_streams.extend(
-                kernel.needed_by_shape(group) if id(group) in updated else (0, 0)
+                kernel.needed_by_shape(group) if id(group) in updated_ids else (0, 0)
             )
         self._allowed_dtypes = array("Q", map(_dtype_bits, groups))
         views = [seen_view(kernel.rule, group) for group in groups]
         self._views = [None if view is None else array("q", [len(view), *view]) for view in views]
-        self._lists = array("q", bytes(8 * len(groups)))
-        self._order = array("q")
+        self._list_addresses = array("q", bytes(8 * len(groups)))
+        self._param_of_entry = array("q")  # index, for each entry of the optimizer's state
         self._table.hypers = [
             kernel.pack_hypers(kernel.rule.hyper_values(group)) for group in groups
         ]
@@ -81,15 +81,15 @@ class CachedDenseStep:
 
     @classmethod
     def of(
-        cls, kernel: Kernel, optimizer: OptimizerLike, updated: set[int] | None
+        cls, kernel: Kernel, optimizer: OptimizerLike, updated_ids: set[int] | None
     ) -> "CachedDenseStep | None":
         """Return the plan of a step; None if the step must gather its tensors.
 
-        `updated` holds the identities of the groups that the step updates. It is None if the step
-        updates only a part of a group.
+        `updated_ids` are the identities of the groups that the step updates; None if it updates
+        only a part of some group.
         """
         tensor_reader = reader()
-        if tensor_reader is None or updated is None or kernel.calls:
+        if tensor_reader is None or updated_ids is None or kernel.matrix_calls:
             return None
         dtensor = first_dtensor(optimizer.param_groups)
         if dtensor is not None and not (
@@ -100,7 +100,7 @@ class CachedDenseStep:
             return None
         if not all(type(group["params"]) is list for group in optimizer.param_groups):
             return None
-        cached = cls(kernel, tensor_reader, optimizer.param_groups, updated)
+        cached = cls(kernel, tensor_reader, optimizer.param_groups, updated_ids)
         if dtensor is not None:
             cached._expect_specs(specs_of(optimizer, kernel.keys))
         return cached
@@ -112,17 +112,17 @@ class CachedDenseStep:
         spec.
         """
         self._specs = specs
-        self._expected = array(
+        self._spec_addresses = array(
             "q", [0 if spec is None else id(spec) for column in specs for spec in column]
         )
-        self._request.specs = self._expected.buffer_info()[0]
+        self._request.expected_specs = self._spec_addresses.buffer_info()[0]
 
     def begin(self, optimizer: OptimizerLike, created: list[CreatedState]) -> bool:
         """Take the first step; `created` lists the new states that the rule calls `fresh` on."""
-        if not self._store_order(optimizer.param_groups, optimizer.state):
+        if not self._store_entries(optimizer.param_groups, optimizer.state):
             return False
         fresh, keys = self._table.fresh, self._kernel.rule.fresh
-        entries = zip(map(id, optimizer.state.values()), self._order, strict=True)
+        entries = zip(map(id, optimizer.state.values()), self._param_of_entry, strict=True)
         index_by_id = dict(entries) if created else {}
         for values, key in created:
             fresh[index_by_id[id(values)]] |= 1 << keys.index(key)
@@ -142,16 +142,16 @@ class CachedDenseStep:
 
     def _run(self, optimizer: OptimizerLike) -> bool:
         groups = optimizer.param_groups
-        if len(groups) != len(self._values) or not self._read_groups(groups):
+        if len(groups) != len(self._group_values) or not self._read_groups(groups):
             return False
-        self._table.set_scale(optimizer)
+        self._table.set_grad_scale(optimizer)
         if self._cells and not self._cells.load(groups):
             return False
-        current = threads.current()
+        thread_pool = threads.current()
         request, state = self._request, optimizer.state
-        request.state, request.threads = id(state), ctypes.addressof(current)
+        request.state, request.threads = id(state), ctypes.addressof(thread_pool)
         has_stepped = bool(self._run_step(self._buffers.address)) or (
-            self._store_order(groups, state) and bool(self._run_step(self._buffers.address))
+            self._store_entries(groups, state) and bool(self._run_step(self._buffers.address))
         )
         if has_stepped and self._cells:
             self._cells.store(groups)
@@ -170,14 +170,14 @@ class CachedDenseStep:
                 values = getter.values(group)
             except KeyError:
                 return False
-            last = self._values[index]
+            last = self._group_values[index]
             if not all(map(is_, values.options, last.options)) or type(values.params) is not list:
                 return False
             if not (self._has_constant_hypers[index] and all(map(is_, values.hypers, last.hypers))):
                 if not self._update_hypers(index, group, values):
                     return False
                 changed = True
-            self._lists[index] = id(values.params)
+            self._list_addresses[index] = id(values.params)
         if changed:
             self._table.set_hypers()
         return True
@@ -185,7 +185,7 @@ class CachedDenseStep:
     def _update_hypers(self, index: int, group: Group, values: GroupValues) -> bool:
         """Update a group's hyperparameters; return False if the step must gather its tensors."""
         # If a learning rate has become a tensor, the step may have to compute in its dtype.
-        last = self._values[index].hypers
+        last = self._group_values[index].hypers
         if list(map(dtype_or_class, values.hypers)) != list(map(dtype_or_class, last)):
             return False
         try:
@@ -193,30 +193,31 @@ class CachedDenseStep:
                 self._kernel.rule.hyper_values(group)
             )
         except (TypeError, ValueError):
-            return False  # the gathered step raises the error, after the collectives of its tensors
+            return False  # the gathered step raises the error, after its collectives
         if any(self._needed_streams[2 * index : 2 * index + 2]):
             needed = self._kernel.needed_by_shape(group)
             self._needed_streams[2 * index : 2 * index + 2] = array("Q", needed)
-        self._values[index] = values._replace(params=[])  # keeps no parameter alive
+        self._group_values[index] = values._replace(params=[])  # keeps no parameter alive
         self._has_constant_hypers[index] = all(map(is_constant, values.hypers))
         return True
 
-    def _store_order(self, groups: list[Group], state: dict[Any, Any]) -> bool:
-        """Store the parameters, and to which parameter each entry of the optimizer's state belongs.
+    def _store_entries(self, groups: list[Group], state: dict[Any, Any]) -> bool:
+        """Store the parameters, and the index of the parameter of each entry of the state.
 
         Return False if a parameter is listed twice, or if the number of parameters has changed.
         """
         params = array("q", map(id, chain.from_iterable(group["params"] for group in groups)))
-        count, entries = len(params), array("q", map(id, state))
+        count, state_keys = len(params), array("q", map(id, state))
         if count != len(self._buffers.params) or len(set(params)) < count:
             return False
         self._buffers.params[:] = params
-        self._order = array("q", range(count))
-        if entries.tobytes() != params.tobytes():
-            index_by_id = dict(zip(params, self._order, strict=True))
-            self._order = array("q", [index_by_id.get(entry, -1) for entry in entries])
-        self._request.order = self._order.buffer_info()[0]
-        self._request.entries = len(self._order)
+        self._param_of_entry = array("q", range(count))
+        if state_keys.tobytes() != params.tobytes():
+            index_by_id = dict(zip(params, self._param_of_entry, strict=True))
+            indices = [index_by_id.get(key, -1) for key in state_keys]
+            self._param_of_entry = array("q", indices)
+        self._request.tensor_of_entry = self._param_of_entry.buffer_info()[0]
+        self._request.entry_count = len(self._param_of_entry)
         return True
 
     def _fill_request(self) -> None:
@@ -229,9 +230,9 @@ class CachedDenseStep:
             view_addresses = (view.buffer_info()[0] if view else 0 for view in self._views)
             self._view_addresses = array("q", view_addresses)
             request.views = self._view_addresses.buffer_info()[0]
-        self._names = (ctypes.c_char_p * len(keys))(*(key.encode() for key in keys))
+        self._key_texts = (ctypes.c_char_p * len(keys))(*(key.encode() for key in keys))
         arrays = {
-            "lists": self._lists,
+            "lists": self._list_addresses,
             "needed_streams": self._needed_streams,
             "allowed_dtypes": self._allowed_dtypes,
             "keys": self._keys,
@@ -239,10 +240,11 @@ class CachedDenseStep:
         }
         for name, memory in arrays.items():
             setattr(request, name, memory.buffer_info()[0])
-        request.groups, request.names = len(self._lists), self._names
-        request.scalars = len(keys) - self._kernel.streams - len(self._kernel.rule.group_states)
+        request.group_count, request.key_texts = len(self._list_addresses), self._key_texts
+        group_state_count = len(self._kernel.rule.group_states)
+        request.scalar_count = len(keys) - self._kernel.stream_count - group_state_count
         if self._cells:
-            request.group_cells = self._cells.dtypes
+            request.group_cells = self._cells.packed_codes
         request.has_step_count = self._kernel.rule.step is not None
         request.by_matrix = self._kernel.by_matrix
         request.zeroes_gradients = self._kernel.rule.zero_grad
@@ -258,20 +260,20 @@ def _dtype_bits(group: Group) -> int:
     return sum(1 << code for dtype, code in DTYPE_CODES.items() if dtype in dtypes)
 
 
-def whole_groups(optimizer: OptimizerWithContext, batches: Sequence[Batch]) -> set[int] | None:
+def updated_group_ids(optimizer: OptimizerWithContext, batches: Sequence[Batch]) -> set[int] | None:
     """Return the identities of the updated groups; None if only a part of some group was updated.
 
-    Parts that differ only in their shape predicates count as a whole group: the kernel evaluates
-    shape predicates itself.
+    If all parts of a group were updated, and they differ only in their shape predicates, the whole
+    group was updated: the kernel evaluates shape predicates itself.
     """
-    updated = {id(batch.group) for batch in batches}
-    whole = {id(group) for group in optimizer.param_groups} & updated
+    updated_ids = {id(batch.group) for batch in batches}  # of groups and of parts
+    whole_ids = {id(group) for group in optimizer.param_groups} & updated_ids
     for group in optimizer.param_groups:
         batch = optimizer._context.batches.get(id(group))
-        parts = {id(part.group) for part in batch.parts} if batch else set()
-        if batch and parts and parts <= updated:
+        part_ids = {id(part.group) for part in batch.parts} if batch else set()
+        if batch and part_ids and part_ids <= updated_ids:
             keys = {part.dispatch_key._replace(facts=()) for part in batch.parts}
             if len(keys) == 1:
-                whole.add(id(group))
-                updated -= parts
-    return whole if updated <= whole else None
+                whole_ids.add(id(group))
+                updated_ids -= part_ids
+    return whole_ids if updated_ids <= whole_ids else None

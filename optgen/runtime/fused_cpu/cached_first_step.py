@@ -1,8 +1,8 @@
 """Take a first step as a cached step: create the states, then let the C++ reader read all tensors.
 
-To gather 2,000 parameters, Python reads each parameter and each state some ten times, which takes
-longer than creating the states. Here the C++ reader reads the parameters and gradients, and Python
-reads only one parameter and its gradient for each pair of their dtypes.
+If Python gathers the tensors, it reads each parameter and each state some ten times. With 2,000
+parameters, this takes longer than creating the states. Here the C++ reader reads the parameters and
+gradients, and Python reads only one parameter and its gradient for each pair of their dtypes.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,8 @@ def make_batches(optimizer: OptimizerWithContext, can_take: Callable[[Batch], bo
 
     `can_take` tells whether this lowering would step a batch. The `members` of a batch are all
     parameters with a gradient. Its `params` and `grads` hold one parameter and gradient per pair of
-    dtypes. For invalid tensors the list is empty, and `gather_batches` raises the error later.
+    dtypes. If a tensor is invalid, the list is empty, and `gather_batches` raises the error
+    later.
     """
     rule, groups = optimizer.rule, optimizer.param_groups
     if rule.quantized_states:  # the reader cannot read them
@@ -43,11 +44,11 @@ def make_batches(optimizer: OptimizerWithContext, can_take: Callable[[Batch], bo
     reader = tensor_reader.built_reader()  # a missing reader is built along with the kernel
     dtype_codes = reader.read_dtypes(lists) if reader else []
     pairs = zip(groups, dtype_codes, strict=False)  # no codes if the reader is missing or gave up
-    result = [_batch(optimizer, group, codes) for group, codes in pairs if any(codes)]
-    return result if _all_are_taken(optimizer, result, can_take) else []
+    batches = [_batch(optimizer, group, codes) for group, codes in pairs if any(codes)]
+    return batches if _takes_all(optimizer, batches, can_take) else []
 
 
-def _all_are_taken(
+def _takes_all(
     optimizer: OptimizerWithContext, batches: Sequence[Batch], can_take: Callable[[Batch], bool]
 ) -> bool:
     """Tell whether the C++ lowering takes all these batches."""

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from optgen.runtime.batch.grad_scaler import must_unscale
 from optgen.runtime.forced_lowering import current_forced_lowering
 from optgen.runtime.fused_cpu.group_values import GroupGetter, is_constant
 from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
-from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
+from optgen.runtime.fused_cpu.kernel.stream_codes import shifted_to_stream
 from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.fused_cpu.sparse_gradients import SparseGradientsStruct
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
@@ -36,43 +37,50 @@ class CachedSparseStep:
 
     zeroes_gradients = False
 
-    def __init__(self, kernel: Kernel, update: Any, groups: list[Group]) -> None:
+    def __init__(self, kernel: Kernel, update_rows: Any, groups: list[Group]) -> None:
         self.forced_lowering = (
             current_forced_lowering()
         )  # the plan is valid for this choice of `use_lowering` only
-        self._kernel, self._update = kernel, update
+        self._kernel, self._update_rows = kernel, update_rows
         self._busy = Lock()  # held during a step: two threads would overwrite the attributes below
         self._getters = [GroupGetter.of(kernel, group) for group in groups]
         pairs = zip(self._getters, groups, strict=True)
-        self._values = [getter.values(group)._replace(params=[]) for getter, group in pairs]
-        self._sizes = [len(group["params"]) for group in groups]
-        count = sum(self._sizes)
+        self._group_values = [getter.values(group)._replace(params=[]) for getter, group in pairs]
+        self._param_counts = [len(group["params"]) for group in groups]
+        count = sum(self._param_counts)
         self._table = Table(kernel, count, len(groups))
         self._table.hypers = [
             kernel.pack_hypers(kernel.rule.hyper_values(group)) for group in groups
         ]
         self._table.set_hypers()
-        group_numbers = chain.from_iterable([i] * size for i, size in enumerate(self._sizes))
+        group_numbers = chain.from_iterable(
+            [index] * param_count for index, param_count in enumerate(self._param_counts)
+        )
         self._table.group[:] = array("i", group_numbers)
-        self._columns = [array("q", bytes(8 * count)) for _ in SparseGradientsStruct.FIELDS]
-        starts = (column.buffer_info()[0] for column in self._columns)
-        self._gradients = SparseGradientsStruct(*starts)
+        self._gradient_columns = [
+            array("q", bytes(8 * count)) for _ in SparseGradientsStruct.FIELDS
+        ]
+        addresses = (column.buffer_info()[0] for column in self._gradient_columns)
+        self._gradients = SparseGradientsStruct(*addresses)
 
     @classmethod
-    def of(cls, kernel: Kernel, update: Any, groups: list[Group]) -> "CachedSparseStep | None":
-        """Return the plan of a step that updates all these groups; None if it cannot be cached."""
+    def of(cls, kernel: Kernel, update_rows: Any, groups: list[Group]) -> "CachedSparseStep | None":
+        """Return the plan of a step that updates all these groups; None if it cannot be cached.
+
+        `update_rows` is the compiled function of the kernel.
+        """
         states = kernel.rule.states
         has_states = any(state.is_present(group) for state in states for group in groups)
         if has_states or kernel.rule.step is not None or not kernel.rule.scatter_adds:
             return None
-        cached = cls(kernel, update, groups)
-        hypers = chain.from_iterable(values.hypers for values in cached._values)
+        cached = cls(kernel, update_rows, groups)
+        hypers = chain.from_iterable(values.hypers for values in cached._group_values)
         return cached if all(map(is_constant, hypers)) else None
 
     def run(self, optimizer: OptimizerLike) -> bool:
         """Take a step; or change nothing and return False if it must gather its tensors."""
         groups = optimizer.param_groups
-        if getattr(optimizer, "grad_scale", None) is not None or len(groups) != len(self._sizes):
+        if must_unscale(optimizer) or len(groups) != len(self._param_counts):
             return False
         if not self._busy.acquire(blocking=False):
             return False  # another thread takes a step
@@ -92,27 +100,29 @@ class CachedSparseStep:
                 values = getter.values(group)
             except KeyError:
                 return False
-            last, size = self._values[index], len(values.params)
-            same_options = all(map(is_, values.options, last.options))
-            if not same_options or len(group) != getter.key_count or size != self._sizes[index]:
+            last, param_count = self._group_values[index], len(values.params)
+            has_same_options = all(map(is_, values.options, last.options))
+            if not has_same_options or len(group) != getter.key_count:
+                return False
+            if param_count != self._param_counts[index]:
                 return False
             if not all(map(is_, values.hypers, last.hypers)):
-                if not self._can_step(group) or not all(map(is_constant, values.hypers)):
+                if not self._allows_sparse_step(group) or not all(map(is_constant, values.hypers)):
                     return False
                 self._table.hypers[index] = self._kernel.pack_hypers(
                     self._kernel.rule.hyper_values(group)
                 )
-                self._values[index] = values._replace(params=[])
+                self._group_values[index] = values._replace(params=[])
                 changed = True
         if changed:
             self._table.set_hypers()
         return True
 
-    def _can_step(self, group: Group) -> bool:
+    def _allows_sparse_step(self, group: Group) -> bool:
         """Tell whether a group's values allow sparse gradients and need no state."""
         rule = self._kernel.rule
-        allowed = not any(truth(group[key]) for key in rule.dense_only)
-        return allowed and not any(state.is_present(group) for state in rule.states)
+        allows_sparse = not any(truth(group[key]) for key in rule.dense_only)
+        return allows_sparse and not any(state.is_present(group) for state in rule.states)
 
     def _run(self, groups: list[Group]) -> bool:
         """Fill the table and update the rows; return False if the step must gather its tensors."""
@@ -127,7 +137,7 @@ class CachedSparseStep:
             gradients.append(gradient)
             self._fill_entries(index, param, *gradient)
         structs = (self._table.struct, self._gradients, threads.current())
-        invalid_tensor = self._update(*map(ctypes.addressof, structs))  # -1: all are valid
+        invalid_tensor = self._update_rows(*map(ctypes.addressof, structs))  # -1: none is invalid
         if invalid_tensor >= 0:
             return False  # the step that gathers its tensors raises the error
         increment_version(params)
@@ -149,8 +159,9 @@ class CachedSparseStep:
             return None
         indices, values = grad._indices(), grad._values()
         tensors = (param, indices, values)
-        readable = all(map(is_contiguous, tensors)) and not is_neg(values)
-        return (indices, values, code) if readable and self._kernel.dtype_bits >> code & 1 else None
+        is_readable = all(map(is_contiguous, tensors)) and not is_neg(values)
+        knows_dtype = self._kernel.dtype_bits >> code & 1
+        return (indices, values, code) if is_readable and knows_dtype else None
 
     def _fill_entries(
         self, index: int, param: Tensor, indices: Tensor, values: Tensor, code: int
@@ -160,7 +171,7 @@ class CachedSparseStep:
         table.address[index] = param.data_ptr()
         table.address[len(table.elements) + index] = values.data_ptr()
         table.elements[index] = values.numel()
-        table.dtypes[index] = code | in_stream(code, 1)
+        table.dtypes[index] = code | shifted_to_stream(code, 1)
         entries = (indices.data_ptr(), indices.numel(), param.shape[0])
-        for column, entry in zip(self._columns, entries, strict=True):
+        for column, entry in zip(self._gradient_columns, entries, strict=True):
             column[index] = entry

@@ -16,8 +16,8 @@ from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.tensors import layout
 from optgen.runtime.torch_private import is_contiguous, is_neg
 
-# Elements copied at once; a larger tensor is copied alone. This is the size from which a second
-# thread makes copying faster.
+# Number of elements of a chunk with copies; a larger tensor has its own chunk. From this number on,
+# a second thread makes copying faster.
 _COPIED_ELEMENTS = 1 << 20
 
 
@@ -36,11 +36,11 @@ def split_into_chunks(kernel: Kernel, batches: Sequence[Batch]) -> Iterator[Chun
         indices = _indices_to_copy(kernel, batch)
         if not indices:
             in_place.append(batch)
-        elif kernel.calls:  # a matrix op is faster on all matrices of one shape at once
+        elif kernel.matrix_calls:  # a matrix op is faster on all matrices of one shape at once
             to_copy.append(batch)
         else:
-            if others := sorted(set(range(len(batch.params))) - set(indices)):
-                in_place.append(batch.subset(others))
+            if in_place_indices := sorted(set(range(len(batch.params))) - set(indices)):
+                in_place.append(batch.subset(in_place_indices))
             to_copy += map(batch.subset, _split_by_size(batch, indices))
     if in_place:
         yield Chunk(in_place)
@@ -57,8 +57,8 @@ def single_chunk(kernel: Kernel, batches: Sequence[Batch]) -> Chunk:
 def _indices_to_copy(kernel: Kernel, batch: Batch) -> list[int]:
     """Return the indices of the parameters that have a stream to copy."""
     columns = _kernel_columns(kernel, batch)
-    flat = not batch.noncontiguous_indices and all(map(is_contiguous, batch.grads))
-    if flat and not any(any(map(is_neg, column)) for column in columns):
+    is_flat = not batch.noncontiguous_indices and all(map(is_contiguous, batch.grads))
+    if is_flat and not any(any(map(is_neg, column)) for column in columns):
         return []
     return [
         index
@@ -70,17 +70,18 @@ def _indices_to_copy(kernel: Kernel, batch: Batch) -> list[int]:
 def _kernel_columns(kernel: Kernel, batch: Batch) -> list[list[Tensor]]:
     """Return the tensor lists of a batch that a kernel goes over as flat memory."""
     states = zip(kernel.rule.states, batch.states, strict=True)
-    return [batch.params, batch.grads, *(c for s, c in states if c and s.shape != "scalar")]
+    shaped = (column for state, column in states if column and state.shape != "scalar")
+    return [batch.params, batch.grads, *shaped]
 
 
 def _split_by_size(batch: Batch, indices: list[int]) -> Iterator[list[int]]:
     """Split indices into lists, each of a few small tensors or of one large tensor."""
-    part, elements = list[int](), 0
+    piece, elements = list[int](), 0
     for index in indices:
         size = batch.params[index].numel()
-        if part and elements + size > _COPIED_ELEMENTS:
-            yield part
-            part, elements = [], 0
-        part.append(index)
+        if piece and elements + size > _COPIED_ELEMENTS:
+            yield piece
+            piece, elements = [], 0
+        piece.append(index)
         elements += size
-    yield part
+    yield piece

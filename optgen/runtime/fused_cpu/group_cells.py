@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
-from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
+from optgen.runtime.fused_cpu.kernel.stream_codes import shifted_to_stream
 from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.protocols import Group
@@ -29,15 +29,16 @@ class GroupCells:
         self._dtypes = [getattr(torch, state.dtype or "float64") for state in states]
         self._table_dtypes = table.dtypes
         bounds = accumulate((len(group["params"]) for group in groups), initial=0)
-        self._ranges = list(pairwise(bounds))  # the parameters of each group
-        count, first = len(table.elements), len(kernel.keys) - len(self._keys)
+        self._param_ranges = list(pairwise(bounds))  # first and end index, by group
+        count, first_stream = len(table.elements), len(kernel.keys) - len(self._keys)
         self._cells = [array("d", bytes(8 * count)) for _ in self._keys]
-        for stream, cells in enumerate(self._cells, first):
-            start = cells.buffer_info()[0]
-            addresses = array("q", range(start, start + 8 * count, 8))
+        for stream, cells in enumerate(self._cells, first_stream):
+            first_address = cells.buffer_info()[0]
+            addresses = array("q", range(first_address, first_address + 8 * count, 8))
             table.address[stream * count : (stream + 1) * count] = addresses
         code = DTYPE_CODES[torch.float64]
-        self.dtypes = sum(in_stream(code, stream) for stream in range(first, len(kernel.keys)))
+        streams = range(first_stream, len(kernel.keys))
+        self.packed_codes = sum(shifted_to_stream(code, stream) for stream in streams)
 
     @staticmethod
     def fits(kernel: KernelSignature) -> bool:
@@ -48,7 +49,7 @@ class GroupCells:
     def load(self, groups: Sequence[Group]) -> bool:
         """Fill the cells; return False if a gathered step must convert a group's state first."""
         for key, dtype, cells in zip(self._keys, self._dtypes, self._cells, strict=True):
-            for group, (first, last) in zip(groups, self._ranges, strict=True):
+            for group, (first, last) in zip(groups, self._param_ranges, strict=True):
                 value = group.get(key)
                 if type(value) is not Tensor or value.dtype != dtype:
                     return False
@@ -59,8 +60,10 @@ class GroupCells:
 
     def store(self, groups: Sequence[Group]) -> None:
         """Store in each group the cell of its first parameter that has a gradient."""
-        for group, (first, last) in zip(groups, self._ranges, strict=True):
-            updated = next((t for t in range(first, last) if self._table_dtypes[t]), None)
+        for group, (first, last) in zip(groups, self._param_ranges, strict=True):
+            updated = next(
+                (index for index in range(first, last) if self._table_dtypes[index]), None
+            )
             if updated is not None:
                 for key, cells in zip(self._keys, self._cells, strict=True):
                     group[key].fill_(cells[updated])

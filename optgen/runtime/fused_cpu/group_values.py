@@ -21,31 +21,34 @@ class GroupValues(NamedTuple):
 
 
 class GroupGetter(NamedTuple):
-    """Getter of a group's values, made for the keys that the group has."""
+    """Getter of the values of groups that have certain keys."""
 
     key_count: int  # how many keys the group has; a key that is added may be an option
-    items: Callable[[Group], tuple[Any, ...]]
+    get_items: Callable[[Group], tuple[Any, ...]]
     option_count: int  # how many of the items are options; the parameters follow
-    has_view: bool  # whether the group asks for a view
+    has_view: bool  # whether the group has the option `view`
 
     @classmethod
     def of(cls, kernel: Kernel, group: Group) -> "GroupGetter":
         """Return the getter for groups with the same keys as this group."""
         options = [key for key in (*OPTIONS, VIEW) if key in group]
         hypers = [key for key in kernel.rule.hypers if key in group]
-        items = _items_of([*options, "params", *hypers])
-        return cls(len(group), items, len(options), VIEW in group)
+        get_items = _items_of([*options, "params", *hypers])
+        return cls(len(group), get_items, len(options), VIEW in group)
 
     def values(self, group: Group) -> GroupValues:
-        """Return a group's values; raise a `KeyError` if a key is missing, or a view is new."""
+        """Return a group's values.
+
+        Raise a `KeyError` if a key is missing, or if the group has gained or lost its view.
+        """
         if (VIEW in group) is not self.has_view:
             raise KeyError(VIEW)
-        items, count = self.items(group), self.option_count
+        items, count = self.get_items(group), self.option_count
         return GroupValues(items[:count], items[count], items[count + 1 :])
 
 
 def _items_of(keys: list[str]) -> Callable[[Group], tuple[Any, ...]]:
-    """Return a function that returns a group's values of these keys; always as a tuple."""
+    """Return a function that returns a group's values of these keys, also of one key as a tuple."""
     first, *others = keys
     return itemgetter(first, *others) if others else lambda group: (group[first],)
 

@@ -17,14 +17,14 @@ from optgen.runtime.fused_cpu.toolchain import (
     library_cache,
     sweep_library,
 )
-from optgen.runtime.fused_cpu.toolchain.compiler_process import end_all
+from optgen.runtime.fused_cpu.toolchain.compiler_process import end_all_compilers
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 from optgen.runtime.protocols import HasLowerings
 
 # By module: the kernels, or the reasons why there are none. The keys of the inner dictionary are:
 # whether steps suspend, and the bits of the dtypes that the kernel was asked for.
 _kernels: WeakKeyDictionary[ModuleType, dict[tuple[bool, int], Kernel | str]] = WeakKeyDictionary()
-_warned: set[str] = set()  # reasons for failed builds that the user was warned of
+_warned_reasons: set[str] = set()  # why builds failed, as the user was told
 
 
 def load_kernel(lowered: HasLowerings, dtype_bits: int = 0, suspends: bool = False) -> Kernel:
@@ -45,11 +45,14 @@ def kernel_or_reason(
     module = sys.modules[lowered.lowerings]
     loaded = _kernels.setdefault(module, {})
     kernels = [each for each in loaded.values() if isinstance(each, Kernel)]
-    earlier = [kernel for kernel in kernels if kernel.suspends == suspends]
-    for kernel in reversed(earlier):  # each knows the dtypes of all before it
+    earlier_kernels = [kernel for kernel in kernels if kernel.suspends == suspends]
+    for kernel in reversed(earlier_kernels):  # each knows the dtypes of all earlier ones
         if not dtype_bits & ~kernel.dtype_bits:
             return kernel
-    for more_bits in (_dtype_bits_of_step(lowered), *(kernel.dtype_bits for kernel in earlier)):
+    for more_bits in (
+        _dtype_bits_of_step(lowered),
+        *(kernel.dtype_bits for kernel in earlier_kernels),
+    ):
         dtype_bits |= more_bits
     key = suspends, dtype_bits
     if key not in loaded:
@@ -58,7 +61,7 @@ def kernel_or_reason(
 
 
 def _dtype_bits_of_step(lowered: HasLowerings) -> int:
-    """Return the bits of the dtypes of the current step, so that one library serves all of it."""
+    """Return the bits of all dtypes of the current step, so that one library serves the step."""
     context = getattr(lowered, "_context", None)
     batches = [batch for batch in context.batches.values() if not batch.parts] if context else []
     return dtype_variants.bits_of_batches(lowered.rule, batches)
@@ -75,17 +78,17 @@ def _load(
     except (library_cache.NoCompilerError, compiler.CompileError, OSError) as error:
         message = str(error)
     reason = message.partition("\n")[0]  # the compiler's output follows
-    if reason not in _warned:
-        _warned.add(reason)
+    if reason not in _warned_reasons:
+        _warned_reasons.add(reason)
         warnings.warn(f"optimizer steps on CPU tensors will be slow: {message}", stacklevel=2)
     return reason
 
 
 def _build(lowered: HasLowerings, module: ModuleType, suspends: bool, dtype_bits: int) -> Kernel:
     """Build the libraries of a kernel in two threads, and load the kernel."""
-    kernel_class, define = _kernel_class(suspends)
+    kernel_class, define = _kernel_class_and_define(suspends)
     name, source = lowered.rule.name, define + inline_includes(_source(module))
-    # Two compilers at once take no longer than one. On two cores, a third would wait for them.
+    # Two compilers at once take no longer than one. On two cores, a third one would have to wait.
     with ThreadPoolExecutor(1) as executor:
         try:
             wait_for_sweeps = sweep_library.start_build(executor, source, dtype_bits)
@@ -93,12 +96,12 @@ def _build(lowered: HasLowerings, module: ModuleType, suspends: bool, dtype_bits
                 executor.submit(sparse_gradients.library, name, source)
             if not tensor_reader.is_built():
                 executor.submit(tensor_reader.reader)  # the next step uses it
-            path, known_bits = dtype_variants.library(
+            path, known_dtype_bits = dtype_variants.library(
                 name, source, dtype_bits, dtype_variants.matrix_op_dtypes(source)
             )
-            return kernel_class(lowered, path, known_bits, source, wait_for_sweeps())
+            return kernel_class(lowered, path, known_dtype_bits, source, wait_for_sweeps())
         except KeyboardInterrupt:
-            end_all()  # the other thread would wait for its compiler
+            end_all_compilers()  # the other thread would wait for its compiler
             raise
 
 
@@ -106,7 +109,7 @@ def _source(module: ModuleType) -> str:
     return (pkgutil.get_data(module.__name__, "fused_cpu.cpp") or b"").decode()
 
 
-def _kernel_class(suspends: bool) -> tuple[type[Kernel], str]:
+def _kernel_class_and_define(suspends: bool) -> tuple[type[Kernel], str]:
     """Return the class of a kernel, and the define that its source begins with."""
     if not suspends:
         return Kernel, ""

@@ -25,10 +25,9 @@ def obstacle(lowered: HasLowerings, batch: Batch) -> str:
     if batch.dispatch_key.device != "cpu":
         return f"the tensors are on {batch.dispatch_key.device}"
     # The step copies 16-bit tensors to float32, so sweeps get only float32 and float64.
-    has_doubles = any(param.dtype == torch.float64 for param in batch.params)
-    has_singles = any(param.dtype != torch.float64 for param in batch.params)
-    dtypes = [torch.float64] * has_doubles + [torch.float32] * has_singles
-    dtype_bits = dtype_variants.bits_of_dtypes(dtypes)
+    are_double = {param.dtype == torch.float64 for param in batch.params}
+    sweep_dtypes = [torch.float64 if is_double else torch.float32 for is_double in are_double]
+    dtype_bits = dtype_variants.bits_of_dtypes(sweep_dtypes)
     for name in lowered.rule.sweeps:
         function = cast(
             HasLowerings, importlib.import_module(f"{lowered.lowerings}.{name}")._update

@@ -1,10 +1,10 @@
 """Update the rows that sparse gradients touch; the compiled kernel finds these rows itself.
 
 The kernel sorts the indices and sums the values of equal indices, unless the rule only adds
-multiples of the gradient; torch's coalesce is many times slower. The kernel updates each row in
-place, in one pass. So parameters and states must be contiguous, and gradients must have one sparse
-dimension. For all other tensors, Python copies the touched rows, and the kernel for dense tensors
-updates the copies.
+multiples of the gradient. torch's `coalesce`, which does the same, is many times slower. The kernel
+updates each row in place, in one pass. So parameters and states must be contiguous, and gradients
+must have one sparse dimension. For all other tensors, Python copies the touched rows, and the
+kernel for dense tensors updates the copies.
 """
 
 import ctypes
@@ -71,22 +71,22 @@ def can_take(batch: Batch) -> bool:
 
 
 def prepare(
-    kernel: Kernel, update: Any, optimizer: HasLowerings, batches: Sequence[Batch]
+    kernel: Kernel, update_rows: Any, optimizer: HasLowerings, batches: Sequence[Batch]
 ) -> Callable[[], None]:
     """Return a function that updates the rows that the gradients of batches touch.
 
-    `update` is the compiled function of the kernel. The returned function raises an `IndexError`,
-    before it writes anything, if an index names no row of its parameter.
+    `update_rows` is the compiled function of the kernel. The returned function raises an
+    `IndexError`, before it writes anything, if an index names no row of its parameter.
     """
     grads = [grad for batch in batches for grad in batch.grads]
     values = [[_contiguous(grad._values()) for grad in batch.grads] for batch in batches]
     indices = [grad._indices().contiguous() for grad in grads]
     # The table's gradients are the values of the sparse gradients.
-    with_values = [
+    batches_of_values = [
         replace(batch, grads=real_local_views(column), _grad_dtypes=None)
         for batch, column in zip(batches, values, strict=True)
     ]
-    table, _ = fill_table(kernel, with_values, scaled=False)
+    table, _ = fill_table(kernel, batches_of_values, unscales=False)
     columns = {
         "indices": array("q", map(Tensor.data_ptr, indices)),
         "value_counts": array("q", map(Tensor.numel, indices)),
@@ -99,13 +99,13 @@ def prepare(
     gradients = SparseGradientsStruct(**addresses)
 
     def run() -> None:
-        table.set_scale(optimizer)
+        table.set_grad_scale(optimizer)
         arguments = (table.struct, gradients, threads.current())
-        invalid_tensor = update(*map(ctypes.addressof, arguments))  # -1: all are valid
+        invalid_tensor = update_rows(*map(ctypes.addressof, arguments))  # -1: no tensor is invalid
         if invalid_tensor >= 0:
             named_rows = indices[invalid_tensor].tolist()[0]
-            count = columns["row_counts"][invalid_tensor]
-            raise row_index_error(min(named_rows), max(named_rows), count)
+            row_count = columns["row_counts"][invalid_tensor]
+            raise row_index_error(min(named_rows), max(named_rows), row_count)
         for batch in batches:
             increment_version(batch.params)
 

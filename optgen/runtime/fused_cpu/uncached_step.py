@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from torch.autograd.graph import increment_version
 
 from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.grad_scaler import must_unscale
 from optgen.runtime.batch.sparse_rows import gather_rows
 from optgen.runtime.fused_cpu import sparse_gradients
 from optgen.runtime.fused_cpu.chunks import Chunk, single_chunk, split_into_chunks
@@ -36,10 +37,10 @@ def prepare_chunks(
     calls = [_prepare_chunk(kernel, optimizer, chunk) for chunk in step_chunks]
 
     def update() -> bool:
-        copied = [call() for call in calls]
+        had_copies = [call() for call in calls]
         for batch in batches:
             _advance_versions(kernel, batch)
-        return not any(copied)
+        return not any(had_copies)
 
     return update
 
@@ -49,7 +50,7 @@ def _prepare_chunk(kernel: Kernel, optimizer: HasLowerings, chunk: Chunk) -> Cal
 
     Copies are made only when the call runs, so that few copies exist at once.
     """
-    scaled = getattr(optimizer, "grad_scale", None) is not None
+    unscales = must_unscale(optimizer)
     if chunk.needs_copies:
         check_states(kernel, chunk.batches)
         dtype_bits = dtype_variants.bits_of_batches(optimizer.rule, chunk.batches)
@@ -57,12 +58,12 @@ def _prepare_chunk(kernel: Kernel, optimizer: HasLowerings, chunk: Chunk) -> Cal
         return lambda: _run(
             chosen_kernel,
             optimizer,
-            *fill_table(chosen_kernel, chunk.batches, scaled, make_copies=True),
+            *fill_table(chosen_kernel, chunk.batches, unscales, make_copies=True),
         )
-    table, copied = fill_table(kernel, chunk.batches, scaled)
-    dtype_bits = dtype_variants.bits_of_table(table.dtypes, kernel.streams)
+    table, copy_pairs = fill_table(kernel, chunk.batches, unscales)
+    dtype_bits = dtype_variants.bits_of_table(table.dtypes, kernel.stream_count)
     chosen_kernel = _kernel_for(dtype_bits, kernel, optimizer)
-    return lambda: _run(chosen_kernel, optimizer, table, copied)
+    return lambda: _run(chosen_kernel, optimizer, table, copy_pairs)
 
 
 def wide_update(kernel: Kernel, optimizer: HasLowerings, batch: Batch) -> Update:
@@ -80,11 +81,11 @@ def wide_update(kernel: Kernel, optimizer: HasLowerings, batch: Batch) -> Update
     assert isinstance(chosen_kernel, SuspendingKernel)
 
     def update() -> Update:
-        table, copied = fill_table(
-            chosen_kernel, chunk.batches, scaled=False, make_copies=chunk.needs_copies
+        table, copy_pairs = fill_table(
+            chosen_kernel, chunk.batches, unscales=False, make_copies=chunk.needs_copies
         )
         yield from chosen_kernel.update(table)
-        for original, copy in copied:
+        for original, copy in copy_pairs:
             original.copy_(copy)
         _advance_versions(chosen_kernel, batch)
 
@@ -98,10 +99,10 @@ def _advance_versions(kernel: Kernel, batch: Batch) -> None:
         increment_version(batch.grads)
 
 
-def _run(kernel: Kernel, optimizer: HasLowerings, table: Table, copied: CopyPairs) -> bool:
+def _run(kernel: Kernel, optimizer: HasLowerings, table: Table, copy_pairs: CopyPairs) -> bool:
     """Update the tensors of a table and write copies back; return whether tensors were copied."""
     kernel.run(table, optimizer)
-    for original, copy in copied:
+    for original, copy in copy_pairs:
         original.copy_(copy)
     return table.has_copies
 
@@ -115,22 +116,26 @@ def _kernel_for(dtype_bits: int, kernel: Kernel, optimizer: HasLowerings) -> Ker
 
 def prepare_sparse(kernel: Kernel, optimizer: HasLowerings, batches: list[Batch]) -> PreparedCall:
     """Prepare an update of batches, some of which have sparse gradients."""
-    sparse = [batch for batch in batches if batch.dispatch_key.sparse_grad]
-    update = sparse_gradients.kernel_function(kernel)
-    kernel_batches = [batch for batch in sparse if update and sparse_gradients.can_take(batch)]
+    sparse_batches = [batch for batch in batches if batch.dispatch_key.sparse_grad]
+    rows_function = sparse_gradients.kernel_function(kernel)
+    in_place_batches = [
+        batch for batch in sparse_batches if rows_function and sparse_gradients.can_take(batch)
+    ]
     update_rows = (
-        sparse_gradients.prepare(kernel, update, optimizer, kernel_batches)
-        if update and kernel_batches
+        sparse_gradients.prepare(kernel, rows_function, optimizer, in_place_batches)
+        if rows_function and in_place_batches
         else None
     )
     copied_rows = [
-        gather_rows(optimizer.rule, batch) for batch in sparse if batch not in kernel_batches
+        gather_rows(optimizer.rule, batch)
+        for batch in sparse_batches
+        if batch not in in_place_batches
     ]
-    dense = [
+    dense_batches = [
         *(batch for batch in batches if not batch.dispatch_key.sparse_grad),
         *(each.row_batch for each in copied_rows),
     ]
-    update_dense = prepare_dense(kernel, optimizer, dense) if dense else None
+    update_dense = prepare_dense(kernel, optimizer, dense_batches) if dense_batches else None
 
     def run() -> bool:
         if update_rows:
@@ -139,6 +144,6 @@ def prepare_sparse(kernel: Kernel, optimizer: HasLowerings, batches: list[Batch]
             update_dense()
         for each in copied_rows:
             each.scatter_rows()
-        return not dense
+        return not dense_batches  # a cached step takes no dense gradients and copied rows
 
     return run

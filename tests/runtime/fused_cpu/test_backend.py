@@ -173,4 +173,4 @@ def test_a_missing_state_that_the_options_need_is_an_error() -> None:
     assert not isinstance(kernel, str)
 
     with pytest.raises(RuntimeError, match="sgd needs the state 'momentum_buffer'"):
-        fill_table(kernel, [batch], scaled=False)  # type: ignore[list-item]
+        fill_table(kernel, [batch], unscales=False)  # type: ignore[list-item]

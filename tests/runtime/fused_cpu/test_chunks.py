@@ -23,10 +23,12 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
     """
     sizes: Copies = []
 
-    def record_and_fill(kernel: Any, batches: Any, scaled: bool, make_copies: bool = False) -> Any:
+    def record_and_fill(
+        kernel: Any, batches: Any, unscales: bool, make_copies: bool = False
+    ) -> Any:
         if make_copies:
             sizes.append([param.numel() for batch in batches for param in batch.params])
-        return fill_table(kernel, batches, scaled, make_copies)
+        return fill_table(kernel, batches, unscales, make_copies)
 
     monkeypatch.setattr(chunks, "_COPIED_ELEMENTS", 10)
     monkeypatch.setattr(uncached_step, "fill_table", record_and_fill)

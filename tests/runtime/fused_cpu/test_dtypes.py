@@ -28,7 +28,7 @@ def first_momentum(grad: Tensor, dtype: torch.dtype) -> Tensor:
     )
     kernel = kernel_loader.kernel_or_reason(SGD)
     assert not isinstance(kernel, str)
-    table, _ = fill_table(kernel, [batch], scaled=False)  # type: ignore[list-item]
+    table, _ = fill_table(kernel, [batch], unscales=False)  # type: ignore[list-item]
     kernel.run(table, SimpleNamespace())  # type: ignore[arg-type]
     return buffer
 

@@ -89,7 +89,7 @@ class Rank:
     def update(self, kernel: SuspendingKernel, grads: Sequence[Tensor]) -> Update:
         """Return a step of all parameters, which suspends at each reduction."""
         batches = list(self._batches(kernel, grads))
-        table, copied = fill_table(kernel, batches, scaled=False)
+        table, copied = fill_table(kernel, batches, unscales=False)
         assert not copied
         return kernel.update(table)
 

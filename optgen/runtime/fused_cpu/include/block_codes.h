@@ -25,11 +25,12 @@ constexpr bool HAS_CODES<R, decltype(void(R::CODES))> = true;
 // The fourth root of a share is computed from the share's bits, as in block_codes.py: a quarter of
 // these bits, plus this number, are the bits of 128 times the root.
 constexpr int FOURTH_ROOT = 0x3f800000 - (0x3f800000 >> 2) + (7 << 23);
+// Blocks with scales below SMALLEST_SCALE become zeros, and from TOO_LARGE_SCALE on NaN.
 constexpr float SMALLEST_SCALE = 0x1p-100f, TOO_LARGE_SCALE = 0x1p126f;
 // The sum of this number and a small number has the nearest integer, ties to even, in its low bits.
 constexpr float ROUNDER = 0x1.8p23f;
 
-// Returns the scale of the block that begins at an element.
+// Returns the address of the scale of the block that begins at element `first`.
 template <class T>
 inline float* scale_at(T* stream, i64 elements, i64 first, i64 block) {
     const i64 codes = (elements + 63) & ~63LL;
@@ -78,8 +79,9 @@ INLINE void encode_unsigned(
     const C* __restrict from, float inverse_scale, i64 n, signed char* __restrict codes) {
     for (i64 i = 0; i < n; ++i) {
         const float number = float(from[i]);
-        const int magnitude = encoded_share<MAP>(number * inverse_scale), least = number > 0;
-        codes[i] = static_cast<signed char>(magnitude < least ? least : magnitude);
+        const int magnitude = encoded_share<MAP>(number * inverse_scale);
+        const int least_code = number > 0 ? 1 : 0;
+        codes[i] = static_cast<signed char>(magnitude < least_code ? least_code : magnitude);
     }
 }
 

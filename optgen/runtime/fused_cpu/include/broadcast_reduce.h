@@ -11,8 +11,9 @@ namespace optgen {
 // Axes of a value, as bits. A parameter is a batch of matrices over its last two dimensions.
 enum Axes : int { NONE = 0, MATRIX = 1, ROW = 3, COLUMN = 5, TENSOR = 7 };
 
-// Reduction operators: `combine` joins two partial results, of type `Partial` if the numbers have
-// type C. 0 is neutral, because all maxima are of absolute values. NaN propagates.
+// Reduction operators: `combine` joins two partial results. Partial results of numbers of type C
+// have the type Partial<C>. 0 is neutral, because all maxima are of absolute values. NaN
+// propagates.
 struct Sum {
     template <class C> using Partial = double;
     template <class C> INLINE static C combine(C a, C b) { return a + b; }
@@ -41,8 +42,8 @@ void repeat_interleave_by(const C* __restrict from, i64 count, C* __restrict to)
         for (int k = 0; k < N; ++k) to[N * i + k] = from[i];
 }
 
-// Repeats every number `times` times. It writes W copies at a time, up to W - 1 too many: the next
-// number overwrites the excess.
+// Repeats every number `times` times. Writes W copies at a time, up to W - 1 too many, which the
+// next number overwrites.
 template <int W, class C>
 void repeat_interleave_in_runs(const C* __restrict from, i64 count, i64 times, C* __restrict to) {
     for (i64 i = 0; i < count; ++i, to += times)
@@ -117,9 +118,9 @@ NOINLINE double reduce_all(const C* x, i64 n) {
 template <class Op, int N, class C, class To>
 void reduce_short_rows(const C* __restrict x, i64 rows, To* __restrict to) {
     for (i64 r = 0; r < rows; ++r, x += N) {
-        To sum = x[0];
-        for (int k = 1; k < N; ++k) sum = Op::combine(sum, To(x[k]));
-        to[r] = sum;
+        To result = x[0];
+        for (int k = 1; k < N; ++k) result = Op::combine(result, To(x[k]));
+        to[r] = result;
     }
 }
 
@@ -135,7 +136,7 @@ NOINLINE void reduce_rows(const C* x, i64 rows, i64 columns, To* to) {
         for (i64 r = 0; r < rows; ++r, x += columns) to[r] = To(reduce_all<Op>(x, columns));
 }
 
-// Combines each column of some rows with its partial result.
+// Reduces each column of some rows, and combines the result with the column's partial result.
 template <class Op, class C>
 NOINLINE void accumulate_columns(
     const C* __restrict x, i64 rows, i64 columns, double* __restrict to) {
@@ -155,17 +156,17 @@ NOINLINE void accumulate_columns(
         for (i64 c = 0; c < columns; ++c) to[c] = Op::combine(to[c], double(x[c]));
 }
 
-// Reduces each column of some matrices with at most W columns to one number. It writes W numbers
+// Reduces each column of some matrices with at most W columns to one number. Writes W numbers
 // for every matrix, and the next matrix overwrites the excess.
 template <class Op, int W, class C>
 void reduce_few_columns(const C* x, i64 matrices, i64 rows, i64 columns, C* to) {
     for (i64 m = 0; m < matrices; ++m, to += columns) {
-        C sums[W];
-        for (int l = 0; l < W; ++l) sums[l] = x[l];
+        C results[W];
+        for (int l = 0; l < W; ++l) results[l] = x[l];
         x += columns;
         for (i64 r = 1; r < rows; ++r, x += columns)
-            for (int l = 0; l < W; ++l) sums[l] = Op::combine(sums[l], x[l]);
-        for (int l = 0; l < W; ++l) to[l] = sums[l];
+            for (int l = 0; l < W; ++l) results[l] = Op::combine(results[l], x[l]);
+        for (int l = 0; l < W; ++l) to[l] = results[l];
     }
 }
 

@@ -21,6 +21,7 @@ using u16 = unsigned short;
 // torch's codes of the dtypes that a stream may have; ABSENT if a tensor has no such stream.
 // INT8 is a stream of codes (block_codes.h).
 enum Dtype : u32 { ABSENT = 0, INT8 = 1, FLOAT16 = 5, FLOAT32 = 6, FLOAT64 = 7, BFLOAT16 = 15 };
+// The dtypes that kernels compute with or convert. INT8 is none of them: a code is no number.
 constexpr u32 ALL_DTYPES = 1 << FLOAT16 | 1 << FLOAT32 | 1 << FLOAT64 | 1 << BFLOAT16;
 
 // Dtypes that the streams of a library may have, a bit each (dtype_variants.py). Code for other
@@ -34,7 +35,7 @@ constexpr u32 COMPILED_DTYPES = ALL_DTYPES;
 template <u32 DTYPE>
 constexpr bool IS_COMPILED = COMPILED_DTYPES >> DTYPE & 1;
 
-// Number of float32 elements in a cache line.
+// Number of float32 elements in a cache line of 64 bytes.
 constexpr i64 CACHE_LINE = 16;
 
 inline u32 dtype_of(u64 dtypes, int stream) { return (dtypes >> (4 * stream)) & 15; }
@@ -48,7 +49,7 @@ inline i64 itemsize(u32 dtype) {
 
 template <class To, class From>
 INLINE To bit_cast(From from) {
-    static_assert(sizeof(To) == sizeof(From), "same size");
+    static_assert(sizeof(To) == sizeof(From), "types of different sizes");
     To to;
     __builtin_memcpy(&to, &from, sizeof to);
     return to;

@@ -109,7 +109,7 @@ constexpr bool DRAWS = false;
 template <class R>
 constexpr bool DRAWS<R, decltype(void(R::DRAWS))> = R::DRAWS;
 
-// Threads begin at multiples of this many elements: a cache line of any dtype, or whole blocks.
+// A thread's range begins at a multiple of this many elements: a cache line, or blocks of codes.
 template <class R>
 constexpr i64 UNIT = HAS_CODES<R> ? BUFFER_ELEMENTS : 64;
 
@@ -122,51 +122,50 @@ INLINE void update_vectors(
     else R::template update<S>(hypers, scalars, fresh_bits, n, streams);
 }
 
-// Updates n elements by the rule. The rest that does not fill a vector is updated in a copy.
+// Updates n elements by the rule. The last ones, which do not fill a vector, are updated in a copy.
 template <class R, class S>
 void update(
     const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh_bits, i64 n,
     const Stream<S>* streams, i64 first = 0) {
     constexpr i64 lanes = LANES<ComputeType<S>>;
-    const i64 rest = n % lanes, whole = n - rest;
-    if (whole) update_vectors<R, S>(hypers, scalars, fresh_bits, whole, streams, first);
+    const i64 rest = n % lanes, in_vectors = n - rest;
+    if (in_vectors) update_vectors<R, S>(hypers, scalars, fresh_bits, in_vectors, streams, first);
     if (!rest) return;
-    float copy[R::STREAMS][lanes] = {}; // 16-bit streams fill half of it
+    float memory[R::STREAMS][lanes] = {}; // 16-bit streams fill half of their rows
     Stream<S> copies[R::STREAMS];
     for (int s = 0; s < R::STREAMS; ++s) {
-        copies[s] = stream_at(copy[s], streams[s]);
-        if (streams[s]) copy_elements(copies[s], streams[s] + whole, rest);
+        copies[s] = stream_at(memory[s], streams[s]);
+        if (streams[s]) copy_elements(copies[s], streams[s] + in_vectors, rest);
     }
-    update_vectors<R, S>(hypers, scalars, fresh_bits, lanes, copies, first + whole);
+    update_vectors<R, S>(hypers, scalars, fresh_bits, lanes, copies, first + in_vectors);
     for (int s = 0; s < R::STREAMS; ++s)
-        if (is_written<R>(s) && streams[s]) copy_elements(streams[s] + whole, copies[s], rest);
+        if (is_written<R>(s) && streams[s]) copy_elements(streams[s] + in_vectors, copies[s], rest);
 }
 
 template <class R>
 struct ElementwiseKernel : Program<R> {
-    using Program<R>::STREAMS, Program<R>::table, Program<R>::scalar_run, Program<R>::address;
+    using Program<R>::STREAMS, Program<R>::table, Program<R>::run_index, Program<R>::address;
     using Program<R>::hypers, Program<R>::scalars, Program<R>::dtype;
 
-    HeapArray<i64> first_element; // [tensor]: the index of its first element in the list of all
-                                  // elements, a multiple of UNIT
-    i64 traffic = 0;              // bytes that the step moves
+    HeapArray<i64> first_element; // [tensor]: in the list of all elements; a multiple of UNIT
+    i64 traffic = 0; // bytes that the step moves
 
     explicit ElementwiseKernel(const Table& given_table)
-        : Program<R>(given_table), first_element(table.tensors + 1) {
-        i64 at = 0;
-        for (i64 t = 0; t < table.tensors; ++t) {
-            first_element[t] = at;
-            if (scalar_run[t] < 0) continue;
-            at += (table.elements[t] + UNIT<R> - 1) / UNIT<R> * UNIT<R>;
+        : Program<R>(given_table), first_element(table.tensor_count + 1) {
+        i64 next_element = 0;
+        for (i64 t = 0; t < table.tensor_count; ++t) {
+            first_element[t] = next_element;
+            if (run_index[t] < 0) continue;
+            next_element += (table.elements[t] + UNIT<R> - 1) / UNIT<R> * UNIT<R>;
             for (int s = 0; s < STREAMS; ++s) traffic += table.elements[t] * itemsize(dtype(s, t));
         }
-        first_element[table.tensors] = at;
+        first_element[table.tensor_count] = next_element;
     }
 
-    i64 length() const { return first_element[table.tensors]; }
+    i64 total_elements() const { return first_element[table.tensor_count]; }
 
-    // Updates streams of the compute dtype C in place, and all others through buffers. This is for
-    // dtypes that no loop converts in registers, and for gradients that must be unscaled.
+    // Updates streams of the compute dtype C in place, and all others through buffers: streams
+    // whose dtype no loop converts in registers, and gradients that must be unscaled.
     template <class C>
     void update_through_buffers(i64 t, i64 first, i64 n) const {
         C buffer[STREAMS][BUFFER_ELEMENTS];
@@ -174,9 +173,10 @@ struct ElementwiseKernel : Program<R> {
             const i64 count = end - first < BUFFER_ELEMENTS ? end - first : BUFFER_ELEMENTS;
             Stream<C> streams[STREAMS];
             for (int s = 0; s < STREAMS; ++s) {
-                const u32 stored = dtype(s, t);
-                if (stored == ABSENT) streams[s] = nullptr;
-                else if (stored == DTYPE<C>) streams[s] = static_cast<C*>(address(s, t)) + first;
+                const u32 stored_dtype = dtype(s, t);
+                if (stored_dtype == ABSENT) streams[s] = nullptr;
+                else if (stored_dtype == DTYPE<C>)
+                    streams[s] = static_cast<C*>(address(s, t)) + first;
                 else read_stream(s, t, first, count, streams[s] = buffer[s]);
             }
             if (table.grad_scale) unscale(t, first, count, streams[1], buffer[1]);
@@ -257,15 +257,15 @@ struct ElementwiseKernel : Program<R> {
     // Updates elements [low, high) of the list of all elements.
     void update_range(i64 low, i64 high) const {
         i64 t = 0;
-        for (i64 end = table.tensors; t + 1 < end;) {
+        for (i64 end = table.tensor_count; t + 1 < end;) {
             const i64 middle = (t + end) / 2;
             (first_element[middle] <= low ? t : end) = middle;
         }
-        for (; t < table.tensors && first_element[t] < high; ++t) {
+        for (; t < table.tensor_count && first_element[t] < high; ++t) {
             const i64 first = low > first_element[t] ? low - first_element[t] : 0;
             const i64 last = high - first_element[t] < table.elements[t] ? high - first_element[t]
                                                                        : table.elements[t];
-            if (scalar_run[t] < 0 || first >= last) continue;
+            if (run_index[t] < 0 || first >= last) continue;
             update_tensor(t, first, last - first);
         }
     }
@@ -279,7 +279,7 @@ struct ElementwiseStep {
 
     static void enter(void* pointer) {
         const ElementwiseStep& region = *static_cast<const ElementwiseStep*>(pointer);
-        const i64 units = region.kernel.length() / UNIT<R>;
+        const i64 units = region.kernel.total_elements() / UNIT<R>;
         const i64 id = region.threads.id(), team_size = region.threads.team_size();
         region.kernel.update_range(
             units * id / team_size * UNIT<R>, units * (id + 1) / team_size * UNIT<R>);
@@ -294,7 +294,7 @@ void step(const Table& table, const Threads& threads) {
     if (threads.count > 1 && kernel.traffic > MIN_PARALLEL_BYTES)
         threads.parallel(ElementwiseStep<R>::enter, &region, unsigned(threads.count), 0);
     else
-        kernel.update_range(0, kernel.length());
+        kernel.update_range(0, kernel.total_elements());
 }
 
 }  // namespace optgen

@@ -7,7 +7,8 @@ namespace optgen {
 
 typedef u16 HalfBits __attribute__((vector_size(VECTOR_BYTES / 2)));
 
-// Whether a pair's vectors hold the elements of even and of odd index, instead of memory order.
+// Whether the two vectors of a pair hold the elements of even and of odd index, instead of the
+// first and the second half in memory order.
 template <class S>
 constexpr bool DEINTERLEAVED = true;
 

@@ -1,10 +1,11 @@
-// A step on several threads: large tensors are shared by all threads, others go to one thread each.
-// The step is one parallel region, with a barrier after each pass over a batch of shared tensors.
+// A step on several threads: all threads share the large tensors; each other tensor goes to one
+// thread. The step is one parallel region, with a barrier after each pass over a batch of shared
+// tensors.
 #include "optgen/runtime/fused_cpu/include/step_plan.h"
 
 namespace optgen {
 
-// Tensors with at least this many elements are shared by all threads. Others go to one thread each.
+// A tensor with fewer elements goes to one thread.
 constexpr i64 MIN_SHARED_ELEMENTS = 1 << 18;
 // Memory limit of shared tensors that are swept together. If all together need more memory, they
 // are swept in several batches, one after the other.
@@ -13,32 +14,33 @@ constexpr i64 BATCH_BYTES = 8 << 20;
 // Shared tensors whose memory exists at the same time. Threads claim their blocks, pass by pass.
 struct SharedBatch {
     i64 first, end; // indices of shared tensors
-    i64 blocks, bytes;
-    int passes;
+    i64 block_count, bytes;
+    int pass_count;
 };
 
 struct ParallelStep {
     const StepPlan& step_plan;
     const Threads& threads;
-    HeapArray<TensorPlan*> shared, unshared;
+    HeapArray<TensorPlan*> shared_plans, unshared_plans;
     i64 shared_count = 0, unshared_count = 0;
     HeapArray<SharedBatch> batches;
     i64 batch_count = 0;
-    i64 counter_count = 1, bytes = 0;
+    i64 counter_count = 1;
+    i64 bytes = 0; // memory of the batch that needs most
     // Indices of the next work to claim: of an unshared tensor, then of a block for each pass.
     i64* counters = nullptr;
     char* memory = nullptr;
 
     ParallelStep(const StepPlan& given_plan, const Threads& given_threads)
-        : step_plan(given_plan), threads(given_threads), shared(step_plan.count + 1),
-          unshared(step_plan.count + 1),
-          batches(step_plan.count + 1) {
-        for (i64 i = 0; i < step_plan.count; ++i) {
+        : step_plan(given_plan), threads(given_threads), shared_plans(step_plan.plan_count + 1),
+          unshared_plans(step_plan.plan_count + 1), batches(step_plan.plan_count + 1) {
+        for (i64 i = 0; i < step_plan.plan_count; ++i) {
             TensorPlan& plan = step_plan.plans[i];
-            if (plan.extent().elements >= MIN_SHARED_ELEMENTS && plan.blocks > 1) add_shared(plan);
-            else unshared[unshared_count++] = &plan;
+            if (plan.extent().elements >= MIN_SHARED_ELEMENTS && plan.block_count > 1)
+                add_shared(plan);
+            else unshared_plans[unshared_count++] = &plan;
         }
-        for (i64 g = 0; g < batch_count; ++g) counter_count += batches[g].passes;
+        for (i64 i = 0; i < batch_count; ++i) counter_count += batches[i].pass_count;
     }
 
     void add_shared(TensorPlan& plan) {
@@ -46,14 +48,14 @@ struct ParallelStep {
         if (!batch_count || batches[batch_count - 1].bytes + needed > BATCH_BYTES)
             batches[batch_count++] = {shared_count, shared_count, 0, 0, 0};
         SharedBatch& batch = batches[batch_count - 1];
-        plan.first_block = batch.blocks;
+        plan.first_block = batch.block_count;
         plan.memory_offset = batch.bytes;
-        plan.blocks_left = plan.blocks;
-        batch.blocks += plan.blocks;
+        plan.blocks_left = plan.block_count;
+        batch.block_count += plan.block_count;
         batch.bytes += needed;
-        batch.passes = int(max(batch.passes, plan.passes));
+        batch.pass_count = int(max(batch.pass_count, plan.pass_count));
         batch.end = shared_count + 1;
-        shared[shared_count++] = &plan;
+        shared_plans[shared_count++] = &plan;
         bytes = max(bytes, batch.bytes);
     }
 
@@ -65,7 +67,7 @@ struct ParallelStep {
         counters = reinterpret_cast<i64*>(workspace.at);
         memory = workspace.at + counter_bytes;
         for (i64 i = 0; i < counter_count; ++i) counters[i] = 0;
-        begin_batch(0);
+        begin_batch(/*batch_index=*/0);
         threads.parallel(enter, this, unsigned(threads.count), 0);
     }
 
@@ -75,14 +77,15 @@ struct ParallelStep {
         const int id = threads.id();
         char* const thread_memory = memory + bytes + id * thread_bytes();
         i64* counter = counters + 1;
-        for (i64 g = 0; g < batch_count; ++g)
-            for (int pass = 0; pass < batches[g].passes; ++pass, ++counter) {
-                for (i64 b; (b = claim(counter)) < batches[g].blocks;)
-                    sweep_block(batches[g], pass, b, thread_memory + step_plan.tensor_bytes);
+        for (i64 batch_index = 0; batch_index < batch_count; ++batch_index)
+            for (int pass = 0; pass < batches[batch_index].pass_count; ++pass, ++counter) {
+                const SharedBatch& batch = batches[batch_index];
+                for (i64 block; (block = claim(counter)) < batch.block_count;)
+                    sweep_block(batch, pass, block, thread_memory + step_plan.tensor_bytes);
                 if (counter == counters + 1) run_unshared(thread_memory); // in the first pass only
                 threads.barrier();
-                if (pass + 1 == batches[g].passes && g + 1 < batch_count) {
-                    if (id == 0) begin_batch(g + 1);
+                if (pass + 1 == batch.pass_count && batch_index + 1 < batch_count) {
+                    if (id == 0) begin_batch(batch_index + 1);
                     threads.barrier();
                 }
             }
@@ -93,28 +96,28 @@ struct ParallelStep {
 
     void run_unshared(char* thread_memory) {
         for (i64 i; (i = claim(counters)) < unshared_count;)
-            StepPlan::run_whole(
-                *unshared[i], thread_memory, thread_memory + step_plan.tensor_bytes);
+            StepPlan::run_tensor(
+                *unshared_plans[i], thread_memory, thread_memory + step_plan.tensor_bytes);
     }
 
-    void begin_batch(i64 g) {
-        if (g >= batch_count) return;
-        for (i64 i = batches[g].first; i < batches[g].end; ++i) {
-            shared[i]->memory = memory + shared[i]->memory_offset;
-            shared[i]->methods->begin(*shared[i]);
+    void begin_batch(i64 batch_index) {
+        if (batch_index >= batch_count) return;
+        for (i64 i = batches[batch_index].first; i < batches[batch_index].end; ++i) {
+            shared_plans[i]->memory = memory + shared_plans[i]->memory_offset;
+            shared_plans[i]->methods->begin(*shared_plans[i]);
         }
     }
 
-    // Sweeps a block. The thread that finishes a tensor's last block finishes the pass.
-    void sweep_block(const SharedBatch& batch, int pass, i64 b, char* scratch) {
+    // Sweeps a block. The thread that sweeps a tensor's last block also runs the finish steps.
+    void sweep_block(const SharedBatch& batch, int pass, i64 block, char* scratch) {
         i64 i = batch.first;
-        while (i + 1 < batch.end && shared[i + 1]->first_block <= b) ++i;
-        TensorPlan& plan = *shared[i];
-        if (pass >= plan.passes) return;
-        plan.methods->sweep(plan, pass, b - plan.first_block, scratch);
+        while (i + 1 < batch.end && shared_plans[i + 1]->first_block <= block) ++i;
+        TensorPlan& plan = *shared_plans[i];
+        if (pass >= plan.pass_count) return;
+        plan.methods->sweep(plan, pass, block - plan.first_block, scratch);
         if (__atomic_sub_fetch(&plan.blocks_left, 1, __ATOMIC_ACQ_REL)) return;
         plan.methods->finish(plan, pass);
-        plan.blocks_left = plan.blocks;
+        plan.blocks_left = plan.block_count;
     }
 };
 

@@ -22,7 +22,7 @@ INLINE i64 prefetch_strip<float>(i64 n) { return n < MIN_PREFETCHED_LOOP ? n : P
 template <class S>
 INLINE void prefetch(const S* at) { __builtin_prefetch(at + PREFETCH_AHEAD); }
 
-// Prefetches a range of bytes. Inlined, because compilers remove calls that only prefetch.
+// Prefetches a range of bytes. Inlined: compilers remove a call of a function that only prefetches.
 INLINE void prefetch_range(const void* at, i64 bytes) {
     for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(at) + i);
 }

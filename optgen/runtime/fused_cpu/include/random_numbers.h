@@ -18,7 +18,7 @@ struct RandomKey {
         : words{to_word(seed) | call << 24, to_word(step), 0}, stream(to_word(given_stream) << 8) {
         words[2] = words[0] ^ words[1] ^ 0x1bd11bda;
     }
-    static u32 to_word(double x) { return x == x ? u32(i64(x)) : 0; } // NaN: of an infinite seed
+    static u32 to_word(double x) { return x == x ? u32(i64(x)) : 0; } // NaN: infinite seed
 };
 
 template <int DISTANCE, class U>
@@ -100,13 +100,14 @@ INLINE U permuted(U x, U first, U second) {
 
 alignas(VECTOR_BYTES) static const VectorBits LANES_OF_VECTOR = VectorBits{} + VECTOR_LANES;
 
-// Key of random numbers of 16 bits: the block of a stream's first counter. Two places share a word.
+// Key of random numbers of 16 bits: the block of a stream's first counter. Two places share a word:
+// they are a pair, an even place and the next.
 struct RandomKey16 {
     static constexpr u32 RANGE_INCREMENT = 0x9e3779b9; // added to `first` for every 2**32 pairs
 
     u32 first, second;
-    i64 next = -1; // the pair to which the first of `counters` belongs
-    VectorBits counters{}, firsts{};
+    i64 next_pair = -1; // the pair to which the first lane of `counters` belongs
+    VectorBits counters{}, first_words{}; // of the pairs of a vector: sums with first_at, first_at
 
     RandomKey16(double seed, double stream, double step, u32 call) {
         const RandomKey key(seed, stream, step, call);
@@ -125,22 +126,23 @@ struct RandomKey16 {
     // mostly do, their counters are computed by one addition.
     INLINE VectorBits words(i64 pair) {
         const bool is_near_range_end = u32(pair + VECTOR_LANES) < 2 * VECTOR_LANES;
-        if (__builtin_expect((pair != next) | is_near_range_end, false)) move_to(pair);
-        const VectorBits words = permuted(counters, firsts, VectorBits{} + second);
+        if (__builtin_expect((pair != next_pair) | is_near_range_end, false)) move_to(pair);
+        const VectorBits words = permuted(counters, first_words, VectorBits{} + second);
         counters += opaque(LANES_OF_VECTOR);
-        next = pair + VECTOR_LANES;
+        next_pair = pair + VECTOR_LANES;
         return words;
     }
 
     INLINE void move_to(i64 pair) {
         const VectorBits lower = lane_numbers() + u32(pair), start = VectorBits{} + u32(pair);
-        firsts = VectorBits{} + first_at(pair);
-        firsts = lower < start ? firsts + RANGE_INCREMENT : firsts; // lanes in the next 2**32 pairs
-        counters = lower + firsts;
+        first_words = VectorBits{} + first_at(pair);
+        // Lanes whose sum wrapped around are in the next 2**32 pairs.
+        first_words = lower < start ? first_words + RANGE_INCREMENT : first_words;
+        counters = lower + first_words;
     }
 };
 
-// Random numbers from 0 to 2**16 - 1. They convert to fractions, in [0, 1).
+// Random integers from 0 to 2**16 - 1. A conversion to VectorPair divides them by 2**16.
 struct RandomPair16 {
     VectorBits a, b;
 
@@ -167,8 +169,8 @@ INLINE float number_at(const RandomKey16& key, i64 place) {
     return float(place & 1 ? word >> 16 : word & 0xffff) * 0x1p-16f;
 }
 
-// Returns random numbers of 16 bits, for the elements that random_numbers takes. Vectors hold them
-// as integers, which rounded_at_random_to takes without conversion.
+// Returns random numbers of 16 bits for the same elements as `random_numbers`. Vectors hold the
+// numbers as integers, which `rounded_at_random_to` reads without conversion.
 template <class S>
 INLINE auto random_bits16(i64 place, RandomKey16& key) {
     if constexpr (LANES<ComputeType<S>> == 1) return ComputeType<S>(number_at(key, place));

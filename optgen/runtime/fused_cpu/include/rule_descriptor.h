@@ -12,9 +12,9 @@ struct RuleDescriptor {
         const void* inputs, int step, i64 rows, i64 n, i64 pitch, const Pointer* at);
     using Draw = void (*)(const void* inputs, int step, i64 place, i64 n, C* to);
 
-    int streams, values, numbers, step_count, column_reductions;
+    int stream_count, value_count, number_count, step_count, column_reduction_count;
     const Step* steps;
-    const int* axes;
+    const int* axes; // [value]
     // The rule's `run`, indexed by EXPANDED (see loop_access.h): for `lanes` elements at once, and
     // for the rest of a row one by one.
     i64 lanes;
@@ -46,25 +46,27 @@ struct RuleDescriptor {
         else return nullptr;
     }
 
-    i64 bytes(int v) const { return element_streams >> v & 1 ? element_bytes : i64(sizeof(C)); }
+    i64 bytes_per_number(int v) const {
+        return element_streams >> v & 1 ? element_bytes : i64(sizeof(C));
+    }
 
     // Runs loop k over some rows of n elements: whole vectors first, then the rest one by one.
     NOINLINE void run(
         bool expanded, const void* inputs, int k, i64 rows, i64 n, const Pointer* at) const {
-        const i64 rest = steps[k].axes == TENSOR ? n % lanes : 0, whole = n - rest;
-        if (whole) vector_loop[expanded](inputs, k, rows, whole, n, at);
+        const i64 rest = steps[k].axes == TENSOR ? n % lanes : 0, in_vectors = n - rest;
+        if (in_vectors) vector_loop[expanded](inputs, k, rows, in_vectors, n, at);
         if (!rest) return;
         Pointer remaining[MAX_VALUES];
-        for (int v = 0; v < values; ++v) {
+        for (int v = 0; v < value_count; ++v) {
             const bool varies = expanded || axes[v] == TENSOR || axes[v] == COLUMN;
-            remaining[v] = at[v].plus(varies ? whole * bytes(v) : 0);
+            remaining[v] = at[v].plus(varies ? in_vectors * bytes_per_number(v) : 0);
         }
         scalar_loop[expanded](inputs, k, rows, rest, n, remaining);
     }
 };
 
-// Descriptor for tensors whose elements are stored as S. Elements of other dtypes are converted in
-// buffers; then S is the compute dtype.
+// Descriptor for tensors whose elements loops read as S. Elements of other dtypes are first
+// converted in buffers to the compute dtype, which S is then.
 template <class R, class S, class C = ComputeScalar<S>, class Vectors = ComputeType<S>>
 constexpr RuleDescriptor<C> DESCRIPTOR{
     R::STREAMS, R::VALUES, R::NUMBERS, R::STEP_COUNT, R::COLUMN_REDUCTIONS, R::STEPS, R::AXES,
@@ -85,31 +87,30 @@ const RuleDescriptor<C>& descriptor(const TensorPlan& plan) {
     return DESCRIPTOR<R, C>;
 }
 
-// Footprint of a pass: the values that it reads or writes and those that it writes, a bit each, and
-// the number of its loops.
-// `loops_only`: the pass has no maximum, whose reduction would read elements after the loop.
+// Footprint of a pass. Its sets of values have a bit for each value.
 struct Footprint {
-    u64 touched_values = 0, written_values = 0;
+    u64 touched_values = 0; // values that the pass reads or writes
+    u64 written_values = 0; // values that loops and draws write
     int loop_count = 0;
-    bool loops_only = true;
+    bool has_maximum = false; // whether a reduction by a maximum reads elements after the loops
 };
 
 template <class R>
 constexpr Footprint footprint(const Pass& pass) {
     Footprint result;
     for (int k = 0; k < R::STEP_COUNT; ++k) {
-        if (!(pass.steps >> k & 1)) continue;
-        result.touched_values |= R::STEPS[k].reads | R::STEPS[k].writes;
-        if (R::STEPS[k].kind == Step::MAX) result.loops_only = false;
+        if (!(pass.tile_steps >> k & 1)) continue;
+        result.touched_values |= R::STEPS[k].read_values | R::STEPS[k].written_values;
+        if (R::STEPS[k].kind == Step::MAX) result.has_maximum = true;
         if (R::STEPS[k].is_reduction()) continue;
-        result.written_values |= R::STEPS[k].writes;
+        result.written_values |= R::STEPS[k].written_values;
         result.loop_count += R::STEPS[k].kind == Step::LOOP;
     }
     return result;
 }
 
-// Footprints of all passes of a rule, computed at compile time: a small tensor's whole step takes
-// less time than computing them.
+// Footprints of all passes of a rule, computed at compile time: a small tensor's whole step
+// takes less time than computing them.
 template <class R>
 struct Footprints {
     Footprint of_pass[TensorPlan::STRATEGIES][MAX_PASSES];
@@ -123,7 +124,7 @@ struct Footprints {
 template <class R>
 constexpr Footprints<R> FOOTPRINTS;
 
-// Tensor as sweeps see it at run time.
+// Tensor as sweeps see it at run time. The arrays are those of TensorPasses.
 template <class C>
 struct TensorContext {
     const Table& table;
@@ -134,7 +135,9 @@ struct TensorContext {
     double *row_sums, *column_sums;
 
     u32 dtype(int stream) const { return dtype_of(table.dtypes[plan.tensor], stream); }
-    void* address(int stream) const { return table.address[stream * table.tensors + plan.tensor]; }
+    void* address(int stream) const {
+        return table.address[stream * table.tensor_count + plan.tensor];
+    }
 };
 
 }  // namespace optgen

@@ -18,8 +18,8 @@ struct Step {
     // place. In `numbers`, the next number is 1 if the tensor takes part in the reduction, else 0.
     enum Kind { LOOP, DRAW, SUM, MAX, GROUP_SUM, GROUP_MAX, ALL_SUM, ALL_MAX } kind;
     int axes;          // of a loop's values, or of a reduction's result
-    u64 reads, writes; // values, a bit each
-    int number;        // index of a reduction among the reductions to the same axes
+    u64 read_values, written_values; // a bit each
+    int result_index;  // of a reduction: among the numbers, or among the reductions to its axes
 
     constexpr bool is_reduction() const { return kind >= SUM; }
     constexpr bool is_wide() const { return kind >= GROUP_SUM; }
@@ -38,11 +38,12 @@ constexpr u64 set(Members... members) {
 constexpr int only_value(u64 values) { return __builtin_ctzll(values); }
 
 struct Pass {
-    u64 steps;  // run on every tile, a bit each
-    u64 finish; // steps that run once, after all tiles
-    u64 stores; // values that are stored
+    u64 tile_steps;    // steps that run on every tile, a bit each
+    u64 finish_steps;  // steps that run once, after all tiles
+    u64 stored_values; // values that the pass stores in streams
 };
 
+// Returns the streams that have a number for every element, a bit each.
 template <class R>
 constexpr u64 element_streams() {
     u64 streams = 0;
@@ -52,7 +53,7 @@ constexpr u64 element_streams() {
 
 // Index of a number of the whole tensor, and of the cell of the scalar state that takes its value.
 struct StoredNumber {
-    int number, cell;
+    int number_index, cell_index;
 };
 
 // Tells whether a rule has a list STORED_NUMBERS.

@@ -38,7 +38,8 @@ constexpr bool READS_SIZES = false;
 template <class R>
 constexpr bool READS_SIZES<R, decltype(void(R::READS_SIZES))> = R::READS_SIZES;
 
-// Whether a rule stores its cells. Matrix ops divide a rule into parts, and the last part stores.
+// Whether a rule stores its scalar cells. Matrix ops divide a rule into parts, of which only the
+// last one stores them.
 template <class R, class = void>
 constexpr bool STORES_CELLS = true;
 template <class R>
@@ -50,14 +51,16 @@ struct Program {
     using Hypers = typename R::Hypers;
     using Scalars = typename R::Scalars;
     static constexpr int STREAMS = R::STREAMS, CELLS = R::CELLS;
+    static constexpr i64 INITIAL_CAPACITY = 64; // of `results`, which grows
     static_assert(STREAMS + CELLS <= 16, "64 bits have room for the dtypes of 16 streams");
 
     const Table& table;
-    HeapArray<int> scalar_run;  // [tensor]: index in `results`, or -1 if the rule does not apply
-    HeapArray<Scalars> results; // [run of the scalar program]
+    HeapArray<int> run_index;   // [tensor]: index of the run of the scalar program that has its
+                                // results, or -1 if the rule does not apply to the tensor
+    HeapArray<Scalars> results; // [run]
 
     explicit Program(const Table& given_table)
-        : table(given_table), scalar_run(table.tensors), results(64) {
+        : table(given_table), run_index(table.tensor_count), results(INITIAL_CAPACITY) {
         run_scalar_programs();
     }
 
@@ -66,11 +69,11 @@ struct Program {
     }
 
     const Scalars& scalars(i64 tensor) const {
-        return results[scalar_run[tensor]];
+        return results[run_index[tensor]];
     }
 
     void* address(int stream, i64 tensor) const {
-        return table.address[stream * table.tensors + tensor];
+        return table.address[stream * table.tensor_count + tensor];
     }
 
     u32 dtype(int stream, i64 tensor) const { return dtype_of(table.dtypes[tensor], stream); }
@@ -101,32 +104,32 @@ struct Program {
     void run_scalar_programs() {
         Scalar inputs[CELLS + 1] = {}, cells[CELLS + 1] = {};
         Sizes last_sizes{};
-        i64 last = -1, runs = 0, capacity = 64;
-        for (i64 t = 0; t < table.tensors; ++t) {
+        i64 last_tensor = -1, run_count = 0, capacity = INITIAL_CAPACITY;
+        for (i64 t = 0; t < table.tensor_count; ++t) {
             const Sizes tensor_sizes = READS_SIZES<R> ? sizes(t) : Sizes{};
-            scalar_run[t] = -1;
+            run_index[t] = -1;
             if (dtype(1, t) == ABSENT || !R::applies(tensor_sizes)) continue;
-            bool same = last >= 0 && table.group[t] == table.group[last]
-                && table.fresh[t] == table.fresh[last] && tensor_sizes == last_sizes;
+            bool shares_run = last_tensor >= 0 && table.group[t] == table.group[last_tensor]
+                && table.fresh[t] == table.fresh[last_tensor] && tensor_sizes == last_sizes;
             for (int c = 0; c < CELLS; ++c) {
                 Scalar cell{0, dtype(STREAMS + c, t)};
                 if (cell.dtype) cell.value = read_scalar(cell.dtype, address(STREAMS + c, t));
-                same = same && cell == inputs[c];
+                shares_run = shares_run && cell == inputs[c];
                 inputs[c] = cell;
             }
-            if (!same) {
+            if (!shares_run) {
                 for (int c = 0; c < CELLS; ++c) cells[c] = inputs[c];
                 if (R::HAS_STEP) cells[0].value = cells[0].rounded_to_dtype(cells[0].value + 1);
-                if (runs == capacity) results.grow(capacity *= 2);
-                results[runs++] = R::program(hypers(t), cells, table.fresh[t], tensor_sizes);
+                if (run_count == capacity) results.grow(capacity *= 2);
+                results[run_count++] = R::program(hypers(t), cells, table.fresh[t], tensor_sizes);
             }
             // Matrix ops split a rule into parts. Each part needs the old values, so only the last
             // part stores new values.
             for (int c = 0; c < CELLS; ++c)
                 if (STORES_CELLS<R> && cells[c].dtype)
                     write_scalar(cells[c].dtype, cells[c].value, address(STREAMS + c, t));
-            scalar_run[t] = int(runs - 1);
-            last = t;
+            run_index[t] = int(run_count - 1);
+            last_tensor = t;
             last_sizes = tensor_sizes;
         }
     }

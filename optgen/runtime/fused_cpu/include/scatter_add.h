@@ -17,27 +17,27 @@ constexpr bool SCATTER_ADDS = false;
 template <class R>
 constexpr bool SCATTER_ADDS<R, decltype(void(R::SCATTER_ADDS))> = R::SCATTER_ADDS;
 
-// Adds values to their rows one by one, in order. Values are neither sorted nor summed before.
+// Adds values to their rows one by one, in order, without sorting or summing them first.
 template <class R>
 struct ScatterAddKernel {
-    const ElementwiseKernel<R>* kernel; // null until indices are checked: it advances step counts
+    const ElementwiseKernel<R>* kernel; // null until indices are checked: making it advances counts
     const Table& table;
     const SparseGradients& gradients;
     const Threads& threads;
 
-    // Tells whether values may be added one by one. In 16 bits they may not, because the sum of a
-    // row must be rounded only once.
+    // Tells whether values may be added one by one. Values of 16 bits may not: the sum of a row
+    // must be rounded only once.
     bool keeps_precision() const {
-        for (i64 t = 0; t < table.tensors; ++t) {
+        for (i64 t = 0; t < table.tensor_count; ++t) {
             const u32 dtype = dtype_of(table.dtypes[t], 0);
             if (dtype != dtype_of(table.dtypes[t], 1) || itemsize(dtype) < 4) return false;
         }
         return true;
     }
 
-    // Returns the number of a tensor with an index out of range, or -1.
+    // Returns the position in the table of a tensor with an index out of range, or -1.
     i64 find_invalid() const {
-        for (i64 t = 0; t < table.tensors; ++t)
+        for (i64 t = 0; t < table.tensor_count; ++t)
             for (i64 i = 0; i < gradients.value_counts[t]; ++i)
                 if (u64(gradients.indices[t][i]) >= u64(gradients.row_counts[t])) return t;
         return -1;
@@ -46,7 +46,8 @@ struct ScatterAddKernel {
     // Adds the values of one thread's rows. A row belongs to one thread.
     template <class C>
     void add(i64 t, i64 id, i64 team_size) const {
-        constexpr i64 PREFETCH_VALUES = 8;
+        // While a value is added, the row of a later value is prefetched, but at most 256 elements.
+        constexpr i64 PREFETCH_VALUES = 8, PREFETCH_ELEMENTS = 256;
         const i64 n = gradients.value_counts[t], width = table.elements[t] / n;
         const i64* const indices = gradients.indices[t];
         C* const param = static_cast<C*>(kernel->address(0, t));
@@ -57,7 +58,7 @@ struct ScatterAddKernel {
         for (i64 i = 0; i < n; ++i) {
             if (i + PREFETCH_VALUES < n) {
                 const C* const next = param + indices[i + PREFETCH_VALUES] * width;
-                for (i64 at = 0; at < width && at < 256; at += 64 / i64(sizeof(C)))
+                for (i64 at = 0; at < width && at < PREFETCH_ELEMENTS; at += 64 / i64(sizeof(C)))
                     __builtin_prefetch(next + at, 1);
             }
             if (team_size > 1 && indices[i] % team_size != id) continue;
@@ -78,7 +79,7 @@ struct ScatterAddKernel {
     }
 
     void run_thread(i64 id, i64 team_size) const {
-        for (i64 t = 0; t < table.tensors; ++t) {
+        for (i64 t = 0; t < table.tensor_count; ++t) {
             if (!gradients.value_counts[t]) continue;
             if (kernel->in_double(t)) add<double>(t, id, team_size);
             else add<float>(t, id, team_size);

@@ -19,7 +19,7 @@ void add(u32 dtype, const void* stream, i64 first, i64 n, C* to) {
 }
 
 // Rows with fewer elements are updated in buffers, several rows at once.
-constexpr i64 MIN_DIRECT_WIDTH = 16;
+constexpr i64 MIN_IN_PLACE_WIDTH = 16;
 
 template <class R>
 struct SparseKernel {
@@ -40,7 +40,7 @@ struct SparseKernel {
 
     // Sums the gradient's values of a touched row: n elements of the row, from element `at` on.
     template <class C>
-    void sum(i64 t, i64 row, i64 at, i64 n, C* to) const {
+    void sum_values(i64 t, i64 row, i64 at, i64 n, C* to) const {
         const void* const values = kernel.address(1, t);
         const i64 row_size = width(t);
         i64 v = touched.first_value[row];
@@ -65,7 +65,7 @@ struct SparseKernel {
                     C* const base = static_cast<C*>(kernel.address(s, t));
                     streams[s] = dtype(t, s) ? base + first + at : nullptr;
                 }
-                sum(t, low, at, n, streams[1] = grads);
+                sum_values(t, low, at, n, streams[1] = grads);
                 optgen::update<R, C>(
                     kernel.hypers(t), kernel.scalars(t), kernel.table.fresh[t], n, streams);
             }
@@ -103,7 +103,7 @@ struct SparseKernel {
                 const i64 n = row_size - at < piece ? row_size - at : piece;
                 for (i64 i = 0; i < count; ++i) {
                     load<C>(t, low + i, at, n, streams, i * n);
-                    sum(t, low + i, at, n, buffer[1] + i * n);
+                    sum_values(t, low + i, at, n, buffer[1] + i * n);
                 }
                 optgen::update<R, C>(
                     kernel.hypers(t), kernel.scalars(t), kernel.table.fresh[t], count * n, streams);
@@ -114,24 +114,25 @@ struct SparseKernel {
 
     template <class C>
     void update(i64 t, i64 low, i64 high) const {
-        bool direct = width(t) >= MIN_DIRECT_WIDTH;
+        bool is_in_place = width(t) >= MIN_IN_PLACE_WIDTH;
         for (int s = 0; s < STREAMS; ++s)
-            direct = direct && (s == 1 || dtype(t, s) == DTYPE<C> || dtype(t, s) == ABSENT);
-        if (direct) update_in_place<C>(t, low, high);
+            is_in_place = is_in_place
+                && (s == 1 || dtype(t, s) == DTYPE<C> || dtype(t, s) == ABSENT);
+        if (is_in_place) update_in_place<C>(t, low, high);
         else update_through_buffers<C>(t, low, high);
     }
 
-    // Updates one thread's share of all touched rows, in proportion to their elements.
+    // Updates one thread's share of all touched rows. All shares have about the same size.
     void run_thread(i64 id, i64 team_size) const {
-        i64 total = 0, at = 0;
-        for (i64 t = 0; t < kernel.table.tensors; ++t) total += elements(t);
+        i64 total = 0, elements_before = 0;
+        for (i64 t = 0; t < kernel.table.tensor_count; ++t) total += touched_elements(t);
         const i64 low = total * id / team_size, high = total * (id + 1) / team_size;
-        for (i64 t = 0; t < kernel.table.tensors; at += elements(t++)) {
+        for (i64 t = 0; t < kernel.table.tensor_count; elements_before += touched_elements(t++)) {
             const i64 row_size = width(t);
             const i64 begin = touched.first_row[t], end = touched.first_row[t + 1];
             if (!row_size) continue;
-            const i64 first = begin + rows_within(low - at, row_size);
-            const i64 limit = begin + rows_within(high - at, row_size);
+            const i64 first = begin + rows_within(low - elements_before, row_size);
+            const i64 limit = begin + rows_within(high - elements_before, row_size);
             const i64 last = limit < end ? limit : end;
             if (first >= last) continue;
             if (kernel.in_double(t)) update<double>(t, first, last);
@@ -139,7 +140,7 @@ struct SparseKernel {
         }
     }
 
-    i64 elements(i64 t) const {
+    i64 touched_elements(i64 t) const {
         return (touched.first_row[t + 1] - touched.first_row[t]) * width(t);
     }
 
@@ -155,7 +156,7 @@ struct SparseKernel {
 };
 
 // Takes one step of all tensors of a table with sparse gradients, and returns -1. If an index is
-// out of range, changes nothing and returns the number of the index's tensor.
+// out of range, changes nothing and returns the position of its tensor in the table.
 template <class R>
 i64 step_sparse(const Table& table, const SparseGradients& gradients, const Threads& threads) {
     if constexpr (SCATTER_ADDS<R>) {

@@ -43,20 +43,20 @@ struct TensorMethodsOf {
 // Plans the tensor if the program applies to it. Returns whether the program applies.
 template <class R>
 bool plan_tensor(const Program<R>& program, i64 t, TensorPlan& plan) {
-    if (program.scalar_run[t] < 0) return false;
+    if (program.run_index[t] < 0) return false;
     plan = make_plan(program, t);
     plan.program = &program;
     plan.methods = with_compute_type(plan.in_double, [](auto number) {
         return &TensorMethodsOf<R, decltype(number)>::METHODS;
     });
-    plan.passes = R::PASS_COUNTS[plan.strategy];
+    plan.pass_count = R::PASS_COUNTS[plan.strategy];
     return true;
 }
 
 // Plans of all tensors of a step.
 struct StepPlan {
     HeapArray<TensorPlan> plans;
-    i64 count = 0;
+    i64 plan_count = 0;
     i64 tensor_bytes = 0;  // memory of the tensor that needs most; its blocks share this memory
     i64 scratch_bytes = 0; // memory of one thread, at the tensor that needs most
     i64 traffic = 0; // bytes of all states, parameters and gradients. A state of another shape
@@ -64,15 +64,16 @@ struct StepPlan {
 
     template <class... R>
     explicit StepPlan(const Table& table, const Program<R>&... programs)
-        : plans(table.tensors + 1) {
+        : plans(table.tensor_count + 1) {
         i64 tensor_traffic = 0;
-        for (i64 t = 0; t < table.tensors; ++t) {
-            TensorPlan& plan = plans[count];
-            if (count && are_alike(table, t, plans[count - 1].tensor)) {
-                plan = plans[count - 1];
+        for (i64 t = 0; t < table.tensor_count; ++t) {
+            TensorPlan& plan = plans[plan_count];
+            if (plan_count && are_alike(table, t, plans[plan_count - 1].tensor)) {
+                plan = plans[plan_count - 1];
                 plan.tensor = t;
             } else {
-                // Each program is for certain shapes. None applies to a tensor without a gradient.
+                // Each program is for certain shapes. No program applies to a tensor without
+                // gradient.
                 if (!(plan_tensor(programs, t, plan) || ...)) continue;
                 tensor_bytes = max(tensor_bytes, plan.methods->tensor_bytes(plan));
                 scratch_bytes = max(scratch_bytes, plan.methods->scratch_bytes(plan));
@@ -81,12 +82,12 @@ struct StepPlan {
                     tensor_traffic += table.elements[t] * itemsize(dtypes & 15);
             }
             traffic += tensor_traffic;
-            ++count;
+            ++plan_count;
         }
-        for (i64 i = 0; i < count; ++i) plans[i].step_exceeds_cache = traffic > CACHE_BYTES;
+        for (i64 i = 0; i < plan_count; ++i) plans[i].step_exceeds_cache = traffic > CACHE_BYTES;
     }
 
-    // Tells whether the plan of one tensor is valid for the other, too.
+    // Tells whether the plan of tensor `other` is valid for tensor t, too.
     static bool are_alike(const Table& table, i64 t, i64 other) {
         if (table.dtypes[t] != table.dtypes[other] || table.elements[t] != table.elements[other])
             return false;
@@ -98,11 +99,11 @@ struct StepPlan {
     }
 
     // Runs all passes of one tensor on one thread.
-    static void run_whole(TensorPlan& plan, char* memory, char* scratch) {
+    static void run_tensor(TensorPlan& plan, char* memory, char* scratch) {
         plan.memory = memory;
         plan.methods->begin(plan);
-        for (int pass = 0; pass < plan.passes; ++pass) {
-            for (i64 block = 0; block < plan.blocks; ++block)
+        for (int pass = 0; pass < plan.pass_count; ++pass) {
+            for (i64 block = 0; block < plan.block_count; ++block)
                 plan.methods->sweep(plan, pass, block, scratch);
             plan.methods->finish(plan, pass);
         }
@@ -111,8 +112,8 @@ struct StepPlan {
     // Takes the step on this thread alone.
     void run_serial() const {
         const Workspace workspace(tensor_bytes + scratch_bytes);
-        for (i64 i = 0; i < count; ++i)
-            run_whole(plans[i], workspace.at, workspace.at + tensor_bytes);
+        for (i64 i = 0; i < plan_count; ++i)
+            run_tensor(plans[i], workspace.at, workspace.at + tensor_bytes);
     }
 };
 

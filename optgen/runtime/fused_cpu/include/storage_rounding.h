@@ -32,8 +32,8 @@ INLINE F largest_bfloat16_not_above(F x) {
     return x == x ? cut : x;
 }
 
-// Picks one of three values that are computed anyway. g++ does not vectorize a loop with a select
-// on a condition that is the same for all elements, but it vectorizes masks.
+// Picks one of three values, all of which are computed first. g++ does not vectorize a loop with a
+// select on a condition that is the same for all elements, but it vectorizes masks.
 inline float select_by_eps(float eps, float in_bfloat16, float in_float16, float in_float32) {
     const u32 is_bfloat16 = 0 - u32(eps == float(BFLOAT16_EPS));
     const u32 is_float16 = 0 - u32(eps == float(FLOAT16_EPS));
@@ -116,8 +116,8 @@ INLINE const T& opaque(const T& constant) {
     return *at;
 }
 
-// Rounds the pairs of a loop over bfloat16, too. The lower halves of `chances` belong to
-// `a`, the upper halves to `b`. All lanes of 16 bits are compared at once.
+// Rounds a VectorPair to bfloat16 as `rounded_at_random_to` does. The lower halves of `chances`
+// belong to `a`, the upper halves to `b`. All lanes of 16 bits are compared at once.
 INLINE VectorPair bfloat16_at_random(VectorPair x, VectorBits chances) {
     const Bfloat16Constants& constants = opaque(BFLOAT16_CONSTANTS);
     const VectorBits a = bit_cast<VectorBits>(x.a), b = bit_cast<VectorBits>(x.b);
@@ -130,7 +130,7 @@ INLINE VectorPair bfloat16_at_random(VectorPair x, VectorBits chances) {
 // Returns 65535 minus a chance in steps of 2**-16. A chance outside of [0, 1) counts as the nearest
 // chance in this range.
 INLINE VectorBits complement_of(Vector chance) {
-    const Vector most = 0xffff - Vector{}; // for NaN, too
+    const Vector most = 0xffff - Vector{}; // also the result for NaN
     const Vector number = vector_max(vector_min(chance * 0x1p16f, most), Vector{});
     return 0xffff - bit_cast<VectorBits>(__builtin_convertvector(number, VectorMask));
 }

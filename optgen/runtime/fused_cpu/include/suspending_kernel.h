@@ -16,8 +16,8 @@ struct SuspendingStep {
     HeapArray<i64> first_block; // [tensor]: its first block among all blocks of a sweep
     HeapArray<char> memory;
     HeapArray<double> numbers;
-    i64 capacity = 1; // of `numbers`
-    i64 channels;     // length of `Shards::counts`
+    i64 number_capacity = 1; // of `numbers`
+    i64 channel_count;       // length of `Shards::counts`
     char* scratch;
     void (*end)(SuspendingStep*);
 
@@ -25,11 +25,11 @@ struct SuspendingStep {
     SuspendingStep(
         const Table& given_table, const Threads& given_threads, const Program<R>&... programs)
         : table(given_table), shards(*table.shards), threads(given_threads),
-          step_plan(table, programs...), progress(step_plan.count + 1),
-          first_block(step_plan.count + 1), memory(64), numbers(1),
-          channels(2 * shards.rank_groups + 4) {
+          step_plan(table, programs...), progress(step_plan.plan_count + 1),
+          first_block(step_plan.plan_count + 1), memory(64), numbers(1),
+          channel_count(2 * shards.rank_group_count + 4) {
         i64 bytes = 0;
-        for (i64 i = 0; i < step_plan.count; ++i) {
+        for (i64 i = 0; i < step_plan.plan_count; ++i) {
             progress[i] = {&step_plan.plans[i], nullptr, TensorProgress::SWEEPING, 0, 0, 0};
             (choose_methods(programs, progress[i]), ...);
             step_plan.plans[i].memory_offset = bytes;
@@ -38,7 +38,7 @@ struct SuspendingStep {
         memory.grow(bytes + threads.count * step_plan.scratch_bytes + 64);
         char* const at = memory.data + 64 - reinterpret_cast<u64>(memory.data) % 64;
         scratch = at + bytes;
-        for (i64 i = 0; i < step_plan.count; ++i) {
+        for (i64 i = 0; i < step_plan.plan_count; ++i) {
             step_plan.plans[i].memory = at + step_plan.plans[i].memory_offset;
             progress[i].methods->begin(progress[i]);
         }
@@ -56,10 +56,10 @@ struct SuspendingStep {
     bool advance() {
         import_sums();
         run_ready();
-        if (!any_is(TensorProgress::SUSPENDED))
+        if (!any_tensor_is(TensorProgress::SUSPENDED))
             change_states(TensorProgress::WAITING, TensorProgress::SUSPENDED);
         export_sums();
-        return any_is(TensorProgress::SUSPENDED);
+        return any_tensor_is(TensorProgress::SUSPENDED);
     }
 
     // Runs to the end. No tensor has shards, and the table has all tensors of the step.
@@ -71,17 +71,17 @@ struct SuspendingStep {
     // Resumes and sweeps tensors until each is suspended, waiting or finished.
     void run_ready() {
         do {
-            parallel_for(&SuspendingStep::resume, step_plan.count);
+            parallel_for(&SuspendingStep::resume, step_plan.plan_count);
             parallel_for(&SuspendingStep::sweep, lay_out_blocks());
-        } while (any_is(TensorProgress::READY));
+        } while (any_tensor_is(TensorProgress::READY));
     }
 
     // A number of a waiting tensor, and its channel: see `counts` in tensor_table.h.
     struct WaitingNumber {
         i64 tensor, channel;
         double* number;
-        int group;
-        bool done;
+        int param_group;
+        bool is_complete;
 
         // Without groups of ranks, the channels 0 and 1 are for reductions over a group of
         // parameters, and 2 and 3 for reductions over all.
@@ -93,55 +93,56 @@ struct SuspendingStep {
         waiting_number.channel = channel, waiting_number.number = number;
     }
 
-    // Completes reductions over tensors, for which tensors wait: all reductions over groups, or if
-    // there are none, the reductions over all tensors. Returns false if no tensor waits.
+    // Completes reductions over tensors, for which tensors wait: all reductions over a group, or if
+    // no tensor waits for one, the reductions over all tensors. Returns false if no tensor waits.
     bool complete_wide_reductions() {
-        HeapArray<WaitingNumber> waiting(step_plan.count + 1);
+        HeapArray<WaitingNumber> waiting(step_plan.plan_count + 1);
         i64 count = 0;
-        bool in_groups = false;
-        for (i64 i = 0; i < step_plan.count; ++i) {
+        bool over_groups = false;
+        for (i64 i = 0; i < step_plan.plan_count; ++i) {
             if (progress[i].state != TensorProgress::WAITING) continue;
-            const int group = table.group[step_plan.plans[i].tensor];
-            waiting[count] = {i, 0, nullptr, group, false};
+            const int param_group = table.group[step_plan.plans[i].tensor];
+            waiting[count] = {i, 0, nullptr, param_group, /*is_complete=*/false};
             progress[i].methods->visit_incomplete(progress[i], note_number, &waiting[count]);
-            in_groups |= waiting[count++].is_reduced_over_group();
+            over_groups |= waiting[count++].is_reduced_over_group();
         }
         HeapArray<double> values(count + 1);
         for (i64 i = 0; i < count; ++i)
-            if (!waiting[i].done && waiting[i].is_reduced_over_group() == in_groups)
-                complete_number(waiting, i, count, in_groups, values.data);
+            if (!waiting[i].is_complete && waiting[i].is_reduced_over_group() == over_groups)
+                complete_number(waiting, i, count, over_groups, values.data);
         return count > 0;
     }
 
     // Reduces waiting[first] and all later numbers of the same reduction.
     void complete_number(
-        const HeapArray<WaitingNumber>& waiting, i64 first, i64 count, bool in_groups,
+        const HeapArray<WaitingNumber>& waiting, i64 first, i64 count, bool over_groups,
         double* values) {
         const i64 channel = waiting[first].channel;
-        const int group = waiting[first].group;
+        const int param_group = waiting[first].param_group;
         const auto belongs = [&](const WaitingNumber& other) {
-            return other.channel == channel && (!in_groups || other.group == group);
+            return other.channel == channel && (!over_groups || other.param_group == param_group);
         };
         i64 value_count = 0;
         for (i64 i = first; i < count; ++i)
             if (belongs(waiting[i])) values[value_count++] = *waiting[i].number;
-        const double result = reduce_numbers(values, value_count, channel % 2); // odd: a maximum
+        const bool is_maximum = channel % 2;
+        const double result = reduce_numbers(values, value_count, is_maximum);
         for (i64 i = first; i < count; ++i) {
             if (!belongs(waiting[i])) continue;
             *waiting[i].number = result;
-            waiting[i].done = true;
+            waiting[i].is_complete = true;
             progress[waiting[i].tensor].state = TensorProgress::READY;
         }
     }
 
-    bool any_is(TensorProgress::State state) const {
-        for (i64 i = 0; i < step_plan.count; ++i)
+    bool any_tensor_is(TensorProgress::State state) const {
+        for (i64 i = 0; i < step_plan.plan_count; ++i)
             if (progress[i].state == state) return true;
         return false;
     }
 
     void change_states(TensorProgress::State from, TensorProgress::State to) {
-        for (i64 i = 0; i < step_plan.count; ++i)
+        for (i64 i = 0; i < step_plan.plan_count; ++i)
             if (progress[i].state == from) progress[i].state = to;
     }
 
@@ -152,22 +153,22 @@ struct SuspendingStep {
     // Lists the blocks that are swept next: fills `first_block`. Returns how many blocks there are.
     i64 lay_out_blocks() {
         i64 count = 0;
-        for (i64 i = 0; i < step_plan.count; ++i) {
+        for (i64 i = 0; i < step_plan.plan_count; ++i) {
             first_block[i] = count;
             if (progress[i].state != TensorProgress::SWEEPING) continue;
             TensorPlan& plan = *progress[i].plan;
-            plan.blocks_left = plan.blocks;
-            count += plan.blocks;
-            if (!plan.blocks) progress[i].methods->combine(progress[i]);
+            plan.blocks_left = plan.block_count;
+            count += plan.block_count;
+            if (!plan.block_count) progress[i].methods->combine(progress[i]);
         }
-        first_block[step_plan.count] = count;
+        first_block[step_plan.plan_count] = count;
         return count;
     }
 
     // Sweeps a block. The thread that finishes a tensor's last block combines partial results.
     void sweep(i64 block, char* thread_scratch) {
         i64 i = 0;
-        for (i64 end = step_plan.count; i + 1 < end;) {
+        for (i64 end = step_plan.plan_count; i + 1 < end;) {
             const i64 middle = (i + end) / 2;
             (first_block[middle] <= block ? i : end) = middle;
         }
@@ -204,8 +205,8 @@ struct SuspendingStep {
     }
 
     // Copies incomplete sums to or from one array, grouped by channel. One collective completes a
-    // channel. Each group of ranks has two channels, one for sums and one for maxima; the last four
-    // are for the reductions over tensors.
+    // channel. Each group of ranks has two channels, one for sums and one for maxima; the last
+    // four are for the reductions over tensors.
     struct SumCopy {
         double** next_sums; // [channel]: address of the next sums; null while sums are counted
         i64* counts;
@@ -224,30 +225,30 @@ struct SuspendingStep {
     }
 
     void visit_incomplete(SumCopy sums) {
-        for (i64 i = 0; i < step_plan.count; ++i)
+        for (i64 i = 0; i < step_plan.plan_count; ++i)
             if (progress[i].state == TensorProgress::SUSPENDED)
                 progress[i].methods->visit_incomplete(progress[i], copy, &sums);
     }
 
     void copy_all(bool imports) {
-        HeapArray<double*> next_sums(channels + 1);
+        HeapArray<double*> next_sums(channel_count + 1);
         next_sums[0] = numbers.data;
-        for (i64 c = 0; c < channels; ++c) next_sums[c + 1] = next_sums[c] + shards.counts[c];
+        for (i64 c = 0; c < channel_count; ++c) next_sums[c + 1] = next_sums[c] + shards.counts[c];
         visit_incomplete({next_sums.data, nullptr, imports});
     }
 
     void export_sums() {
         i64 count = 0;
-        for (i64 c = 0; c < channels; ++c) shards.counts[c] = 0;
-        visit_incomplete({nullptr, shards.counts, false});
-        for (i64 c = 0; c < channels; ++c) count += shards.counts[c];
-        if (count > capacity) numbers.grow(capacity = count);
+        for (i64 c = 0; c < channel_count; ++c) shards.counts[c] = 0;
+        visit_incomplete({/*next_sums=*/nullptr, shards.counts, /*imports=*/false});
+        for (i64 c = 0; c < channel_count; ++c) count += shards.counts[c];
+        if (count > number_capacity) numbers.grow(number_capacity = count);
         shards.numbers = numbers.data;
-        copy_all(false);
+        copy_all(/*imports=*/false);
     }
 
     void import_sums() {
-        copy_all(true);
+        copy_all(/*imports=*/true);
         change_states(TensorProgress::SUSPENDED, TensorProgress::READY);
     }
 };

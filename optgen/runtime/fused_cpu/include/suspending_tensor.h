@@ -6,14 +6,15 @@ namespace optgen {
 
 struct ProgressMethods;
 
-// State of a tensor between two calls. READY: the inputs of `step` are complete. SUSPENDED: the
-// runtime must complete a reduction. WAITING: other tensors have no number to reduce yet.
+// State of a tensor between two calls. READY: the inputs of the next finish step are complete.
+// SUSPENDED: the runtime must complete a reduction. WAITING: other tensors have no number to reduce
+// yet.
 struct TensorProgress {
     TensorPlan* plan;
     const ProgressMethods* methods;
     enum State { SWEEPING, READY, SUSPENDED, WAITING, FINISHED } state;
-    int pass, step; // `step`: the next finish step
-    u64 incomplete; // bits: reductions whose results cover only this rank's shard, or this tensor
+    int pass, next_finish_step;
+    u64 incomplete; // reductions, a bit each, of only this rank's shard or this tensor so far
 };
 
 // Operations on a tensor of a step that suspends, for any rule.
@@ -43,12 +44,12 @@ struct SuspendingTensor : TensorPasses<R, C> {
     void combine() const {
         for (int k = 0; k < R::STEP_COUNT; ++k) {
             const Step& step = R::STEPS[k];
-            if (!(pass().steps >> k & 1) || !step.is_reduction()) continue;
+            if (!(pass().tile_steps >> k & 1) || !step.is_reduction()) continue;
             if (plan.is_complete(step.axes)) continue;
             TensorPasses<R, C>::combine(step);
             complete_or_wait(k);
         }
-        progress.step = 0;
+        progress.next_finish_step = 0;
         progress.state = progress.incomplete ? TensorProgress::SUSPENDED : TensorProgress::READY;
     }
 
@@ -57,13 +58,13 @@ struct SuspendingTensor : TensorPasses<R, C> {
     void resume() const {
         for (; progress.incomplete; progress.incomplete &= progress.incomplete - 1)
             convert(__builtin_ctzll(progress.incomplete));
-        for (int& k = progress.step; k < R::STEP_COUNT; ++k) {
-            if (!(pass().finish >> k & 1)) continue;
+        for (int& k = progress.next_finish_step; k < R::STEP_COUNT; ++k) {
+            if (!(pass().finish_steps >> k & 1)) continue;
             const Step& step = R::STEPS[k];
             if (step.is_reduction() && !step.is_wide()) reduce(k);
             else if (progress.incomplete) break;
             else if (!step.is_wide()) this->run_step(k, step);
-            else if (this->numbers[step.number + 1]) return wait_for_others(k);
+            else if (this->numbers[step.result_index + 1]) return wait_for_others(k);
         }
         if (progress.incomplete) {
             progress.state = TensorProgress::SUSPENDED;
@@ -71,12 +72,12 @@ struct SuspendingTensor : TensorPasses<R, C> {
         }
         this->store_values(pass());
         progress.state =
-            ++progress.pass < plan.passes ? TensorProgress::SWEEPING : TensorProgress::FINISHED;
+            ++progress.pass < plan.pass_count ? TensorProgress::SWEEPING : TensorProgress::FINISHED;
     }
 
     void wait_for_others(int k) const {
         progress.incomplete = u64(1) << k;
-        progress.step = k + 1;
+        progress.next_finish_step = k + 1;
         progress.state = TensorProgress::WAITING;
     }
 
@@ -98,13 +99,13 @@ struct SuspendingTensor : TensorPasses<R, C> {
 
     i64 count(int k) const { return this->count_of(R::STEPS[k]); }
 
-    // Returns the number of the group of ranks that complete a reduction: they hold the other
+    // Returns the index of the group of ranks that complete a reduction: the ranks with the other
     // shards of its operand. Returns -1 if this rank has the whole operand.
     i64 rank_group(int k) const {
         const Shard* const shards = program.table.shards->by_tensor;
         if (!shards) return -1;
         const Step& step = R::STEPS[k];
-        const int from = step.reads ? R::AXES[only_value(step.reads)] : int(TENSOR);
+        const int from = step.read_values ? R::AXES[only_value(step.read_values)] : int(TENSOR);
         return shards[plan.tensor].rank_groups[from & ~step.axes];
     }
 
@@ -120,7 +121,7 @@ struct SuspendingTensor : TensorPasses<R, C> {
     i64 channel(int k) const {
         const Step& step = R::STEPS[k];
         if (step.is_wide())
-            return 2 * program.table.shards->rank_groups + step.kind - Step::GROUP_SUM;
+            return 2 * program.table.shards->rank_group_count + step.kind - Step::GROUP_SUM;
         return 2 * rank_group(k) + (step.kind == Step::MAX);
     }
 };

@@ -16,8 +16,12 @@ struct LoopInputs {
     double* partials; // [NUMBERS], sums over the swept block
 
     // Return the numbers and the partial sums by their names in the rule.
-    typename R::Numbers& named_numbers() const { return *reinterpret_cast<typename R::Numbers*>(numbers); }
-    typename R::Numbers& named_partials() const { return *reinterpret_cast<typename R::Numbers*>(partials); }
+    typename R::Numbers& named_numbers() const {
+        return *reinterpret_cast<typename R::Numbers*>(numbers);
+    }
+    typename R::Numbers& named_partials() const {
+        return *reinterpret_cast<typename R::Numbers*>(partials);
+    }
 };
 
 // One tensor and its memory, which lasts for the step. C is the compute dtype.
@@ -25,7 +29,7 @@ template <class R, class C>
 struct TensorPasses {
     static constexpr int STREAMS = R::STREAMS, VALUES = R::VALUES, NUMBERS = R::NUMBERS;
     static constexpr int PARTIALS = NUMBERS + R::MATRIX_REDUCTIONS;
-    static_assert(R::STEP_COUNT <= 64 && VALUES <= MAX_VALUES, "too many for one rule");
+    static_assert(R::STEP_COUNT <= 64 && VALUES <= MAX_VALUES, "too many steps or values");
 
     const Program<R>& program;
     const TensorPlan& plan;
@@ -37,23 +41,24 @@ struct TensorPasses {
     double* row_sums = nullptr;    // [reduction][chunk][row]
     double* column_sums = nullptr; // [reduction][band][column]
     double* matrix_sums = nullptr; // [reduction][matrix]
-    i64 bytes;
+    i64 bytes; // size of this memory
 
     TensorPasses(const Program<R>& given_program, const TensorPlan& given_plan)
         : program(given_program), plan(given_plan) {
         char* at = plan.memory;
         numbers = carve<double>(at, NUMBERS);
-        partials = carve<double>(at, plan.blocks * PARTIALS);
-        if (!plan.whole_matrices) {
+        partials = carve<double>(at, plan.block_count * PARTIALS);
+        if (!plan.has_whole_matrices) {
             for (int v = 0; v < VALUES; ++v)
                 axis_values[v] =
                     has_axis_buffer(v) ? carve<C>(at, plan.extent().count(R::AXES[v])) : nullptr;
             if (!plan.is_complete(ROW))
-                row_sums = carve<double>(at, R::ROW_REDUCTIONS * plan.chunks * plan.extent().rows);
+                row_sums =
+                    carve<double>(at, R::ROW_REDUCTIONS * plan.chunk_count * plan.extent().rows);
             if (!plan.is_complete(COLUMN))
-                column_sums =
-                    carve<double>(at, R::COLUMN_REDUCTIONS * plan.bands * plan.extent().columns);
-            matrix_sums = carve<double>(at, R::MATRIX_REDUCTIONS * plan.batch);
+                column_sums = carve<double>(
+                    at, R::COLUMN_REDUCTIONS * plan.band_count * plan.extent().columns);
+            matrix_sums = carve<double>(at, R::MATRIX_REDUCTIONS * plan.matrices);
         }
         bytes = at - plan.memory;
     }
@@ -82,8 +87,8 @@ struct TensorPasses {
 
     void begin() const {
         for (i64 i = 0; i < NUMBERS; ++i) numbers[i] = 0;
-        if (!plan.blocks) zero_sums();
-        if (plan.whole_matrices) return;
+        if (!plan.block_count) zero_sums();
+        if (plan.has_whole_matrices) return;
         for (int v = 0; v < STREAMS; ++v)
             if (has_axis_buffer(v) && dtype(v))
                 read<COMPILED_DTYPES>(
@@ -102,11 +107,11 @@ struct TensorPasses {
     NOINLINE void finish(const Pass& pass) const {
         for (int k = 0; k < R::STEP_COUNT; ++k) {
             const Step& step = R::STEPS[k];
-            if (pass.steps >> k & 1 && !plan.is_complete(step.axes)) {
+            if (pass.tile_steps >> k & 1 && !plan.is_complete(step.axes)) {
                 combine(step);
                 if constexpr (R::HAS_AXES) convert_result(step, result_of(step));
             }
-            if (pass.finish >> k & 1) run_step(k, step);
+            if (pass.finish_steps >> k & 1) run_step(k, step);
         }
         store_values(pass);
     }
@@ -115,22 +120,24 @@ struct TensorPasses {
     void store_values(const Pass& pass) const {
         if constexpr (STORES_NUMBERS<R>)
             for (const StoredNumber& stored : R::STORED_NUMBERS)
-                if (&pass == pass_list() + plan.passes - 1)
+                if (&pass == pass_list() + plan.pass_count - 1)
                     write_scalar(
-                        dtype(STREAMS + stored.cell), numbers[stored.number],
-                        address(STREAMS + stored.cell));
+                        dtype(STREAMS + stored.cell_index), numbers[stored.number_index],
+                        address(STREAMS + stored.cell_index));
         for (int v = 0; R::HAS_AXES && v < STREAMS; ++v)
-            if (!plan.whole_matrices && has_axis_buffer(v) && pass.stores >> v & 1 && dtype(v))
+            if (!plan.has_whole_matrices && has_axis_buffer(v) && pass.stored_values >> v & 1
+                && dtype(v))
                 write<COMPILED_DTYPES>(
                     dtype(v), axis_values[v], address(v), 0, plan.extent().count(R::AXES[v]));
     }
 
-    // Returns where a reduction's partial results are combined.
+    // Returns the address of a reduction's results, in which partial results are combined.
     double* result_of(const Step& step) const {
-        if (step.axes == NONE) return numbers + step.number;
-        if (step.axes == MATRIX) return matrix_sums + step.number * plan.batch;
-        if (step.axes == ROW) return row_sums + step.number * plan.chunks * plan.extent().rows;
-        return column_sums + step.number * plan.bands * plan.extent().columns;
+        if (step.axes == NONE) return numbers + step.result_index;
+        if (step.axes == MATRIX) return matrix_sums + step.result_index * plan.matrices;
+        if (step.axes == ROW)
+            return row_sums + step.result_index * plan.chunk_count * plan.extent().rows;
+        return column_sums + step.result_index * plan.band_count * plan.extent().columns;
     }
 
     // Returns how many results a reduction has.
@@ -150,30 +157,30 @@ struct TensorPasses {
     void combine(const Step& step) const {
         double* __restrict const to = result_of(step);
         if (step.axes == NONE)
-            for (i64 block = 0; block < plan.blocks; ++block)
-                *to = Op::combine(*to, partials[block * PARTIALS + step.number]);
+            for (i64 block = 0; block < plan.block_count; ++block)
+                *to = Op::combine(*to, partials[block * PARTIALS + step.result_index]);
         else if constexpr (R::HAS_AXES) {
             if (step.axes == MATRIX) return combine_matrices<Op>(step, to);
             const i64 n = plan.extent().count(step.axes);
-            for (i64 p = 1; p < (step.axes == ROW ? plan.chunks : plan.bands); ++p)
+            for (i64 p = 1; p < (step.axes == ROW ? plan.chunk_count : plan.band_count); ++p)
                 for (i64 i = 0; i < n; ++i) to[i] = Op::combine(to[i], to[p * n + i]);
         }
     }
 
-    // The blocks of a matrix are adjacent.
+    // Combines the partial results of each matrix, whose blocks are adjacent.
     template <class Op>
     void combine_matrices(const Step& step, double* to) const {
-        for (i64 m = 0; m < plan.batch; ++m) to[m] = 0;
-        for (i64 block = 0; block < plan.blocks; ++block) {
-            double& sum = to[block / (plan.bands * plan.chunks)];
-            sum = Op::combine(sum, partials[block * PARTIALS + NUMBERS + step.number]);
+        for (i64 m = 0; m < plan.matrices; ++m) to[m] = 0;
+        for (i64 block = 0; block < plan.block_count; ++block) {
+            double& sum = to[block / (plan.band_count * plan.chunk_count)];
+            sum = Op::combine(sum, partials[block * PARTIALS + NUMBERS + step.result_index]);
         }
     }
 
     // Converts combined rows, columns or matrix values to the compute dtype, which loops read.
     void convert_result(const Step& step, const double* __restrict from) const {
         if (!step.is_reduction() || step.axes == NONE) return;
-        C* __restrict const to = axis_values[only_value(step.writes)];
+        C* __restrict const to = axis_values[only_value(step.written_values)];
         for (i64 i = 0, n = plan.extent().count(step.axes); i < n; ++i) to[i] = C(from[i]);
     }
 
@@ -185,9 +192,10 @@ struct TensorPasses {
 
     void run_axis_step(int k, const Step& step) const {
         if (step.is_reduction())
-            return reduce(step, step.writes ? axis_values[only_value(step.writes)] : nullptr);
+            return reduce(
+                step, step.written_values ? axis_values[only_value(step.written_values)] : nullptr);
         const i64 n = count_per_matrix(step.axes);
-        for (i64 m = 0; m < (step.axes == MATRIX ? 1 : plan.batch); ++m) {
+        for (i64 m = 0; m < (step.axes == MATRIX ? 1 : plan.matrices); ++m) {
             Pointer at[VALUES];
             for (int v = 0; v < VALUES; ++v)
                 at[v] = {axis_values[v] + m * (R::AXES[v] == MATRIX ? 1 : n)};
@@ -197,7 +205,7 @@ struct TensorPasses {
 
     // Returns how many numbers of these axes a matrix has; for MATRIX, how many the tensor has.
     i64 count_per_matrix(int axes) const {
-        return axes == MATRIX ? plan.batch : plan.extent().count(axes) / max(1, plan.batch);
+        return axes == MATRIX ? plan.matrices : plan.extent().count(axes) / max(1, plan.matrices);
     }
 
     // Reduces rows or columns to one number of the tensor, or to one for each matrix.
@@ -210,11 +218,13 @@ struct TensorPasses {
 
     template <class Op, class To>
     void reduce(const Step& step, To* matrix_values) const {
-        const int from = only_value(step.reads);
+        const int from = only_value(step.read_values);
         const i64 n = plan.extent().count(R::AXES[from]);
-        double& number = numbers[step.number];
+        double& number = numbers[step.result_index];
         if (step.axes == NONE) number = Op::combine(number, reduce_all<Op>(axis_values[from], n));
-        else reduce_rows<Op>(axis_values[from], plan.batch, n / max(1, plan.batch), matrix_values);
+        else
+            reduce_rows<Op>(
+                axis_values[from], plan.matrices, n / max(1, plan.matrices), matrix_values);
     }
 };
 

@@ -16,7 +16,7 @@ constexpr i64 IN_PLACE_TILE = 1 << 13;
 constexpr i64 WIDE_ROW = 2048;
 constexpr i64 CACHE_BYTES = 32 << 20, UNCACHED_TILE = 1 << 14, STRIP = 512;
 // Streams that are converted go through buffers that fill a cache, so their tiles and strips are
-// shorter. PREFETCH_BYTES is the prefetch distance.
+// shorter. A loop over strips prefetches memory PREFETCH_BYTES further on.
 constexpr i64 CONVERTED_TILE = 1024, PREFETCH_BYTES = 4096;
 // Elements of a tile of a rule with codes of 8 bits: whole blocks. Longer tiles are slower, because
 // hardware prefetches less far while codes are converted.
@@ -27,19 +27,19 @@ constexpr i64 LONG_ROW = 128;
 constexpr i64 SUMMED_ROWS = 64;
 // A matrix of at most this many elements is never split.
 constexpr i64 MAX_WHOLE_MATRIX = 4096;
-// With more row and column values than this, passes keep no row or column value between them if
-// possible. The limit is twice as high if states are stored rounded, since values must then be
-// recomputed. Above the limit, matrices of a batch are split only above MAX_WHOLE_MATRIX_OF_MANY
-// elements.
+// If a tensor has more row and column values than this, no pass keeps such a value for the next
+// pass, if possible. The limit is twice as high if row and column states are stored rounded, since
+// values must then be recomputed. Above the limit, matrices of a batch are split only above
+// MAX_WHOLE_MATRIX_OF_MANY elements.
 constexpr i64 MANY_AXIS_VALUES = 1 << 18, MAX_WHOLE_MATRIX_OF_MANY = 1 << 14;
 // A tile has whole columns only if matrices have at most this many rows.
 constexpr i64 MAX_WHOLE_COLUMN = 256;
-// Approximate elements of a block, the unit that threads claim: of small matrices, or of one band.
+// Approximate number of elements of a block of small matrices, and of a band. Threads claim blocks.
 constexpr i64 BLOCK_ELEMENTS = 1 << 16, BAND_ELEMENTS = 1 << 18;
-// Longer rows are split into chunks.
+// A chunk has at most this many columns: longer rows are split into chunks.
 constexpr i64 CHUNK_COLUMNS = 1 << 14;
-// Limit for the column sums of all bands of a matrix.
-constexpr i64 COLUMN_SUM_BYTES = 1 << 20;
+// Limits for the column sums of all bands of a matrix, and for the number of its bands.
+constexpr i64 COLUMN_SUM_BYTES = 1 << 20, MAX_BANDS = 64;
 
 constexpr i64 rounded_up(i64 n, i64 unit) { return (n + unit - 1) / unit * unit; }
 constexpr i64 min(i64 a, i64 b) { return a < b ? a : b; }
@@ -71,10 +71,11 @@ struct TensorMethods {
 
 // Plan of one tensor in one step. A plan is the same for any number of threads.
 struct TensorPlan {
-    i64 tensor;
+    i64 tensor;               // index of the tensor in the table
     bool in_double;
     u32 loop_dtype;           // dtype of all elements if loops can read it, else ABSENT
-    i64 batch, rows, columns; // matrices, and the rows and columns of each
+    i64 matrices;             // the tensor is a batch of so many matrices
+    i64 rows, columns;        // of each matrix
     // Contents of a tile: whole matrices, whole rows, whole columns, or none of these (SPLIT). With
     // EXACT strategies, row and column states are stored in the compute dtype, without rounding.
     enum Strategy {
@@ -82,30 +83,32 @@ struct TensorPlan {
         SPLIT, STRATEGIES
     } strategy;
     int complete_axes;        // bits: a tile can compute the values of these axes by itself
-    bool whole_matrices;      // a tile has whole matrices
+    bool has_whole_matrices;  // a tile has whole matrices
     bool exceeds_cache;       // larger than the caches, with wide rows that loops read in place
     bool by_rows;             // loops over elements run row by row, else over all elements at once
     bool step_exceeds_cache;  // all tensors of the step together are larger than the caches
     i64 tile_height;          // matrices of a tile if it has whole matrices, else rows
     i64 tile_elements;
     i64 tile_width;           // columns of a tile, unless it has whole matrices
-    i64 bands, chunks;        // of a matrix that is split: groups of rows, ranges of columns
-    i64 blocks;
-    int passes;
+    i64 band_count;           // bands of a split matrix: groups of its rows
+    i64 chunk_count;          // chunks of a split matrix: ranges of its columns
+    i64 block_count;
+    int pass_count;
     char* memory;
     const void* program;
     const TensorMethods* methods;
     i64 first_block, memory_offset, blocks_left; // if threads share the tensor: its first block in
                                                  // the batch, its memory, blocks not yet done
 
-    i64 size() const { return rows * columns; }
+    i64 matrix_size() const { return rows * columns; }
     bool is_complete(int axes) const { return complete_axes >> axes & 1; }
-    bool has_whole_columns() const { return is_complete(COLUMN) && !whole_matrices; }
+    bool has_whole_columns() const { return is_complete(COLUMN) && !has_whole_matrices; }
     i64 short_row_tile() const { return loop_dtype ? SHORT_ROW_TILE : CONVERTED_TILE; }
 
     // Returns the whole tensor as a tile.
     Tile extent() const {
-        return {0, 0, 0, 0, batch, batch * rows, batch * columns, batch * size()};
+        return {0, 0, 0, 0,
+                matrices, matrices * rows, matrices * columns, matrices * matrix_size()};
     }
 };
 

@@ -4,8 +4,9 @@
 namespace optgen {
 
 // Tensor of which this rank holds a shard. The first three fields are sizes of the whole tensor.
-// `sharded_axes` are bits: 1 matrices, 2 rows, 4 columns. For each set of axes, `rank_groups` names
-// the ranks that complete a sum over these axes, by the runtime's index: -1 if the sum is complete.
+// `sharded_axes` are bits: 1 matrices, 2 rows, 4 columns. For each set of axes, `rank_groups` has
+// the runtime's index of the group of ranks that complete a sum over these axes; -1 if this rank's
+// sum is complete.
 struct Shard {
     i64 elements, rows, columns, sharded_axes, rank_groups[8];
 };
@@ -14,7 +15,7 @@ struct Shard {
 struct SuspendingStep;
 struct Shards {
     const Shard* by_tensor; // null if every tensor is whole, and the table has all of them
-    i64 rank_groups;        // the number of groups of ranks
+    i64 rank_group_count;
     i64* counts;            // [rank group][sum, max], then group sum, group max, all sum, all max:
                             // how many numbers the ranks, or the tensors of a step, must complete
     double* numbers;        // these numbers, side by side in the order of `counts`
@@ -26,7 +27,7 @@ struct Shards {
 // step count and scalar states.
 // If a tensor has no gradient, the gradient's dtype is ABSENT, and the kernel skips the tensor.
 struct Table {
-    i64 tensors;
+    i64 tensor_count;
     void* const* address;       // [stream][tensor]
     const i64* elements;        // [tensor]
     const u64* dtypes;          // [tensor], four bits a stream; the lowest are the parameter's
@@ -39,9 +40,9 @@ struct Table {
 };
 
 // Columns of `shape`: number of dimensions, and the tensor as a batch of matrices.
-enum { DIMENSIONS, BATCH, ROWS, COLUMNS, SHAPE_SIZE };
+enum { DIMENSIONS, MATRICES, ROWS, COLUMNS, SHAPE_SIZE };
 
-// libgomp's functions, as loaded in the process (torch's own); all null if it is not loaded.
+// Functions of the libgomp that torch has loaded; all null if the process has no libgomp.
 struct Threads {
     int count;
     void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
@@ -53,10 +54,10 @@ struct Threads {
 template <class C>
 constexpr u32 DTYPE = sizeof(C) == 8 ? FLOAT64 : FLOAT32;
 
-// Below this much memory traffic, a second thread costs more than it saves.
+// If a step moves fewer bytes, a second thread costs more time than it saves.
 constexpr i64 MIN_PARALLEL_BYTES = 16 << 20;
 
-// Array on the heap. Without memory for it, the process ends.
+// Array on the heap. If there is no memory for the array, the process ends.
 template <class T>
 struct HeapArray {
     T* data;

@@ -20,7 +20,7 @@ struct StripMinedLoop {
         const i64 rows_per_strip = gapped_streams ? 1 : max(1, length / width);
         const i64 gap = tensor.plan.columns - width;
         Pointer pointers[MAX_VALUES];
-        for (int v = 0; v < rule.values; ++v) pointers[v] = at[v];
+        for (int v = 0; v < rule.value_count; ++v) pointers[v] = at[v];
         i64 element = tile.element;
         for (i64 row = 0; row < tile.rows; row += rows_per_strip) {
             const i64 rows = min(rows_per_strip, tile.rows - row);
@@ -49,7 +49,7 @@ struct StripMinedLoop {
 
     // Prefetches later strips, and converts the strip's streams into their buffers.
     void load_strip(int loop, i64 element, i64 n, const Pointer* pointers) const {
-        for (u64 streams = rule.steps[loop].reads & rule.element_streams;
+        for (u64 streams = rule.steps[loop].read_values & rule.element_streams;
              streams && tensor.plan.step_exceeds_cache; streams &= streams - 1) {
             const int v = __builtin_ctzll(streams);
             prefetch_range(address_of(v, element) + PREFETCH_BYTES, n * itemsize(tensor.dtype(v)));
@@ -74,7 +74,7 @@ struct StripMinedLoop {
     void advance(int axes, i64 n, Pointer* pointers) const {
         for (u64 values = touched_values & ~converted_streams; values; values &= values - 1) {
             const int v = __builtin_ctzll(values);
-            if (rule.axes[v] == axes) pointers[v] = pointers[v].plus(n * rule.bytes(v));
+            if (rule.axes[v] == axes) pointers[v] = pointers[v].plus(n * rule.bytes_per_number(v));
         }
     }
 };

@@ -8,7 +8,7 @@ template <class C, bool HAS_AXES, bool HAS_MAX>
 struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
     using Base = Accumulators<C, HAS_AXES, HAS_MAX>;
     using Base::rule, Base::tensor, Base::plan, Base::pass, Base::written_values;
-    using Base::band, Base::chunk, Base::left, Base::right, Base::rows_summed;
+    using Base::band, Base::chunk, Base::first_column, Base::end_column, Base::rows_summed;
     using Base::buffer, Base::broadcast_buffer, Base::is_summed_in_loop;
 
     const bool unscales;
@@ -24,16 +24,17 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
           unscales(is_first_pass && tensor.table.grad_scale),
           touched_values(footprint.touched_values), loop_count(footprint.loop_count),
           converted_streams(
-              footprint.loops_only && loop_count == 1 && !plan.loop_dtype ? find_converted() : 0) {
-        for (int n = 0; is_first_pass && n < rule.numbers; ++n) tensor.partials[n] = 0;
+              !footprint.has_maximum && loop_count == 1 && !plan.loop_dtype
+                  ? find_converted_streams() : 0) {
+        for (int n = 0; is_first_pass && n < rule.number_count; ++n) tensor.partials[n] = 0;
     }
 
     // Returns the streams to convert strip by strip: those of another dtype than the compute dtype.
     // Only the speed may depend on `step_exceeds_cache`: a row that fits into a strip has the same
     // sum with strips and without, and longer rows are always swept by strips.
-    u64 find_converted() const {
+    u64 find_converted_streams() const {
         const bool is_worthwhile = plan.step_exceeds_cache || plan.columns > CONVERTED_TILE;
-        if (!is_worthwhile || !plan.by_rows || plan.whole_matrices || plan.has_whole_columns())
+        if (!is_worthwhile || !plan.by_rows || plan.has_whole_matrices || plan.has_whole_columns())
             return 0;
         u64 result = 0;
         for (u64 streams = touched_values & rule.element_streams; streams; streams &= streams - 1) {
@@ -44,16 +45,17 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
     }
 
     void run(i64 block) {
-        if (plan.whole_matrices) sweep_matrices(block);
+        if (plan.has_whole_matrices) sweep_matrices(block);
         else if constexpr (HAS_AXES) sweep_rows(block);
     }
 
     // Sweeps tiles of whole matrices.
     void sweep_matrices(i64 block) {
-        const i64 size = plan.size();
-        const i64 tiles = rounded_up(plan.batch, plan.tile_height) / plan.tile_height;
-        const i64 first = tiles * block / plan.blocks * plan.tile_height;
-        const i64 end = min(plan.batch, tiles * (block + 1) / plan.blocks * plan.tile_height);
+        const i64 size = plan.matrix_size();
+        const i64 tiles = rounded_up(plan.matrices, plan.tile_height) / plan.tile_height;
+        const i64 first = tiles * block / plan.block_count * plan.tile_height;
+        const i64 end =
+            min(plan.matrices, tiles * (block + 1) / plan.block_count * plan.tile_height);
         for (i64 m = first; m < end; m += plan.tile_height) {
             const i64 n = min(plan.tile_height, end - m);
             sweep_tile({m, m * plan.rows, m * plan.columns, m * size, n, n * plan.rows,
@@ -63,15 +65,17 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
 
     // Sweeps rows of one matrix: several short rows in a tile, or a part of a long row.
     void sweep_rows(i64 block) {
-        const i64 matrix = block / (plan.bands * plan.chunks);
-        band = block / plan.chunks % plan.bands, chunk = block % plan.chunks;
-        const i64 first = plan.rows * band / plan.bands, last = plan.rows * (band + 1) / plan.bands;
-        left = chunk * CHUNK_COLUMNS, right = min(plan.columns, left + CHUNK_COLUMNS);
+        const i64 matrix = block / (plan.band_count * plan.chunk_count);
+        band = block / plan.chunk_count % plan.band_count, chunk = block % plan.chunk_count;
+        const i64 first = plan.rows * band / plan.band_count;
+        const i64 last = plan.rows * (band + 1) / plan.band_count;
+        first_column = chunk * CHUNK_COLUMNS;
+        end_column = min(plan.columns, first_column + CHUNK_COLUMNS);
         Base::begin_sums(matrix, first, last);
         for (i64 r = first; r < last; r += plan.tile_height) {
             const i64 rows = min(plan.tile_height, last - r), row = matrix * plan.rows + r;
-            for (i64 c = left; c < right; c += plan.tile_width) {
-                const i64 columns = min(plan.tile_width, right - c);
+            for (i64 c = first_column; c < end_column; c += plan.tile_width) {
+                const i64 columns = min(plan.tile_width, end_column - c);
                 sweep_tile({matrix, row, matrix * plan.columns + c, row * plan.columns + c, 1,
                             rows, columns, rows * columns});
             }
@@ -82,42 +86,44 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
 
     NOINLINE void sweep_tile(const Tile& tile) {
         Pointer at[MAX_VALUES];
-        const bool prefetches =
-            plan.step_exceeds_cache && plan.loop_dtype && (plan.whole_matrices || !plan.by_rows);
+        const bool prefetches = plan.step_exceeds_cache && plan.loop_dtype
+            && (plan.has_whole_matrices || !plan.by_rows);
         if (unscales) unscale(tile);
-        for (int v = 0; v < rule.values; ++v)
+        for (int v = 0; v < rule.value_count; ++v)
             at[v] = touched_values >> v & 1 ? locate(v, tile) : Pointer{nullptr};
         if constexpr (HAS_AXES)
-            if (plan.by_rows && written_values >> rule.streams) Base::assign_sum_buffers(tile, at);
+            if (plan.by_rows && written_values >> rule.stream_count)
+                Base::assign_sum_buffers(tile, at);
         for (int k = 0, loop_index = 0; k < rule.step_count; ++k) {
-            if (!(pass.steps >> k & 1)) continue;
+            if (!(pass.tile_steps >> k & 1)) continue;
             const Step& step = rule.steps[k];
             if (step.kind == Step::LOOP) {
                 if (prefetches && loop_count > 1) prefetch_next(tile, loop_index++);
                 run_loop(k, step, tile, at);
             } else if (step.kind == Step::DRAW) {
-                draw(k, tile, static_cast<C*>(at[only_value(step.writes)].at));
+                draw(k, tile, static_cast<C*>(at[only_value(step.written_values)].at));
             } else if (is_summed_in_loop(step)) {
                 if constexpr (HAS_AXES)
                     if (step.axes == ROW && !plan.is_complete(ROW)) Base::add_rows(step, tile, at);
             } else if (step.kind == Step::SUM) Base::template reduce<Sum>(step, tile, at);
             else if constexpr (HAS_MAX) Base::template reduce<Max>(step, tile, at);
         }
-        const u64 buffered_values = pass.stores & written_values & ~converted_streams;
-        for (int v = 0; v < rule.streams; ++v)
+        const u64 buffered_values = pass.stored_values & written_values & ~converted_streams;
+        for (int v = 0; v < rule.stream_count; ++v)
             if (buffered_values >> v & 1 && at[v].at == buffer(v)) write_back(v, tile);
     }
 
-    // Returns where a value of a tile is read and written: in the tensor itself if possible.
+    // Returns the address at which loops read and write a tile's value: in the tensor if possible,
+    // else in a buffer, into which this function copies or converts the value.
     Pointer locate(int v, const Tile& tile) const {
         const int axes = rule.axes[v];
         if (!plan.is_complete(axes)) return {tensor.axis_values[v] + tile.first(axes)};
-        const u32 dtype = v < rule.streams ? tensor.dtype(v) : DTYPE<C>;
+        const u32 dtype = v < rule.stream_count ? tensor.dtype(v) : DTYPE<C>;
         if (dtype == ABSENT) return {nullptr};
-        if (v >= rule.streams || converted_streams >> v & 1) return {buffer(v)};
-        const bool as_stored =
+        if (v >= rule.stream_count || converted_streams >> v & 1) return {buffer(v)};
+        const bool keeps_dtype =
             dtype == DTYPE<C> || (plan.loop_dtype && rule.element_streams >> v & 1);
-        if (as_stored && (!(written_values >> v & 1) || pass.stores >> v & 1))
+        if (keeps_dtype && (!(written_values >> v & 1) || pass.stored_values >> v & 1))
             return Pointer{tensor.address(v)}.plus(tile.first(axes) * itemsize(dtype));
         const i64 n = tile.count(axes) / row_pieces(axes), bytes = n * itemsize(dtype);
         for (i64 r = 0; r < row_pieces(axes); ++r) {
@@ -125,8 +131,8 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
             const Pointer from = Pointer{tensor.address(v)}.plus(first * itemsize(dtype));
             if (plan.step_exceeds_cache) prefetch_range(from.plus(bytes).at, bytes);
             const Pointer to =
-                Pointer{buffer(v)}.plus(r * (as_stored ? bytes : n * i64(sizeof(C))));
-            if (as_stored) __builtin_memcpy(to.at, from.at, u64(bytes));
+                Pointer{buffer(v)}.plus(r * (keeps_dtype ? bytes : n * i64(sizeof(C))));
+            if (keeps_dtype) __builtin_memcpy(to.at, from.at, u64(bytes));
             else if (dtype == INT8) read_tile_codes(v, tile);
             else read<COMPILED_DTYPES>(dtype, from.at, 0, n, static_cast<C*>(to.at));
         }
@@ -161,8 +167,8 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
             rule.draw(tensor.inputs, k, tile.element + r * plan.columns, n, to + r * n);
     }
 
-    // Returns the number of pieces in memory of a tile's values of these axes. A tile of whole
-    // columns has a piece per row.
+    // Returns in how many pieces of memory a tile's values of these axes lie. The elements of a
+    // tile of whole columns lie in one piece per row.
     i64 row_pieces(int axes) const {
         return plan.has_whole_columns() && axes == TENSOR ? plan.rows : 1;
     }
@@ -175,22 +181,22 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
         for (i64 r = 0; r < row_pieces(TENSOR); ++r)
             for (i64 c = 0; c < n; c += plan.tile_elements) {
                 const i64 first = tile.element + r * plan.columns + c;
-                const i64 m = min(plan.tile_elements, n - c);
+                const i64 count = min(plan.tile_elements, n - c);
                 if (tensor.dtype(1) == DTYPE<C>) {
                     C* const stored = static_cast<C*>(tensor.address(1)) + first;
-                    for (i64 i = 0; i < m; ++i) stored[i] /= scale;
+                    for (i64 i = 0; i < count; ++i) stored[i] /= scale;
                     continue;
                 }
-                read<COMPILED_DTYPES>(tensor.dtype(1), tensor.address(1), first, m, grads);
-                for (i64 i = 0; i < m; ++i) grads[i] /= scale;
-                write<COMPILED_DTYPES>(tensor.dtype(1), grads, tensor.address(1), first, m);
+                read<COMPILED_DTYPES>(tensor.dtype(1), tensor.address(1), first, count, grads);
+                for (i64 i = 0; i < count; ++i) grads[i] /= scale;
+                write<COMPILED_DTYPES>(tensor.dtype(1), grads, tensor.address(1), first, count);
             }
     }
 
     // Prefetches a share of the next tile's streams: each loop over this tile prefetches one share.
-    // Otherwise memory would be idle during these loops.
+    // If one loop prefetched all shares, memory would be idle during the other loops.
     INLINE void prefetch_next(const Tile& tile, int share) const {
-        const u64 all_streams = (1 << rule.streams) - 1;
+        const u64 all_streams = (1 << rule.stream_count) - 1;
         for (u64 streams = touched_values & all_streams; streams; streams &= streams - 1) {
             const int v = __builtin_ctzll(streams), axes = rule.axes[v];
             if (!plan.is_complete(axes)) continue;
@@ -202,36 +208,39 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
         }
     }
 
-    // Runs a loop. A value of fewer axes than the loop is one number for all elements or for a row,
-    // or is broadcast to the elements.
+    // Runs a loop. If a value has fewer axes than the loop, the loop reads one number of it for all
+    // elements or for each row, or the value is first broadcast to the elements.
     void run_loop(int k, const Step& step, const Tile& tile, const Pointer* at) const {
         const i64 n = tile.count(step.axes);
         if constexpr (HAS_AXES) {
             if (!plan.by_rows) {
                 Pointer pointers[MAX_VALUES];
-                for (u64 values = step.reads | step.writes; values; values &= values - 1) {
+                for (u64 values = step.read_values | step.written_values; values;
+                     values &= values - 1) {
                     const int v = __builtin_ctzll(values);
                     // A null pointer stands for an absent state.
                     const bool broadcasts = rule.axes[v] != step.axes && at[v].at;
                     pointers[v] =
                         broadcasts ? broadcast_to_elements(v, step.axes, tile, at[v]) : at[v];
                 }
-                return rule.run(true, tensor.inputs, k, 1, n, pointers);
+                return rule.run(
+                    /*expanded=*/true, tensor.inputs, k, /*rows=*/1, n, pointers);
             }
             const u64 gapped_streams =
                 step.axes == TENSOR && row_pieces(TENSOR) > 1 ? in_place_streams(at) : 0;
             if (step.axes == TENSOR
                 && (plan.exceeds_cache || converted_streams || plan.has_whole_columns())) {
-                const u64 stored_streams = pass.stores & written_values;
+                const u64 stored_streams = pass.stored_values & written_values;
                 return StripMinedLoop<C>{
                     rule, tensor, touched_values, converted_streams, stored_streams, gapped_streams,
                     tile}.run(k, at);
             }
             if (step.axes == TENSOR)
-                return rule.run(false, tensor.inputs, k, tile.rows, tile.columns, at);
+                return rule.run(
+                    /*expanded=*/false, tensor.inputs, k, tile.rows, tile.columns, at);
         }
         if (step.axes == TENSOR && n > SHORT_ROW_TILE && !plan.by_rows) return run_parts(k, n, at);
-        rule.run(false, tensor.inputs, k, 1, n, at);
+        rule.run(/*expanded=*/false, tensor.inputs, k, /*rows=*/1, n, at);
     }
 
     // Runs a loop over n elements, a part at a time: a longer sum in the compute dtype would be
@@ -239,8 +248,10 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
     void run_parts(int k, i64 n, const Pointer* at) const {
         Pointer pointers[MAX_VALUES];
         for (i64 first = 0; first < n; first += SHORT_ROW_TILE) {
-            for (int v = 0; v < rule.values; ++v) pointers[v] = at[v].plus(first * rule.bytes(v));
-            rule.run(false, tensor.inputs, k, 1, min(SHORT_ROW_TILE, n - first), pointers);
+            for (int v = 0; v < rule.value_count; ++v)
+                pointers[v] = at[v].plus(first * rule.bytes_per_number(v));
+            const i64 part = min(SHORT_ROW_TILE, n - first);
+            rule.run(/*expanded=*/false, tensor.inputs, k, /*rows=*/1, part, pointers);
         }
     }
 
@@ -256,11 +267,11 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
 
     Pointer broadcast_to_elements(int v, int axes, const Tile& tile, C* from) const {
         const i64 rows = tile.rows / tile.matrices, columns = tile.columns / tile.matrices;
-        const i64 n = tile.count(axes) / tile.count(rule.axes[v]);
-        if (n == 1) return {from};
+        const i64 repeats = tile.count(axes) / tile.count(rule.axes[v]);
+        if (repeats == 1) return {from};
         if (rule.axes[v] == COLUMN && columns > 1)
             repeat_rows(from, tile.matrices, rows, columns, broadcast_buffer(v));
-        else repeat_interleave(from, tile.count(rule.axes[v]), n, broadcast_buffer(v));
+        else repeat_interleave(from, tile.count(rule.axes[v]), repeats, broadcast_buffer(v));
         return {broadcast_buffer(v)};
     }
 };

@@ -24,8 +24,8 @@ inline void heapsort(double* numbers, i64 count) {
     }
 }
 
-// Sorts numbers, and returns their sum or the largest. The sorted numbers are added one after
-// another, as in wide_reductions.py.
+// Sorts numbers, and returns their sum or the largest number; NaN if one is NaN. The sorted numbers
+// are added one after another, as in wide_reductions.py.
 inline double reduce_numbers(double* numbers, i64 count, bool is_maximum) {
     for (i64 i = 0; i < count; ++i)
         if (numbers[i] != numbers[i]) return numbers[i];

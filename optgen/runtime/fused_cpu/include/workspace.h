@@ -3,7 +3,7 @@
 
 namespace optgen {
 
-// Memory kept from the last step, or null: as much as the largest step so far has needed.
+// Memory kept from the last step, or null. It is as large as the largest step so far needed.
 static char* kept_memory = nullptr;
 
 class Workspace {
@@ -20,6 +20,7 @@ public:
         : at(__atomic_exchange_n(&kept_memory, nullptr, __ATOMIC_ACQ_REL)) {
         if (at && head(at).bytes >= bytes) return;
         if (at) __builtin_free(head(at).allocated);
+        // 128 bytes have room for the head and for alignment to a cache line.
         char* const allocated = static_cast<char*>(__builtin_malloc(u64(bytes) + 128));
         if (!allocated) __builtin_trap();
         at = allocated + 128 - reinterpret_cast<u64>(allocated) % 64;

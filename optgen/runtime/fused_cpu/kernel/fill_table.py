@@ -12,7 +12,7 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
-from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
+from optgen.runtime.fused_cpu.kernel.stream_codes import STREAM_BITS, shifted_to_stream
 from optgen.runtime.fused_cpu.kernel.table import SHAPE_SIZE, Table
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import STREAM_DTYPE_CODES
 from optgen.runtime.tensors import layout
@@ -25,38 +25,38 @@ CopyPairs: TypeAlias = list[tuple[Tensor, Tensor]]  # an original, and its copy
 
 
 def fill_table(
-    kernel: KernelSignature, batches: Sequence[Batch], scaled: bool, make_copies: bool = False
+    kernel: KernelSignature, batches: Sequence[Batch], unscales: bool, make_copies: bool = False
 ) -> tuple[Table, CopyPairs]:
     """Return the table of these batches, and the copies that must be written back.
 
     With `make_copies`, a stream is copied if its memory order differs from its parameter's. The
-    copy of a gradient is written back only if the kernel changes it: if gradients are `scaled`, or
-    if the step leaves them at zero.
+    copy of a gradient is written back only if the kernel changes it: if the kernel `unscales`
+    gradients, or leaves them at zero.
     """
     table = Table(kernel, sum(len(batch.params) for batch in batches), len(batches))
     table.has_copies = make_copies
-    copied: CopyPairs = []
+    copy_pairs: CopyPairs = []
     first = 0
     for index, batch in enumerate(batches):
         table.hypers[index] = kernel.pack_hypers(kernel.rule.hyper_values(batch.group))
-        _fill(table, first, index, batch, copied if make_copies else None)
+        _fill(table, first, index, batch, copy_pairs if make_copies else None)
         first += len(batch.params)
     table.set_hypers()
-    if not copied:
+    if not copy_pairs:
         return table, []
-    read_only = (batch.read_only_tensors(kernel.rule, scaled) for batch in batches)
+    read_only = (batch.read_only_tensors(kernel.rule, unscales) for batch in batches)
     read_only_ids = set(map(id, chain.from_iterable(read_only)))
-    return table, [pair for pair in copied if id(pair[0]) not in read_only_ids]
+    return table, [pair for pair in copy_pairs if id(pair[0]) not in read_only_ids]
 
 
-def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs | None) -> None:
+def _fill(table: Table, first: int, index: int, batch: Batch, copy_pairs: CopyPairs | None) -> None:
     """Enter the tensors of batch number `index` into the table, from row `first` on.
 
-    If `copied` is a list, copy the tensors that cannot be updated in place, and add them to it.
+    If `copy_pairs` is a list, copy the tensors that cannot be updated in place, and add them to it.
     """
     kernel, count = table.kernel, len(batch.params)
     last = first + count
-    columns = _columns(kernel, batch, copied)
+    columns = _columns(kernel, batch, copy_pairs)
     _check_states(kernel, batch.group, columns)
     table.batches.append(batch)
     table.columns.append(columns)
@@ -71,8 +71,8 @@ def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs 
     if kernel.has_shapes:
         shapes = list(map(_shape, batch.params))
         examples = dict(zip(shapes, batch.params, strict=True))
-        entries = {shape: _shape_entries(param) for shape, param in examples.items()}
-        all_entries = chain.from_iterable(map(entries.__getitem__, shapes))
+        entries_by_shape = {shape: _shape_entries(param) for shape, param in examples.items()}
+        all_entries = chain.from_iterable(map(entries_by_shape.__getitem__, shapes))
         table.shape[SHAPE_SIZE * first : SHAPE_SIZE * last] = array("q", list(all_entries))
     table.group[first:last] = array("i", [index]) * count
     for bit, key in enumerate(kernel.rule.fresh if batch.any_fresh else ()):
@@ -80,37 +80,43 @@ def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs 
             table.fresh[row] |= fresh << bit
 
 
-def _columns(kernel: KernelSignature, batch: Batch, copied: CopyPairs | None) -> list[list[Tensor]]:
+def _columns(
+    kernel: KernelSignature, batch: Batch, copy_pairs: CopyPairs | None
+) -> list[list[Tensor]]:
     """Return the streams of a batch in the order of the table."""
     states = dict(zip((state.key for state in kernel.rule.states), batch.states, strict=True))
     states["step"] = batch.steps
     columns = [batch.params, batch.grads, *(states[state.key] for state in kernel.shaped_states)]
-    if copied is not None:
-        columns = _with_copies(columns, copied, kernel.by_matrix)
-    operands = {call.source for call in kernel.calls}
+    if copy_pairs is not None:
+        columns = _with_copies(columns, copy_pairs, kernel.by_matrix)
+    operands = {call.source for call in kernel.matrix_calls}
     columns += [
         [torch.empty_like(param) for param in columns[0]] if name in operands else []
-        for name in kernel.locals
+        for name in kernel.local_names
     ]
-    return [*columns, *(states[key] for key in kernel.keys[kernel.streams :])]
+    return [*columns, *(states[key] for key in kernel.keys[kernel.stream_count :])]
 
 
 def _dtype_codes(batch: Batch, columns: list[list[Tensor]]) -> "array[int]":
-    """Return the dtype codes of a batch, one integer for each parameter: see `in_stream`.
+    """Return the dtype codes of a batch, one integer for each parameter: see `shifted_to_stream`.
 
     Between steps, only gradients may change their dtype. So if all gradients have one dtype, the
     batch's memo keeps the codes for this dtype.
     """
     dtypes = list(map(_dtype, columns[1]))
-    common = dtypes[0] if dtypes and dtypes.count(dtypes[0]) == len(dtypes) else None
-    packed_codes: array[int] | None = batch.memo.get(f"codes with {common}")
-    if packed_codes is None or common is None:
-        sums = [0] * len(dtypes)
+    common_dtype = dtypes[0] if dtypes and dtypes.count(dtypes[0]) == len(dtypes) else None
+    packed_codes: array[int] | None = batch.memo.get(f"codes with {common_dtype}")
+    if packed_codes is None or common_dtype is None:
+        codes_by_param = [0] * len(dtypes)
         for stream, column in enumerate(columns):
-            codes = {dtype: in_stream(code, stream) for dtype, code in STREAM_DTYPE_CODES.items()}
+            codes = {
+                dtype: shifted_to_stream(code, stream) for dtype, code in STREAM_DTYPE_CODES.items()
+            }
             if column:
-                sums = list(map(add, sums, map(codes.__getitem__, map(_dtype, column))))
-        packed_codes = batch.memo[f"codes with {common}"] = array("Q", sums)
+                codes_by_param = list(
+                    map(add, codes_by_param, map(codes.__getitem__, map(_dtype, column)))
+                )
+        packed_codes = batch.memo[f"codes with {common_dtype}"] = array("Q", codes_by_param)
     return packed_codes
 
 
@@ -129,7 +135,7 @@ def _check_states(
     """
     needed = kernel.needed_streams(group, columns[0][0]) if columns[0] else 0
     for stream, column in enumerate(columns):
-        if needed & in_stream(15, stream) and not column:
+        if needed & shifted_to_stream(STREAM_BITS, stream) and not column:
             raise RuntimeError(
                 f"{kernel.rule.name} needs the state {kernel.keys[stream]!r} with these values "
                 "of the group, but its parameters do not have this state"
@@ -142,7 +148,7 @@ def _shape_entries(param: Tensor) -> tuple[int, int, int, int]:
 
 
 def _with_copies(
-    columns: list[list[Tensor]], copied: CopyPairs, by_matrix: bool
+    columns: list[list[Tensor]], copy_pairs: CopyPairs, by_matrix: bool
 ) -> list[list[Tensor]]:
     """Return the columns, with copies of tensors whose memory order is not their parameter's."""
     streams = [list(column) for column in columns if column]
@@ -150,7 +156,7 @@ def _with_copies(
         row = [column[index] for column in streams]
         for stream in layout.streams_to_copy(row, by_matrix):
             copy = layout.copy_like(row[stream].detach(), row[0], by_matrix)
-            copied.append((row[stream], copy))
+            copy_pairs.append((row[stream], copy))
             streams[stream][index] = copy
     present = iter(streams)
     return [next(present) if column else [] for column in columns]

@@ -34,12 +34,12 @@ class Kernel(KernelSignature):
         self.dtype_bits, self.source = dtype_bits, source
         if sweep_path:
             sweep_library.connect(self._library, sweep_path)
-        names = [
+        symbols = [
             "optgen_step",
-            *(f"optgen_step_{segment}" for segment in range(2, len(self.calls) + 2)),
+            *(f"optgen_step_{segment}" for segment in range(2, len(self.matrix_calls) + 2)),
         ]
         # A segment is the code between two matrix ops; None stands for an empty segment.
-        self.segments = [self._function(name) if self._has(name) else None for name in names]
+        self.segments = [self._function(name) if self._exports(name) else None for name in symbols]
 
     def _function(self, name: str) -> Any:
         function = getattr(self._library, name)
@@ -47,17 +47,17 @@ class Kernel(KernelSignature):
         return function
 
     def run(self, table: Table, optimizer: HasLowerings) -> None:
-        """Update all tensors of a table; segments run without the interpreter's lock."""
-        table.set_scale(optimizer)
+        """Update all tensors of a table; the C++ code runs without the interpreter's lock."""
+        table.set_grad_scale(optimizer)
         for position, segment in enumerate(self.segments):
             if position:
-                self._call_matrix_op(self.calls[position - 1], table)
+                self._call_matrix_op(self.matrix_calls[position - 1], table)
                 table.struct.grad_scale = None  # the first segment has unscaled the gradients
             if segment is not None:
                 segment(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
 
     def _call_matrix_op(self, call: MatrixCall, table: Table) -> None:
-        """Apply a matrix op to the tensors that its condition selects, a whole group at once."""
+        """Apply a matrix op to the tensors that its condition selects, one call per param group."""
         source, target = self.streams_of(call)
         for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
             indices = call.selected_indices(columns[0])
@@ -66,5 +66,6 @@ class Kernel(KernelSignature):
 
     def streams_of(self, call: MatrixCall) -> tuple[int, int]:
         """Return the streams of the table that hold a matrix op's operand and its result."""
-        first = 2 + len(self.shaped_states)
-        return first + self.locals.index(call.source), first + self.locals.index(call.target)
+        first_local = 2 + len(self.shaped_states)
+        source, target = map(self.local_names.index, (call.source, call.target))
+        return first_local + source, first_local + target

@@ -30,17 +30,17 @@ class MatrixCall:
 
     def selected_indices(self, params: Sequence[Tensor]) -> list[int]:
         """Return the indices of the parameters that the op applies to."""
-        name = self.condition.removeprefix("not ")
+        fact = self.condition.removeprefix("not ")
         return [
             index
             for index, param in enumerate(params)
-            if not name or FACTS[name](param) is (name == self.condition)
+            if not fact or FACTS[fact](param) is (fact == self.condition)
         ]
 
     def __call__(self, group: Mapping[str, Any], tensors: Sequence[Tensor]) -> list[Tensor]:
         """Apply the op to tensors of one group; return the results."""
-        values = (group[name] if name in group else float(name) for name in self.arguments)
-        results: list[Tensor] = getattr(matrix_ops, self.op)(tensors, *values)
+        arguments = (group[name] if name in group else float(name) for name in self.arguments)
+        results: list[Tensor] = getattr(matrix_ops, self.op)(tensors, *arguments)
         return results
 
 

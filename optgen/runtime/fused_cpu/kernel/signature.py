@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.batch.hyperparameters import HyperConverter
 from optgen.runtime.fused_cpu.kernel.matrix_calls import parse_calls
-from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
+from optgen.runtime.fused_cpu.kernel.stream_codes import STREAM_BITS, shifted_to_stream
 from optgen.runtime.protocols import Group, HasLowerings
 from optgen.runtime.rule import Rule, State
 
@@ -19,22 +19,28 @@ class KernelSignature:
         self.rule, self._library = lowered.rule, library
         self.pack_hypers = HyperConverter(lowered).row
         self.shaped_states, self.scalar_keys = shaped_states_and_scalar_keys(lowered.rule)
-        self.has_shapes = self._has("optgen_shapes")
-        self.by_matrix = self._has("optgen_by_matrix")
-        self.calls = parse_calls(self._text("optgen_calls"))
-        # Streams of operands and results of matrix ops, which no state holds.
-        self.locals = tuple(self._text("optgen_locals").split())
-        self.streams = 2 + len(self.shaped_states) + len(self.locals)
+        self.has_shapes = self._exports("optgen_shapes")
+        self.by_matrix = self._exports("optgen_by_matrix")
+        self.matrix_calls = parse_calls(self._exported_text("optgen_calls"))
+        # Names of the locals: operands and results of matrix ops, which no state holds.
+        self.local_names = tuple(self._exported_text("optgen_locals").split())
+        self.stream_count = 2 + len(self.shaped_states) + len(self.local_names)
         # The parameter and its gradient come first. They have no key in the state, nor do locals.
-        unnamed = ("",) * len(self.locals)
-        self.keys = ("", "", *(s.key for s in self.shaped_states), *unnamed, *self.scalar_keys)
+        unnamed = ("",) * len(self.local_names)
+        self.keys = (
+            "",
+            "",
+            *(state.key for state in self.shaped_states),
+            *unnamed,
+            *self.scalar_keys,
+        )
 
-    def _has(self, name: str) -> bool:
+    def _exports(self, name: str) -> bool:
         return hasattr(self._library, name)
 
-    def _text(self, name: str) -> str:
+    def _exported_text(self, name: str) -> str:
         """Return a string that the library exports; "" if it exports none of that name."""
-        if not self._has(name):
+        if not self._exports(name):
             return ""
         return (ctypes.c_char_p.in_dll(self._library, name).value or b"").decode()
 
@@ -43,15 +49,16 @@ class KernelSignature:
 
         With `param`, return the streams that parameters of its shape must have.
         """
-        states = self.rule.states
-        present = {
-            s.key for s in states if s.is_present(group) and (param is None or s.suits(param))
+        present_keys = {
+            state.key
+            for state in self.rule.states
+            if state.is_present(group) and (param is None or state.suits(param))
         }
         # "" stands for the parameter and its gradient; locals are left out.
-        present |= {"", *self.scalar_keys}
-        local_streams = range(2 + len(self.shaped_states), self.streams)
-        needed = (i for i, key in enumerate(self.keys) if key in present)
-        return sum(in_stream(15, i) for i in needed if i not in local_streams)
+        present_keys |= {"", *self.scalar_keys}
+        local_streams = range(2 + len(self.shaped_states), self.stream_count)
+        needed = (i for i, key in enumerate(self.keys) if key in present_keys)
+        return sum(shifted_to_stream(STREAM_BITS, i) for i in needed if i not in local_streams)
 
     def needed_by_shape(self, group: Group) -> tuple[int, int]:
         """Return `needed_streams` for vectors, and for parameters of more dimensions."""

@@ -20,9 +20,11 @@ def why_too_many_states(rule: Rule, source: str = "") -> str:
     if len(rule.fresh) > _MAX_FRESH:
         return f"the rule calls `fresh` on more than {_MAX_FRESH} states"
     shaped_states, scalar_keys = shaped_states_and_scalar_keys(rule)
-    states = len(shaped_states) + len(scalar_keys)
-    if states > _MAX_STATES:
+    state_count = len(shaped_states) + len(scalar_keys)
+    if state_count > _MAX_STATES:
         return f"more than {_MAX_STATES} states"
     match = _LOCALS.search(source)
-    matrices = len(match[1].split()) if match else 0
-    return f"more than {_MAX_STATES} states and matrices" if states + matrices > _MAX_STATES else ""
+    matrix_count = len(match[1].split()) if match else 0
+    if state_count + matrix_count > _MAX_STATES:
+        return f"more than {_MAX_STATES} states and matrices"
+    return ""

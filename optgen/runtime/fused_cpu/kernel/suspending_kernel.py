@@ -54,21 +54,21 @@ class Shards:
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         self._rank_groups: dict[tuple[ProcessGroup, ...], int] = {}
-        self._rows = array("q")
+        self._shards = array("q")  # `Shard` of tensor_table.h, for each tensor
         for batch in batches:
-            row_of_shape: dict[torch.Size, list[int]] = {}
+            fields_by_shape: dict[torch.Size, list[int]] = {}
             sharded_axes = _sharded_axes(batch)
-            for seen in batch.seen_params:
-                if seen.shape not in row_of_shape:
-                    row_of_shape[seen.shape] = self._row(seen, sharded_axes)
-                self._rows.extend(row_of_shape[seen.shape])
+            for param in batch.seen_params:
+                if param.shape not in fields_by_shape:
+                    fields_by_shape[param.shape] = self._shard_fields(param, sharded_axes)
+                self._shards.extend(fields_by_shape[param.shape])
         self._counts = array("q", bytes(8 * (2 * len(self._rank_groups) + len(_WIDE_KINDS))))
         self.struct = ShardsStruct(
-            self._rows.buffer_info()[0], len(self._rank_groups), self._counts.buffer_info()[0]
+            self._shards.buffer_info()[0], len(self._rank_groups), self._counts.buffer_info()[0]
         )
 
-    def _row(self, seen: Tensor, sharded_axes: Sequence[ShardedAxis]) -> list[int]:
-        """Return the fields of `Shard` of tensor_table.h for a parameter, as its rule sees it."""
+    def _shard_fields(self, seen: Tensor, sharded_axes: Sequence[ShardedAxis]) -> list[int]:
+        """Return the fields of `Shard` for a parameter in the shape that its rule sees."""
         bit_of_axis = {axis: 1 << index_in_axes(axis.dim, seen.dim()) for axis in sharded_axes}
         sharded_bits = 0
         for bit in bit_of_axis.values():
@@ -83,7 +83,7 @@ class Shards:
         return [seen.numel(), rows(seen), cols(seen), sharded_bits, *rank_groups]
 
     def incomplete_reductions(self) -> list[PartialReduction] | WideReduction:
-        """Return the reductions that a suspended step needs; their tensors view kernel memory.
+        """Return the reductions that a suspended step waits for; their tensors view kernel memory.
 
         The step asks for a reduction over parameters only when no reduction over shards is left.
         """
@@ -92,9 +92,9 @@ class Shards:
         numbers = torch.frombuffer(memory, dtype=torch.float64)
         views = [numbers[first:end] for first, end in pairwise(bounds)]
         by_kind = zip(views[-len(_WIDE_KINDS) :], _WIDE_KINDS, strict=True)
-        wide = [(view, kind) for view, kind in by_kind if len(view)]
-        if wide:
-            [(view, (over, largest))] = wide  # a step waits for one kind at a time
+        wide_reductions = [(view, kind) for view, kind in by_kind if len(view)]
+        if wide_reductions:
+            [(view, (over, largest))] = wide_reductions  # a step waits for one kind at a time
             return WideReduction(view, over, largest, view.copy_)
         kinds = ((groups, largest) for groups in self._rank_groups for largest in (False, True))
         return [
@@ -124,14 +124,14 @@ class SuspendingKernel(Kernel):
     ) -> None:
         super().__init__(lowered, library, dtype_bits, source, sweep_path)
         self._advance: Any = None
-        if self._has("optgen_advance"):  # a kernel that never suspends does not export it
+        if self._exports("optgen_advance"):  # a kernel that never suspends does not export it
             self._advance, self._end = self._library.optgen_advance, self._library.optgen_end
             self._advance.argtypes, self._advance.restype = (c_void_p,), c_int
             self._end.argtypes, self._end.restype = (c_void_p,), None
 
     def run(self, table: Table, optimizer: HasLowerings) -> None:
         """Update all tensors of a table, together with the ranks that hold their other shards."""
-        table.set_scale(optimizer)
+        table.set_grad_scale(optimizer)
         run([self.update(table)])
 
     def update(self, table: Table) -> Update:
@@ -140,7 +140,7 @@ class SuspendingKernel(Kernel):
         table.struct.shards = ctypes.addressof(shards.struct)
         for position, segment in enumerate(self.segments):
             if position:
-                yield from self._call_sharded(self.calls[position - 1], table)
+                yield from self._call_sharded(self.matrix_calls[position - 1], table)
                 table.struct.grad_scale = None  # the first segment has unscaled the gradients
             if segment is None:
                 continue
@@ -149,7 +149,7 @@ class SuspendingKernel(Kernel):
                 yield from self._run_step(shards)
 
     def _run_step(self, shards: Shards) -> Update:
-        """Resume the step of a segment until it ends; yield the reductions that it waits for."""
+        """Resume a step until it ends; yield the reductions that it waits for."""
         step = shards.struct.step
         try:
             while self._advance(step):
@@ -162,22 +162,27 @@ class SuspendingKernel(Kernel):
     ) -> Generator[Request, list[list[Tensor]], None]:
         """Apply a matrix op to whole matrices, each on one of the ranks that hold its shards."""
         source, target = self.streams_of(call)
-        groups = _group_by_shape(call, table)
+        operand_groups = _group_by_shape(call, table)
         collectives = [
-            _collectives(table.batches[index], param_indices[0]) for index, param_indices in groups
+            _collectives(table.batches[index], param_indices[0])
+            for index, param_indices in operand_groups
         ]
         operands = [
             [table.columns[index][source][param_index] for param_index in param_indices]
-            for index, param_indices in groups
+            for index, param_indices in operand_groups
         ]
-        gathered = yield [c.gather(each) for c, each in zip(collectives, operands, strict=True)]
+        gathered = yield [
+            each.gather(shards) for each, shards in zip(collectives, operands, strict=True)
+        ]
         computed = [
             call(table.batches[index].group, matrices)
-            for (index, _), matrices in zip(groups, gathered, strict=True)
+            for (index, _), matrices in zip(operand_groups, gathered, strict=True)
         ]
-        scattered = yield [c.scatter(each) for c, each in zip(collectives, computed, strict=True)]
+        scattered = yield [
+            each.scatter(matrices) for each, matrices in zip(collectives, computed, strict=True)
+        ]
         results: list[dict[int, Tensor]] = [{} for _ in table.batches]
-        for (index, param_indices), tensors in zip(groups, scattered, strict=True):
+        for (index, param_indices), tensors in zip(operand_groups, scattered, strict=True):
             results[index].update(zip(param_indices, tensors, strict=True))
         for index, result in enumerate(results):
             table.set_results(target, index, result, source)

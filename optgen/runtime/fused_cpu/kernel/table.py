@@ -10,7 +10,7 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
-from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
+from optgen.runtime.fused_cpu.kernel.stream_codes import STREAM_BITS, shifted_to_stream
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.tensors import layout
@@ -24,7 +24,7 @@ class _TableStruct(ctypes.Structure):
     """`Table` of tensor_table.h, field by field."""
 
     _fields_ = [
-        ("tensors", c_int64),
+        ("tensor_count", c_int64),
         *(
             (name, c_void_p)
             for name in ("address", "elements", "dtypes", "group", "fresh", "hypers", "grad_scale")
@@ -35,37 +35,37 @@ class _TableStruct(ctypes.Structure):
 
 
 class ShardsStruct(ctypes.Structure):
-    """`Shards` of tensor_table.h. All zeros mean that a table has whole tensors only."""
+    """`Shards` of tensor_table.h. If all fields are 0, the table has whole tensors only."""
 
     _fields_ = [
-        (name, c_void_p) for name in ("by_tensor", "rank_groups", "counts", "numbers", "step")
+        (name, c_void_p) for name in ("by_tensor", "rank_group_count", "counts", "numbers", "step")
     ]
 
 
 class TableArrays:
     """Arrays of a table: addresses, sizes, dtype codes and groups of tensors."""
 
-    def __init__(self, streams: int, tensors: int) -> None:
-        self.address = array("q", bytes(8 * streams * tensors))
-        self.elements = array("q", bytes(8 * tensors))
-        self.dtypes = array("Q", bytes(8 * tensors))
-        self.group = array("i", bytes(4 * tensors))
+    def __init__(self, stream_count: int, tensor_count: int) -> None:
+        self.address = array("q", bytes(8 * stream_count * tensor_count))
+        self.elements = array("q", bytes(8 * tensor_count))
+        self.dtypes = array("Q", bytes(8 * tensor_count))
+        self.group = array("i", bytes(4 * tensor_count))
 
 
 class Table(TableArrays):
     """`Table` of tensor_table.h, and the arrays that it points to."""
 
-    def __init__(self, kernel: KernelSignature, tensors: int, groups: int) -> None:
-        super().__init__(len(kernel.keys), tensors)
+    def __init__(self, kernel: KernelSignature, tensor_count: int, group_count: int) -> None:
+        super().__init__(len(kernel.keys), tensor_count)
         self.kernel = kernel
-        self.fresh = array("B", bytes(tensors))
-        self.hypers: list[array[float]] = [array("d")] * groups
-        self.shape = array("q", bytes(8 * SHAPE_SIZE * tensors * kernel.has_shapes))
+        self.fresh = array("B", bytes(tensor_count))
+        self.hypers: list[array[float]] = [array("d")] * group_count
+        self.shape = array("q", bytes(8 * SHAPE_SIZE * tensor_count * kernel.has_shapes))
         self.batches: list[Batch] = []
         self.has_copies = False  # whether tensors were copied that cannot be updated in place
         self.columns: list[list[list[Tensor]]] = []  # [batch][stream], with copies of tensors
         self.struct = _TableStruct(
-            tensors,
+            tensor_count,
             *(
                 memory.buffer_info()[0]
                 for memory in (self.address, self.elements, self.dtypes, self.group, self.fresh)
@@ -77,8 +77,8 @@ class Table(TableArrays):
         """Enter the tensors of one stream, beginning at row `first`."""
         start = stream * len(self.elements) + first
         self.address[start : start + len(column)] = array("q", list(map(data_ptr, column)))
-        codes = {dtype: in_stream(code, stream) for dtype, code in DTYPE_CODES.items()}
-        other_streams = ~in_stream(15, stream) & 2**64 - 1
+        codes = {dtype: shifted_to_stream(code, stream) for dtype, code in DTYPE_CODES.items()}
+        other_streams = ~shifted_to_stream(STREAM_BITS, stream) & 2**64 - 1
         for index, tensor in enumerate(column, first):
             self.dtypes[index] = self.dtypes[index] & other_streams | codes[tensor.dtype]
 
@@ -91,7 +91,7 @@ class Table(TableArrays):
         columns[stream] = list(columns[source])
         for i, result in results.items():
             columns[stream][i] = layout.laid_out_like(result, columns[0][i])
-        first = sum(len(before[0]) for before in self.columns[:index])
+        first = sum(len(earlier[0]) for earlier in self.columns[:index])
         self.set_column(stream, first, columns[stream])
 
     def set_hypers(self) -> None:
@@ -99,8 +99,8 @@ class Table(TableArrays):
         self._hyper_rows = array("d", chain.from_iterable(self.hypers))
         self.struct.hypers = self._hyper_rows.buffer_info()[0]
 
-    def set_scale(self, optimizer: HasLowerings) -> None:
-        """Have the kernel divide gradients by the scale of a gradient scaler."""
+    def set_grad_scale(self, optimizer: HasLowerings) -> None:
+        """Have the kernel divide gradients by the scale of the gradient scaler, if there is one."""
         scale = getattr(optimizer, "grad_scale", None)
         self._scale = ctypes.c_double(1.0 if scale is None else float(scale))
         self.struct.grad_scale = None if scale is None else ctypes.addressof(self._scale)

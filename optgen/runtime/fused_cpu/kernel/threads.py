@@ -25,12 +25,12 @@ class Threads(ctypes.Structure):
 def current() -> Threads:
     """Return the thread pool, with as many threads as torch uses.
 
-    If a call used fewer threads, the pool would end the others. A forked child has none of the
-    pool's threads and would wait for them forever, so it uses one thread.
+    If a call used fewer threads than torch, the pool would end the other threads. A forked child
+    has none of the pool's threads and would wait for them forever, so it uses one thread.
     """
     threads = _libgomp()
-    serial = _forks or not threads.parallel
-    threads.count = 1 if serial else torch.get_num_threads()
+    must_be_serial = _forks or not threads.parallel
+    threads.count = 1 if must_be_serial else torch.get_num_threads()
     return threads
 
 

@@ -28,7 +28,7 @@ from optgen.runtime.torch_private import dtensor_spec, local_tensor
 _INLINE_DIMENSIONS = 5  # an implementation stores the sizes of up to 5 dimensions itself
 # The size of an implementation in words of 8 bytes, in the versions of torch that were tried.
 _IMPLEMENTATION_WORDS = 22 if torch.__version__ >= "2.13" else 23
-_PYTHON = {
+_PYTHON_FUNCTIONS = {
     "list_size": "PyList_Size",
     "list_item": "PyList_GetItem",
     "dict_next": "PyDict_Next",
@@ -36,16 +36,16 @@ _PYTHON = {
     "release_lock": "PyEval_SaveThread",
     "take_lock": "PyEval_RestoreThread",
 }
-_TORCH = {
+_TORCH_FUNCTIONS = {
     "address": "aoti_torch_get_data_ptr",
     "sizes": "aoti_torch_get_sizes",
     "strides": "aoti_torch_get_strides",
     "new_handle": "aoti_torch_new_tensor_handle",
     "delete_handle": "aoti_torch_delete_tensor_object",
 }
-_GRAD = "_ZNK3c1010TensorImpl4gradEv"  # const Tensor& c10::TensorImpl::grad() const
+_GRAD_SYMBOL = "_ZNK3c1010TensorImpl4gradEv"  # const Tensor& c10::TensorImpl::grad() const
 # void torch::autograd::impl::bump_version(const Tensor&)
-_BUMP_VERSION = "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE"
+_BUMP_VERSION_SYMBOL = "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE"
 
 
 class Layout(ctypes.Structure):
@@ -55,7 +55,7 @@ class Layout(ctypes.Structure):
         ("implementation", c_int64),
         ("dispatch_keys", c_int64),
         ("traits", c_int64),
-        ("count", c_int64),
+        ("element_count", c_int64),
         ("shape", c_int64),
         ("plain_keys", c_uint64),
         ("contiguity_mask", c_uint64),
@@ -73,7 +73,7 @@ class Layout(ctypes.Structure):
         ("undefined_tensor", c_void_p),
         ("grad", c_void_p),
         ("bump_version", c_void_p),
-        *((name, c_void_p) for name in (*_TORCH, *_PYTHON)),
+        *((name, c_void_p) for name in (*_TORCH_FUNCTIONS, *_PYTHON_FUNCTIONS)),
     ]
 
 
@@ -98,7 +98,7 @@ def measure_layout() -> Layout:
     layout.implementation = _implementation_offset(tensor, param)
     _find_keys(layout, tensor, param)
     _find_traits(layout)
-    _find_count(layout)
+    _find_element_count(layout)
     _find_shape(layout)
     _find_undefined_gradient(layout)
     _check_symbols(layout)
@@ -106,16 +106,16 @@ def measure_layout() -> Layout:
 
 
 def _link(layout: Layout) -> None:
-    """Find the functions of torch and Python that the reader calls."""
+    """Store the addresses of the functions of torch and Python that the reader calls."""
     folder = Path(torch.__file__).parent / "lib"
     suffix = "dylib" if sys.platform == "darwin" else "so"
     libraries = [
-        (ctypes.CDLL(str(folder / f"libc10.{suffix}")), {"grad": _GRAD}),
+        (ctypes.CDLL(str(folder / f"libc10.{suffix}")), {"grad": _GRAD_SYMBOL}),
         (
             ctypes.CDLL(str(folder / f"libtorch_cpu.{suffix}")),
-            {"bump_version": _BUMP_VERSION} | _TORCH,
+            {"bump_version": _BUMP_VERSION_SYMBOL} | _TORCH_FUNCTIONS,
         ),
-        (ctypes.pythonapi, _PYTHON),
+        (ctypes.pythonapi, _PYTHON_FUNCTIONS),
     ]
     for library, symbols in libraries:
         for name, symbol in symbols.items():
@@ -129,9 +129,11 @@ def _words(address: int, count: int) -> list[int]:
 def _implementation_offset(*tensors: Tensor) -> int:
     """Return the offset of the implementation's address in a Python tensor."""
     size = object.__basicsize__
-    if any(_words(id(t), 2)[1] != id(type(t)) for t in tensors):
+    if any(_words(id(tensor), 2)[1] != id(type(tensor)) for tensor in tensors):
         raise UnknownLayoutError("the second word of an object does not hold its type")
-    matches = [[word == t._cdata for word in _words(id(t) + size, 2)] for t in tensors]
+    matches = [
+        [word == tensor._cdata for word in _words(id(tensor) + size, 2)] for tensor in tensors
+    ]
     candidates = [index for index, same in enumerate(zip(*matches, strict=True)) if all(same)]
     return size + 8 * _only(candidates, "the implementation")
 
@@ -185,25 +187,29 @@ def _find_traits(layout: Layout) -> None:
 
     Other bits of that word may be padding with any value.
     """
-    by_dtype = {t: _implementation_words(torch.empty(9, 7, dtype=t)) for t in DTYPE_CODES}
+    words_by_dtype = {
+        dtype: _implementation_words(torch.empty(9, 7, dtype=dtype)) for dtype in DTYPE_CODES
+    }
     candidates = [
         i
         for i in range(_IMPLEMENTATION_WORDS)
-        if all(by_dtype[t][i] & 0xFFFF == code for t, code in DTYPE_CODES.items())
+        if all(words_by_dtype[dtype][i] & 0xFFFF == code for dtype, code in DTYPE_CODES.items())
     ]
     index = _only(candidates, "the dtype")
     tensors = [torch.empty(n, 7, dtype=dtype) for n in range(2, 10) for dtype in DTYPE_CODES]
-    contiguous_1, contiguous_0 = _constant_bits(_values_by_word(tensors)[index])
-    transposed_1, transposed_0 = _constant_bits(_values_by_word([t.t() for t in tensors])[index])
+    ones_if_contiguous, zeros_if_contiguous = _constant_bits(_values_by_word(tensors)[index])
+    ones_if_transposed, zeros_if_transposed = _constant_bits(
+        _values_by_word([t.t() for t in tensors])[index]
+    )
     # The bits that are equal in all contiguous tensors, and inverted in all transposed ones.
-    different = contiguous_1 & transposed_0 | contiguous_0 & transposed_1
+    different = ones_if_contiguous & zeros_if_transposed | zeros_if_contiguous & ones_if_transposed
     layout.contiguity_mask = different & ~0xFFFF
     if not layout.contiguity_mask:
         raise UnknownLayoutError("no bit tells whether a tensor is contiguous")
-    layout.traits, layout.contiguous_bits = 8 * index, contiguous_1 & layout.contiguity_mask
+    layout.traits, layout.contiguous_bits = 8 * index, ones_if_contiguous & layout.contiguity_mask
 
 
-def _find_count(layout: Layout) -> None:
+def _find_element_count(layout: Layout) -> None:
     """Find the word of the number of elements."""
     sizes = [(5, 7), (11, 13), (), (0, 3)]
     samples = [_implementation_words(tensor) for tensor in map(torch.empty, sizes)]
@@ -211,7 +217,7 @@ def _find_count(layout: Layout) -> None:
     candidates = [
         i for i in range(_IMPLEMENTATION_WORDS) if [words[i] for words in samples] == counts
     ]
-    layout.count = 8 * _only(candidates, "the number of elements")
+    layout.element_count = 8 * _only(candidates, "the number of elements")
 
 
 def _find_shape(layout: Layout) -> None:
@@ -270,7 +276,7 @@ def find_dtensor_fields(layout: Layout, dtensor: Tensor) -> None:
     candidates = [
         i
         for i in range(_IMPLEMENTATION_WORDS)
-        if all(words[i] == ident for ident, words in samples)
+        if all(words[i] == address for address, words in samples)
     ]
     layout.object = 8 * _only(candidates, "the Python object")
     layout.local, layout.spec = slots["local"], slots["spec"]

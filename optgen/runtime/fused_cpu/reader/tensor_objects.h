@@ -12,7 +12,7 @@ struct Layout {
                               // called its implementation below
     i64 dispatch_keys;        // offset in an implementation: dispatch keys
     i64 traits;               // offset in an implementation: dtype, device, contiguity in one word
-    i64 count;                // offset in an implementation: number of elements
+    i64 element_count;        // offset in an implementation: number of elements
     i64 shape;                // offset in an implementation: number of dimensions, then their sizes
                               // if there are at most INLINE_DIMENSIONS
     u64 plain_keys;           // dispatch keys of a tensor that is dense memory and nothing else
@@ -69,7 +69,7 @@ bool read(const Layout& layout, const void* handle, Tensor& tensor, u64 dtypes) 
     tensor.dtype = int(traits & DTYPE_MASK);
     if (tensor.dtype >= 16 || !(dtypes >> tensor.dtype & 1)) return false;
     tensor.contiguous = (traits & layout.contiguity_mask) == layout.contiguous_bits;
-    tensor.elements = at<i64>(implementation, layout.count);
+    tensor.elements = at<i64>(implementation, layout.element_count);
     layout.address(handle, &tensor.address);
     return tensor.address || !tensor.elements;
 }

@@ -13,8 +13,8 @@
 namespace {
 
 // Most of the time is spent waiting for memory: a tensor is spread over several objects, and each
-// address is known only from the object before. So the reader follows a block of tensors at once,
-// and prefetches every object while it reads the others.
+// address is known only from the object before. So the reader reads a block of tensors at once,
+// and prefetches the objects of some while it reads those of others.
 constexpr i64 BLOCK = 32;
 
 // A kernel for at most this many elements is short: it takes one or two milliseconds.
@@ -24,16 +24,16 @@ struct Reader : Streams {
     // Tells whether the groups' lists hold the same parameters as in the last step. Fills `group`.
     bool match_lists() const {
         i64 t = 0;
-        for (i64 g = 0; g < request.groups; ++g) {
+        for (i64 g = 0; g < request.group_count; ++g) {
             const i64 size = layout.list_size(request.lists[g]);
-            if (size > request.tensors - t) return false;
+            if (size > request.tensor_count - t) return false;
             for (i64 i = 0; i < size; ++i, ++t) {
                 if (layout.list_item(request.lists[g], i) != request.params[t]) return false;
                 request.group[t] = int(g);
                 request.dtypes[t] = 0;
             }
         }
-        return t == request.tensors;
+        return t == request.tensor_count;
     }
 
     // Reads a block of parameters and their gradients.
@@ -91,7 +91,7 @@ struct Reader : Streams {
 
     // Tells whether a state has the shape that its stream's axes ask for, with matching strides.
     bool fits_parameter(i64 stream, i64 t, const Tensor& state, const Tensor& param) const {
-        if (stream >= request.streams) return state.elements == 1;
+        if (stream >= request.stream_count) return state.elements == 1;
         const unsigned char axes = request.axes[stream];
         if (axes == LIKE) return same_strides(layout, state, param);
         const i64 reduced_axis = axes == ROW ? 1 : 2; // from the end
@@ -102,20 +102,20 @@ struct Reader : Streams {
     // Returns the stream of a state's key, or -1. A loaded checkpoint has other strings as keys,
     // with the same text.
     i64 stream_of(Object key) const {
-        const i64 streams = request.streams + request.scalars;
-        for (i64 s = 2; s < streams; ++s)
+        const i64 count = request.stream_count + request.scalar_count;
+        for (i64 s = 2; s < count; ++s)
             if (key == request.keys[s]) return s;
-        for (i64 s = 2; s < streams && type_of(key) == layout.key_type; ++s)
-            if (layout.compare(key, request.names[s]) == 0) return s;
+        for (i64 s = 2; s < count && type_of(key) == layout.key_type; ++s)
+            if (layout.compare(key, request.key_texts[s]) == 0) return s;
         return -1;
     }
 
-    // Tensors found in the states of a block of parameters, at most 16 for each parameter.
+    // Objects found in the states of a block of parameters, with the parameter and stream of each.
     struct FoundStates {
         i64 count = 0;
-        i64 tensor[16 * BLOCK];
-        i64 stream[16 * BLOCK];
-        Object object[16 * BLOCK];
+        i64 tensor[MAX_STREAMS * BLOCK];
+        i64 stream[MAX_STREAMS * BLOCK];
+        Object object[MAX_STREAMS * BLOCK];
     };
 
     // Adds the objects of a parameter's needed states to `found`; does not read them yet.
@@ -123,7 +123,7 @@ struct Reader : Streams {
         i64 position = 0;
         Object key, value;
         const u64 needed = needed_streams(t);
-        for (i64 i = 0; i < 16 && layout.dict_next(state, &position, &key, &value); ++i) {
+        for (i64 i = 0; i < MAX_STREAMS && layout.dict_next(state, &position, &key, &value); ++i) {
             const i64 stream = stream_of(key);
             if (stream < 0 || !of_stream(needed, stream)) continue;
             prefetch(value);
@@ -147,12 +147,12 @@ struct Reader : Streams {
             if (t != last_read && !read(layout, request.handles[last_read = t], param))
                 return false;
             const u64 dtypes =
-                stream < request.streams ? layout.stream_dtypes : layout.scalar_dtypes;
+                stream < request.stream_count ? layout.stream_dtypes : layout.scalar_dtypes;
             const Object handle = found.object[i] + layout.implementation;
             if (!read(layout, handle, tensor, dtypes)) return false;
             if (!fits_parameter(stream, t, tensor, param)) return false;
             put(stream, t, tensor);
-            if (stream >= request.streams) prefetch(tensor.address);
+            if (stream >= request.stream_count) prefetch(tensor.address);
         }
         return true;
     }
@@ -168,8 +168,8 @@ struct Reader : Streams {
             while (count < BLOCK) {
                 more = layout.dict_next(request.state, &position, &key, &value);
                 if (!more) break;
-                if (entry == request.entries) return false;
-                const i64 t = request.order[entry++];
+                if (entry == request.entry_count) return false;
+                const i64 t = request.tensor_of_entry[entry++];
                 if (t < 0) continue;
                 if (request.params[t] != key) return false;
                 if (!request.dtypes[t]) continue;
@@ -184,37 +184,39 @@ struct Reader : Streams {
             for (i64 i = 0; i < count; ++i) find_states(states[i], tensors[i], found);
             if (!read_found_states(found)) return false;
         }
-        return entry == request.entries;
+        return entry == request.entry_count;
     }
 
     // Calls `visit` with the handle of every tensor that was read.
     template <class Visit>
     void for_each_handle(Visit visit) const {
-        for (i64 stream = 0; stream < request.streams + request.scalars; ++stream)
-            for (i64 t = 0; t < request.tensors; ++t)
+        for (i64 stream = 0; stream < request.stream_count + request.scalar_count; ++stream)
+            for (i64 t = 0; t < request.tensor_count; ++t)
                 if (of_stream(request.dtypes[t], stream))
-                    visit(request.handles[stream * request.tensors + t]);
+                    visit(request.handles[stream * request.tensor_count + t]);
     }
 
     // Tells autograd that parameters change, as torch's own operations do, and that gradients
     // change if they become zero. A DTensor and its local shard both change.
     void bump_versions() const {
-        for (i64 t = 0; t < request.tensors; ++t) {
+        for (i64 t = 0; t < request.tensor_count; ++t) {
             if (!request.dtypes[t]) continue;
             const void* const handle = request.params[t] + layout.implementation;
             layout.bump_version(handle);
             if (handle != request.handles[t]) layout.bump_version(request.handles[t]);
             if (request.zeroes_gradients)
-                layout.bump_version(request.handles[request.tensors + t]);
+                layout.bump_version(request.handles[request.tensor_count + t]);
         }
     }
 
-    // Tells whether every tensor with a gradient has the streams that its group needs.
+    // Tells whether every parameter with a gradient has the streams that its group's values
+    // require.
     bool is_complete() const {
-        for (i64 t = 0; t < request.tensors; ++t) {
+        for (i64 t = 0; t < request.tensor_count; ++t) {
             const u64 dtypes = request.dtypes[t], needed = dtypes ? needed_streams(t) : 0;
             if (dtypes && !needed) return false;
-            for (i64 stream = 0; dtypes && stream < request.streams + request.scalars; ++stream)
+            if (!dtypes) continue;
+            for (i64 stream = 0; stream < request.stream_count + request.scalar_count; ++stream)
                 if (of_stream(needed, stream) && !of_stream(dtypes, stream)) return false;
         }
         return true;
@@ -226,7 +228,7 @@ struct Reader : Streams {
     // other threads wait during a long kernel, too.
     void call_kernel() const {
         i64 elements = 0;
-        for (i64 t = 0; t < request.tensors; ++t)
+        for (i64 t = 0; t < request.tensor_count; ++t)
             if (request.dtypes[t]) elements += request.elements[t];
         if (elements <= SHORT_KERNEL_ELEMENTS)
             return request.kernel(request.table, request.threads);
@@ -246,33 +248,33 @@ struct Reader : Streams {
 
     // Reads the lists of a function, which has no optimizer: one list for each stream.
     bool read_lists() const {
-        for (i64 stream = 0; stream < request.streams; ++stream)
-            if (layout.list_size(request.lists[stream]) != request.tensors) return false;
-        for (i64 t = 0; t < request.tensors; ++t) {
+        for (i64 stream = 0; stream < request.stream_count; ++stream)
+            if (layout.list_size(request.lists[stream]) != request.tensor_count) return false;
+        for (i64 t = 0; t < request.tensor_count; ++t) {
             request.dtypes[t] = 0;
-            Tensor first, tensor;
-            for (i64 stream = 0; stream < request.streams; ++stream) {
+            Tensor first_tensor, tensor;
+            for (i64 stream = 0; stream < request.stream_count; ++stream) {
                 const Object object = layout.list_item(request.lists[stream], t);
                 if (!is_tensor(object)) return false;
                 if (!read(layout, object + layout.implementation, tensor)) return false;
-                if (stream == 0) first = tensor;
-                if (stream == 0 && !is_dense(layout, first)) return false;
-                if (!same_strides(layout, tensor, first)) return false;
+                if (stream == 0) first_tensor = tensor;
+                if (stream == 0 && !is_dense(layout, first_tensor)) return false;
+                if (!same_strides(layout, tensor, first_tensor)) return false;
                 put(stream, t, tensor);
             }
             request.params[t] = layout.list_item(request.lists[0], t);
-            request.elements[t] = first.elements;
+            request.elements[t] = first_tensor.elements;
         }
         return true;
     }
 
     i64 end_of_block(i64 first) const {
-        return first + BLOCK < request.tensors ? first + BLOCK : request.tensors;
+        return first + BLOCK < request.tensor_count ? first + BLOCK : request.tensor_count;
     }
 
     bool read_gradients() const {
         if (!match_lists()) return false;
-        for (i64 first = 0; first < request.tensors; first += BLOCK) {
+        for (i64 first = 0; first < request.tensor_count; first += BLOCK) {
             const i64 last = end_of_block(first);
             for (i64 t = last; t < end_of_block(last); ++t) prefetch(request.params[t]);
             if (!read_parameters(first, last)) return false;
@@ -286,13 +288,13 @@ struct Reader : Streams {
     bool gradients_are_separate() const {
         if (!request.zeroes_gradients) return true;
         i64 size = 64;
-        while (size < 2 * request.tensors) size *= 2;
+        while (size < 2 * request.tensor_count) size *= 2;
         const void** const addresses =
             static_cast<const void**>(__builtin_calloc(u64(size), sizeof(void*)));
         bool are_separate = addresses;
-        for (i64 t = 0; are_separate && t < request.tensors; ++t) {
+        for (i64 t = 0; are_separate && t < request.tensor_count; ++t) {
             if (!request.dtypes[t] || !request.elements[t]) continue;
-            const void* const address = request.address[request.tensors + t];
+            const void* const address = request.address[request.tensor_count + t];
             u64 place = reinterpret_cast<u64>(address) * 0x9E3779B97F4A7C15u >> 32;
             while (addresses[place &= u64(size) - 1] && addresses[place] != address) ++place;
             are_separate = !addresses[place];

@@ -32,24 +32,24 @@ class Request(ctypes.Structure):
 
     _fields_ = [
         ("layout", ctypes.POINTER(Layout)),
-        ("groups", c_int64),
+        ("group_count", c_int64),
         ("lists", c_void_p),
         ("needed_streams", c_void_p),
         ("allowed_dtypes", c_void_p),
         ("views", c_void_p),
         ("state", c_void_p),
-        ("entries", c_int64),
-        ("order", c_void_p),
-        ("streams", c_int64),
-        ("scalars", c_int64),
+        ("entry_count", c_int64),
+        ("tensor_of_entry", c_void_p),
+        ("stream_count", c_int64),
+        ("scalar_count", c_int64),
         ("keys", c_void_p),
-        ("names", ctypes.POINTER(c_char_p)),
+        ("key_texts", ctypes.POINTER(c_char_p)),
         ("axes", c_void_p),
         ("has_step_count", c_int64),
         ("by_matrix", c_int64),
         ("zeroes_gradients", c_int64),
-        ("tensors", c_int64),
-        ("specs", c_void_p),
+        ("tensor_count", c_int64),
+        ("expected_specs", c_void_p),
         ("group_cells", c_uint64),
         ("params", c_void_p),
         ("handles", c_void_p),
@@ -65,7 +65,7 @@ class Request(ctypes.Structure):
 
 
 class RequestBuffers:
-    """Request to fill the arrays of a table, with the memory that the reader needs for it."""
+    """Request to fill the arrays of a table, and the memory that this request points to."""
 
     def __init__(self, target: TableArrays, **fields: Any) -> None:
         self.params = array("q", bytes(8 * len(target.elements)))
@@ -79,7 +79,7 @@ class RequestBuffers:
             "group": target.group,
         }
         addresses = {name: memory.buffer_info()[0] for name, memory in arrays.items()}
-        self.request = Request(tensors=len(target.elements), **addresses, **fields)
+        self.request = Request(tensor_count=len(target.elements), **addresses, **fields)
         self.address = ctypes.addressof(self.request)
 
 
@@ -100,7 +100,7 @@ class Reader:
         self.run_call.argtypes = (c_void_p,)
         self._read_gradients = library.optgen_read_gradients
         self._read_gradients.argtypes = (c_void_p,)
-        self._layouts: dict[int, Layout] = {}  # by the dtypes that kernels know
+        self._layouts: dict[int, Layout] = {}  # by the bits of the dtypes that a kernel knows
 
     def add_dtensor(self, dtensor: Tensor) -> bool:
         """Measure the layout of DTensors on this DTensor; tell whether that was possible."""
@@ -118,18 +118,18 @@ class Reader:
         The code of a parameter without a gradient is 0. If the reader cannot read some tensor,
         return an empty list.
         """
-        filled = TableArrays(2, sum(map(len, lists)))
+        filled = TableArrays(stream_count=2, tensor_count=sum(map(len, lists)))
         list_ids = array("q", map(id, lists))
         allowed_dtypes = array("Q", [self.layout.stream_dtypes]) * len(lists)
-        request = RequestBuffers(
+        buffers = RequestBuffers(
             filled,
             layout=ctypes.pointer(self.layout),
-            groups=len(lists),
+            group_count=len(lists),
             lists=list_ids.buffer_info()[0],
             allowed_dtypes=allowed_dtypes.buffer_info()[0],
         )
-        request.params[:] = array("q", map(id, chain.from_iterable(lists)))
-        if not self._read_gradients(request.address):
+        buffers.params[:] = array("q", map(id, chain.from_iterable(lists)))
+        if not self._read_gradients(buffers.address):
             return []
         codes = iter(filled.dtypes)
         return [list(islice(codes, len(params))) for params in lists]
@@ -141,7 +141,7 @@ class Reader:
         return RequestBuffers(
             table,
             layout=ctypes.pointer(self._layout_for(kernel)),
-            streams=kernel.streams,
+            stream_count=kernel.stream_count,
             kernel=ctypes.cast(step, c_void_p),
             table=ctypes.addressof(table.struct),
         )

@@ -4,15 +4,16 @@
 
 namespace {
 
-// Words with four bits per stream: in `dtypes`, torch's dtype code or 0; in
-// `needed_streams`, all or none.
+// Words with four bits per stream, so for at most 16 streams and scalar cells. In `dtypes`, the
+// bits are torch's dtype code or 0; in `needed_streams`, all are set or none.
 constexpr u64 STREAM_BITS = 15;
+constexpr i64 MAX_STREAMS = 16;
 u64 of_stream(u64 word, i64 stream) { return word >> 4 * stream & STREAM_BITS; }
-u64 in_stream(u64 bits, i64 stream) { return bits << 4 * stream; }
+u64 shifted_to_stream(u64 bits, i64 stream) { return bits << 4 * stream; }
 
 struct Request {
     const Layout* layout;
-    i64 groups;
+    i64 group_count;
     const Object* lists;  // [group]: list of parameters; for a function, [stream]: list of tensors
     const u64* needed_streams; // [group][2]: streams that vectors, and tensors of more dimensions,
                           // must have; none if the group must have no gradients
@@ -21,17 +22,18 @@ struct Request {
                           // one size may be -1. Null for a group without a view; the whole list is
                           // null if no group has one
     Object state;         // the optimizer's state: a dict by parameter
-    i64 entries;          // number of entries of the state
-    const i64* order;     // [entry of state]: index of its tensor, or -1
-    i64 streams, scalars; // number of streams that are no scalar cells, and of scalar cells
-    const Object* keys;       // [streams + scalars]: keys of a state, from the third stream on
-    const char* const* names; // the same keys as C strings
-    const unsigned char* axes; // [streams]: an Axes
+    i64 entry_count;      // number of entries of the state
+    const i64* tensor_of_entry; // [entry of the state]: index of its parameter, or -1
+    i64 stream_count;     // number of streams that are no scalar cells
+    i64 scalar_count;     // number of scalar cells
+    const Object* keys;   // [stream, then scalar cell]: key of a state, from the third stream on
+    const char* const* key_texts; // the same keys as C strings
+    const unsigned char* axes; // [stream]: an Axes
     i64 has_step_count;   // whether the first scalar cell is a step count
     i64 by_matrix;        // whether parameters must be contiguous
     i64 zeroes_gradients; // whether the kernel leaves gradients at zero
-    i64 tensors;
-    const Object* specs;  // [stream][tensor]: expected sharding spec, or null; the whole list is
+    i64 tensor_count;
+    const Object* expected_specs; // [stream][tensor]: sharding spec, or null; the whole list is
                           // null if no tensor is sharded
     u64 group_cells;      // dtype codes, as in `dtypes`, of the cells that hold states of groups:
                           // they follow the scalar cells, and have their addresses already
@@ -49,7 +51,7 @@ struct Request {
 
 // Axes of a stream (LIKE: all of the parameter's), and columns of a table's shapes.
 enum Axes : unsigned char { LIKE, ROW, COLUMN };
-enum { DIMENSIONS, BATCH, ROWS, COLUMNS, SHAPE_SIZE };
+enum { DIMENSIONS, MATRICES, ROWS, COLUMNS, SHAPE_SIZE };
 
 // Returns the bytes of one element, by torch's number of its dtype (7: float64, 6: float32, else 16
 // bits); 0 for an absent stream.
@@ -58,16 +60,17 @@ inline i64 itemsize(u64 dtype) { return dtype == 7 ? 8 : dtype == 6 ? 4 : dtype 
 // Writes a row of the table's shapes.
 inline void put_shape(const Shape& shape, i64* to) {
     to[DIMENSIONS] = shape.dimensions;
-    to[ROWS] = to[COLUMNS] = to[BATCH] = 1;
+    to[ROWS] = to[COLUMNS] = to[MATRICES] = 1;
     for (i64 d = 0; d < shape.dimensions; ++d)
-        to[d + 2 < shape.dimensions ? BATCH : d + 2 == shape.dimensions ? ROWS : COLUMNS]
+        to[d + 2 < shape.dimensions ? MATRICES : d + 2 == shape.dimensions ? ROWS : COLUMNS]
             *= shape.sizes[d];
 }
 
-// The most axes of a view, as group_view.py has it.
+// Largest number of axes of a view, as in group_view.py.
 constexpr i64 VIEW_AXES = 32;
 
-// The shape in which the rule sees a parameter: that of its group's view, if the group has one.
+// The shape in which the rule sees a parameter: that of the group's view if there is one, else the
+// parameter's own.
 struct SeenShape : Shape {
     bool fits = true; // whether the view has as many elements as the parameter
 
@@ -99,9 +102,9 @@ struct Streams {
     const Layout& layout;
 
     void put(i64 stream, i64 t, const Tensor& tensor) const {
-        request.address[stream * request.tensors + t] = tensor.address;
-        request.handles[stream * request.tensors + t] = tensor.handle;
-        request.dtypes[t] |= in_stream(u64(tensor.dtype), stream);
+        request.address[stream * request.tensor_count + t] = tensor.address;
+        request.handles[stream * request.tensor_count + t] = tensor.handle;
+        request.dtypes[t] |= shifted_to_stream(u64(tensor.dtype), stream);
     }
 
     // Returns the view of a tensor's group; null if the group has none.
@@ -118,17 +121,19 @@ struct Streams {
     // sharding spec is not as expected.
     Object local_tensor(Object object, i64 stream, i64 t) const {
         const bool is_sharded = type_of(object) == layout.dtensor_type;
-        const i64 place = stream * request.tensors + t;
-        const Object expected = request.specs ? request.specs[place] : nullptr;
-        if (is_sharded && at<Object>(object, layout.spec) != expected) return nullptr;
-        if (!is_sharded && expected) return nullptr;
+        const i64 place = stream * request.tensor_count + t;
+        const Object expected_spec =
+            request.expected_specs ? request.expected_specs[place] : nullptr;
+        if (is_sharded && at<Object>(object, layout.spec) != expected_spec) return nullptr;
+        if (!is_sharded && expected_spec) return nullptr;
         if (is_sharded) object = at<Object>(object, layout.local);
         return object && is_tensor(object) ? object : nullptr;
     }
 
     // Returns the handle of a gradient, or of its local shard. Returns null as `local_tensor` does.
     const void* local_gradient(const void* grad, i64 t) const {
-        if (!request.specs || !request.specs[request.tensors + t]) return grad;
+        if (!request.expected_specs || !request.expected_specs[request.tensor_count + t])
+            return grad;
         const Object object = at<Object>(at<const void*>(grad, 0), layout.object);
         const Object local = object ? local_tensor(object, 1, t) : nullptr;
         return local ? local + layout.implementation : nullptr;
@@ -138,9 +143,10 @@ struct Streams {
     // negative step count, Python gathers the step's tensors and raises an error.
     bool step_counts_are_valid() const {
         if (!request.has_step_count) return true;
-        for (i64 t = 0; t < request.tensors; ++t) {
-            const i64 bytes = itemsize(of_stream(request.dtypes[t], request.streams));
-            const void* const count = request.address[request.streams * request.tensors + t];
+        for (i64 t = 0; t < request.tensor_count; ++t) {
+            const i64 bytes = itemsize(of_stream(request.dtypes[t], request.stream_count));
+            const void* const count =
+                request.address[request.stream_count * request.tensor_count + t];
             if (bytes && at<signed char>(count, bytes - 1) < 0) return false;
         }
         return true;

@@ -80,33 +80,36 @@ def main() -> int:
     from optgen import optim
 
     torch.manual_seed(0)
-    sgd = _compare(optim.SGD, torch.optim.SGD, lr=0.1, momentum=0.9)
-    adam = _compare(optim.Adam, torch.optim.Adam, lr=0.1, amsgrad=True)
-    return 0 if sgd and adam else 1
+    read_for_sgd = _compare(optim.SGD, torch.optim.SGD, lr=0.1, momentum=0.9)
+    read_for_adam = _compare(optim.Adam, torch.optim.Adam, lr=0.1, amsgrad=True)
+    return 0 if read_for_sgd and read_for_adam else 1
 
 
-def _compare(ours: Any, theirs: Any, **arguments: Any) -> bool:
+def _compare(our_class: Any, torch_class: Any, **arguments: Any) -> bool:
     """Compare steps with torch's, on tensors that the reader can read, and on other tensors.
 
     Return whether the reader has read the readable tensors. Raise a `ValueError` if steps differ.
     """
     readable = list(_tensors())
     unreadable = [*_tensors(), torch.randn(4, 3).t().requires_grad_()]  # the reader gives up
-    optimizer = _take_steps(ours, theirs, readable, arguments)
-    _take_steps(ours, theirs, unreadable, arguments)
+    optimizer = _take_steps(our_class, torch_class, readable, arguments)
+    _take_steps(our_class, torch_class, unreadable, arguments)
     return optimizer._context.cached_step is not None
 
 
-def _take_steps(ours: Any, theirs: Any, tensors: list[Tensor], arguments: dict[str, Any]) -> Any:
+def _take_steps(
+    our_class: Any, torch_class: Any, tensors: list[Tensor], arguments: dict[str, Any]
+) -> Any:
     """Take steps of both optimizers, and return ours; raise a `ValueError` if results differ."""
-    copies = [t.detach().double().clone().requires_grad_() for t in tensors]
-    optimizer, expected = ours(tensors, **arguments), theirs(copies, foreach=False, **arguments)
+    copies = [tensor.detach().double().clone().requires_grad_() for tensor in tensors]
+    optimizer = our_class(tensors, **arguments)
+    torch_optimizer = torch_class(copies, foreach=False, **arguments)
     for step in range(6):
         _give_gradients(tensors, copies, step)
         if step == 4:
             _replace_state(optimizer.state)
         optimizer.step()
-        expected.step()
+        torch_optimizer.step()
         if not all(map(_agree, tensors, copies)):
             raise ValueError(f"step {step} has another result than torch's")
     return optimizer
@@ -123,17 +126,17 @@ def _give_gradients(tensors: list[Tensor], copies: list[Tensor], step: int) -> N
     """Set new gradients; in every third step one tensor gets none."""
     for index, (tensor, copy) in enumerate(zip(tensors, copies, strict=True)):
         grad = torch.randn(tensor.shape).to(tensor.dtype)
-        skipped = step % 3 == 2 and index == 3
-        tensor.grad, copy.grad = (None, None) if skipped else (grad, grad.double().clone())
+        has_no_grad = step % 3 == 2 and index == 3
+        tensor.grad, copy.grad = (None, None) if has_no_grad else (grad, grad.double().clone())
 
 
 def _replace_state(state: dict[Tensor, dict[str, Tensor]]) -> None:
-    """Replace every state by a copy in new memory."""
+    """Replace every state by a copy in new memory, which the reader must find."""
     for values in state.values():
         for name, value in values.items():
             values[name] = value.clone()
 
 
-def _agree(a: Tensor, b: Tensor) -> bool:
-    tolerance = 1e-5 if a.dtype in (torch.float32, torch.float64) else 5e-2
-    return torch.allclose(a.double(), b, rtol=tolerance, atol=tolerance)
+def _agree(tensor: Tensor, expected: Tensor) -> bool:
+    tolerance = 1e-5 if tensor.dtype in (torch.float32, torch.float64) else 5e-2
+    return torch.allclose(tensor.double(), expected, rtol=tolerance, atol=tolerance)

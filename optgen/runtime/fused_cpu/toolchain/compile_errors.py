@@ -11,9 +11,9 @@ from optgen.runtime.cache import files
 from optgen.runtime.cache.folders import is_temporary
 from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
 
-_ERROR = re.compile(r"^.*\berror\b.*$", re.MULTILINE | re.IGNORECASE)
+_ERROR_LINE = re.compile(r"^.*\berror\b.*$", re.MULTILINE | re.IGNORECASE)
 _COMPILER_CRASH = re.compile("internal compiler error|Segmentation fault|frontend command failed")
-_LINES = 10  # of compiler output in a message: C++ templates cause very long output
+_MAX_LINES = 10  # of compiler output in a message: C++ templates cause very long output
 
 
 def save_log(library: Path, log: str, source: str) -> Path | None:
@@ -45,27 +45,27 @@ def compile_error(
 
     `compiler_works` tells whether the compiler can build a small program.
     """
-    compiler, rule = shlex.join(command), library.name.split("-")[0]
-    where = f" (log: {log_path})" if log_path else ""
+    compiler, rule_name = shlex.join(command), library.name.split("-")[0]
+    log_note = f" (log: {log_path})" if log_path else ""
     if _COMPILER_CRASH.search(log):
         first_line = (
-            f"{compiler} crashed on the source that optgen generated for `{rule}`, a defect of the "
-            f"compiler: set CXX to another compiler or version{where}"
+            f"{compiler} crashed on the source that optgen generated for `{rule_name}`, a defect "
+            f"of the compiler: set CXX to another compiler or version{log_note}"
         )
     elif compiler_works:
         first_line = (
             f"{compiler} builds other C++17 programs but not the source that optgen generated for "
-            f"`{rule}`, a defect of optgen: report it with the log and the spec{where}"
+            f"`{rule_name}`, a defect of optgen: report it with the log and the spec{log_note}"
         )
     else:
         first_line = (
             f"{compiler} cannot build even a small C++17 program: set CXX to a compiler that "
-            f"knows C++17{where}"
+            f"knows C++17{log_note}"
         )
     return CompileError("\n".join([first_line, *_first_errors(log)]))
 
 
 def _first_errors(log: str) -> list[str]:
     """Return the first lines with errors; the last lines if no line names an error."""
-    errors = list(dict.fromkeys(_ERROR.findall(log)))
-    return errors[:_LINES] or log.strip().splitlines()[-_LINES:]
+    errors = list(dict.fromkeys(_ERROR_LINE.findall(log)))
+    return errors[:_MAX_LINES] or log.strip().splitlines()[-_MAX_LINES:]

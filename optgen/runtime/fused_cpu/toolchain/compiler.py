@@ -9,10 +9,11 @@ from functools import cache
 from pathlib import Path
 
 from optgen.runtime.fused_cpu.toolchain.compiler_process import CompileError as CompileError
-from optgen.runtime.fused_cpu.toolchain.compiler_process import limit, run
+from optgen.runtime.fused_cpu.toolchain.compiler_process import run, time_limit
 
-# -fno-math-errno is worth a factor of ten: a loop with a sqrt that sets errno does not vectorise.
 _LIBRARY_FLAGS = ("-std=c++17", "-shared", "-fPIC")
+# -fno-math-errno makes loops with a sqrt ten times as fast: sqrt then sets no errno, so the loops
+# vectorise.
 _PORTABLE = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp-simd", *_LIBRARY_FLAGS)
 _NATIVE = (*_PORTABLE, "-march=native", "-fno-trapping-math", "-fno-exceptions")
 # Loop unswitching copies a loop for every branch: builds take three times as long, and the loops
@@ -58,8 +59,8 @@ class RefusedError(CompileError):
 
 def find() -> list[str] | None:
     """Return the compiler's command: `$CXX` if set, else g++, clang++ or c++; None without one."""
-    chosen = os.environ.get("CXX", "").strip()
-    for command in [_words(chosen)] if chosen else [["g++"], ["clang++"], ["c++"]]:
+    cxx = os.environ.get("CXX", "").strip()
+    for command in [_split_command(cxx)] if cxx else [["g++"], ["clang++"], ["c++"]]:
         path = shutil.which(command[0]) if command else None
         if path is not None:
             return [path, *command[1:]]
@@ -68,25 +69,27 @@ def find() -> list[str] | None:
 
 def why_missing() -> str:
     """Say why `find` finds no compiler, and the way out."""
-    chosen = os.environ.get("CXX", "").strip()
-    if not chosen:
+    cxx = os.environ.get("CXX", "").strip()
+    if not cxx:
         return f"no C++ compiler was found: {INSTALL}"
     way_out = "set it to a C++ compiler, or not at all"
     try:
-        program = shlex.split(chosen)[0]
+        program = shlex.split(cxx)[0]
     except ValueError as error:
-        return f"CXX is {chosen!r}, and a shell could not read it ({error}): {way_out}"
+        return f"CXX is {cxx!r}, and a shell could not read it ({error}): {way_out}"
     path = Path(program)
-    why = "is a folder" if path.is_dir() else "cannot be run" if path.exists() else "is not found"
-    return f"no C++ compiler was found: CXX is {chosen!r}, and {program!r} {why}: {way_out}"
+    problem = (
+        "is a folder" if path.is_dir() else "cannot be run" if path.exists() else "is not found"
+    )
+    return f"no C++ compiler was found: CXX is {cxx!r}, and {program!r} {problem}: {way_out}"
 
 
-def _words(chosen: str) -> list[str]:
+def _split_command(cxx: str) -> list[str]:
     """Split a command as a shell does; return an empty list if a shell could not read it."""
-    if shutil.which(chosen):  # a path with spaces
-        return [chosen]
+    if shutil.which(cxx):  # a path with spaces
+        return [cxx]
     try:
-        return shlex.split(chosen)
+        return shlex.split(cxx)
     except ValueError:
         return []
 
@@ -94,8 +97,8 @@ def _words(chosen: str) -> list[str]:
 def identity(command: list[str]) -> str:
     """Return a text that changes with the compiler.
 
-    The text comes from the status of the program's file: to ask for a version would take a process.
-    Each word of the command may be the program that compiles, as in `ccache g++`.
+    The text comes from the status of the program's file: to ask the compiler for its version would
+    take a process. Each word of the command may be the program that compiles, as in `ccache g++`.
     """
     programs = [Path(path).resolve() for path in map(shutil.which, command) if path]
     statuses = ((path, path.stat()) for path in programs)
@@ -109,11 +112,11 @@ def processor() -> str:
     names = ("model name", "flags", "Features", "CPU part")
     texts = [platform.system(), platform.machine()]
     try:
-        first = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0]
+        first_processor = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0]
     except OSError:
         texts.append(platform.processor())
     else:
-        texts += [line for line in first.splitlines() if line.startswith(names)]
+        texts += [line for line in first_processor.splitlines() if line.startswith(names)]
     return "\n".join(texts)
 
 
@@ -125,7 +128,7 @@ def build(command: list[str], source: Path, target: Path) -> None:
         CompileError: The compiler made no library for another reason.
         OSError: The compiler or this process could not write a file.
     """
-    end, log = time.monotonic() + limit(), []
+    end, log = time.monotonic() + time_limit(), []
     for flags in FLAG_SETS:
         full_command = [*command, *flags, str(source), "-o", str(target)]
         status, output = run(full_command, target.parent, end - time.monotonic())

@@ -9,7 +9,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-_LIMIT, _LIMIT_NAME = 300.0, "OPTGEN_COMPILE_TIMEOUT"  # seconds
+_DEFAULT_LIMIT, _LIMIT_VARIABLE = 300.0, "OPTGEN_COMPILE_TIMEOUT"  # seconds
 _LARGEST_LIMIT = 1e6  # seconds
 
 # Messages of compilers and of the system about files that cannot be written.
@@ -20,13 +20,15 @@ _WRITE_ERRORS = {
     "File size limit exceeded": errno.EFBIG,
     "File too large": errno.EFBIG,
 }
-# Exit status of a process that wrote a file beyond the limit of its size.
+# Exit status of a process that wrote more to a file than the system allows.
 _FILE_TOO_LARGE = -getattr(signal, "SIGXFSZ", 25)
-_KILLED = re.compile(r"\bKilled\b|\bTerminated signal")
-_MEMORY = re.compile(r"out of memory|memory exhausted|Cannot allocate memory|std::bad_alloc")
+_KILLED_MESSAGE = re.compile(r"\bKilled\b|\bTerminated signal")
+_OUT_OF_MEMORY_MESSAGE = re.compile(
+    r"out of memory|memory exhausted|Cannot allocate memory|std::bad_alloc"
+)
 
 _running_processes: set["subprocess.Popen[str]"] = set()
-# One entry per call of `end_all`. A compiler that starts during a call is not yet in
+# One entry per call of `end_all_compilers`. A compiler that starts during a call is not yet in
 # `_running_processes`; the entry tells the compiler's thread to end the compiler.
 _end_calls: list[None] = []
 _timed_out: set[tuple[str, float]] = set()  # compilers with their limits; not tried again
@@ -39,13 +41,15 @@ class CompileError(RuntimeError):
     """
 
 
-def limit() -> float:
+def time_limit() -> float:
     """Return the number of seconds that a build may take."""
-    text = os.environ.get(_LIMIT_NAME) or str(_LIMIT)
+    text = os.environ.get(_LIMIT_VARIABLE) or str(_DEFAULT_LIMIT)
     with suppress(ValueError):
         if 0 < float(text) < _LARGEST_LIMIT:
             return float(text)
-    raise CompileError(f"{_LIMIT_NAME} is {text!r}: set it to seconds, such as 300, or not at all")
+    raise CompileError(
+        f"{_LIMIT_VARIABLE} is {text!r}: set it to seconds, such as 300, or not at all"
+    )
 
 
 def run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
@@ -56,9 +60,9 @@ def run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
         OSError: The compiler could not write a file.
     """
     name = shlex.join(command[:1])
-    attempt = name, limit()
+    attempt = name, time_limit()
     if attempt in _timed_out or seconds <= 0:
-        raise _too_long(name)
+        raise _too_long_error(name)
     calls_before = len(_end_calls)
     try:
         process = _start(command, folder)
@@ -75,7 +79,7 @@ def run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
         except subprocess.TimeoutExpired:
             _end(process)
             _timed_out.add(attempt)
-            raise _too_long(name) from None
+            raise _too_long_error(name) from None
         except BaseException:
             _end(process)
             raise
@@ -85,7 +89,7 @@ def run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
     return process.returncode, output
 
 
-def end_all() -> None:
+def end_all_compilers() -> None:
     """End all compilers that run or are starting; a keyboard interrupt does not reach them."""
     _end_calls.append(None)
     for process in list(_running_processes):
@@ -114,10 +118,10 @@ def _end(process: "subprocess.Popen[str]") -> None:
             process.kill()
 
 
-def _too_long(name: str) -> CompileError:
+def _too_long_error(name: str) -> CompileError:
     return CompileError(
-        f"{name} took longer than {limit():g} seconds and was ended: set {_LIMIT_NAME} to more "
-        "seconds, or CXX to another compiler"
+        f"{name} took longer than {time_limit():g} seconds and was ended: set {_LIMIT_VARIABLE} to "
+        "more seconds, or CXX to another compiler"
     )
 
 
@@ -125,12 +129,12 @@ def _check_status(name: str, status: int, output: str, folder: Path) -> None:
     """Raise an error if a compiler failed for another reason than its source."""
     if not status:
         return
-    for message, number in _WRITE_ERRORS.items():
-        if message in output or (number == errno.EFBIG and status == _FILE_TOO_LARGE):
-            raise OSError(number, os.strerror(number), str(folder))
-    if _MEMORY.search(output):
+    for message, code in _WRITE_ERRORS.items():
+        if message in output or (code == errno.EFBIG and status == _FILE_TOO_LARGE):
+            raise OSError(code, os.strerror(code), str(folder))
+    if _OUT_OF_MEMORY_MESSAGE.search(output):
         raise CompileError(f"{name} ran out of memory: end other programs, and start again")
-    if status < 0 or _KILLED.search(output):
+    if status < 0 or _KILLED_MESSAGE.search(output):
         raise CompileError(
             f"{name} was killed, as the system does if memory runs out: end other programs, and "
             "start again"

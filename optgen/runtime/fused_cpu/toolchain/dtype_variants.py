@@ -23,7 +23,7 @@ from optgen.runtime.rule import Rule
 from optgen.runtime.state.create import dtype_of
 
 _dtype = attrgetter("dtype")
-_TYPES = "OPTGEN_TYPES"
+_DTYPES_MACRO = "OPTGEN_TYPES"
 """Macro with the dtypes that a library is built for: bit k stands for torch's dtype number k."""
 
 
@@ -37,8 +37,9 @@ def bits_of_dtypes(dtypes: Iterable[torch.dtype]) -> int:
 def bits_of_batches(rule: Rule, batches: Iterable[Batch]) -> int:
     """Return the bits of the dtypes of these batches, including states not created yet."""
     dtypes = set(map(_dtype, chain.from_iterable(_streams(rule, batch) for batch in batches)))
-    declared = {dtype for s in rule.states if s.shape != "scalar" and (dtype := dtype_of(s))}
-    unquantized = (dtypes | declared) - {QUANTIZED_DTYPE}
+    shaped_states = (state for state in rule.states if state.shape != "scalar")
+    declared_dtypes = set(filter(None, map(dtype_of, shaped_states)))
+    unquantized = (dtypes | declared_dtypes) - {QUANTIZED_DTYPE}
     return bits_of_dtypes(dtype.to_real() for dtype in unquantized)
 
 
@@ -48,13 +49,14 @@ def _streams(rule: Rule, batch: Batch) -> Iterator[Tensor]:
     return chain(batch.params, batch.grads, *shaped)
 
 
-def bits_of_table(packed_codes: "array[int]", streams: int) -> int:
+def bits_of_table(packed_codes: "array[int]", stream_count: int) -> int:
     """Return the bits of the dtypes of a table's tensors.
 
     Each of `packed_codes` has four bits for each stream. Scalar states come after the first
-    `streams`, and are left out.
+    `stream_count` streams, and are left out.
     """
-    codes = {packed >> 4 * s & 15 for packed in set(packed_codes) for s in range(streams)}
+    streams = range(stream_count)
+    codes = {packed >> 4 * stream & 15 for packed in set(packed_codes) for stream in streams}
     return _with_compute_dtype(sum(1 << code for code in codes & {*DTYPE_CODES.values()}))
 
 
@@ -76,12 +78,12 @@ def matrix_op_dtypes(source: str) -> int:
 
 
 def library(name: str, source: str, dtype_bits: int, extra_bits: int = 0) -> tuple[Path, int]:
-    """Return a library for tensors of these dtypes, and the bits of the requested dtypes.
+    """Return a library for tensors of these dtypes, and the bits of the dtypes to use it for.
 
     `extra_bits` are the bits of further dtypes for the library, such as those of matrix ops'
     results.
     """
-    if _TYPES not in source:
+    if _DTYPES_MACRO not in source:
         return library_cache.library(name, source), ALL_DTYPE_BITS
     path = find_built(name, source, dtype_bits, extra_bits) or build(
         name, source, dtype_bits, extra_bits
@@ -91,8 +93,10 @@ def library(name: str, source: str, dtype_bits: int, extra_bits: int = 0) -> tup
 
 def find_built(name: str, source: str, dtype_bits: int, extra_bits: int) -> Path | None:
     """Return a library that is already built for at least these dtypes; None if there is none."""
-    texts = (_with_define(bits | extra_bits, source) for bits in _supersets(dtype_bits or _FLOAT32))
-    return next(filter(None, (library_cache.find_built(name, text) for text in texts)), None)
+    sources = (
+        _with_define(bits | extra_bits, source) for bits in _supersets(dtype_bits or _FLOAT32)
+    )
+    return next(filter(None, (library_cache.find_built(name, each) for each in sources)), None)
 
 
 def build(name: str, source: str, dtype_bits: int, extra_bits: int) -> Path:
@@ -101,7 +105,7 @@ def build(name: str, source: str, dtype_bits: int, extra_bits: int) -> Path:
 
 
 def _with_define(dtype_bits: int, source: str) -> str:
-    return f"#define {_TYPES} {dtype_bits}\n{source}"
+    return f"#define {_DTYPES_MACRO} {dtype_bits}\n{source}"
 
 
 def _supersets(dtype_bits: int) -> list[int]:

@@ -24,26 +24,26 @@ _PAUSE = 0.005  # seconds
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Let one process or thread at a time run the `with` block of a path; others wait a while."""
-    lock = _lock_file(path)
-    descriptor = _lock(lock)
+    """Let one process or thread at a time run the `with` block; the others wait a while."""
+    lock_path = _lock_path(path)
+    descriptor = _acquire(lock_path)
     try:
         yield
     finally:
         if descriptor is not None:
             with suppress(OSError):
-                lock.unlink()  # safe: waiting processes have this file open
+                lock_path.unlink()  # safe: waiting processes have this file open
             # Closing does not unlock while a forked child has a copy of the descriptor.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
 
-def _lock_file(path: Path) -> Path:
+def _lock_path(path: Path) -> Path:
     name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"optgen-{name}.lock"
 
 
-def _lock(lock: Path) -> int | None:
+def _acquire(lock_path: Path) -> int | None:
     """Lock a file and return its descriptor; None if that is impossible, or takes too long.
 
     Do not wait for another user's lock file: its holder may hold it for any other reason.
@@ -51,16 +51,16 @@ def _lock(lock: Path) -> int | None:
     if os.name != "posix":
         return None
     try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError:  # such as a read-only folder
         return None
-    locked = False
+    is_locked = False
     try:
-        locked = os.fstat(descriptor).st_uid == os.geteuid() and _wait(descriptor)
+        is_locked = os.fstat(descriptor).st_uid == os.geteuid() and _wait(descriptor)
     finally:
-        if not locked:
+        if not is_locked:
             os.close(descriptor)
-    return descriptor if locked else None
+    return descriptor if is_locked else None
 
 
 def _wait(descriptor: int) -> bool:

@@ -1,7 +1,7 @@
 """Compile a source text and cache the library; any number of processes may share the cache.
 
-A library is built in a temporary folder and moved into place as a whole. A process that is killed
-at any moment leaves at most that folder and a checksum behind. The SHA-256 of each library is
+A library is built in a temporary folder and moved into place as a whole. If a process
+is killed, it leaves at most that folder and a checksum behind. The SHA-256 of each library is
 stored beside the library. The checksum is written first and checked before every load: a damaged
 library would crash the process that opens it.
 """
@@ -62,9 +62,9 @@ def _file_name(command: list[str] | None, name: str, source: str) -> str:
     return f"{name}-{source_digest}-{compiler_digest}.so"
 
 
-def _intact_libraries(folder: Path, file: str) -> Iterator[Path]:
-    """Yield the undamaged libraries of a folder that match a file name or pattern."""
-    return filter(is_intact, sorted(folder.glob(file)))
+def _intact_libraries(folder: Path, name_pattern: str) -> Iterator[Path]:
+    """Yield the undamaged libraries of a folder whose names match a pattern, or are equal to it."""
+    return filter(is_intact, sorted(folder.glob(name_pattern)))
 
 
 def is_intact(path: Path) -> bool:
@@ -91,21 +91,23 @@ def _build(command: list[str], source: str, path: Path) -> Path:
     _remove_abandoned(path.parent)
     with tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as name:
         folder = Path(name)
-        text, library, checksum = (
+        source_path, library_path, checksum_path = (
             folder / "fused_cpu.cpp",
             folder / "built.so",
             folder / "sha256",
         )
-        text.write_text(source)
+        source_path.write_text(source)
         try:
-            compiler.build(command, text, library)
+            compiler.build(command, source_path, library_path)
         except RefusedError as refused:
-            log = compile_errors.save_log(path, refused.log, source)
-            works = compiler.builds_anything(command, folder)
-            raise compile_errors.compile_error(command, path, refused.log, log, works) from None
-        checksum.write_text(_sha256(library.read_bytes()))
-        files.move(checksum, checksum_of(path))
-        files.move(library, path)
+            log_path = compile_errors.save_log(path, refused.log, source)
+            compiler_works = compiler.builds_anything(command, folder)
+            raise compile_errors.compile_error(
+                command, path, refused.log, log_path, compiler_works
+            ) from None
+        checksum_path.write_text(_sha256(library_path.read_bytes()))
+        files.move(checksum_path, checksum_of(path))
+        files.move(library_path, path)
     return path
 
 
@@ -113,10 +115,10 @@ def _remove_abandoned(folder: Path) -> None:
     """Remove the folders that killed builds left behind long ago."""
     for leftover in folder.glob(".build-*"):
         try:
-            abandoned = time.time() - leftover.stat().st_mtime > _ABANDONED_AGE
+            is_abandoned = time.time() - leftover.stat().st_mtime > _ABANDONED_AGE
         except OSError:
             continue  # another process was faster
-        if abandoned:
+        if is_abandoned:
             shutil.rmtree(leftover, ignore_errors=True)
 
 

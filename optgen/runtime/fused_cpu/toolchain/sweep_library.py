@@ -14,11 +14,11 @@ from pathlib import Path
 from optgen.runtime.fused_cpu.toolchain import dtype_variants
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 
-_POINTER, _TABLE = "optgen_sweep_library", "optgen_sweeps"
+_POINTER_SYMBOL, _TABLE_SYMBOL = "optgen_sweep_library", "optgen_sweeps"
 """Symbols: the kernel's pointer to the sweep functions, and the table of these functions."""
 
 _FEATURES = {"OPTGEN_HAS_AXES": "HAS_AXES = true", "OPTGEN_HAS_MAX": "{Step::MAX"}
-"""Macros of the sweep library, and the text of a kernel's source that calls for each macro.
+"""Macros of the sweep library, and for each the text by which a kernel's source shows its need.
 
 A macro is 1 if the source needs it, else 0. The library builds faster with zeros.
 """
@@ -31,21 +31,28 @@ def start_build(executor: Executor, source: str, dtype_bits: int) -> Callable[[]
         A function that waits for the build and returns the library's path; None if the kernel needs
         no library.
     """
-    if _POINTER not in source:
+    if _POINTER_SYMBOL not in source:
         return lambda: None
     flags = {name: int(marker in source) for name, marker in _FEATURES.items()}
     defines = "".join(f"#define {name} {flag}\n" for name, flag in flags.items())
-    request = "sweeps", defines + _source(), dtype_bits, dtype_variants.matrix_op_dtypes(source)
+    build_arguments = (
+        "sweeps",
+        defines + _source(),
+        dtype_bits,
+        dtype_variants.matrix_op_dtypes(source),
+    )
     # The caller will search the cache for the kernel's library in this thread. So this search runs
     # here too: searches in two threads would wait for each other. Only a build runs elsewhere.
-    path = dtype_variants.find_built(*request)
-    return (lambda: path) if path else executor.submit(dtype_variants.build, *request).result
+    path = dtype_variants.find_built(*build_arguments)
+    return (
+        (lambda: path) if path else executor.submit(dtype_variants.build, *build_arguments).result
+    )
 
 
 def connect(kernel: ctypes.CDLL, path: Path) -> None:
     """Connect a kernel to the sweep functions of this library."""
-    table = ctypes.c_char.in_dll(ctypes.CDLL(str(path)), _TABLE)
-    ctypes.c_void_p.in_dll(kernel, _POINTER).value = ctypes.addressof(table)
+    table = ctypes.c_char.in_dll(ctypes.CDLL(str(path)), _TABLE_SYMBOL)
+    ctypes.c_void_p.in_dll(kernel, _POINTER_SYMBOL).value = ctypes.addressof(table)
 
 
 @cache

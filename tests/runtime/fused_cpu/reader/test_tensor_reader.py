@@ -44,7 +44,7 @@ def disable_gil(patch: pytest.MonkeyPatch) -> None:
 
 
 def hide_a_symbol(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(object_layout, "_GRAD", "no_such_symbol")
+    patch.setattr(object_layout, "_GRAD_SYMBOL", "no_such_symbol")
 
 
 def hide_torchs_library(patch: pytest.MonkeyPatch) -> None:

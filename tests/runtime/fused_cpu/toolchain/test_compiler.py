@@ -168,7 +168,7 @@ def test_an_interrupt_ends_the_compiler(tmp_path: Path, monkeypatch: pytest.Monk
     while not pid.exists() or not pid.read_text():
         time.sleep(0.01)
 
-    compiler_process.end_all()
+    compiler_process.end_all_compilers()
     build.join(30)
 
     assert not build.is_alive()
@@ -183,7 +183,7 @@ def test_an_interrupt_ends_a_compiler_that_is_being_started(
 
     def start_and_interrupt(command: list[str], folder: Path) -> Any:
         process = start(command, folder)
-        compiler_process.end_all()
+        compiler_process.end_all_compilers()
         return process
 
     monkeypatch.setattr(compiler_process, "_start", start_and_interrupt)

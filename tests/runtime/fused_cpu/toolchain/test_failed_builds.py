@@ -20,7 +20,7 @@ from optgen.runtime.fused_cpu.toolchain import compiler
 def no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[None]:
     """Begin without compiled or cached kernels. At the end, forget the failed build of a reader."""
     monkeypatch.setattr(kernel_loader, "_kernels", {})
-    monkeypatch.setattr(kernel_loader, "_warned", set())
+    monkeypatch.setattr(kernel_loader, "_warned_reasons", set())
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path))
     yield
     tensor_reader.reader.cache_clear()

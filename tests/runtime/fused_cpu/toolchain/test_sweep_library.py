@@ -111,7 +111,7 @@ def test_sweeps_that_cannot_be_built_are_reported(
         sweep_library, "_source", lambda: "this is no C++, but knows OPTGEN_TYPES\n"
     )
     monkeypatch.setattr(kernel_loader, "_kernels", {})
-    monkeypatch.setattr(kernel_loader, "_warned", set())
+    monkeypatch.setattr(kernel_loader, "_warned_reasons", set())
     monkeypatch.setattr(
         library_cache, "library", lambda name, text: build_only_sweeps(name, text, tmp_path)
     )
