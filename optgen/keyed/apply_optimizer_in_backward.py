@@ -21,9 +21,9 @@ def apply_optimizer_in_backward(
     """Give each parameter an optimizer that steps in the backward pass and drops the gradient.
 
     A parameter keeps its optimizers in `_in_backward_optimizers`, and their classes and arguments
-    in `_optimizer_classes` and `_optimizer_kwargs`, where torch's engines look for them. Another
-    call adds another optimizer, which steps after the first. A parameter that is used several times
-    steps once, with the sum of its gradients.
+    in `_optimizer_classes` and `_optimizer_kwargs`, where torch's data-parallel wrappers look for
+    them. Another call adds another optimizer, which steps after the first. A parameter that is used
+    several times steps once, with the sum of its gradients.
 
     Args:
         optimizer_class: Makes an optimizer from a list of one parameter.
@@ -31,7 +31,7 @@ def apply_optimizer_in_backward(
             latter then takes the steps itself; torch's optimizers need an accelerator for that.
         optimizer_kwargs: Further arguments of the class.
         register_hook: Whether the backward pass takes the steps. Default: True. False leaves the
-            steps to an engine.
+            steps to such a wrapper.
     """
     for param in params:
         optimizer = optimizer_class([param], **optimizer_kwargs)

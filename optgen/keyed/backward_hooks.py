@@ -62,6 +62,6 @@ def _check_backward_pass(is_known_to_ddp: bool) -> None:
     if not is_known_to_ddp and distributed.is_available() and distributed.is_initialized():
         raise RuntimeError(
             "the update in the backward pass was set up before the process group existed, so "
-            "engines do not know of it, and gradients might be of one rank only; "
+            "DistributedDataParallel does not know of it, and gradients might be of one rank only; "
             "call init_process_group first"
         )

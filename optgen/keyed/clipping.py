@@ -154,5 +154,5 @@ class GradientClippingOptimizer(OptimizerWrapper):
         return Gradients(self._params(), self._param_to_pgs)
 
     def _params(self) -> Iterable[Tensor]:
-        """Return each parameter once, in the groups' order. Engines may replace parameters."""
+        """Return each parameter once, in the groups' order. Wrappers may replace them."""
         return dict.fromkeys(p for group in self.param_groups for p in group["params"])
