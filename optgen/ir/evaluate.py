@@ -38,7 +38,7 @@ def evaluate(
     grad: Tensor,
     state: Mapping[str, Any],
     scalar_dtype: torch.dtype = torch.float32,
-    storage: torch.dtype | None = None,
+    storage_dtype: torch.dtype | None = None,
     index: int = 0,
 ) -> tuple[Tensor, dict[str, Any]]:
     """Take one step of a parameter that is alone in its group. Nothing is changed in place.
@@ -50,16 +50,16 @@ def evaluate(
         state: the states by checkpoint key, as the previous call returned them; {} at first.
         scalar_dtype: the dtype of scalar states that declare none (torch uses float32, or float64
             if that is the default dtype).
-        storage: the dtype in which the parameter is stored, and states that declare no dtype. The
-            step ends by rounding to it, and `rounded` and `machine_eps` mean this dtype. If None,
-            nothing is rounded at the end, and the two ops mean the dtype of `param`.
+        storage_dtype: the dtype in which the parameter is stored, and states that declare no dtype.
+            The step ends by rounding to it, and the ops `rounded` and `machine_eps` use it. If
+            None, nothing is rounded at the end, and the two ops use the dtype of `param`.
         index: the parameter's number in the optimizer, for states that begin with it.
 
     Returns:
         The new parameter (float64), and the new states by key, with "step" if the rule has a step
         count.
     """
-    member = Member(hypers, param, grad, state, scalar_dtype, storage, index)
+    member = Member(hypers, param, grad, state, scalar_dtype, storage_dtype, index)
     (result,) = evaluate_together(algorithm, [member])
     return result
 
@@ -77,7 +77,7 @@ class Member:
     grad: Tensor
     state: Mapping[str, Any]
     scalar_dtype: torch.dtype = torch.float32
-    storage: torch.dtype | None = None
+    storage_dtype: torch.dtype | None = None
     index: int = 0
     group: int = 0
 
@@ -131,8 +131,8 @@ def _step_of(
     caller sends the result.
     """
     hypers, param, grad, state = member.hypers, member.param, member.grad, member.state
-    scalar_dtype, storage = member.scalar_dtype, member.storage
-    properties = properties_of(param, storage)
+    scalar_dtype, storage_dtype = member.scalar_dtype, member.storage_dtype
+    properties = properties_of(param, storage_dtype)
     values: Values = {
         algorithm.param: param.detach().double(),
         algorithm.grad: grad.detach().double(),
@@ -152,9 +152,9 @@ def _step_of(
     yield from _StepEvaluator(algorithm, values, fresh, properties, scalar_dtype).run(
         algorithm.rule
     )
-    new_state = {s.key: stored_value(s, values[s.symbol], storage) for s in existing_states}
+    new_state = {s.key: stored_value(s, values[s.symbol], storage_dtype) for s in existing_states}
     new_param = values[algorithm.param]
-    new_param = new_param if storage is None else new_param.to(storage).double()
+    new_param = new_param if storage_dtype is None else new_param.to(storage_dtype).double()
     return new_param, ({"step": step} if algorithm.step else {}) | new_state
 
 
@@ -176,7 +176,9 @@ def evaluate_numbers(op: str, numbers: Sequence[float]) -> float | bool:
     return result
 
 
-def properties_of(param: Tensor, storage: torch.dtype | None = None) -> dict[str, bool | float]:
+def properties_of(
+    param: Tensor, storage_dtype: torch.dtype | None = None
+) -> dict[str, bool | float]:
     """Return the properties of a parameter, by op. A size that the parameter lacks is 1."""
     sizes = (1, 1, *param.shape)
     return {
@@ -186,7 +188,7 @@ def properties_of(param: Tensor, storage: torch.dtype | None = None) -> dict[str
         "numel": param.numel(),
         "rows": sizes[-2],
         "cols": sizes[-1],
-        "machine_eps": torch.finfo(storage or param.dtype).eps,
+        "machine_eps": torch.finfo(storage_dtype or param.dtype).eps,
     }
 
 

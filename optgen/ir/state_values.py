@@ -59,19 +59,19 @@ def dtype_of(scalar: State, default: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def stored_value(state: State, value: Tensor, storage: torch.dtype | None = None) -> Tensor:
+def stored_value(state: State, value: Tensor, storage_dtype: torch.dtype | None = None) -> Tensor:
     """Return the value of a state as the optimizer keeps it.
 
     The value is rounded to the dtype that the state declares. If it declares none, the value is
-    rounded to `storage`, unless this is None or the state is "scalar".
+    rounded to `storage_dtype`, unless this is None or the state is "scalar".
     """
     if state.dtype == QUANTIZED:
         return quantized(value, state.block, state.map, state.min_elements)
     if state.dtype:
         return value.to(getattr(torch, state.dtype))
-    if storage is None or state.shape == "scalar":
+    if storage_dtype is None or state.shape == "scalar":
         return value
-    return value.to(storage).double()
+    return value.to(storage_dtype).double()
 
 
 def shape_of(axes: Axes, param: Tensor, rank: Any) -> torch.Size:

@@ -201,7 +201,7 @@ def _compatible_modifiers(rng: Random, count: int) -> list[str]:
     for name in rng.sample(list_modifiers(), len(list_modifiers())):
         part = _part(name)
         needs = {argument.arg for argument, _ in part.hypers}
-        needs |= {part.changes} & {"store", "moment"}
+        needs |= {part.changed_value} & {"store", "moment"}
         needs |= {"programs"} if part.programs else set()
         if used_names.isdisjoint(needs) and len(chosen) < count:
             used_names |= needs

@@ -53,27 +53,27 @@ def steps_beside_the_oracle(
     source: Path | Spec,
     lowering: str,
     dtype: torch.dtype,
-    count: int = 4,
+    num_steps: int = 4,
     grad_dtype: torch.dtype | None = None,
     shape: tuple[int, ...] = SHAPE,
     **hypers: Any,
 ) -> Iterator[ComparedStep]:
     """Yield the values after each step. The oracle starts each step from the lowering's values.
 
-    `lowering` may also be "differentiable" or "capturable", which sets this flag.
+    `lowering` may also be "differentiable" or "capturable": then the optimizer has this flag.
     """
     rule = rule_of(source)
-    start, *grads = random_tensors(count + 1, dtype, shape=shape)
-    param = torch.nn.Parameter(start.clone(), requires_grad=lowering != "differentiable")
+    initial_param, *grads = random_tensors(num_steps + 1, dtype, shape=shape)
+    param = torch.nn.Parameter(initial_param.clone(), requires_grad=lowering != "differentiable")
     if grad_dtype:
         param.grad_dtype = grad_dtype  # type: ignore[attr-defined]
     flags = {lowering: True} if lowering in ("differentiable", "capturable") else {}
     optimizer = optgen.load(source)([param], **hypers, **flags)
-    values = {h.name: optimizer.param_groups[0].get(h.name, h.default) for h in rule.hypers}
+    hyper_values = {h.name: optimizer.param_groups[0].get(h.name, h.default) for h in rule.hypers}
     for grad in grads:
         state = {key: torch.as_tensor(x).clone() for key, x in optimizer.state[param].items()}
         before, grad = param.detach().clone(), grad.to(grad_dtype or dtype)
-        expected = evaluate(rule, values, before, grad, state, storage=dtype)
+        expected = evaluate(rule, hyper_values, before, grad, state, storage_dtype=dtype)
         param.grad = grad.clone()
         with _context_of(lowering):
             optimizer.step()

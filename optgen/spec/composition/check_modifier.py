@@ -71,7 +71,7 @@ def _declares(declared: ast.expr | None, *names: str) -> bool:
 
 def _check_names(part: Part) -> None:
     """Check that a docstring exists, and that all names in the modifier are valid and known."""
-    allowed = INPUTS[part.changes]
+    allowed = INPUTS[part.changed_value]
     for argument in part.node.args.posonlyargs:
         if argument.arg not in allowed:
             hint = f"a modifier of stage {part.stage!r} takes {', '.join(allowed)}, by these names"
@@ -93,10 +93,12 @@ def _check_names(part: Part) -> None:
 
 def _check_stage(part: Part) -> None:
     """Check that the modifier assigns the input that its stage changes, and no other input."""
-    stage, result = f"a modifier of stage {part.stage!r}", ASSIGNED_INPUT[part.changes]
-    for option, changes in CHANGE_OF_OPTION.items():
-        if getattr(part, option) and part.changes != changes:
-            stages = " ".join(repr(name) for name, change in STAGES.items() if change == changes)
+    stage, result = f"a modifier of stage {part.stage!r}", ASSIGNED_INPUT[part.changed_value]
+    for option, changed_value in CHANGE_OF_OPTION.items():
+        if getattr(part, option) and part.changed_value != changed_value:
+            stages = " ".join(
+                repr(name) for name, change in STAGES.items() if change == changed_value
+            )
             _refuse(part, f"{stage} has no {option}=", f"stages that have it: {stages}")
     if part.guard and part.stage == WRAPPING_STAGE:
         _refuse(part, f"{stage} has no guard=", "its `if` is the condition")

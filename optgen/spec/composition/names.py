@@ -54,9 +54,9 @@ class NamedParts:
         """The optimizer and the modifiers."""
         return (self.base, *self.modifiers)
 
-    def modifiers_of(self, *changes: str) -> list[Part]:
+    def modifiers_of(self, *changed_values: str) -> list[Part]:
         """Return the modifiers that change one of these values of `STAGES`, such as "update"."""
-        return [part for part in self.modifiers if part.changes in changes]
+        return [part for part in self.modifiers if part.changed_value in changed_values]
 
 
 def with_fitting_names(base: Part, modifiers: Sequence[Part]) -> NamedParts:
@@ -85,7 +85,9 @@ def with_fitting_names(base: Part, modifiers: Sequence[Part]) -> NamedParts:
     if not step and any("t" in part.inputs for part in ordered):
         step = unused_name("t", used_names)
     update = unused_name("update", used_names)
-    grad_is_read_later = any("g" in part.inputs for part in ordered if part.changes != "gradient")
+    grad_is_read_later = any(
+        "g" in part.inputs for part in ordered if part.changed_value != "gradient"
+    )
     rule_grad = (
         unused_name("gradient", used_names)
         if grad_is_read_later and grad in base.assigned_names
@@ -96,7 +98,7 @@ def with_fitting_names(base: Part, modifiers: Sequence[Part]) -> NamedParts:
     inputs = {"p": param, "g": grad, "t": step, "u": update, "lr": "lr", "v": modified_moment}
     renamed_parts = []
     for part in ordered:
-        names = inputs if part.changes == "gradient" else {**inputs, "g": rule_grad}
+        names = inputs if part.changed_value == "gradient" else {**inputs, "g": rule_grad}
         renamed_parts.append(_with_names_of_optimizer(part, names, used_names))
         used_names |= all_names(renamed_parts[-1])
     return NamedParts(
@@ -158,7 +160,7 @@ def _check_declared(base: Part, modifiers: Sequence[Part]) -> None:
 
 def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
     """Check that the optimizer has what its modifiers need, and that no two parts conflict."""
-    storing = [part.name for part in modifiers if part.changes == "store"]
+    storing = [part.name for part in modifiers if part.changed_value == "store"]
     if len(storing) > 1:
         message = f"{storing[0]} and {storing[1]} both store the parameter: leave one out"
         raise CompositionError(message)
@@ -171,7 +173,7 @@ def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
     if base.option("gradient") == "sparse_only":
         raise CompositionError(f"{base.name} takes sparse gradients only, and modifiers dense ones")
     for part in modifiers:
-        if part.changes == "moment":
+        if part.changed_value == "moment":
             _check_moment(base, part)
     _check_rounding(base, modifiers)
     _check_group_states(base, modifiers)
@@ -192,7 +194,7 @@ def _check_rounding(base: Part, modifiers: Sequence[Part]) -> None:
     """Refuse modifiers that change the update of a rule which has rounded its parameter already."""
     names = (n for stmt in base.body for n in ast.walk(stmt) if isinstance(n, ast.Name))
     rounds_param = any(name.id in STORAGE_OPS for name in names)
-    changing = [part.name for part in modifiers if part.changes in ("update", "store")]
+    changing = [part.name for part in modifiers if part.changed_value in ("update", "store")]
     if rounds_param and changing:
         message = f"{changing[0]} changes the update, and {base.name} rounds the parameter itself"
         raise CompositionError(f"{message}: leave one out")
@@ -201,7 +203,7 @@ def _check_rounding(base: Part, modifiers: Sequence[Part]) -> None:
 def _check_group_states(base: Part, modifiers: Sequence[Part]) -> None:
     """Refuse to let single parameters wait if a later part has states that a group shares."""
     waiting = [part.name for part in modifiers if part.stage == WRAPPING_STAGE]
-    later = (base, *(part for part in modifiers if part.changes != "gradient"))
+    later = (base, *(part for part in modifiers if part.changed_value != "gradient"))
     shared = [(part.name, name) for part in later for name in sorted(part.group_states)]
     if waiting and shared:
         other, name = shared[0]

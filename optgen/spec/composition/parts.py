@@ -97,7 +97,7 @@ class Part:
         return self.node.name
 
     @property
-    def changes(self) -> str:
+    def changed_value(self) -> str:
         """The kind of value that a modifier changes: a value of `STAGES`."""
         return STAGES[self.stage]
 

@@ -149,7 +149,7 @@ class _RuleWriter:
             yield from self._lines_of_part(named.base, form.block(body))
             for part in update_modifiers:
                 yield from self._lines_of_part(part, part.body)
-            if update_modifiers[-1].changes != "store":
+            if update_modifiers[-1].changed_value != "store":
                 value = ast.parse(f"{named.param} = {named.param} + {named.update}").body[0]
                 yield from _printed([self._guarded(value)])
         else:
@@ -195,7 +195,7 @@ class _RuleWriter:
         if named.waiting_states:
             node = replace_fresh(node, named.waiting_states)
         weights = next((each.weights for each in named.modifiers if each.weights), "")
-        if weights and (part is named.base or part.changes == "update"):
+        if weights and (part is named.base or part.changed_value == "update"):
             node = replace_name(node, named.param, weights)
         return node
 
