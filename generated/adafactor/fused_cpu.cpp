@@ -205,7 +205,7 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes& sizes) {
         const double lr = hypers.lr, beta2_decay = hypers.beta2_decay;
         const double weight_decay = hypers.weight_decay;
-        const double step = cells[STEP].value;  // counts this step
+        const double step = cells[STEP].value;  // includes this step
         // eps1, eps2 = eps
         const double eps1 = hypers.eps[0];
         const double eps2 = hypers.eps[1];
@@ -532,7 +532,7 @@ struct AdafactorFactoredOneByOneRule : Rule {
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes& sizes) {
         const double lr = hypers.lr, beta2_decay = hypers.beta2_decay;
         const double weight_decay = hypers.weight_decay;
-        const double step = cells[STEP].value;  // counts this step
+        const double step = cells[STEP].value;  // includes this step
         // eps1, eps2 = eps
         const double eps1 = hypers.eps[0];
         const double eps2 = hypers.eps[1];
@@ -735,7 +735,7 @@ struct AdafactorNotFactoredRule : Rule {
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes& sizes) {
         const double lr = hypers.lr, beta2_decay = hypers.beta2_decay;
         const double weight_decay = hypers.weight_decay;
-        const double step = cells[STEP].value;  // counts this step
+        const double step = cells[STEP].value;  // includes this step
         // eps1, eps2 = eps
         const double eps1 = hypers.eps[0];
         const double eps2 = hypers.eps[1];

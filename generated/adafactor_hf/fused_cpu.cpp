@@ -207,7 +207,7 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes& sizes) {
         const double lr = hypers.lr, decay_rate = hypers.decay_rate, beta1 = hypers.beta1;
-        const double step = cells[STEP].value;  // counts this step
+        const double step = cells[STEP].value;  // includes this step
         // eps1, eps2 = eps
         const double eps1 = hypers.eps[0];
         const double eps2 = hypers.eps[1];
@@ -581,7 +581,7 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, decay_rate = hypers.decay_rate, beta1 = hypers.beta1;
-        const double step = cells[STEP].value;  // counts this step
+        const double step = cells[STEP].value;  // includes this step
         // eps1, eps2 = eps
         const double eps1 = hypers.eps[0];
         const double eps2 = hypers.eps[1];
@@ -826,7 +826,7 @@ struct AdafactorHFNotFactoredRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, decay_rate = hypers.decay_rate, beta1 = hypers.beta1;
-        const double step = cells[STEP].value;  // counts this step
+        const double step = cells[STEP].value;  // includes this step
         // eps1, eps2 = eps
         const double eps1 = hypers.eps[0];
         const double eps2 = hypers.eps[1];

@@ -120,7 +120,7 @@ struct AdamMiniFactoredNotOneByOneRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, weight_decay = hypers.weight_decay;
-        const double step = cells[STEP].value;  // counts this step
+        const double step = cells[STEP].value;  // includes this step
         // beta1, beta2 = betas
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];
@@ -304,7 +304,7 @@ struct AdamMiniFactoredOneByOneRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, eps = hypers.eps, weight_decay = hypers.weight_decay;
-        const double step = cells[STEP].value;  // counts this step
+        const double step = cells[STEP].value;  // includes this step
         // beta1, beta2 = betas
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];
@@ -419,7 +419,7 @@ struct AdamMiniNotFactoredRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, eps = hypers.eps, weight_decay = hypers.weight_decay;
-        const double step = cells[STEP].value;  // counts this step
+        const double step = cells[STEP].value;  // includes this step
         // beta1, beta2 = betas
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];

@@ -30,7 +30,7 @@ struct Rule {
         const double lr = hypers.lr, alpha = hypers.alpha, beta3_warmup = hypers.beta3_warmup;
         const double alpha_warmup = hypers.alpha_warmup, eps = hypers.eps;
         const double weight_decay = hypers.weight_decay;
-        const double step = cells[STEP].value;  // counts this step
+        const double step = cells[STEP].value;  // includes this step
         // beta1, beta2, beta3 = betas
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];

@@ -27,7 +27,7 @@ struct Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, lambd = hypers.lambd, alpha = hypers.alpha, t0 = hypers.t0;
-        const double step = cells[STEP].value;  // counts this step
+        const double step = cells[STEP].value;  // includes this step
         double eta = cells[ETA].value;
         double mu = cells[MU].value;
         const double eta_before = eta;

@@ -27,7 +27,7 @@ struct Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, eps = hypers.eps, weight_decay = hypers.weight_decay;
-        const double step = cells[STEP].value;  // counts this step
+        const double step = cells[STEP].value;  // includes this step
         // beta1, beta2 = betas
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];

@@ -73,7 +73,7 @@ struct MARSRule : Rule {
         const double lr = hypers.lr, eps = hypers.eps, weight_decay = hypers.weight_decay;
         const double gamma = hypers.gamma, lr_1d_factor = hypers.lr_1d_factor;
         const double weight_decay_1d = hypers.weight_decay_1d;
-        const double step = cells[STEP].value;  // counts this step
+        const double step = cells[STEP].value;  // includes this step
         const double param_ndim = sizes.ndim;
         double beta1;
         double beta2;

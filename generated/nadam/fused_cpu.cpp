@@ -29,7 +29,7 @@ struct Rule {
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, eps = hypers.eps, weight_decay = hypers.weight_decay;
         const double momentum_decay = hypers.momentum_decay;
-        const double step = cells[STEP].value;  // counts this step
+        const double step = cells[STEP].value;  // includes this step
         double mu_product = cells[MU_PRODUCT].value;
         // beta1, beta2 = betas
         const double beta1 = hypers.betas[0];

@@ -120,7 +120,7 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, lr_decay = hypers.lr_decay;
-        const double step = cells[STEP].value;  // counts this step
+        const double step = cells[STEP].value;  // includes this step
         // rate = lr / (1 + (t - 1) * lr_decay)
         const double rate = lr / (1 + (step - 1) * lr_decay);
         return {rate};
@@ -302,7 +302,7 @@ struct RowWiseAdagradOneByOneRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, lr_decay = hypers.lr_decay;
-        const double step = cells[STEP].value;  // counts this step
+        const double step = cells[STEP].value;  // includes this step
         // rate = lr / (1 + (t - 1) * lr_decay)
         const double rate = lr / (1 + (step - 1) * lr_decay);
         return {rate};

@@ -28,7 +28,7 @@ struct Rule {
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, eps = hypers.eps, warmup_steps = hypers.warmup_steps;
         const double r = hypers.r, weight_lr_power = hypers.weight_lr_power;
-        const double step = cells[STEP].value;  // counts this step
+        const double step = cells[STEP].value;  // includes this step
         double lr_max = cells[LR_MAX].value;
         double weight_sum = cells[WEIGHT_SUM].value;
         // beta1, beta2 = betas

@@ -30,7 +30,7 @@ struct Rule {
         const double lr = hypers.lr, alpha = hypers.alpha, beta1_warmup = hypers.beta1_warmup;
         const double eps = hypers.eps, weight_decay = hypers.weight_decay;
         const double min_beta1 = hypers.min_beta1;
-        const double step = cells[STEP].value;  // counts this step
+        const double step = cells[STEP].value;  // includes this step
         // beta1, beta2 = betas
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];

@@ -68,7 +68,7 @@ struct StableAdamWRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double eps = hypers.eps;
-        const double step = cells[STEP].value;  // counts this step
+        const double step = cells[STEP].value;  // includes this step
         const double beta_ = hypers.betas[0];
         const double beta3 = hypers.betas[1];
         // beta1, beta2 = debiased_beta(betas[0], t), debiased_beta(betas[1], t)

@@ -85,7 +85,7 @@ class ScalarProgram:
         aliases = [f"{variable(n)} = hypers.{variable(n)}" for n in numbers]
         lines = declarations("const double", aliases, _COLUMN)
         if "step" in inputs and self._plan.algorithm.step:
-            lines.append("const double step = cells[STEP].value;  // counts this step")
+            lines.append("const double step = cells[STEP].value;  // includes this step")
         for symbol in (s for s in inputs if s in self._state_cells):
             const = "" if symbol in self._last_versions else "const "
             lines.append(
