@@ -2,9 +2,9 @@
 
 from contextvars import ContextVar
 
-FORCED: ContextVar[str | None] = ContextVar("forced lowering", default=None)
+FORCED_LOWERING: ContextVar[str | None] = ContextVar("forced lowering", default=None)
 
 
 def current_forced_lowering() -> str | None:
     """Return the lowering that `use_lowering` forces in this context; None if it forces none."""
-    return FORCED.get()
+    return FORCED_LOWERING.get()

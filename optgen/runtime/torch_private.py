@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 from torch._C._dynamo import eval_frame as _eval_frame
-from torch.optim import optimizer as _base
+from torch.optim import optimizer as _torch_optimizer
 from torch.utils import _foreach_utils
 
 P = ParamSpec("P")
@@ -53,8 +53,8 @@ def outside_dynamo(function: F) -> F:
     marked = cast(Any, function)
     marked._torchdynamo_disable = True
     marked._torchdynamo_disable_msg = "an optimizer's methods run as they are"
-    skipped = _eval_frame._FrameAction.SKIP
-    strategy = _eval_frame._FrameExecStrategy(skipped, skipped)
+    skip = _eval_frame._FrameAction.SKIP
+    strategy = _eval_frame._FrameExecStrategy(skip, skip)  # of the frame, of its callees
     _eval_frame.set_code_exec_strategy(marked.__code__, strategy)
     return function
 
@@ -77,8 +77,8 @@ def has_no_hooks(optimizer: torch.optim.Optimizer) -> bool:
     return not (
         optimizer._optimizer_step_pre_hooks
         or optimizer._optimizer_step_post_hooks
-        or _base._global_optimizer_pre_hooks
-        or _base._global_optimizer_post_hooks
+        or _torch_optimizer._global_optimizer_pre_hooks
+        or _torch_optimizer._global_optimizer_post_hooks
         or _profiling()
     )
 
@@ -111,12 +111,12 @@ def scalar_dtype(fused: bool = False) -> torch.dtype:
 
 def check_fused(param: Tensor) -> None:
     """Raise torch's error for a parameter that `fused=True` cannot take."""
-    _base._device_dtype_check_for_fused(param)
+    _torch_optimizer._device_dtype_check_for_fused(param)
 
 
 def capturable_devices() -> list[str]:
     """Return the device types on which `capturable=True` works."""
-    return _base._get_capturable_supported_devices()
+    return _torch_optimizer._get_capturable_supported_devices()
 
 
 def foreach_devices() -> list[str]:

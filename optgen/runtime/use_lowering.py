@@ -5,7 +5,7 @@ from contextlib import ContextDecorator
 from typing import Any, TypeVar
 
 from optgen.runtime.backends import BACKENDS
-from optgen.runtime.forced_lowering import FORCED
+from optgen.runtime.forced_lowering import FORCED_LOWERING
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -15,7 +15,7 @@ class use_lowering(ContextDecorator):
 
     As a plain statement, a call holds until the next call; after `use_lowering(None)` the runtime
     chooses again. In a `with` statement, a call holds in the block; as a decorator, during calls of
-    the function. Each thread has a choice of its own.
+    the function. Each thread chooses for itself.
 
     Args:
         name: "forloop", "foreach", "fused_cpu" or "fused_triton"; for CPU tensors, "fused_triton"
@@ -25,18 +25,18 @@ class use_lowering(ContextDecorator):
     def __init__(self, name: str | None) -> None:
         if name is not None and name not in BACKENDS:
             raise ValueError(f"unknown lowering {name!r}; there are {', '.join(BACKENDS)}")
-        self._name, self._before = name, FORCED.get()
-        FORCED.set(name)
+        self._name, self._previous_name = name, FORCED_LOWERING.get()
+        FORCED_LOWERING.set(name)
 
     def __enter__(self) -> None:
-        FORCED.set(self._name)
+        FORCED_LOWERING.set(self._name)
 
     def __exit__(self, *raised: object) -> None:
-        FORCED.set(self._before)
+        FORCED_LOWERING.set(self._previous_name)
 
     def __call__(self, function: F) -> F:
         """Decorate a function: the lowering holds during its calls only."""
-        FORCED.set(self._before)
+        FORCED_LOWERING.set(self._previous_name)
         return super().__call__(function)
 
     def _recreate_cm(self) -> "use_lowering":

@@ -1,7 +1,7 @@
 """Step all parameters together, for a rule that reduces over several of them.
 
-Each update is a generator. It stops at a reduction over several parameters. When all updates have
-stopped there, they go on with the result.
+Each update is a generator. It stops at each reduction over several parameters. When all updates
+have stopped at the same reduction, they go on with its result.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,12 @@ def prepare(
     consensus: Consensus | None,
 ) -> PreparedUpdate:
     """Check the batches of a step, by their lowerings; return a function that updates them."""
-    pairs = [(batch, lowering) for lowering in by_lowering for batch in by_lowering[lowering]]
+    batches_and_lowerings = [
+        (batch, lowering) for lowering in by_lowering for batch in by_lowering[lowering]
+    ]
     updates: list[Update] = []
     groups: list[int] = []
-    for batch, lowering in pairs:
+    for batch, lowering in batches_and_lowerings:
         _check_listed_once(optimizer, batch)
         batch_updates = list(backend(lowering).wide_updates(optimizer, batch, consensus))
         updates += batch_updates
@@ -33,7 +35,7 @@ def prepare(
     def update() -> CachedStep | None:
         if is_skipped(optimizer):
             return None
-        for batch, _ in pairs:
+        for batch, _ in batches_and_lowerings:
             unscale(optimizer, batch)
         run(updates, groups)
         if len(by_lowering) != 1:

@@ -8,7 +8,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import optgen
 from optgen.optim import Adam
-from optgen.runtime.forced_lowering import FORCED
+from optgen.runtime.forced_lowering import FORCED_LOWERING
 from optgen.runtime.fused_cpu.backend import FusedCpuBackend
 
 
@@ -157,7 +157,7 @@ def test_a_lowering_is_forced_only_inside_its_context() -> None:
         with optgen.use_lowering("forloop"):
             assert optgen.explain(optimizer).startswith("group 0: for-loop")
         assert optgen.explain(optimizer).startswith("group 0: foreach")
-    assert FORCED.get() is None
+    assert FORCED_LOWERING.get() is None
 
 
 def test_an_unknown_lowering_is_an_error() -> None:

@@ -17,7 +17,10 @@ from optgen.runtime.tensors.quantized import to_numbers
 
 
 def backfill(
-    optimizer: Optimizer, previous: list[Group], added: dict[str, Any], optional: Iterable[str] = ()
+    optimizer: Optimizer,
+    previous_groups: list[Group],
+    added: dict[str, Any],
+    optional: Iterable[str] = (),
 ) -> None:
     """Give loaded groups the keys they lack: torch's load drops keys that the checkpoint lacks.
 
@@ -25,16 +28,16 @@ def backfill(
     had none, it gets the default.
 
     Args:
-        optimizer: has loaded a checkpoint.
-        previous: the groups before the load.
+        optimizer: an optimizer that has just loaded a checkpoint.
+        previous_groups: the groups before the load.
         added: keys that torch added to its class, and the values that torch's load gives them.
         optional: keys that a group gets only if it had them before the load.
     """
-    wanted = {*optimizer.defaults, *added, *optional}
+    wanted_keys = {*optimizer.defaults, *added, *optional}
     for index, group in enumerate(optimizer.param_groups):
-        before = previous[index] if index < len(previous) else {}
-        for key, value in {**optimizer.defaults, **before, **added}.items():
-            if key in wanted:
+        old_group = previous_groups[index] if index < len(previous_groups) else {}
+        for key, value in {**optimizer.defaults, **old_group, **added}.items():
+            if key in wanted_keys:
                 group.setdefault(key, value)
 
 
@@ -42,18 +45,18 @@ def scalars_to_tensors(optimizer: OptimizerLike) -> None:
     """Convert Python numbers to tensors: step counts and scalar states of old checkpoints."""
     rule = optimizer.rule
     scalars = [state for state in rule.states if state.shape == "scalar"]
-    scalar_types = {state.key: (dtype_of(state), state.on_device) for state in scalars}
+    dtypes_and_devices = {state.key: (dtype_of(state), state.on_device) for state in scalars}
     if rule.step == "tensor":
-        scalar_types["step"] = (None, False)
-    for group, param, values in _params_with_state(optimizer):
-        for key, (dtype, on_device) in scalar_types.items():
-            if key in values and not isinstance(values[key], Tensor):
-                number = float(values[key])
-                values[key] = as_scalar(number, rule, group, param, dtype, on_device)
+        dtypes_and_devices["step"] = (None, False)
+    for group, param, states in _params_with_state(optimizer):
+        for key, (dtype, on_device) in dtypes_and_devices.items():
+            if key in states and not isinstance(states[key], Tensor):
+                number = float(states[key])
+                states[key] = as_scalar(number, rule, group, param, dtype, on_device)
 
 
 def _params_with_state(optimizer: OptimizerLike) -> Iterator[tuple[Group, Tensor, dict[str, Any]]]:
-    """Yield the group, the parameter and the state of every parameter that has a state."""
+    """Yield (group, parameter, its states by key) for every parameter that has states."""
     for group in optimizer.param_groups:
         for param in group["params"]:
             if param in optimizer.state:
@@ -68,18 +71,18 @@ def portable_state_dict(optimizer: OptimizerLike, packed: dict[str, Any]) -> dic
     """
     rule = optimizer.rule
     keys = ["step", *(state.key for state in rule.states if state.is_host_scalar)]
-    groups = [g for g in packed["param_groups"] if not scalars_on_param_device(rule, g)]
+    groups = [group for group in packed["param_groups"] if not scalars_on_param_device(rule, group)]
     packed["state"] = copy_scalars_to_cpu(packed["state"], groups, keys)
     if rule.quantized_states:
-        packed["state"] = {k: _as_numbers(values) for k, values in packed["state"].items()}
+        packed["state"] = {index: _as_numbers(states) for index, states in packed["state"].items()}
     return packed
 
 
-def _as_numbers(values: Any) -> Any:
+def _as_numbers(states: Any) -> Any:
     """Return a parameter's state with float32 numbers in place of codes."""
-    if not isinstance(values, dict):
-        return values
-    return {key: to_numbers(value) for key, value in values.items()}
+    if not isinstance(states, dict):
+        return states
+    return {key: to_numbers(value) for key, value in states.items()}
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,9 @@ def preserve_declared_dtypes(optimizer: Optimizer, rule: Rule) -> Iterator[None]
     keys = {state.key for state in rule.states if state.dtype is not None}
 
     def hide(_: Optimizer, packed: dict[str, Any]) -> dict[str, Any]:
-        return {**packed, "state": {k: _hide_tensors(v, keys) for k, v in packed["state"].items()}}
+        states_by_param = packed["state"].items()
+        hidden = {index: _hide_tensors(states, keys) for index, states in states_by_param}
+        return {**packed, "state": hidden}
 
     if not keys:
         yield
@@ -107,26 +112,26 @@ def preserve_declared_dtypes(optimizer: Optimizer, rule: Rule) -> Iterator[None]
         hook.remove()
 
 
-def _hide_tensors(values: Any, keys: set[str]) -> Any:
+def _hide_tensors(states: Any, keys: set[str]) -> Any:
     """Return a parameter's state with the tensors under these keys in wrappers."""
-    if not isinstance(values, dict):
-        return values
+    if not isinstance(states, dict):
+        return states
     return {
         key: _HiddenTensor(value) if key in keys and isinstance(value, Tensor) else value
-        for key, value in values.items()
+        for key, value in states.items()
     }
 
 
 def restore_declared_dtypes(optimizer: OptimizerLike) -> None:
     """Unwrap loaded states with a declared dtype; convert them, and move them to their devices."""
     rule = optimizer.rule
-    declared = [(state, dtype) for state in rule.states if (dtype := dtype_of(state))]
-    for group, param, values in _params_with_state(optimizer) if declared else ():
-        for state, dtype in declared:
-            loaded = values.get(state.key)
+    declared_states = [(state, dtype) for state in rule.states if (dtype := dtype_of(state))]
+    for group, param, states in _params_with_state(optimizer) if declared_states else ():
+        for state, dtype in declared_states:
+            loaded = states.get(state.key)
             if isinstance(loaded, _HiddenTensor):
-                on_host = state.is_host_scalar
-                device = scalar_device(rule, group, param) if on_host else param.device
+                is_host_scalar = state.is_host_scalar
+                device = scalar_device(rule, group, param) if is_host_scalar else param.device
                 value = to_numbers(loaded.value).to(dtype=dtype, device=device)
                 can_encode = state.is_quantized and value.shape == param.shape
-                values[state.key] = as_stored(state, param, value) if can_encode else value
+                states[state.key] = as_stored(state, param, value) if can_encode else value

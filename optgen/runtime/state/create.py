@@ -46,7 +46,7 @@ def create_missing(
     before_step: bool = False,
     groups: Iterable[Group] = (),
 ) -> list[CreatedState]:
-    """Create the missing states of parameters; return those of them that are in `rule.fresh`.
+    """Create the missing states of parameters; return those whose keys are in `rule.fresh`.
 
     The init of a state may name a hyperparameter. An eager state then begins with the value in the
     optimizer's `defaults`, even if the parameter's group has another value, or the parameter joined
@@ -59,20 +59,19 @@ def create_missing(
     A step treats a state of `rule.fresh` differently if the state is missing. So these states are
     not created if `before_step`.
     """
-    skipped = rule.fresh if before_step else ()
-    own = [s for s in rule.states if not (s.step_argument or s.of_group) and s.key not in skipped]
-    present = [s for s in own if s.is_present(group)]
-    if not present and rule.step is None:
+    keys = set(state_keys(rule, group)).difference(rule.fresh if before_step else ())
+    present_states = [state for state in rule.states if state.key in keys]
+    if not present_states and rule.step is None:
         return []
     rule.rank(group)  # raises for an invalid rank, before anything is created
     params = list(params)
     views = seen_params(rule, group, params)
-    with _gc_paused(len(params) * (1 + len(present))):
+    with _gc_paused(len(params) * (1 + len(present_states))):
         dicts = [states[param] for param in params]
         if rule.step is not None:
-            _create_counts(rule, group, params, dicts)
+            _create_step_counts(rule, group, params, dicts)
         created: list[CreatedState] = []
-        for state in present:
+        for state in present_states:
             changed = _create_state(rule, state, group, params, views, dicts, defaults, groups)
             created += [(values, state.key) for values in changed if state.key in rule.fresh]
     return created
@@ -81,7 +80,7 @@ def create_missing(
 _NO_TENSOR = "API has changed, `state_steps` argument must contain a list of singleton tensors"
 
 
-def _create_counts(
+def _create_step_counts(
     rule: Rule, group: Group, params: list[Tensor], dicts: list[dict[str, Any]]
 ) -> None:
     """Create the step counts of parameters that have none."""
@@ -112,42 +111,43 @@ def _create_state(
     groups: Iterable[Group],
 ) -> list[dict[str, Any]]:
     """Create one state where it is missing; return the dicts that lacked it."""
-    missing = []
+    missing_indices = []
     suits = state.suits_each(views)
     for index, values in enumerate(dicts):
         value = values.get(state.key)
         if value is None:
             if suits[index]:
-                missing.append(index)
+                missing_indices.append(index)
         elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
             values[state.key] = value.to_dense()
-    lacking, lacking_views = [params[index] for index in missing], [views[i] for i in missing]
+    lacking_params = [params[i] for i in missing_indices]
+    lacking_views = [views[i] for i in missing_indices]
     initial = (
-        _indices(rule, state, group, lacking, groups)
+        _indices(rule, state, group, lacking_params, groups)
         if state.init == "index"
-        else _initial_values(rule, state, group, lacking, lacking_views, defaults)
+        else _initial_values(rule, state, group, lacking_params, lacking_views, defaults)
     )
-    for index, value in zip(missing, initial, strict=True):
+    for index, value in zip(missing_indices, initial, strict=True):
         dicts[index][state.key] = value
-    return [dicts[index] for index in missing]
+    return [dicts[index] for index in missing_indices]
 
 
 @contextmanager
-def _gc_paused(created: int) -> Iterator[None]:
-    """Pause the garbage collector while `created` objects are created.
+def _gc_paused(num_created: int) -> Iterator[None]:
+    """Pause the garbage collector while `num_created` objects are created.
 
     Thousands of new tensors start a full collection, which searches all of torch for 90 ms. The
     pause alone would only delay the collection. So freeze and unfreeze move the new objects to the
     oldest generation. None of them can be garbage yet.
     """
-    enabled = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if enabled:
+        if was_enabled:
             gc.enable()
-            if created > gc.get_threshold()[0] and not gc.get_freeze_count():
+            if num_created > gc.get_threshold()[0] and not gc.get_freeze_count():
                 gc.freeze()
                 gc.unfreeze()
 
@@ -165,15 +165,15 @@ def _initial_values(
         return list(map(torch.zeros_like, params))
     if state.is_quantized:
         return [_initial_codes(rule, state, group, param, defaults) for param in params]
-    start = _init_number(state, group, defaults)
-    if isinstance(start, (int, float)) and params and all_plain(params):
+    init = _init_number(state, group, defaults)
+    if isinstance(init, (int, float)) and params and all_plain(params):
         if state.shape == "like" and state.dtype is None and not any(map(torch.is_complex, params)):
-            return list(map(torch.full_like, params, repeat(start)))
+            return list(map(torch.full_like, params, repeat(init)))
         if state.shape == "scalar":
-            dtype, number = dtype_of(state), float(start)
+            dtype, number = dtype_of(state), float(init)
             return as_scalars(number, rule, group, params, dtype, state.on_device)
-        all_small = max(map(numel, params)) <= _MAX_ELEMENTS_TO_COPY
-        if start == 0 and state.shape != "like" and all_small:
+        are_small = max(map(numel, params)) <= _MAX_ELEMENTS_TO_COPY
+        if init == 0 and state.shape != "like" and are_small:
             return _copied_zeros(state, params, views, rule.rank(group))
     pairs = zip(params, views, strict=True)
     return [_initial_value(rule, state, group, param, view, defaults) for param, view in pairs]
@@ -194,7 +194,7 @@ def as_stored(state: State, param: Tensor, value: Tensor) -> Tensor:
 
 
 def has_codes(state: State, param: Tensor) -> bool:
-    """Tell whether a parameter is large enough for a state of codes; a DTensor counts as a whole.
+    """Tell whether a parameter is large enough for a state of codes; a DTensor by its whole size.
 
     Raises:
         NotImplementedError: The parameter is complex.
@@ -282,18 +282,18 @@ def _initial_value(
         # In a differentiable step autograd is enabled, and records that the parameter was copied.
         source = param if torch.is_grad_enabled() else param.detach()
         return source.clone(memory_format=torch.preserve_format).to(dtype)
-    start = _init_number(state, group, defaults)
-    differentiable = isinstance(start, Tensor) and start.requires_grad and torch.is_grad_enabled()
-    number = float(start.detach() if isinstance(start, Tensor) else start)
+    init = _init_number(state, group, defaults)
+    is_differentiable = isinstance(init, Tensor) and init.requires_grad and torch.is_grad_enabled()
+    number = float(init.detach() if isinstance(init, Tensor) else init)
     if state.shape == "scalar":
         value = as_scalar(number, rule, group, param, dtype_of(state), state.on_device)
-        return value.copy_(start) if differentiable else value
+        return value.copy_(init) if is_differentiable else value
     if state.shape == "like":
         value = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
     else:
         value = _reduced_zeros(state, param, view, dtype, rule.rank(group))
-    if differentiable:
-        value = value + (torch.complex(start, start) if value.is_complex() else start).to(dtype)
+    if is_differentiable:
+        value = value + (torch.complex(init, init) if value.is_complex() else init).to(dtype)
     elif number:
         # A lowering sees a complex state as pairs of reals; each of the two begins with the number.
         value.fill_(complex(number, number) if value.is_complex() else number)

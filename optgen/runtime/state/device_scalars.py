@@ -1,4 +1,4 @@
-"""Move step counts and scalar states to a device and back: a fused kernel advances them there.
+"""Move step counts and scalar states to a device, where a fused kernel updates them, and back.
 
 torch keeps these scalars on the CPU unless a group is fused or capturable. The Triton lowering
 needs them on the parameters' devices in any group. So the scalars move there before the first
@@ -63,11 +63,11 @@ def copy_scalars_to_cpu(
 def _copies_on_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return copies of scalars on the CPU, made by one transfer for each device and dtype."""
     by_device_and_dtype: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for i, tensor in enumerate(tensors):
-        by_device_and_dtype.setdefault((tensor.device, tensor.dtype), []).append(i)
+    for index, tensor in enumerate(tensors):
+        by_device_and_dtype.setdefault((tensor.device, tensor.dtype), []).append(index)
     result = list(tensors)
     for indices in by_device_and_dtype.values():
-        values = torch.stack([tensors[i].detach().reshape(()) for i in indices]).cpu()
-        for i, value in zip(indices, values.unbind(), strict=True):
-            result[i] = value.clone()  # a checkpoint would store the whole stack with a view
+        values = torch.stack([tensors[index].detach().reshape(()) for index in indices]).cpu()
+        for index, value in zip(indices, values.unbind(), strict=True):
+            result[index] = value.clone()  # a checkpoint would store the whole stack with a view
     return result

@@ -46,7 +46,7 @@ def as_scalars(
 
 
 def scalar_device(rule: Rule, group: Mapping[str, Any], param: Tensor) -> torch.device | str:
-    """Return the device of a step count or a scalar state of this parameter."""
+    """Return the device of this parameter's step count and scalar states."""
     return param.device if scalars_on_param_device(rule, group) else "cpu"
 
 
@@ -55,14 +55,14 @@ def scalars_on_param_device(rule: Rule, group: Mapping[str, Any]) -> bool:
 
     The device itself reads the scalars of a fused or capturable group.
     """
-    always = rule.scalar_device == "param"
-    return always or bool(group.get("fused") or group.get("capturable"))
+    by_rule = rule.scalar_device == "param"
+    return by_rule or bool(group.get("fused") or group.get("capturable"))
 
 
 def counts_as_tensors(dicts: list[dict[str, Any]]) -> list[Tensor]:
-    """Convert step counts from Python ints to float64 CPU tensors, which count exactly.
+    """Convert step counts from Python ints to float64 CPU tensors, exact up to 2**53.
 
-    Parameters that share a state share the tensor.
+    Parameters that share one dict of states share one tensor.
     """
     counts = {id(values): values["step"] for values in dicts}
     tensors = {

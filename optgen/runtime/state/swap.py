@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 _NAME = "swap_in_optimizer_params_and_state"
-_PACKED = "requires optimizer.state_dict()-style"
+_NEEDS_STATE_DICT = "requires optimizer.state_dict()-style"
 
 
 @contextmanager
@@ -66,8 +66,8 @@ def _check_state_dict(
             f"per-param state dicts, got {type(state).__name__}."
         )
     if any(isinstance(key, Tensor) for key in state):
-        _fail(f"{_PACKED} state keyed by packed parameter ids.")
-    if any(isinstance(k, int) and not isinstance(v, dict) for k, v in state.items()):
+        _fail(f"{_NEEDS_STATE_DICT} state keyed by packed parameter ids.")
+    if any(isinstance(key, int) and not isinstance(each, dict) for key, each in state.items()):
         _fail("requires per-parameter optimizer state entries to be dictionaries.")
     if not isinstance(groups, list):
         _fail(
@@ -88,18 +88,21 @@ def _check_group(index: int, live: Mapping[str, Any], group: Any) -> None:
         _fail("requires each optimizer param group to be a dictionary.")
     keys = group.get("params")
     if not isinstance(keys, list) or not all(isinstance(key, int) for key in keys):
-        _fail(f"{_PACKED} param_groups[*]['params'] entries keyed by packed parameter ids.")
+        _fail(
+            f"{_NEEDS_STATE_DICT} param_groups[*]['params'] entries keyed by packed parameter ids."
+        )
     if len(live["params"]) != len(keys):
         raise RuntimeError(
             f"swapin_optim_state param group {index} has a different number of params than the "
             "live optimizer param group."
         )
-    given_only = [key for key in group if key not in live]
+    swapin_only = [key for key in group if key not in live]
     live_only = [key for key in live if key not in group]
-    if given_only or live_only:
+    if swapin_only or live_only:
         _fail(
-            f"{_PACKED} param group keys to exactly match the live optimizer group keys for group "
-            f"{index}. Keys only in swap-in: {given_only}. Keys only in live: {live_only}."
+            f"{_NEEDS_STATE_DICT} param group keys to exactly match the live optimizer group keys "
+            f"for group {index}. Keys only in swap-in: {swapin_only}. "
+            f"Keys only in live: {live_only}."
         )
 
 
@@ -114,8 +117,8 @@ def _split_by_group(
             _fail("requires the explicit parameter state to match optimizer.param_groups ordering.")
         params_by_group.append(parameters[start:end])
         start = end
-    known = {key for group in groups for key in group["params"]}
-    if extra := [key for key in state if key not in known]:
+    known_keys = {key for group in groups for key in group["params"]}
+    if extra := [key for key in state if key not in known_keys]:
         _fail(
             "requires swapin_optim_state['state'] to be keyed only by packed parameter ids from "
             f"param_groups[*]['params']; got extra keys {extra!r}."

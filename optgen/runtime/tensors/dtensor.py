@@ -18,7 +18,7 @@ from optgen.runtime.torch_private import dtensor_spec, is_plain_class, local_ten
 
 
 def is_dtensor(tensor_class: type[Any]) -> bool:
-    """Tell whether a tensor class is DTensor or derived from it; import nothing."""
+    """Tell whether a tensor class is DTensor or derived from it, without importing DTensor."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and issubclass(tensor_class, module.DTensor)
 
@@ -53,7 +53,7 @@ def memory_version(tensor: Tensor) -> int:
 
 
 def dtensor_specs(columns: Sequence[Sequence[Tensor]]) -> list[list[Any]]:
-    """Return [the specs of all DTensors]; [] if there is no DTensor."""
+    """Return one list of the specs of all DTensors, in a list; [] if there is no DTensor."""
     specs: list[Any] = []
     for column in columns:
         if classes := _dtensor_classes(column):
@@ -78,11 +78,11 @@ def redistribute_gradients(params: Sequence[Tensor], grads: list[Tensor]) -> lis
         RuntimeError: A parameter and its gradient are not on the same mesh, or only one of them is
             a DTensor, or a parameter has a Partial placement.
     """
-    misplaced = misplaced_gradients(params, grads)
-    if not misplaced:
+    misplaced_indices = misplaced_gradients(params, grads)
+    if not misplaced_indices:
         return grads
     result = list(grads)
-    for index in misplaced:
+    for index in misplaced_indices:
         result[index] = _redistribute(params[index], grads[index])
     return result
 
@@ -117,8 +117,8 @@ def same_sharding(a: Tensor, b: Tensor) -> bool:
 def _equal_specs(a: Any, b: Any) -> bool:
     if a is b:
         return True
-    same_mesh: bool = a.mesh is b.mesh or a.mesh == b.mesh
-    return same_mesh and a.placements == b.placements
+    have_same_mesh: bool = a.mesh is b.mesh or a.mesh == b.mesh
+    return have_same_mesh and a.placements == b.placements
 
 
 def advance_versions(params: Sequence[Tensor]) -> None:

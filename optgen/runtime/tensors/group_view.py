@@ -1,6 +1,7 @@
 """The view of a param group: the shape in which a rule sees each parameter of the group.
 
-A rule that looks at whole parameters takes a parameter's matrices, rows and columns from its shape.
+If a rule looks at whole parameters, the shape of a parameter says what its matrices, rows and
+columns are.
 The group option `view` makes the rule see another shape with as many elements, for example
 `(3, heads, -1, width)`. Parameters and states keep their shapes; lowerings compute with views.
 """
@@ -41,8 +42,8 @@ def seen_view(rule: Rule, group: Mapping[str, Any]) -> View | None:
 
 def check_form(view: Any) -> None:
     """Raise a ValueError unless a view is a tuple of sizes, at most one of them -1."""
-    is_ints = isinstance(view, tuple) and all(type(size) is int for size in view)
-    if not is_ints or min(view, default=0) < -1 or view.count(-1) > 1:
+    is_tuple_of_ints = isinstance(view, tuple) and all(type(size) is int for size in view)
+    if not is_tuple_of_ints or min(view, default=0) < -1 or view.count(-1) > 1:
         raise ValueError(
             "view must be a tuple of ints, at most one of them -1, such as (3, 12, -1, 768); "
             f"it is {_short.repr(view)}"
@@ -57,21 +58,22 @@ def sizes_in_view(view: View, shape: Sequence[int]) -> View:
     Raises:
         ValueError: The view has another number of elements.
     """
-    elements, known = prod(shape), prod(size for size in view if size >= 0)
+    elements = prod(shape)
+    known_elements = prod(size for size in view if size >= 0)  # the product without -1
     reason = ""
     if prod(max(size, 1) for size in view) > _MAX_ELEMENTS:
         reason = "its sizes are too large"
-    elif -1 in view and not known:
+    elif -1 in view and not known_elements:
         reason = "with a size of 0, -1 could be any size"
-    elif -1 in view and elements % known:
-        reason = f"{elements} elements are no multiple of {known}"
-    elif -1 not in view and elements != known:
-        reason = f"{elements} elements are not {known}"
+    elif -1 in view and elements % known_elements:
+        reason = f"{elements} elements are no multiple of {known_elements}"
+    elif -1 not in view and elements != known_elements:
+        reason = f"{elements} elements are not {known_elements}"
     if reason:
         raise ValueError(
             f"view={_short.repr(view)} does not fit a parameter of shape {tuple(shape)}: {reason}"
         )
-    return tuple(elements // known if size == -1 else size for size in view)
+    return tuple(elements // known_elements if size == -1 else size for size in view)
 
 
 def in_view(view: View, params: list[Tensor]) -> list[Tensor]:

@@ -50,8 +50,8 @@ def streams_to_copy(streams: Sequence[Tensor], by_matrix: bool = False) -> list[
     """
     param = streams[0]
     if by_matrix or not is_dense(param):
-        return [i for i, stream in enumerate(streams) if not is_row_major(stream)]
-    return [i for i, stream in enumerate(streams) if not same_layout(stream, param)]
+        return [index for index, stream in enumerate(streams) if not is_row_major(stream)]
+    return [index for index, stream in enumerate(streams) if not same_layout(stream, param)]
 
 
 def copy_like(tensor: Tensor, param: Tensor, by_matrix: bool = False) -> Tensor:
@@ -67,5 +67,5 @@ def laid_out_like(tensor: Tensor, param: Tensor) -> Tensor:
     """Return a tensor, or a copy of it if a kernel cannot go over it along with its parameter."""
     if is_row_major(tensor) and is_row_major(param):  # the usual case, tested first
         return tensor
-    must_copy = 1 in streams_to_copy((param, tensor))
+    must_copy = 1 in streams_to_copy((param, tensor))  # 1: the index of `tensor`
     return copy_like(tensor, param) if must_copy else tensor

@@ -17,7 +17,7 @@ from optgen.runtime.tensors.block_codes import decode, encode
 from optgen.runtime.tensors.dtensor import is_dtensor
 from optgen.runtime.torch_private import call_ignoring_overrides, dtensor_spec, local_tensor
 
-_ALIGNMENT = 64
+_ALIGNMENT = 64  # in bytes
 # Names of torch's functions that see the memory of the codes. All other functions see numbers,
 # except those in `_COPYING_FUNCTIONS`.
 _MEMORY_FUNCTIONS = frozenset(
@@ -60,8 +60,8 @@ class QuantizedTensor(Tensor):
     numbers, and `clone`, `cpu` and `cuda` keep the codes. The dtype is int8, that of the codes.
     """
 
-    block: int
-    map: str
+    block: int  # the elements that share a scale
+    map: str  # from codes to shares of their scale: "linear" or "dynamic"
     _memory: Tensor  # the codes, then the scales
 
     @classmethod
@@ -77,9 +77,9 @@ class QuantizedTensor(Tensor):
     def zeros_like(cls, like: Tensor, block: int, code_map: str) -> QuantizedTensor:
         """Return zeros with the shape of a tensor, and with its strides if it is dense."""
         count = like.numel()
-        scales = -(-count // block)
-        size = _padded(count) + 4 * scales if count else 0
-        memory = torch.zeros(size, dtype=torch.int8, device=like.device)
+        num_scales = -(-count // block)
+        num_bytes = _padded(count) + 4 * num_scales if count else 0
+        memory = torch.zeros(num_bytes, dtype=torch.int8, device=like.device)
         stride = torch.empty_like(like, device="meta").stride()
         return cls._over(memory, like.shape, stride, block, code_map)
 
@@ -112,10 +112,10 @@ class QuantizedTensor(Tensor):
             raise RuntimeError(f"shape {tuple(values.shape)} does not fit {tuple(self.shape)}")
         stride, count = self.stride(), self.numel()
         if values.dtype != torch.float32 or values.stride() != stride:
-            whole = torch.empty_strided(
+            converted = torch.empty_strided(
                 values.shape, stride, dtype=torch.float32, device=self.device
             )
-            values = whole.copy_(values)
+            values = converted.copy_(values)
         numbers = values.detach().as_strided((count,), (1,))
         codes, scales = encode(numbers, self.block, self.map)
         self._memory[:count].copy_(codes)
@@ -169,7 +169,7 @@ class QuantizedTensor(Tensor):
 
 
 _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
-_IN_PLACE = frozenset(
+_IN_PLACE_OPERATORS = frozenset(
     {
         *("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__"),
         *("__imod__", "__ipow__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"),
@@ -216,7 +216,7 @@ def _holds_codes(out: Any) -> bool:
 
 
 def _is_in_place(name: str) -> bool:
-    return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
+    return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_OPERATORS
 
 
 def _with_numbers(value: Any) -> Any:
@@ -233,8 +233,8 @@ def _write(target: Any, values: Any) -> None:
     if isinstance(target, QuantizedTensor):
         target.quantize_(values)
     elif isinstance(target, list | tuple):
-        for each, its_values in zip(target, values, strict=True):
-            _write(each, its_values)
+        for each, each_values in zip(target, values, strict=True):
+            _write(each, each_values)
 
 
 def is_quantized(value: Any) -> bool:

@@ -51,12 +51,13 @@ class Sharding(NamedTuple):
             placement, size = self.placements[mesh_dim], self.mesh.size(mesh_dim)
             dim = sharded_dim_of(placement)
             if dim is not None and size > 1:
-                shards_before, index = getattr(placement, "split_factor", 1), 0
-                while shards_before > 1 and index < len(axes):
-                    shards_before //= axes[index].shard_count if axes[index].dim == dim else 1
-                    index += 1
+                shards_before, position = getattr(placement, "split_factor", 1), 0
+                while shards_before > 1 and position < len(axes):
+                    outer = axes[position]
+                    shards_before //= outer.shard_count if outer.dim == dim else 1
+                    position += 1
                 group, rank = self.mesh.get_group(mesh_dim), self.mesh.get_local_rank(mesh_dim)
-                axes.insert(index, ShardedAxis(group, dim, size, rank))
+                axes.insert(position, ShardedAxis(group, dim, size, rank))
         return tuple(axes)
 
     def shard_counts(self) -> dict[int, int]:
@@ -72,9 +73,9 @@ class Sharding(NamedTuple):
         """Tell whether this rank's shard of a tensor has the shape that torch's sharding gives."""
         return self.local_shape(tensor.shape) == list(local_tensor(tensor).shape)
 
-    def local_shape(self, whole: Sequence[int]) -> list[int]:
-        """Return the shape of this rank's shard of a tensor."""
-        shape = list(whole)
+    def local_shape(self, whole_shape: Sequence[int]) -> list[int]:
+        """Return the shape of this rank's shard of a tensor of this whole shape."""
+        shape = list(whole_shape)
         for axis in self.sharded_axes():
             shape[axis.dim] = axis.sizes(shape[axis.dim])[axis.rank]
         return shape
@@ -100,8 +101,10 @@ def sharding_of(tensor: Tensor) -> Sharding | None:
         return None
     spec = dtensor_spec(tensor)
     pairs = zip(spec.placements, _sizes(spec.mesh), strict=True)
-    sharded = any(sharded_dim_of(placement) is not None and size > 1 for placement, size in pairs)
-    return Sharding(spec.mesh, spec.placements) if sharded else None
+    is_sharded = any(
+        sharded_dim_of(placement) is not None and size > 1 for placement, size in pairs
+    )
+    return Sharding(spec.mesh, spec.placements) if is_sharded else None
 
 
 def _sizes(mesh: Any) -> tuple[int, ...]:
@@ -163,27 +166,27 @@ def zeros_reduced(tensor: Tensor, view: Tensor, axis: int, dtype: torch.dtype) -
         Replicate() if sharded_dim_of(placement) == axis else placement
         for placement in dtensor_spec(tensor).placements
     ]
-    whole, local = list(view.shape), shard_sizes(tensor, view.shape)
-    whole[axis] = local[axis] = 1
-    return zeros_on_mesh(tensor, placements, whole, local, dtype)
+    whole_shape, local_shape = list(view.shape), shard_sizes(tensor, view.shape)
+    whole_shape[axis] = local_shape[axis] = 1
+    return zeros_on_mesh(tensor, placements, whole_shape, local_shape, dtype)
 
 
 def zeros_on_mesh(
     tensor: Tensor,
     placements: Sequence[Any],
-    whole: Sequence[int],
-    local: Sequence[int],
+    whole_shape: Sequence[int],
+    local_shape: Sequence[int],
     dtype: torch.dtype,
 ) -> Tensor:
     """Return zeros as a DTensor on the mesh of a DTensor, with other placements and shapes."""
     from torch.distributed.tensor import DTensor
 
     zeros: Tensor = DTensor.from_local(
-        torch.zeros(local, dtype=dtype, device=tensor.device),
+        torch.zeros(local_shape, dtype=dtype, device=tensor.device),
         dtensor_spec(tensor).mesh,
         placements,
         run_check=False,
-        shape=torch.Size(whole),
-        stride=torch.empty(whole, device="meta").stride(),
+        shape=torch.Size(whole_shape),
+        stride=torch.empty(whole_shape, device="meta").stride(),
     )
     return zeros
