@@ -41,7 +41,7 @@ class Batch:
     grads: list[Tensor]
     # One list per state of the rule; empty where the state is absent.
     states: list[list[Tensor]] = field(default_factory=list)
-    steps: list[Any] = field(default_factory=list)  # step counts; empty if the rule has none
+    step_counts: list[Any] = field(default_factory=list)  # empty if the rule has none
     # The members' state dicts; empty if the rule has neither states nor a step count.
     dicts: list[dict[str, Any]] = field(default_factory=list)
     # For each fresh state of the rule, by key: whether this step created it, for each parameter.
@@ -49,7 +49,8 @@ class Batch:
     dispatch_keys: list[DispatchKey] = field(default_factory=list)
     # Classes, dtypes and sizes of members and states, lists to compare; empty in a part.
     signature: list[list[Any]] = field(default_factory=list)
-    as_is: bool = True  # lowerings take members and states as they are, not real or local views
+    # Whether lowerings take members and states as they are, not real or local views of them.
+    needs_no_views: bool = True
     ordinary: bool = True  # gradients are dense, no class overrides torch, no parameter repeats
     shapes: list[Any] = field(default_factory=list)  # of the members; empty in a part
     # Meta tensors with the shapes of whole parameters in the group's view; empty without a view.
@@ -115,7 +116,7 @@ class Batch:
 
     def tensors(self) -> Iterator[Tensor]:
         """Return every tensor that a kernel reads or writes."""
-        return chain(self.params, self.grads, *self.states, self.steps)
+        return chain(self.params, self.grads, *self.states, self.step_counts)
 
     def read_only_tensors(self, rule: Rule, unscales: bool) -> Iterator[Tensor]:
         """Return the tensors that a kernel only reads; if it `unscales`, it writes gradients."""
@@ -130,7 +131,7 @@ class Batch:
     def take_tensors(self, other: "Batch") -> None:
         """Take over the tensors of another batch of the same signature."""
         self.group, self.members, self.params = other.group, other.members, other.params
-        self.grads, self.states, self.steps = other.grads, other.states, other.steps
+        self.grads, self.states, self.step_counts = other.grads, other.states, other.step_counts
         self.dicts, self.fresh, self.shapes = other.dicts, other.fresh, other.shapes
         self.meta_views, self.view_copies = other.meta_views, other.view_copies
         self._noncontiguous_indices, self._grad_dtypes = (
@@ -142,7 +143,7 @@ class Batch:
     def drop_tensors(self) -> None:
         """Drop all tensors, so that none stays alive until the next step."""
         self.group, self.members, self.params, self.grads = {}, [], [], []
-        self.states, self.steps, self.dicts, self.fresh = [], [], [], {}
+        self.states, self.step_counts, self.dicts, self.fresh = [], [], [], {}
         self.meta_views, self.view_copies = [], []
         self.shapes, self._noncontiguous_indices, self._grad_dtypes = [], None, None
 
@@ -192,7 +193,7 @@ class Batch:
 
         part.members, part.params, part.grads = map(pick, (self.members, self.params, self.grads))
         part.states = [_all_or_none(pick(column)) for column in self.states]
-        part.steps, part.dicts = pick(self.steps), pick(self.dicts)
+        part.step_counts, part.dicts = pick(self.step_counts), pick(self.dicts)
         part.meta_views = pick(self.meta_views)
         picked = set(indices) if self.view_copies else ()
         part.view_copies = [each for each in self.view_copies if each.param_index in picked]

@@ -40,10 +40,10 @@ def check_step(optimizer: OptimizerLike, batch: Batch) -> None:
     writes_gradients = must_unscale(optimizer) or optimizer.rule.zero_grad
     _check_memory(batch, writes_gradients)
     _check_reshaped_states(optimizer.rule, batch)
-    if not batch.as_is:  # `as_is` excludes quantized tensors
+    if not batch.needs_no_views:  # `needs_no_views` excludes quantized tensors
         _check_codes(optimizer.rule, batch)
     if not batch.group.get("capturable"):  # a captured graph cannot read a number
-        _check_step_counts(batch.steps)
+        _check_step_counts(batch.step_counts)
 
 
 def check_signature(rule: Rule, batch: Batch) -> None:
@@ -77,7 +77,7 @@ def _check_gradients(batch: Batch) -> None:
     `.data` and `resize_` can change a gradient's shape; a kernel would read beyond its memory.
     """
     params, grads = batch.params, batch.grads
-    if not _have_shapes(batch.shapes if batch.as_is else map(_shape, params), grads):
+    if not _have_shapes(batch.shapes if batch.needs_no_views else map(_shape, params), grads):
         for param, grad in zip(params, grads, strict=True):
             _check_shape(param, grad)
     if not all(map(_is_cpu, grads)) and list(map(_device, grads)) != list(map(_device, params)):
@@ -193,7 +193,7 @@ def _check_reshaped_states(rule: Rule, batch: Batch) -> None:
     If the number of elements has changed too, the signature differs, and `check_signature` has run
     again.
     """
-    if rule.facts or not batch.as_is:
+    if rule.facts or not batch.needs_no_views:
         return
     for state, column in zip(rule.states, batch.states, strict=True):
         is_elementwise = state.shape == "like" and column and not state.step_argument
@@ -223,7 +223,7 @@ def _check_codes(rule: Rule, batch: Batch) -> None:
 def _check_scalars(rule: Rule, batch: Batch) -> None:
     """Raise torch's error for a step count or a scalar state that is not one number."""
     states = zip(rule.states, batch.states, strict=True)
-    columns = [batch.steps, *(column for state, column in states if state.shape == "scalar")]
+    columns = [batch.step_counts, *(column for state, column in states if state.shape == "scalar")]
     for elements in {numel(number) for column in columns for number in column} - {1}:
         raise RuntimeError(f"a Tensor with {elements} elements cannot be converted to Scalar")
 
@@ -233,13 +233,13 @@ def _check_devices(rule: Rule, batch: Batch) -> None:
 
     Step counts may be on the CPU, and so may scalar states that the host computes.
     """
-    if all(map(_is_cpu, chain(batch.params, batch.steps, *map(_present, batch.states)))):
+    if all(map(_is_cpu, chain(batch.params, batch.step_counts, *map(_present, batch.states)))):
         return  # `check_step` checks the devices of gradients
     if list(map(_device, batch.grads)) != list(map(_device, batch.params)):
         raise RuntimeError("a gradient is on another device than its parameter")
     are_host_scalars = [state.is_host_scalar for state in rule.states]
     keys = ["step", *(state.key for state in rule.states)]
-    columns = zip(keys, [True, *are_host_scalars], [batch.steps, *batch.states], strict=True)
+    columns = zip(keys, [True, *are_host_scalars], [batch.step_counts, *batch.states], strict=True)
     for key, is_scalar, column in columns:
         for param, value in zip(batch.params, column, strict=False):
             if value is None or value.device == param.device or (is_scalar and value.is_cpu):

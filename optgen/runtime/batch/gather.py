@@ -92,7 +92,7 @@ def finish(optimizer: OptimizerWithContext, stepped: bool) -> None:
     context: StepContext = optimizer._context
     if optimizer.rule.step == "int":
         for batch in context.batches.values():
-            store_int_counts(batch.dicts, batch.steps)
+            store_int_counts(batch.dicts, batch.step_counts)
     if not stepped:
         for values, key in context.created_states:
             values.pop(key, None)

@@ -77,7 +77,9 @@ def make_batch(
     signature += [shapes, [] if view is None else [view], [rule.rank(group)]]
     signature += [list(map(type, _present(column))) for column in extra_columns.values()]
     has_same_signature = previous is not None and previous.signature == signature
-    as_is = previous.as_is if previous and has_same_signature else _need_no_views(signature)
+    needs_no_views = (
+        previous.needs_no_views if previous and has_same_signature else _need_no_views(signature)
+    )
     if rule.group_states:
         states_by_key = states_by_key | group_state_columns(rule, group, members)
     columns = [
@@ -88,18 +90,16 @@ def make_batch(
         group=group,
         group_id=id(group),
         members=members,
-        params=list(members) if as_is else real_local_views(members, written=True),
+        params=list(members) if needs_no_views else real_local_views(members, written=True),
         grads=grads.tensors,
-        states=columns if as_is else [_real_views(column) for column in columns],
-        steps=counts_as_tensors(dicts)
-        if rule.step == "int" and states_by_key
-        else states_by_key.get("step", []),
+        states=columns if needs_no_views else [_real_views(column) for column in columns],
+        step_counts=_step_counts(rule, states_by_key, dicts),
         dicts=dicts,
         fresh={key: [False] * len(members) for key in rule.fresh},
         dispatch_keys=[],
         signature=signature,
         shapes=shapes,
-        as_is=as_is and view is None,
+        needs_no_views=needs_no_views and view is None,
         ordinary=grads.ordinary and (are_distinct or len(set(map(id, members))) == len(members)),
     )
     if view is not None:
@@ -108,6 +108,15 @@ def make_batch(
         view_tensors(rule, batch)
     _set_dispatch_keys(rule, batch, previous if has_same_signature else None, extra_columns)
     return batch
+
+
+def _step_counts(
+    rule: Rule, states_by_key: dict[str, list[Any]], dicts: list[dict[str, Any]]
+) -> list[Any]:
+    """Return the step counts as tensors; [] if states are missing or the rule has no step count."""
+    if rule.step == "int" and states_by_key:
+        return counts_as_tensors(dicts)
+    return states_by_key.get("step", [])
 
 
 def _set_dispatch_keys(

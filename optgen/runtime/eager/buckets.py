@@ -32,7 +32,7 @@ def buckets(rule: Rule, batch: Batch, equal_scalars: bool) -> Iterator[Bucket]:
     ]
     states = list(zip(rule.states, batch.states, strict=True))
     if equal_scalars:
-        scalars = [batch.steps, *(column for state, column in states if state.is_host_scalar)]
+        scalars = [batch.step_counts, *(column for state, column in states if state.is_host_scalar)]
         for column in filter(None, scalars):
             keys += [_values(column), _occurrences(column)]
     indices_by_key: dict[tuple[Any, ...], list[int]] = {}
@@ -42,7 +42,7 @@ def buckets(rule: Rule, batch: Batch, equal_scalars: bool) -> Iterator[Bucket]:
     example_param = batch.params[0] if batch.dispatch_key.sharding is None else batch.seen_params[0]
     lists = [batch.params, batch.grads, *(c for state, c in states if state.suits(example_param))]
     if rule.step is not None:
-        lists.append(batch.steps)
+        lists.append(batch.step_counts)
     for indices in indices_by_key.values():
         has_whole_batch = len(indices) == len(batch.params)
         columns = [

@@ -17,7 +17,7 @@ def check_functional(rule: Rule, batch: Batch) -> None:
             for state, column in zip(rule.states, batch.states, strict=True)
             if state.shape == "scalar" and column
         }
-        columns = [*scalars.values(), *([batch.steps] if batch.steps else [])]
+        columns = [*scalars.values(), *([batch.step_counts] if batch.step_counts else [])]
         for tensors in zip(batch.params, *columns, strict=True):
             device_types = {tensor.device.type for tensor in tensors}
             if len(device_types) > 1 or not device_types.issubset(devices):
@@ -39,7 +39,7 @@ def check_functional(rule: Rule, batch: Batch) -> None:
         raise RuntimeError(
             "a leaf Variable that requires grad is being used in an in-place operation."
         )
-    if any(step.requires_grad for step in batch.steps):
+    if any(step.requires_grad for step in batch.step_counts):
         raise RuntimeError("`requires_grad` is not supported for `step` in differentiable mode")
 
 

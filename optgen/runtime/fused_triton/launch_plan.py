@@ -132,7 +132,7 @@ def _tensor_lists(rule: Rule, batch: Batch) -> Iterator[tuple[bool, list[Any]]]:
         if state.shape != "scalar":
             yield False, tensors
     if rule.step is not None:
-        yield True, batch.steps
+        yield True, batch.step_counts
     for state, tensors in zip(rule.states, batch.states, strict=True):
         if state.shape == "scalar":
             yield True, tensors
@@ -172,7 +172,7 @@ def _move_scalars(rule: Rule, batch: Batch) -> None:
 def _scalars(rule: Rule, batch: Batch) -> Iterator[tuple[str, list[Any]]]:
     """Yield the keys and the tensors of the scalars that each parameter has."""
     if rule.step is not None:
-        yield "step", batch.steps
+        yield "step", batch.step_counts
     for state, tensors in zip(rule.states, batch.states, strict=True):
         # Copies of a group's state are on the parameters' devices already.
         if state.shape == "scalar" and not state.of_group:

@@ -137,7 +137,7 @@ def note_batch(consensus: Consensus, rule: Rule, lowering: str, batch: Batch) ->
     sharding = batch.dispatch_key.sharding
     if sharding is not None:
         shapes = [tuple(seen.shape) for seen in batch.seen_params]
-        numbers = _known_numbers([*map(batch.group.get, rule.hypers), *batch.steps])
+        numbers = _known_numbers([*map(batch.group.get, rule.hypers), *batch.step_counts])
         consensus.note(sharding, lowering, shapes, batch.dispatch_key.facts, numbers)
 
 

@@ -122,7 +122,7 @@ def test_gradients_that_torch_takes_give_torchs_step(name: str, param_dtype: tor
 @outside_interpreter
 def test_a_captured_step_takes_narrow_gradients(name: str, lowering: str) -> None:
     options = {"capturable": True}
-    with capture_on_cpu(forbid_reads=False):
+    with capture_on_cpu(forbid_host_reads=False):
         narrow = tensors_after_training(name, lowering, (torch.float32, torch.bfloat16), **options)
         wide = tensors_after_training(name, lowering, (torch.float32, torch.float32), **options)
     assert error(narrow, wide) < 1e-6

@@ -58,7 +58,7 @@ def test_an_elementwise_rule_sees_the_parameters_themselves() -> None:
     batch = only_batch(AdamW, [param], (2, -1))
 
     assert batch.params == [param]
-    assert batch.as_is
+    assert batch.needs_no_views
     assert not batch.meta_views
 
 

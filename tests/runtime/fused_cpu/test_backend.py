@@ -165,7 +165,7 @@ def test_a_missing_state_that_the_options_need_is_an_error() -> None:
         params=[param],
         grads=[torch.ones(3)],
         states=[[]],
-        steps=[],
+        step_counts=[],
         fresh={"momentum_buffer": [False]},
         group=SGD([param], momentum=0.5).param_groups[0],
     )

@@ -20,7 +20,7 @@ def first_momentum(grad: Tensor, dtype: torch.dtype) -> Tensor:
         params=[torch.zeros_like(grad)],
         grads=[grad],
         states=[[buffer]],
-        steps=[],
+        step_counts=[],
         fresh={"momentum_buffer": [True]},
         any_fresh=True,
         memo={},

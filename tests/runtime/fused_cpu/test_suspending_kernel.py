@@ -111,7 +111,7 @@ class Rank:
                 params=[self.params[index] for index in indices],
                 grads=shards,
                 states=[_column(state, states) for state in kernel.rule.states],
-                steps=[each["step"] for each in states] if kernel.rule.step else [],
+                step_counts=[each["step"] for each in states] if kernel.rule.step else [],
                 dicts=[],
                 fresh={key: [False] * len(indices) for key in kernel.rule.fresh},
                 dispatch_keys=[dispatch_key] * len(indices),

@@ -11,7 +11,7 @@ struct Accumulators {
     const TensorPlan& plan;
     const Pass& pass;
     C* const memory;
-    const u64 written_values; // by the pass, a bit each
+    const u64 written_values; // values that the pass writes, a bit each
     const i64 buffer_size = buffer_elements(plan);
     i64 band = 0, chunk = 0;               // of the block
     i64 first_column = 0, end_column = 0;  // the block's columns are [first_column, end_column)
@@ -44,7 +44,8 @@ struct Accumulators {
     double* column_sums(int n) const {
         return tensor.column_sums + (n * plan.band_count + band) * plan.matrices * plan.columns;
     }
-    // Returns the sums of the chunk's columns over a run of rows, in the compute dtype.
+    // Returns the address of the sums of the chunk's columns, in the compute dtype. They cover the
+    // rows since the last call of `end_run`.
     C* run_sums(int n) const {
         return memory + (2 * rule.value_count + 2) * buffer_size + n * column_buffer_elements(plan);
     }
@@ -65,7 +66,7 @@ struct Accumulators {
         }
     }
 
-    // Adds the column sums of a run of rows to doubles.
+    // Adds the column sums of the rows since the last call to the sums in double.
     void end_run(i64 matrix) {
         rows_summed = 0;
         for (int k = 0; k < rule.step_count; ++k) {

@@ -1,4 +1,4 @@
-// Stores of one iteration that take place in the next.
+// Stores that take place one iteration later than their values are computed.
 #include "optgen/runtime/fused_cpu/include/mixed_storage.h"
 
 namespace optgen {

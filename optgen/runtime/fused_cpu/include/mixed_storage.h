@@ -5,7 +5,7 @@
 
 namespace optgen {
 
-// Stands for a storage dtype where streams have several: float32, bfloat16, float16.
+// Stands for the storage dtype in a loop whose streams have several: float32, bfloat16, float16.
 struct Mixed;
 
 // Position in a stream whose dtype is known only at run time.

@@ -144,7 +144,7 @@ struct SparseKernel {
         return (touched.first_row[t + 1] - touched.first_row[t]) * width(t);
     }
 
-    // Returns how many rows begin within this many elements.
+    // Returns how many rows begin within the first so many elements.
     static i64 rows_within(i64 elements, i64 row_size) {
         return elements > 0 ? (elements + row_size - 1) / row_size : 0;
     }

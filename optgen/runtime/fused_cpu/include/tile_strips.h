@@ -1,6 +1,6 @@
-// Loop over the elements of a tile, strip by strip (a strip-mined loop). While a strip is computed,
-// the next ones are prefetched. Streams of another dtype are converted strip by strip, in buffers
-// that stay in the first-level cache.
+// Loop over the elements of a tile, strip by strip (a strip-mined loop). While the loop computes
+// one strip, it prefetches later ones. Streams of another dtype are converted strip by strip, in
+// buffers that stay in the first-level cache.
 #include "optgen/runtime/fused_cpu/include/rule_descriptor.h"
 
 namespace optgen {

@@ -1,5 +1,5 @@
-// Reduces one number of each of several tensors. The result has the same bits for any order of the
-// tensors.
+// Reduces numbers of which each belongs to another tensor. The result has the same bits for any
+// order of the tensors.
 #include "optgen/runtime/fused_cpu/include/suspending_tensor.h"
 
 namespace optgen {

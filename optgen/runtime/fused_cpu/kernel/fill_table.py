@@ -85,7 +85,7 @@ def _columns(
 ) -> list[list[Tensor]]:
     """Return the streams of a batch in the order of the table."""
     states = dict(zip((state.key for state in kernel.rule.states), batch.states, strict=True))
-    states["step"] = batch.steps
+    states["step"] = batch.step_counts
     columns = [batch.params, batch.grads, *(states[state.key] for state in kernel.shaped_states)]
     if copy_pairs is not None:
         columns = _with_copies(columns, copy_pairs, kernel.by_matrix)

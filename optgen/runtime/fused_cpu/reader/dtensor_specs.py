@@ -34,5 +34,5 @@ def specs_of(optimizer: OptimizerLike, keys: Sequence[str]) -> list[list[Any]]:
 
 
 def _spec(param: Tensor, value: Any) -> Any:
-    """Return the spec of a tensor that is sharded as its parameter is; else None."""
+    """Return the spec of a state or gradient if it is sharded as its parameter is; else None."""
     return dtensor_spec(value) if is_dtensor(type(value)) and same_sharding(param, value) else None

@@ -17,7 +17,7 @@ RELEASES = ("2.11", "2.12", "2.13", "2.14", "2.15")
 
 
 def check(source: str) -> None:
-    """Raise an `UnknownLayoutError` if measuring is not allowed on this torch and Python.
+    """Raise an `UnknownLayoutError` if the reader may not measure objects of this torch and Python.
 
     On a release of torch that is not trusted, the reader of the source text must pass its trial.
 

@@ -10,7 +10,7 @@ _FOLDER = Path(__file__).parents[1]
 
 
 def inline_includes(source: str) -> str:
-    """Return a source with the headers of this folder in place of its includes, each once."""
+    """Return a source with optgen's headers in place of its includes, each header once."""
     pasted: set[str] = set()
 
     def paste(include: re.Match[str]) -> str:
