@@ -33,4 +33,4 @@ def test_stages_by_hand_have_the_order_of_the_page() -> None:
 @outside_interpreter
 @pytest.mark.parametrize("case", CHAINS)
 def test_a_chain_of_modifiers_equals_the_steps_by_hand(case: str) -> None:
-    assert compare_stages_by_hand.difference(case) < compare_stages_by_hand.BOUND
+    assert compare_stages_by_hand.difference(case) < compare_stages_by_hand.MAX_DIFFERENCE

@@ -23,12 +23,12 @@ class HostReadsForbidden(TorchDispatchMode):
 
 
 @contextmanager
-def capture_on_cpu(forbid_reads: bool = True) -> Iterator[None]:
-    """Allow capturable steps on CPU tensors. With `forbid_reads`, a read on the host raises."""
+def capture_on_cpu(forbid_host_reads: bool = True) -> Iterator[None]:
+    """Allow capturable steps on CPU tensors. With `forbid_host_reads`, a host read raises."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "optgen.runtime.eager.differentiable_capturable_checks.capturable_devices",
             lambda: ["cpu", "cuda"],
         )
-        with HostReadsForbidden() if forbid_reads else nullcontext():
+        with HostReadsForbidden() if forbid_host_reads else nullcontext():
             yield

@@ -13,7 +13,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
-TEXT = '''
+SPEC_TEXT = '''
 from optgen.spec import elementwise, flag, hyper, maximum, sqrt, where
 
 
@@ -49,7 +49,7 @@ def copy_down(low, high, /):
     """There are no hyperparameters."""
     high = low
 '''
-ALGORITHMS = {a.name: a for a in read_spec(Spec("made", TEXT, "made.py", 1))}
+ALGORITHMS = {a.name: a for a in read_spec(Spec("made", SPEC_TEXT, "made.py", 1))}
 CASES = [
     ("copy_down", {}),
     ("trapezoid", {"width": 0.25}),
@@ -77,6 +77,6 @@ def generate_functions(folder: Path) -> dict[str, Callable[..., None]]:
     return {name: getattr(module, name) for name, module in modules.items()}
 
 
-def hyper_values(algorithm: Algorithm, given: dict[str, object]) -> dict[str, object]:
+def hyper_values(algorithm: Algorithm, given_values: dict[str, object]) -> dict[str, object]:
     """Return every hyperparameter's value: the given one, or its default."""
-    return {h.name: h.default for h in algorithm.hypers} | given
+    return {h.name: h.default for h in algorithm.hypers} | given_values

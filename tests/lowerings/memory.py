@@ -11,19 +11,19 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-WRITE_ONLY = ("copy_", "fill_", "zero_")
+WRITE_ONLY_OPS = ("copy_", "fill_", "zero_")
 
 
 class Traffic(TorchDispatchMode):
     """Counts `_foreach_` calls, and the 4-byte numbers that all operations read and write.
 
-    An operand that is passed twice is read once. Tensors of one element, such as step counts, do
-    not count.
+    An operand that is passed twice is read once. Tensors of one element, such as step counts,
+    are left out.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls = 0
+        self.foreach_calls = 0
         self.numbers_read = 0.0
         self.numbers_written = 0.0
 
@@ -33,22 +33,22 @@ class Traffic(TorchDispatchMode):
         if func.is_view or not inputs:
             return result
         first_argument = tensors(args[0]) if args else {}
-        changed = first_argument if func._schema.is_mutable else {}
+        written_in_place = first_argument if func._schema.is_mutable else {}
         outputs = {k: t for k, t in tensors(result).items() if k not in inputs}
         name = func._schema.name
-        self.calls += "_foreach_" in name
-        write_only = changed if name.endswith(WRITE_ONLY) else {}
+        self.foreach_calls += "_foreach_" in name
+        not_read = written_in_place if name.endswith(WRITE_ONLY_OPS) else {}
         sizes = {key: float32_count(tensor) for key, tensor in (inputs | outputs).items()}
-        masked = any(tensor.dtype is torch.bool for tensor in inputs.values())
+        has_mask = any(tensor.dtype is torch.bool for tensor in inputs.values())
         # An operation with indices reads or writes only the selected rows.
-        if name.startswith("aten::index") and not masked:
-            selected = next(iter(outputs), id(args[-1]))
-            sizes |= {key: sizes.get(selected, 0) for key in first_argument}
+        if name.startswith("aten::index") and not has_mask:
+            key_of_selected = next(iter(outputs), id(args[-1]))
+            sizes |= {key: sizes.get(key_of_selected, 0) for key in first_argument}
         sparse_sizes = [float32_count(tensor) for tensor in inputs.values() if tensor.is_sparse]
         if sparse_sizes:
             sizes |= {key: min(size, max(sparse_sizes)) for key, size in sizes.items()}
-        self.numbers_read += sum(sizes[key] for key in inputs if key not in write_only)
-        self.numbers_written += sum(sizes[key] for key in (*changed, *outputs))
+        self.numbers_read += sum(sizes[key] for key in inputs if key not in not_read)
+        self.numbers_written += sum(sizes[key] for key in (*written_in_place, *outputs))
         return result
 
 

@@ -103,23 +103,23 @@ def kl_shampoo(p: Tensor, g: Tensor, state: State) -> Tensor:
     if t == 1:
         for side, x in enumerate((g, g.T)):
             gram = x @ x.T / x.size(1)
-            values, vectors = torch.linalg.eigh(gram)
-            state[side] = {"gram": gram, "basis": vectors, "values": values}
+            eigenvalues, vectors = torch.linalg.eigh(gram)
+            state[side] = {"gram": gram, "basis": vectors, "eigenvalues": eigenvalues}
     else:
         grams = []
         for side, x in enumerate((g, g.T)):
-            other = state[1 - side]
-            inverse = other["basis"] @ (1 / other["values"].clamp(1e-8)).diag() @ other["basis"].T
+            basis, eigenvalues = state[1 - side]["basis"], state[1 - side]["eigenvalues"]
+            inverse = basis @ (1 / eigenvalues.clamp(1e-8)).diag() @ basis.T
             grams.append(x @ inverse @ x.T / x.size(1))
         for side, gram in enumerate(grams):
             factor = state[side]
             factor["gram"] = 0.95 * factor["gram"] + 0.05 * gram
             if t % 10 == 0:
                 factor["basis"] = torch.linalg.qr(factor["gram"] @ factor["basis"])[0]
-            values = torch.diag(factor["basis"].T @ factor["gram"] @ factor["basis"])
-            factor["values"] = 0.95 * factor["values"] + 0.05 * values
+            eigenvalues = torch.diag(factor["basis"].T @ factor["gram"] @ factor["basis"])
+            factor["eigenvalues"] = 0.95 * factor["eigenvalues"] + 0.05 * eigenvalues
     roots = [
-        side["basis"] @ side["values"].clamp(1e-8).rsqrt().diag() @ side["basis"].T
+        side["basis"] @ side["eigenvalues"].clamp(1e-8).rsqrt().diag() @ side["basis"].T
         for side in (state[0], state[1])
     ]
     return p - 1e-3 * roots[0] @ m @ roots[1]

@@ -54,7 +54,7 @@ def Ragged(
 
 
 def algorithm_of(name: str) -> Algorithm:
-    """Return the rule of the class with this name."""
+    """Return the rule of the class with this name: a spec's class, or `Ragged`."""
     if name != "Ragged":
         module = re.sub("(?<=[a-z])(?=[A-Z][a-z])", "_", name).lower()
         (algorithm,) = read_spec(spec_file(module))
@@ -95,11 +95,15 @@ class Oracle:
         self.states: list[dict[str, Any]] = [{} for _ in params]
 
     def step(self, groups: list[dict[str, Any]], params: list[Tensor]) -> None:
-        owner = {id(p): group for group in groups for p in group["params"]}
+        group_of_param = {id(p): group for group in groups for p in group["params"]}
         for i, param in enumerate(params):
             if param.grad is not None:
                 self.values[i], self.states[i] = evaluate(
-                    self._algorithm, owner[id(param)], self.values[i], param.grad, self.states[i]
+                    self._algorithm,
+                    group_of_param[id(param)],
+                    self.values[i],
+                    param.grad,
+                    self.states[i],
                 )
 
     def largest_error(self, params: list[Tensor], optimizer: Any) -> float:

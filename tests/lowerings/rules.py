@@ -64,8 +64,8 @@ RULES = {
 }
 
 
-def spec(rule: str) -> str:
-    """Return a spec that declares only the names that the rule uses."""
+def spec_text(rule: str) -> str:
+    """Return the text of a spec that declares only the names that the rule uses."""
     if ";" in rule:
         rule = "\n".join(rule.split("; "))
     body = textwrap.indent(textwrap.dedent(rule).strip(), "    ")
@@ -73,11 +73,11 @@ def spec(rule: str) -> str:
     def declarations(by_name: dict[str, str]) -> list[str]:
         return [f"    {n}={d}," for n, d in by_name.items() if re.search(rf"\b{n}\b", body)]
 
-    step = "t, " if re.search(r"\bt\b", body) else ""
+    step_count = "t, " if re.search(r"\bt\b", body) else ""
     lines = [
         "from optgen.spec import *",
         '@optimizer(paper="https://example.org")',
-        f"def Small(p, g, {step}/,",
+        f"def Small(p, g, {step_count}/,",
         *declarations(STATES),
         "    *,",
         *declarations(HYPERS),
@@ -89,7 +89,8 @@ def spec(rule: str) -> str:
 
 
 def read(rule: str) -> Algorithm:
-    (algorithm,) = read_spec(Spec("Small", spec(rule), "<small>", 1))
+    """Return the algorithm of a rule's text."""
+    (algorithm,) = read_spec(Spec("Small", spec_text(rule), "<small>", 1))
     return algorithm
 
 

@@ -154,8 +154,8 @@ def spec_of(case: str) -> Spec:
     return Spec("Random", text, "<drawn>", 1)  # as the fuzzer names a rule
 
 
-def rule_with_products(products: int) -> Spec:
-    """Return a rule with one sweep more than it has statements with products of matrices."""
-    body = [f"m = {n}.5 * m + g * 2 - p @ transpose(m) @ g" for n in range(products)]
+def rule_with_products(count: int) -> Spec:
+    """Return a rule in which `count` chains of matrix products lie between `count + 1` sweeps."""
+    body = [f"m = {n}.5 * m + g * 2 - p @ transpose(m) @ g" for n in range(count)]
     text = spec(MATRIX, *body, "p = p - lr * m @ transpose(m) @ m", states='m=state("m")')
     return Spec("Made", text, "made.py", 1)

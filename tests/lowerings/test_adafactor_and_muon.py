@@ -48,7 +48,7 @@ def test_torchs_error_inputs_give_torchs_errors(name: str) -> None:
 
 
 def construct_and_step(cls: Any, error_input: Any) -> None:
-    """Construct an optimizer and take a step, in which some errors are first raised."""
+    """Construct an optimizer and take a step, because some errors are raised only there."""
     optimizer = cls(error_input.params, **error_input.kwargs)
     for param in error_input.params:
         param.grad = torch.ones_like(param)
@@ -130,11 +130,11 @@ def test_adafactor_states_are_torchs() -> None:
     for param in params:
         param.grad = torch.ones_like(param)
         if not param.numel():
-            continue  # torch divides by the number of elements
+            continue  # torch divides by the number of elements, which is 0
         torch.optim.Adafactor.step(_with_one_param(theirs, param))
-        found, wanted = ours.state[param], theirs.state[param]
-        assert list(found) == list(wanted)
-        for key, value in wanted.items():
+        found, expected = ours.state[param], theirs.state[param]
+        assert list(found) == list(expected)
+        for key, value in expected.items():
             assert (found[key].shape, found[key].dtype) == (value.shape, value.dtype)
             assert not found[key].any()
 
@@ -145,6 +145,7 @@ def _with_one_param(optimizer: Any, param: torch.Tensor) -> Any:
 
 
 def parts_of_batches(optimizer: GeneratedOptimizer) -> list[Any]:
+    """Return the batches; one whose parameters differ in a fact comes as its parts."""
     return [part for batch in gather_batches(optimizer) for part in batch.parts or (batch,)]
 
 
@@ -163,7 +164,7 @@ def test_parameters_that_differ_in_a_fact_share_no_batch() -> None:
         assert factored.states[2] == []
         assert not_factored.states[:2] == [[], []]
         assert [s.shape for s in not_factored.states[2]] == [(3,), ()]
-        assert len(not_factored.steps) == len(factored.steps) == 2
+        assert len(not_factored.step_counts) == len(factored.step_counts) == 2
 
 
 def test_parameters_that_agree_in_every_fact_share_a_batch() -> None:

@@ -76,7 +76,7 @@ ASSIGNMENTS_WITHOUT_EFFECT = (
 @outside_interpreter
 def test_fused_triton_in_its_interpreter() -> None:
     pytest.importorskip("triton")
-    run_inside(__file__, "oracle or bits")
+    run_inside(__file__, keyword="oracle or bits")
 
 
 @functools.cache
@@ -195,8 +195,10 @@ def test_a_sparse_gradient_does_not_change_an_anchor(lowering: str) -> None:
         with use_lowering(lowering):
             sparse_optimizer.step()
         dense_optimizer.step()
-    touched = [1, 4]
-    torch.testing.assert_close(sparse[touched], dense[touched], rtol=1e-12, atol=1e-12)
+    rows_with_grad = [1, 4]
+    torch.testing.assert_close(
+        sparse[rows_with_grad], dense[rows_with_grad], rtol=1e-12, atol=1e-12
+    )
     assert torch.equal(sparse[[0, 2, 3, 5]], weights[[0, 2, 3, 5]])
     assert torch.equal(sparse_optimizer.state[sparse]["x0"], weights)
 
@@ -237,8 +239,8 @@ def test_a_checkpoint_stores_anchors(lowering: str) -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 def test_shards_take_the_step_of_the_whole_parameter(axis: int) -> None:
     (algorithm,) = read_spec(Spec("Made", RULES["the distance"], "made.py", 1))
-    module: dict[str, Any] = {}
-    exec(compile(emit.render(algorithm, FOREACH, None), "foreach.py", "exec"), module)
+    namespace: dict[str, Any] = {}
+    exec(compile(emit.render(algorithm, FOREACH, None), "foreach.py", "exec"), namespace)
     whole = [[random_tensors(seed)[0]] for seed in (0, 1)]
     sharded = [[tensor.clone() for tensor in column] for column in whole]
     columns = [
@@ -246,9 +248,9 @@ def test_shards_take_the_step_of_the_whole_parameter(axis: int) -> None:
         for lists in (whole, sharded)
     ]
     hypers = {"lr": 0.1, "decay": 0.3, "maximize": False}
-    module["update"](*columns[0], **hypers)
+    namespace["update"](*columns[0], **hypers)
     shapes = ("like", "like", "like", "like", "scalar")
-    step_on_shards(module["update_sharded"], axis, shapes, columns[1], **hypers)
+    step_on_shards(namespace["update_sharded"], axis, shapes, columns[1], **hypers)
     for expected, found in zip(*columns, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     assert torch.equal(columns[1][3][0], random_tensors(2)[0])
@@ -272,7 +274,7 @@ def test_the_symbol_of_an_anchor_has_no_time_index() -> None:
 @outside_interpreter
 @pytest.mark.parametrize("form", FORMS)
 def test_a_parameter_assigned_to_itself_keeps_its_bits(form: str) -> None:
-    """The rule also has several sweeps."""
+    """The norm makes the rule have two sweeps."""
     body = ("p = 1 * p", "m = m + lr * g * norm(g)")
     params, optimizer = params_after_steps(
         spec(*body, states='m=state("m")', hypers="lr=hyper(0.1)"), form
@@ -285,10 +287,8 @@ def test_a_parameter_assigned_to_itself_keeps_its_bits(form: str) -> None:
 @outside_interpreter
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_the_copy_of_narrow_rows_is_not_written_to_an_anchor(
-    lowering: str, dtype: torch.dtype
-) -> None:
-    """A lowering may update copies of rows. It does not write an anchor's copy back."""
+def test_copied_rows_are_not_written_back_to_an_anchor(lowering: str, dtype: torch.dtype) -> None:
+    """A lowering may update copies of short rows. It does not write an anchor's copy back."""
     weights = torch.randn(6, 3, dtype=dtype)
     param = torch.nn.Parameter(weights.clone())
     optimizer = optimizer_class(RULES["a copy"])([param])

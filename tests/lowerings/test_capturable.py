@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 from lowerings.capture import capture_on_cpu
-from lowerings.rules import RULES, spec
+from lowerings.rules import RULES, spec_text
 
 import optgen
 from optgen import use_lowering
 from optgen.spec import Spec
 
 BRANCHES = {
-    "a number within a flag": """
+    "a branch on a number inside a branch on a flag": """
         if flag_a:
             if t > 2:
                 p = p - lr * g
@@ -23,7 +23,7 @@ BRANCHES = {
         else:
             p = p - 3 * lr * g
     """,
-    "a flag within a number": """
+    "a branch on a flag inside a branch on a number": """
         if t > 2:
             if flag_a:
                 m = beta * m + g
@@ -40,7 +40,7 @@ BRANCHES = {
             m = g
         p = p - lr * m
     """,
-    "numbers only": """
+    "a condition on numbers only": """
         if t > 1 and not (t == 3 or t > 5):
             m = beta * m + g
         p = p - lr * m
@@ -55,7 +55,7 @@ BRANCHES = {
             x = y
         p = p - lr * x * g
     """,
-    "a number within a number": """
+    "a branch on a number inside another": """
         if t > 2:
             if t > 4:
                 x = c
@@ -103,7 +103,7 @@ BRANCHES = {
             r = s * 2
         p = p - lr * r * g
     """,
-    "elements and numbers": """
+    "a condition on elements and numbers": """
         late = t > 2
         m = where(g > 0 and m < c or late, g, m)
         p = p - lr * m
@@ -120,11 +120,11 @@ BRANCHES = {
         p = p - lr * y
     """,
 }
-FLAGS = [{"flag_a": a, "flag_b": b} for a in (False, True) for b in (False, True)]
+FLAG_VALUES = [{"flag_a": a, "flag_b": b} for a in (False, True) for b in (False, True)]
 
 
 def values_after_training(cls: Any, lowering: str, options: dict[str, Any]) -> list[torch.Tensor]:
-    """Return parameters and states after seven steps."""
+    """Return the values of parameters and states after seven steps."""
     generator = torch.Generator().manual_seed(0)
     params = [
         torch.nn.Parameter(torch.rand(n, dtype=torch.float64, generator=generator) + 1)
@@ -154,10 +154,10 @@ def values_after_training(cls: Any, lowering: str, options: dict[str, Any]) -> l
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("name", [*BRANCHES, *RULES])
 def test_a_captured_step_equals_a_plain_step(name: str, lowering: str) -> None:
-    text = spec({**RULES, **BRANCHES}[name])
+    text = spec_text({**RULES, **BRANCHES}[name])
     cls = optgen.load(Spec("Small", text, "<small>", 1))
     defaults = cls([torch.nn.Parameter(torch.ones(1))]).defaults
-    flag_sets = {tuple((k, v) for k, v in flags.items() if k in defaults) for flags in FLAGS}
+    flag_sets = {tuple((k, v) for k, v in flags.items() if k in defaults) for flags in FLAG_VALUES}
     for options in map(dict, sorted(flag_sets)):
         plain = values_after_training(cls, "forloop", options)
         found = values_after_training(cls, lowering, {**options, "capturable": True})

@@ -41,14 +41,15 @@ def ItemOrSum(
     """A sum, or an item of a tuple hyperparameter, by a flag."""{}
     p = p - lr * m
 '''
-RULES = ("novograd", "stablespam", "amos", "one_moment", "reduced_scalars")
+RULE_NAMES = ("novograd", "stablespam", "amos", "one_moment", "reduced_scalars")
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", RULE_NAMES)
 def test_no_captured_step_reads_a_scalar_state_on_the_host(name: str) -> None:
     params = random_tensors(100)
     optimizer = optgen.load(spec_file(name))(params, capturable=True)
-    reference = optgen.load(spec_file(name))(clones := [p.clone() for p in params])
+    clones = [param.clone() for param in params]
+    reference = optgen.load(spec_file(name))(clones)
     for step in range(3):
         for param, clone, grad in zip(params, clones, random_tensors(step), strict=True):
             param.grad, clone.grad = grad, grad.clone()
@@ -89,11 +90,12 @@ def test_a_rule_on_whole_matrices_may_have_a_device_scalar() -> None:
     optimizer = cls([param])
     optimizer.step()
     norm = 6.0  # each of the four elements of the product is 3
-    expected = 0.9 * 0.5 + 6 + 1 / (1 + norm)
+    sum_of_squares, largest = 6.0, 1 / (1 + norm)
+    expected = 0.9 * 0.5 + sum_of_squares + largest
     assert optimizer.state[param]["v"].item() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", RULE_NAMES)
 def test_a_checkpoint_holds_scalar_states(name: str) -> None:
     cls = optgen.load(spec_file(name))
     params = random_tensors(100)
@@ -176,4 +178,4 @@ def test_an_item_of_a_tuple_may_stand_in_place_of_a_sum(case: str, on: bool) -> 
 
 @outside_interpreter
 def test_fused_triton_in_its_interpreter() -> None:
-    run_inside(__file__, "without_elements or in_place_of_a_sum")
+    run_inside(__file__, keyword="without_elements or in_place_of_a_sum")

@@ -93,15 +93,15 @@ HYPERS = {
     "pair": "hyper((0.5, 0.25))",
     "maybe": "hyper(None, optional=True)",
 }
-SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0)
-EXTREME = (1e-300, -1e300)
-SCALARS = ((0.75, 2.0), (-1.5, 0.5), (2.0, 0.75), (0.0, 1.0))
-UNSIGNED_ZERO = {"%", "maximum", "minimum", "clamp", "lerp"}
+SPECIAL_VALUES = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0)
+EXTREME_VALUES = (1e-300, -1e300)
+VALUES_OF_C_AND_D = ((0.75, 2.0), (-1.5, 0.5), (2.0, 0.75), (0.0, 1.0))
+OPS_WITH_ANY_SIGN_OF_ZERO = {"%", "maximum", "minimum", "clamp", "lerp"}
 """Ops for which torch's own implementations do not agree on the sign of a zero."""
-WITHOUT_EXTREMES = {"%", "lerp"}
-"""Ops that are not tested on EXTREME, where torch's own implementations differ in every digit."""
-INFINITE_OR_NAN = {"lerp"}
-"""Ops that lowerings may compute in another form.
+OPS_WITHOUT_EXTREMES = {"%", "lerp"}
+"""Ops that are not tested on EXTREME_VALUES, where torch's functions differ in every digit."""
+OPS_IN_OTHER_FORMS = {"lerp"}
+"""Ops that lowerings may compute by another formula.
 
 If the expected result is infinite or NaN, a lowering may return either.
 """
@@ -139,7 +139,7 @@ def hypers_read_by(ops: Iterable[str]) -> list[str]:
     return [name for name in HYPERS if re.search(rf"\b{name}\b", text)]
 
 
-def spec(ops: Iterable[str]) -> str:
+def spec_text(ops: Iterable[str]) -> str:
     """Return the text of a spec with all uses of these ops.
 
     A rule must read its states and its gradient, which the uses may not do. So the last line reads
@@ -148,11 +148,11 @@ def spec(ops: Iterable[str]) -> str:
     uses = {state: use for op in ops for state, use in uses_by_state(op).items()}
     states = [f'    {state}=state("{state}"),' for state in uses]
     hypers = [f"    {name}={HYPERS[name]}," for name in hypers_read_by(ops)]
-    rule = itertools.chain.from_iterable(starmap(statements, uses.items()))
+    body = itertools.chain.from_iterable(starmap(statements, uses.items()))
     never = " or ".join(f"{state} < {state}" for state in uses)
     last = f"    p = where({never}, g, 0.5 * p)"
     doc = ["):", '    """Uses of some ops."""']
-    return "\n".join([HEAD, *states, "    *,", *hypers, *doc, *rule, last, ""])
+    return "\n".join([HEAD, *states, "    *,", *hypers, *doc, *body, last, ""])
 
 
 def op_lists() -> Iterator[list[str]]:
@@ -172,14 +172,14 @@ OPS_IN_SPEC_OF = {op: tuple(ops) for ops in op_lists() for op in ops}
 @functools.cache
 def class_and_algorithm(ops: tuple[str, ...]) -> tuple[type[torch.optim.Optimizer], Algorithm]:
     """Return the generated class and the algorithm of ops that share a spec."""
-    source = Spec("Uses", spec(ops), f"<{' '.join(ops)}>", 1)
+    source = Spec("Uses", spec_text(ops), f"<{' '.join(ops)}>", 1)
     (algorithm,) = read_spec(source)
     return optgen.load(source), add_maximize(algorithm)
 
 
 def special_pairs(op: str) -> tuple[Tensor, Tensor]:
     """Return all pairs of special values, as a tensor of first values and one of second values."""
-    numbers = SPECIAL if op in WITHOUT_EXTREMES else SPECIAL + EXTREME
+    numbers = SPECIAL_VALUES if op in OPS_WITHOUT_EXTREMES else SPECIAL_VALUES + EXTREME_VALUES
     p, g = zip(*itertools.product(numbers, numbers), strict=True)
     return torch.tensor(p, dtype=torch.float64), torch.tensor(g, dtype=torch.float64)
 
@@ -193,7 +193,7 @@ def test_uses_list_every_elementwise_op() -> None:
 @pytest.mark.parametrize("op", USES)
 def test_an_op_means_what_ops_py_says(op: str, lowering: str) -> None:
     cls, algorithm = class_and_algorithm(OPS_IN_SPEC_OF[op])
-    for c, d in SCALARS:
+    for c, d in VALUES_OF_C_AND_D:
         values = {"c": c, "d": d, "pair": (0.5, 0.25), "maybe": None}
         hypers: dict[str, Any] = {name: values[name] for name in hypers_read_by(OPS_IN_SPEC_OF[op])}
         p, g = special_pairs(op)
@@ -215,12 +215,12 @@ def test_an_op_means_what_ops_py_says(op: str, lowering: str) -> None:
 
 def assert_same(op: str, use: str, found: Tensor, expected: Tensor) -> None:
     """Check that results agree up to rounding, and in NaN, infinities and the signs of zeros."""
-    if op in INFINITE_OR_NAN:
+    if op in OPS_IN_OTHER_FORMS:
         finite = expected.isfinite()
         assert torch.equal(found.isfinite(), finite), use
         found, expected = found[finite], expected[finite]
     wrong = ~torch.isclose(found, expected, rtol=1e-12, atol=0, equal_nan=True)
-    if op not in UNSIGNED_ZERO:
+    if op not in OPS_WITH_ANY_SIGN_OF_ZERO:
         wrong |= (expected == 0) & (found.signbit() != expected.signbit())
     assert not wrong.any(), (use, found[wrong], expected[wrong])
 

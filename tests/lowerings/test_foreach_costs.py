@@ -19,7 +19,7 @@ from optgen.runtime.eager import elements_at_once
 Cost = tuple[int, float]
 """`_foreach_` calls, and 4-byte numbers read and written for each element of a parameter."""
 
-TRAFFIC: dict[str, list[tuple[dict[str, Any], Cost, Cost]]] = {
+COSTS: dict[str, list[tuple[dict[str, Any], Cost, Cost]]] = {
     "Adadelta": [
         ({}, (11, 27), (10, 25)),
         ({"weight_decay": 0.1}, (12, 30), (11, 28)),
@@ -82,7 +82,7 @@ TRAFFIC: dict[str, list[tuple[dict[str, Any], Cost, Cost]]] = {
     ],
 }
 """Options of each class, with the cost of torch's foreach (for Muon, its only loop) and of ours."""
-DENSE = [name for name in NAMES if name not in (*SPARSE_CLASSES, *CLOSURE_CLASSES)]
+DENSE_CLASSES = [name for name in NAMES if name not in (*SPARSE_CLASSES, *CLOSURE_CLASSES)]
 SHAPES: list[tuple[int, ...]] = [(100,), (300,), (200,)]
 MATRIX_SHAPES: list[tuple[int, ...]] = [(64, 48), (20, 30), (10, 20)]
 
@@ -97,7 +97,9 @@ def cost_of_ninth_step(optimizer: Optimizer) -> Cost:
     with Traffic() as traffic:
         optimizer.step()
     elements = sum(param.numel() for param in params)
-    return traffic.calls, round((traffic.numbers_read + traffic.numbers_written) / elements, 3)
+    return traffic.foreach_calls, round(
+        (traffic.numbers_read + traffic.numbers_written) / elements, 3
+    )
 
 
 def params(name: str) -> list[torch.Tensor]:
@@ -106,8 +108,8 @@ def params(name: str) -> list[torch.Tensor]:
 
 
 def configurations() -> Iterator[Any]:
-    for name in DENSE:
-        for options, torch_cost, optgen_cost in TRAFFIC[name]:
+    for name in DENSE_CLASSES:
+        for options, torch_cost, optgen_cost in COSTS[name]:
             label = "-".join([name, *(f"{key}={value}" for key, value in options.items())])
             yield pytest.param(name, options, torch_cost, optgen_cost, id=label)
 
@@ -127,20 +129,20 @@ def test_calls_and_traffic_are_as_listed(
 
 def sparse_traffic(module: Any) -> float:
     """Return the 4-byte numbers that unfused SparseAdam reads and writes per selected element."""
-    table = torch.nn.Parameter(torch.ones(1000, 8))
-    optimizer = module.SparseAdam([table], **({} if module is torch.optim else {"fused": False}))
-    rows = torch.tensor([[1, 5, 9, 5, 700, 3]])
+    weight = torch.nn.Parameter(torch.ones(1000, 8))
+    optimizer = module.SparseAdam([weight], **({} if module is torch.optim else {"fused": False}))
+    rows = torch.tensor([[1, 5, 9, 5, 700, 3]])  # five different ones
     traffic = Traffic()
     for step in range(3):
         values = torch.ones(6, 8)
-        table.grad = torch.sparse_coo_tensor(rows, values, (1000, 8), check_invariants=True)
+        weight.grad = torch.sparse_coo_tensor(rows, values, (1000, 8), check_invariants=True)
         with traffic if step == 2 else contextlib.nullcontext():
             optimizer.step()
     return (traffic.numbers_read + traffic.numbers_written) / (5 * 8)
 
 
 def lbfgs_traffic(module: Any, options: dict[str, Any]) -> float:
-    """Return the 4-byte numbers that 10 iterations read and write per element.
+    """Return the 4-byte numbers that 10 iterations of LBFGS read and write per element.
 
     The loss is an ill-conditioned quadratic function.
     """
@@ -170,16 +172,24 @@ def test_lbfgs_moves_less_memory_than_torchs(options: dict[str, Any]) -> None:
 
 
 def test_most_classes_move_less_memory_than_torchs() -> None:
-    """TRAFFIC lists the dense classes. The tests above compare the others."""
-    fewer = [
-        name for name in DENSE if all(ours[1] < torchs[1] for _, torchs, ours in TRAFFIC[name])
+    """COSTS lists the dense classes. The tests above compare all other classes."""
+    with_less_traffic = [
+        name
+        for name in DENSE_CLASSES
+        if all(our_cost[1] < torch_cost[1] for _, torch_cost, our_cost in COSTS[name])
     ]
 
-    assert len([*fewer, *SPARSE_CLASSES, *CLOSURE_CLASSES]) > len(NAMES) / 2
-    assert sorted(set(DENSE) - set(fewer)) == ["Adamax", "Muon", "RMSprop", "SGD"]
+    assert len([*with_less_traffic, *SPARSE_CLASSES, *CLOSURE_CLASSES]) > len(NAMES) / 2
+    assert sorted(set(DENSE_CLASSES) - set(with_less_traffic)) == [
+        "Adamax",
+        "Muon",
+        "RMSprop",
+        "SGD",
+    ]
 
 
 LIMIT_BYTES = 64 * 2**20
+"""Slices are chosen for temporaries of 60 MiB; the limit allows a little more."""
 ALL_OPTIONS: dict[str, dict[str, Any]] = {
     "Adadelta": {"weight_decay": 0.1, "maximize": True},
     "Adafactor": {"weight_decay": 0.1, "maximize": True},
@@ -196,7 +206,7 @@ ALL_OPTIONS: dict[str, dict[str, Any]] = {
 }
 """Every option that may need another temporary."""
 # The memory of a matrix op is not limited.
-NAMES_WITH_LIMIT = [name for name in DENSE if name not in MATRIX_CLASSES]
+NAMES_WITH_LIMIT = [name for name in DENSE_CLASSES if name not in MATRIX_CLASSES]
 
 
 def extra_bytes(optimizer: Optimizer) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from lowerings.rules import RULES, function_body, spec
+from lowerings.rules import RULES, function_body, spec_text
 
 import optgen
 from optgen import use_lowering
@@ -29,7 +29,7 @@ def test_functional_update_is_printed_as_recorded(name: str, golden: Any) -> Non
 def values_after_training(name: str, options: dict[str, Any]) -> list[torch.Tensor]:
     """Return the parameter and its states after seven steps."""
     torch.manual_seed(0)
-    cls = optgen.load(Spec("Small", spec(RULES[name]), "<small>", 1))
+    cls = optgen.load(Spec("Small", spec_text(RULES[name]), "<small>", 1))
     param = torch.nn.Parameter(torch.rand(5, dtype=torch.float64) + 1)
     optimizer = cls([param], **options)
     for _ in range(7):

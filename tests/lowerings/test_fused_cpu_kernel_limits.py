@@ -31,5 +31,5 @@ def read_rule(states: str, lines: list[str]) -> Algorithm:
 
 def test_too_many_reductions_are_refused_at_the_line_of_the_rule() -> None:
     with pytest.raises(RuleError, match="at most 64 reductions") as caught:
-        render(rule_with_row_means(32), FUSED_CPU, None)
-    assert caught.value.place.line == 4
+        render(rule_with_row_means(32), FUSED_CPU, None)  # each takes three reductions and loops
+    assert caught.value.place.line == 4  # of `def Many`

@@ -32,7 +32,7 @@ from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 from optgen.spec.read_spec import read_spec
 
 ROOT = Path(__file__).parents[2]
-RULE = '''
+NAMED = '''
 from optgen.spec import *
 
 @optimizer(paper="https://example.org")
@@ -82,23 +82,31 @@ def pass_lines(passes: list[Pass]) -> list[str]:
 @pytest.mark.parametrize("path", ["specs/adafactor.py", "specs/came.py"], ids=["adafactor", "came"])
 def test_steps_share_passes(path: str, golden: Golden) -> None:
     plan = plan_for_cpp(path)
-    shapes = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
-    states = {s.symbol: shapes[s.shape] for s in plan.algorithm.states if s.shape in shapes}
+    axes_of_shape = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
+    states = {
+        s.symbol: axes_of_shape[s.shape] for s in plan.algorithm.states if s.shape in axes_of_shape
+    }
     streams = {"param": Axes.TENSOR, "grad": Axes.TENSOR, **states}
     steps = PhaseSteps(plan, streams, {}).steps
-    blocks = {"large matrices": shared_passes(steps, streams)}
-    kinds = {"small": WHOLE_MATRICES, "tall": WHOLE_ROWS, "flat": WHOLE_COLUMNS}
-    for kind, axes in kinds.items():
+    passes_by_shape = {"large matrices": shared_passes(steps, streams)}
+    axes_by_shape = {"small": WHOLE_MATRICES, "tall": WHOLE_ROWS, "flat": WHOLE_COLUMNS}
+    for shape, axes in axes_by_shape.items():
         scheduler = PassScheduler(steps, streams, axes)
-        blocks[f"{kind} matrices"] = scheduler.passes()
-        blocks[f"{kind} matrices whose rows are kept unrounded"] = scheduler.exact_passes()
-    lines = [line for kind, passes in blocks.items() for line in (f"{kind}:", *pass_lines(passes))]
+        passes_by_shape[f"{shape} matrices"] = scheduler.passes()
+        passes_by_shape[f"{shape} matrices whose rows are kept unrounded"] = (
+            scheduler.exact_passes()
+        )
+    lines = [
+        line
+        for shape, passes in passes_by_shape.items()
+        for line in (f"{shape}:", *pass_lines(passes))
+    ]
     golden.check("\n".join(lines))
 
 
 def test_a_pass_stores_no_state_that_a_later_pass_updates_again() -> None:
     """`rows1` runs in both passes, so the first must not store the row state that it updates."""
-    rows = {"row": Axes.ROW, "param": Axes.TENSOR}
+    streams = {"row": Axes.ROW, "param": Axes.TENSOR}
     steps = [
         Step("rows1", Axes.ROW, 0, reads=("row",), writes=("row", "factor")),
         Step("sweep1", Axes.TENSOR, 0, reads=("factor",), writes=("square",)),
@@ -112,9 +120,9 @@ def test_a_pass_stores_no_state_that_a_later_pass_updates_again() -> None:
         ),
         Step("sweep2", Axes.TENSOR, 1, ("factor",), ("param",), numbers_read=("square_sum",)),
     ]
-    scheduler = PassScheduler(steps, rows, WHOLE_MATRICES)
+    scheduler = PassScheduler(steps, streams, WHOLE_MATRICES)
     assert scheduler.exact_passes() == []
-    assert PassScheduler(steps, rows, WHOLE_COLUMNS).passes()
+    assert PassScheduler(steps, streams, WHOLE_COLUMNS).passes()
     first, second = scheduler.passes()
     assert [step.name for step in first.steps] == ["rows1", "sweep1", "square_sum"]
     assert [step.name for step in second.steps] == ["rows1", "sweep2"]
@@ -129,21 +137,27 @@ def test_every_loop_is_vectorized(path: str, tmp_path: Path) -> None:
     if "g++" not in Path(command[0]).name:
         pytest.skip("only g++ reports on vectors in this form")
     text = emit.render(algorithm_of(path), FUSED_CPU, None)
-    width = vector_bytes(tmp_path)
+    bytes_per_vector = vector_bytes(tmp_path)
     report = compiler_output(text, tmp_path, "-fopt-info-vec-optimized")
     lines = inline_includes(text).splitlines()
-    first = next(i for i, line in enumerate(lines, 1) if "struct Rule {" in line)
-    loops = [i for i, line in enumerate(lines, 1) if "for (i64 i = 0; i < n; " in line]
-    assert loops[-1] > first
-    for loop in (i for i in loops if i > first):
-        found = re.findall(rf":(?:{loop}|{loop + 1}):\d+: optimized: {VECTORIZED_REMARK}", report)
-        template = next(line for line in reversed(lines[:loop]) if "template <" in line)
+    rule_line = next(i for i, line in enumerate(lines, 1) if "struct Rule {" in line)
+    loop_lines = [i for i, line in enumerate(lines, 1) if "for (i64 i = 0; i < n; " in line]
+    assert loop_lines[-1] > rule_line
+    for loop_line in (i for i in loop_lines if i > rule_line):
+        found = re.findall(
+            rf":(?:{loop_line}|{loop_line + 1}):\d+: optimized: {VECTORIZED_REMARK}", report
+        )
+        template = next(line for line in reversed(lines[:loop_line]) if "template <" in line)
         copies = 4 if "EXPANDED" in template else 2  # in float and in double
-        assert found.count(str(width)) >= copies, (loop, lines[loop - 1], report)
+        assert found.count(str(bytes_per_vector)) >= copies, (
+            loop_line,
+            lines[loop_line - 1],
+            report,
+        )
 
 
 def test_names_that_generated_cpp_uses_get_an_underscore(tmp_path: Path) -> None:
-    text = cpp_of(RULE, "Named")
+    text = cpp_of(NAMED, "Named")
 
     assert compiler_output(text, tmp_path, "-Wall", "-Wextra") == ""
     assert max(map(len, text.splitlines())) <= 100

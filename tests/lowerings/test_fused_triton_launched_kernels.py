@@ -19,9 +19,9 @@ SHAPES = [(5, 40), (300,), (), (3, 2, 3, 3), (20, 130), (8, 4, 1, 1), (7,), (40,
 ELEMENTWISE = ["scalars", "step"]
 """Kernels of an elementwise rule: the scalar program, then the sweep."""
 FACTORED = ["scalars", "step1", "finish1", "step2", "finish2", "step3"]
-"""Kernels of a factored step. The first sweep sums over rows and columns, the second over all."""
+"""Kernels of a factored step. The first sweep sums rows and columns, the second a tensor."""
 NOT_FACTORED = ["scalars", "step1", "finish1", "step2"]
-"""Kernels of a step without factors, in which the first sweep makes all reductions."""
+"""Kernels of a step that is not factored, in which the first sweep makes all reductions."""
 LAUNCHES = {
     **dict.fromkeys(classes(), ELEMENTWISE),
     "Adafactor": [*FACTORED, *NOT_FACTORED],
@@ -36,10 +36,10 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 
 @inside_interpreter
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("num_copies", [1, 3])
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_a_step_launches_the_listed_kernels(
-    name: str, count: int, monkeypatch: pytest.MonkeyPatch
+    name: str, num_copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of launches does not depend on the numbers of tensors and of groups."""
     launched_kernels: list[str] = []
@@ -52,7 +52,7 @@ def test_a_step_launches_the_listed_kernels(
     monkeypatch.setattr(InterpretedFunction, "__getitem__", record_launch)
     cls = classes()[name]
     params = accepted_parameters(
-        cls, [torch.ones(size, requires_grad=True) for size in SHAPES * count]
+        cls, [torch.ones(size, requires_grad=True) for size in SHAPES * num_copies]
     )
     if cls.rule.gradient == "sparse_only":
         params = [param for param in params if param.ndim]

@@ -37,19 +37,19 @@ def test_a_block_after_2_to_the_31_elements_steps_as_it_does_alone(
     name: str, numel: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table puts 2**31 elements before the block."""
-    original_point = Table.point
+    original_write = Table.write_addresses
 
-    def point_past_elements_before(table: Table, streams: Sequence[Sequence[Tensor]]) -> None:
-        original_point(table, streams)
-        table.memory[0] += ELEMENTS_BEFORE
-        table.memory[1] -= ELEMENTS_BEFORE // BLOCK
+    def write_as_if_elements_came_before(table: Table, streams: Sequence[Sequence[Tensor]]) -> None:
+        original_write(table, streams)
+        table.memory[0] += ELEMENTS_BEFORE  # the number of elements
+        table.memory[1] -= ELEMENTS_BEFORE // BLOCK  # the first block
         for row, stream in enumerate(streams, HEADER):
             if stream and stream[0].numel() == numel:
                 table.memory[row] -= ELEMENTS_BEFORE * stream[0].element_size()
 
     final_params = []
-    for point in (original_point, point_past_elements_before):
-        monkeypatch.setattr(Table, "point", point)
+    for write_addresses in (original_write, write_as_if_elements_came_before):
+        monkeypatch.setattr(Table, "write_addresses", write_addresses)
         generator = torch.Generator().manual_seed(0)
         param = torch.randn(numel, generator=generator, requires_grad=True)
         param.grad = torch.randn(numel, generator=generator)
@@ -60,9 +60,9 @@ def test_a_block_after_2_to_the_31_elements_steps_as_it_does_alone(
     assert not torch.equal(final_params[0], torch.randn(numel, generator=generator.manual_seed(0)))
 
 
-def table(*rows: int) -> Tensor:
-    """Return a table of one tensor."""
-    return torch.tensor(rows, dtype=torch.int64).view(-1, 1)
+def table_of_one_tensor(*entries: int) -> Tensor:
+    """Return a table with these entries for its only tensor."""
+    return torch.tensor(entries, dtype=torch.int64).view(-1, 1)
 
 
 @inside_interpreter
@@ -72,7 +72,7 @@ def test_a_tile_after_2_to_the_31_elements_steps_as_the_rule() -> None:
     height = rows_before + 16
     param, grad = torch.randn(16, 128), torch.randn(16, 128)
     row, column = torch.rand(16), torch.rand(128)
-    values = torch.empty(3 * height + 2 * 128)  # few of its pages are touched
+    values = torch.empty(3 * height + 2 * 128)  # of rows and columns; few pages are touched
     values[height + rows_before : 2 * height] = row
     values[3 * height + 128 :] = column
     scalars = torch.zeros(adafactor.SCALARS.value, dtype=torch.float64)
@@ -81,16 +81,18 @@ def test_a_tile_after_2_to_the_31_elements_steps_as_the_rule() -> None:
     expected = param - 0.5 * grad / (row[:, None] * column).sqrt()
     step: Any = adafactor.adafactor_factored_step3
     step[(1,)](
-        table(ELEMENTS_BEFORE + 2048, -rows_before // 16, 0, *addresses, 0, 0, 0, 0),
+        # element count, first block, group, addresses of the streams; no states are read
+        table_of_one_tensor(ELEMENTS_BEFORE + 2048, -rows_before // 16, 0, *addresses, 0, 0, 0, 0),
         torch.zeros(1, dtype=torch.int32),
-        table(rows_before // 16 + 1, 1, height, 128, 2, 0, 0, 0, 0, 1, 0),
+        # blocks, matrices, rows, columns, axes; then offsets, and one group of matrices
+        table_of_one_tensor(rows_before // 16 + 1, 1, height, 128, 2, 0, 0, 0, 0, 1, 0),
         scalars,
         values,
-        None,
-        1,
-        tl.float32,
-        tl.float32,
-        tl.float32,
+        found_inf=None,
+        num_tensors=1,
+        COMPUTE_T=tl.float32,
+        PARAM_T=tl.float32,
+        GRAD_T=tl.float32,
         VECTOR=4,
         TILES=((1, 16, 128),),
     )

@@ -29,8 +29,8 @@ CONSTANTS = {"x": 2, "y": 1.5, "z": 3}
 EXPONENTS = (-9, -3, -1.5, -1, -0.5, 0, 1 / 3, 0.5, 1, 1.5, 2, 3, 9)
 X = Ref("x")
 VALUES = [0.0, 0.25, 1.0, 1.5, 2.0, 3.75, -0.0, -0.5, -1.0, -2.25, torch.inf, -torch.inf, torch.nan]
-PROGRAMS = 3
-"""Programs of a launch. A number operand is the value at the program's index."""
+NUM_PROGRAMS = 3
+"""Triton programs of a launch. A number operand is the value at the program's index."""
 
 HEADER = """import triton
 import triton.language as tl
@@ -76,10 +76,12 @@ def cases(word: str) -> list[tuple[Expr, dict[str, str]]]:
         kinds = dict.fromkeys("xyz", "tensor") | dict(zip(names, operand_kinds, strict=True))
         found.append((with_constants(call_of(word), kinds), kinds))
     if word == "**":
-        for n, base in product(EXPONENTS, ("tensor", "number", "constant")):
-            kinds = {"x": base, "y": "tensor", "z": "tensor"}
-            found.append((with_constants(Call("**", (Call("abs", (X,)), Const(n))), kinds), kinds))
-            found.append((with_constants(Call("**", (X, Const(n))), kinds), kinds))
+        for exponent, base_kind in product(EXPONENTS, ("tensor", "number", "constant")):
+            kinds = {"x": base_kind, "y": "tensor", "z": "tensor"}
+            found.append(
+                (with_constants(Call("**", (Call("abs", (X,)), Const(exponent))), kinds), kinds)
+            )
+            found.append((with_constants(Call("**", (X, Const(exponent))), kinds), kinds))
     return found
 
 
@@ -96,12 +98,12 @@ def kernel(name: str, expr: Expr, kinds: dict[str, str]) -> str:
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     """Return a module with a kernel for each case of each op."""
-    parts = [HEADER]
+    kernel_texts = [HEADER]
     for position, word in enumerate(PRINTED_OPS):
         for i, case in enumerate(CASES[word.name]):
-            parts.append(kernel(f"word{position}_{i}", *case))
+            kernel_texts.append(kernel(f"word{position}_{i}", *case))
     path = Path(tmp_path_factory.mktemp("kernels")) / "printed_operands.py"
-    path.write_text("\n".join(parts))
+    path.write_text("\n".join(kernel_texts))
     spec = importlib.util.spec_from_file_location("printed_operands", path)
     assert spec
     assert spec.loader
@@ -118,7 +120,9 @@ def test_fused_triton_in_its_interpreter() -> None:
 def operand_values(word: str, dtype: torch.dtype) -> list[Tensor]:
     """Return values, some of them special; for `%` and `clamp` only valid ones."""
     generator = torch.Generator().manual_seed(0)
-    x, y, z = torch.tensor(VALUES, dtype=dtype)[torch.randint(13, (3, 64), generator=generator)]
+    x, y, z = torch.tensor(VALUES, dtype=dtype)[
+        torch.randint(len(VALUES), (3, 64), generator=generator)
+    ]
     if word == "%":
         x, y = x.nan_to_num(5.5, 7.0, -7.0), y.nan_to_num(2.0, 3.0, -3.0)
         y = torch.where(y == 0, 0.75, y)
@@ -141,12 +145,12 @@ def test_an_op_on_any_operands_computes_its_definition(
     compute_dtype = torch.promote_types(dtype, torch.float32)
     operands = operand_values(word, dtype)
     for i, (expr, kinds) in enumerate(CASES[word]):
-        found = torch.empty(PROGRAMS, 64, dtype=dtype)
-        launch = getattr(kernels, f"word{position}_{i}")[(PROGRAMS,)]
+        found = torch.empty(NUM_PROGRAMS, 64, dtype=dtype)
+        launch = getattr(kernels, f"word{position}_{i}")[(NUM_PROGRAMS,)]
         with patched_interpreter():
             launch(*operands, found, SIZE=64, dtype=getattr(tl, str(compute_dtype).split(".")[1]))
         expected = torch.stack(
-            [expected_values(expr, kinds, operands, program) for program in range(PROGRAMS)]
+            [expected_values(expr, kinds, operands, program) for program in range(NUM_PROGRAMS)]
         )
         torch.testing.assert_close(
             found,
@@ -182,11 +186,11 @@ def expected_values(
 
 @outside_interpreter
 @pytest.mark.parametrize(
-    ("capability", "kind"), [(80, "fp32"), (80, "fp16"), (90, "fp64"), (90, "bf16")]
+    ("capability", "pointee"), [(80, "fp32"), (80, "fp16"), (90, "fp64"), (90, "bf16")]
 )
 @pytest.mark.parametrize("word", ["**", "lerp", "clamp", "%"])
 def test_every_case_compiles_for_a_gpu(
-    word: str, capability: int, kind: str, tmp_path: Path
+    word: str, capability: int, pointee: str, tmp_path: Path
 ) -> None:
     import triton
     from triton import language as tl
@@ -205,9 +209,9 @@ def test_every_case_compiles_for_a_gpu(
     assert spec.loader
     module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    signature = dict.fromkeys(("xs", "ys", "zs", "outs"), f"*{kind}")
+    signature = dict.fromkeys(("xs", "ys", "zs", "outs"), f"*{pointee}")
     signature |= {"SIZE": "constexpr", "dtype": "constexpr"}
-    compute_dtype = tl.float64 if kind == "fp64" else tl.float32
+    compute_dtype = tl.float64 if pointee == "fp64" else tl.float32
     source = ASTSource(
         fn=module.everything, signature=signature, constexprs={"SIZE": 256, "dtype": compute_dtype}
     )

@@ -33,20 +33,22 @@ def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
 
-def draw(shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+def random_tensor(shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def parameters(dtype: torch.dtype, shapes: Any = SHAPES) -> list[Tensor]:
-    return [draw(shape, i, dtype).requires_grad_() for i, shape in enumerate(shapes)]
+    return [random_tensor(shape, i, dtype).requires_grad_() for i, shape in enumerate(shapes)]
 
 
 def give_gradients(params: list[Tensor], step: int) -> None:
     for i, param in enumerate(params):
         has_no_gradient = (i + step) % 4 == 3
         param.grad = (
-            None if has_no_gradient else draw(param.shape, 100 * step + i + 50, param.dtype)
+            None
+            if has_no_gradient
+            else random_tensor(param.shape, 100 * step + i + 50, param.dtype)
         )
 
 
@@ -85,8 +87,12 @@ def test_kernels_compute_float32_parameters_in_float32(name: str, tmp_path: Path
 @inside_interpreter
 def test_any_memory_layout_agrees_with_the_oracle(tmp_path: Path) -> None:
     """The tensors are transposed, strided, not aligned, and channels-last."""
-    tensors = [draw((20, 6), 0).t(), draw((9, 14), 1)[:, ::2], draw((31,), 2)[1:].view(5, 6)]
-    tensors.append(draw((2, 4, 5, 6), 3).to(memory_format=torch.channels_last))
+    tensors = [
+        random_tensor((20, 6), 0).t(),
+        random_tensor((9, 14), 1)[:, ::2],
+        random_tensor((31,), 2)[1:].view(5, 6),
+    ]
+    tensors.append(random_tensor((2, 4, 5, 6), 3).to(memory_format=torch.channels_last))
     params = [tensor.detach().requires_grad_() for tensor in tensors]
     optimizer = class_of("Adafactor", tmp_path)(params)
     assert largest_error_of_steps(optimizer, Oracle("Adafactor", params), params, steps=2) < 1e-14

@@ -40,8 +40,8 @@ def test_a_step_makes_two_launches_for_any_number_of_tensors(launches: Launches)
     optimizer = optgen.optim.AdamW([{"params": parameters(5, 0, 2000)}, {"params": parameters(7)}])
     optimizer.step()
     assert [(name, grid) for name, grid, *_ in launches] == [
-        ("adam_scalars", (4,)),
-        ("adam_step", (4,)),
+        ("adam_scalars", (4,)),  # a program for each tensor
+        ("adam_step", (4,)),  # a program for each 1024 elements of a tensor
     ]
 
 
@@ -56,12 +56,12 @@ def test_a_step_makes_two_launches_for_each_dtype(launches: Launches) -> None:
 def test_other_values_compile_no_other_kernel(name: str, launches: Launches) -> None:
     """Other numbers of tensors, other hyperparameters and further steps use the same kernels."""
     cls = classes()[name]
-    for count in (1, 3, 16, 64):
-        params = parameters(*[(5, 20)] * count)
+    for num_params in (1, 3, 16, 64):
+        params = parameters(*[(5, 20)] * num_params)
         if cls.rule.gradient == "sparse_only":
             for param in params:
                 param.grad = torch.ones(5, 20).to_sparse(1)
-        optimizer = cls(params, lr=0.1 * count)
+        optimizer = cls(params, lr=0.1 * num_params)
         for _ in range(2):
             optimizer.step()
             new_values = {
@@ -94,10 +94,10 @@ def test_a_gradient_scaler_compiles_another_kernel(launches: Launches) -> None:
 
 def test_the_launches_do_not_depend_on_the_number_of_tensors(launches: Launches) -> None:
     shapes = [(40, 200), (30, 20, 3, 3), (300,)]
-    for count in (1, 5):
-        params = parameters(*shapes * count)
+    for num_copies in (1, 5):
+        params = parameters(*shapes * num_copies)
         groups = [{"params": params[::2]}, {"params": params[1::2]}]
-        optgen.optim.Adafactor(groups if count > 1 else params).step()
+        optgen.optim.Adafactor(groups if num_copies > 1 else params).step()
     names = [launch.name for launch in launches]
     matrices = ["scalars", "step1", "finish1", "step2", "finish2", "step3"]
     vectors = ["scalars", "step1", "finish1", "step2"]
@@ -106,9 +106,9 @@ def test_the_launches_do_not_depend_on_the_number_of_tensors(launches: Launches)
     assert set(kernels) == set(kernels[: len(kernels) // 2])  # more tensors compile nothing anew
 
 
-@pytest.mark.parametrize(("name", "count"), [("LAMB", 4), ("LARS", 4), ("Muon", 3)])
+@pytest.mark.parametrize(("name", "num_launches"), [("LAMB", 4), ("LARS", 4), ("Muon", 3)])
 def test_a_step_makes_the_listed_number_of_launches(
-    name: str, count: int, launches: Launches, tmp_path: Path
+    name: str, num_launches: int, launches: Launches, tmp_path: Path
 ) -> None:
     class_of(name, tmp_path)(parameters((40, 20), (5, 3), (7, 9))).step()
-    assert len(launches) == count
+    assert len(launches) == num_launches

@@ -30,7 +30,7 @@ X, Y, Z = (Ref(name) for name in "xyz")
 PRINTED_OPS = [
     OPS[name] for name in ELEMENTWISE_OPS if OPS[name].category not in ("lookup", "storage")
 ]
-SPECIAL = [0.0, -0.0, 1.0, -1.5, 2.25, torch.inf, -torch.inf, torch.nan]
+SPECIAL_VALUES = [0.0, -0.0, 1.0, -1.5, 2.25, torch.inf, -torch.inf, torch.nan]
 
 KERNEL = """
 @triton.jit
@@ -96,7 +96,7 @@ def meaning(expr: Expr, values: dict[str, Tensor]) -> Any:
 
 def argument_values(word: str, dtype: torch.dtype) -> list[Tensor]:
     """Return all triples of special values. Bases of powers are positive, bounds are in order."""
-    grid = torch.cartesian_prod(*[torch.tensor(SPECIAL, dtype=dtype)] * 3).T.contiguous()
+    grid = torch.cartesian_prod(*[torch.tensor(SPECIAL_VALUES, dtype=dtype)] * 3).T.contiguous()
     x, y, z = (row.clone() for row in grid)
     if word == "**":
         x = x.abs().nan_to_num(1.5, posinf=3.0) + 0.25
@@ -111,23 +111,25 @@ def argument_values(word: str, dtype: torch.dtype) -> list[Tensor]:
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     """Return a module with two printed kernels for each op."""
-    parts = [
+    kernel_texts = [
         "import triton\nimport triton.language as tl\n"
         "from optgen.runtime.fused_triton.device_functions import *\n"
     ]
     for i, word in enumerate(PRINTED_OPS):
-        parts.append(KERNEL.format(name=f"tensor{i}", text=TENSOR_PRINTER(call_of(word.name))))
-        parts.append(
+        kernel_texts.append(
+            KERNEL.format(name=f"tensor{i}", text=TENSOR_PRINTER(call_of(word.name)))
+        )
+        kernel_texts.append(
             SCALAR_KERNEL.format(name=f"scalar{i}", text=SCALAR_PRINTER(call_of(word.name)))
         )
     stores = [
         f"    tl.store(outs + lanes, {TENSOR_PRINTER(call_of(word.name))})" for word in PRINTED_OPS
     ]
-    parts.append(
+    kernel_texts.append(
         KERNEL_OF_ALL_WORDS + "\n".join([*stores, "    tl.store(outs + lanes, ipow(x, n))"])
     )
     path = Path(tmp_path_factory.mktemp("kernels")) / "printed_words.py"
-    path.write_text("\n".join(parts))
+    path.write_text("\n".join(kernel_texts))
     spec = importlib.util.spec_from_file_location("printed_words", path)
     assert spec
     assert spec.loader
@@ -148,7 +150,11 @@ def test_an_op_on_tensors_computes_its_definition(
     position: int, dtype: torch.dtype, kernels: ModuleType
 ) -> None:
     kernel = getattr(kernels, f"tensor{position}")
-    check_op(PRINTED_OPS[position].name, dtype, lambda *a: kernel[(1,)](*a, SIZE=len(SPECIAL) ** 3))
+    check_op(
+        PRINTED_OPS[position].name,
+        dtype,
+        lambda *a: kernel[(1,)](*a, SIZE=len(SPECIAL_VALUES) ** 3),
+    )
 
 
 @inside_interpreter
@@ -158,17 +164,17 @@ def test_an_op_on_scalars_computes_its_definition(position: int, kernels: Module
     check_op(
         PRINTED_OPS[position].name,
         torch.float64,
-        lambda *a: kernel[(len(SPECIAL) ** 3,)](*a, SIZE=1),
+        lambda *a: kernel[(len(SPECIAL_VALUES) ** 3,)](*a, SIZE=1),
     )
 
 
-PRECISE: dict[str, Callable[..., Any]] = {"tanh": np.tanh, "atan2": np.arctan2}
+PRECISE_FUNCTIONS: dict[str, Callable[..., Any]] = {"tanh": np.tanh, "atan2": np.arctan2}
 """Functions that Triton lacks, and NumPy's, which compute the expected values in `longdouble`."""
 
 
 @inside_interpreter
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("word", PRECISE)
+@pytest.mark.parametrize("word", PRECISE_FUNCTIONS)
 def test_results_are_within_3_units_in_the_last_place(
     word: str, dtype: torch.dtype, kernels: ModuleType
 ) -> None:
@@ -186,22 +192,22 @@ def test_results_are_within_3_units_in_the_last_place(
         getattr(kernels, f"tensor{position}")[(1,)](*arguments, found, SIZE=2**15)
 
     long_arguments = [x.numpy().astype(np.longdouble) for x in arguments[: OPS[word].arity]]
-    expected = PRECISE[word](*long_arguments)
+    expected = PRECISE_FUNCTIONS[word](*long_arguments)
     unit = np.spacing(np.abs(expected).astype(found.numpy().dtype))
     assert (np.abs(found.numpy() - expected) <= 3 * unit).all()
 
 
 @outside_interpreter
-@pytest.mark.parametrize("kind", ["fp32", "fp64"])
+@pytest.mark.parametrize("pointee", ["fp32", "fp64"])
 @pytest.mark.parametrize("target", [("cuda", 80, 32), ("cuda", 90, 32), ("hip", "gfx942", 64)])
 def test_every_word_compiles_for_a_gpu(
-    target: Any, kind: str, kernels: ModuleType, tmp_path: Path
+    target: Any, pointee: str, kernels: ModuleType, tmp_path: Path
 ) -> None:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    signature = dict.fromkeys(("xs", "ys", "zs", "outs"), f"*{kind}") | {"SIZE": "constexpr"}
+    signature = dict.fromkeys(("xs", "ys", "zs", "outs"), f"*{pointee}") | {"SIZE": "constexpr"}
     source = ASTSource(fn=kernels.everything, signature=signature, constexprs={"SIZE": 256})
     with triton.knobs.cache.scope():
         triton.knobs.cache.dir = str(tmp_path)

@@ -13,20 +13,20 @@ from optgen.passes.plan import plans
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
-ROUNDS = 12
+NUM_ROUNDS = 12  # of more than 32 steps and values together
 
 
 def test_cpp_computes_more_than_32_steps_and_values() -> None:
     """Each round reduces rows of the previous round's result."""
     rounds = [
         line
-        for n in range(1, ROUNDS + 1)
+        for n in range(1, NUM_ROUNDS + 1)
         for line in (
             f"r{n} = row_mean(abs(u{n - 1}))",
             f"u{n} = u{n - 1} / (1 + r{n}) + {n} * g * norm(u{n - 1})",
         )
     ]
-    body = ['require(ndim(p) == 2, "{shape}")', "u0 = g", *rounds, f"p = p - lr * u{ROUNDS}"]
+    body = ['require(ndim(p) == 2, "{shape}")', "u0 = g", *rounds, f"p = p - lr * u{NUM_ROUNDS}"]
     head = "@optimizer()\ndef Large(p, g, /, *, lr=hyper(0.1)):"
     text = "\n    ".join([f'from optgen.spec import *\n\n{head}\n    """Made up."""', *body, ""])
     spec = Spec("Large", text.rstrip(" "), "large.py", 1)

@@ -50,15 +50,19 @@ def random_lists(
 
 
 def check_calls(
-    function: Function, algorithm: Any, options: dict[str, Any], dtype: torch.dtype, times: int = 3
+    function: Function,
+    algorithm: Any,
+    options: dict[str, Any],
+    dtype: torch.dtype,
+    num_calls: int = 3,
 ) -> None:
     """Compare several calls with the evaluator; each starts from the last call's values."""
     lists = random_lists(algorithm.lists, dtype)
-    for _ in range(times):
-        rows = zip(*lists.values(), strict=True)
+    for _ in range(num_calls):
+        tensors_by_position = zip(*lists.values(), strict=True)
         expected = [
-            evaluate_function(algorithm, options, dict(zip(lists, row, strict=True)))
-            for row in rows
+            evaluate_function(algorithm, options, dict(zip(lists, tensors, strict=True)))
+            for tensors in tensors_by_position
         ]
         before = {name: [t.clone() for t in column] for name, column in lists.items()}
         function(*lists.values(), **options)
@@ -67,8 +71,8 @@ def check_calls(
                 expected_value = expected[i].get(name, before[name][i].double())
                 inputs = [old[i].double() for old in before.values()]
                 # The bound is relative to the inputs, because terms may cancel each other.
-                total = torch.cat([t.flatten() for t in (expected_value, *inputs)]).abs().sum()
-                scale = (total / max(1, expected_value.numel())).item()
+                magnitudes = torch.cat([t.flatten() for t in (expected_value, *inputs)]).abs()
+                scale = (magnitudes.sum() / max(1, expected_value.numel())).item()
                 assert tensor.dtype is dtype
                 torch.testing.assert_close(
                     tensor.double(), expected_value, rtol=BOUNDS[dtype], atol=BOUNDS[dtype] * scale
@@ -125,11 +129,11 @@ def test_a_list_that_is_only_read_is_not_written(
         generated_functions["trapezoid"](low, high, area, width=0.5)
 
     assert torch.equal(area[0], torch.ones(6, 5).half())
-    bits = torch.tensor([0x7D01, 0x3C00, 0x7E05], dtype=torch.int16)  # NaN of unusual bits
-    unusual = [bits.clone().view(torch.float16)]
+    nan_bits = torch.tensor([0x7D01, 0x3C00, 0x7E05], dtype=torch.int16)  # unusual NaNs, and 1
+    unusual_nans = [nan_bits.clone().view(torch.float16)]
     with use_lowering(lowering):
-        generated_functions["trapezoid"]([torch.ones(3)], unusual, [torch.ones(3)])
-    assert torch.equal(unusual[0].view(torch.int16), bits)
+        generated_functions["trapezoid"]([torch.ones(3)], unusual_nans, [torch.ones(3)])
+    assert torch.equal(unusual_nans[0].view(torch.int16), nan_bits)
     assert (low[0]._version, high[0]._version) == versions[:2]
     assert area[0]._version > versions[2]
 

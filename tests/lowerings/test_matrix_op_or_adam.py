@@ -30,16 +30,16 @@ def Hybrid(
         v = lerp(v, g**2, 0.01)
         p = p - lr * m / (sqrt(v) + 1e-8)
 '''
-STATES = {
+DECLARATIONS_OF_V = {
     "v for vectors only": 'v=state("exp_avg_sq", when="not factored"),',
     "v for all parameters": 'v=state("exp_avg_sq"),',
 }
 SHAPES = ((4, 3), (3,), (3, 5), (), (2, 3, 4), (4, 3), (7,))
 
 
-def assert_agreement(states: str, lowering: str) -> None:
+def assert_agreement(variant: str, lowering: str) -> None:
     """Compare three steps with the oracle, up to the error of the matrix op in bfloat16."""
-    text = HYBRID.replace("{states}", STATES[states])
+    text = HYBRID.replace("{states}", DECLARATIONS_OF_V[variant])
     spec = Spec("Hybrid", text, "hybrid.py", 1)
     (algorithm,) = read_spec(spec)
     hypers = {h.name: h.default for h in algorithm.hypers}
@@ -66,9 +66,9 @@ def assert_agreement(states: str, lowering: str) -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
-@pytest.mark.parametrize("states", STATES)
-def test_cpu_lowerings_agree_with_the_rule(states: str, lowering: str) -> None:
-    assert_agreement(states, lowering)
+@pytest.mark.parametrize("variant", DECLARATIONS_OF_V)
+def test_cpu_lowerings_agree_with_the_rule(variant: str, lowering: str) -> None:
+    assert_agreement(variant, lowering)
 
 
 @outside_interpreter

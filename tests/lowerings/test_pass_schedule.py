@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fuzz.draw import draw
-from lowerings.pass_check import wrong_reads
+from lowerings.pass_check import wrong_reads_and_stores
 from planning import WITH_PHASES
 
 import optgen.lowerings.fused_cpu as fused_cpu
@@ -34,7 +34,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         strategies = tiling_strategies(steps, streams, has_axes)
         axes = dict(streams)
         axes |= {n: step.axes for step in steps for n in step.writes if n not in axes}
-        messages.extend(wrong_reads(steps, axes, list(streams), strategies))
+        messages.extend(wrong_reads_and_stores(steps, axes, list(streams), strategies))
         messages.extend(changed_orders(steps, strategies))
         return strategies
 

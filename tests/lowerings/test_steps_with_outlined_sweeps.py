@@ -38,7 +38,7 @@ def kernels() -> Iterator[None]:
     for loaded_rule in rules:
         loaded_rule.types = dtype_variants.bits_of_dtypes([torch.float64])
     for case in IN_FLOAT32:
-        rules[CASES.index(case)].types = build.TYPES
+        rules[CASES.index(case)].dtype_bits = build.DRAWN_DTYPE_BITS
     build.compile_together(rules)
     assert not [r.refused_by_cpp for r in rules if r.refused_by_cpp]
     with build.batch_kernels(rules):

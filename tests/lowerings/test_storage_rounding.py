@@ -152,7 +152,7 @@ def param_after_training(
 def test_the_three_roundings_equal_those_of_the_oracle(dtype: torch.dtype, form: str) -> None:
     """The states hold numbers of the dtype on both sides of a value, and the nearer of the two."""
     spec = Spec("Roundings", ROUNDINGS, "roundings.py", 1)
-    for step in steps_beside_the_oracle(spec, form, dtype, count=2):
+    for step in steps_beside_the_oracle(spec, form, dtype, num_steps=2):
         nearest, down, up = (step.state[key].double() for key in "abc")
         assert bool(((nearest == down) | (nearest == up)).all())
         for key in "abc":
@@ -169,7 +169,7 @@ def test_the_three_roundings_equal_those_of_the_oracle(dtype: torch.dtype, form:
 def test_numbers_out_of_range_round_as_in_the_oracle(dtype: torch.dtype, form: str) -> None:
     spec = Spec("Beyond", BEYOND, "beyond.py", 1)
     large, small = {torch.bfloat16: (2e38, 1e-39), torch.float16: (1e5, 1e-7)}[dtype]
-    (step,) = steps_beside_the_oracle(spec, form, dtype, count=1, large=large, small=small)
+    (step,) = steps_beside_the_oracle(spec, form, dtype, num_steps=1, large=large, small=small)
     assert bool((step.state["a"] == torch.finfo(dtype).max).any())
     assert bool(step.state["a"].isneginf().any())
     pairs = [(step.state[key], step.expected_state[key]) for key in "ab"]

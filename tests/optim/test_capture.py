@@ -49,7 +49,7 @@ def test_captured_steps_equal_plain_steps(case: Case, lowering: str | None) -> N
         # The first step creates the states, so it may read.
         with (
             use_lowering(lowering) if lowering else nullcontext(),
-            capture_on_cpu(forbid_reads=step > 0),
+            capture_on_cpu(forbid_host_reads=step > 0),
         ):
             optimizer.step()
 

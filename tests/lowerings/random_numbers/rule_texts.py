@@ -37,7 +37,7 @@ def Reducing(
     p, g, t, /, m=state("m"), a=state("a"), largest=state("largest", shape="scalar"),
     k=state("stream", shape="scalar", init="index"), *, lr=hyper(0.1), seed=hyper(3),
 ):
-    """Numbers that a sum reads, numbers after it, and both in one sweep."""
+    """Random numbers before a sum, after it, and both in one sweep."""
     a = random(seed, k)
     largest = maximum(0.5 * largest, max_abs(g * a))
     g = g * minimum(1 / norm(g * random16(seed, 5), over="all"), 1)
@@ -52,36 +52,36 @@ def Axes(
     p, g, t, /, r=state("r", shape="row", when="factored"), a=state("a"),
     k=state("stream", shape="scalar", init="index"), *, lr=hyper(0.1), seed=hyper(3),
 ):
-    """Numbers beside rows and columns: before their sums, after them, and in a branch."""
+    """Random numbers beside rows and columns: before sums, after them, and in a branch."""
     a = random(seed, k)
     if factored(p):
         r = lerp(r, row_mean((g * a) ** 2), 0.5)
         g = g * random16(seed, 5) / (sqrt(r) + col_norm(g) + 1)
     p = rounded_at_random(p - lr * g / rms(g), random16(seed, k))
 '''
-WORD = '''from optgen.spec import *
+MATRIX_OP = '''from optgen.spec import *
 
 @optimizer()
-def Word(
+def MatrixOp(
     p, g, t, /, a=state("a"), b=state("momentum_buffer"),
     k=state("stream", shape="scalar", init="index"),
     *, lr=hyper(0.1), seed=hyper(3), ns=hyper((1.5, -0.5, 0.0)),
 ):
-    """Numbers before a matrix op, and after it."""
+    """Random numbers before a matrix op, and after it."""
     require(ndim(p) == 2, "matrices only: {shape}")
     a = random(seed, k)
     b = 0.5 * b + g * (a + 0.5)
     o = orthogonalize(b, ns, 2, 1e-3)
     p = rounded_at_random(p - lr * o * random(seed, 5), random16(seed, k))
 '''
-WHOLE = '''from optgen.spec import *
+WHOLE_MATRICES = '''from optgen.spec import *
 
 @optimizer()
-def Whole(
+def WholeMatrices(
     p, g, t, /, L=state("left", shape=("rows", "rows")), a=state("a"), c=state("lost"),
     k=state("stream", shape="scalar", init="index"), *, lr=hyper(0.1), seed=hyper(3),
 ):
-    """Numbers and roundings beside products of matrices."""
+    """Random numbers and roundings beside products of matrices."""
     require(ndim(p) == 2, "matrices only: {shape}")
     a = random(seed, k)
     L = 0.5 * L + (g * a) @ transpose(g)
@@ -92,7 +92,7 @@ def Whole(
     c = u - (q - p)
     p = rounded_at_random(q + lr * a, random16(seed, 5))
 '''
-RULES_WITH_MATRICES = {"Axes": AXES, "Word": WORD, "Whole": WHOLE}
+RULES_WITH_MATRICES = {"Axes": AXES, "MatrixOp": MATRIX_OP, "WholeMatrices": WHOLE_MATRICES}
 
 STATEMENTS_THAT_ONCE_FAILED = {
     "a sum of random numbers alone": ("p = p - lr * g * mean(random(seed, 2))",),
@@ -100,7 +100,7 @@ STATEMENTS_THAT_ONCE_FAILED = {
         *("x = random(seed, t)", "low = a <= m", "a = 0.5 * a", "e = mean(x)", "m = 0.5 * m"),
         "p = p - lr * where(low, e + x, g)",
     ),
-    "numbers of 16 bits as operands of one function": (
+    "random numbers of 16 bits as operands of one function": (
         *("r = random16(seed, 2)", "s = minimum(r, random16(3, 2)) * lerp(r, r, r)"),
         "p = p - lr * g * s * clamp(r, r, r)",
     ),

@@ -11,7 +11,7 @@ from torch import Tensor
 import optgen
 from optgen import use_lowering
 
-STOCHASTIC = spec_file("stochastic_adamw")
+STOCHASTIC_ADAMW = spec_file("stochastic_adamw")
 
 
 def param_after_training(
@@ -19,7 +19,7 @@ def param_after_training(
 ) -> Tensor:
     """Return StochasticAdamW's parameter after one step for each gradient."""
     param = torch.nn.Parameter(start.clone())
-    optimizer = optgen.load(STOCHASTIC)([param], **hypers)
+    optimizer = optgen.load(STOCHASTIC_ADAMW)([param], **hypers)
     for grad in grads:
         param.grad = grad
         with use_lowering(lowering):

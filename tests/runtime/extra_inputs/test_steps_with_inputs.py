@@ -50,7 +50,7 @@ def test_a_capturable_step_equals_an_ordinary_one(text: str) -> None:
                 param.grad = gradient(param, step)
             inputs = [estimate(param, step) if step != 1 else None for param in params]
             with (
-                capture_on_cpu(forbid_reads="capturable" in options),
+                capture_on_cpu(forbid_host_reads="capturable" in options),
                 optgen.use_lowering("foreach"),
             ):
                 optimizer.step(first=inputs)

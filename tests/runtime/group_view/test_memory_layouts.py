@@ -133,7 +133,7 @@ def test_a_capturable_step_reads_no_number_on_the_host(lowering: str, layout: La
     """The results stay those of a plain parameter."""
     options = {"lr": 0.1, "capturable": True}
     run = ViewedAndPlain(Adafactor, options, [(6, 8)], (2, 3, -1), layouts=(layout, unchanged))
-    for forbid_reads in (False, True, True):
-        with capture_on_cpu(forbid_reads):
+    for forbid_host_reads in (False, True, True):
+        with capture_on_cpu(forbid_host_reads):
             run.step(lowering)
     run.check(1e-12)
