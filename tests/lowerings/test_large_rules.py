@@ -13,7 +13,7 @@ from optgen.passes.plan import plans
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
-NUM_ROUNDS = 12  # of more than 32 steps and values together
+NUM_ROUNDS = 12  # enough for more than 32 steps and more than 32 values
 
 
 def test_cpp_computes_more_than_32_steps_and_values() -> None:
