@@ -154,7 +154,7 @@ def update_sharded_factored(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
+    """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
     step = advance(state_steps)
     eps1, eps2 = eps
     if eps1 is None:
@@ -352,7 +352,7 @@ def update_sharded_not_factored(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
+    """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
     step = advance(state_steps)
     eps1, eps2 = eps
     if eps1 is None:

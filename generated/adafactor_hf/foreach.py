@@ -186,7 +186,7 @@ def update_sharded_factored(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
+    """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
     step = advance(state_steps)
     eps1, eps2 = eps
     # beta2 = 1 - t**decay_rate
@@ -460,7 +460,7 @@ def update_sharded_not_factored(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
+    """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
     step = advance(state_steps)
     eps1, eps2 = eps
     # beta2 = 1 - t**decay_rate

@@ -115,7 +115,7 @@ def update_sharded(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
+    """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
     step = advance(state_steps)
     beta1, beta2 = betas
     bias_correction2 = 1 - beta2**step

@@ -203,7 +203,7 @@ def update_sharded(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
+    """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
     beta1, beta2, beta3 = betas
     eps1, eps2 = eps
 

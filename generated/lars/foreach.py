@@ -124,7 +124,7 @@ def update_sharded(
     fresh_momentum_buffer: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
+    """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
     grad_scale = None
     param_sq_sum = zero_sum(params[0], len(params))
     grad_sq_sum = zero_sum(params[0], len(params))

@@ -139,7 +139,7 @@ def update_sharded(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
+    """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
     step = advance(state_steps)
     param_ndim = collectives.whole.dim()
     if optimize_1d or param_ndim == 2:

@@ -77,7 +77,7 @@ def update_sharded(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
+    """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
     if adjust_lr_fn == "match_rms_adamw":
         # scale = 0.2 * sqrt(maximum(rows(p), cols(p)))
         scale = 0.2 * sqrt(maximum(rows(collectives.whole), cols(collectives.whole)))

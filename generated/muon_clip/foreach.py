@@ -82,7 +82,7 @@ def update_sharded(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
+    """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
     step_size = lr * 0.2 * sqrt(maximum(rows(collectives.whole), cols(collectives.whole)))
 
     if maximize:

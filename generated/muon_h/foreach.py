@@ -99,7 +99,7 @@ def update_sharded(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
+    """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
     u_sq_sum = zero_sum(params[0], len(params))
     u_sq_sums = u_sq_sum.unbind()
     for grad_blocks, momentum_buffer_blocks in one_list_block(grads, momentum_buffers):

@@ -113,7 +113,7 @@ def update_sharded(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
+    """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
     one_minus_momentum = 1 - momentum
 
     second_momentum_buffer = torch.stack(second_momentum_buffers)

@@ -41,7 +41,7 @@ def update_sharded(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield the reductions over ranks and parameters."""
+    """Update the shards of a bucket. Yield the reductions over ranks and parameters."""
     beta1, beta2 = betas
     decay = sqrt(beta2)
     if beta3 is not None:

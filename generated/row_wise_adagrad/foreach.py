@@ -80,7 +80,7 @@ def update_sharded(
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
-    """Update the shards of one bucket. Yield reductions, which all ranks complete together, in place."""
+    """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
     step = advance(state_steps)
     # rate = lr / (1 + (t - 1) * lr_decay)
     rate = lr / (1 + (step - 1) * lr_decay)

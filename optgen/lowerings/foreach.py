@@ -90,7 +90,7 @@ def _sharded_update(plan: Plan) -> Iterator[Function]:
     scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param), body.numbers_read)
     if plan.is_cut:
         description, returns = (
-            "Yield reductions, which all ranks complete together, in place.",
+            "Yield reductions, which all ranks complete in place.",
             "Update",
         )
         if plan.algorithm.is_wide:
@@ -103,7 +103,7 @@ def _sharded_update(plan: Plan) -> Iterator[Function]:
         return
     yield Function(
         function_name("update_sharded", plan.facts),
-        f"Update the shards of one bucket. {description}",
+        f"Update the shards of a bucket. {description}",
         list_names(plan.algorithm),
         (*arguments, "collectives: Collectives"),
         separated_blocks([*body.opening, *scalars], body.lines),
