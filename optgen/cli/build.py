@@ -11,8 +11,8 @@ from pathlib import Path
 import typer
 
 from optgen import emit
-from optgen.cli.read_and_render import read, render
 from optgen.cli.locate_specs import find_checkout, shorten, spec_path
+from optgen.cli.read_and_render import read, render
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from optgen import emit, modifiers
-from optgen.cli.read_and_render import read, render
 from optgen.cli.locate_specs import spec_path
+from optgen.cli.read_and_render import read, render
 from optgen.compositions import composed_spec, errors_of_parts
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Place, assigns
