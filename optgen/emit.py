@@ -159,7 +159,7 @@ def _render(
 def _notes(sweep: Algorithm) -> list[str]:
     """Return the notes about a sweep: what its comments quote, and which lists it overwrites."""
     overwritten = (
-        f"At first, {plural(name)} has the values of {old_name}."
+        f"When the sweep begins, {plural(name)} holds what ../outlined.py calls {old_name}."
         for name, old_name in sweep.overwritten
     )
     return [SWEEP_NOTE, *overwritten]

@@ -16,7 +16,7 @@ def AdamH(
     betas=hyper((0.9, 0.95), ge=0, lt=1),
     eps=hyper(1e-8, ge=0),
 ):
-    """Adam that keeps the norm of weights and steps by lr times this norm (Wen et al., 2025)."""
+    """Adam that keeps the norm of the weights; steps have lr times this norm (Wen et al., 2025)."""
     beta1, beta2 = betas
 
     m = lerp(m, g, 1 - beta1)

@@ -24,7 +24,7 @@ def ScheduleFreeAdamW(
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0, ge=0),
     warmup_steps=hyper(0, ge=0),
-    r=hyper(0),
+    r=hyper(0, about="Power of the step count in the weights of the average"),
     weight_lr_power=hyper(2),
 ):
     """AdamW without a schedule: gradients between z and the average (Defazio et al., 2024)."""

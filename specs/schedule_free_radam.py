@@ -23,7 +23,7 @@ def ScheduleFreeRAdam(
     betas=hyper((0.9, 0.999), gt=0, lt=1),
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0, ge=0),
-    r=hyper(0),
+    r=hyper(0, about="Power of the step count in the weights of the average"),
     weight_lr_power=hyper(2),
     silent_sgd_phase=flag(True, about="Take no step while RAdam's variance is unknown"),
 ):

@@ -22,7 +22,7 @@ def ScheduleFreeSGD(
     momentum=hyper(0.9, gt=0, lt=1),
     weight_decay=hyper(0, ge=0),
     warmup_steps=hyper(0, ge=0),
-    r=hyper(0),
+    r=hyper(0, about="Power of the step count in the weights of the average"),
     weight_lr_power=hyper(2),
 ):
     """SGD without a schedule: gradients between z and the average (Defazio et al., 2024)."""

@@ -54,7 +54,7 @@ def _rows(entry: Entry) -> Iterator[tuple[str, str, str]]:
     )
     yield (
         "[AMP, `GradScaler`](../what-runs-where.md#lowerings-and-features)",
-        "every lowering leaves the step out if a gradient overflows, and unscales",
+        "every lowering unscales gradients, and leaves a step out if a gradient overflows",
         "yes" if entry.in_torch else "no",
     )
     yield (
@@ -69,12 +69,14 @@ def _sharded(entry: Entry) -> str:
     if algorithm.gradient == "sparse_only":
         return "refused: gradients of DTensors are dense"
     if why_uncut(algorithm):
-        alone = (
+        about_matrices = (
             "; batches of matrices that are sharded along a batch axis stay where they are"
             if updates_matrices_independently(algorithm)
             else ""
         )
-        return f"each parameter is stepped whole, by a rank that holds a shard of it{alone}"
+        return (
+            f"each parameter is stepped whole, by a rank that holds a shard of it{about_matrices}"
+        )
     if algorithm.elementwise:
         return "each rank steps its shards, in every lowering"
     return "ranks complete the sums together; for-loop steps run as foreach"

@@ -238,7 +238,7 @@ def adafactor_factored_step1_on_tile(
 @triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_factored_step1(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     values,
@@ -253,7 +253,7 @@ def adafactor_factored_step1(
     TILES: tl.constexpr,
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
@@ -280,7 +280,7 @@ def adafactor_factored_step1(
 @triton.jit
 def adafactor_factored_matrices1(
     tensor,
-    group,
+    matrix_group,
     table,
     shapes,
     scalars,
@@ -300,7 +300,7 @@ def adafactor_factored_matrices1(
     depth, height, width = extents(shape, num_tensors)
     partials += tl.load(shape + PARTIALS * num_tensors)
     blocks = tl.load(shape + BLOCKS * num_tensors)
-    matrix = group * DEPTH
+    matrix = matrix_group * DEPTH
     remaining_matrices = depth - matrix
     all_rows = depth * height
     all_columns = depth * width
@@ -354,7 +354,7 @@ def adafactor_factored_matrices1(
         # u = g / sqrt(maximum(v_hat, floor**2))
         row_factor = row_var / maximum(row_var_col_sum / row_count, floor)
         tl.store(row_values + all_rows + lanes, row_factor, mask)
-    if group == 0:
+    if matrix_group == 0:
         tl.store(scalars + 9, alpha)
 
 
@@ -385,9 +385,9 @@ def adafactor_factored_finish1(
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
-            group, count = program, 1
+            matrix_group, program_count = program, 1
             if TILES[k][0] == 1:
-                group, count = combine(
+                matrix_group, program_count = combine(
                     program,
                     shape,
                     values,
@@ -400,10 +400,10 @@ def adafactor_factored_finish1(
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
-            if is_last(arrivals, group, shape, num_tensors, count):
+            if is_last(arrivals, matrix_group, shape, num_tensors, program_count):
                 adafactor_factored_matrices1(
                     tensor,
-                    group,
+                    matrix_group,
                     table,
                     shapes,
                     scalars,
@@ -532,7 +532,7 @@ def adafactor_factored_step2_on_tile(
 @triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_factored_step2(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     values,
@@ -545,7 +545,7 @@ def adafactor_factored_step2(
     TILES: tl.constexpr,
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
@@ -719,7 +719,7 @@ def adafactor_factored_step3_on_tile(
 @triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_factored_step3(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     values,
@@ -732,7 +732,7 @@ def adafactor_factored_step3(
     TILES: tl.constexpr,
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
@@ -835,7 +835,7 @@ def adafactor_not_factored_step1_on_elements(
 @triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_not_factored_step1(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     partials,
@@ -851,7 +851,7 @@ def adafactor_not_factored_step1(
     TAIL: tl.constexpr,
 ):
     """Run the sweep on one block of one tensor, and store its partial sums."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
@@ -959,7 +959,7 @@ def adafactor_not_factored_step2_on_elements(
 @triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_not_factored_step2(
     table,
-    block_tensor,
+    tensor_of_block,
     scalars,
     found_inf,
     num_tensors,
@@ -972,7 +972,7 @@ def adafactor_not_factored_step2(
     TAIL: tl.constexpr,
 ):
     """Run the sweep on one block of one tensor."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
@@ -1023,7 +1023,7 @@ def _update_factored(bucket: Bucket) -> None:
     )
     adafactor_factored_step1[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.values,
@@ -1054,7 +1054,7 @@ def _update_factored(bucket: Bucket) -> None:
     )
     adafactor_factored_step2[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.values,
@@ -1076,7 +1076,7 @@ def _update_factored(bucket: Bucket) -> None:
     )
     adafactor_factored_step3[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.values,
@@ -1104,7 +1104,7 @@ def _update_not_factored(bucket: Bucket) -> None:
     )
     adafactor_not_factored_step1[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.partials,
@@ -1128,7 +1128,7 @@ def _update_not_factored(bucket: Bucket) -> None:
     )
     adafactor_not_factored_step2[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.scalars,
         bucket.found_inf,
         bucket.num_tensors,

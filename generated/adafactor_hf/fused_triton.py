@@ -249,7 +249,7 @@ def adafactor_hf_factored_step1_on_tile(
 @triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_hf_factored_step1(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     values,
@@ -264,7 +264,7 @@ def adafactor_hf_factored_step1(
     TILES: tl.constexpr,
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
@@ -291,7 +291,7 @@ def adafactor_hf_factored_step1(
 @triton.jit
 def adafactor_hf_factored_matrices1(
     tensor,
-    group,
+    matrix_group,
     table,
     shapes,
     scalars,
@@ -311,7 +311,7 @@ def adafactor_hf_factored_matrices1(
     depth, height, width = extents(shape, num_tensors)
     partials += tl.load(shape + PARTIALS * num_tensors)
     blocks = tl.load(shape + BLOCKS * num_tensors)
-    matrix = group * DEPTH
+    matrix = matrix_group * DEPTH
     remaining_matrices = depth - matrix
     all_rows = depth * height
     all_columns = depth * width
@@ -372,7 +372,7 @@ def adafactor_hf_factored_matrices1(
         # u = g / sqrt(r / col_mean(r)) / sqrt(c)
         row_factor = 1 / sqrt(exp_avg_sq_row / exp_avg_sq_row_col_sum)
         tl.store(row_values + all_rows + lanes, row_factor, mask)
-    if group == 0:
+    if matrix_group == 0:
         tl.store(scalars + 10, param_sq_sum)
         tl.store(scalars + 11, decay)
 
@@ -404,9 +404,9 @@ def adafactor_hf_factored_finish1(
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
-            group, count = program, 1
+            matrix_group, program_count = program, 1
             if TILES[k][0] == 1:
-                group, count = combine(
+                matrix_group, program_count = combine(
                     program,
                     shape,
                     values,
@@ -419,10 +419,10 @@ def adafactor_hf_factored_finish1(
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
-            if is_last(arrivals, group, shape, num_tensors, count):
+            if is_last(arrivals, matrix_group, shape, num_tensors, program_count):
                 adafactor_hf_factored_matrices1(
                     tensor,
-                    group,
+                    matrix_group,
                     table,
                     shapes,
                     scalars,
@@ -550,7 +550,7 @@ def adafactor_hf_factored_step2_on_tile(
 @triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_hf_factored_step2(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     values,
@@ -563,7 +563,7 @@ def adafactor_hf_factored_step2(
     TILES: tl.constexpr,
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
@@ -776,7 +776,7 @@ def adafactor_hf_factored_step3_on_tile(
 @triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_hf_factored_step3(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     values,
@@ -791,7 +791,7 @@ def adafactor_hf_factored_step3(
     TILES: tl.constexpr,
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
@@ -905,7 +905,7 @@ def adafactor_hf_not_factored_step1_on_elements(
 @triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_hf_not_factored_step1(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     partials,
@@ -921,7 +921,7 @@ def adafactor_hf_not_factored_step1(
     TAIL: tl.constexpr,
 ):
     """Run the sweep on one block of one tensor, and store its partial sums."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
@@ -1068,7 +1068,7 @@ def adafactor_hf_not_factored_step2_on_elements(
 @triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_hf_not_factored_step2(
     table,
-    block_tensor,
+    tensor_of_block,
     scalars,
     found_inf,
     num_tensors,
@@ -1083,7 +1083,7 @@ def adafactor_hf_not_factored_step2(
     TAIL: tl.constexpr,
 ):
     """Run the sweep on one block of one tensor."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
@@ -1139,7 +1139,7 @@ def _update_factored(bucket: Bucket) -> None:
     )
     adafactor_hf_factored_step1[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.values,
@@ -1170,7 +1170,7 @@ def _update_factored(bucket: Bucket) -> None:
     )
     adafactor_hf_factored_step2[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.values,
@@ -1192,7 +1192,7 @@ def _update_factored(bucket: Bucket) -> None:
     )
     adafactor_hf_factored_step3[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.values,
@@ -1221,7 +1221,7 @@ def _update_not_factored(bucket: Bucket) -> None:
     )
     adafactor_hf_not_factored_step1[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.partials,
@@ -1245,7 +1245,7 @@ def _update_not_factored(bucket: Bucket) -> None:
     )
     adafactor_hf_not_factored_step2[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.scalars,
         bucket.found_inf,
         bucket.num_tensors,

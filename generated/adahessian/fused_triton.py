@@ -122,7 +122,7 @@ def adahessian_step_on_elements(
 @triton.jit(do_not_specialize=["num_tensors"])
 def adahessian_step(
     table,
-    block_tensor,
+    tensor_of_block,
     scalars,
     loss_scale,
     found_inf,
@@ -137,7 +137,7 @@ def adahessian_step(
     TAIL: tl.constexpr,
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
     start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
@@ -194,7 +194,7 @@ def update(bucket: Bucket) -> None:
     )
     adahessian_step[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         scalars,
         bucket.loss_scale,
         bucket.found_inf,

@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class AdamH(GeneratedOptimizer):
-    r"""Adam that keeps the norm of weights and steps by lr times this norm (Wen et al., 2025).
+    r"""Adam that keeps the norm of the weights; steps have lr times this norm (Wen et al., 2025).
 
     .. math::
         \begin{aligned}

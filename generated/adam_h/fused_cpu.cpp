@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Adam that keeps the norm of weights and steps by lr times this norm (Wen et al., 2025).
+// Adam that keeps the norm of the weights; steps have lr times this norm (Wen et al., 2025).
 struct Rule {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };

@@ -178,7 +178,7 @@ def adam_mini_factored_step1_on_tile(
 @triton.jit(do_not_specialize=["num_tensors"])
 def adam_mini_factored_step1(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     values,
@@ -192,7 +192,7 @@ def adam_mini_factored_step1(
     TILES: tl.constexpr,
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
@@ -218,7 +218,7 @@ def adam_mini_factored_step1(
 @triton.jit
 def adam_mini_factored_matrices1(
     tensor,
-    group,
+    matrix_group,
     table,
     shapes,
     scalars,
@@ -234,7 +234,7 @@ def adam_mini_factored_matrices1(
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, _width = extents(shape, num_tensors)
-    matrix = group * DEPTH
+    matrix = matrix_group * DEPTH
     remaining_matrices = depth - matrix
     all_rows = depth * height
     values += tl.load(shape + VALUES * num_tensors)
@@ -286,9 +286,9 @@ def adam_mini_factored_finish1(
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
-            group, count = program, 1
+            matrix_group, program_count = program, 1
             if TILES[k][0] == 1:
-                group, count = combine(
+                matrix_group, program_count = combine(
                     program,
                     shape,
                     values,
@@ -301,10 +301,10 @@ def adam_mini_factored_finish1(
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
-            if is_last(arrivals, group, shape, num_tensors, count):
+            if is_last(arrivals, matrix_group, shape, num_tensors, program_count):
                 adam_mini_factored_matrices1(
                     tensor,
-                    group,
+                    matrix_group,
                     table,
                     shapes,
                     scalars,
@@ -432,7 +432,7 @@ def adam_mini_factored_step2_on_tile(
 @triton.jit(do_not_specialize=["num_tensors"])
 def adam_mini_factored_step2(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     values,
@@ -446,7 +446,7 @@ def adam_mini_factored_step2(
     TILES: tl.constexpr,
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
@@ -550,7 +550,7 @@ def adam_mini_not_factored_step1_on_elements(
 @triton.jit(do_not_specialize=["num_tensors"])
 def adam_mini_not_factored_step1(
     table,
-    block_tensor,
+    tensor_of_block,
     scalars,
     loss_scale,
     found_inf,
@@ -565,7 +565,7 @@ def adam_mini_not_factored_step1(
     TAIL: tl.constexpr,
 ):
     """Run the sweep on one block of one tensor."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
@@ -620,7 +620,7 @@ def _update_factored(bucket: Bucket) -> None:
     )
     adam_mini_factored_step1[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.values,
@@ -649,7 +649,7 @@ def _update_factored(bucket: Bucket) -> None:
     )
     adam_mini_factored_step2[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.values,
@@ -677,7 +677,7 @@ def _update_not_factored(bucket: Bucket) -> None:
     )
     adam_mini_not_factored_step1[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.scalars,
         bucket.loss_scale,
         bucket.found_inf,

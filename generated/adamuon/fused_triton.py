@@ -109,7 +109,7 @@ def adamuon_step1_on_elements(
 @triton.jit(do_not_specialize=["num_tensors"])
 def adamuon_step1(
     table,
-    block_tensor,
+    tensor_of_block,
     scalars,
     loss_scale,
     found_inf,
@@ -123,7 +123,7 @@ def adamuon_step1(
     TAIL: tl.constexpr,
 ):
     """Run the sweep on one block of one tensor."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
@@ -183,7 +183,7 @@ def adamuon_step2_on_elements(v_buffers, o_2s, lanes, mask, scalars, dtype: tl.c
 @triton.jit(do_not_specialize=["num_tensors"])
 def adamuon_step2(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     partials,
@@ -197,7 +197,7 @@ def adamuon_step2(
     TAIL: tl.constexpr,
 ):
     """Run the sweep on one block of one tensor, and store its partial sums."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
@@ -285,7 +285,7 @@ def adamuon_step3_on_elements(params, v_buffers, o_2s, lanes, mask, scalars, dty
 @triton.jit(do_not_specialize=["num_tensors"])
 def adamuon_step3(
     table,
-    block_tensor,
+    tensor_of_block,
     scalars,
     found_inf,
     num_tensors,
@@ -298,7 +298,7 @@ def adamuon_step3(
     TAIL: tl.constexpr,
 ):
     """Run the sweep on one block of one tensor."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
@@ -350,7 +350,7 @@ def update(bucket: Bucket) -> None:
     bucket.allocate_local("sign_matrix")
     adamuon_step1[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.scalars,
         bucket.loss_scale,
         bucket.found_inf,
@@ -374,7 +374,7 @@ def update(bucket: Bucket) -> None:
     )
     adamuon_step2[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.partials,
@@ -395,7 +395,7 @@ def update(bucket: Bucket) -> None:
     )
     adamuon_step3[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.scalars,
         bucket.found_inf,
         bucket.num_tensors,

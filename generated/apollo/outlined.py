@@ -14,8 +14,8 @@ from optgen.runtime.eager.scalars import divide, floor, maximum, minimum, remain
 from optgen.runtime.eager.sweep_functions import sweep_function
 from optgen.runtime.eager.working_copies import (
     empty_like,
-    equal_sublists,
     in_compute_dtype,
+    same_shape_sublists,
     write_back,
 )
 from optgen.runtime.tensors.matrix_shape import cols, rows
@@ -69,7 +69,7 @@ def update_tall(
     bias_correction1 = 1 - beta1**step
     step_size = lr * scale_sqrt * bias_correction2_sqrt / bias_correction1
 
-    for sublist in equal_sublists(
+    for sublist in same_shape_sublists(
         params, grads, right_projections, exp_avgs, exp_avg_sqs, last_norms
     ):
         params, grads, right_projections, exp_avgs, exp_avg_sqs, last_norms = sublist
@@ -187,7 +187,7 @@ def update_not_tall(
     bias_correction1 = 1 - beta1**step
     step_size = lr * scale_sqrt * bias_correction2_sqrt / bias_correction1
 
-    for sublist in equal_sublists(
+    for sublist in same_shape_sublists(
         params, grads, left_projections, exp_avg_wides, exp_avg_sq_wides, last_norms
     ):
         params, grads, left_projections, exp_avg_wides, exp_avg_sq_wides, last_norms = sublist

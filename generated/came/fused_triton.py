@@ -199,7 +199,7 @@ def came_step1_on_tile(
 @triton.jit(do_not_specialize=["num_tensors"])
 def came_step1(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     values,
@@ -213,7 +213,7 @@ def came_step1(
     TILES: tl.constexpr,
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
@@ -239,7 +239,7 @@ def came_step1(
 @triton.jit
 def came_matrices1(
     tensor,
-    group,
+    matrix_group,
     table,
     shapes,
     scalars,
@@ -258,7 +258,7 @@ def came_matrices1(
     scalars += tensor * SCALARS
     depth, height, width = extents(shape, num_tensors)
     parts = partials + tl.load(shape + GROUP_PARTIALS * num_tensors)
-    matrix = group * DEPTH
+    matrix = matrix_group * DEPTH
     remaining_matrices = depth - matrix
     all_rows = depth * height
     all_columns = depth * width
@@ -299,7 +299,7 @@ def came_matrices1(
         col_factor = 1 / sqrt(exp_avg_sq_col)
         tl.store(exp_avg_sq_cols + lanes, exp_avg_sq_col.to(EXP_AVG_SQ_COL_T), mask)
         tl.store(column_values + all_columns + lanes, col_factor, mask)
-    tl.store(parts + group, exp_avg_sq_row_sum)
+    tl.store(parts + matrix_group, exp_avg_sq_row_sum)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -329,9 +329,9 @@ def came_finish1(
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
-            group, count = program, 1
+            matrix_group, program_count = program, 1
             if TILES[k][0] == 1:
-                group, count = combine(
+                matrix_group, program_count = combine(
                     program,
                     shape,
                     values,
@@ -344,10 +344,10 @@ def came_finish1(
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
-            if is_last(arrivals, group, shape, num_tensors, count):
+            if is_last(arrivals, matrix_group, shape, num_tensors, program_count):
                 came_matrices1(
                     tensor,
-                    group,
+                    matrix_group,
                     table,
                     shapes,
                     scalars,
@@ -365,7 +365,7 @@ def came_finish1(
 @triton.jit
 def came_matrices2(
     tensor,
-    group,
+    matrix_group,
     table,
     shapes,
     values,
@@ -382,7 +382,7 @@ def came_matrices2(
     depth, height, _width = extents(shape, num_tensors)
     parts = partials + tl.load(shape + GROUP_PARTIALS * num_tensors)
     groups = tl.load(shape + GROUPS * num_tensors)
-    matrix = group * DEPTH
+    matrix = matrix_group * DEPTH
     remaining_matrices = depth - matrix
     all_rows = depth * height
     values += tl.load(shape + VALUES * num_tensors)
@@ -553,7 +553,7 @@ def came_step2_on_tile(
 @triton.jit(do_not_specialize=["num_tensors"])
 def came_step2(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     values,
@@ -566,7 +566,7 @@ def came_step2(
     TILES: tl.constexpr,
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
@@ -755,7 +755,7 @@ def came_step3_on_tile(
 @triton.jit(do_not_specialize=["num_tensors"])
 def came_step3(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     values,
@@ -769,7 +769,7 @@ def came_step3(
     TILES: tl.constexpr,
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
@@ -795,7 +795,7 @@ def came_step3(
 @triton.jit
 def came_matrices4(
     tensor,
-    group,
+    matrix_group,
     table,
     shapes,
     scalars,
@@ -815,7 +815,7 @@ def came_matrices4(
     depth, height, width = extents(shape, num_tensors)
     parts = partials + tl.load(shape + GROUP_PARTIALS * num_tensors)
     groups = tl.load(shape + GROUPS * num_tensors)
-    matrix = group * DEPTH
+    matrix = matrix_group * DEPTH
     remaining_matrices = depth - matrix
     all_rows = depth * height
     all_columns = depth * width
@@ -866,8 +866,8 @@ def came_matrices4(
         col_factor_2 = 1 / sqrt(exp_avg_res_col)
         tl.store(exp_avg_res_cols + lanes, exp_avg_res_col.to(EXP_AVG_RES_COL_T), mask)
         tl.store(column_values + 2 * all_columns + lanes, col_factor_2, mask)
-    tl.store(parts + groups + group, exp_avg_res_row_sum)
-    if group == 0:
+    tl.store(parts + groups + matrix_group, exp_avg_res_row_sum)
+    if matrix_group == 0:
         tl.store(scalars + 12, exp_avg_scale)
 
 
@@ -898,9 +898,9 @@ def came_finish4(
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
-            group, count = program, 1
+            matrix_group, program_count = program, 1
             if TILES[k][0] == 1:
-                group, count = combine(
+                matrix_group, program_count = combine(
                     program,
                     shape,
                     values,
@@ -913,10 +913,10 @@ def came_finish4(
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
-            if is_last(arrivals, group, shape, num_tensors, count):
+            if is_last(arrivals, matrix_group, shape, num_tensors, program_count):
                 came_matrices4(
                     tensor,
-                    group,
+                    matrix_group,
                     table,
                     shapes,
                     scalars,
@@ -934,7 +934,7 @@ def came_finish4(
 @triton.jit
 def came_matrices5(
     tensor,
-    group,
+    matrix_group,
     table,
     shapes,
     values,
@@ -951,7 +951,7 @@ def came_matrices5(
     depth, height, _width = extents(shape, num_tensors)
     parts = partials + tl.load(shape + GROUP_PARTIALS * num_tensors)
     groups = tl.load(shape + GROUPS * num_tensors)
-    matrix = group * DEPTH
+    matrix = matrix_group * DEPTH
     remaining_matrices = depth - matrix
     all_rows = depth * height
     values += tl.load(shape + VALUES * num_tensors)
@@ -1156,7 +1156,7 @@ def came_step4_on_tile(
 @triton.jit(do_not_specialize=["num_tensors"])
 def came_step4(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     values,
@@ -1170,7 +1170,7 @@ def came_step4(
     TILES: tl.constexpr,
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
@@ -1207,7 +1207,7 @@ def update(bucket: Bucket) -> None:
     )
     came_step1[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.values,
@@ -1250,7 +1250,7 @@ def update(bucket: Bucket) -> None:
     )
     came_step2[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.values,
@@ -1272,7 +1272,7 @@ def update(bucket: Bucket) -> None:
     )
     came_step3[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.values,
@@ -1315,7 +1315,7 @@ def update(bucket: Bucket) -> None:
     )
     came_step4[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.values,

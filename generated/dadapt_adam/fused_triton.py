@@ -181,7 +181,7 @@ def dadapt_adam_step1_on_elements(
 @triton.jit(do_not_specialize=["num_tensors"])
 def dadapt_adam_step1(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     partials,
@@ -199,7 +199,7 @@ def dadapt_adam_step1(
     TAIL: tl.constexpr,
 ):
     """Run the sweep on one block of one tensor, and store its partial sums."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
@@ -332,7 +332,7 @@ def update(bucket: Bucket) -> Update:
     )
     dadapt_adam_step1[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.partials,

@@ -13,7 +13,7 @@ from optgen.runtime.eager.reductions import col_sum
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import divide, floor, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import equal_sublists, in_compute_dtype, write_back
+from optgen.runtime.eager.working_copies import in_compute_dtype, same_shape_sublists, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
@@ -46,7 +46,7 @@ def update(
         stream_key = floor(stream % 16777216)
     P_scale = lr * sqrt(divide(rows(params[0]), cols(params[0])))
 
-    for sublist in equal_sublists(params, grads, momentums, Qs):
+    for sublist in same_shape_sublists(params, grads, momentums, Qs):
         params, grads, momentums, Qs = sublist
         param = in_compute_dtype(params, like=params)
         grad = in_compute_dtype(grads, like=params)

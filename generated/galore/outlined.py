@@ -11,7 +11,7 @@ from optgen.runtime.eager.linear_algebra import singular_vectors, transpose
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import minimum, remainder, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import equal_sublists, in_compute_dtype, write_back
+from optgen.runtime.eager.working_copies import in_compute_dtype, same_shape_sublists, write_back
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
@@ -50,7 +50,7 @@ def update_tall(
     bias_correction1 = 1 - beta1**step
     step_size = lr * scale * bias_correction2_sqrt / bias_correction1
 
-    for sublist in equal_sublists(params, grads, right_vectors_list, exp_avgs, exp_avg_sqs):
+    for sublist in same_shape_sublists(params, grads, right_vectors_list, exp_avgs, exp_avg_sqs):
         params, grads, right_vectors_list, exp_avgs, exp_avg_sqs = sublist
         param = in_compute_dtype(params, like=params)
         grad = in_compute_dtype(grads, like=params)
@@ -127,7 +127,7 @@ def update_not_tall(
     bias_correction1 = 1 - beta1**step
     step_size = lr * scale * bias_correction2_sqrt / bias_correction1
 
-    for sublist in equal_sublists(
+    for sublist in same_shape_sublists(
         params, grads, left_vectors_list, exp_avg_wides, exp_avg_sq_wides
     ):
         params, grads, left_vectors_list, exp_avg_wides, exp_avg_sq_wides = sublist

@@ -136,7 +136,7 @@ def kahan_adamw_step1_on_elements(
 @triton.jit(do_not_specialize=["num_tensors"])
 def kahan_adamw_step1(
     table,
-    block_tensor,
+    tensor_of_block,
     scalars,
     loss_scale,
     found_inf,
@@ -152,7 +152,7 @@ def kahan_adamw_step1(
     TAIL: tl.constexpr,
 ):
     """Run the sweep on one block of one tensor."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
@@ -211,7 +211,7 @@ def update(bucket: Bucket) -> None:
     )
     kahan_adamw_step1[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.scalars,
         bucket.loss_scale,
         bucket.found_inf,

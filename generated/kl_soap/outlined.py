@@ -21,8 +21,8 @@ from optgen.runtime.eager.scalars import divide, lerp, maximum, minimum, remaind
 from optgen.runtime.eager.sweep_functions import sweep_function
 from optgen.runtime.eager.working_copies import (
     empty_like,
-    equal_sublists,
     in_compute_dtype,
+    same_shape_sublists,
     write_back,
 )
 from optgen.runtime.tensors.matrix_shape import cols, rows
@@ -83,7 +83,7 @@ def update(
         scaled_count = maximum(10, minimum(count, max_clamp_value))
         scaled_count2 = maximum(10, minimum(count2, max_clamp_value))
 
-    for sublist in equal_sublists(
+    for sublist in same_shape_sublists(
         params,
         grads,
         exp_avgs,

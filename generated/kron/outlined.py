@@ -16,8 +16,8 @@ from optgen.runtime.eager.scalars import clamp, floor, lerp, maximum, minimum, r
 from optgen.runtime.eager.sweep_functions import sweep_function
 from optgen.runtime.eager.working_copies import (
     empty_like,
-    equal_sublists,
     in_compute_dtype,
+    same_shape_sublists,
     write_back,
 )
 from optgen.runtime.tensors.matrix_shape import cols, rows
@@ -65,7 +65,7 @@ def update(
         Q_left_weight = lr_preconditioner * cols(params[0])
         Q_right_weight = lr_preconditioner * rows(params[0])
 
-    for sublist in equal_sublists(params, grads, emas, Q_lefts, Q_rights, L_lefts, L_rights):
+    for sublist in same_shape_sublists(params, grads, emas, Q_lefts, Q_rights, L_lefts, L_rights):
         params, grads, emas, Q_lefts, Q_rights, L_lefts, L_rights = sublist
         param = in_compute_dtype(params, like=params)
         grad = in_compute_dtype(grads, like=params)

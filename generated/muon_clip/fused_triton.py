@@ -103,7 +103,7 @@ def muon_clip_step1_on_elements(
 @triton.jit(do_not_specialize=["num_tensors"])
 def muon_clip_step1(
     table,
-    block_tensor,
+    tensor_of_block,
     scalars,
     loss_scale,
     found_inf,
@@ -117,7 +117,7 @@ def muon_clip_step1(
     TAIL: tl.constexpr,
 ):
     """Run the sweep on one block of one tensor."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
@@ -193,7 +193,7 @@ def muon_clip_step2_on_elements(
 @triton.jit(do_not_specialize=["num_tensors"])
 def muon_clip_step2(
     table,
-    block_tensor,
+    tensor_of_block,
     scalars,
     found_inf,
     num_tensors,
@@ -207,7 +207,7 @@ def muon_clip_step2(
     TAIL: tl.constexpr,
 ):
     """Run the sweep on one block of one tensor."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
@@ -261,7 +261,7 @@ def update(bucket: Bucket) -> None:
     bucket.allocate_local("momentum_buffer_matrix")
     muon_clip_step1[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.scalars,
         bucket.loss_scale,
         bucket.found_inf,
@@ -285,7 +285,7 @@ def update(bucket: Bucket) -> None:
     )
     muon_clip_step2[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.scalars,
         bucket.found_inf,
         bucket.num_tensors,

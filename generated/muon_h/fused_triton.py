@@ -90,7 +90,7 @@ def muon_h_step1_on_elements(
 @triton.jit(do_not_specialize=["num_tensors"])
 def muon_h_step1(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     partials,
@@ -105,7 +105,7 @@ def muon_h_step1(
     TAIL: tl.constexpr,
 ):
     """Run the sweep on one block of one tensor, and store its partial sums."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
@@ -195,7 +195,7 @@ def muon_h_step2_on_elements(
 @triton.jit(do_not_specialize=["num_tensors"])
 def muon_h_step2(
     table,
-    block_tensor,
+    tensor_of_block,
     scalars,
     found_inf,
     num_tensors,
@@ -208,7 +208,7 @@ def muon_h_step2(
     TAIL: tl.constexpr,
 ):
     """Run the sweep on one block of one tensor."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
@@ -261,7 +261,7 @@ def muon_h_step3_on_elements(params, os, lanes, mask, scalars, dtype: tl.constex
 @triton.jit(do_not_specialize=["num_tensors"])
 def muon_h_step3(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     partials,
@@ -275,7 +275,7 @@ def muon_h_step3(
     TAIL: tl.constexpr,
 ):
     """Run the sweep on one block of one tensor, and store its partial sums."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
@@ -354,7 +354,7 @@ def muon_h_step4_on_elements(params, os, lanes, mask, scalars, dtype: tl.constex
 @triton.jit(do_not_specialize=["num_tensors"])
 def muon_h_step4(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     partials,
@@ -368,7 +368,7 @@ def muon_h_step4(
     TAIL: tl.constexpr,
 ):
     """Run the sweep on one block of one tensor, and store its partial sums."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
@@ -442,7 +442,7 @@ def muon_h_step5_on_elements(params, os, lanes, mask, scalars, dtype: tl.constex
 @triton.jit(do_not_specialize=["num_tensors"])
 def muon_h_step5(
     table,
-    block_tensor,
+    tensor_of_block,
     scalars,
     found_inf,
     num_tensors,
@@ -454,7 +454,7 @@ def muon_h_step5(
     TAIL: tl.constexpr,
 ):
     """Run the sweep on one block of one tensor."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
@@ -501,7 +501,7 @@ def update(bucket: Bucket) -> None:
     )
     muon_h_step1[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.partials,
@@ -524,7 +524,7 @@ def update(bucket: Bucket) -> None:
     bucket.allocate_local("u_quotient_matrix")
     muon_h_step2[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.scalars,
         bucket.found_inf,
         bucket.num_tensors,
@@ -547,7 +547,7 @@ def update(bucket: Bucket) -> None:
     )
     muon_h_step3[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.partials,
@@ -568,7 +568,7 @@ def update(bucket: Bucket) -> None:
     )
     muon_h_step4[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.partials,
@@ -589,7 +589,7 @@ def update(bucket: Bucket) -> None:
     )
     muon_h_step5[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.scalars,
         bucket.found_inf,
         bucket.num_tensors,

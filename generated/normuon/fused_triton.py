@@ -186,7 +186,7 @@ def normuon_step1_on_tile(
 @triton.jit(do_not_specialize=["num_tensors"])
 def normuon_step1(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     loss_scale,
@@ -200,7 +200,7 @@ def normuon_step1(
     TILES: tl.constexpr,
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
@@ -309,7 +309,7 @@ def normuon_step2_on_tile(
 @triton.jit(do_not_specialize=["num_tensors"])
 def normuon_step2(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     values,
@@ -322,7 +322,7 @@ def normuon_step2(
     TILES: tl.constexpr,
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
@@ -347,7 +347,7 @@ def normuon_step2(
 @triton.jit
 def normuon_matrices1(
     tensor,
-    group,
+    matrix_group,
     table,
     shapes,
     scalars,
@@ -366,7 +366,7 @@ def normuon_matrices1(
     depth, height, _width = extents(shape, num_tensors)
     partials += tl.load(shape + PARTIALS * num_tensors)
     blocks = tl.load(shape + BLOCKS * num_tensors)
-    matrix = group * DEPTH
+    matrix = matrix_group * DEPTH
     remaining_matrices = depth - matrix
     all_rows = depth * height
     values += tl.load(shape + VALUES * num_tensors)
@@ -396,7 +396,7 @@ def normuon_matrices1(
             mask,
         )
         tl.store(row_values + all_rows + lanes, row_factor, mask)
-    if group == 0:
+    if matrix_group == 0:
         tl.store(scalars + 7, o_sq_sum)
 
 
@@ -426,9 +426,9 @@ def normuon_finish1(
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
-            group, count = program, 1
+            matrix_group, program_count = program, 1
             if TILES[k][0] == 1:
-                group, count = combine(
+                matrix_group, program_count = combine(
                     program,
                     shape,
                     values,
@@ -441,10 +441,10 @@ def normuon_finish1(
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
-            if is_last(arrivals, group, shape, num_tensors, count):
+            if is_last(arrivals, matrix_group, shape, num_tensors, program_count):
                 normuon_matrices1(
                     tensor,
-                    group,
+                    matrix_group,
                     table,
                     shapes,
                     scalars,
@@ -541,7 +541,7 @@ def normuon_step3_on_tile(
 @triton.jit(do_not_specialize=["num_tensors"])
 def normuon_step3(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     values,
@@ -554,7 +554,7 @@ def normuon_step3(
     TILES: tl.constexpr,
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
@@ -707,7 +707,7 @@ def normuon_step4_on_tile(
 @triton.jit(do_not_specialize=["num_tensors"])
 def normuon_step4(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     values,
@@ -720,7 +720,7 @@ def normuon_step4(
     TILES: tl.constexpr,
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
@@ -757,7 +757,7 @@ def update(bucket: Bucket) -> None:
     bucket.allocate_local("u")
     normuon_step1[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         bucket.loss_scale,
@@ -782,7 +782,7 @@ def update(bucket: Bucket) -> None:
     )
     normuon_step2[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.values,
@@ -810,7 +810,7 @@ def update(bucket: Bucket) -> None:
     )
     normuon_step3[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.values,
@@ -831,7 +831,7 @@ def update(bucket: Bucket) -> None:
     )
     normuon_step4[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.values,

@@ -11,7 +11,7 @@ from optgen.runtime.eager.linear_algebra import inverse_root, transpose
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import remainder
 from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import equal_sublists, in_compute_dtype, write_back
+from optgen.runtime.eager.working_copies import in_compute_dtype, same_shape_sublists, write_back
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
@@ -43,7 +43,7 @@ def update(
     bias_correction1 = 1 - beta1**step
     exp_avg_scale = lr / bias_correction1
 
-    for sublist in equal_sublists(params, grads, exp_avgs, grams, roots):
+    for sublist in same_shape_sublists(params, grads, exp_avgs, grams, roots):
         params, grads, exp_avgs, grams, roots = sublist
         param = in_compute_dtype(params, like=params)
         grad = in_compute_dtype(grads, like=params)

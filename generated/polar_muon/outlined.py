@@ -13,8 +13,8 @@ from optgen.runtime.eager.scalars import divide, maximum, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
 from optgen.runtime.eager.working_copies import (
     empty_like,
-    equal_sublists,
     in_compute_dtype,
+    same_shape_sublists,
     write_back,
 )
 from optgen.runtime.tensors.matrix_shape import cols, rows
@@ -46,7 +46,7 @@ def update(
     decay_factor = 1 - lr * weight_decay
     step_size = lr * sqrt(maximum(1, divide(rows(params[0]), cols(params[0]))))
 
-    for sublist in equal_sublists(params, grads, momentum_buffers):
+    for sublist in same_shape_sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
         param = in_compute_dtype(params, like=params)
         grad = in_compute_dtype(grads, like=params)

@@ -137,7 +137,7 @@ def rmsprop_tf_step_on_elements(
 @triton.jit(do_not_specialize=["num_tensors"])
 def rmsprop_tf_step(
     table,
-    block_tensor,
+    tensor_of_block,
     scalars,
     loss_scale,
     found_inf,
@@ -154,7 +154,7 @@ def rmsprop_tf_step(
     TAIL: tl.constexpr,
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
     start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
@@ -213,7 +213,7 @@ def update(bucket: Bucket) -> None:
     )
     rmsprop_tf_step[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         scalars,
         bucket.loss_scale,
         bucket.found_inf,

@@ -183,7 +183,7 @@ def row_wise_adagrad_step1_on_tile(
 @triton.jit(do_not_specialize=["num_tensors"])
 def row_wise_adagrad_step1(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     values,
@@ -198,7 +198,7 @@ def row_wise_adagrad_step1(
     TILES: tl.constexpr,
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
@@ -225,7 +225,7 @@ def row_wise_adagrad_step1(
 @triton.jit
 def row_wise_adagrad_matrices1(
     tensor,
-    group,
+    matrix_group,
     table,
     shapes,
     scalars,
@@ -241,7 +241,7 @@ def row_wise_adagrad_matrices1(
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, _width = extents(shape, num_tensors)
-    matrix = group * DEPTH
+    matrix = matrix_group * DEPTH
     remaining_matrices = depth - matrix
     all_rows = depth * height
     values += tl.load(shape + VALUES * num_tensors)
@@ -291,9 +291,9 @@ def row_wise_adagrad_finish1(
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
-            group, count = program, 1
+            matrix_group, program_count = program, 1
             if TILES[k][0] == 1:
-                group, count = combine(
+                matrix_group, program_count = combine(
                     program,
                     shape,
                     values,
@@ -306,10 +306,10 @@ def row_wise_adagrad_finish1(
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
-            if is_last(arrivals, group, shape, num_tensors, count):
+            if is_last(arrivals, matrix_group, shape, num_tensors, program_count):
                 row_wise_adagrad_matrices1(
                     tensor,
-                    group,
+                    matrix_group,
                     table,
                     shapes,
                     scalars,
@@ -428,7 +428,7 @@ def row_wise_adagrad_step2_on_tile(
 @triton.jit(do_not_specialize=["num_tensors"])
 def row_wise_adagrad_step2(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     values,
@@ -441,7 +441,7 @@ def row_wise_adagrad_step2(
     TILES: tl.constexpr,
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
@@ -477,7 +477,7 @@ def update(bucket: Bucket) -> None:
     )
     row_wise_adagrad_step1[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.values,
@@ -507,7 +507,7 @@ def update(bucket: Bucket) -> None:
     )
     row_wise_adagrad_step2[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.values,

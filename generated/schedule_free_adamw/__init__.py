@@ -46,7 +46,8 @@ class ScheduleFreeAdamW(ModeOptimizer):
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.
         warmup_steps (float): Warmup steps, at least 0; :math:`\text{warmup steps}` in the rule.
             Default: 0.
-        r (float): R; :math:`r` in the rule. Default: 0.
+        r (float): Power of the step count in the weights of the average; :math:`r` in the rule.
+            Default: 0.
         weight_lr_power (float): Weight lr power; :math:`\text{weight lr power}` in the rule.
             Default: 2.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.

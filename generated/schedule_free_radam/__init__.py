@@ -54,7 +54,8 @@ class ScheduleFreeRAdam(ModeOptimizer):
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-8.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.
-        r (float): R; :math:`r` in the rule. Default: 0.
+        r (float): Power of the step count in the weights of the average; :math:`r` in the rule.
+            Default: 0.
         weight_lr_power (float): Weight lr power; :math:`\text{weight lr power}` in the rule.
             Default: 2.
         silent_sgd_phase (bool): Take no step while RAdam's variance is unknown. Default: True.

@@ -13,8 +13,8 @@ from optgen.runtime.eager.scalars import divide, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
 from optgen.runtime.eager.working_copies import (
     empty_like,
-    equal_sublists,
     in_compute_dtype,
+    same_shape_sublists,
     write_back,
 )
 from optgen.runtime.tensors.matrix_shape import cols, rows
@@ -47,7 +47,7 @@ def update_factored(
     else:
         momentum_buffer_matrix_orthogonalize_weight = sqrt(divide(rows(params[0]), cols(params[0])))
 
-    for sublist in equal_sublists(params, grads, momentum_buffers):
+    for sublist in same_shape_sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
         param = in_compute_dtype(params, like=params)
         grad = in_compute_dtype(grads, like=params)
@@ -94,7 +94,7 @@ def update_not_factored(
     one_minus_lr = 1 - lr
     step_size = lr * scale
 
-    for sublist in equal_sublists(params, grads, momentum_buffers):
+    for sublist in same_shape_sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
         param = in_compute_dtype(params, like=params)
         grad = in_compute_dtype(grads, like=params)

@@ -13,8 +13,8 @@ from optgen.runtime.eager.scalars import remainder
 from optgen.runtime.eager.sweep_functions import sweep_function
 from optgen.runtime.eager.working_copies import (
     empty_like,
-    equal_sublists,
     in_compute_dtype,
+    same_shape_sublists,
     write_back,
 )
 
@@ -42,7 +42,9 @@ def update_factored(
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
 
-    for sublist in equal_sublists(params, grads, gram_lefts, gram_rights, root_lefts, root_rights):
+    for sublist in same_shape_sublists(
+        params, grads, gram_lefts, gram_rights, root_lefts, root_rights
+    ):
         params, grads, gram_lefts, gram_rights, root_lefts, root_rights = sublist
         param = in_compute_dtype(params, like=params)
         grad = in_compute_dtype(grads, like=params)
@@ -107,7 +109,7 @@ def update_not_factored(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     advance(state_steps)
 
-    for sublist in equal_sublists(params, grads, state_sums):
+    for sublist in same_shape_sublists(params, grads, state_sums):
         params, grads, state_sums = sublist
         param = in_compute_dtype(params, like=params)
         grad = in_compute_dtype(grads, like=params)

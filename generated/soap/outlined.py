@@ -19,7 +19,7 @@ from optgen.runtime.eager.reductions import col_sum
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import divide, remainder, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import equal_sublists, in_compute_dtype, write_back
+from optgen.runtime.eager.working_copies import in_compute_dtype, same_shape_sublists, write_back
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
@@ -64,7 +64,7 @@ def update_factored(
         step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
     one_minus_decay = 1 - decay
 
-    for sublist in equal_sublists(
+    for sublist in same_shape_sublists(
         params, grads, exp_avgs, exp_avg_sqs, gram_lefts, gram_rights, basis_lefts, basis_rights
     ):
         params, grads, exp_avgs, exp_avg_sqs, gram_lefts, gram_rights, basis_lefts, basis_rights = (
@@ -176,7 +176,7 @@ def update_not_factored(
     if k > 0:
         step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
 
-    for sublist in equal_sublists(params, grads, exp_avgs, exp_avg_sqs):
+    for sublist in same_shape_sublists(params, grads, exp_avgs, exp_avg_sqs):
         params, grads, exp_avgs, exp_avg_sqs = sublist
         param = in_compute_dtype(params, like=params)
         grad = in_compute_dtype(grads, like=params)

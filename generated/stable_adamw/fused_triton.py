@@ -100,7 +100,7 @@ def stable_adamw_step1_on_elements(
 @triton.jit(do_not_specialize=["num_tensors"])
 def stable_adamw_step1(
     table,
-    block_tensor,
+    tensor_of_block,
     shapes,
     scalars,
     partials,
@@ -115,7 +115,7 @@ def stable_adamw_step1(
     TAIL: tl.constexpr,
 ):
     """Run the sweep on one block of one tensor, and store its partial sums."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
@@ -215,7 +215,7 @@ def stable_adamw_step2_on_elements(
 @triton.jit(do_not_specialize=["num_tensors"])
 def stable_adamw_step2(
     table,
-    block_tensor,
+    tensor_of_block,
     scalars,
     found_inf,
     num_tensors,
@@ -229,7 +229,7 @@ def stable_adamw_step2(
     TAIL: tl.constexpr,
 ):
     """Run the sweep on one block of one tensor."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
@@ -282,7 +282,7 @@ def update(bucket: Bucket) -> None:
     )
     stable_adamw_step1[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.shapes,
         work.scalars,
         work.partials,
@@ -305,7 +305,7 @@ def update(bucket: Bucket) -> None:
     )
     stable_adamw_step2[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         work.scalars,
         bucket.found_inf,
         bucket.num_tensors,

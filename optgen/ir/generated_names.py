@@ -31,7 +31,7 @@ RUNTIME_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "eager.working_copies": (
         *(
-            "equal_sublists",
+            "same_shape_sublists",
             "copy_in_compute_dtype",
             "number_in_float64",
             "in_compute_dtype",

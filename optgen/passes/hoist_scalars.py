@@ -150,15 +150,18 @@ class _Hoister:
             ref = self._known_name(unsigned, scope) or self._name(unsigned, hints, scope)
             return negate(ref) if is_negative else ref
 
-        def inner(expr: Expr) -> Expr:
+        def inner(expr: Expr, hints: tuple[str, ...] = ()) -> Expr:
             if isinstance(expr, Linear):
                 return replace(expr, terms=tuple(term(t, _inner_hints(t)) for t in expr.terms))
             if isinstance(expr, Call) and expr.op == "lerp":
                 start, end, weight = expr.args
-                return Call("lerp", (inner(start), inner(end), with_name(weight, ("lerp_weight",))))
+                args = (inner(start), inner(end), inner(weight, ("lerp_weight",)))
+                return replace(expr, args=args)
             if self._kind(expr).is_tensor or _is_comparison_or_logic(expr):
                 return rebuild(expr, inner)
-            return expr if _is_atomic_condition(expr) else with_name(expr, _inner_hints(Term(expr)))
+            if _is_atomic_condition(expr):
+                return expr
+            return with_name(expr, hints or _inner_hints(Term(expr)))
 
         def term(t: Term, hints: tuple[str, ...]) -> Term:
             factors, divisors = tuple(map(inner, t.factors)), tuple(map(inner, t.divisors))

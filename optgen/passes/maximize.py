@@ -9,7 +9,7 @@ from optgen.ir.nodes import Assign, Call, If, Ref
 
 
 def add_maximize(algorithm: Algorithm) -> Algorithm:
-    """Return the algorithm with the flag `maximize`. A function over lists stays as it is."""
+    """Return the algorithm with the flag `maximize`. An `@elementwise` function stays as it is."""
     if algorithm.is_function:
         return algorithm
     grad = Ref(algorithm.grad)

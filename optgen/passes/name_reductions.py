@@ -65,7 +65,7 @@ class _Namer:
             self.new_statements = []
             if isinstance(stmt, Assign):
                 value = self._statement_value(stmt.value, known)
-                # Only one statement may assign the result of a reduction or matrix op.
+                # The target of a reduction or matrix op may have no other assignment.
                 has_other_values = stmt.target in self.joined or stmt.target.name in self.declared
                 if ends_phase(value) and has_other_values:
                     value = self._named(value, known)
@@ -92,8 +92,8 @@ class _Namer:
         else:
             value = self._with_named_matrix_ops(value, known)
             inner = rebuild(value, lambda child: self._with_named_reductions(child, known))
-        is_repeated = ends_phase(inner) and not is_wide(inner)
-        return known.get(inner, inner) if is_repeated else inner
+        may_be_shared = ends_phase(inner) and not is_wide(inner)
+        return known.get(inner, inner) if may_be_shared else inner
 
     def _with_named_ops(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
         return self._with_named_reductions(self._with_named_matrix_ops(expr, known), known)
@@ -113,8 +113,8 @@ class _Namer:
         op = rebuild(op, lambda child: self._with_named_ops(child, known))
         assert isinstance(op, Call)
         first, *rest = op.args
-        # Between two matrix ops lies a sweep, which stores the operand of the second op. So even
-        # the first op's result is assigned to a local.
+        # Between two matrix ops lies a sweep, which stores the operand of the second op. So if this
+        # operand is the result of another matrix op, it is assigned to a local, too.
         if not isinstance(first, Ref) or first.name in self.declared | self.matrix_results:
             local = Ref(self._free_name(_description(first) + "_matrix"))
             self.new_statements.append(Assign(local, first))

@@ -116,7 +116,9 @@ class _Form:
         states = self._states(arguments, lists, len(params))
         optimizer.state.update(zip(params, states, strict=True))
         if len(optimizer.state) != len(params):
-            raise ValueError("a parameter stands in the list more than once: take a step for each")
+            raise ValueError(
+                "a parameter stands in the list several times: call the function once for each time"
+            )
         for key in _SCALER_NAMES:
             if arguments.get(key) is not None:
                 setattr(optimizer, key, arguments[key])

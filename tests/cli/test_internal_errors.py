@@ -68,7 +68,7 @@ def test_a_defect_of_the_reader_is_reported(
     """The error is at the statement that the reader was reading."""
     from optgen.spec.op_calls import OpCalls
 
-    monkeypatch.setattr(OpCalls, "_op", lambda *_: [][0])
+    monkeypatch.setattr(OpCalls, "_op_call", lambda *_: [][0])
     (outside_checkout / "root.py").write_text(
         RULE.replace("    p = p", "    b = sqrt(b)\n    p = p").replace("hyper,", "hyper, sqrt,")
     )

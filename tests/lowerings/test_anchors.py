@@ -25,6 +25,7 @@ from optgen.spec.read_spec import read_spec
 
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
 FORMS = LOWERINGS if INTERPRETED else (*LOWERINGS, "functional")
+"""The lowerings, and the out-of-place form of the for-loop, which differentiable steps take."""
 SPARSE_ROWS = '@optimizer(gradient="rows")'
 STATES = 'm=state("m"), x0=state("x0", init="p")'
 HYPERS = "lr=hyper(0.1, ge=0), decay=hyper(0.3)"

@@ -50,7 +50,7 @@ def {name}(xs, ys, zs, outs, SIZE: tl.constexpr, dtype: tl.constexpr):
 
 
 def read_nothing(expr: Expr) -> None:
-    """Return None, because no code around the expression provides its value."""
+    """Return None: the printed code has no variable yet that holds this expression."""
 
 
 def rewrite(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:

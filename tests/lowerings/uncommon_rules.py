@@ -1,4 +1,4 @@
-"""Rules with features that the catalogue's rules lack. Tests read them and never run them."""
+"""Rules with unusual combinations of features. Tests read them and never run them."""
 
 from optgen.spec import (
     abs,

@@ -1,4 +1,4 @@
-"""Adam with one second moment for each parameter, as an example of a scalar state."""
+"""Adam with one number for each parameter's second moment, as an example of a scalar state."""
 
 from optgen.spec import hyper, mean, optimizer, sqrt, state
 
@@ -17,7 +17,7 @@ def OneMoment(
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0.0, ge=0),
 ):
-    """Adam with one second moment for each parameter."""
+    """Adam with one number for the second moment of each parameter."""
     beta1, beta2 = betas
     p = p - lr * weight_decay * p
     m = beta1 * m + (1 - beta1) * g

@@ -26,7 +26,7 @@ def site() -> Iterator[dict[str, str]]:
     """
     with pytest.MonkeyPatch.context() as patch:
         for module in (backend, outlined_sweeps):
-            patch.setattr(module, "kernel_or_reason", lambda *_: None)
+            patch.setattr(module, "kernel_or_reason", lambda *_, **__: None)
         yield dict((*pages_of_docs(), *pages()))
 
 

@@ -74,7 +74,7 @@ def sweep3_step_on_elements(
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep3_step(
     table,
-    block_tensor,
+    tensor_of_block,
     scalars,
     num_tensors,
     EXP_AVG_WIDE_T: tl.constexpr,
@@ -87,7 +87,7 @@ def sweep3_step(
     TAIL: tl.constexpr,
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
     start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
@@ -136,7 +136,7 @@ def update(bucket: Bucket) -> None:
     )
     sweep3_step[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         scalars,
         bucket.num_tensors,
         *bucket.types,

@@ -53,7 +53,7 @@ def sweep2_step_on_elements(momentums, P_products, params, P_product_2s, lanes, 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep2_step(
     table,
-    block_tensor,
+    tensor_of_block,
     scalars,
     num_tensors,
     MOMENTUM_T: tl.constexpr,
@@ -65,7 +65,7 @@ def sweep2_step(
     TAIL: tl.constexpr,
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
     start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
@@ -111,7 +111,7 @@ def update(bucket: Bucket) -> None:
     )
     sweep2_step[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         scalars,
         bucket.num_tensors,
         *bucket.types,

@@ -50,7 +50,7 @@ def sweep1_step_on_elements(gram_lefts, grad_row_grams, lanes, mask, scalars):
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep1_step(
     table,
-    block_tensor,
+    tensor_of_block,
     scalars,
     num_tensors,
     GRAM_LEFT_T: tl.constexpr,
@@ -60,7 +60,7 @@ def sweep1_step(
     TAIL: tl.constexpr,
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
     start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
@@ -100,7 +100,7 @@ def update(bucket: Bucket) -> None:
     )
     sweep1_step[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         scalars,
         bucket.num_tensors,
         *bucket.types,

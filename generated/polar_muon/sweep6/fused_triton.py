@@ -40,7 +40,7 @@ def sweep6_step_on_elements(xs, x_befores, x_product_4s, lanes, mask, scalars):
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep6_step(
     table,
-    block_tensor,
+    tensor_of_block,
     scalars,
     num_tensors,
     X_T: tl.constexpr,
@@ -51,7 +51,7 @@ def sweep6_step(
     TAIL: tl.constexpr,
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
     start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
@@ -94,7 +94,7 @@ def update(bucket: Bucket) -> None:
     )
     sweep6_step[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         scalars,
         bucket.num_tensors,
         *bucket.types,

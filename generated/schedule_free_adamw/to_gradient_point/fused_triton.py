@@ -47,7 +47,7 @@ def to_gradient_point_step_on_elements(ps, zs, lanes, mask, scalars):
 @triton.jit(do_not_specialize=["num_tensors"])
 def to_gradient_point_step(
     table,
-    block_tensor,
+    tensor_of_block,
     scalars,
     num_tensors,
     P_T: tl.constexpr,
@@ -57,7 +57,7 @@ def to_gradient_point_step(
     TAIL: tl.constexpr,
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
     start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
@@ -93,7 +93,7 @@ def update(bucket: Bucket) -> None:
     )
     to_gradient_point_step[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         scalars,
         bucket.num_tensors,
         *bucket.types,

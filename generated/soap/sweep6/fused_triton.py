@@ -77,7 +77,7 @@ def sweep6_step_on_elements(exp_avgs, grads, exp_avg_sqs, params, lanes, mask, s
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep6_step(
     table,
-    block_tensor,
+    tensor_of_block,
     scalars,
     num_tensors,
     EXP_AVG_T: tl.constexpr,
@@ -89,7 +89,7 @@ def sweep6_step(
     TAIL: tl.constexpr,
 ):
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
     start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
@@ -135,7 +135,7 @@ def update(bucket: Bucket) -> None:
     )
     sweep6_step[(bucket.blocks,)](
         bucket.table,
-        bucket.block_tensor,
+        bucket.tensor_of_block,
         scalars,
         bucket.num_tensors,
         *bucket.types,

@@ -71,16 +71,16 @@ _KEYWORDS = (
 _GENERATED_NAMES = (
     "add_to ahead applies at AXES begin broadcast C CACHE_LINE CELLS cells CODES cols COLUMN "
     "COLUMN_REDUCTIONS ComputeScalar ComputeType delayed DelayedStore draw DRAWS end "
-    "EXACT_COLUMNS EXACT_MATRICES EXACT_ROWS EXPANDED first flag fresh_bits HAS_AXES HAS_STEP "
-    "has_step Hypers hypers i i64 INLINE inputs lane_sum LANES load load_as LOOP LoopInputs "
-    "MATRIX MATRIX_REDUCTIONS mod n named NOINLINE NONE NUMBERS Numbers numbers optgen Pass "
-    "PASS_COUNTS PASSES pitch Pointer pow prefetch prefetch_distance prefetch_strip program "
-    "random_bits16 random_numbers random_numbers16 RandomKey RandomKey16 rare_flag READ_ONLY "
-    "READS_SIZES rounded rounded_at_random_to rounded_down_to rounded_to rounded_up_to "
-    "RoundedStore ROW row ROW_REDUCTIONS rows run run_axes run_numbers S Scalar Scalars scalars "
-    "SCATTER_ADDS set Sizes sizes SPLIT Step STEP_COUNT STEPS store store_as store_rounded "
-    "STORED_NUMBERS STORES_CELLS Stream STREAMS streams strip SUM sums sweep TENSOR truth "
-    "update VALUES VECTOR_BYTES where WHOLE_COLUMNS WHOLE_MATRICES WHOLE_ROWS"
+    "EXACT_COLUMNS EXACT_MATRICES EXACT_ROWS EXPANDED first flag fresh_state_bits HAS_AXES "
+    "HAS_STEP has_step Hypers hypers i i64 INLINE inputs lane_sum LANES load load_as LOOP "
+    "LoopInputs MATRIX MATRIX_REDUCTIONS mod n named NOINLINE NONE NUMBERS Numbers numbers "
+    "optgen Pass PASS_COUNTS PASSES pitch Pointer pow prefetch prefetch_distance prefetch_strip "
+    "program random_bits16 random_numbers random_numbers16 RandomKey RandomKey16 rare_flag "
+    "READ_ONLY READS_SIZES rounded rounded_at_random_to rounded_down_to rounded_to "
+    "rounded_up_to RoundedStore ROW row ROW_REDUCTIONS rows run run_axes run_numbers S Scalar "
+    "Scalars scalars SCATTER_ADDS set Sizes sizes SPLIT Step STEP_COUNT STEPS store store_as "
+    "store_rounded STORED_NUMBERS STORES_CELLS Stream STREAMS streams strip SUM sums sweep "
+    "TENSOR truth update VALUES VECTOR_BYTES where WHOLE_COLUMNS WHOLE_MATRICES WHOLE_ROWS"
 )
 RESERVED = frozenset(f"{_KEYWORDS} {_GENERATED_NAMES}".split()) | {
     word

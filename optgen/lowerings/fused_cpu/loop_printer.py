@@ -131,7 +131,7 @@ class LoopPrinter:
         return f"{array}[i] = {value};"
 
     def uses(self, name: str) -> bool:
-        """Tell whether the loop reads `hypers`, `scalars`, `numbers`, `sizes` or `fresh_bits`."""
+        """Tell whether the loop reads this input, such as `hypers`, `scalars` or `numbers`."""
         text = [*self.constants(), *self.body.lines]
         return any(f"{name}." in line or f"({name} " in line for line in text)
 
@@ -142,7 +142,7 @@ class LoopPrinter:
             "scalars": "const Scalars&",
             "sizes": "const Sizes&",
             "numbers": "const Numbers&",
-            "fresh_bits": "unsigned",
+            "fresh_state_bits": "unsigned",
         }
         return {name: type_ for name, type_ in types.items() if self.uses(name)}
 

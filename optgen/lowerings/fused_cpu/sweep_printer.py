@@ -14,7 +14,7 @@ from optgen.lowerings.fused_cpu.loop_ir import Loop, LoopArray
 from optgen.lowerings.fused_cpu.loop_printer import LoopPrinter
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 
-_COLUMN = 8
+_COLUMN = 8  # of the text at which lines begin
 COMPUTE_TYPE = "ComputeScalar<S>"
 """Element type of arrays that are not streams: the compute type."""
 
@@ -77,7 +77,7 @@ class SweepPrinter(LoopPrinter):
         return [*super().stores(), *map(_accumulation, self._tensor_sums), *self._axis_sum_lines()]
 
     def load_text(self, array: LoopArray) -> str:
-        """Return the text that loads an array's element at the loop's position."""
+        """Return the text that loads an array's element; arrays with fewer axes are broadcast."""
         name = variable(plural(array.name))
         if not array.has_fewer_axes:
             return f"load_as<S, C>({name} + i)"

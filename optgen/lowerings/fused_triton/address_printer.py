@@ -82,7 +82,7 @@ def finish_addresses(
         _PARTS_LINE,
         ("partials", "partials += tl.load(shape + PARTIALS * num_tensors)"),
         *_COUNT_LINES,
-        _assignment("matrix", "group * DEPTH"),
+        _assignment("matrix", "matrix_group * DEPTH"),
         _assignment("remaining_matrices", "depth - matrix"),
         _assignment("all_rows", "depth * height"),
         _assignment("all_columns", "depth * width"),

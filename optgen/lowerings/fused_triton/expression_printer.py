@@ -66,16 +66,16 @@ _FUNCTIONS = (
     "total whole_elements whole_power"
 )
 _ARGUMENTS = (
-    "arrivals block_tensor first_programs found_inf hypers loss_scale mask num_tensors partials "
-    "parts scalars shapes table tensor_indices values"
+    "arrivals first_programs found_inf hypers loss_scale mask num_tensors partials parts "
+    "scalars shapes table tensor_indices tensor_of_block values"
 )
 _VARIABLES = (
     "across all_columns all_rows block blocks bucket column_count column_lanes column_values "
-    "count depth down dtype entry even first first_column first_row full group groups height "
-    "hyper in_batch in_columns in_rows k lanes machine_eps matrices matrix matrix_values ndim "
-    "numel program programs remaining_columns remaining_matrices remaining_rows row_count "
-    "row_lanes row_values shape start tensor tile_column tile_row tile_shape_index update width "
-    "work"
+    "count depth down dtype entry even first first_column first_row full groups height hyper "
+    "in_batch in_columns in_rows k lanes machine_eps matrices matrix matrix_group matrix_values "
+    "ndim numel program program_count programs remaining_columns remaining_matrices "
+    "remaining_rows row_count row_lanes row_values shape start tensor tile_column tile_row "
+    "tile_shape_index update width work"
 )
 _CONSTANTS = (
     "BLOCK BLOCKS COLUMNS COMPUTE_T DEPTH EPS FINISH_TILES FIRST_BLOCK GROUPS GROUP_PARTIALS "

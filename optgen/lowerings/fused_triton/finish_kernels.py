@@ -148,8 +148,10 @@ class FinishKernel:
         """Return the lines that store this program's partial sum of each sum over all matrices."""
         reductions = partial_sums(self.kernels.plan, self.finish)
         return [
-            f"tl.store({plus_multiple('parts', n, 'groups')} + group, {variable(a.target.name)})"
-            for n, a in enumerate(reductions, self._first_part(self.finish))
+            f"tl.store({plus_multiple('parts', part, 'groups')} + matrix_group, {variable(name)})"
+            for part, name in enumerate(
+                (reduction.target.name for reduction in reductions), self._first_part(self.finish)
+            )
         ]
 
     def _number_stores(self, names: Sequence[str]) -> list[str]:
@@ -166,7 +168,7 @@ class FinishKernel:
             lines.append(f"{state['list']} = {pointer}")
             lines.append(f"tl.store({state['list']}, {state['name']}.to({state['type']}))")
         if self._by_matrix and lines:
-            return ["if group == 0:", *(f"    {line}" for line in lines)]
+            return ["if matrix_group == 0:", *(f"    {line}" for line in lines)]
         return lines
 
     def _stored_scalars(self) -> list[Context]:

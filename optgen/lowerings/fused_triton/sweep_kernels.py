@@ -51,10 +51,10 @@ from optgen.passes.flat_sweeps import has_flat_sweeps
 Context = dict[str, Any]
 _BROADCAST = {Axes.ROW: "[:, :, None]", Axes.COLUMN: "[:, None, :]", Axes.MATRIX: "[:, None, None]"}
 _WORKSPACE_ARGUMENTS = ("shapes", "scalars", "values", "partials")
-_SWEEP_ARGUMENTS = ("table", "block_tensor", *_WORKSPACE_ARGUMENTS, "loss_scale", "found_inf")
+_SWEEP_ARGUMENTS = ("table", "tensor_of_block", *_WORKSPACE_ARGUMENTS, "loss_scale", "found_inf")
 ARGUMENTS = {
     "table": "bucket.table",
-    "block_tensor": "bucket.block_tensor",
+    "tensor_of_block": "bucket.tensor_of_block",
     "loss_scale": "bucket.loss_scale",
     "found_inf": "bucket.found_inf",
     "arrivals": "work.arrivals",

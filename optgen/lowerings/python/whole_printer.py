@@ -70,7 +70,7 @@ ONE_TENSOR = WholeSyntax(
     draw="({0},) = {1}([params[index]], {2})",
 )
 TENSOR_LISTS = WholeSyntax(
-    loop="for sublist in equal_sublists({0}):",
+    loop="for sublist in same_shape_sublists({0}):",
     opening=("{0} = sublist",),
     tensor="{1}",
     write="write_back({1}, {0})",

@@ -8,7 +8,7 @@ from optgen.runtime.eager import sharded_step
 from optgen.runtime.eager.buckets import buckets
 from optgen.runtime.eager.call import Call
 from optgen.runtime.eager.common_dtype import in_one_dtype
-from optgen.runtime.eager.working_copies import equal_sublists
+from optgen.runtime.eager.working_copies import same_shape_sublists
 from optgen.runtime.protocols import OptimizerLike
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
@@ -34,7 +34,7 @@ def updates(
     call = Call.of(optimizer, batch, lowering)
     in_lists = lowering == "foreach" and not functional
     for columns, fresh, _ in buckets(rule, batch, equal_scalars=not functional):
-        for part in equal_sublists(*columns) if in_lists else _one_by_one(columns):
+        for part in same_shape_sublists(*columns) if in_lists else _one_by_one(columns):
             lists = in_one_dtype(rule, list(part))
             yield sharded_step.update_bucket(call.function, lists, {**call.hypers, **fresh})
 

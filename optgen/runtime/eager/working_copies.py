@@ -85,7 +85,7 @@ def _compute_dtype(like: Tensor | list[Tensor]) -> torch.dtype:
     return torch.float64 if param.dtype == torch.float64 else torch.float32
 
 
-def equal_sublists(
+def same_shape_sublists(
     params: list[Tensor], *lists: list[Tensor]
 ) -> Iterator[tuple[list[Tensor], ...]]:
     """Yield sublists of a bucket, whose tensors have one shape; an absent state has an empty list.

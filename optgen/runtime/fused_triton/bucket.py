@@ -136,7 +136,7 @@ class Bucket:
             num_extra_rows=len(self._local_names),
         )
         self.num_tensors, self.blocks = self._table.num_tensors, self._table.blocks
-        self.table, self.block_tensor = self._table.memory, self._table.block_tensor
+        self.table, self.tensor_of_block = self._table.memory, self._table.tensor_of_block
         self._workspace = None
         if spec is not None:
             compile_options = compiler_options(is_amd)

@@ -187,13 +187,13 @@ def whole_elements(
 
 
 @triton.jit
-def is_last(arrivals, group, shape, num_tensors, count):
-    """Tell whether this program is the last of `count`: it can read what all of them stored."""
+def is_last(arrivals, matrix_group, shape, num_tensors, program_count):
+    """Tell whether this program is the last of `program_count`: it can read what all of them stored."""
     # After the barrier, every thread has stored. The atomic addition orders these stores before
     # the reads of the last program.
     tl.debug_barrier()
-    counter = arrivals + tl.load(shape + FIRST_GROUP * num_tensors) + group
-    is_last_program = tl.atomic_add(counter, 1, sem="acq_rel") == count - 1
+    counter = arrivals + tl.load(shape + FIRST_GROUP * num_tensors) + matrix_group
+    is_last_program = tl.atomic_add(counter, 1, sem="acq_rel") == program_count - 1
     if is_last_program:
         tl.store(counter, 0)  # for the next launch
     return is_last_program

@@ -1,4 +1,4 @@
-"""Plan the launches of a step: sort its tensors into buckets, which later steps may fit too."""
+"""Plan the launches of a step: sort its tensors into buckets, which later steps may use again."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class LaunchPlan:
         self._buckets = [
             self._bucket(
                 key,
-                [GroupSubset(index, tuple(indices)) for index, indices in each.items()],
+                [GroupSubset(index, tuple(indices)) for index, indices in by_batch.items()],
                 batches,
             )
-            for key, each in subsets.items()
+            for key, by_batch in subsets.items()
         ]
 
     def _bucket(self, key: BucketKey, subsets: list[GroupSubset], batches: list[Batch]) -> Bucket:

@@ -88,12 +88,12 @@ class Table:
             flat.extend(row)
         self.memory = torch.empty(len(rows), self.num_tensors, dtype=torch.int64, device=device)
         upload(self.memory, flat, staging)
-        self.block_tensor = torch.empty(self.blocks, dtype=torch.int32, device=device)
+        self.tensor_of_block = torch.empty(self.blocks, dtype=torch.int32, device=device)
         if self.blocks:
             tensor_of_block = array("i")
             for tensor, count in enumerate(block_counts):
                 tensor_of_block.extend([tensor] * count)
-            upload(self.block_tensor, tensor_of_block, staging)
+            upload(self.tensor_of_block, tensor_of_block, staging)
 
     def write_addresses(self, streams: Sequence[Sequence[Tensor]]) -> None:
         """Write the addresses of these streams into the table; an empty stream keeps address 0."""

@@ -30,7 +30,7 @@ def table_of(numels: list[int], streams: int = 2, fresh: list[list[bool]] | None
 def test_the_table_maps_blocks_to_tensors() -> None:
     launch_table = table_of([0, 1, 1024, 1025, 0, 3000])
     assert launch_table.blocks == 0 + 1 + 1 + 2 + 0 + 3
-    assert launch_table.block_tensor.tolist() == [1, 2, 3, 3, 5, 5, 5]
+    assert launch_table.tensor_of_block.tolist() == [1, 2, 3, 3, 5, 5, 5]
     assert launch_table.memory[0].tolist() == [0, 1, 1024, 1025, 0, 3000]
     assert launch_table.memory[1].tolist() == [0, 0, 1, 2, 4, 4]
 

@@ -76,7 +76,7 @@ GROUPS = ({"lr": 0.05, "weight_decay": 0.1}, {"lr": 0.02})
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("rule", ["AdamW", "SGD"])
 def test_thirty_steps_equal_those_of_the_paper(rule: str, lowering: str) -> None:
-    """Two groups, warmup, weight decay, checkpoints in both modes, and many changes of mode."""
+    """Two groups, warmup, weight decay, a checkpoint, and many changes of mode."""
     params, warmup, r, beta = parameters(), 10, 0.5, 0.85
     cls: Any = ADAMW if rule == "AdamW" else SGD
     betas = {"betas": (beta, 0.95)} if rule == "AdamW" else {"momentum": beta}
