@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from optgen.jit import LoadedType, data_folder, load, named_spec
 from optgen.runtime.optimizer import GeneratedOptimizer
-from optgen.spec.inert_spec import Modifier, Spec
+from optgen.spec.declare import Modifier, Spec
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import LoadedOptimizer

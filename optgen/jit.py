@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from optgen.runtime.cache.text_package import import_package
 from optgen.runtime.cache.texts import texts_of
 from optgen.runtime.optimizer import GeneratedOptimizer
-from optgen.spec.inert_spec import Spec
+from optgen.spec.declare import Spec
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import LoadedOptimizer

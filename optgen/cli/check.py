@@ -13,8 +13,8 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Place, assigns
 from optgen.spec.composition.names import CompositionError
 from optgen.spec.composition.parts import is_modifier
+from optgen.spec.declare import Spec, hypers_of
 from optgen.spec.errors import InternalError, SpecError
-from optgen.spec.inert_spec import Spec, hypers_of
 from optgen.spec.read_spec import read_spec
 
 _PLAIN_RULE = '''from optgen.spec import optimizer, sqrt, state, hyper

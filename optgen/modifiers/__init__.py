@@ -10,7 +10,7 @@ from optgen.compositions import list_modifiers, modifier, modifier_from_file, qu
 from optgen.spec.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from optgen.spec.inert_spec import Modifier
+    from optgen.spec.declare import Modifier
 
 __all__ = ["load", "quantized", "state_dtype"]
 

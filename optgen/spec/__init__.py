@@ -4,8 +4,8 @@ See docs/spec-language.md for the whole grammar on one page.
 """
 
 from optgen.spec.declarations import choice, fixed, flag, given, hyper, state
+from optgen.spec.declare import Spec
 from optgen.spec.decorators import elementwise, modifier, optimizer
-from optgen.spec.inert_spec import Spec
 from optgen.spec.op_stubs import (
     abs,
     atan2,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from optgen.ir.nodes import Place
+from optgen.spec.declare import Modifier, Spec, inert_spec
 from optgen.spec.errors import SpecError
-from optgen.spec.inert_spec import Modifier, Spec, inert_spec
 
 
 def optimizer(

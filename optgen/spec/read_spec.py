@@ -10,9 +10,9 @@ from typing import Any
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Place
 from optgen.ir.ops import CALLABLE_OPS
+from optgen.spec.declare import Spec
 from optgen.spec.errors import SpecError, did_you_mean, located_errors
 from optgen.spec.files import module_name, read_file
-from optgen.spec.inert_spec import Spec
 from optgen.spec.literals import literal
 from optgen.spec.programs import is_program, names_read_by, with_programs
 from optgen.spec.read_algorithm import read_algorithm

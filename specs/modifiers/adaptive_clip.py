@@ -10,9 +10,9 @@ def adaptive_clip(
     clip_factor=hyper(0.01, gt=0),
     clip_eps=hyper(1e-3, gt=0),
 ):
-    """Clip the norm of each gradient row to a share of the weight row's norm.
+    """Clip each gradient row's norm to a share of the weight row's (AGC; Brock et al., 2021).
 
-    A vector is clipped as a whole (AGC; Brock et al., 2021).
+    A vector is clipped as a whole.
     """
     require(ndim(p) <= 2, "adaptive_clip takes rows: give the shape {shape} a view of two axes")
     if factored(p):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optgen.spec.inert_spec import Modifier, Spec
+from optgen.spec.declare import Modifier, Spec
 
 DOUBLE = "g = 2 * g"
 

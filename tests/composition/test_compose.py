@@ -19,7 +19,7 @@ import optgen
 from optgen import compose, explain, modifiers, use_lowering
 from optgen.optim import SGD, Adam, AdamW, RMSprop
 from optgen.spec import Spec, hyper, modifier, optimizer, state
-from optgen.spec.inert_spec import Modifier
+from optgen.spec.declare import Modifier
 
 CATALOGUE = Path(__file__).parents[2] / "specs"
 

@@ -25,7 +25,7 @@ from composition.training import (
 import optgen
 from optgen import optim
 from optgen.compositions import compose, list_modifiers, modifier
-from optgen.spec.inert_spec import hypers_of
+from optgen.spec.declare import hypers_of
 
 ADAM = ("step", "exp_avg", "exp_avg_sq")
 ADDED_KEYS = {

@@ -7,8 +7,8 @@ from random import Random
 from optgen.compositions import StateDtype, composed_spec, list_modifiers, modifier
 from optgen.spec import Spec
 from optgen.spec.composition.names import CompositionError
+from optgen.spec.declare import Modifier
 from optgen.spec.errors import SpecError
-from optgen.spec.inert_spec import Modifier
 
 _VALUES = {
     "accumulate": {"accumulated_steps": (1, 2, 3)},

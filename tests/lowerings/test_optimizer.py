@@ -18,7 +18,7 @@ from optgen import emit
 from optgen.lowerings.optimizer import OPTIMIZER
 from optgen.runtime import GeneratedOptimizer, State
 from optgen.spec.base_spec import read_base
-from optgen.spec.inert_spec import Spec
+from optgen.spec.declare import Spec
 from optgen.spec.read_spec import read_spec
 
 ROOT = Path(__file__).parent.parent.parent

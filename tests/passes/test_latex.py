@@ -17,7 +17,7 @@ from optgen.passes.derive import derive
 from optgen.passes.latex import to_latex
 from optgen.passes.latex_symbols import read_letter
 from optgen.spec.base_spec import read_base
-from optgen.spec.inert_spec import Spec
+from optgen.spec.declare import Spec
 from optgen.spec.read_spec import read_spec
 
 SPECS = Path(__file__).parent.parent.parent / "specs"

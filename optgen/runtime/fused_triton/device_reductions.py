@@ -188,7 +188,7 @@ def whole_elements(
 
 @triton.jit
 def is_last(arrivals, matrix_group, shape, num_tensors, program_count):
-    """Tell whether this program is the last of `program_count`: it can read what all of them stored."""
+    """Tell whether this program is the last to arrive: it can read what all programs stored."""
     # After the barrier, every thread has stored. The atomic addition orders these stores before
     # the reads of the last program.
     tl.debug_barrier()

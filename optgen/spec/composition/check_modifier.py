@@ -15,8 +15,8 @@ from optgen.spec.composition.parts import (
     unchecked_modifier,
 )
 from optgen.spec.composition.renaming import free_names
+from optgen.spec.declare import Spec
 from optgen.spec.files import module_name
-from optgen.spec.inert_spec import Spec
 
 
 def modifier_part(spec: Spec) -> Part:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from optgen.spec.declare import Spec
 from optgen.spec.files import read_file
-from optgen.spec.inert_spec import Spec
 from optgen.spec.literals import BOOLEAN, TEXT, literal, one_of, options
 from optgen.spec.source import Source
 
