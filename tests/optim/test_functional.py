@@ -260,7 +260,7 @@ def test_missing_and_wrong_arguments_raise() -> None:
         adam(params, grads, m[:1], v, [], counts, **ADAM)
     with pytest.raises(TypeError, match="only optimize Tensors, but one of the params is NoneType"):
         adam([params[0], None], grads, m, v, [], counts, **ADAM)
-    with pytest.raises(ValueError, match="stands in the list more than once"):
+    with pytest.raises(ValueError, match="stands in the list several times"):
         adam([params[0]] * 2, grads, m, v, [], counts, **ADAM)
     with pytest.raises(RuntimeError, match="`fused` does not support `differentiable`"):
         adam(params, grads, m, v, [], counts, **ADAM, fused=True, differentiable=True)
