@@ -123,7 +123,7 @@ def _suffix(operand: Expr) -> str:
         case Linear():
             return "product"
         case Call(op):
-            return _OPERATOR_SUFFIXES.get(op, op)
+            return _OPERATOR_SUFFIXES.get(op, op if op.isidentifier() else "value")
         case _:
             return "value"
 

@@ -83,35 +83,35 @@ def _versioned(program: Program, current_versions: dict[str, int], versions: _Ve
     out: list[Stmt] = []
     for stmt in program:
         if isinstance(stmt, Assign):
-            value = _with_versions(stmt.value, current_versions)
+            value = _with_versions(stmt.value, current_versions, versions)
             name = stmt.target.name
             versions[name] += 1
             current_versions[name] = versions[name]
             out.append(
-                replace(stmt, target=_with_version(stmt.target, current_versions), value=value)
+                replace(stmt, target=replace(stmt.target, version=versions[name]), value=value)
             )
         else:
             out.append(_versioned_if(stmt, current_versions, versions))
     return tuple(out)
 
 
-def _with_versions(expr: Expr, current_versions: dict[str, int]) -> Expr:
-    """Return an expression with versions, except in `fresh` and in properties of a parameter."""
+def _with_versions(expr: Expr, current_versions: dict[str, int], versions: _Versions) -> Expr:
+    """Return an expression with versions, except in `fresh` and in properties of a parameter.
+
+    A name that only an earlier arm assigns has the version of this arm: the statement that reads it
+    is under the same condition.
+    """
     match expr:
-        case Ref():
-            return _with_version(expr, current_versions)
+        case Ref(name):
+            return replace(expr, version=current_versions.get(name, versions[name]))
         case Call(word, _) if word == "fresh" or word in PROPERTIES:
             return expr
-    return rebuild(expr, lambda child: _with_versions(child, current_versions))
-
-
-def _with_version(ref: Ref, current_versions: dict[str, int]) -> Ref:
-    return replace(ref, version=current_versions[ref.name])
+    return rebuild(expr, lambda child: _with_versions(child, current_versions, versions))
 
 
 def _versioned_if(stmt: If, current_versions: dict[str, int], versions: _Versions) -> If:
     """Return a branch in SSA form, whose arms end in the same version of each name."""
-    condition = _with_versions(stmt.condition, current_versions)
+    condition = _with_versions(stmt.condition, current_versions, versions)
     end_versions = [dict(current_versions), dict(current_versions)]
     outer_path = versions.path
     paths = [(*outer_path, holds) for holds in (condition, _negated(condition))]
