@@ -14,6 +14,7 @@ import pytest
 
 from optgen.ir.print_ir import to_text
 from optgen.spec import hyper, optimizer
+from optgen.spec.declare import Modifier, Spec
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
 
@@ -146,3 +147,8 @@ def test_a_spec_in_a_notebook_cell_is_read(monkeypatch: pytest.MonkeyPatch) -> N
     assert repr(space["Plain"]) == "<Spec Plain from 2.py:3>"
     (algorithm,) = read_spec(space["Plain"])
     assert "p = p - lr * 0.5 * g" in to_text(algorithm)
+
+
+def test_specs_and_modifiers_keep_the_module_that_pickles_name() -> None:
+    """Pickles of loaded and of composed classes hold a Spec, and pickles of modifiers a Modifier."""
+    assert {Spec.__module__, Modifier.__module__} == {"optgen.spec.declare"}
