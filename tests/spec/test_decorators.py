@@ -150,5 +150,5 @@ def test_a_spec_in_a_notebook_cell_is_read(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_specs_and_modifiers_keep_the_module_that_pickles_name() -> None:
-    """Pickles of loaded and of composed classes hold a Spec, and pickles of modifiers a Modifier."""
+    """Pickles of loaded and composed classes hold a Spec; pickles of modifiers hold a Modifier."""
     assert {Spec.__module__, Modifier.__module__} == {"optgen.spec.declare"}
