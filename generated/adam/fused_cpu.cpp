@@ -113,11 +113,11 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_state_bits, i64 n,
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
         constexpr decltype(&sweep<S, false>) variants[] = {sweep<S, false>, sweep<S, true>};
         return variants[truth(hypers.amsgrad)](
-            hypers, scalars, fresh_state_bits, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
+            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
             streams[EXP_AVG_SQ], streams[MAX_EXP_AVG_SQ]);
     }
 };

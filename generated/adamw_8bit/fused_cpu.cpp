@@ -11,7 +11,7 @@ struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };
 
-    // For each stream: the elements of a block of 8-bit codes (0 if the stream never has codes), and
+    // For each stream: the elements of a block of 8-bit codes (0 if it never has codes), and
     // the map from codes to values.
     static constexpr BlockCodes CODES[STREAMS] = {
         {0, DYNAMIC}, {0, DYNAMIC}, {256, DYNAMIC}, {256, DYNAMIC}};
@@ -93,10 +93,10 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_state_bits, i64 n,
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh_state_bits, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
+            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
             streams[EXP_AVG_SQ]);
     }
 };

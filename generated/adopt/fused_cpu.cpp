@@ -25,7 +25,7 @@ struct Rule {
     };
 
     // Scalar program: computed once per step and parameter, in double.
-    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned fresh_state_bits, const Sizes&) {
+    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned fresh_bits, const Sizes&) {
         const double lr = hypers.lr, clip_exp = hypers.clip_exp, weight_decay = hypers.weight_decay;
         const double step = cells[STEP].value;  // includes this step
         // beta1, beta2 = betas
@@ -35,7 +35,7 @@ struct Rule {
         const double one_minus_beta1 = 1 - beta1;
         const double one_minus_beta2 = 1 - beta2;
         double limit = 0;
-        if (bool(fresh_state_bits >> 0 & 1)) {
+        if (bool(fresh_bits >> 0 & 1)) {
         } else if (!is_none(clip_exp)) {
             // limit = (t - 1) ** clip_exp
             limit = pow(step - 1, clip_exp);
@@ -47,8 +47,8 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_state_bits, i64 n,
-        Stream<S> params, Stream<const S> grads, Stream<S> exp_avgs, Stream<S> exp_avg_sqs) {
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n, Stream<S> params,
+        Stream<const S> grads, Stream<S> exp_avgs, Stream<S> exp_avg_sqs) {
         using C = ComputeType<S>;
         const C weight_decay = C(hypers.weight_decay);
         const C decay_factor = C(scalars.decay_factor);
@@ -61,11 +61,11 @@ struct Rule {
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
-        const auto fresh_exp_avg_sq = rare_flag<C>(bool(fresh_state_bits & 1));
-        const auto decouple = rare_flag<C>(!bool(fresh_state_bits & 1)
+        const auto fresh_exp_avg_sq = rare_flag<C>(bool(fresh_bits & 1));
+        const auto decouple = rare_flag<C>(!bool(fresh_bits & 1)
             && (truth(hypers.weight_decay) && truth(hypers.decouple)));
-        const auto not_fresh_exp_avg_sq = flag<C>(!bool(fresh_state_bits & 1));
-        const auto has_clip_exp = flag<C>(!bool(fresh_state_bits & 1) && !is_none(hypers.clip_exp));
+        const auto not_fresh_exp_avg_sq = flag<C>(!bool(fresh_bits & 1));
+        const auto has_clip_exp = flag<C>(!bool(fresh_bits & 1) && !is_none(hypers.clip_exp));
         const i64 ahead = prefetch_distance<S>(n);
         struct { DelayedStore<S> param, exp_avg, exp_avg_sq; } delayed;
 
@@ -117,10 +117,10 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_state_bits, i64 n,
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh_state_bits, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
+            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
             streams[EXP_AVG_SQ]);
     }
 };

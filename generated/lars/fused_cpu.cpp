@@ -128,9 +128,8 @@ struct LARSRule : Rule {
 
     template <class S, class C, bool MOMENTUM>
     NOINLINE static void sweep2(
-        const Hypers& hypers, const Scalars& scalars, const Numbers& numbers,
-        unsigned fresh_state_bits, i64 n, S* __restrict params, const S* __restrict grads,
-        S* __restrict momentum_buffers) {
+        const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, unsigned fresh_bits,
+        i64 n, S* __restrict params, const S* __restrict grads, S* __restrict momentum_buffers) {
         const C lr = C(hypers.lr);
         const C momentum = C(hypers.momentum);
         const C one_minus_dampening = C(scalars.one_minus_dampening);
@@ -140,7 +139,7 @@ struct LARSRule : Rule {
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto has_weight_decay_or_always_adapt = flag<C>(truth(hypers.weight_decay)
             || truth(hypers.always_adapt));
-        const auto fresh_momentum_buffer = rare_flag<C>(bool(fresh_state_bits & 1));
+        const auto fresh_momentum_buffer = rare_flag<C>(bool(fresh_bits & 1));
         const auto nesterov = rare_flag<C>(truth(hypers.nesterov));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -201,8 +200,8 @@ struct LARSRule : Rule {
                 constexpr decltype(&sweep2<S, C, false>) variants[] = {
                     sweep2<S, C, false>, sweep2<S, C, true>};
                 return variants[truth(inputs.hypers.momentum)](
-                    inputs.hypers, inputs.scalars, inputs.named_numbers(), inputs.fresh_state_bits,
-                    n, at[PARAM], at[GRAD], at[MOMENTUM_BUFFER]);
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), inputs.fresh_bits, n,
+                    at[PARAM], at[GRAD], at[MOMENTUM_BUFFER]);
             }
         }
     }

@@ -14,7 +14,7 @@ struct Rule {
 
     // Hyperparameters of a group.
     struct Hypers {
-        // adjust_lr_fn: 0 is None, 1 is 'original', 2 is 'match_rms_adamw', 3 is 'spectral_unclamped'
+        // adjust_lr_fn: 0 = None, 1 = 'original', 2 = 'match_rms_adamw', 3 = 'spectral_unclamped'
         double lr, weight_decay, momentum, nesterov, ns_coefficients[3], eps, ns_steps;
         double adjust_lr_fn, maximize;
     };

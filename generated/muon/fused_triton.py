@@ -48,7 +48,7 @@ def muon_scalars(table, hypers, shapes, scalars, found_inf, num_tensors):
     weight_decay = tl.load(hyper + 1)
     momentum = tl.load(hyper + 2)
     nesterov = tl.load(hyper + 3)
-    # adjust_lr_fn: 0 is None, 1 is 'original', 2 is 'match_rms_adamw', 3 is 'spectral_unclamped'
+    # adjust_lr_fn: 0 = None, 1 = 'original', 2 = 'match_rms_adamw', 3 = 'spectral_unclamped'
     adjust_lr_fn = tl.load(hyper + 9)
     maximize = tl.load(hyper + 10)
     row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)

@@ -114,14 +114,14 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_state_bits, i64 n,
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
         constexpr decltype(&sweep<S, false, false>) variants[] = {
             sweep<S, false, false>, sweep<S, false, true>, sweep<S, true, false>,
             sweep<S, true, true>};
         return variants[2 * truth(hypers.momentum) + truth(hypers.centered)](
-            hypers, scalars, fresh_state_bits, n, streams[PARAM], streams[GRAD],
-            streams[SQUARE_AVG], streams[MOMENTUM_BUFFER], streams[GRAD_AVG]);
+            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[SQUARE_AVG],
+            streams[MOMENTUM_BUFFER], streams[GRAD_AVG]);
     }
 };
 

@@ -37,8 +37,8 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S, bool MOMENTUM>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_state_bits, i64 n,
-        Stream<S> params, Stream<const S> grads, Stream<S> momentum_buffers) {
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n, Stream<S> params,
+        Stream<const S> grads, Stream<S> momentum_buffers) {
         using C = ComputeType<S>;
         const C decay_factor = C(scalars.decay_factor);
         const C momentum = C(hypers.momentum);
@@ -46,7 +46,7 @@ struct Rule {
         const C lr = C(hypers.lr);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
-        const auto fresh_momentum_buffer = rare_flag<C>(bool(fresh_state_bits & 1));
+        const auto fresh_momentum_buffer = rare_flag<C>(bool(fresh_bits & 1));
         const auto nesterov = rare_flag<C>(truth(hypers.nesterov));
         const i64 ahead = prefetch_distance<S>(n);
         const i64 strip = MOMENTUM ? prefetch_strip<S>(n) : n;
@@ -96,11 +96,11 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_state_bits, i64 n,
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
         constexpr decltype(&sweep<S, false>) variants[] = {sweep<S, false>, sweep<S, true>};
         return variants[truth(hypers.momentum)](
-            hypers, scalars, fresh_state_bits, n, streams[PARAM], streams[GRAD],
+            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD],
             streams[MOMENTUM_BUFFER]);
     }
 };

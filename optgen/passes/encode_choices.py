@@ -11,7 +11,7 @@ from optgen.ir.plan import Plan
 
 def legend_of_choices(hyper: Hyper) -> str:
     """Return a comment that says which number stands for which choice; "" for other types."""
-    values = ", ".join(f"{index} is {value!r}" for index, value in enumerate(hyper.choices))
+    values = ", ".join(f"{index} = {value!r}" for index, value in enumerate(hyper.choices))
     return f"{hyper.name}: {values}" if hyper.type == "choice" else ""
 
 

@@ -69,10 +69,10 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_state_bits, i64 n,
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh_state_bits, n, streams[EXP_AVG], streams[X], streams[EXP_AVG_SQ],
+            hypers, scalars, fresh_bits, n, streams[EXP_AVG], streams[X], streams[EXP_AVG_SQ],
             streams[Y], streams[Y_PRODUCT]);
     }
 };

@@ -66,10 +66,10 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_state_bits, i64 n,
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh_state_bits, n, streams[EXP_AVG], streams[GRAD_PRODUCT],
+            hypers, scalars, fresh_bits, n, streams[EXP_AVG], streams[GRAD_PRODUCT],
             streams[EXP_AVG_SQ], streams[EXP_AVG_QUOTIENT]);
     }
 };

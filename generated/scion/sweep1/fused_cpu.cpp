@@ -52,10 +52,9 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_state_bits, i64 n,
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(
-            hypers, scalars, fresh_state_bits, n, streams[MOMENTUM_BUFFER], streams[GRAD]);
+        return sweep<S>(hypers, scalars, fresh_bits, n, streams[MOMENTUM_BUFFER], streams[GRAD]);
     }
 };
 

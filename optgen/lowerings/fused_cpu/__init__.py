@@ -170,7 +170,7 @@ def _one_sweep_context(plan: Plan, fresh_symbols: list[str]) -> Context:
     arrays = [f"streams[{constant(s.name)}]" for s in sweep.streams]
     # A rule that draws random numbers needs the index of the first element.
     first = ["first"] if plan.algorithm.has_random_ops else []
-    arguments = ["hypers", "scalars", "fresh_state_bits", *first, "n", *arrays]
+    arguments = ["hypers", "scalars", "fresh_bits", *first, "n", *arrays]
     flags = printer.loop.flags
     call = dispatch_call("sweep", ["S"], flags, arguments, "hypers", column=8)
     blocks = {  # each with its indentation depth
@@ -209,7 +209,7 @@ def _member(hyper: Hyper) -> str:
 
 def _parameters(plan: Plan, sweep: Sweep, printer: LoopPrinter) -> list[str]:
     """Return the sweep function's parameters; a parameter that it does not read has no name."""
-    types = {"hypers": "const Hypers&", "scalars": "const Scalars&", "fresh_state_bits": "unsigned"}
+    types = {"hypers": "const Hypers&", "scalars": "const Scalars&", "fresh_bits": "unsigned"}
     lists = (
         f"Stream<{'' if stream.stored else 'const '}S> {variable(plural(stream.name))}"
         for stream in sweep.streams

@@ -142,7 +142,7 @@ class LoopPrinter:
             "scalars": "const Scalars&",
             "sizes": "const Sizes&",
             "numbers": "const Numbers&",
-            "fresh_state_bits": "unsigned",
+            "fresh_bits": "unsigned",
         }
         return {name: type_ for name, type_ in types.items() if self.uses(name)}
 

@@ -18,7 +18,7 @@ _INPUT_TYPES = {
     "hypers": "const Hypers&",
     "scalars": "const Scalars&",
     "sizes": "const Sizes&",
-    "fresh_state_bits": "unsigned",
+    "fresh_bits": "unsigned",
 }
 
 

@@ -24,7 +24,7 @@ def number_printer(
                 return f"truth({text})" if hypers[name].type == "flag" else text
             case Call("fresh", (Ref(name),)):
                 shift = f" >> {position}" if (position := program.fresh_symbols.index(name)) else ""
-                return f"bool(fresh_state_bits{shift} & 1)"
+                return f"bool(fresh_bits{shift} & 1)"
             case Ref(name) if name in numbers:
                 return numbers[name]
             case Ref() if expr in program.fields:

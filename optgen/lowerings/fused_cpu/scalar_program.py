@@ -55,7 +55,7 @@ class ScalarProgram:
         return [
             "const Hypers& hypers" if reads_hypers else "const Hypers&",
             "Scalar* cells" if reads_cells else "Scalar*",
-            "unsigned fresh_state_bits" if self._calls("fresh") else "unsigned",
+            "unsigned fresh_bits" if self._calls("fresh") else "unsigned",
             "const Sizes& sizes" if self.reads_sizes else "const Sizes&",
         ]
 
@@ -106,7 +106,7 @@ class ScalarProgram:
     def _read(self, expr: Expr) -> str | None:
         match expr:
             case Call("fresh", (Ref(name),)):
-                return f"bool(fresh_state_bits >> {self.fresh_symbols.index(name)} & 1)"
+                return f"bool(fresh_bits >> {self.fresh_symbols.index(name)} & 1)"
             case Call(word, _) if word in PROPERTIES:
                 return f"sizes.{word}"
             case Ref(name) if name in self._hypers and self._hypers[name].type != "number":

@@ -116,20 +116,20 @@ constexpr i64 UNIT = HAS_CODES<R> ? BUFFER_ELEMENTS : 64;
 // Updates n elements by the rule, from element `first` of the tensor on.
 template <class R, class S>
 INLINE void update_vectors(
-    const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh_state_bits, i64 n,
+    const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh_bits, i64 n,
     const Stream<S>* streams, i64 first) {
-    if constexpr (DRAWS<R>) R::template update<S>(hypers, scalars, fresh_state_bits, first, n, streams);
-    else R::template update<S>(hypers, scalars, fresh_state_bits, n, streams);
+    if constexpr (DRAWS<R>) R::template update<S>(hypers, scalars, fresh_bits, first, n, streams);
+    else R::template update<S>(hypers, scalars, fresh_bits, n, streams);
 }
 
 // Updates n elements by the rule. The last ones, which do not fill a vector, are updated in a copy.
 template <class R, class S>
 void update(
-    const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh_state_bits, i64 n,
+    const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh_bits, i64 n,
     const Stream<S>* streams, i64 first = 0) {
     constexpr i64 lanes = LANES<ComputeType<S>>;
     const i64 rest = n % lanes, in_vectors = n - rest;
-    if (in_vectors) update_vectors<R, S>(hypers, scalars, fresh_state_bits, in_vectors, streams, first);
+    if (in_vectors) update_vectors<R, S>(hypers, scalars, fresh_bits, in_vectors, streams, first);
     if (!rest) return;
     float memory[R::STREAMS][lanes] = {}; // 16-bit streams fill half of their rows
     Stream<S> copies[R::STREAMS];
@@ -137,7 +137,7 @@ void update(
         copies[s] = stream_at(memory[s], streams[s]);
         if (streams[s]) copy_elements(copies[s], streams[s] + in_vectors, rest);
     }
-    update_vectors<R, S>(hypers, scalars, fresh_state_bits, lanes, copies, first + in_vectors);
+    update_vectors<R, S>(hypers, scalars, fresh_bits, lanes, copies, first + in_vectors);
     for (int s = 0; s < R::STREAMS; ++s)
         if (is_written<R>(s) && streams[s]) copy_elements(streams[s] + in_vectors, copies[s], rest);
 }

@@ -10,7 +10,7 @@ template <class R>
 struct LoopInputs {
     const typename R::Hypers& hypers;
     const typename R::Scalars& scalars;
-    unsigned fresh_state_bits;
+    unsigned fresh_bits;
     Sizes sizes;
     double* numbers;  // [NUMBERS], numbers of the whole tensor
     double* partials; // [NUMBERS], sums over the swept block
