@@ -1,12 +1,14 @@
 """Define the ops of the language: for each its arity, category, meaning on tensors, and LaTeX.
 
 A meaning is computed by torch. So it holds for 0-dim tensors (scalars) and for tensors of any
-shape, with torch's NaN, signed zero and infinity. Each lowering prints ops in its own way; a test
-requires an entry for every pair of op and lowering.
+shape, with torch's NaN, signed zero and infinity. Roots, and functions of scalars, have bits that
+do not depend on the CPU, as torch's have. Each lowering prints ops in its own way; a test requires
+an entry for every pair of op and lowering.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -44,9 +46,43 @@ class OpInfo:
     latex: str
 
 
+def _sqrt(x: Any) -> Any:
+    """Return the square root, correctly rounded; NaN below zero.
+
+    On Intel CPUs `x.sqrt()` calls MKL, whose last bit is wrong for 0.7 % of numbers. The complex
+    root of a positive number calls the C library, whose root is IEEE's.
+    """
+    root = x.sqrt()
+    return x.to(torch.complex128).sqrt().real.to(x.dtype).where(x > 0, root) if x.is_cpu else root
+
+
+def _of_scalars(on_floats: Callable[..., float], on_tensors: Callable[..., Any]) -> Any:
+    """Return a function of tensors that computes scalars as Python does: by the C library.
+
+    For scalars torch takes the functions of its vectors, whose last bits depend on the CPU.
+    """
+
+    def meaning(*operands: Any) -> Any:
+        if all(operand.ndim == 0 and operand.is_floating_point() for operand in operands):
+            try:
+                number = on_floats(*(operand.item() for operand in operands))
+                return torch.tensor(number, dtype=torch.float64).to(operands[0].dtype)
+            except (ValueError, OverflowError):
+                pass  # Python raises an error where IEEE 754 and torch have NaN or infinity
+        return on_tensors(*operands)
+
+    return meaning
+
+
+_pow = _of_scalars(math.pow, lambda a, b: a ** (b if b.ndim else b.item()))
+
+
 def _power(a: Any, b: Any) -> Any:
-    """Return a power. A 0-dim exponent becomes a float: then torch computes x**0.5 as sqrt."""
-    return a ** (b if b.ndim else b.item())
+    """Return a power. As in torch, an exponent of 0.5 means the root, and -0.5 its inverse."""
+    if b.ndim == 0 and abs(b.item()) == 0.5:
+        root = _sqrt(a)
+        return root if b > 0 else 1 / root
+    return _pow(a, b)
 
 
 def _lerp(start: Any, end: Any, weight: Any) -> Any:
@@ -110,13 +146,19 @@ _TABLE = (
     OpInfo("and", 2, "logic", lambda a, b: a & b, r"{0} \wedge {1}"),
     OpInfo("or", 2, "logic", lambda a, b: a | b, r"{0} \vee {1}"),
     OpInfo("not", 1, "logic", lambda a: ~a, r"\neg {0}"),
-    OpInfo("sqrt", 1, "function", lambda x: x.sqrt(), r"\sqrt{{{0}}}"),
-    OpInfo("exp", 1, "function", lambda x: x.exp(), r"e^{{{0}}}"),
-    OpInfo("log", 1, "function", lambda x: x.log(), r"\log {0}"),
-    OpInfo("tanh", 1, "function", lambda x: x.tanh(), r"\tanh({0})"),
-    OpInfo("sin", 1, "function", lambda x: x.sin(), r"\sin({0})"),
-    OpInfo("cos", 1, "function", lambda x: x.cos(), r"\cos({0})"),
-    OpInfo("atan2", 2, "function", lambda y, x: y.atan2(x), r"\operatorname{{atan2}}({0}, {1})"),
+    OpInfo("sqrt", 1, "function", _sqrt, r"\sqrt{{{0}}}"),
+    OpInfo("exp", 1, "function", _of_scalars(math.exp, torch.exp), r"e^{{{0}}}"),
+    OpInfo("log", 1, "function", _of_scalars(math.log, torch.log), r"\log {0}"),
+    OpInfo("tanh", 1, "function", _of_scalars(math.tanh, torch.tanh), r"\tanh({0})"),
+    OpInfo("sin", 1, "function", _of_scalars(math.sin, torch.sin), r"\sin({0})"),
+    OpInfo("cos", 1, "function", _of_scalars(math.cos, torch.cos), r"\cos({0})"),
+    OpInfo(
+        "atan2",
+        2,
+        "function",
+        _of_scalars(math.atan2, torch.atan2),
+        r"\operatorname{{atan2}}({0}, {1})",
+    ),
     OpInfo("floor", 1, "function", lambda x: x.floor(), r"\left\lfloor {0} \right\rfloor"),
     OpInfo("ceil", 1, "function", lambda x: x.ceil(), r"\left\lceil {0} \right\rceil"),
     OpInfo("round", 1, "function", lambda x: x.round(), r"\operatorname{{round}}({0})"),
@@ -168,16 +210,16 @@ _TABLE = (
     OpInfo("col_sum", 1, "reduction", lambda x: x.sum(-2, keepdim=True), _col_latex("sum")),
     OpInfo("row_mean", 1, "reduction", lambda x: x.mean(-1, keepdim=True), _row_latex("mean")),
     OpInfo("col_mean", 1, "reduction", lambda x: x.mean(-2, keepdim=True), _col_latex("mean")),
-    OpInfo("row_norm", 1, "reduction", lambda x: (x * x).sum(-1, True).sqrt(), _row_latex("norm")),
-    OpInfo("col_norm", 1, "reduction", lambda x: (x * x).sum(-2, True).sqrt(), _col_latex("norm")),
-    OpInfo("row_rms", 1, "reduction", lambda x: (x * x).mean(-1, True).sqrt(), _row_latex("rms")),
-    OpInfo("col_rms", 1, "reduction", lambda x: (x * x).mean(-2, True).sqrt(), _col_latex("rms")),
+    OpInfo("row_norm", 1, "reduction", lambda x: _sqrt((x * x).sum(-1, True)), _row_latex("norm")),
+    OpInfo("col_norm", 1, "reduction", lambda x: _sqrt((x * x).sum(-2, True)), _col_latex("norm")),
+    OpInfo("row_rms", 1, "reduction", lambda x: _sqrt((x * x).mean(-1, True)), _row_latex("rms")),
+    OpInfo("col_rms", 1, "reduction", lambda x: _sqrt((x * x).mean(-2, True)), _col_latex("rms")),
     OpInfo("row_max_abs", 1, "reduction", _row_max_abs, _row_latex("max", r"\left|{0}\right|")),
     OpInfo("col_max_abs", 1, "reduction", _col_max_abs, _col_latex("max", r"\left|{0}\right|")),
     OpInfo("sum", 1, "reduction", lambda x: x.sum(), r"\operatorname{{sum}}({0})"),
     OpInfo("mean", 1, "reduction", lambda x: x.mean(), r"\operatorname{{mean}}({0})"),
-    OpInfo("norm", 1, "reduction", lambda x: (x * x).sum().sqrt(), r"\left\|{0}\right\|_2"),
-    OpInfo("rms", 1, "reduction", lambda x: (x * x).mean().sqrt(), r"\operatorname{{rms}}({0})"),
+    OpInfo("norm", 1, "reduction", lambda x: _sqrt((x * x).sum()), r"\left\|{0}\right\|_2"),
+    OpInfo("rms", 1, "reduction", lambda x: _sqrt((x * x).mean()), r"\operatorname{{rms}}({0})"),
     OpInfo("max_abs", 1, "reduction", _max_abs, r"\left\|{0}\right\|_\infty"),
     # A wide reduction takes one number per parameter of a param group, or of all groups. Its
     # meaning takes the numbers of all these parameters. A wide reduction is always the whole value

@@ -1,4 +1,7 @@
-"""Fold constants and double negations in one expression. Printers expect folded expressions."""
+"""Fold constants and double negations in one expression. Printers expect folded expressions.
+
+A power of 0.5 becomes a root, as in torch: its last bit is right, and that of `pow` may be wrong.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,9 @@ def fold(expr: Expr) -> Expr:
             for side, other in ((a, b), (b, a)):
                 if is_truth(side):
                     return side if side.value is (word == "or") else other
+        case Call("**", (a, Const(0.5 | -0.5 as exponent))) if not _is_number(a):
+            root = replace(expr, op="sqrt", args=(a,))
+            return root if exponent > 0 else replace(expr, op="/", args=(Const(1), root))
         case Call("truth", (a,)) if _is_number(a):
             return Const(a.value != 0, expr.place)
         case Call(word, args) if OPS[word].category in _FOLDED_CATEGORIES and all(

@@ -1,18 +1,21 @@
 """Compute with one number per parameter: step counts, scalar states, hyperparameters.
 
 The functions take floats, tensors and TensorLists, so that the functional form of a rule is written
-once. Graph capture and autograd need float64 tensors; all other steps use floats.
+once. Graph capture and autograd need float64 tensors; all other steps use floats. A tensor of one
+number is computed as a float where it can be: torch's functions have other last bits on other CPUs.
 """
 
 import builtins
 import math
+import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast, overload
 
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.tensor_lists import TensorList
+from optgen.runtime.eager.tensor_lists import TensorList, each_of
 
 Scalar = float | Tensor
 S = TypeVar("S", bound=Scalar)
@@ -20,33 +23,33 @@ NUMBER_TYPES = (int, float)
 
 
 def sqrt(x: S) -> S:
-    """Return the square root; NaN below zero, for floats too."""
-    return _each(x, torch.sqrt, _float_sqrt)
+    """Return the square root; NaN below zero, for floats too. The root of a number is IEEE's."""
+    return cast(S, _compute(_tensor_sqrt, _float_sqrt, x))
 
 
 def exp(x: S) -> S:
     """Return the exponential; infinity where a float overflows."""
-    return _each(x, torch.exp, _float_exp)
+    return cast(S, _compute(torch.exp, _float_exp, x))
 
 
 def log(x: S) -> S:
     """Return the natural logarithm; minus infinity at zero, NaN below zero."""
-    return _each(x, torch.log, _float_log)
+    return cast(S, _compute(torch.log, _float_log, x))
 
 
 def tanh(x: S) -> S:
     """Return the hyperbolic tangent."""
-    return _each(x, torch.tanh, math.tanh)
+    return cast(S, _compute(torch.tanh, math.tanh, x))
 
 
 def sin(x: S) -> S:
     """Return the sine; NaN for an infinite number, for which Python raises an error."""
-    return _each(x, torch.sin, lambda number: math.nan if math.isinf(number) else math.sin(number))
+    return cast(S, _compute(torch.sin, lambda x: math.nan if math.isinf(x) else math.sin(x), x))
 
 
 def cos(x: S) -> S:
     """Return the cosine; NaN for an infinite number, for which Python raises an error."""
-    return _each(x, torch.cos, lambda number: math.nan if math.isinf(number) else math.cos(number))
+    return cast(S, _compute(torch.cos, lambda x: math.nan if math.isinf(x) else math.cos(x), x))
 
 
 @overload
@@ -59,29 +62,27 @@ def atan2(y: Scalar, x: Tensor) -> Tensor: ...
 def atan2(y: Scalar, x: Scalar) -> Scalar: ...
 def atan2(y: Scalar, x: Scalar) -> Scalar:
     """Return the angle of the point (x, y)."""
-    if not (isinstance(y, NUMBER_TYPES) and isinstance(x, NUMBER_TYPES)):
-        return torch.atan2(*_tensors(y, x))
-    return math.atan2(y, x)
+    return _compute(lambda y, x: torch.atan2(*_tensors(y, x)), math.atan2, y, x)
 
 
 def floor(x: S) -> S:
     """Return the largest whole number that is not above x, as a float."""
-    return _each(x, torch.floor, lambda number: _round_keeping_sign(number, math.floor))
+    return cast(S, _compute(torch.floor, partial(_round_keeping_sign, math.floor), x))
 
 
 def ceil(x: S) -> S:
     """Return the smallest whole number that is not below x, as a float."""
-    return _each(x, torch.ceil, lambda number: _round_keeping_sign(number, math.ceil))
+    return cast(S, _compute(torch.ceil, partial(_round_keeping_sign, math.ceil), x))
 
 
 def round(x: S) -> S:
     """Return the nearest whole number as a float, ties to even."""
-    return _each(x, torch.round, lambda number: _round_keeping_sign(number, builtins.round))
+    return cast(S, _compute(torch.round, partial(_round_keeping_sign, builtins.round), x))
 
 
 def sign(x: S) -> S:
     """Return -1, 0 or 1; 0 for NaN, as torch returns."""
-    return _each(x, torch.sign, lambda number: float((number > 0) - (number < 0)))
+    return cast(S, _compute(torch.sign, lambda x: float((x > 0) - (x < 0)), x))
 
 
 @overload
@@ -149,8 +150,10 @@ def divide(a: Tensor, b: Scalar) -> Tensor: ...
 @overload
 def divide(a: Scalar, b: Scalar) -> Scalar: ...
 def divide(a: Scalar, b: Scalar) -> Scalar:
-    """Return a / b; infinity or NaN if b is zero."""
-    return _compute(lambda: a / b, torch.div, a, b)
+    """Return a / b, correctly rounded; infinity or NaN if b is zero."""
+    if isinstance(a, NUMBER_TYPES) and isinstance(b, Tensor):
+        return torch.div(b.new_full((), a), b)  # `a / b` is b.reciprocal() * a
+    return _ieee(operator.truediv, torch.div, a, b)
 
 
 @overload
@@ -161,7 +164,7 @@ def power(a: Tensor, b: Scalar) -> Tensor: ...
 def power(a: Scalar, b: Scalar) -> Scalar: ...
 def power(a: Scalar, b: Scalar) -> Scalar:
     """Return a**b; infinity where a float overflows, NaN where the root is not real."""
-    return _compute(lambda: a**b, torch.pow, a, b)
+    return _compute(torch.pow, partial(_ieee, operator.pow, torch.pow), a, b)
 
 
 @overload
@@ -172,24 +175,68 @@ def remainder(a: Tensor, b: Scalar) -> Tensor: ...
 def remainder(a: Scalar, b: Scalar) -> Scalar: ...
 def remainder(a: Scalar, b: Scalar) -> Scalar:
     """Return a % b, with the sign of b; NaN if b is zero."""
-    return _compute(lambda: a % b, torch.remainder, a, b)
+    return _ieee(operator.mod, torch.remainder, a, b)
 
 
-def _compute(
-    by_python: Callable[[], Any], by_torch: Callable[..., Tensor], a: Scalar, b: Scalar
-) -> Scalar:
+def _ieee(
+    by_python: Callable[[Any, Any], Any], by_torch: Callable[..., Tensor], a: Scalar, b: Scalar
+) -> Any:
     """Compute with Python; with torch if Python raises or returns a complex number."""
     try:
-        result = by_python()
+        result = by_python(a, b)
     except ArithmeticError:
         result = None
     if result is None or isinstance(result, complex):
         result = by_torch(*(torch.as_tensor(x, dtype=torch.float64) for x in (a, b))).item()
-    return cast(Scalar, result)
+    return result
 
 
-def _each(x: S, on_tensor: Callable[[Tensor], Tensor], on_float: Callable[[float], float]) -> S:
-    return cast(S, on_float(x) if isinstance(x, NUMBER_TYPES) else on_tensor(x))
+def _compute(
+    on_tensors: Callable[..., Tensor], on_floats: Callable[..., float], *operands: Scalar
+) -> Scalar:
+    """Compute a function of floats, or of tensors; of tensors with one number as of floats."""
+    tensors = [x for x in operands if not isinstance(x, NUMBER_TYPES)]
+    if not tensors:
+        return on_floats(*operands)
+    like, *others = cast(list[Tensor], tensors)
+    if not all(map(_is_plain_number, tensors)) or any(x.dtype != like.dtype for x in others):
+        return on_tensors(*operands)
+    # A float beside a tensor has the tensor's dtype.
+    rounded = (x if isinstance(x, Tensor) else like.new_full((), x) for x in operands)
+    number = on_floats(*(x.item() for x in rounded))
+    return torch.full_like(like, number, dtype=torch.float64).to(like.dtype)
+
+
+def _is_plain_number(x: Any) -> bool:
+    """Tell whether a tensor is one number on the CPU that no graph follows."""
+    is_number = type(x) is Tensor and x.numel() == 1 and x.is_cpu and x.is_floating_point()
+    return is_number and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
+def _tensor_sqrt(x: Tensor) -> Tensor:
+    """Return torch's square root, whose last bit is corrected if x holds numbers on the CPU.
+
+    On Intel CPUs torch calls MKL, whose last bit is wrong for 0.7 % of numbers. The complex root
+    of a positive number calls the C library, whose root is IEEE's. Compilers write roots of their
+    own, which are IEEE's too. The derivative stays torch's.
+    """
+    if isinstance(x, TensorList):
+        if not any(map(_holds_numbers, x.tensors)):
+            return torch.sqrt(x)  # one call for all tensors
+        return cast(Tensor, each_of(_tensor_sqrt, x))
+    if not _holds_numbers(x) or torch.compiler.is_compiling():
+        return torch.sqrt(x)
+    root = torch.sqrt(x)
+    error = x.detach().to(torch.complex128).sqrt().real.to(x.dtype) - root.detach()
+    return torch.where(error.abs() > 0, root + error, root)  # keeps NaN, infinity and -0.0
+
+
+def _holds_numbers(x: Tensor) -> bool:
+    """Tell whether a tensor may hold numbers of the rule; elements of float64 cannot be told apart.
+
+    Numbers are computed in float64. Only a scalar state, which is one number, may be a float32.
+    """
+    return x.is_cpu and (x.dtype == torch.float64 or (x.numel() == 1 and x.dtype == torch.float32))
 
 
 def _float_sqrt(x: float) -> float:
@@ -209,7 +256,7 @@ def _float_log(x: float) -> float:
     return math.nan if x < 0 else math.log(x)
 
 
-def _round_keeping_sign(x: float, rounding: Callable[[float], int]) -> float:
+def _round_keeping_sign(rounding: Callable[[float], int], x: float) -> float:
     """Return a rounded number with the sign of x, so that -0.25 rounds to -0.0."""
     return math.copysign(rounding(x), x) if math.isfinite(x) else x
 
