@@ -102,6 +102,19 @@ def capturing() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
+def following() -> bool:
+    """Tell whether something follows torch's operations, and so needs them instead of their values.
+
+    It is autograd, a compiler, a mode that sees every operation, or a transform of torch.func.
+    """
+    return (
+        torch.is_grad_enabled()
+        or compiling()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    )
+
+
 def scalar_dtype(fused: bool = False) -> torch.dtype:
     """Return torch's dtype of `step` and of scalar states."""
     if fused or torch.get_default_dtype() != torch.float64:

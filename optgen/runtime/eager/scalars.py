@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.tensor_lists import TensorList, each_of
+from optgen.runtime.torch_private import compiling, following
 
 Scalar = float | Tensor
 S = TypeVar("S", bound=Scalar)
@@ -62,7 +63,7 @@ def atan2(y: Scalar, x: Tensor) -> Tensor: ...
 def atan2(y: Scalar, x: Scalar) -> Scalar: ...
 def atan2(y: Scalar, x: Scalar) -> Scalar:
     """Return the angle of the point (x, y)."""
-    return _compute(lambda y, x: torch.atan2(*_tensors(y, x)), math.atan2, y, x)
+    return cast(Scalar, _compute(lambda y, x: torch.atan2(*_tensors(y, x)), math.atan2, y, x))
 
 
 def floor(x: S) -> S:
@@ -153,7 +154,7 @@ def divide(a: Scalar, b: Scalar) -> Scalar:
     """Return a / b, correctly rounded; infinity or NaN if b is zero."""
     if isinstance(a, NUMBER_TYPES) and isinstance(b, Tensor):
         return torch.div(b.new_full((), a), b)  # `a / b` is b.reciprocal() * a
-    return _ieee(operator.truediv, torch.div, a, b)
+    return cast(Scalar, _ieee(operator.truediv, torch.div, a, b))
 
 
 @overload
@@ -164,7 +165,7 @@ def power(a: Tensor, b: Scalar) -> Tensor: ...
 def power(a: Scalar, b: Scalar) -> Scalar: ...
 def power(a: Scalar, b: Scalar) -> Scalar:
     """Return a**b; infinity where a float overflows, NaN where the root is not real."""
-    return _compute(torch.pow, partial(_ieee, operator.pow, torch.pow), a, b)
+    return cast(Scalar, _compute(torch.pow, partial(_ieee, operator.pow, torch.pow), a, b))
 
 
 @overload
@@ -175,7 +176,7 @@ def remainder(a: Tensor, b: Scalar) -> Tensor: ...
 def remainder(a: Scalar, b: Scalar) -> Scalar: ...
 def remainder(a: Scalar, b: Scalar) -> Scalar:
     """Return a % b, with the sign of b; NaN if b is zero."""
-    return _ieee(operator.mod, torch.remainder, a, b)
+    return cast(Scalar, _ieee(operator.mod, torch.remainder, a, b))
 
 
 def _ieee(
@@ -193,14 +194,14 @@ def _ieee(
 
 def _compute(
     on_tensors: Callable[..., Tensor], on_floats: Callable[..., float], *operands: Scalar
-) -> Scalar:
+) -> Any:
     """Compute a function of floats, or of tensors; of tensors with one number as of floats."""
     tensors = [x for x in operands if not isinstance(x, NUMBER_TYPES)]
     if not tensors:
         return on_floats(*operands)
-    like, *others = cast(list[Tensor], tensors)
-    if not all(map(_is_plain_number, tensors)) or any(x.dtype != like.dtype for x in others):
+    if not all(map(_is_plain_number, tensors)) or len({x.dtype for x in tensors}) > 1:
         return on_tensors(*operands)
+    like = max(tensors, key=Tensor.dim)
     # A float beside a tensor has the tensor's dtype.
     rounded = (x if isinstance(x, Tensor) else like.new_full((), x) for x in operands)
     number = on_floats(*(x.item() for x in rounded))
@@ -208,23 +209,21 @@ def _compute(
 
 
 def _is_plain_number(x: Any) -> bool:
-    """Tell whether a tensor is one number on the CPU that no graph follows."""
+    """Tell whether a tensor is one number on the CPU, whose value may be read."""
     is_number = type(x) is Tensor and x.numel() == 1 and x.is_cpu and x.is_floating_point()
-    return is_number and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return is_number and not following()
 
 
-def _tensor_sqrt(x: Tensor) -> Tensor:
+def _tensor_sqrt(x: Any) -> Any:
     """Return torch's square root, whose last bit is corrected if x holds numbers on the CPU.
 
     On Intel CPUs torch calls MKL, whose last bit is wrong for 0.7 % of numbers. The complex root
     of a positive number calls the C library, whose root is IEEE's. Compilers write roots of their
     own, which are IEEE's too. The derivative stays torch's.
     """
-    if isinstance(x, TensorList):
-        if not any(map(_holds_numbers, x.tensors)):
-            return torch.sqrt(x)  # one call for all tensors
-        return cast(Tensor, each_of(_tensor_sqrt, x))
-    if not _holds_numbers(x) or torch.compiler.is_compiling():
+    if isinstance(x, TensorList) and any(map(_holds_numbers, x.tensors)):
+        return each_of(_tensor_sqrt, x)
+    if isinstance(x, TensorList) or not _holds_numbers(x) or compiling():
         return torch.sqrt(x)
     root = torch.sqrt(x)
     error = x.detach().to(torch.complex128).sqrt().real.to(x.dtype) - root.detach()
