@@ -15,7 +15,7 @@ from optgen.runtime.rule import Rule, State
 from optgen.runtime.tensors.dtensor import any_dtensor, check_state_sharding
 from optgen.runtime.tensors.matrix_states import check_matrix_sharding, local_matrix_shape
 from optgen.runtime.tensors.quantized import QuantizedTensor
-from optgen.runtime.torch_private import has_overlap, is_contiguous, item, numel
+from optgen.runtime.torch_private import has_overlap, is_contiguous, is_inference, item, numel
 
 _shape, _dtype = attrgetter("shape"), attrgetter("dtype")
 _device, _is_cpu = attrgetter("device"), attrgetter("is_cpu")
@@ -38,6 +38,7 @@ def check_step(optimizer: OptimizerLike, batch: Batch) -> None:
     converter_of(optimizer).check(optimizer.rule.hyper_values(batch.group))
     _check_gradients(batch)
     writes_gradients = must_unscale(optimizer) or optimizer.rule.zero_grad
+    _check_inference_tensors(optimizer.rule, batch, writes_gradients)
     _check_memory(batch, writes_gradients)
     _check_reshaped_states(optimizer.rule, batch)
     if not batch.needs_no_views:  # `needs_no_views` excludes quantized tensors
@@ -103,6 +104,28 @@ def _check_shape(param: Tensor, grad: Tensor) -> None:
         )
 
 
+def _check_inference_tensors(rule: Rule, batch: Batch, writes_gradients: bool) -> None:
+    """Raise an error for a tensor that the step writes if it was made in inference mode.
+
+    Like torch, a step may write to such a tensor in inference mode only.
+    """
+    if torch.is_inference_mode_enabled():
+        return
+    states = zip(rule.states, batch.states, strict=True)
+    columns = [
+        ("a parameter", batch.params),
+        ("a step", batch.step_counts),
+        ("a gradient", batch.grads if writes_gradients else ()),
+        *((state.key, _present(column)) for state, column in states if state.written),
+    ]
+    for name, column in columns:
+        if any(map(is_inference, column)):
+            raise RuntimeError(
+                f"the step writes to {name}, which was made in inference mode: clone it outside of "
+                "inference mode"
+            )
+
+
 def _check_memory(batch: Batch, writes_gradients: bool) -> None:
     """Raise torch's error for a tensor that the step writes if its elements share memory."""
     written_tensors = [
@@ -112,12 +135,6 @@ def _check_memory(batch: Batch, writes_gradients: bool) -> None:
         columns = (column for column in (batch.params, *batch.states) if column)
         written_tensors += (column[index] for column in columns if column[index] is not None)
     if writes_gradients:
-        made_in_inference = any(grad.is_inference() for grad in batch.grads)
-        if made_in_inference and not torch.is_inference_mode_enabled():
-            raise RuntimeError(
-                "the step writes to gradients, and one was made in inference mode: clone it "
-                "outside of inference mode"
-            )
         dense = (grad for grad in batch.grads if not grad.is_sparse)
         written_tensors += (grad for grad in dense if not is_contiguous(grad))
     if any(map(has_overlap, written_tensors)):
