@@ -24,6 +24,7 @@ _profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
 set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 is_contiguous = torch._C.TensorBase.is_contiguous
 is_neg = torch._C.TensorBase.is_neg
+is_functorch_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 is_inference = torch._C.TensorBase.is_inference
 storage_offset = torch._C.TensorBase.storage_offset
 untyped_storage = torch._C.TensorBase.untyped_storage

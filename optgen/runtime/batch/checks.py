@@ -1,6 +1,6 @@
 """Check a batch: raise for tensors that no lowering can take, before anything is written."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter, eq
 
@@ -13,9 +13,10 @@ from optgen.runtime.batch.hyperparameters import converter_of
 from optgen.runtime.protocols import OptimizerLike
 from optgen.runtime.rule import Rule, State
 from optgen.runtime.tensors.dtensor import any_dtensor, check_state_sharding
+from optgen.runtime.tensors.layout import all_fit_storage, fits_storage
 from optgen.runtime.tensors.matrix_states import check_matrix_sharding, local_matrix_shape
 from optgen.runtime.tensors.quantized import QuantizedTensor
-from optgen.runtime.torch_private import has_overlap, is_contiguous, is_inference, item, numel
+from optgen.runtime.torch_private import has_overlap, is_contiguous, is_functorch_wrapped, is_inference, is_plain_class, item, numel
 
 _shape, _dtype = attrgetter("shape"), attrgetter("dtype")
 _device, _is_cpu = attrgetter("device"), attrgetter("is_cpu")
@@ -38,6 +39,15 @@ def check_step(optimizer: OptimizerLike, batch: Batch) -> None:
     converter_of(optimizer).check(optimizer.rule.hyper_values(batch.group))
     _check_gradients(batch)
     writes_gradients = must_unscale(optimizer) or optimizer.rule.zero_grad
+    states = zip(optimizer.rule.states, batch.states, strict=True)
+    check_storages(
+        {
+            "a parameter": batch.params,
+            "a gradient": batch.grads,
+            "a step": batch.step_counts,
+            **{state.key: _present(column) for state, column in states},
+        }
+    )
     _check_inference_tensors(optimizer.rule, batch, writes_gradients)
     _check_memory(batch, writes_gradients)
     _check_reshaped_states(optimizer.rule, batch)
@@ -124,6 +134,30 @@ def _check_inference_tensors(rule: Rule, batch: Batch, writes_gradients: bool) -
                 f"the step writes to {name}, which was made in inference mode: clone it outside of "
                 "inference mode"
             )
+
+
+def check_storages(columns: Mapping[str, Iterable[Tensor]]) -> None:
+    """Raise an error for a tensor on the CPU that is larger than its storage; keys are names.
+
+    `resize_` of a storage can shrink it. A kernel would read and write beyond it, and so would
+    torch's own operations.
+    """
+    for name, column in columns.items():
+        tensors = [each for each in column if each.is_cpu and _has_memory(each)]
+        if all_fit_storage(tensors):
+            continue
+        tensor = next(each for each in tensors if not fits_storage(each))
+        raise RuntimeError(
+            f"{name} has the shape {tuple(tensor.shape)} and the dtype {tensor.dtype}, but its "
+            f"storage has only {tensor.untyped_storage().nbytes()} bytes: give the storage its "
+            "size again, or the tensor other memory"
+        )
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    """Tell whether a tensor is memory: no sparse tensor, and no wrapper such as torch.func's."""
+    is_memory = is_plain_class(type(tensor)) or type(tensor) is QuantizedTensor
+    return is_memory and tensor.layout is torch.strided and not is_functorch_wrapped(tensor)
 
 
 def _check_memory(batch: Batch, writes_gradients: bool) -> None:

@@ -57,7 +57,7 @@ def _fill(table: Table, first: int, index: int, batch: Batch, copy_pairs: CopyPa
     kernel, count = table.kernel, len(batch.params)
     last = first + count
     columns = _columns(kernel, batch, copy_pairs)
-    _check_columns(kernel, batch.group, columns)
+    _check_states(kernel, batch.group, columns)
     table.batches.append(batch)
     table.columns.append(columns)
     for stream, column in enumerate(columns):
@@ -123,15 +123,15 @@ def _dtype_codes(batch: Batch, columns: list[list[Tensor]]) -> "array[int]":
 def check_states(kernel: KernelSignature, batches: Sequence[Batch]) -> None:
     """Raise the errors that `fill_table` would raise, before any of these batches is updated."""
     for batch in batches:
-        _check_columns(kernel, batch.group, _columns(kernel, batch, None))
+        _check_states(kernel, batch.group, _columns(kernel, batch, None))
 
 
-def _check_columns(
+def _check_states(
     kernel: KernelSignature, group: dict[str, Any], columns: list[list[Tensor]]
 ) -> None:
-    """Raise a `RuntimeError` if a kernel would read or write outside of tensors.
+    """Raise a `RuntimeError` if a state that the group's values require is absent.
 
-    A state that the group's values require may be absent, or a tensor larger than its storage.
+    The kernel relies on the values, and would crash without the state.
     """
     needed = kernel.needed_streams(group, columns[0][0]) if columns[0] else 0
     for stream, column in enumerate(columns):
@@ -140,19 +140,6 @@ def _check_columns(
                 f"{kernel.rule.name} needs the state {kernel.keys[stream]!r} with these values "
                 "of the group, but its parameters do not have this state"
             )
-        if not layout.all_fit_storage(column):
-            name = kernel.keys[stream] or ("a parameter", "a gradient", "a local")[min(stream, 2)]
-            raise storage_error(name, column)
-
-
-def storage_error(name: str, tensors: Sequence[Tensor]) -> RuntimeError:
-    """Return the error about the first of these tensors that is larger than its storage."""
-    tensor = next(tensor for tensor in tensors if not layout.fits_storage(tensor))
-    return RuntimeError(
-        f"{name} has the shape {tuple(tensor.shape)} and dtype {tensor.dtype}, but its storage has "
-        f"only {tensor.untyped_storage().nbytes()} bytes: give the storage its size again, or the "
-        "tensor other memory"
-    )
 
 
 def _shape_entries(param: Tensor) -> tuple[int, int, int, int]:
