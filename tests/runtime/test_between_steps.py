@@ -430,7 +430,7 @@ def test_gradients_in_a_buffer_that_shrinks_are_an_error() -> None:
         optimizer.step()
 
     buffer.untyped_storage().resize_(500)
-    with pytest.raises(RuntimeError, match="a gradient has the shape .* only 500 bytes"):
+    with pytest.raises(RuntimeError, match=r"a gradient has the shape .* only 500 bytes"):
         optimizer.step()
 
 

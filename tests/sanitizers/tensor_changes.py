@@ -1,4 +1,4 @@
-"""Changes of one tensor between two steps: in its object, in its storage, or in the place that holds it.
+"""Changes of one tensor between two steps: of its object, its storage, or the place that holds it.
 
 A slot is such a place: `.data`, `.grad`, a state's key, or the local tensor of a DTensor.
 """

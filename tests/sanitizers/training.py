@@ -26,7 +26,7 @@ def class_names() -> list[str]:
         for name, value in found.items()
         if isinstance(value, type)
         and issubclass(value, torch.optim.Optimizer)
-        and hasattr(value, "rule")
+        and (hasattr(value, "rule") or value is optgen.optim.LBFGS)
     )
 
 
@@ -50,23 +50,31 @@ class Training:
         self.shard = shard
         self.params = [torch.nn.Parameter(shard(torch.randn(shape))) for shape in shapes]
         self.optimizer: Any = getattr(optgen.optim, name)(self.params)
+        self.rule: Any = getattr(self.optimizer, "rule", None)
         if hasattr(self.optimizer, "train"):
             self.optimizer.train()
 
     def give_gradients(self) -> None:
         """Give each parameter a gradient of the shape that it had at first, or has now."""
-        sparse = self.optimizer.rule.gradient == "sparse_only"
+        sparse = self.rule is not None and self.rule.gradient == "sparse_only"
         for param in self.params:
             grad = self.shard(torch.randn(param.shape))
             param.grad = grad.to_sparse(1) if sparse else grad.to(param.dtype)
 
     def step(self) -> None:
         """Take a step, with random extra inputs if the rule needs some."""
+        if self.rule is None:  # LBFGS
+            self.optimizer.step(self._evaluate)
+            return
         inputs = {
             state.step_argument: [self.shard(torch.rand(param.shape)) for param in self.params]
-            for state in self.optimizer.rule.inputs
+            for state in self.rule.inputs
         }
         self.optimizer.step(**inputs)
+
+    def _evaluate(self) -> float:
+        """Return a loss, whose gradients the parameters have already."""
+        return sum(param.detach().square().sum().item() for param in self.params)
 
     def train(self, steps: int) -> None:
         """Take steps with new gradients."""

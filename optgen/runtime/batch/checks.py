@@ -16,7 +16,15 @@ from optgen.runtime.tensors.dtensor import any_dtensor, check_state_sharding
 from optgen.runtime.tensors.layout import all_fit_storage, fits_storage
 from optgen.runtime.tensors.matrix_states import check_matrix_sharding, local_matrix_shape
 from optgen.runtime.tensors.quantized import QuantizedTensor
-from optgen.runtime.torch_private import has_overlap, is_contiguous, is_functorch_wrapped, is_inference, is_plain_class, item, numel
+from optgen.runtime.torch_private import (
+    has_overlap,
+    is_contiguous,
+    is_functorch_wrapped,
+    is_inference,
+    is_plain_class,
+    item,
+    numel,
+)
 
 _shape, _dtype = attrgetter("shape"), attrgetter("dtype")
 _device, _is_cpu = attrgetter("device"), attrgetter("is_cpu")
@@ -88,7 +96,9 @@ def _check_gradients(batch: Batch) -> None:
     `.data` and `resize_` can change a gradient's shape; a kernel would read beyond its memory.
     """
     params, grads = batch.params, batch.grads
-    if not _have_shapes(batch.shapes if batch.needs_no_views else map(_shape, params), grads):
+    shapes = batch.shapes if batch.needs_no_views else map(_shape, params)
+    has_complex = any(dtype.is_complex for dtype in batch.grad_dtypes)  # sparse ones: see below
+    if has_complex or not _have_shapes(shapes, grads):
         for param, grad in zip(params, grads, strict=True):
             _check_shape(param, grad)
     if not all(map(_is_cpu, grads)) and list(map(_device, grads)) != list(map(_device, params)):
@@ -108,6 +118,8 @@ def _check_shape(param: Tensor, grad: Tensor) -> None:
     """Raise an error for a gradient whose shape is not that of its parameter."""
     # Only a sparse gradient is still complex here. Its parameter is viewed as real, with pairs.
     dim_of_pairs = (2,) if grad.is_complex() else ()
+    if grad.is_complex() and param.shape == grad.shape:
+        raise RuntimeError("a gradient is complex, but its parameter is real")
     if param.shape != (*grad.shape, *dim_of_pairs):
         raise RuntimeError(
             f"a gradient has the shape {tuple(grad.shape)}, but its parameter {tuple(param.shape)}"

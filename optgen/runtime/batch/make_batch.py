@@ -202,7 +202,11 @@ def _signature(rule: Rule, columns: list[list[Tensor]]) -> list[list[Any]]:
     getters = (type, _dtype) if rule.gradient == "dense" else (type, _dtype, _layout)
     signature: list[list[Any]] = [list(map(get, column)) for get in getters for column in columns]
     on_cpu = all(map(_is_cpu, chain.from_iterable(columns)))
-    return [*signature, [] if on_cpu else list(map(_device, columns[0])), *dtensor_signature(columns)]
+    return [
+        *signature,
+        [] if on_cpu else list(map(_device, columns[0])),
+        *dtensor_signature(columns),
+    ]
 
 
 def _need_no_views(signature: list[list[Any]]) -> bool:

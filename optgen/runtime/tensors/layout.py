@@ -90,7 +90,9 @@ def all_fit_storage(tensors: Sequence[Tensor]) -> bool:
     """Tell whether each tensor's storage has room for it; `resize_` of a storage may shrink it."""
     begin_storage = all(map(is_contiguous, tensors)) and not any(map(storage_offset, tensors))
     if begin_storage:  # the usual case, tested first
-        return all(map(le, map(_nbytes, tensors), map(_storage_bytes, map(untyped_storage, tensors))))
+        return all(
+            map(le, map(_nbytes, tensors), map(_storage_bytes, map(untyped_storage, tensors)))
+        )
     return all(map(fits_storage, tensors))
 
 

@@ -244,7 +244,9 @@ def _find_storage(layout: Layout) -> None:
     A storage of torch's own memory holds its address twice. One of foreign memory holds it once.
     """
     memories = [bytearray(40), bytearray(72)]
-    storages = [torch.frombuffer(memory, dtype=torch.uint8).untyped_storage() for memory in memories]
+    storages = [
+        torch.frombuffer(memory, dtype=torch.uint8).untyped_storage() for memory in memories
+    ]
     samples = [(torch.empty(0).set_(storage), storage) for storage in storages]
     tensor_words = [(_implementation_words(tensor), s._cdata) for tensor, s in samples]
     storage_words = [_words(storage._cdata, _STORAGE_WORDS) for storage in storages]

@@ -20,8 +20,8 @@ from optgen.runtime.fused_cpu.reader import trusted_releases
 from optgen.runtime.fused_cpu.reader.object_layout import (
     Layout,
     UnknownLayoutError,
-    with_dtensor_fields,
     measure_layout,
+    with_dtensor_fields,
 )
 from optgen.runtime.fused_cpu.toolchain import library_cache
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes

@@ -1,8 +1,8 @@
 """Compile a source text and cache the library; any number of processes may share the cache.
 
-A library is built in a temporary folder, checked there, and moved into place as a whole. If a process
-is killed, it leaves at most that folder and a checksum behind. The SHA-256 of each library is
-stored beside the library. The checksum is written first and checked before every load: a damaged
+A library is built in a temporary folder, checked there, and moved into place as a whole. If a
+process is killed, it leaves at most that folder and a checksum behind. The SHA-256 of each library
+is stored beside the library. The checksum is written first and checked before every load: a damaged
 library would crash the process that opens it.
 """
 

@@ -232,7 +232,9 @@ def test_a_library_goes_to_the_next_folder_if_one_is_full(
         'exec $REAL "$@"',
     )
 
-    with pytest.warns(UserWarning, match=f"cannot keep .*{cache}: No space left on device.*set OPTG"):
+    with pytest.warns(
+        UserWarning, match=f"cannot keep .*{cache}: No space left on device.*set OPTG"
+    ):
         assert library_cache.library("answer", SOURCE).parent != cache
     assert not list(cache.iterdir())
 
