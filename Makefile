@@ -12,7 +12,7 @@ TORCH_VENV = $(ENVIRONMENTS)/torch-$(TORCH)-$(notdir $(PYTHON))
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE # dozens of processes load the same modules, from cached bytecode
 
-.PHONY: demo test test-thorough check tests fuzz compositions verify evidence test-torch test-frameworks format types bench docs \
+.PHONY: demo test test-thorough check tests fuzz compositions verify evidence test-torch test-asan test-frameworks format types bench docs \
 	dist test-dist test-wheel publish clean
 
 demo: $(VENV)/installed ## train a small network with generated optimizers; table and plot
@@ -52,6 +52,15 @@ evidence: $(VENV)/installed ## like verify, also in Triton's interpreter; writes
 
 test-torch: $(TORCH_VENV)/installed ## every case on another torch: TORCH=2.15.0 PYTHON=python3.13
 	$(TORCH_VENV)/bin/python -m pytest --thorough --numprocesses auto --dist worksteal $(TESTS)
+
+# Kernels are compiled with the sanitizer, and torch is not. PYTHONMALLOC: so that Python's objects are watched, too.
+# torch throws C++ exceptions, and libstdc++ must be there before the sanitizer begins.
+ASAN_CXX ?= g++
+ASAN = LD_PRELOAD="$$($(ASAN_CXX) -print-file-name=libasan.so) $$($(ASAN_CXX) -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc \
+	CXX="$(ASAN_CXX) -fsanitize=address" OPTGEN_CACHE_DIR=$(CURDIR)/build/cache-asan
+test-asan: $(VENV)/installed ## change every tensor between two steps, with kernels under AddressSanitizer: CASES=AdamW
+	$(ASAN) $(BIN)/python -m pytest -q -p no:cacheprovider tests/sanitizers $(if $(CASES),-k "$(CASES)")
 
 test-frameworks: $(FRAMEWORKS)/installed ## with Hugging Face, Lightning, DeepSpeed, torchtitan
 	$(FRAMEWORKS)/bin/python -m pytest -q tests/frameworks

@@ -18,6 +18,7 @@ from torch.autograd.graph import increment_version
 
 from optgen.runtime.backends import BACKENDS, FUSED, CachedCall, backend
 from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.checks import check_storages
 from optgen.runtime.batch.dispatch_key import dispatch_keys
 from optgen.runtime.batch.forloop_only import why_forloop_only
 from optgen.runtime.choice import why_not
@@ -99,6 +100,8 @@ class Elementwise:
             raise ValueError(
                 f"the lists of {self.rule.name} differ in length or in the shapes of their tensors"
             )
+        names = (f"list {number} of {self.rule.name}" for number in range(len(lists)))
+        check_storages(dict(zip(names, (params, grads, *states), strict=True)))
         has_no_duplicates = len(set(map(id, lists[0]))) == len(params)
         is_ordinary = all_plain(grads) and has_no_duplicates
         keys = dispatch_keys(self.rule, lists[0], params, grads, is_ordinary)

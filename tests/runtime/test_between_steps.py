@@ -3,6 +3,7 @@
 import copy
 import re
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.optim import Optimizer
 
 import optgen
 from optgen import use_lowering
-from optgen.optim import SGD, Adam, AdamW, RMSprop
+from optgen.optim import SGD, Adam, AdamW, NAdam, RMSprop
 
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
 
@@ -295,3 +296,173 @@ def test_a_step_count_that_is_not_one_number_raises_torchs_error(
         messages.append(str(caught.value))
 
     assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("loaded", [False, True], ids=["replaced", "loaded"])
+def test_a_state_with_a_smaller_local_shard_is_an_error(
+    lowering: str, loaded: bool, shard: Callable[[Tensor], Any]
+) -> None:
+    from torch.distributed.tensor import DTensor
+
+    param = torch.nn.Parameter(shard(torch.ones(64, 50)))
+    optimizer = AdamW([param])
+    with use_lowering(lowering):
+        for _ in range(2):
+            param.grad = shard(torch.ones(64, 50))
+            optimizer.step()
+        small = DTensor.from_local(
+            torch.zeros(2, 2),
+            param.device_mesh,
+            param.placements,
+            run_check=False,
+            shape=torch.Size((64, 50)),
+            stride=(50, 1),
+        )
+        if loaded:
+            saved = optimizer.state_dict()
+            saved["state"][0]["exp_avg"] = small
+            optimizer.load_state_dict(saved)
+        else:
+            optimizer.state[param]["exp_avg"] = small
+        before = param.to_local().detach().clone()
+        param.grad = shard(torch.ones(64, 50))
+        with pytest.raises(RuntimeError, match=r"exp_avg has the shape \(2, 2\)"):
+            optimizer.step()
+
+    assert torch.equal(param.to_local(), before)
+
+
+@outside_interpreter
+@pytest.mark.parametrize("part", ["local exp_avg", "local grad", "local param"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_a_local_shard_of_another_dtype_is_read_as_that_dtype(
+    part: str, dtype: torch.dtype, shard: Callable[[Tensor], Any]
+) -> None:
+    """The spec still names float32. A plain tensor with the local tensors' dtypes steps equally."""
+    results = []
+    for place in (shard, lambda tensor: tensor):
+        param = torch.nn.Parameter(place(torch.ones(64, 50)))
+        optimizer = AdamW([param], lr=0.1)
+        for step in range(4):
+            param.grad = place(torch.ones(64, 50)).to(param.dtype)
+            if step == 2:
+                tensors = {"exp_avg": optimizer.state[param]["exp_avg"], "grad": param.grad}
+                tensor = tensors.get(part.removeprefix("local "), param)
+                if place is shard:
+                    local = tensor._local_tensor
+                    local.data = local.detach().to(dtype)
+                elif tensor is param:
+                    param.grad, param.data = None, param.data.to(dtype)
+                    param.grad = torch.ones(64, 50, dtype=dtype)
+                else:
+                    tensor.data = tensor.to(dtype)
+            with use_lowering("fused_cpu"):
+                optimizer.step()
+        results.append(param._local_tensor if place is shard else param)
+
+    assert results[0].dtype == results[1].dtype
+    assert torch.equal(results[0].detach(), results[1].detach())
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("key", ["exp_avg", "step"])
+def test_a_state_made_in_inference_mode_raises_before_anything_is_written(
+    lowering: str, key: str
+) -> None:
+    params = parameters()
+    optimizer = AdamW(params)
+    with use_lowering(lowering):
+        train(optimizer, params, 3)
+        with torch.inference_mode():
+            optimizer.state[params[1]][key] = torch.zeros_like(optimizer.state[params[1]][key])
+        before = [param.detach().clone() for param in params]
+        with pytest.raises(RuntimeError, match=f"writes to .*{key}, which was made in inference"):
+            train(optimizer, params, 1)
+
+    assert all(map(torch.equal, params, before))
+
+
+def shrink_the_parameter(optimizer: AdamW, param: Tensor) -> Tensor:
+    return param.detach()
+
+
+def shrink_the_gradient(optimizer: AdamW, param: Tensor) -> Tensor:
+    assert param.grad is not None
+    return param.grad
+
+
+def shrink_a_state(optimizer: AdamW, param: Tensor) -> Tensor:
+    return optimizer.state[param]["exp_avg_sq"]
+
+
+@outside_interpreter
+@pytest.mark.usefixtures("with_and_without_reader")
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+@pytest.mark.parametrize(
+    "chosen", [shrink_the_parameter, shrink_the_gradient, shrink_a_state], ids=lambda f: f.__name__
+)
+@pytest.mark.parametrize("size", [0, 40])
+def test_a_storage_smaller_than_its_tensor_is_an_error(
+    chosen: Callable[[AdamW, Tensor], Tensor], lowering: str, size: int
+) -> None:
+    params = parameters()
+    optimizer = AdamW(params)
+    with use_lowering(lowering):
+        train(optimizer, params, 3)
+        counts = [optimizer.state[param]["step"].item() for param in params]
+        chosen(optimizer, params[0]).untyped_storage().resize_(size)
+        with pytest.raises(RuntimeError, match=f"storage has only {size} bytes: give the storage"):
+            optimizer.step()
+
+    assert counts == [optimizer.state[param]["step"].item() for param in params]
+
+
+@outside_interpreter
+@pytest.mark.usefixtures("with_and_without_reader")
+def test_gradients_in_a_buffer_that_shrinks_are_an_error() -> None:
+    params = [torch.nn.Parameter(torch.ones(50)) for _ in range(3)]
+    buffer = torch.ones(150)
+    for param, grad in zip(params, buffer.split(50), strict=True):
+        param.grad = grad
+    optimizer = AdamW(params)
+    for _ in range(3):
+        optimizer.step()
+
+    buffer.untyped_storage().resize_(500)
+    with pytest.raises(RuntimeError, match=r"a gradient has the shape .* only 500 bytes"):
+        optimizer.step()
+
+
+@outside_interpreter
+@pytest.mark.usefixtures("with_and_without_reader")
+def test_a_tensor_whose_address_torch_refuses_is_torchs_error() -> None:
+    params = parameters()
+    optimizer = AdamW(params)
+    train(optimizer, params, 3)
+    before = [param.detach().clone() for param in params]
+    torch._C._set_throw_on_mutable_data_ptr(optimizer.state[params[1]]["exp_avg"])
+
+    with pytest.raises(RuntimeError, match="Cannot access data pointer"):
+        train(optimizer, params, 1)
+
+    assert all(map(torch.equal, params, before))
+    assert [optimizer.state[param]["step"].item() for param in params] == [3, 3, 3]
+
+
+@outside_interpreter
+def test_a_scalar_state_of_8_bits_takes_another_lowering() -> None:
+    """A kernel knows 8 bits as codes, but not as numbers."""
+    results = []
+    for lowering in (None, "forloop"):
+        params = parameters()
+        optimizer = NAdam(params)
+        train(optimizer, params, 2)
+        for state in optimizer.state.values():
+            state["mu_product"] = torch.ones((), dtype=torch.int8)
+        with use_lowering(lowering) if lowering else nullcontext():
+            train(optimizer, params, 1)
+            assert "fused" not in optgen.explain(optimizer).partition(": no kernel")[0]
+        results.append(params)
+
+    assert error(*results) < 1e-12

@@ -1,6 +1,6 @@
 """Check a batch: raise for tensors that no lowering can take, before anything is written."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter, eq
 
@@ -13,9 +13,18 @@ from optgen.runtime.batch.hyperparameters import converter_of
 from optgen.runtime.protocols import OptimizerLike
 from optgen.runtime.rule import Rule, State
 from optgen.runtime.tensors.dtensor import any_dtensor, check_state_sharding
+from optgen.runtime.tensors.layout import all_fit_storage, fits_storage
 from optgen.runtime.tensors.matrix_states import check_matrix_sharding, local_matrix_shape
 from optgen.runtime.tensors.quantized import QuantizedTensor
-from optgen.runtime.torch_private import has_overlap, is_contiguous, item, numel
+from optgen.runtime.torch_private import (
+    has_overlap,
+    is_contiguous,
+    is_functorch_wrapped,
+    is_inference,
+    is_plain_class,
+    item,
+    numel,
+)
 
 _shape, _dtype = attrgetter("shape"), attrgetter("dtype")
 _device, _is_cpu = attrgetter("device"), attrgetter("is_cpu")
@@ -38,6 +47,16 @@ def check_step(optimizer: OptimizerLike, batch: Batch) -> None:
     converter_of(optimizer).check(optimizer.rule.hyper_values(batch.group))
     _check_gradients(batch)
     writes_gradients = must_unscale(optimizer) or optimizer.rule.zero_grad
+    states = zip(optimizer.rule.states, batch.states, strict=True)
+    check_storages(
+        {
+            "a parameter": batch.params,
+            "a gradient": batch.grads,
+            "a step": batch.step_counts,
+            **{state.key: _present(column) for state, column in states},
+        }
+    )
+    _check_inference_tensors(optimizer.rule, batch, writes_gradients)
     _check_memory(batch, writes_gradients)
     _check_reshaped_states(optimizer.rule, batch)
     if not batch.needs_no_views:  # `needs_no_views` excludes quantized tensors
@@ -77,7 +96,9 @@ def _check_gradients(batch: Batch) -> None:
     `.data` and `resize_` can change a gradient's shape; a kernel would read beyond its memory.
     """
     params, grads = batch.params, batch.grads
-    if not _have_shapes(batch.shapes if batch.needs_no_views else map(_shape, params), grads):
+    shapes = batch.shapes if batch.needs_no_views else map(_shape, params)
+    has_complex = any(dtype.is_complex for dtype in batch.grad_dtypes)  # sparse ones: see below
+    if has_complex or not _have_shapes(shapes, grads):
         for param, grad in zip(params, grads, strict=True):
             _check_shape(param, grad)
     if not all(map(_is_cpu, grads)) and list(map(_device, grads)) != list(map(_device, params)):
@@ -97,10 +118,58 @@ def _check_shape(param: Tensor, grad: Tensor) -> None:
     """Raise an error for a gradient whose shape is not that of its parameter."""
     # Only a sparse gradient is still complex here. Its parameter is viewed as real, with pairs.
     dim_of_pairs = (2,) if grad.is_complex() else ()
+    if grad.is_complex() and param.shape == grad.shape:
+        raise RuntimeError("a gradient is complex, but its parameter is real")
     if param.shape != (*grad.shape, *dim_of_pairs):
         raise RuntimeError(
             f"a gradient has the shape {tuple(grad.shape)}, but its parameter {tuple(param.shape)}"
         )
+
+
+def _check_inference_tensors(rule: Rule, batch: Batch, writes_gradients: bool) -> None:
+    """Raise an error for a tensor that the step writes if it was made in inference mode.
+
+    Like torch, a step may write to such a tensor in inference mode only.
+    """
+    if torch.is_inference_mode_enabled():
+        return
+    states = zip(rule.states, batch.states, strict=True)
+    columns = [
+        ("a parameter", batch.params),
+        ("a step", batch.step_counts),
+        ("a gradient", batch.grads if writes_gradients else ()),
+        *((state.key, _present(column)) for state, column in states if state.written),
+    ]
+    for name, column in columns:
+        if any(map(is_inference, column)):
+            raise RuntimeError(
+                f"the step writes to {name}, which was made in inference mode: clone it outside of "
+                "inference mode"
+            )
+
+
+def check_storages(columns: Mapping[str, Iterable[Tensor]]) -> None:
+    """Raise an error for a tensor on the CPU that is larger than its storage; keys are names.
+
+    `resize_` of a storage can shrink it. A kernel would read and write beyond it, and so would
+    torch's own operations.
+    """
+    for name, column in columns.items():
+        tensors = [each for each in column if each.is_cpu and _has_memory(each)]
+        if all_fit_storage(tensors):
+            continue
+        tensor = next(each for each in tensors if not fits_storage(each))
+        raise RuntimeError(
+            f"{name} has the shape {tuple(tensor.shape)} and the dtype {tensor.dtype}, but its "
+            f"storage has only {tensor.untyped_storage().nbytes()} bytes: give the storage its "
+            "size again, or the tensor other memory"
+        )
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    """Tell whether a tensor is memory: no sparse tensor, and no wrapper such as torch.func's."""
+    is_memory = is_plain_class(type(tensor)) or type(tensor) is QuantizedTensor
+    return is_memory and tensor.layout is torch.strided and not is_functorch_wrapped(tensor)
 
 
 def _check_memory(batch: Batch, writes_gradients: bool) -> None:
@@ -112,12 +181,6 @@ def _check_memory(batch: Batch, writes_gradients: bool) -> None:
         columns = (column for column in (batch.params, *batch.states) if column)
         written_tensors += (column[index] for column in columns if column[index] is not None)
     if writes_gradients:
-        made_in_inference = any(grad.is_inference() for grad in batch.grads)
-        if made_in_inference and not torch.is_inference_mode_enabled():
-            raise RuntimeError(
-                "the step writes to gradients, and one was made in inference mode: clone it "
-                "outside of inference mode"
-            )
         dense = (grad for grad in batch.grads if not grad.is_sparse)
         written_tensors += (grad for grad in dense if not is_contiguous(grad))
     if any(map(has_overlap, written_tensors)):

@@ -10,6 +10,7 @@ from torch import Tensor
 from optgen.runtime.protocols import Group
 from optgen.runtime.rule import Rule
 from optgen.runtime.tensors.dtensor import is_dtensor
+from optgen.runtime.tensors.layout import span
 from optgen.runtime.torch_private import has_overlap, local_tensor
 
 Inputs: TypeAlias = Mapping[str, Mapping[int, Tensor]]
@@ -94,9 +95,7 @@ def _address_range(tensor: Tensor) -> tuple[int, int]:
     local = local_tensor(tensor) if is_dtensor(type(tensor)) else tensor
     if not local.numel():
         return 0, 0
-    sizes = zip(local.shape, local.stride(), strict=True)
-    last_offset = sum((size - 1) * stride for size, stride in sizes)  # in elements
-    return local.data_ptr(), local.data_ptr() + (last_offset + 1) * local.element_size()
+    return local.data_ptr(), local.data_ptr() + span(local) * local.element_size()
 
 
 def input_columns(rule: Rule, inputs: Inputs, members: Sequence[Tensor]) -> dict[str, list[Any]]:

@@ -19,10 +19,11 @@ class HyperEntry(NamedTuple):
     key: str
     may_be_none: tuple[bool, ...] = (False,)  # for each of its numbers
     upper_bound: float | None = None  # exclusive, of each of its numbers
+    is_tuple: bool = False
 
     def split(self, value: Any) -> tuple[Any, ...] | list[Any]:
         """Return the numbers of a value; raise a ValueError if they are too few or too many."""
-        numbers = value if isinstance(value, (tuple, list)) else (value,)
+        numbers = value if self.is_tuple and isinstance(value, (tuple, list)) else (value,)
         if len(numbers) != len(self.may_be_none):
             raise ValueError(
                 f"{self.key} must be {len(self.may_be_none)} numbers, not {len(numbers)}"
@@ -97,8 +98,9 @@ def converter_of(lowered: HasLowerings) -> HyperConverter:
 
 
 def _entry(key: str, hint: Any, upper_bound: float | None) -> HyperEntry:
-    hints = get_args(hint) if get_origin(hint) is tuple else (hint,)
-    return HyperEntry(key, tuple(map(_may_be_none, hints)), upper_bound)
+    is_tuple = get_origin(hint) is tuple
+    hints = get_args(hint) if is_tuple else (hint,)
+    return HyperEntry(key, tuple(map(_may_be_none, hints)), upper_bound, is_tuple)
 
 
 def _may_be_none(hint: Any) -> bool:

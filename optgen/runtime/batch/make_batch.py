@@ -20,7 +20,7 @@ from optgen.runtime.protocols import Group, OptimizerLike
 from optgen.runtime.rule import Rule
 from optgen.runtime.state.create import state_keys
 from optgen.runtime.state.scalars import counts_as_tensors
-from optgen.runtime.tensors.dtensor import dtensor_specs
+from optgen.runtime.tensors.dtensor import dtensor_signature
 from optgen.runtime.tensors.group_view import seen_params, seen_view
 from optgen.runtime.tensors.real_views import real_local_views
 from optgen.runtime.torch_private import is_plain_class, numel
@@ -194,7 +194,7 @@ def _real_views(column: list[Any]) -> list[Any]:
 
 
 def _signature(rule: Rule, columns: list[list[Tensor]]) -> list[list[Any]]:
-    """Return the classes, dtypes, layouts, devices and sharding specs of all tensors.
+    """Return the classes, dtypes, layouts, devices and local tensors' properties of all tensors.
 
     Layouts are left out if no tensor can be sparse, and devices if all tensors are on the CPU.
     """
@@ -202,7 +202,11 @@ def _signature(rule: Rule, columns: list[list[Tensor]]) -> list[list[Any]]:
     getters = (type, _dtype) if rule.gradient == "dense" else (type, _dtype, _layout)
     signature: list[list[Any]] = [list(map(get, column)) for get in getters for column in columns]
     on_cpu = all(map(_is_cpu, chain.from_iterable(columns)))
-    return [*signature, [] if on_cpu else list(map(_device, columns[0])), *dtensor_specs(columns)]
+    return [
+        *signature,
+        [] if on_cpu else list(map(_device, columns[0])),
+        *dtensor_signature(columns),
+    ]
 
 
 def _need_no_views(signature: list[list[Any]]) -> bool:

@@ -5,13 +5,14 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 from optgen.runtime.cache.ownership import why_untrusted
 
 _warned_reasons: set[str] = set()
+_LOST = "built code is lost when the process ends"
 
 
 def folders() -> Iterator[Path]:
@@ -35,6 +36,27 @@ def _cache_folder() -> Path | None:
         return folder
     except (OSError, RuntimeError):  # RuntimeError: the user has no home folder
         return None
+
+
+def warn_if_lost(folder: Path, failures: Sequence[str]) -> None:
+    """Warn once if code was built into the temporary folder, since no other folder can keep it.
+
+    `failures` say why other folders could not be written to.
+    """
+    if not is_temporary(folder) or _LOST in _warned_reasons:
+        return
+    reason = next(iter(failures), "")
+    try:
+        make(_configured_folder())
+    except (OSError, RuntimeError) as error:
+        reason = str(error)
+    if reason:  # else the cache folder is not trusted, which `folders` has said
+        _warned_reasons.add(_LOST)
+        warnings.warn(
+            f"optgen cannot keep the code that it builds ({reason}), so each process builds it "
+            "again: set OPTGEN_CACHE_DIR to a folder that can be written to",
+            stacklevel=2,
+        )
 
 
 def is_temporary(folder: Path) -> bool:

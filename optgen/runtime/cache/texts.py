@@ -7,11 +7,10 @@ bytecode, and no module that somebody added.
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from optgen.runtime.cache import files
-from optgen.runtime.cache.folders import folders, make
+from optgen.runtime.cache.folders import folders, make, warn_if_lost
 from optgen.runtime.cache.ownership import why_changeable
 
 Texts = Mapping[str, str]  # by file path inside the folder
@@ -25,16 +24,19 @@ def texts_of(key: str, generate: Callable[[], Texts]) -> tuple[Path, Texts]:
 
     If no folder can be written to, the texts are still usable from memory.
     """
-    tried_folders, texts = [], None
+    tried_folders, failures, texts = list[Path](), list[str](), None
     for cache_folder in folders():
         folder = cache_folder / "specs" / key
         tried_folders.append(folder)
         if cached := read_texts(folder):
             return folder, cached
         texts = texts or generate()
-        with suppress(OSError):  # a folder that is read-only or full, or belongs to others
+        try:
             write_texts(folder, texts)
+            warn_if_lost(cache_folder, failures)
             return folder, texts
+        except OSError as error:  # a folder that is read-only or full, or belongs to others
+            failures.append(f"{cache_folder}: {error.strerror or error}")
     return (tried_folders or [Path("specs", key)])[0], texts or generate()
 
 

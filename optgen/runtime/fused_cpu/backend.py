@@ -20,7 +20,7 @@ from optgen.runtime.fused_cpu.chunks import single_chunk
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel_loader import kernel_or_reason, load_kernel
 from optgen.runtime.fused_cpu.toolchain import dtype_variants
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES, QUANTIZED_DTYPE
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.fused_cpu.uncached_step import (
     prepare_chunks,
     prepare_dense,
@@ -30,6 +30,7 @@ from optgen.runtime.fused_cpu.uncached_step import (
 from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
+from optgen.runtime.tensors.quantized import QuantizedTensor
 
 _dtype, _is_cpu = attrgetter("dtype"), attrgetter("is_cpu")
 
@@ -49,8 +50,8 @@ class FusedCpuBackend:
             return f"a state of class {class_name}"
         if batch.dispatch_key.device != "cpu":
             return f"the tensors are on {batch.dispatch_key.device}"
-        stream_dtypes = set(map(_dtype, batch.tensors())) - {QUANTIZED_DTYPE}
-        real_dtypes = {dtype.to_real() for dtype in stream_dtypes}
+        plain_tensors = (each for each in batch.tensors() if type(each) is not QuantizedTensor)
+        real_dtypes = {dtype.to_real() for dtype in set(map(_dtype, plain_tensors))}
         dtype_bits = dtype_variants.bits_of_batches(lowered.rule, [batch])
         is_sharded = batch.dispatch_key.sharding is not None
         if is_sharded and lowered.rule.draws:

@@ -27,7 +27,8 @@ from optgen.runtime.fused_cpu.sparse_gradients import SparseGradientsStruct
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.protocols import Group, OptimizerLike
 from optgen.runtime.rule import truth
-from optgen.runtime.torch_private import is_contiguous, is_neg
+from optgen.runtime.tensors.layout import all_fit_storage
+from optgen.runtime.torch_private import is_contiguous, is_inference, is_neg
 
 _PLAIN_CLASSES = {Tensor, torch.nn.Parameter}
 
@@ -159,7 +160,11 @@ class CachedSparseStep:
             return None
         indices, values = grad._indices(), grad._values()
         tensors = (param, indices, values)
-        is_readable = all(map(is_contiguous, tensors)) and not is_neg(values)
+        is_readable = (
+            all(map(is_contiguous, tensors))
+            and all_fit_storage(tensors)
+            and not (is_neg(values) or is_inference(param))
+        )
         knows_dtype = self._kernel.dtype_bits >> code & 1
         return (indices, values, code) if is_readable and knows_dtype else None
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.checks import check_storages
 from optgen.runtime.batch.sparse_rows import row_index_error
 from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
@@ -81,6 +82,9 @@ def prepare(
     grads = [grad for batch in batches for grad in batch.grads]
     values = [[_contiguous(grad._values()) for grad in batch.grads] for batch in batches]
     indices = [grad._indices().contiguous() for grad in grads]
+    check_storages(
+        {"the values of a gradient": chain(*values), "the indices of a gradient": indices}
+    )
     # The table's gradients are the values of the sparse gradients.
     batches_of_values = [
         replace(batch, grads=real_local_views(column), _grad_dtypes=None)

@@ -7,7 +7,8 @@ A redistribution is a collective, which every rank must enter.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -15,6 +16,11 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from optgen.runtime.torch_private import dtensor_spec, is_plain_class, local_tensor
+
+_PROPERTIES: tuple[Callable[[Tensor], Any], ...] = (
+    type,
+    *map(attrgetter, ("dtype", "device", "shape")),
+)
 
 
 def is_dtensor(tensor_class: type[Any]) -> bool:
@@ -52,13 +58,20 @@ def memory_version(tensor: Tensor) -> int:
     return (local_tensor(tensor) if is_dtensor(type(tensor)) else tensor)._version
 
 
-def dtensor_specs(columns: Sequence[Sequence[Tensor]]) -> list[list[Any]]:
-    """Return one list of the specs of all DTensors, in a list; [] if there is no DTensor."""
-    specs: list[Any] = []
+def dtensor_signature(columns: Sequence[Sequence[Tensor]]) -> list[list[Any]]:
+    """Return lists with properties of all DTensors; [] if there is no DTensor.
+
+    The lists hold the specs, and the classes, dtypes, devices and shapes of the local tensors. A
+    local tensor may have another dtype and shape than its DTensor's spec says.
+    """
+    dtensors: list[Tensor] = []
     for column in columns:
         if classes := _dtensor_classes(column):
-            specs += [dtensor_spec(tensor) for tensor in column if type(tensor) in classes]
-    return [specs] if specs else []
+            dtensors += [tensor for tensor in column if type(tensor) in classes]
+    if not dtensors:
+        return []
+    locals_ = list(map(local_tensor, dtensors))
+    return [list(map(dtensor_spec, dtensors)), *(list(map(get, locals_)) for get in _PROPERTIES)]
 
 
 def misplaced_gradients(params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[int]:

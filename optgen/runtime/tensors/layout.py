@@ -8,9 +8,15 @@ parameter need equal strides and no holes; a stream with another layout is repla
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter, le
 
 import torch
 from torch import Tensor
+
+from optgen.runtime.tensors.quantized import QuantizedTensor
+from optgen.runtime.torch_private import is_contiguous, storage_offset, untyped_storage
+
+_nbytes, _storage_bytes = attrgetter("nbytes"), torch.UntypedStorage.nbytes
 
 
 def is_row_major(tensor: Tensor) -> bool:
@@ -69,3 +75,30 @@ def laid_out_like(tensor: Tensor, param: Tensor) -> Tensor:
         return tensor
     must_copy = 1 in streams_to_copy((param, tensor))  # 1: the index of `tensor`
     return copy_like(tensor, param) if must_copy else tensor
+
+
+def span(tensor: Tensor) -> int:
+    """Return how many elements lie in memory from a tensor's first element to its last."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+
+
+def all_fit_storage(tensors: Sequence[Tensor]) -> bool:
+    """Tell whether each tensor's storage has room for it; `resize_` of a storage may shrink it."""
+    begin_storage = all(map(is_contiguous, tensors)) and not any(map(storage_offset, tensors))
+    if begin_storage:  # the usual case, tested first
+        return all(
+            map(le, map(_nbytes, tensors), map(_storage_bytes, map(untyped_storage, tensors)))
+        )
+    return all(map(fits_storage, tensors))
+
+
+def fits_storage(tensor: Tensor) -> bool:
+    """Tell whether a tensor's storage has room for it, and for the scales of a quantized tensor."""
+    is_quantized = isinstance(tensor, QuantizedTensor)
+    bytes_ = tensor.nbytes if is_quantized else span(tensor) * tensor.element_size()
+    offset = tensor.storage_offset() * tensor.element_size()
+    return not bytes_ or offset + bytes_ <= tensor.untyped_storage().nbytes()

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterator
+from threading import Thread
 
 import pytest
 import torch
@@ -60,3 +61,22 @@ def test_any_number_of_threads_gives_the_same_bits(name: str, dtype: torch.dtype
     for count in (2, 3):
         found = tensors_after_steps(name, dtype, count)
         assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.usefixtures("restore_threads")
+def test_a_kernel_keeps_its_count_while_another_thread_asks_for_more() -> None:
+    """torch has a count for each Python thread; a kernel's memory is made for its count."""
+    torch.set_num_threads(1)
+    mine = threads.current()
+    counts: list[int] = []
+
+    def ask_for_more() -> None:
+        torch.set_num_threads(3)
+        counts.append(threads.current().count)
+
+    other = Thread(target=ask_for_more)
+    other.start()
+    other.join()
+
+    assert counts == [3]
+    assert mine.count == threads.current().count == 1

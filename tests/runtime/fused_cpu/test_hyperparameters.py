@@ -159,3 +159,28 @@ def test_a_rule_with_too_many_states_steps_unfused(count: int, update: str, tmp_
     with pytest.raises(RuntimeError, match="more than"), optgen.use_lowering("fused_cpu"):
         optimizer.step()
     assert "more than" in str(kernel_loader.kernel_or_reason(type(optimizer)))
+
+
+@pytest.mark.usefixtures("with_and_without_reader")
+@pytest.mark.parametrize("lr", [[0.1], (0.1,), []])
+def test_a_list_is_no_number(lr: Any) -> None:
+    param = parameter()
+    optimizer = Adam([param])
+    for _ in range(3):
+        optimizer.step()
+    before = param.detach().clone()
+    optimizer.param_groups[0]["lr"] = lr
+
+    with pytest.raises(TypeError, match=r"lr must be a number, not [\[(]"):
+        optimizer.step()
+    assert torch.equal(param, before)
+
+
+def test_a_list_of_as_many_numbers_counts_as_a_tuple() -> None:
+    params = [parameter(), parameter()]
+    for param, betas in zip(params, ((0.5, 0.9), [0.5, 0.9]), strict=True):
+        optimizer = Adam([param])
+        optimizer.param_groups[0]["betas"] = betas
+        optimizer.step()
+
+    assert torch.equal(*params)

@@ -205,3 +205,21 @@ def test_autograd_notices_a_step() -> None:
 
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         square.sum().backward()
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "fused_cpu"])
+@pytest.mark.parametrize("cls", [SparseAdam, SGD])
+def test_a_complex_gradient_of_a_real_parameter_is_an_error(cls: Any, lowering: str) -> None:
+    param = torch.nn.Parameter(torch.ones(6, 10))
+    optimizer = cls([param])
+    for step in range(4):
+        param.grad = torch.ones(6, 10).to_sparse(1)
+        if step < 3:
+            optimizer.step()
+    param.grad.data = param.grad.to(torch.complex64)
+
+    with (
+        use_lowering(lowering),
+        pytest.raises(RuntimeError, match="a gradient is complex, but its parameter is real"),
+    ):
+        optimizer.step()

@@ -36,7 +36,10 @@ class KernelSignature:
         )
 
     def _exports(self, name: str) -> bool:
-        return hasattr(self._library, name)
+        try:
+            return bool(self._library[name])
+        except (AttributeError, UnicodeDecodeError):  # the error names the path: it may be no UTF-8
+            return False
 
     def _exported_text(self, name: str) -> str:
         """Return a string that the library exports; "" if it exports none of that name."""

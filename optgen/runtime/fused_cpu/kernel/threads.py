@@ -23,25 +23,36 @@ class Threads(ctypes.Structure):
 
 
 def current() -> Threads:
-    """Return the thread pool, with as many threads as torch uses.
+    """Return the thread pool, with as many threads as torch uses in the calling thread.
 
     If a call used fewer threads than torch, the pool would end the other threads. A forked child
     has none of the pool's threads and would wait for them forever, so it uses one thread.
     """
-    threads = _libgomp()
-    must_be_serial = _forks or not threads.parallel
-    threads.count = 1 if must_be_serial else torch.get_num_threads()
-    return threads
+    must_be_serial = _forks or not _functions()
+    return _of_count(1 if must_be_serial else torch.get_num_threads())
 
 
 @cache
-def _libgomp() -> Threads:
-    """Return the functions of torch's libgomp; another copy of libgomp would have another pool."""
+def _of_count(count: int) -> Threads:
+    """Return the thread pool with this count of threads; its fields must not be changed.
+
+    torch has a count for each Python thread. Kernels of several Python threads run at once, and
+    each reads its count when it allocates memory and when it starts its threads.
+    """
+    return Threads(count, *_functions())
+
+
+@cache
+def _functions() -> tuple[c_void_p, ...]:
+    """Return the functions of torch's libgomp; another copy of libgomp would have another pool.
+
+    Return an empty tuple if this torch has no libgomp.
+    """
     process = ctypes.CDLL(None)
     if not all(hasattr(process, symbol) for symbol in _SYMBOLS.values()):
-        return Threads()
+        return ()
     functions = (getattr(process, symbol) for symbol in _SYMBOLS.values())
-    return Threads(1, *(ctypes.cast(function, c_void_p) for function in functions))
+    return tuple(ctypes.cast(function, c_void_p) for function in functions)
 
 
 if hasattr(os, "register_at_fork"):

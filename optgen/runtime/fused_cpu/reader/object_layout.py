@@ -28,6 +28,7 @@ from optgen.runtime.torch_private import dtensor_spec, local_tensor
 _INLINE_DIMENSIONS = 5  # an implementation stores the sizes of up to 5 dimensions itself
 # The size of an implementation in words of 8 bytes, in the versions of torch that were tried.
 _IMPLEMENTATION_WORDS = 22 if torch.__version__ >= "2.13" else 23
+_STORAGE_WORDS = 9  # of a storage; every version that was tried has more
 _PYTHON_FUNCTIONS = {
     "list_size": "PyList_Size",
     "list_item": "PyList_GetItem",
@@ -57,6 +58,9 @@ class Layout(ctypes.Structure):
         ("traits", c_int64),
         ("element_count", c_int64),
         ("shape", c_int64),
+        ("storage", c_int64),
+        ("storage_begin", c_int64),
+        ("storage_bytes", c_int64),
         ("plain_keys", c_uint64),
         ("contiguity_mask", c_uint64),
         ("contiguous_bits", c_uint64),
@@ -100,6 +104,7 @@ def measure_layout() -> Layout:
     _find_traits(layout)
     _find_element_count(layout)
     _find_shape(layout)
+    _find_storage(layout)
     _find_undefined_gradient(layout)
     _check_symbols(layout)
     return layout
@@ -233,6 +238,33 @@ def _find_shape(layout: Layout) -> None:
     layout.shape = 8 * _only(candidates, "the shape")
 
 
+def _find_storage(layout: Layout) -> None:
+    """Find the word of a tensor's storage, and in a storage the words of its address and size.
+
+    A storage of torch's own memory holds its address twice. One of foreign memory holds it once.
+    """
+    memories = [bytearray(40), bytearray(72)]
+    storages = [
+        torch.frombuffer(memory, dtype=torch.uint8).untyped_storage() for memory in memories
+    ]
+    samples = [(torch.empty(0).set_(storage), storage) for storage in storages]
+    tensor_words = [(_implementation_words(tensor), s._cdata) for tensor, s in samples]
+    storage_words = [_words(storage._cdata, _STORAGE_WORDS) for storage in storages]
+    addresses = [(words, s.data_ptr()) for words, s in zip(storage_words, storages, strict=True)]
+    sizes = [(words, s.nbytes()) for words, s in zip(storage_words, storages, strict=True)]
+    layout.storage = 8 * _common_place(tensor_words, "the storage")
+    layout.storage_begin = 8 * _common_place(addresses, "the storage's address")
+    layout.storage_bytes = 8 * _common_place(sizes, "the storage's size")
+
+
+def _common_place(samples: list[tuple[list[int], int]], what: str) -> int:
+    """Return the only index at which every list of words holds its value."""
+    count = min(len(words) for words, _ in samples)
+    return _only(
+        [i for i in range(count) if all(words[i] == value for words, value in samples)], what
+    )
+
+
 def _find_undefined_gradient(layout: Layout) -> None:
     """Find the TensorImpl that stands for a gradient of None; check the C++ symbol of gradients."""
     grad = ctypes.CFUNCTYPE(c_void_p, c_void_p)(layout.grad)
@@ -261,10 +293,12 @@ def _check_symbols(layout: Layout) -> None:
         raise UnknownLayoutError("the C++ symbol does not advance a parameter's `_version`")
 
 
-def find_dtensor_fields(layout: Layout, dtensor: Tensor) -> None:
-    """Find the slots of a DTensor that hold its local tensor and its spec, and store its class.
+def with_dtensor_fields(layout: Layout, dtensor: Tensor) -> Layout:
+    """Return a layout that also has the class of a DTensor, and the slots of its fields.
 
-    Also find the word of an implementation that holds the address of its Python object.
+    The fields are its local tensor and its spec. The layout also gets the word of an implementation
+    that holds the address of its Python object. The given layout stays as it is: another thread may
+    be reading tensors with it.
     """
     words = _words(id(dtensor), type(dtensor).__basicsize__ // 8)
     fields = {"local": local_tensor(dtensor), "spec": dtensor_spec(dtensor)}
@@ -272,12 +306,9 @@ def find_dtensor_fields(layout: Layout, dtensor: Tensor) -> None:
         name: 8 * _only([i for i, word in enumerate(words) if word == id(value)], f"the {name}")
         for name, value in fields.items()
     }
-    samples = [(id(tensor), _implementation_words(tensor)) for tensor in (dtensor, fields["local"])]
-    candidates = [
-        i
-        for i in range(_IMPLEMENTATION_WORDS)
-        if all(words[i] == address for address, words in samples)
-    ]
-    layout.object = 8 * _only(candidates, "the Python object")
-    layout.local, layout.spec = slots["local"], slots["spec"]
-    layout.dtensor_type = id(type(dtensor))
+    samples = [(_implementation_words(tensor), id(tensor)) for tensor in (dtensor, fields["local"])]
+    result = Layout.from_buffer_copy(layout)
+    result.object = 8 * _common_place(samples, "the Python object")
+    result.local, result.spec = slots["local"], slots["spec"]
+    result.dtensor_type = id(type(dtensor))
+    return result

@@ -15,6 +15,8 @@ struct Layout {
     i64 element_count;        // offset in an implementation: number of elements
     i64 shape;                // offset in an implementation: number of dimensions, then their sizes
                               // if there are at most INLINE_DIMENSIONS
+    i64 storage;              // offset in an implementation: address of its storage
+    i64 storage_begin, storage_bytes; // offsets in a storage: address of its memory, its size
     u64 plain_keys;           // dispatch keys of a tensor that is dense memory and nothing else
     u64 contiguity_mask;      // the traits' bits that tell whether a tensor is contiguous
     u64 contiguous_bits;      // the values of these bits in a contiguous tensor
@@ -41,7 +43,13 @@ struct Layout {
     void (*take_lock)(void*);
 };
 
-struct Tensor {
+struct Shape {
+    i64 dimensions;
+    const i64* sizes;
+};
+
+struct Tensor : Shape {
+    const i64* strides; // null if the tensor is contiguous
     void* address;
     void* handle; // address of an at::Tensor, whose only word is the implementation's address
     int dtype;    // torch's number of the dtype
@@ -60,9 +68,38 @@ Object type_of(Object object) { return at<Object>(object, sizeof(i64)); }
 
 constexpr u64 DTYPE_MASK = 0xffff; // of the traits
 
+// Returns the bytes of one element, by torch's number of its dtype (7: float64, 6: float32, else 16
+// bits); 0 for an absent stream.
+inline i64 itemsize(u64 dtype) { return dtype == 7 ? 8 : dtype == 6 ? 4 : dtype ? 2 : 0; }
+
+// Reads sizes, and strides unless the tensor is contiguous. Returns false if torch refuses them.
+bool read_shape(const Layout& layout, const char* implementation, Tensor& tensor) {
+    const auto* const place = reinterpret_cast<const i64*>(implementation + layout.shape);
+    tensor.dimensions = place[0];
+    tensor.sizes = place + 1;
+    tensor.strides = nullptr;
+    if (tensor.dimensions > INLINE_DIMENSIONS && layout.sizes(tensor.handle, &tensor.sizes))
+        return false;
+    return tensor.contiguous || !layout.strides(tensor.handle, &tensor.strides);
+}
+
+// Reads the address. Returns false if torch refuses it, or if the storage has no room for as many
+// elements from there on: somebody has shrunk the storage.
+bool read_address(const Layout& layout, const char* implementation, Tensor& tensor) {
+    if (layout.address(tensor.handle, &tensor.address)) return false;
+    if (!tensor.elements) return true;
+    const char* const storage = at<const char*>(implementation, layout.storage);
+    if (!tensor.address || !storage) return false;
+    const char* const begin = at<const char*>(storage, layout.storage_begin);
+    const i64 offset = static_cast<char*>(tensor.address) - begin;
+    const i64 room = at<i64>(storage, layout.storage_bytes) - offset;
+    return offset >= 0 && tensor.elements <= room
+        && tensor.elements * itemsize(u64(tensor.dtype)) <= room;
+}
+
 // Reads a tensor of one of these dtypes; returns false for any other tensor.
 bool read(const Layout& layout, const void* handle, Tensor& tensor, u64 dtypes) {
-    const void* implementation = at<const void*>(handle, 0);
+    const char* const implementation = at<const char*>(handle, 0);
     if (at<u64>(implementation, layout.dispatch_keys) != layout.plain_keys) return false;
     const u64 traits = at<u64>(implementation, layout.traits);
     tensor.handle = const_cast<void*>(handle);
@@ -70,8 +107,8 @@ bool read(const Layout& layout, const void* handle, Tensor& tensor, u64 dtypes) 
     if (tensor.dtype >= 16 || !(dtypes >> tensor.dtype & 1)) return false;
     tensor.contiguous = (traits & layout.contiguity_mask) == layout.contiguous_bits;
     tensor.elements = at<i64>(implementation, layout.element_count);
-    layout.address(handle, &tensor.address);
-    return tensor.address || !tensor.elements;
+    return read_shape(layout, implementation, tensor)
+        && read_address(layout, implementation, tensor);
 }
 
 bool read(const Layout& layout, const void* handle, Tensor& tensor) {

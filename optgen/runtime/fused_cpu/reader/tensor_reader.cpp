@@ -67,13 +67,13 @@ struct Reader : Streams {
         grad = local_gradient(grad, t);
         if (!local || !grad) return false;
         param = local + layout.implementation;
-        if (!read(layout, param, param_tensor) || !is_dense(layout, param_tensor)) return false;
+        if (!read(layout, param, param_tensor) || !is_dense(param_tensor)) return false;
         if (!(request.allowed_dtypes[request.group[t]] >> param_tensor.dtype & 1)) return false;
         if (!read(layout, grad, grad_tensor)) return false;
-        if (!same_strides(layout, grad_tensor, param_tensor)) return false;
+        if (!same_strides(grad_tensor, param_tensor)) return false;
         const i64* const view = view_of(t);
         if ((request.by_matrix || view) && !param_tensor.contiguous) return false;
-        const SeenShape seen(layout, param_tensor, view);
+        const SeenShape seen(param_tensor, view);
         if (!seen.fits) return false;
         if (request.shape) put_shape(seen, request.shape + SHAPE_SIZE * t);
         request.elements[t] = param_tensor.elements;
@@ -93,10 +93,10 @@ struct Reader : Streams {
     bool fits_parameter(i64 stream, i64 t, const Tensor& state, const Tensor& param) const {
         if (stream >= request.stream_count) return state.elements == 1;
         const unsigned char axes = request.axes[stream];
-        if (axes == LIKE) return same_strides(layout, state, param);
+        if (axes == LIKE) return same_strides(state, param);
         const i64 reduced_axis = axes == ROW ? 1 : 2; // from the end
         return state.contiguous
-            && same_sizes(Shape(layout, state), SeenShape(layout, param, view_of(t)), reduced_axis);
+            && same_sizes(state, SeenShape(param, view_of(t)), reduced_axis);
     }
 
     // Returns the stream of a state's key, or -1. A loaded checkpoint has other strings as keys,
@@ -258,8 +258,8 @@ struct Reader : Streams {
                 if (!is_tensor(object)) return false;
                 if (!read(layout, object + layout.implementation, tensor)) return false;
                 if (stream == 0) first_tensor = tensor;
-                if (stream == 0 && !is_dense(layout, first_tensor)) return false;
-                if (!same_strides(layout, tensor, first_tensor)) return false;
+                if (stream == 0 && !is_dense(first_tensor)) return false;
+                if (!same_strides(tensor, first_tensor)) return false;
                 put(stream, t, tensor);
             }
             request.params[t] = layout.list_item(request.lists[0], t);

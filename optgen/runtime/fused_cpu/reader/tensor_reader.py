@@ -20,8 +20,8 @@ from optgen.runtime.fused_cpu.reader import trusted_releases
 from optgen.runtime.fused_cpu.reader.object_layout import (
     Layout,
     UnknownLayoutError,
-    find_dtensor_fields,
     measure_layout,
+    with_dtensor_fields,
 )
 from optgen.runtime.fused_cpu.toolchain import library_cache
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
@@ -104,12 +104,13 @@ class Reader:
 
     def add_dtensor(self, dtensor: Tensor) -> bool:
         """Measure the layout of DTensors on this DTensor; tell whether that was possible."""
+        if self.layout.dtensor_type == id(type(dtensor)):
+            return True
         try:
-            for layout in (self.layout, *self._layouts.values()):
-                if layout.dtensor_type != id(type(dtensor)):
-                    find_dtensor_fields(layout, dtensor)
+            self.layout = with_dtensor_fields(self.layout, dtensor)
         except UnknownLayoutError:
             return False
+        self._layouts = {}
         return True
 
     def read_dtypes(self, lists: list[list[Tensor]]) -> list[list[int]]:

@@ -53,10 +53,6 @@ struct Request {
 enum Axes : unsigned char { LIKE, ROW, COLUMN };
 enum { DIMENSIONS, MATRICES, ROWS, COLUMNS, SHAPE_SIZE };
 
-// Returns the bytes of one element, by torch's number of its dtype (7: float64, 6: float32, else 16
-// bits); 0 for an absent stream.
-inline i64 itemsize(u64 dtype) { return dtype == 7 ? 8 : dtype == 6 ? 4 : dtype ? 2 : 0; }
-
 // Writes a row of the table's shapes.
 inline void put_shape(const Shape& shape, i64* to) {
     to[DIMENSIONS] = shape.dimensions;
@@ -74,7 +70,7 @@ constexpr i64 VIEW_AXES = 32;
 struct SeenShape : Shape {
     bool fits = true; // whether the view has as many elements as the parameter
 
-    SeenShape(const Layout& layout, const Tensor& param, const i64* view) : Shape(layout, param) {
+    SeenShape(const Tensor& param, const i64* view) : Shape(param) {
         if (!view) return;
         i64 known_product = 1, inferred_axis = -1; // of the given sizes; the axis of size -1
         dimensions = view[0];

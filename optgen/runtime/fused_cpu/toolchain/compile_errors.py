@@ -27,7 +27,7 @@ def save_log(library: Path, log: str, source: str) -> Path | None:
         with suppress(OSError):
             source_path = path.with_suffix(".cpp")
             files.write(source_path, source.encode())
-            files.write(path, f"The source: {source_path}\n\n{log}".encode())
+            files.write(path, os.fsencode(f"The source: {source_path}\n\n{log}"))
             return path
     return None
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from optgen.runtime.fused_cpu.toolchain.compiler_process import CompileError as CompileError
 from optgen.runtime.fused_cpu.toolchain.compiler_process import run, time_limit
+from optgen.runtime.fused_cpu.toolchain.library_check import why_unusable, with_digest
 
 _LIBRARY_FLAGS = ("-std=c++17", "-shared", "-fPIC")
 # -fno-math-errno makes loops with a sqrt ten times as fast: sqrt then sets no errno, so the loops
@@ -138,12 +139,24 @@ def build(command: list[str], source: Path, target: Path) -> None:
     raise RefusedError(shlex.join(command), source.name, "\n".join(log))
 
 
+def build_checked(command: list[str], text: str, folder: Path) -> Path:
+    """Compile a source text in a folder, and check the library; return its path.
+
+    The library exports one more function, by which it is checked. The errors are those of `build`.
+    """
+    source, library = folder / "fused_cpu.cpp", folder / "built.so"
+    source.write_text(with_digest(text))
+    build(command, source, library)
+    if reason := why_unusable(library, text):
+        log = f"the compiler exited with status 0, but left a library that is not usable: {reason}"
+        raise RefusedError(shlex.join(command), source.name, log)
+    return library
+
+
 def builds_anything(command: list[str], folder: Path) -> bool:
     """Tell whether a compiler builds a small program with the requirements of kernels."""
-    source = folder / "probe.cpp"
-    source.write_text(_PROBE)
     try:
-        build(command, source, folder / "probe.so")
+        build_checked(command, _PROBE, folder)
     except RefusedError:
         return False
     return True

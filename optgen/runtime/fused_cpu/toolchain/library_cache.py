@@ -1,8 +1,8 @@
 """Compile a source text and cache the library; any number of processes may share the cache.
 
-A library is built in a temporary folder and moved into place as a whole. If a process
-is killed, it leaves at most that folder and a checksum behind. The SHA-256 of each library is
-stored beside the library. The checksum is written first and checked before every load: a damaged
+A library is built in a temporary folder, checked there, and moved into place as a whole. If a
+process is killed, it leaves at most that folder and a checksum behind. The SHA-256 of each library
+is stored beside the library. The checksum is written first and checked before every load: a damaged
 library would crash the process that opens it.
 """
 
@@ -15,10 +15,11 @@ from itertools import islice
 from pathlib import Path
 
 from optgen.runtime.cache import files
-from optgen.runtime.cache.folders import folders
+from optgen.runtime.cache.folders import folders, warn_if_lost
 from optgen.runtime.fused_cpu.toolchain import compile_errors, compiler
 from optgen.runtime.fused_cpu.toolchain.compiler import CompileError, RefusedError
 from optgen.runtime.fused_cpu.toolchain.file_lock import exclusive
+from optgen.runtime.fused_cpu.toolchain.library_check import with_digest
 
 _ABANDONED_AGE = 24 * 3600.0  # seconds; an older build folder was left by a killed process
 
@@ -38,7 +39,9 @@ def library(name: str, source: str) -> Path:
         if command is None:
             break
         try:
-            return _build_once(command, source, folder / file)
+            path = _build_once(command, source, folder / file)
+            warn_if_lost(folder, failures)
+            return path
         except OSError as error:  # read-only, full, or gone in the meantime
             failures.append(f"{folder}: {error.strerror or error}")
     if command is None:
@@ -58,7 +61,7 @@ def find_built(name: str, source: str) -> Path | None:
 def _file_name(command: list[str] | None, name: str, source: str) -> str:
     """Return a library's file name; without a compiler, a pattern that matches any compiler's."""
     compiler_digest = "*" if command is None else _digest(compiler.identity(command))
-    source_digest = _digest(source, compiler.processor(), str(compiler.FLAG_SETS))
+    source_digest = _digest(with_digest(source), compiler.processor(), str(compiler.FLAG_SETS))
     return f"{name}-{source_digest}-{compiler_digest}.so"
 
 
@@ -91,14 +94,9 @@ def _build(command: list[str], source: str, path: Path) -> Path:
     _remove_abandoned(path.parent)
     with tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as name:
         folder = Path(name)
-        source_path, library_path, checksum_path = (
-            folder / "fused_cpu.cpp",
-            folder / "built.so",
-            folder / "sha256",
-        )
-        source_path.write_text(source)
+        checksum_path = folder / "sha256"
         try:
-            compiler.build(command, source_path, library_path)
+            library_path = compiler.build_checked(command, source, folder)
         except RefusedError as refused:
             log_path = compile_errors.save_log(path, refused.log, source)
             compiler_works = compiler.builds_anything(command, folder)

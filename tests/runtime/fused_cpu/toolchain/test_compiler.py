@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from optgen.runtime.cache import folders
 from optgen.runtime.fused_cpu.toolchain import compiler, compiler_process, library_cache
 from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
 
@@ -25,6 +26,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an empty cache for this test."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+@pytest.fixture(autouse=True)
+def no_warning_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let optgen warn again of code that it cannot keep."""
+    monkeypatch.setattr(folders, "_warned_reasons", set())
 
 
 def use_script_as_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
@@ -225,7 +232,10 @@ def test_a_library_goes_to_the_next_folder_if_one_is_full(
         'exec $REAL "$@"',
     )
 
-    assert library_cache.library("answer", SOURCE).parent != cache
+    with pytest.warns(
+        UserWarning, match=f"cannot keep .*{cache}: No space left on device.*set OPTG"
+    ):
+        assert library_cache.library("answer", SOURCE).parent != cache
     assert not list(cache.iterdir())
 
 
@@ -360,3 +370,84 @@ def test_a_log_outlives_the_temporary_folder_of_the_process(
     finally:
         log.unlink()
         log.with_suffix(".cpp").unlink()
+
+
+# Libraries that cannot be used.
+
+CUT = """for each in "$@"; do [ "$last" = -o ] && out=$each; last=$each; done
+$REAL "$@" && truncate -s -{bytes} "$out" """
+OTHER_LIBRARY = """for each in "$@"; do [ "$last" = -o ] && out=$each; last=$each; done
+echo 'extern "C" int answer() { return 42; }' > "$out".cpp
+$REAL -shared -fPIC "$out".cpp -o "$out" """
+ENDS_WHEN_LOADED = """for each in "$@"; do [ "$last" = -o ] && out=$each; last=$each; done
+echo '#include <cstdlib>
+__attribute__((constructor)) void end() { abort(); }' > "$out".cpp
+$REAL -shared -fPIC "$out".cpp -o "$out" """
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (CUT.format(bytes=1), "it is cut short"),
+        (CUT.format(bytes=9000), "it is cut short"),
+        (OTHER_LIBRARY, "undefined symbol"),
+        (ENDS_WHEN_LOADED, "a process that loads it ends with status -6"),
+        ('touch "$(dirname "$(echo "$@" | sed "s/.* -o //")")"/built.so', "it is cut short"),
+    ],
+    ids=["one byte", "most", "other", "ends", "empty"],
+)
+def test_a_library_that_is_not_usable_is_an_error_and_not_kept(
+    script: str, reason: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler exits with status 0."""
+    use_script_as_compiler(tmp_path, monkeypatch, script)
+    message = error_message()
+
+    assert "cannot build even a small C++17 program: set CXX to a compiler" in message
+    assert reason in message
+    assert reason in log_of(message).read_text()
+    assert not list(cache.glob("*.so"))
+
+
+def test_without_an_interpreter_to_start_a_library_is_trusted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for executable in ("", "/nowhere/python", "/bin/true"):
+        monkeypatch.setattr(sys, "executable", executable)
+        assert library_cache.library("answer", f"{SOURCE}// {executable}\n").is_file()
+
+
+# Folders.
+
+
+def test_a_cache_whose_path_is_not_utf_8_is_used(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/\xff"
+    code = """
+import torch, optgen, optgen.optim
+param = torch.nn.Parameter(torch.ones(5))
+optimizer = optgen.optim.SGD([param], lr=0.1)
+for _ in range(3):
+    param.grad = torch.ones(5)
+    optimizer.step()
+print(round(param[0].item(), 6), optgen.explain(optimizer))
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environb, b"OPTGEN_CACHE_DIR": folder},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert process.stdout == "0.7 group 0: fused C++: CPU tensors, float32\n"
+    assert any(name.endswith(b".so") for name in os.listdir(folder))
+
+
+def test_a_cache_that_cannot_be_made_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with pytest.warns(UserWarning, match=r"cannot keep the code that it builds \(.*/file'\)"):
+        library_cache.library("answer", SOURCE)
+    library_cache.library("answer", SOURCE + "\n")  # warnings are errors

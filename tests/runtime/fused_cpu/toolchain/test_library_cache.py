@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from optgen.runtime.cache import folders
 from optgen.runtime.fused_cpu.toolchain import compiler, file_lock, library_cache
 
 SOURCE = 'extern "C" int answer() { return 42; }\n'
@@ -141,12 +142,14 @@ def test_without_a_writable_cache_a_temporary_folder_is_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPTGEN_CACHE_DIR", "/proc/optgen")
+    monkeypatch.setattr(folders, "_warned_reasons", set())
 
-    path = library_cache.library("answer", SOURCE)
+    with pytest.warns(UserWarning, match="cannot keep the code"):
+        path = library_cache.library("answer", SOURCE + "// lost\n")
 
     assert answer(path) == 42
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert library_cache.library("answer", SOURCE) == path
+    assert library_cache.library("answer", SOURCE + "// lost\n") == path
 
 
 def test_a_library_goes_to_another_folder_if_the_cache_is_full(
@@ -160,8 +163,10 @@ def test_a_library_goes_to_another_folder_if_the_cache_is_full(
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", fail_in_cache)
+    monkeypatch.setattr(folders, "_warned_reasons", set())
 
-    path = library_cache.library("answer", SOURCE)
+    with pytest.warns(UserWarning, match=f"cannot keep .*{cache}: No space left on device"):
+        path = library_cache.library("answer", SOURCE + "// full\n")
 
     assert answer(path) == 42
     assert not list(cache.iterdir())
