@@ -74,8 +74,8 @@ def _as_state(state: State, value: Any, groups: Sequence[Group]) -> Tensor:
     devices = (param.device for group in groups for param in group["params"])
     device, dtype = next(devices, None), getattr(torch, state.dtype or "float64")
     if isinstance(value, Tensor) and not value.is_meta:
-        value = value.to(device, dtype)
-        return value if value.dim() == 0 else value.reshape(())
+        converted = value.to(device, dtype)
+        return converted if converted.dim() == 0 else converted.reshape(())
     number = value if isinstance(value, int | float) else _initial_value(state, groups[0])
     return torch.full((), float(number), dtype=dtype, device=device)
 
