@@ -203,6 +203,8 @@ class _SharedValues:
         for ref in refs(value):
             hyper = self.algorithm.hyper(ref.name)
             if hyper is not None and self.scopes[ref.name] is _Scope.GROUP:
+                if hyper.groups == "equal or 0":
+                    return f'take the value that is not 0: max_abs({hyper.name}, over="all")'
                 return _equal_hint(hyper)
         return 'use sum(x, over="all"), hyperparameters with groups="equal", and states of all'
 

@@ -1,4 +1,4 @@
-"""Add reductions over several parameters, and states of the group, to some drawn rules."""
+"""Add reductions over several parameters, and states of groups, to some drawn rules."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ _STATE_ASSIGNMENTS = (
     "hd = where({reduction} > 0.5, 0.5 * hd, tanh({reduction}))",
     "hd = maximum(hd, {reduction}) - hd / (1 + {reduction}**2)",
     "hd = lerp(hd, {reduction} - {reduction}, 0.25)",
+    "hd = betas[0] * hd + {reduction} / (1 + {reduction}**2)",
+    "hd = where({reduction} != 0, 0.5 * hd + 0.25, hd)",
 )
 _USES_OF_STATE = (
     "g = g / (1 + hd**2)",
@@ -85,14 +87,23 @@ def _reductions(text: str) -> Iterator[ast.Call]:
 
 
 def _with_state(rng: Random, text: str) -> str:
-    """Return the text with a state of the group; the rule's first statements write and read it."""
+    """Return the text with a state of the group or of all groups.
 
-    def group_reduction() -> str:
-        operand = rng.choice(("g", "p", "g * p", "(g - 0.5 * p)"))
-        return f'{rng.choice(WORDS)}({operand}, over="{rng.choice(("group", "all"))}")'
+    The rule's first statements write and read it.
+    """
+    owner = rng.choice(("group", "all"))
+    scopes = ("group", "all") if owner == "group" else ("all",)
+
+    number = "lr" if "\n    lr=" in text else "betas[0]"
+
+    def reduction_over_parameters() -> str:
+        if rng.random() < 0.15:
+            return f'max_abs({rng.choice((number, "betas[1]"))}, over="{rng.choice(scopes)}")'
+        operand = rng.choice(("g", "p", "g * p", "(g - 0.5 * p)", f"where({number} > 0, g, 0)"))
+        return f'{rng.choice(WORDS)}({operand}, over="{rng.choice(scopes)}")'
 
     assignments = re.sub(
-        r"\{reduction\}", lambda _: group_reduction(), rng.choice(_STATE_ASSIGNMENTS)
+        r"\{reduction\}", lambda _: reduction_over_parameters(), rng.choice(_STATE_ASSIGNMENTS)
     )
     if "\n    fa=" in text and rng.random() < 0.4:  # parameters of one group take the same arm
         reduction = f'{rng.choice(WORDS)}(g, over="group")'
@@ -101,5 +112,14 @@ def _with_state(rng: Random, text: str) -> str:
     uses = "".join(f"    {rng.choice(_USES_OF_STATE)}\n" for _ in range(rng.choice((1, 1, 2))))
     init = rng.choice(("0", "0.5", "1e-3"))
     text = _FIRST_STATEMENT.sub(lambda first: f"{first[0]}    {assignments}\n{uses}", text, count=1)
-    declared = f'    hd=state("key_hd", init={init}, shape="group"),'
-    return _SIGNATURE.sub(lambda first: f"{first[0]}\n{declared}", text, count=1)
+    declared = f'    hd=state("key_hd", init={init}, shape="{owner}"),'
+    text = _SIGNATURE.sub(lambda first: f"{first[0]}\n{declared}", text, count=1)
+    return text if owner == "group" else _with_equal_values(rng, text)
+
+
+def _with_equal_values(rng: Random, text: str) -> str:
+    """Return the text with hyperparameters that have one value for all groups."""
+    rate_values = rng.choice(("any", "equal", "equal or 0"))
+    text = re.sub(r"^(    lr=hyper\(.*)\),$", rf'\1, groups="{rate_values}"),', text, flags=re.M)
+    equal = r'\1, groups="equal"),'
+    return re.sub(r"^(    (?:betas=hyper|fa=flag)\(.*)\),$", equal, text, flags=re.M)
