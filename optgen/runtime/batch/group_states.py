@@ -81,10 +81,18 @@ def _as_state(state: State, value: Any, groups: Sequence[Group]) -> Tensor:
 
 
 def _check_number(key: str, value: object) -> None:
+    if message := _why_no_number(value):
+        error = ValueError if isinstance(value, Tensor) else TypeError
+        raise error(f"{key} of a group must be {message}")
+
+
+def _why_no_number(value: object) -> str:
+    """Return the end of an error message if a value is neither a number nor None; else ""."""
     if isinstance(value, Tensor) and value.numel() != 1:
-        raise ValueError(f"{key} of a group must be one number, and has {value.numel()} elements")
+        return f"one number, and has {value.numel()} elements"
     if value is not None and not isinstance(value, Tensor | int | float):
-        raise TypeError(f"{key} of a group must be a number, not {value!r}")
+        return f"a number, not {value!r}"
+    return ""
 
 
 def adopt_group_states(optimizer: OptimizerWithContext) -> None:
@@ -116,6 +124,9 @@ def share_loaded_states(optimizer: OptimizerLike) -> None:
     states, groups = optimizer.rule.all_states, optimizer.param_groups
     if not states or not groups:
         return
+    entries = (group.get(state.key) for group in groups for state in states)
+    if any(map(_why_no_number, entries)):
+        return  # the next step raises the error
     values = [[_number_or_start(state, group) for state in states] for group in groups]
     starts = [[_initial_value(state, group) for state in states] for group in groups]
     pairs = enumerate(zip(values, starts, strict=True))
@@ -137,7 +148,6 @@ def share_loaded_states(optimizer: OptimizerLike) -> None:
 def _number_or_start(state: State, group: Group) -> float:
     """Return the number that a loaded group has for a state, or else the initial value."""
     value = group.get(state.key)
-    _check_number(state.key, value)
     return float(_initial_value(state, group) if value is None else value)
 
 

@@ -181,6 +181,15 @@ def test_checkpoints_in_which_groups_agree_load_without_a_warning() -> None:
         assert optimizer.param_groups[0]["k"] is optimizer.param_groups[1]["k"]
 
 
+def test_a_checkpoint_with_no_number_loads_and_the_step_refuses_it() -> None:
+    optimizer = PRODIGY(three_groups(parameters()))
+    checkpoint = checkpoint_with_states_by_group(optimizer, MOVED, MOVED, MOVED)
+    checkpoint["param_groups"][1]["d"] = "7"
+    optimizer.load_state_dict(checkpoint)
+    with pytest.raises(TypeError, match="d of a group must be a number, not '7'"):
+        step(optimizer, 1)
+
+
 @pytest.mark.parametrize("cls", [Prodigy, DAdaptAdam])
 def test_different_rates_are_refused_and_rates_of_0_are_not(cls: Any) -> None:
     params = parameters()
