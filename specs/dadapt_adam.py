@@ -55,10 +55,9 @@ def DAdaptAdam(
         s = beta3 * s + (1 - beta3) * scale * lr * g
     l1_norm = sum(where(lr > 0, layer_scale * abs(s), 0), over="all")
 
-    rate = scale * max_abs(lr, over="all")
-
     # Without any gradient so far, nothing moves.
     moves = l1_norm != 0
+    rate = where(moves, scale * max_abs(lr, over="all"), 0)
     k = where(moves, k + 1, k)
     r = where(moves, beta3 * r + (1 - beta3) * inner, r)
     d_hat = where(moves, r / ((1 - beta3) * l1_norm), d)
@@ -66,5 +65,5 @@ def DAdaptAdam(
         d_hat = minimum(d_hat, d * growth_rate)
     d = maximum(d, d_hat)
     if decouple:
-        p = p - weight_decay * where(moves, rate, 0) * p
+        p = p - weight_decay * rate * p
     p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)

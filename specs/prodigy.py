@@ -69,10 +69,10 @@ def Prodigy(
             s = decay * s + d / d0 * scale * lr * g
     inner = sum(where(lr > 0, scale * lr * g * (x0 - p), 0), over="all")
     l1_norm = sum(where(lr > 0, abs(s), 0), over="all")
-    rate = scale * max_abs(lr, over="all")
 
     # Without any gradient so far, nothing moves.
     moves = l1_norm != 0
+    rate = where(moves, scale * max_abs(lr, over="all"), 0)
     k = where(moves, k + 1, k)
     r = where(moves, decay * r + d / d0 * inner, r)
     d_hat = where(moves, d_coef * r / l1_norm, d)
@@ -82,7 +82,6 @@ def Prodigy(
     if growth_rate is not None:
         d_next = minimum(d_max, d_new * growth_rate)
     d = where(moves, d_next, d)
-    rate = where(moves, rate, 0)
     if decouple:
         p = p - weight_decay * rate * p
     p = p - rate * m / (sqrt(v) + d * eps)

@@ -36,9 +36,10 @@ class DAdaptAdam(GeneratedOptimizer):
             &\text{sum over all2}_t \leftarrow \sum_{\text{all}} \operatorname{sum}((\gamma > 0
                 \;?\; \text{layer scale} \left|s_t\right| : 0)) \\
             &l_{1,\text{norm},t} \leftarrow \text{sum over all2}_t \\
-            &\text{max over all}_t \leftarrow \max_{\text{all}} \left|\gamma\right| \\
-            &\text{rate}_t \leftarrow \text{scale}_t \text{max over all}_t \\
             &\text{moves}_t \leftarrow l_{1,\text{norm},t} \ne 0 \\
+            &\text{max over all}_t \leftarrow \max_{\text{all}} \left|\gamma\right| \\
+            &\text{rate}_t \leftarrow (\text{moves}_t \;?\; \text{scale}_t \text{max over all}_t :
+                0) \\
             &k_t \leftarrow (\text{moves}_t \;?\; k_{t-1} + 1 : k_{t-1}) \\
             &r_t \leftarrow (\text{moves}_t \;?\; \beta_3 r_{t-1} + (1 - \beta_3) \text{inner}_t :
                 r_{t-1}) \\
@@ -49,8 +50,7 @@ class DAdaptAdam(GeneratedOptimizer):
             &d_t \leftarrow \max(d_{t-1}, \hat{d}_t) \\
             &\theta_t \leftarrow \theta_{t-1} \\
             &\textbf{if } \textit{decouple}: \\
-            &\quad \theta_t \leftarrow \theta_{t-1} - \lambda (\text{moves}_t \;?\; \text{rate}_t :
-                0) \theta_{t-1} \\
+            &\quad \theta_t \leftarrow \theta_{t-1} - \lambda \text{rate}_t \theta_{t-1} \\
             &\theta_t \leftarrow \theta_t - \frac{(\text{moves}_t \;?\; 1 : 0) m_t}{\sqrt{v_t} +
                 \epsilon}
         \end{aligned}
@@ -87,9 +87,10 @@ class DAdaptAdam(GeneratedOptimizer):
             partition.
 
     State:
-        k (Tensor): :math:`k_t`, float64, one for all groups, at first 0.
-        d (Tensor): :math:`d_t`, float64, one for all groups, at first `d0`.
-        numerator_weighted (Tensor): :math:`r_t`, float64, one for all groups, at first 0.
+        k (Tensor): :math:`k_t`, float64, 0-dimensional, one for all groups, at first 0.
+        d (Tensor): :math:`d_t`, float64, 0-dimensional, one for all groups, at first `d0`.
+        numerator_weighted (Tensor): :math:`r_t`, float64, 0-dimensional, one for all groups, at
+            first 0.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
         exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
         s (Tensor): :math:`s_t`, like the parameter, at first 0.

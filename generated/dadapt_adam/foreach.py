@@ -119,10 +119,10 @@ def update_sharded(
     sum_over_all2 = yield all_sum(where_sum_2)
     # l1_norm = sum(where(lr > 0, layer_scale * abs(s), 0), over="all")
     l1_norm = sum_over_all2
-    max_over_all = yield all_max(number(params[0], abs(lr), len(params)))
-    # rate = scale * max_abs(lr, over="all")
-    rate = scale_2 * max_over_all
     moves = l1_norm != 0
+    max_over_all = yield all_max(number(params[0], abs(lr), len(params)))
+    # rate = where(moves, scale * max_abs(lr, over="all"), 0)
+    rate = where(moves, scale_2 * max_over_all, 0)
     k = where(moves, k + 1, k)
     # r = where(moves, beta3 * r + (1 - beta3) * inner, r)
     numerator_weighted = where(
@@ -138,8 +138,8 @@ def update_sharded(
     # d = maximum(d, d_hat)
     d = maximum(d, d_hat_2)
     if decouple:
-        # p = p - weight_decay * where(moves, rate, 0) * p
-        decay_factor = 1 - weight_decay * where(moves, rate, 0)
+        # p = p - weight_decay * rate * p
+        decay_factor = 1 - weight_decay * rate
     # p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
     step_size_2 = where(moves, 1, 0)
     write(ks, k.flatten())
@@ -159,7 +159,7 @@ def update_sharded(
         step_size_2.unbind(),
     ):
         if decouple:
-            # p = p - weight_decay * where(moves, rate, 0) * p
+            # p = p - weight_decay * rate * p
             torch._foreach_mul_(param_blocks, decay_factor_blocks)
         # p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
         denoms = torch._foreach_sqrt(exp_avg_sq_blocks)

@@ -108,10 +108,10 @@ def update(
         sum_over_all2 = yield all_sum(where_sum_2)
         # l1_norm = sum(where(lr > 0, layer_scale * abs(s), 0), over="all")
         l1_norm = sum_over_all2
-        max_over_all = yield all_max(number(params[index], abs(lr)))
-        # rate = scale * max_abs(lr, over="all")
-        rate = scale_2 * max_over_all
         moves = l1_norm != 0
+        max_over_all = yield all_max(number(params[index], abs(lr)))
+        # rate = where(moves, scale * max_abs(lr, over="all"), 0)
+        rate = where(moves, scale_2 * max_over_all, 0)
         k = where(moves, k + 1, k)
         # r = where(moves, beta3 * r + (1 - beta3) * inner, r)
         numerator_weighted = where(
@@ -127,8 +127,8 @@ def update(
         # d = maximum(d, d_hat)
         d = maximum(d, d_hat_2)
         if decouple:
-            # p = p - weight_decay * where(moves, rate, 0) * p
-            decay_factor = 1 - weight_decay * where(moves, rate, 0)
+            # p = p - weight_decay * rate * p
+            decay_factor = 1 - weight_decay * rate
         # p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
         step_size_2 = where(moves, 1, 0)
         ks[index].copy_(k.view(()))
@@ -142,7 +142,7 @@ def update(
             step_size_2_block,
         ) in blocks(params[index], exp_avgs[index], exp_avg_sqs[index], decay_factor, step_size_2):
             if decouple:
-                # p = p - weight_decay * where(moves, rate, 0) * p
+                # p = p - weight_decay * rate * p
                 param_block.mul_(decay_factor_block)
             # p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
             denom = exp_avg_sq_block.sqrt().add_(eps)
@@ -213,11 +213,11 @@ def update_functional(
         sum_over_all2 = yield all_sum(where_sum_2)
         # l1_norm = sum(where(lr > 0, layer_scale * abs(s), 0), over="all")
         l1_norm = sum_over_all2
-        max_over_all = yield all_max(abs(lr))
-        # rate = scale * max_abs(lr, over="all")
-        rate = scale_2 * max_over_all
         # moves = l1_norm != 0
         moves = l1_norm != 0
+        max_over_all = yield all_max(abs(lr))
+        # rate = where(moves, scale * max_abs(lr, over="all"), 0)
+        rate = where_number(moves, scale_2 * max_over_all, 0)
         # k = where(moves, k + 1, k)
         k = where_number(moves, k + 1, k)
         # r = where(moves, beta3 * r + (1 - beta3) * inner, r)
@@ -234,8 +234,8 @@ def update_functional(
         # d = maximum(d, d_hat)
         d = maximum(d, d_hat_2)
         if decouple:
-            # p = p - weight_decay * where(moves, rate, 0) * p
-            param = (1 - weight_decay * where_number(moves, rate, 0)) * param
+            # p = p - weight_decay * rate * p
+            param = (1 - weight_decay * rate) * param
         # p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
         param = param - where_number(moves, 1, 0) * exp_avg / (sqrt(exp_avg_sq) + eps)
 

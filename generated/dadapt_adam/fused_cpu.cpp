@@ -32,7 +32,7 @@ struct DAdaptAdamRule : Rule {
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
         double where_sum, where_sum_2, sum_over_all, sum_over_all_takes_part, inner, sum_over_all2;
-        double sum_over_all2_takes_part, l1_norm, max_over_all, max_over_all_takes_part, k;
+        double sum_over_all2_takes_part, l1_norm, moves, max_over_all, max_over_all_takes_part, k;
         double numerator_weighted, d, decay_factor, step_size_2;
     };
 
@@ -56,7 +56,7 @@ struct DAdaptAdamRule : Rule {
         {Step::ALL_SUM, NONE, set(), set(), 5},
         {Step::LOOP, NONE, set(), set(), 0},
         {Step::LOOP, NONE, set(), set(), 0},
-        {Step::ALL_MAX, NONE, set(), set(), 8},
+        {Step::ALL_MAX, NONE, set(), set(), 9},
         {Step::LOOP, NONE, set(), set(), 0},
         {
             Step::LOOP, TENSOR, set(GRAD, PARAM, EXP_AVG, EXP_AVG_SQ),
@@ -79,8 +79,8 @@ struct DAdaptAdamRule : Rule {
     static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
     static constexpr int PASS_COUNTS[] = {2};
     static constexpr bool HAS_AXES = false;
-    static constexpr int NUMBERS = 15;
-    static constexpr StoredNumber STORED_NUMBERS[] = {{10, K}, {12, D}, {11, NUMERATOR_WEIGHTED}};
+    static constexpr int NUMBERS = 16;
+    static constexpr StoredNumber STORED_NUMBERS[] = {{11, K}, {13, D}, {12, NUMERATOR_WEIGHTED}};
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
@@ -199,7 +199,10 @@ struct DAdaptAdamRule : Rule {
         const double sum_over_all2 = numbers.sum_over_all2;
         // l1_norm = sum(where(lr > 0, layer_scale * abs(s), 0), over="all")
         const double l1_norm = sum_over_all2;
+        // moves = l1_norm != 0
+        const double moves = l1_norm != 0;
         numbers.l1_norm = l1_norm;
+        numbers.moves = moves;
     }
 
     static void numbers5(const Hypers& hypers, Numbers& numbers) {
@@ -210,13 +213,12 @@ struct DAdaptAdamRule : Rule {
     }
 
     static void numbers6(const Hypers& hypers, const Scalars& scalars, Numbers& numbers) {
+        const double moves = numbers.moves;
         const double max_over_all = numbers.max_over_all;
-        const double l1_norm = numbers.l1_norm;
         const double inner = numbers.inner;
-        // rate = scale * max_abs(lr, over="all")
-        const double rate = scalars.scale_2 * max_over_all;
-        // moves = l1_norm != 0
-        const double moves = l1_norm != 0;
+        const double l1_norm = numbers.l1_norm;
+        // rate = where(moves, scale * max_abs(lr, over="all"), 0)
+        const double rate = moves ? scalars.scale_2 * max_over_all : 0;
         // k = where(moves, k + 1, k)
         const double k = moves ? scalars.k_before + 1 : scalars.k_before;
         // r = where(moves, beta3 * r + (1 - beta3) * inner, r)
@@ -236,8 +238,8 @@ struct DAdaptAdamRule : Rule {
         const double d = maximum(scalars.d_before, d_hat_2);
         double decay_factor = 0;
         if (truth(hypers.decouple)) {
-            // p = p - weight_decay * where(moves, rate, 0) * p
-            decay_factor = 1 - hypers.weight_decay * (moves ? rate : 0);
+            // p = p - weight_decay * rate * p
+            decay_factor = 1 - hypers.weight_decay * rate;
         }
         // p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
         const double step_size_2 = moves ? 1 : 0.0;
@@ -288,7 +290,7 @@ struct DAdaptAdamRule : Rule {
                 exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad;
             }
             if (decouple != 0) {
-                // p = p - weight_decay * where(moves, rate, 0) * p
+                // p = p - weight_decay * rate * p
                 param = decay_factor * param;
             }
             // p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)

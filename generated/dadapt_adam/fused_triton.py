@@ -334,17 +334,17 @@ def dadapt_adam_finish4(scalars, found_inf, num_tensors):
         if tl.load(found_inf) != 0.0:
             return
     scalars += tl.program_id(0) * SCALARS
+    moves = tl.load(scalars + 26)
     scale_2 = tl.load(scalars + 15)
     max_over_all = tl.load(scalars + 29)
     decouple = tl.load(scalars + 16)
     weight_decay = tl.load(scalars + 2)
-    moves = tl.load(scalars + 26)
     decay_factor = tl.zeros((), tl.float64)
-    # rate = scale * max_abs(lr, over="all")
-    rate = scale_2 * max_over_all
+    # rate = where(moves, scale * max_abs(lr, over="all"), 0)
+    rate = tl.where(moves != 0, scale_2 * max_over_all, tl.full((), 0, tl.float64))
     if decouple != 0:
-        # p = p - weight_decay * where(moves, rate, 0) * p
-        decay_factor = 1 - weight_decay * tl.where(moves != 0, rate, tl.full((), 0, tl.float64))
+        # p = p - weight_decay * rate * p
+        decay_factor = 1 - weight_decay * rate
     tl.store(scalars + 30, decay_factor)
 
 
@@ -382,7 +382,7 @@ def dadapt_adam_step2_on_elements(
         # v = beta2 * v + (1 - beta2) * g**2
         exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad
     if decouple != 0:
-        # p = p - weight_decay * where(moves, rate, 0) * p
+        # p = p - weight_decay * rate * p
         param = decay_factor * param
     # p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
     param = param - step_size_2 * div(exp_avg, sqrt(exp_avg_sq) + eps)

@@ -41,9 +41,10 @@ class Prodigy(GeneratedOptimizer):
             &\text{sum over all2}_t \leftarrow \sum_{\text{all}} \operatorname{sum}((\gamma > 0
                 \;?\; \left|s_t\right| : 0)) \\
             &l_{1,\text{norm},t} \leftarrow \text{sum over all2}_t \\
-            &\text{max over all}_t \leftarrow \max_{\text{all}} \left|\gamma\right| \\
-            &\text{rate}_t \leftarrow \text{scale}_t \text{max over all}_t \\
             &\text{moves}_t \leftarrow l_{1,\text{norm},t} \ne 0 \\
+            &\text{max over all}_t \leftarrow \max_{\text{all}} \left|\gamma\right| \\
+            &\text{rate}_t \leftarrow (\text{moves}_t \;?\; \text{scale}_t \text{max over all}_t :
+                0) \\
             &k_t \leftarrow (\text{moves}_t \;?\; k_{t-1} + 1 : k_{t-1}) \\
             &r_t \leftarrow (\text{moves}_t \;?\; \text{decay} r_{t-1} + \frac{d_{t-1}}{d_0}
                 \text{inner}_t : r_{t-1}) \\
@@ -56,7 +57,6 @@ class Prodigy(GeneratedOptimizer):
             &\quad d^{\text{next}}_t \leftarrow \min(d^{\max}_t, d_{\text{new},t} \text{growth
                 rate}) \\
             &d_t \leftarrow (\text{moves}_t \;?\; d^{\text{next}}_t : d_{t-1}) \\
-            &\text{rate}_t \leftarrow (\text{moves}_t \;?\; \text{rate}_t : 0) \\
             &\theta_t \leftarrow \theta_{t-1} \\
             &\textbf{if } \textit{decouple}: \\
             &\quad \theta_t \leftarrow \theta_{t-1} - \lambda \text{rate}_t \theta_{t-1} \\
@@ -96,10 +96,11 @@ class Prodigy(GeneratedOptimizer):
             partition.
 
     State:
-        k (Tensor): :math:`k_t`, float64, one for all groups, at first 0.
-        d (Tensor): :math:`d_t`, float64, one for all groups, at first `d0`.
-        d_max (Tensor): :math:`d^{\max}_t`, float64, one for all groups, at first `d0`.
-        d_numerator (Tensor): :math:`r_t`, float64, one for all groups, at first 0.
+        k (Tensor): :math:`k_t`, float64, 0-dimensional, one for all groups, at first 0.
+        d (Tensor): :math:`d_t`, float64, 0-dimensional, one for all groups, at first `d0`.
+        d_max (Tensor): :math:`d^{\max}_t`, float64, 0-dimensional, one for all groups, at first
+            `d0`.
+        d_numerator (Tensor): :math:`r_t`, float64, 0-dimensional, one for all groups, at first 0.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
         exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
         s (Tensor): :math:`s_t`, like the parameter, at first 0.

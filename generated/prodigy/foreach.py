@@ -149,10 +149,10 @@ def update_sharded(
     sum_over_all2 = yield all_sum(where_sum_2)
     # l1_norm = sum(where(lr > 0, abs(s), 0), over="all")
     l1_norm = sum_over_all2
-    max_over_all = yield all_max(number(params[0], abs(lr), len(params)))
-    # rate = scale * max_abs(lr, over="all")
-    rate = scale_2 * max_over_all
     moves = l1_norm != 0
+    max_over_all = yield all_max(number(params[0], abs(lr), len(params)))
+    # rate = where(moves, scale * max_abs(lr, over="all"), 0)
+    rate = where(moves, scale_2 * max_over_all, 0)
     k = where(moves, k + 1, k)
     # r = where(moves, decay * r + d / d0 * inner, r)
     d_numerator = where(moves, decay_2 * d_numerator + d / d0 * inner, d_numerator)
@@ -168,11 +168,9 @@ def update_sharded(
         d_next_2 = d_next
     # d = where(moves, d_next, d)
     d = where(moves, d_next_2, d)
-    # rate = where(moves, rate, 0)
-    rate_2 = where(moves, rate, 0)
     if decouple:
         # p = p - weight_decay * rate * p
-        decay_factor = 1 - weight_decay * rate_2
+        decay_factor = 1 - weight_decay * rate
     # p = p - rate * m / (sqrt(v) + d * eps)
     param_scale = d * eps
     write(ks, k.flatten())
@@ -184,14 +182,14 @@ def update_sharded(
         exp_avg_blocks,
         exp_avg_sq_blocks,
         decay_factor_blocks,
-        rate_2_blocks,
+        rate_blocks,
         param_scale_blocks,
     ) in list_chunks(
         params,
         exp_avgs,
         exp_avg_sqs,
         [] if decay_factor is None else decay_factor.unbind(),
-        rate_2.unbind(),
+        rate.unbind(),
         param_scale.unbind(),
     ):
         if decouple:
@@ -200,5 +198,5 @@ def update_sharded(
         # p = p - rate * m / (sqrt(v) + d * eps)
         denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
         torch._foreach_add_(denoms, param_scale_blocks)
-        updates = torch._foreach_mul(exp_avg_blocks, rate_2_blocks)
+        updates = torch._foreach_mul(exp_avg_blocks, rate_blocks)
         torch._foreach_addcdiv_(param_blocks, updates, denoms, -1)

@@ -139,10 +139,10 @@ def update(
         sum_over_all2 = yield all_sum(where_sum_2)
         # l1_norm = sum(where(lr > 0, abs(s), 0), over="all")
         l1_norm = sum_over_all2
-        max_over_all = yield all_max(number(params[index], abs(lr)))
-        # rate = scale * max_abs(lr, over="all")
-        rate = scale_2 * max_over_all
         moves = l1_norm != 0
+        max_over_all = yield all_max(number(params[index], abs(lr)))
+        # rate = where(moves, scale * max_abs(lr, over="all"), 0)
+        rate = where(moves, scale_2 * max_over_all, 0)
         k = where(moves, k + 1, k)
         # r = where(moves, decay * r + d / d0 * inner, r)
         d_numerator = where(moves, decay_2 * d_numerator + d / d0 * inner, d_numerator)
@@ -159,11 +159,9 @@ def update(
             d_next_2 = d_next
         # d = where(moves, d_next, d)
         d = where(moves, d_next_2, d)
-        # rate = where(moves, rate, 0)
-        rate_2 = where(moves, rate, 0)
         if decouple:
             # p = p - weight_decay * rate * p
-            decay_factor = 1 - weight_decay * rate_2
+            decay_factor = 1 - weight_decay * rate
         # p = p - rate * m / (sqrt(v) + d * eps)
         param_scale = d * eps
         ks[index].copy_(k.view(()))
@@ -175,17 +173,17 @@ def update(
             exp_avg_block,
             exp_avg_sq_block,
             decay_factor_block,
-            rate_2_block,
+            rate_block,
             param_scale_block,
         ) in blocks(
-            params[index], exp_avgs[index], exp_avg_sqs[index], decay_factor, rate_2, param_scale
+            params[index], exp_avgs[index], exp_avg_sqs[index], decay_factor, rate, param_scale
         ):
             if decouple:
                 # p = p - weight_decay * rate * p
                 param_block.mul_(decay_factor_block)
             # p = p - rate * m / (sqrt(v) + d * eps)
             denom = exp_avg_sq_block.sqrt().add_(param_scale_block)
-            update = exp_avg_block.mul(rate_2_block)
+            update = exp_avg_block.mul(rate_block)
             param_block.addcdiv_(update, denom, value=-1)
 
 
@@ -267,11 +265,11 @@ def update_functional(
         sum_over_all2 = yield all_sum(where_sum_2)
         # l1_norm = sum(where(lr > 0, abs(s), 0), over="all")
         l1_norm = sum_over_all2
-        max_over_all = yield all_max(abs(lr))
-        # rate = scale * max_abs(lr, over="all")
-        rate = scale_2 * max_over_all
         # moves = l1_norm != 0
         moves = l1_norm != 0
+        max_over_all = yield all_max(abs(lr))
+        # rate = where(moves, scale * max_abs(lr, over="all"), 0)
+        rate = where_number(moves, scale_2 * max_over_all, 0)
         # k = where(moves, k + 1, k)
         k = where_number(moves, k + 1, k)
         # r = where(moves, decay * r + d / d0 * inner, r)
@@ -289,13 +287,11 @@ def update_functional(
             d_next_2 = d_next
         # d = where(moves, d_next, d)
         d = where_number(moves, d_next_2, d)
-        # rate = where(moves, rate, 0)
-        rate_2 = where_number(moves, rate, 0)
         if decouple:
             # p = p - weight_decay * rate * p
-            param = (1 - weight_decay * rate_2) * param
+            param = (1 - weight_decay * rate) * param
         # p = p - rate * m / (sqrt(v) + d * eps)
-        param = param - rate_2 * exp_avg / (sqrt(exp_avg_sq) + d * eps)
+        param = param - rate * exp_avg / (sqrt(exp_avg_sq) + d * eps)
 
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)

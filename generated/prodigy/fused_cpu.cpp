@@ -33,8 +33,8 @@ struct ProdigyRule : Rule {
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
         double where_sum, where_sum_2, sum_over_all, sum_over_all_takes_part, inner, sum_over_all2;
-        double sum_over_all2_takes_part, l1_norm, max_over_all, max_over_all_takes_part, k;
-        double d_numerator, d_max, d, rate_2, decay_factor, param_scale;
+        double sum_over_all2_takes_part, l1_norm, moves, max_over_all, max_over_all_takes_part;
+        double rate, k, d_numerator, d_max, d, decay_factor, param_scale;
     };
 
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
@@ -57,7 +57,7 @@ struct ProdigyRule : Rule {
         {Step::ALL_SUM, NONE, set(), set(), 5},
         {Step::LOOP, NONE, set(), set(), 0},
         {Step::LOOP, NONE, set(), set(), 0},
-        {Step::ALL_MAX, NONE, set(), set(), 8},
+        {Step::ALL_MAX, NONE, set(), set(), 9},
         {Step::LOOP, NONE, set(), set(), 0},
         {
             Step::LOOP, TENSOR, set(GRAD, PARAM, EXP_AVG, EXP_AVG_SQ),
@@ -80,9 +80,9 @@ struct ProdigyRule : Rule {
     static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
     static constexpr int PASS_COUNTS[] = {2};
     static constexpr bool HAS_AXES = false;
-    static constexpr int NUMBERS = 17;
+    static constexpr int NUMBERS = 18;
     static constexpr StoredNumber STORED_NUMBERS[] = {
-        {10, K}, {13, D}, {12, D_MAX}, {11, D_NUMERATOR}};
+        {12, K}, {15, D}, {14, D_MAX}, {13, D_NUMERATOR}};
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
@@ -220,7 +220,10 @@ struct ProdigyRule : Rule {
         const double sum_over_all2 = numbers.sum_over_all2;
         // l1_norm = sum(where(lr > 0, abs(s), 0), over="all")
         const double l1_norm = sum_over_all2;
+        // moves = l1_norm != 0
+        const double moves = l1_norm != 0;
         numbers.l1_norm = l1_norm;
+        numbers.moves = moves;
     }
 
     static void numbers5(const Hypers& hypers, Numbers& numbers) {
@@ -231,13 +234,12 @@ struct ProdigyRule : Rule {
     }
 
     static void numbers6(const Hypers& hypers, const Scalars& scalars, Numbers& numbers) {
+        const double moves = numbers.moves;
         const double max_over_all = numbers.max_over_all;
-        const double l1_norm = numbers.l1_norm;
         const double inner = numbers.inner;
-        // rate = scale * max_abs(lr, over="all")
-        const double rate = scalars.scale_2 * max_over_all;
-        // moves = l1_norm != 0
-        const double moves = l1_norm != 0;
+        const double l1_norm = numbers.l1_norm;
+        // rate = where(moves, scale * max_abs(lr, over="all"), 0)
+        const double rate = moves ? scalars.scale_2 * max_over_all : 0;
         // k = where(moves, k + 1, k)
         const double k = moves ? scalars.k_before + 1 : scalars.k_before;
         // r = where(moves, decay * r + d / d0 * inner, r)
@@ -261,20 +263,18 @@ struct ProdigyRule : Rule {
         }
         // d = where(moves, d_next, d)
         const double d = moves ? d_next_2 : scalars.d_before;
-        // rate = where(moves, rate, 0)
-        const double rate_2 = moves ? rate : 0;
         double decay_factor = 0;
         if (truth(hypers.decouple)) {
             // p = p - weight_decay * rate * p
-            decay_factor = 1 - hypers.weight_decay * rate_2;
+            decay_factor = 1 - hypers.weight_decay * rate;
         }
         // p = p - rate * m / (sqrt(v) + d * eps)
         const double param_scale = d * hypers.eps;
+        numbers.rate = rate;
         numbers.k = k;
         numbers.d_numerator = d_numerator;
         numbers.d_max = d_max;
         numbers.d = d;
-        numbers.rate_2 = rate_2;
         numbers.decay_factor = decay_factor;
         numbers.param_scale = param_scale;
     }
@@ -290,7 +290,7 @@ struct ProdigyRule : Rule {
         const C beta2 = C(scalars.beta2);
         const C grad_weight_3 = C(scalars.grad_weight_3);
         const C decay_factor = C(numbers.decay_factor);
-        const C rate_2 = C(numbers.rate_2);
+        const C rate = C(numbers.rate);
         const C param_scale = C(numbers.param_scale);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
@@ -323,7 +323,7 @@ struct ProdigyRule : Rule {
                 param = decay_factor * param;
             }
             // p = p - rate * m / (sqrt(v) + d * eps)
-            param = param - rate_2 * exp_avg / (sqrt(exp_avg_sq) + param_scale);
+            param = param - rate * exp_avg / (sqrt(exp_avg_sq) + param_scale);
 
             store_as<S>(params + i, param);
             store_as<S>(exp_avgs + i, exp_avg);

@@ -357,20 +357,18 @@ def prodigy_finish4(scalars, found_inf, num_tensors):
         if tl.load(found_inf) != 0.0:
             return
     scalars += tl.program_id(0) * SCALARS
+    moves = tl.load(scalars + 30)
     scale_2 = tl.load(scalars + 19)
     max_over_all = tl.load(scalars + 33)
-    moves = tl.load(scalars + 30)
     decouple = tl.load(scalars + 20)
     weight_decay = tl.load(scalars + 2)
     decay_factor = tl.zeros((), tl.float64)
-    # rate = scale * max_abs(lr, over="all")
-    rate = scale_2 * max_over_all
-    # rate = where(moves, rate, 0)
-    rate_2 = tl.where(moves != 0, rate, tl.full((), 0, tl.float64))
+    # rate = where(moves, scale * max_abs(lr, over="all"), 0)
+    rate = tl.where(moves != 0, scale_2 * max_over_all, tl.full((), 0, tl.float64))
     if decouple != 0:
         # p = p - weight_decay * rate * p
-        decay_factor = 1 - weight_decay * rate_2
-    tl.store(scalars + 34, rate_2)
+        decay_factor = 1 - weight_decay * rate
+    tl.store(scalars + 34, rate)
     tl.store(scalars + 35, decay_factor)
 
 
@@ -393,7 +391,7 @@ def prodigy_step2_on_elements(
     grad_weight_3 = tl.load(scalars + 24).to(dtype)
     decouple = tl.load(scalars + 20).to(dtype)
     decay_factor = tl.load(scalars + 35).to(dtype)
-    rate_2 = tl.load(scalars + 34).to(dtype)
+    rate = tl.load(scalars + 34).to(dtype)
     param_scale = tl.load(scalars + 31).to(dtype)
 
     if maximize != 0:
@@ -411,7 +409,7 @@ def prodigy_step2_on_elements(
         # p = p - weight_decay * rate * p
         param = decay_factor * param
     # p = p - rate * m / (sqrt(v) + d * eps)
-    param = param - rate_2 * div(exp_avg, sqrt(exp_avg_sq) + param_scale)
+    param = param - rate * div(exp_avg, sqrt(exp_avg_sq) + param_scale)
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
     tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)

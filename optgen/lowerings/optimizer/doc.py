@@ -213,7 +213,7 @@ def _inputs(algorithm: Algorithm) -> Iterator[str]:
 
 def _describe_state(state: State, symbols: Symbols) -> str:
     parts = [f":math:`{symbols.at(state.symbol, 't' if state.written else '')}`"]
-    shape = "one for all groups" if state.of_all else _SHAPES[state.shape]
+    shape = _SHAPES[state.shape] + (", one for all groups" if state.of_all else "")
     if state.dtype:
         parts.append(state.dtype)
         shape = shape.replace("like the parameter", "of the parameter's shape")
