@@ -176,6 +176,11 @@ class Rule:
         return tuple(state for state in self.states if state.of_all)
 
     @cached_property
+    def keys_of_equal_values(self) -> tuple[str, ...]:
+        """The keys of `equal` and `equal_or_0`."""
+        return (*self.equal, *self.equal_or_0)
+
+    @cached_property
     def quantized_states(self) -> tuple[State, ...]:
         """The states that hold codes of 8 bits."""
         return tuple(state for state in self.states if state.is_quantized)

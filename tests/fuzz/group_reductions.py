@@ -9,6 +9,8 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
+from optgen.ir.algorithm import Algorithm
+
 if TYPE_CHECKING:
     from fuzz.trial import Setting
 
@@ -38,6 +40,16 @@ _USES_OF_STATE = (
 def group_index(setting: Setting, index: int) -> int:
     """Return a parameter's group index: in some settings each has a group, else all share one."""
     return index if setting.viewed or setting.seed % 3 == 0 else 0
+
+
+def options_of_group(algorithm: Algorithm, setting: Setting, index: int) -> dict[str, float]:
+    """Return a parameter's options that differ from the constructor's arguments.
+
+    Every other group has the rate 0, if the rule allows this beside another rate.
+    """
+    rate = algorithm.hyper("lr")
+    may_be_0 = rate is not None and rate.groups == "equal or 0"
+    return {"lr": 0.0} if may_be_0 and group_index(setting, index) % 2 else {}
 
 
 def without_0_dim(setting: Setting) -> Setting:

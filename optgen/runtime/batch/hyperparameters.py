@@ -1,15 +1,15 @@
 """Convert a group's hyperparameters to numbers; check bounds, lengths, and that groups agree."""
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
-from optgen.runtime.protocols import HasLowerings, OptimizerLike
-from optgen.runtime.rule import NONE
+from optgen.runtime.protocols import Group, HasLowerings, OptimizerLike
+from optgen.runtime.rule import NONE, Rule
 from optgen.runtime.rule import number as python_number
 from optgen.runtime.torch_private import numel
 
@@ -95,11 +95,9 @@ def why_groups_differ(optimizer: OptimizerLike) -> str:
     A tensor on a device is not read, and counts as equal: the host would wait for the device.
     """
     rule, groups = optimizer.rule, optimizer.param_groups
-    for key in (*rule.equal, *rule.equal_or_0):
-        values = [group.get(key) for group in groups]
-        if all(value is values[0] for value in values):
-            continue
-        found = {index: python_number(each) for index, each in enumerate(values) if _can_read(each)}
+    for key in _keys_to_compare(rule, groups) if len(groups) > 1 else ():
+        values = enumerate(group.get(key) for group in groups)
+        found = {index: python_number(each) for index, each in values if _can_read(each)}
         if key in rule.equal_or_0:
             found = {index: each for index, each in found.items() if each != 0}
         first = next(iter(found), 0)
@@ -111,6 +109,17 @@ def why_groups_differ(optimizer: OptimizerLike) -> str:
                     f"{found[first]}, and group {index} has {each}; give all groups {way_out}"
                 )
     return ""
+
+
+def _keys_to_compare(rule: Rule, groups: Sequence[Group]) -> list[str]:
+    """Return the keys of values that must agree and are not one object; cached steps ask this."""
+    first, *others = groups
+    keys: dict[str, None] = {}
+    for group in others:
+        for key in rule.keys_of_equal_values:
+            if group.get(key) is not first.get(key):
+                keys[key] = None
+    return list(keys)
 
 
 def _can_read(value: object) -> bool:
