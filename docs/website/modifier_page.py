@@ -121,7 +121,7 @@ def _states(base: str, algorithm: Algorithm, doc: Docstring) -> str:
 
 def _bytes(state: State) -> tuple[str, ...]:
     if state.of_group:
-        return ("one number for a group",) * 2
+        return ("one number for all groups" if state.of_all else "one number for a group",) * 2
     if state.shape == "scalar":
         return ("4 for a parameter",) * 2
     return tuple(rf"\({size_of(state, each.dtype).formula()}\)" for each in PRECISIONS[:2])

@@ -201,9 +201,10 @@ def _outro(algorithm: Algorithm) -> str:
         if single:
             keys = ", ".join(f"`{key}`" for key in single)
             sentences.append(f"Each parameter also has {keys}, of 4 bytes each.")
-    if shared := [s.key for s in algorithm.group_states()]:
-        keys = ", ".join(f"`{key}`" for key in shared)
-        sentences.append(f"Each param group has {keys}, one number each.")
+    for owner, of_all in (("Each param group has", False), ("All param groups share", True)):
+        shared = [f"`{s.key}`" for s in algorithm.group_states() if s.of_all is of_all]
+        if shared:
+            sentences.append(f"{owner} {', '.join(shared)}, one number each.")
     sentences.append(
         "Parameters and gradients are not counted. With 8 bits, parameters below 4096 elements "
         "keep float32 states ([quantized](../modifiers/quantized.md)); "

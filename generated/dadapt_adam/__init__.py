@@ -16,23 +16,34 @@ class DAdaptAdam(GeneratedOptimizer):
             &\textbf{if } \textit{maximize}: \\
             &\quad g_t \leftarrow -g_t \\
             &\beta_3 \leftarrow \sqrt{\beta_2} \\
-            &k_t \leftarrow k_{t-1} + 1 \\
-            &\text{rate}_t \leftarrow d_{t-1} \gamma \\
+            &\text{scale}_t \leftarrow d_{t-1} \\
             &\textbf{if } \textit{use\_bias\_correction}: \\
-            &\quad \text{rate}_t \leftarrow \frac{\text{rate}_t \sqrt{1 - \beta_2^{k_t}}}{1 -
-                \beta_1^{k_t}} \\
+            &\quad \text{scale}_t \leftarrow \frac{\text{scale}_t \sqrt{1 - \beta_2^{k_{t-1} +
+                1}}}{1 - \beta_1^{k_{t-1} + 1}} \\
             &\textbf{if } \lambda \ne 0 \wedge \neg \textit{decouple}: \\
             &\quad g_t \leftarrow g_t + \lambda \theta_{t-1} \\
-            &\text{sum over all}_t \leftarrow \sum_{\text{all}} \operatorname{sum}(\frac{g_t
-                s_{t-1}}{\sqrt{v_{t-1}} + \epsilon}) \\
-            &r_t \leftarrow \beta_3 r_{t-1} + (1 - \beta_3) \text{rate}_t \text{sum over all}_t \\
-            &m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) \text{rate}_t g_t \\
-            &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
-            &s_t \leftarrow \beta_3 s_{t-1} + (1 - \beta_3) \text{rate}_t g_t \\
-            &\text{sum over all2}_t \leftarrow \sum_{\text{all}}
-                \operatorname{sum}(\left|s_t\right|) \\
+            &\text{step size}_t \leftarrow \text{layer scale} \text{scale}_t \gamma \\
+            &\text{sum over all}_t \leftarrow \sum_{\text{all}} \operatorname{sum}((\gamma > 0 \;?\;
+                \frac{\text{step size}_t g_t s_{t-1}}{\sqrt{v_{t-1}} + \epsilon} : 0)) \\
+            &\text{inner}_t \leftarrow \text{sum over all}_t \\
+            &m_t \leftarrow m_{t-1} \\
+            &s_t \leftarrow s_{t-1} \\
+            &v_t \leftarrow v_{t-1} \\
+            &\textbf{if } \gamma > 0: \\
+            &\quad m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) \text{step size}_t g_t \\
+            &\quad v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
+            &\quad s_t \leftarrow \beta_3 s_{t-1} + (1 - \beta_3) \text{scale}_t \gamma g_t \\
+            &\text{sum over all2}_t \leftarrow \sum_{\text{all}} \operatorname{sum}((\gamma > 0
+                \;?\; \text{layer scale} \left|s_t\right| : 0)) \\
             &l_{1,\text{norm},t} \leftarrow \text{sum over all2}_t \\
-            &\hat{d}_t \leftarrow (l_{1,\text{norm},t} > 0 \;?\; \frac{r_t}{(1 - \beta_3)
+            &\text{moves}_t \leftarrow l_{1,\text{norm},t} \ne 0 \\
+            &\text{max over all}_t \leftarrow \max_{\text{all}} \left|\gamma\right| \\
+            &\text{rate}_t \leftarrow (\text{moves}_t \;?\; \text{scale}_t \text{max over all}_t :
+                0) \\
+            &k_t \leftarrow (\text{moves}_t \;?\; k_{t-1} + 1 : k_{t-1}) \\
+            &r_t \leftarrow (\text{moves}_t \;?\; \beta_3 r_{t-1} + (1 - \beta_3) \text{inner}_t :
+                r_{t-1}) \\
+            &\hat{d}_t \leftarrow (\text{moves}_t \;?\; \frac{r_t}{(1 - \beta_3)
                 l_{1,\text{norm},t}} : d_{t-1}) \\
             &\textbf{if } \text{growth rate} \ne \varnothing: \\
             &\quad \hat{d}_t \leftarrow \min(\hat{d}_t, d_{t-1} \text{growth rate}) \\
@@ -40,7 +51,8 @@ class DAdaptAdam(GeneratedOptimizer):
             &\theta_t \leftarrow \theta_{t-1} \\
             &\textbf{if } \textit{decouple}: \\
             &\quad \theta_t \leftarrow \theta_{t-1} - \lambda \text{rate}_t \theta_{t-1} \\
-            &\theta_t \leftarrow \theta_t - \frac{m_t}{\sqrt{v_t} + \epsilon}
+            &\theta_t \leftarrow \theta_t - \frac{(\text{moves}_t \;?\; 1 : 0) m_t}{\sqrt{v_t} +
+                \epsilon}
         \end{aligned}
 
     Args:
@@ -56,6 +68,8 @@ class DAdaptAdam(GeneratedOptimizer):
         d0 (float): D0, above 0. Default: 1e-6.
         growth_rate (float or None): Growth rate, above 1; :math:`\text{growth rate}` in the rule.
             Default: None.
+        layer_scale (float): Factor on the steps of a group, at least 0; :math:`\text{layer scale}`
+            in the rule. Default: 1.0.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.
@@ -67,13 +81,16 @@ class DAdaptAdam(GeneratedOptimizer):
     Raises:
         ValueError: An argument is outside its range.
         RuntimeError: `fused` together with `differentiable` or with `foreach`.
+        RuntimeError: Groups differ in `lr`, `betas`, `use_bias_correction`, `d0`, `growth_rate`
+            (`lr` may be 0 in some).
         RuntimeError: A parameter is complex, or a training engine has replaced it by a flat
             partition.
 
     State:
-        k (Tensor): :math:`k_t`, float64, 0-dimensional, at first 0.
-        d (Tensor): :math:`d_t`, float64, 0-dimensional, at first `d0`.
-        numerator_weighted (Tensor): :math:`r_t`, float64, 0-dimensional, at first 0.
+        k (Tensor): :math:`k_t`, float64, 0-dimensional, one for all groups, at first 0.
+        d (Tensor): :math:`d_t`, float64, 0-dimensional, one for all groups, at first `d0`.
+        numerator_weighted (Tensor): :math:`r_t`, float64, 0-dimensional, one for all groups, at
+            first 0.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
         exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
         s (Tensor): :math:`s_t`, like the parameter, at first 0.
@@ -84,10 +101,23 @@ class DAdaptAdam(GeneratedOptimizer):
     rule = Rule(
         name="dadapt_adam",
         states=(
-            State("k", shape="scalar", dtype="float64", on_device=True, of_group=True),
-            State("d", init="d0", shape="scalar", dtype="float64", on_device=True, of_group=True),
+            State("k", shape="scalar", dtype="float64", on_device=True, of_group=True, of_all=True),
             State(
-                "numerator_weighted", shape="scalar", dtype="float64", on_device=True, of_group=True
+                "d",
+                init="d0",
+                shape="scalar",
+                dtype="float64",
+                on_device=True,
+                of_group=True,
+                of_all=True,
+            ),
+            State(
+                "numerator_weighted",
+                shape="scalar",
+                dtype="float64",
+                on_device=True,
+                of_group=True,
+                of_all=True,
             ),
             State("exp_avg"),
             State("exp_avg_sq"),
@@ -101,6 +131,7 @@ class DAdaptAdam(GeneratedOptimizer):
             "decouple",
             "use_bias_correction",
             "growth_rate",
+            "layer_scale",
             "maximize",
         ),
         step=None,
@@ -108,6 +139,8 @@ class DAdaptAdam(GeneratedOptimizer):
         elementwise=False,
         wide=True,
         upper_bounds=(("betas", 1),),
+        equal=("betas", "use_bias_correction", "d0", "growth_rate"),
+        equal_or_0=("lr",),
     )
     lowerings = __name__
 
@@ -122,6 +155,7 @@ class DAdaptAdam(GeneratedOptimizer):
         use_bias_correction: bool = False,
         d0: float = 1e-6,
         growth_rate: float | None = None,
+        layer_scale: float = 1.0,
         *,
         maximize: bool = False,
         foreach: bool | None = None,
@@ -145,6 +179,8 @@ class DAdaptAdam(GeneratedOptimizer):
             raise ValueError(f"Invalid d0 value: {d0}")
         if growth_rate is not None and not 1.0 < growth_rate:
             raise ValueError(f"Invalid growth_rate value: {growth_rate}")
+        if not 0.0 <= layer_scale:
+            raise ValueError(f"Invalid layer_scale value: {layer_scale}")
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -154,6 +190,7 @@ class DAdaptAdam(GeneratedOptimizer):
             "use_bias_correction": use_bias_correction,
             "d0": d0,
             "growth_rate": growth_rate,
+            "layer_scale": layer_scale,
             "maximize": maximize,
             "foreach": foreach,
             "fused": fused,

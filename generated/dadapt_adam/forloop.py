@@ -2,13 +2,14 @@
 # Do not edit: change the spec, then run optgen build.
 """DAdaptAdam on one tensor at a time."""
 
+import torch
 from torch import Tensor
 
 from optgen.runtime.eager.blocks import blocks
 from optgen.runtime.eager.conditions import where, where_number
 from optgen.runtime.eager.reductions import number, total, zero_sum
 from optgen.runtime.eager.scalars import maximum, minimum, sqrt
-from optgen.runtime.eager.wide_reductions import all_sum
+from optgen.runtime.eager.wide_reductions import all_max, all_sum
 from optgen.runtime.eager.working_copies import number_in_float64, write_number
 from optgen.runtime.sharded.driver import Update
 
@@ -30,6 +31,7 @@ def update(
     decouple: bool,
     use_bias_correction: bool,
     growth_rate: float | None,
+    layer_scale: float,
     maximize: bool,
 ) -> Update:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
@@ -37,45 +39,47 @@ def update(
     beta3 = sqrt(beta2)
 
     for index in range(len(params)):
+        exp_avg_scale = None
+        s_scale = None
         decay_factor = None
         k = number(params[index], ks[index])
         d = number(params[index], ds[index])
         numerator_weighted = number(params[index], numerator_weighteds[index])
-        k = k + 1
-        rate = d * lr
+        # scale = d
+        scale = d.clone()
         if use_bias_correction:
-            # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-            rate_2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+            # scale = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
+            scale_2 = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
         else:
-            rate_2 = rate
-        # m = beta1 * m + (1 - beta1) * rate * g
-        exp_avg_scale = (1 - beta1) * rate_2
-        # s = beta3 * s + (1 - beta3) * rate * g
-        s_scale = (1 - beta3) * rate_2
-        if decouple:
-            # p = p - weight_decay * rate * p
-            decay_factor = 1 - weight_decay * rate_2
-        ks[index].copy_(k.view(()))
-        grad_quotient_sum = zero_sum(params[index])
-        abs_sum = zero_sum(params[index])
+            scale_2 = scale
+        # step_size = layer_scale * scale * lr
+        step_size = layer_scale * scale_2 * lr
+        if lr > 0:
+            # m = beta1 * m + (1 - beta1) * step_size * g
+            exp_avg_scale = (1 - beta1) * step_size
+        if lr > 0:
+            # s = beta3 * s + (1 - beta3) * scale * lr * g
+            s_scale = (1 - beta3) * scale_2 * lr
+        where_sum = zero_sum(params[index])
+        where_sum_2 = zero_sum(params[index])
         for (
             param_block,
             grad_block,
             exp_avg_block,
             exp_avg_sq_block,
             s_block,
+            step_size_block,
             exp_avg_scale_block,
             s_scale_block,
-            decay_factor_block,
         ) in blocks(
             params[index],
             grads[index],
             exp_avgs[index],
             exp_avg_sqs[index],
             s_list[index],
+            step_size,
             exp_avg_scale,
             s_scale,
-            decay_factor,
         ):
             if maximize:
                 # g = -g
@@ -83,32 +87,38 @@ def update(
             if weight_decay and not decouple:
                 # g = g + weight_decay * p
                 grad_block = grad_block.add(param_block, alpha=weight_decay)
-            operand = grad_block.mul(s_block)
+            value = grad_block.mul(s_block).mul_(step_size_block)
             denom = exp_avg_sq_block.sqrt().add_(eps)
-            operand.div_(denom)
-            grad_quotient_sum.add_(total(operand))
-            # m = beta1 * m + (1 - beta1) * rate * g
-            exp_avg_block.mul_(beta1).addcmul_(grad_block, exp_avg_scale_block)
-            # v = beta2 * v + (1 - beta2) * g**2
-            exp_avg_sq_block.mul_(beta2).addcmul_(grad_block, grad_block, value=1 - beta2)
-            # s = beta3 * s + (1 - beta3) * rate * g
-            s_block.mul_(beta3).addcmul_(grad_block, s_scale_block)
-            operand = s_block.abs()
-            abs_sum.add_(total(operand))
-            if decouple:
-                # p = p - weight_decay * rate * p
-                param_block.mul_(decay_factor_block)
-            # p = p - m / (sqrt(v) + eps)
-            denom = exp_avg_sq_block.sqrt().add_(eps)
-            param_block.addcdiv_(exp_avg_block, denom, value=-1)
-        sum_over_all = yield all_sum(grad_quotient_sum)
-        # r = beta3 * r + (1 - beta3) * rate * sum(g * s / (sqrt(v) + eps), over="all")
-        numerator_weighted = beta3 * numerator_weighted + (1 - beta3) * rate_2 * sum_over_all
-        sum_over_all2 = yield all_sum(abs_sum)
-        # l1_norm = sum(abs(s), over="all")
+            value.div_(denom)
+            operand = torch.where(torch.tensor(lr > 0), value, 0)
+            where_sum.add_(total(operand))
+            if lr > 0:
+                # m = beta1 * m + (1 - beta1) * step_size * g
+                exp_avg_block.mul_(beta1).addcmul_(grad_block, exp_avg_scale_block)
+                # v = beta2 * v + (1 - beta2) * g**2
+                exp_avg_sq_block.mul_(beta2).addcmul_(grad_block, grad_block, value=1 - beta2)
+                # s = beta3 * s + (1 - beta3) * scale * lr * g
+                s_block.mul_(beta3).addcmul_(grad_block, s_scale_block)
+            value = s_block.abs().mul_(layer_scale)
+            operand = torch.where(torch.tensor(lr > 0), value, 0)
+            where_sum_2.add_(total(operand))
+        sum_over_all = yield all_sum(where_sum)
+        # inner = sum(where(lr > 0, step_size * g * s / (sqrt(v) + eps), 0), over="all")
+        inner = sum_over_all
+        sum_over_all2 = yield all_sum(where_sum_2)
+        # l1_norm = sum(where(lr > 0, layer_scale * abs(s), 0), over="all")
         l1_norm = sum_over_all2
-        # d_hat = where(l1_norm > 0, r / ((1 - beta3) * l1_norm), d)
-        d_hat = where(l1_norm > 0, numerator_weighted / ((1 - beta3) * l1_norm), d)
+        moves = l1_norm != 0
+        max_over_all = yield all_max(number(params[index], abs(lr)))
+        # rate = where(moves, scale * max_abs(lr, over="all"), 0)
+        rate = where(moves, scale_2 * max_over_all, 0)
+        k = where(moves, k + 1, k)
+        # r = where(moves, beta3 * r + (1 - beta3) * inner, r)
+        numerator_weighted = where(
+            moves, beta3 * numerator_weighted + (1 - beta3) * inner, numerator_weighted
+        )
+        # d_hat = where(moves, r / ((1 - beta3) * l1_norm), d)
+        d_hat = where(moves, numerator_weighted / ((1 - beta3) * l1_norm), d)
         if growth_rate is not None:
             # d_hat = minimum(d_hat, d * growth_rate)
             d_hat_2 = minimum(d_hat, d * growth_rate)
@@ -116,8 +126,28 @@ def update(
             d_hat_2 = d_hat
         # d = maximum(d, d_hat)
         d = maximum(d, d_hat_2)
+        if decouple:
+            # p = p - weight_decay * rate * p
+            decay_factor = 1 - weight_decay * rate
+        # p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
+        step_size_2 = where(moves, 1, 0)
+        ks[index].copy_(k.view(()))
         ds[index].copy_(d.view(()))
         numerator_weighteds[index].copy_(numerator_weighted.view(()))
+        for (
+            param_block,
+            exp_avg_block,
+            exp_avg_sq_block,
+            decay_factor_block,
+            step_size_2_block,
+        ) in blocks(params[index], exp_avgs[index], exp_avg_sqs[index], decay_factor, step_size_2):
+            if decouple:
+                # p = p - weight_decay * rate * p
+                param_block.mul_(decay_factor_block)
+            # p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
+            denom = exp_avg_sq_block.sqrt().add_(eps)
+            update = exp_avg_block.mul(step_size_2_block)
+            param_block.addcdiv_(update, denom, value=-1)
 
 
 def update_functional(
@@ -137,6 +167,7 @@ def update_functional(
     decouple: bool,
     use_bias_correction: bool,
     growth_rate: float | None,
+    layer_scale: float,
     maximize: bool,
     capturable: bool,
 ) -> Update:
@@ -156,33 +187,45 @@ def update_functional(
         if maximize:
             # g = -g
             grad = -grad
-        # k = k + 1
-        k = k + 1
-        rate = d * lr
+        scale = d
         if use_bias_correction:
-            # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-            rate_2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+            # scale = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
+            scale_2 = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
         else:
-            rate_2 = rate
+            scale_2 = scale
         if weight_decay and not decouple:
             # g = g + weight_decay * p
             grad = grad + weight_decay * param
-        grad_quotient_sum = total(grad * s / (sqrt(exp_avg_sq) + eps))
-        sum_over_all = yield all_sum(grad_quotient_sum)
-        # r = beta3 * r + (1 - beta3) * rate * sum(g * s / (sqrt(v) + eps), over="all")
-        numerator_weighted = beta3 * numerator_weighted + (1 - beta3) * rate_2 * sum_over_all
-        # m = beta1 * m + (1 - beta1) * rate * g
-        exp_avg = beta1 * exp_avg + (1 - beta1) * rate_2 * grad
-        # v = beta2 * v + (1 - beta2) * g**2
-        exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-        # s = beta3 * s + (1 - beta3) * rate * g
-        s = beta3 * s + (1 - beta3) * rate_2 * grad
-        abs_sum = total(abs(s))
-        sum_over_all2 = yield all_sum(abs_sum)
-        # l1_norm = sum(abs(s), over="all")
+        # step_size = layer_scale * scale * lr
+        step_size = layer_scale * scale_2 * lr
+        where_sum = total(where(lr > 0, step_size * grad * s / (sqrt(exp_avg_sq) + eps), 0))
+        sum_over_all = yield all_sum(where_sum)
+        # inner = sum(where(lr > 0, step_size * g * s / (sqrt(v) + eps), 0), over="all")
+        inner = sum_over_all
+        if lr > 0:
+            # m = beta1 * m + (1 - beta1) * step_size * g
+            exp_avg = beta1 * exp_avg + (1 - beta1) * step_size * grad
+            # v = beta2 * v + (1 - beta2) * g**2
+            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
+            # s = beta3 * s + (1 - beta3) * scale * lr * g
+            s = beta3 * s + (1 - beta3) * scale_2 * lr * grad
+        where_sum_2 = total(where(lr > 0, layer_scale * abs(s), 0))
+        sum_over_all2 = yield all_sum(where_sum_2)
+        # l1_norm = sum(where(lr > 0, layer_scale * abs(s), 0), over="all")
         l1_norm = sum_over_all2
-        # d_hat = where(l1_norm > 0, r / ((1 - beta3) * l1_norm), d)
-        d_hat = where_number(l1_norm > 0, numerator_weighted / ((1 - beta3) * l1_norm), d)
+        # moves = l1_norm != 0
+        moves = l1_norm != 0
+        max_over_all = yield all_max(abs(lr))
+        # rate = where(moves, scale * max_abs(lr, over="all"), 0)
+        rate = where_number(moves, scale_2 * max_over_all, 0)
+        # k = where(moves, k + 1, k)
+        k = where_number(moves, k + 1, k)
+        # r = where(moves, beta3 * r + (1 - beta3) * inner, r)
+        numerator_weighted = where_number(
+            moves, beta3 * numerator_weighted + (1 - beta3) * inner, numerator_weighted
+        )
+        # d_hat = where(moves, r / ((1 - beta3) * l1_norm), d)
+        d_hat = where_number(moves, numerator_weighted / ((1 - beta3) * l1_norm), d)
         if growth_rate is not None:
             # d_hat = minimum(d_hat, d * growth_rate)
             d_hat_2 = minimum(d_hat, d * growth_rate)
@@ -192,9 +235,9 @@ def update_functional(
         d = maximum(d, d_hat_2)
         if decouple:
             # p = p - weight_decay * rate * p
-            param = (1 - weight_decay * rate_2) * param
-        # p = p - m / (sqrt(v) + eps)
-        param = param - exp_avg / (sqrt(exp_avg_sq) + eps)
+            param = (1 - weight_decay * rate) * param
+        # p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
+        param = param - where_number(moves, 1, 0) * exp_avg / (sqrt(exp_avg_sq) + eps)
 
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)

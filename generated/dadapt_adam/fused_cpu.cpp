@@ -15,7 +15,7 @@ struct Rule {
     // Hyperparameters of a group.
     struct Hypers {
         double lr, betas[2], eps, weight_decay, decouple, use_bias_correction, growth_rate;
-        double maximize;
+        double layer_scale, maximize;
     };
 };
 
@@ -25,14 +25,15 @@ struct DAdaptAdamRule : Rule {
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double beta1, grad_weight, beta2, one_minus_beta2, beta3, grad_weight_2, decay_factor;
-        double numerator_weighted_before, rate_2, d_before;
+        double step_size, beta3, grad_weight, scale_2, k_before, numerator_weighted_before;
+        double d_before, beta1, grad_weight_2, beta2, one_minus_beta2;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double grad_quotient_sum, abs_sum, sum_over_all, sum_over_all_takes_part;
-        double numerator_weighted, sum_over_all2, sum_over_all2_takes_part, d;
+        double where_sum, where_sum_2, sum_over_all, sum_over_all_takes_part, inner, sum_over_all2;
+        double sum_over_all2_takes_part, l1_norm, moves, max_over_all, max_over_all_takes_part, k;
+        double numerator_weighted, d, decay_factor, step_size_2;
     };
 
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
@@ -41,12 +42,11 @@ struct DAdaptAdamRule : Rule {
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum {
-        RUN_SWEEP1, MAKE_GRAD_QUOTIENT_SUM, MAKE_ABS_SUM, RUN_NUMBERS1, MAKE_SUM_OVER_ALL,
-        RUN_NUMBERS2, RUN_NUMBERS3, MAKE_SUM_OVER_ALL2, RUN_NUMBERS4, STEP_COUNT };
+        RUN_SWEEP1, MAKE_WHERE_SUM, MAKE_WHERE_SUM_2, RUN_NUMBERS1, MAKE_SUM_OVER_ALL, RUN_NUMBERS2,
+        RUN_NUMBERS3, MAKE_SUM_OVER_ALL2, RUN_NUMBERS4, RUN_NUMBERS5, MAKE_MAX_OVER_ALL,
+        RUN_NUMBERS6, RUN_SWEEP2, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {
-            Step::LOOP, TENSOR, set(GRAD, PARAM, S_, EXP_AVG_SQ, EXP_AVG),
-            set(PARAM, EXP_AVG, EXP_AVG_SQ, S_), 0},
+        {Step::LOOP, TENSOR, set(GRAD, PARAM, S_, EXP_AVG_SQ), set(S_), 0},
         {Step::SUM, NONE, set(), set(), 0},
         {Step::SUM, NONE, set(), set(), 1},
         {Step::LOOP, NONE, set(), set(), 0},
@@ -55,30 +55,42 @@ struct DAdaptAdamRule : Rule {
         {Step::LOOP, NONE, set(), set(), 0},
         {Step::ALL_SUM, NONE, set(), set(), 5},
         {Step::LOOP, NONE, set(), set(), 0},
+        {Step::LOOP, NONE, set(), set(), 0},
+        {Step::ALL_MAX, NONE, set(), set(), 9},
+        {Step::LOOP, NONE, set(), set(), 0},
+        {
+            Step::LOOP, TENSOR, set(GRAD, PARAM, EXP_AVG, EXP_AVG_SQ),
+            set(PARAM, EXP_AVG, EXP_AVG_SQ), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
-            set(RUN_SWEEP1, MAKE_GRAD_QUOTIENT_SUM, MAKE_ABS_SUM),
+            set(RUN_SWEEP1, MAKE_WHERE_SUM, MAKE_WHERE_SUM_2),
             set(
                 RUN_NUMBERS1, MAKE_SUM_OVER_ALL, RUN_NUMBERS2, RUN_NUMBERS3, MAKE_SUM_OVER_ALL2,
-                RUN_NUMBERS4),
-            set(PARAM, EXP_AVG, EXP_AVG_SQ, S_),
+                RUN_NUMBERS4, RUN_NUMBERS5, MAKE_MAX_OVER_ALL, RUN_NUMBERS6),
+            set(S_),
+        },
+        {
+            set(RUN_SWEEP2),
+            set(),
+            set(PARAM, EXP_AVG, EXP_AVG_SQ),
         },
     };
     static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
-    static constexpr int PASS_COUNTS[] = {1};
+    static constexpr int PASS_COUNTS[] = {2};
     static constexpr bool HAS_AXES = false;
-    static constexpr int NUMBERS = 8;
-    static constexpr StoredNumber STORED_NUMBERS[] = {{7, D}, {4, NUMERATOR_WEIGHTED}};
+    static constexpr int NUMBERS = 16;
+    static constexpr StoredNumber STORED_NUMBERS[] = {{11, K}, {13, D}, {12, NUMERATOR_WEIGHTED}};
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
-        const double lr = hypers.lr, weight_decay = hypers.weight_decay;
-        double k = cells[K].value;
+        const double lr = hypers.lr, layer_scale = hypers.layer_scale;
+        const double k = cells[K].value;
         const double d = cells[D].value;
         const double numerator_weighted = cells[NUMERATOR_WEIGHTED].value;
+        const double k_before = k;
         const double numerator_weighted_before = numerator_weighted;
         const double d_before = d;
         // beta1, beta2 = betas
@@ -89,55 +101,49 @@ struct DAdaptAdamRule : Rule {
         // beta3 = sqrt(beta2)
         const double beta3 = sqrt(beta2);
         const double one_minus_beta3 = 1 - beta3;
-        // k = k + 1
-        k = cells[K].rounded_to_dtype(k + 1);
-        // rate = d * lr
-        const double rate = d * lr;
-        double rate_2;
+        // scale = d
+        const double scale = d;
+        double scale_2;
         if (truth(hypers.use_bias_correction)) {
-            // rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-            rate_2 = rate * sqrt(1 - pow(beta2, k)) / (1 - pow(beta1, k));
+            // scale = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
+            scale_2 = scale * sqrt(1 - pow(beta2, k + 1)) / (1 - pow(beta1, k + 1));
         } else {
-            rate_2 = rate;
+            scale_2 = scale;
         }
-        const double grad_weight = one_minus_beta1 * rate_2;
-        const double grad_weight_2 = one_minus_beta3 * rate_2;
-        double decay_factor = 0;
-        if (truth(hypers.decouple)) {
-            decay_factor = 1 - weight_decay * rate_2;
+        // step_size = layer_scale * scale * lr
+        const double step_size = layer_scale * scale_2 * lr;
+        const double grad_weight_2 = one_minus_beta1 * step_size;
+        double grad_weight = 0;
+        if (lr > 0) {
+            grad_weight = one_minus_beta3 * scale_2 * lr;
         }
-        cells[K].value = k;
         return {
-            beta1, grad_weight, beta2, one_minus_beta2, beta3, grad_weight_2, decay_factor,
-            numerator_weighted_before, rate_2, d_before};
+            step_size, beta3, grad_weight, scale_2, k_before, numerator_weighted_before, d_before,
+            beta1, grad_weight_2, beta2, one_minus_beta2};
     }
 
     template <class S, class C>
     NOINLINE static void sweep1(
-        const Hypers& hypers, const Scalars& scalars, Numbers& sums, i64 n, S* __restrict params,
-        const S* __restrict grads, S* __restrict exp_avgs, S* __restrict exp_avg_sqs,
+        const Hypers& hypers, const Scalars& scalars, Numbers& sums, i64 n,
+        const S* __restrict params, const S* __restrict grads, const S* __restrict exp_avg_sqs,
         S* __restrict s_list) {
         const C weight_decay = C(hypers.weight_decay);
+        const C step_size = C(scalars.step_size);
         const C eps = C(hypers.eps);
-        const C beta1 = C(scalars.beta1);
-        const C grad_weight = C(scalars.grad_weight);
-        const C beta2 = C(scalars.beta2);
-        const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C beta3 = C(scalars.beta3);
-        const C grad_weight_2 = C(scalars.grad_weight_2);
-        const C decay_factor = C(scalars.decay_factor);
+        const C grad_weight = C(scalars.grad_weight);
+        const C layer_scale = C(hypers.layer_scale);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
-        const auto decouple = rare_flag<C>(truth(hypers.decouple));
+        const auto lr_above_0 = flag<C>(hypers.lr > 0);
 
-        C grad_quotient_sum = 0, abs_sum = 0;
+        C where_sum = 0, where_sum_2 = 0;
 
-        #pragma omp simd if(LANES<C> == 1) reduction(+ : grad_quotient_sum, abs_sum)
+        #pragma omp simd if(LANES<C> == 1) reduction(+ : where_sum, where_sum_2)
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load_as<S, C>(params + i);
             C grad = load_as<S, C>(grads + i);
-            C exp_avg = load_as<S, C>(exp_avgs + i);
             C exp_avg_sq = load_as<S, C>(exp_avg_sqs + i);
             C s = load_as<S, C>(s_list + i);
 
@@ -149,64 +155,77 @@ struct DAdaptAdamRule : Rule {
                 // g = g + weight_decay * p
                 grad = grad + weight_decay * param;
             }
-            const C grad_quotient = grad * s / (sqrt(exp_avg_sq) + eps);
-            // m = beta1 * m + (1 - beta1) * rate * g
-            exp_avg = beta1 * exp_avg + grad_weight * grad;
-            // v = beta2 * v + (1 - beta2) * g**2
-            exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad;
-            // s = beta3 * s + (1 - beta3) * rate * g
-            s = beta3 * s + grad_weight_2 * grad;
-            const C abs_ = abs(s);
-            if (decouple != 0) {
-                // p = p - weight_decay * rate * p
-                param = decay_factor * param;
+            const C where_value = where<C>(lr_above_0 != 0, step_size * grad * s
+                / (sqrt(exp_avg_sq) + eps), 0);
+            if (lr_above_0 != 0) {
+                // s = beta3 * s + (1 - beta3) * scale * lr * g
+                s = beta3 * s + grad_weight * grad;
             }
-            // p = p - m / (sqrt(v) + eps)
-            param = param - exp_avg / (sqrt(exp_avg_sq) + eps);
+            const C where_sum_2_value = where<C>(lr_above_0 != 0, layer_scale * abs(s), 0);
 
-            store_as<S>(params + i, param);
-            store_as<S>(exp_avgs + i, exp_avg);
-            store_as<S>(exp_avg_sqs + i, exp_avg_sq);
             store_as<S>(s_list + i, s);
-            grad_quotient_sum += grad_quotient;
-            abs_sum += abs_;
+            where_sum += where_value;
+            where_sum_2 += where_sum_2_value;
         }
 
-        sums.grad_quotient_sum += lane_sum(grad_quotient_sum);
-        sums.abs_sum += lane_sum(abs_sum);
+        sums.where_sum += lane_sum(where_sum);
+        sums.where_sum_2 += lane_sum(where_sum_2);
     }
 
     static void numbers1(Numbers& numbers) {
-        const double grad_quotient_sum = numbers.grad_quotient_sum;
-        const double sum_over_all = grad_quotient_sum;
+        const double where_sum = numbers.where_sum;
+        const double sum_over_all = where_sum;
         const double sum_over_all_takes_part = 1;
         numbers.sum_over_all = sum_over_all;
         numbers.sum_over_all_takes_part = sum_over_all_takes_part;
     }
 
-    static void numbers2(const Scalars& scalars, Numbers& numbers) {
+    static void numbers2(Numbers& numbers) {
         const double sum_over_all = numbers.sum_over_all;
-        // r = beta3 * r + (1 - beta3) * rate * sum(g * s / (sqrt(v) + eps), over="all")
-        const double numerator_weighted = scalars.beta3 * scalars.numerator_weighted_before
-            + (1 - scalars.beta3) * scalars.rate_2 * sum_over_all;
-        numbers.numerator_weighted = numerator_weighted;
+        // inner = sum(where(lr > 0, step_size * g * s / (sqrt(v) + eps), 0), over="all")
+        const double inner = sum_over_all;
+        numbers.inner = inner;
     }
 
     static void numbers3(Numbers& numbers) {
-        const double abs_sum = numbers.abs_sum;
-        const double sum_over_all2 = abs_sum;
+        const double where_sum_2 = numbers.where_sum_2;
+        const double sum_over_all2 = where_sum_2;
         const double sum_over_all2_takes_part = 1;
         numbers.sum_over_all2 = sum_over_all2;
         numbers.sum_over_all2_takes_part = sum_over_all2_takes_part;
     }
 
-    static void numbers4(const Hypers& hypers, const Scalars& scalars, Numbers& numbers) {
+    static void numbers4(Numbers& numbers) {
         const double sum_over_all2 = numbers.sum_over_all2;
-        const double numerator_weighted = numbers.numerator_weighted;
-        // l1_norm = sum(abs(s), over="all")
+        // l1_norm = sum(where(lr > 0, layer_scale * abs(s), 0), over="all")
         const double l1_norm = sum_over_all2;
-        // d_hat = where(l1_norm > 0, r / ((1 - beta3) * l1_norm), d)
-        const double d_hat = l1_norm > 0 ? numerator_weighted / ((1 - scalars.beta3) * l1_norm)
+        // moves = l1_norm != 0
+        const double moves = l1_norm != 0;
+        numbers.l1_norm = l1_norm;
+        numbers.moves = moves;
+    }
+
+    static void numbers5(const Hypers& hypers, Numbers& numbers) {
+        const double max_over_all = abs(hypers.lr);
+        const double max_over_all_takes_part = 1;
+        numbers.max_over_all = max_over_all;
+        numbers.max_over_all_takes_part = max_over_all_takes_part;
+    }
+
+    static void numbers6(const Hypers& hypers, const Scalars& scalars, Numbers& numbers) {
+        const double moves = numbers.moves;
+        const double max_over_all = numbers.max_over_all;
+        const double inner = numbers.inner;
+        const double l1_norm = numbers.l1_norm;
+        // rate = where(moves, scale * max_abs(lr, over="all"), 0)
+        const double rate = moves ? scalars.scale_2 * max_over_all : 0;
+        // k = where(moves, k + 1, k)
+        const double k = moves ? scalars.k_before + 1 : scalars.k_before;
+        // r = where(moves, beta3 * r + (1 - beta3) * inner, r)
+        const double numerator_weighted = moves ? scalars.beta3 * scalars.numerator_weighted_before
+            + (1 - scalars.beta3) * inner : scalars.numerator_weighted_before;
+        // d_hat = where(moves, r / ((1 - beta3) * l1_norm), d)
+        const double d_hat = moves ? numerator_weighted / ((1 - scalars.beta3) * l1_norm)
             : scalars.d_before;
         double d_hat_2;
         if (!is_none(hypers.growth_rate)) {
@@ -217,17 +236,82 @@ struct DAdaptAdamRule : Rule {
         }
         // d = maximum(d, d_hat)
         const double d = maximum(scalars.d_before, d_hat_2);
+        double decay_factor = 0;
+        if (truth(hypers.decouple)) {
+            // p = p - weight_decay * rate * p
+            decay_factor = 1 - hypers.weight_decay * rate;
+        }
+        // p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
+        const double step_size_2 = moves ? 1 : 0.0;
+        numbers.k = k;
+        numbers.numerator_weighted = numerator_weighted;
         numbers.d = d;
+        numbers.decay_factor = decay_factor;
+        numbers.step_size_2 = step_size_2;
+    }
+
+    template <class S, class C>
+    NOINLINE static void sweep2(
+        const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 n,
+        S* __restrict params, const S* __restrict grads, S* __restrict exp_avgs,
+        S* __restrict exp_avg_sqs) {
+        const C weight_decay = C(hypers.weight_decay);
+        const C eps = C(hypers.eps);
+        const C beta1 = C(scalars.beta1);
+        const C grad_weight_2 = C(scalars.grad_weight_2);
+        const C beta2 = C(scalars.beta2);
+        const C one_minus_beta2 = C(scalars.one_minus_beta2);
+        const C decay_factor = C(numbers.decay_factor);
+        const C step_size_2 = C(numbers.step_size_2);
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
+        const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
+        const auto lr_above_0 = flag<C>(hypers.lr > 0);
+        const auto decouple = rare_flag<C>(truth(hypers.decouple));
+
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C param = load_as<S, C>(params + i);
+            C grad = load_as<S, C>(grads + i);
+            C exp_avg = load_as<S, C>(exp_avgs + i);
+            C exp_avg_sq = load_as<S, C>(exp_avg_sqs + i);
+
+            if (maximize != 0) {
+                // g = -g
+                grad = -grad;
+            }
+            if (not_decouple != 0) {
+                // g = g + weight_decay * p
+                grad = grad + weight_decay * param;
+            }
+            if (lr_above_0 != 0) {
+                // m = beta1 * m + (1 - beta1) * step_size * g
+                exp_avg = beta1 * exp_avg + grad_weight_2 * grad;
+                // v = beta2 * v + (1 - beta2) * g**2
+                exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad;
+            }
+            if (decouple != 0) {
+                // p = p - weight_decay * rate * p
+                param = decay_factor * param;
+            }
+            // p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
+            param = param - step_size_2 * exp_avg / (sqrt(exp_avg_sq) + eps);
+
+            store_as<S>(params + i, param);
+            store_as<S>(exp_avgs + i, exp_avg);
+            store_as<S>(exp_avg_sqs + i, exp_avg_sq);
+        }
     }
 
     static void run_numbers(int step, const LoopInputs<DAdaptAdamRule>& inputs) {
         (void)inputs;
         switch (step) {
             case RUN_NUMBERS1: return numbers1(inputs.named_numbers());
-            case RUN_NUMBERS2: return numbers2(inputs.scalars, inputs.named_numbers());
+            case RUN_NUMBERS2: return numbers2(inputs.named_numbers());
             case RUN_NUMBERS3: return numbers3(inputs.named_numbers());
-            case RUN_NUMBERS4:
-                return numbers4(inputs.hypers, inputs.scalars, inputs.named_numbers());
+            case RUN_NUMBERS4: return numbers4(inputs.named_numbers());
+            case RUN_NUMBERS5: return numbers5(inputs.hypers, inputs.named_numbers());
+            case RUN_NUMBERS6:
+                return numbers6(inputs.hypers, inputs.scalars, inputs.named_numbers());
         }
     }
 
@@ -242,7 +326,11 @@ struct DAdaptAdamRule : Rule {
             case RUN_SWEEP1:
                 return sweep1<S, C>(
                     inputs.hypers, inputs.scalars, inputs.named_partials(), n, at[PARAM], at[GRAD],
-                    at[EXP_AVG], at[EXP_AVG_SQ], at[S_]);
+                    at[EXP_AVG_SQ], at[S_]);
+            case RUN_SWEEP2:
+                return sweep2<S, C>(
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[PARAM], at[GRAD],
+                    at[EXP_AVG], at[EXP_AVG_SQ]);
         }
     }
 };

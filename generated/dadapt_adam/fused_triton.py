@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from optgen.runtime.eager.wide_reductions import all_sum
+from optgen.runtime.eager.wide_reductions import all_max, all_sum
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
@@ -19,7 +19,6 @@ from optgen.runtime.fused_triton.device_functions import (
     minimum,
     neg,
     power,
-    rounded,
     sqrt,
 )
 from optgen.runtime.fused_triton.device_reductions import (
@@ -31,7 +30,7 @@ from optgen.runtime.fused_triton.device_reductions import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 from optgen.runtime.sharded.driver import Update
 
-SCALARS = tl.constexpr(22)
+SCALARS = tl.constexpr(31)
 WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
         scalars=SCALARS.value,
@@ -56,7 +55,7 @@ def dadapt_adam_scalars(
         if tl.load(found_inf) != 0.0:
             return
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 9
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 10
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     eps = tl.load(hyper + 3)
@@ -64,7 +63,8 @@ def dadapt_adam_scalars(
     decouple = tl.load(hyper + 5)
     use_bias_correction = tl.load(hyper + 6)
     growth_rate = tl.load(hyper + 7)
-    maximize = tl.load(hyper + 8)
+    layer_scale = tl.load(hyper + 8)
+    maximize = tl.load(hyper + 9)
     ks = tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(K_T))
     k_ = tl.load(ks).to(tl.float64)
     ds = tl.load(entry + (STREAMS + 6) * num_tensors).to(tl.pointer_type(D_T))
@@ -74,6 +74,7 @@ def dadapt_adam_scalars(
     )
     numerator_weighted = tl.load(numerator_weighteds).to(tl.float64)
 
+    k_before = k_
     numerator_weighted_before = numerator_weighted
     d_before = d
     # beta1, beta2 = betas
@@ -83,70 +84,59 @@ def dadapt_adam_scalars(
     one_minus_beta2 = 1 - beta2
     beta3 = sqrt(beta2)
     one_minus_beta3 = 1 - beta3
-    # k = k + 1
-    k_ = rounded(k_ + 1, K_T)
-    rate = d * lr
+    scale = d
     if use_bias_correction != 0:
-        # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-        rate_2 = rate * sqrt(1 - power(beta2, k_)) / (1 - power(beta1, k_))
+        # scale = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
+        scale_2 = scale * sqrt(1 - power(beta2, k_ + 1)) / (1 - power(beta1, k_ + 1))
     else:
-        rate_2 = rate
-    grad_weight = one_minus_beta1 * rate_2
-    grad_weight_2 = one_minus_beta3 * rate_2
-    if decouple != 0:
-        decay_factor = 1 - weight_decay * rate_2
-        tl.store(scalars + 11, decay_factor)
+        scale_2 = scale
+    # step_size = layer_scale * scale * lr
+    step_size = layer_scale * scale_2 * lr
+    grad_weight_2 = one_minus_beta1 * step_size
+    if lr > 0:
+        grad_weight = one_minus_beta3 * scale_2 * lr
+        tl.store(scalars + 7, grad_weight)
 
-    tl.store(ks, k_.to(K_T))
     tl.store(scalars, maximize)
     tl.store(scalars + 1, (weight_decay != 0) & ((decouple != 0) == 0))
     tl.store(scalars + 2, weight_decay)
-    tl.store(scalars + 3, eps)
-    tl.store(scalars + 4, beta1)
-    tl.store(scalars + 5, grad_weight)
-    tl.store(scalars + 6, beta2)
-    tl.store(scalars + 7, one_minus_beta2)
-    tl.store(scalars + 8, beta3)
-    tl.store(scalars + 9, grad_weight_2)
-    tl.store(scalars + 10, decouple)
-    tl.store(scalars + 12, numerator_weighted_before)
-    tl.store(scalars + 13, rate_2)
-    tl.store(scalars + 14, d_before)
-    tl.store(scalars + 15, (is_none(growth_rate)) == 0)
-    tl.store(scalars + 16, growth_rate)
+    tl.store(scalars + 3, lr > 0)
+    tl.store(scalars + 4, step_size)
+    tl.store(scalars + 5, eps)
+    tl.store(scalars + 6, beta3)
+    tl.store(scalars + 8, layer_scale)
+    tl.store(scalars + 9, k_before)
+    tl.store(scalars + 10, numerator_weighted_before)
+    tl.store(scalars + 11, d_before)
+    tl.store(scalars + 12, (is_none(growth_rate)) == 0)
+    tl.store(scalars + 13, growth_rate)
+    tl.store(scalars + 14, lr)
+    tl.store(scalars + 15, scale_2)
+    tl.store(scalars + 16, decouple)
+    tl.store(scalars + 17, beta1)
+    tl.store(scalars + 18, grad_weight_2)
+    tl.store(scalars + 19, beta2)
+    tl.store(scalars + 20, one_minus_beta2)
 
 
 @triton.jit
 def dadapt_adam_step1_on_elements(
-    params,
-    grads,
-    exp_avgs,
-    exp_avg_sqs,
-    s_list,
-    lanes,
-    mask,
-    scalars,
-    loss_scale,
-    dtype: tl.constexpr,
+    params, grads, exp_avg_sqs, s_list, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor, and return reductions of them."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
-    exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
     s = tl.load(s_list + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
     condition1 = tl.load(scalars + 1).to(dtype)
     weight_decay = tl.load(scalars + 2).to(dtype)
-    eps = tl.load(scalars + 3).to(dtype)
-    beta1 = tl.load(scalars + 4).to(dtype)
-    grad_weight = tl.load(scalars + 5).to(dtype)
-    beta2 = tl.load(scalars + 6).to(dtype)
-    one_minus_beta2 = tl.load(scalars + 7).to(dtype)
-    beta3 = tl.load(scalars + 8).to(dtype)
-    grad_weight_2 = tl.load(scalars + 9).to(dtype)
-    decouple = tl.load(scalars + 10).to(dtype)
-    decay_factor = tl.load(scalars + 11).to(dtype)
+    lr_above_0 = tl.load(scalars + 3).to(dtype)
+    step_size = tl.load(scalars + 4).to(dtype)
+    eps = tl.load(scalars + 5).to(dtype)
+    beta3 = tl.load(scalars + 6).to(dtype)
+    grad_weight = tl.load(scalars + 7).to(dtype)
+    layer_scale = tl.load(scalars + 8).to(dtype)
     if loss_scale is not None:
         grad = grad * div(1.0, tl.load(loss_scale).to(dtype))
         tl.store(grads + lanes, grad.to(grads.dtype.element_ty), mask)
@@ -157,25 +147,23 @@ def dadapt_adam_step1_on_elements(
     if condition1 != 0:
         # g = g + weight_decay * p
         grad = grad + weight_decay * param
-    grad_quotient_sum = total(div(grad * s, sqrt(exp_avg_sq) + eps), mask)
-    # m = beta1 * m + (1 - beta1) * rate * g
-    exp_avg = beta1 * exp_avg + grad_weight * grad
-    # v = beta2 * v + (1 - beta2) * g**2
-    exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad
-    # s = beta3 * s + (1 - beta3) * rate * g
-    s = beta3 * s + grad_weight_2 * grad
-    abs_sum = total(tl.abs(s), mask)
-    if decouple != 0:
-        # p = p - weight_decay * rate * p
-        param = decay_factor * param
-    # p = p - m / (sqrt(v) + eps)
-    param = param - div(exp_avg, sqrt(exp_avg_sq) + eps)
+    where_sum = total(
+        tl.where(
+            lr_above_0 != 0,
+            step_size * div(grad * s, sqrt(exp_avg_sq) + eps),
+            tl.full((), 0, dtype),
+        ),
+        mask,
+    )
+    if lr_above_0 != 0:
+        # s = beta3 * s + (1 - beta3) * scale * lr * g
+        s = beta3 * s + grad_weight * grad
+    where_sum_2 = total(
+        tl.where(lr_above_0 != 0, layer_scale * tl.abs(s), tl.full((), 0, dtype)), mask
+    )
 
-    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
-    tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
-    tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
     tl.store(s_list + lanes, s.to(s_list.dtype.element_ty), mask)
-    return grad_quotient_sum, abs_sum
+    return where_sum, where_sum_2
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -191,7 +179,6 @@ def dadapt_adam_step1(
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
-    EXP_AVG_T: tl.constexpr,
     EXP_AVG_SQ_T: tl.constexpr,
     S_T: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -211,16 +198,14 @@ def dadapt_adam_step1(
             count = 0
     params = tl.load(entry + STREAMS * num_tensors)
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
-    exp_avgs = tl.load(entry + (STREAMS + 2) * num_tensors)
     exp_avg_sqs = tl.load(entry + (STREAMS + 3) * num_tensors)
     s_list = tl.load(entry + (STREAMS + 4) * num_tensors)
-    grad_quotient_sum = tl.zeros((), tl.float64)
-    abs_sum = tl.zeros((), tl.float64)
-    if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs | s_list) & 15 == 0):
-        grad_quotient_sum, abs_sum = dadapt_adam_step1_on_elements(
+    where_sum = tl.zeros((), tl.float64)
+    where_sum_2 = tl.zeros((), tl.float64)
+    if (count == BLOCK) & ((params | grads | exp_avg_sqs | s_list) & 15 == 0):
+        where_sum, where_sum_2 = dadapt_adam_step1_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
-            at(exp_avgs, start, EXP_AVG_T, VECTOR),
             at(exp_avg_sqs, start, EXP_AVG_SQ_T, VECTOR),
             at(s_list, start, S_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -232,10 +217,9 @@ def dadapt_adam_step1(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_grad_quotient_sum, more_abs_sum = dadapt_adam_step1_on_elements(
+            more_where_sum, more_where_sum_2 = dadapt_adam_step1_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
-                at(exp_avgs, start, EXP_AVG_T, 1),
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
                 at(s_list, start, S_T, 1),
                 lanes,
@@ -244,12 +228,12 @@ def dadapt_adam_step1(
                 loss_scale,
                 COMPUTE_T,
             )
-            grad_quotient_sum = grad_quotient_sum + more_grad_quotient_sum
-            abs_sum = abs_sum + more_abs_sum
+            where_sum = where_sum + more_where_sum
+            where_sum_2 = where_sum_2 + more_where_sum_2
     partials += tl.load(shape + PARTIALS * num_tensors)
     blocks = tl.load(shape + BLOCKS * num_tensors)
-    tl.store(partials + block, grad_quotient_sum)
-    tl.store(partials + blocks + block, abs_sum)
+    tl.store(partials + block, where_sum)
+    tl.store(partials + blocks + block, where_sum_2)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -262,51 +246,64 @@ def dadapt_adam_finish1(shapes, scalars, partials, found_inf, num_tensors):
     scalars += tl.program_id(0) * SCALARS
     partials += tl.load(shape + PARTIALS * num_tensors)
     blocks = tl.load(shape + BLOCKS * num_tensors)
-    grad_quotient_sum = add_up(partials, blocks)
-    abs_sum = add_up(partials + blocks, blocks)
-    tl.store(scalars + 17, grad_quotient_sum)
-    tl.store(scalars + 18, abs_sum)
+    where_sum = add_up(partials, blocks)
+    where_sum_2 = add_up(partials + blocks, blocks)
+    tl.store(scalars + 21, where_sum)
+    tl.store(scalars + 22, where_sum_2)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def dadapt_adam_finish2(table, scalars, found_inf, num_tensors, NUMERATOR_WEIGHTED_T: tl.constexpr):
+def dadapt_adam_finish2(scalars, found_inf, num_tensors):
+    """Compute, for one tensor, the numbers that the next phase reads."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    scalars += tl.program_id(0) * SCALARS
+    sum_over_all = tl.load(scalars + 23)
+    # inner = sum(where(lr > 0, step_size * g * s / (sqrt(v) + eps), 0), over="all")
+    inner = sum_over_all
+    tl.store(scalars + 24, inner)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def dadapt_adam_finish3(
+    table,
+    scalars,
+    found_inf,
+    num_tensors,
+    K_T: tl.constexpr,
+    D_T: tl.constexpr,
+    NUMERATOR_WEIGHTED_T: tl.constexpr,
+):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
     entry = table + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    beta3 = tl.load(scalars + 8)
-    numerator_weighted_before = tl.load(scalars + 12)
-    rate_2 = tl.load(scalars + 13)
-    sum_over_all = tl.load(scalars + 19)
-    # r = beta3 * r + (1 - beta3) * rate * sum(g * s / (sqrt(v) + eps), over="all")
-    numerator_weighted = beta3 * numerator_weighted_before + (1 - beta3) * rate_2 * sum_over_all
-    tl.store(scalars + 20, numerator_weighted)
-    numerator_weighteds = tl.load(entry + (STREAMS + 7) * num_tensors).to(
-        tl.pointer_type(NUMERATOR_WEIGHTED_T)
-    )
-    tl.store(numerator_weighteds, numerator_weighted.to(NUMERATOR_WEIGHTED_T))
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def dadapt_adam_finish3(table, scalars, found_inf, num_tensors, D_T: tl.constexpr):
-    """Compute, for one tensor, the numbers that the next phase reads."""
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            return
-    entry = table + tl.program_id(0)
-    scalars += tl.program_id(0) * SCALARS
-    sum_over_all2 = tl.load(scalars + 21)
-    numerator_weighted = tl.load(scalars + 20)
-    beta3 = tl.load(scalars + 8)
-    d_before = tl.load(scalars + 14)
-    has_growth_rate = tl.load(scalars + 15)
-    growth_rate = tl.load(scalars + 16)
-    # l1_norm = sum(abs(s), over="all")
+    sum_over_all2 = tl.load(scalars + 25)
+    k_before = tl.load(scalars + 9)
+    beta3 = tl.load(scalars + 6)
+    numerator_weighted_before = tl.load(scalars + 10)
+    inner = tl.load(scalars + 24)
+    d_before = tl.load(scalars + 11)
+    has_growth_rate = tl.load(scalars + 12)
+    growth_rate = tl.load(scalars + 13)
+    lr = tl.load(scalars + 14)
+    # l1_norm = sum(where(lr > 0, layer_scale * abs(s), 0), over="all")
     l1_norm = sum_over_all2
-    # d_hat = where(l1_norm > 0, r / ((1 - beta3) * l1_norm), d)
-    d_hat = tl.where(l1_norm > 0, numerator_weighted / ((1 - beta3) * l1_norm), d_before)
+    # moves = l1_norm != 0
+    moves = l1_norm != 0
+    # k = where(moves, k + 1, k)
+    k_ = tl.where(moves != 0, k_before + 1, k_before)
+    # r = where(moves, beta3 * r + (1 - beta3) * inner, r)
+    numerator_weighted = tl.where(
+        moves != 0,
+        beta3 * numerator_weighted_before + (1 - beta3) * inner,
+        numerator_weighted_before,
+    )
+    # d_hat = where(moves, r / ((1 - beta3) * l1_norm), d)
+    d_hat = tl.where(moves != 0, numerator_weighted / ((1 - beta3) * l1_norm), d_before)
     if has_growth_rate != 0:
         # d_hat = minimum(d_hat, d * growth_rate)
         d_hat_2 = minimum(d_hat, d_before * growth_rate)
@@ -314,8 +311,141 @@ def dadapt_adam_finish3(table, scalars, found_inf, num_tensors, D_T: tl.constexp
         d_hat_2 = d_hat
     # d = maximum(d, d_hat)
     d = maximum(d_before, d_hat_2)
+    # p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
+    step_size_2 = tl.where(moves != 0, tl.full((), 1, tl.float64), tl.full((), 0, tl.float64))
+    max_over_all_of_one = tl.abs(lr)
+    tl.store(scalars + 26, moves)
+    tl.store(scalars + 27, step_size_2)
+    tl.store(scalars + 28, max_over_all_of_one)
+    ks = tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(K_T))
+    tl.store(ks, k_.to(K_T))
     ds = tl.load(entry + (STREAMS + 6) * num_tensors).to(tl.pointer_type(D_T))
     tl.store(ds, d.to(D_T))
+    numerator_weighteds = tl.load(entry + (STREAMS + 7) * num_tensors).to(
+        tl.pointer_type(NUMERATOR_WEIGHTED_T)
+    )
+    tl.store(numerator_weighteds, numerator_weighted.to(NUMERATOR_WEIGHTED_T))
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def dadapt_adam_finish4(scalars, found_inf, num_tensors):
+    """Compute, for one tensor, the numbers that the next phase reads."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    scalars += tl.program_id(0) * SCALARS
+    moves = tl.load(scalars + 26)
+    scale_2 = tl.load(scalars + 15)
+    max_over_all = tl.load(scalars + 29)
+    decouple = tl.load(scalars + 16)
+    weight_decay = tl.load(scalars + 2)
+    decay_factor = tl.zeros((), tl.float64)
+    # rate = where(moves, scale * max_abs(lr, over="all"), 0)
+    rate = tl.where(moves != 0, scale_2 * max_over_all, tl.full((), 0, tl.float64))
+    if decouple != 0:
+        # p = p - weight_decay * rate * p
+        decay_factor = 1 - weight_decay * rate
+    tl.store(scalars + 30, decay_factor)
+
+
+@triton.jit
+def dadapt_adam_step2_on_elements(
+    params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, dtype: tl.constexpr
+):
+    """Update the elements `lanes` of one tensor."""
+    param = tl.load(params + lanes, mask).to(dtype)
+    grad = tl.load(grads + lanes, mask).to(dtype)
+    exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
+    exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
+    maximize = tl.load(scalars).to(dtype)
+    condition1 = tl.load(scalars + 1).to(dtype)
+    weight_decay = tl.load(scalars + 2).to(dtype)
+    lr_above_0 = tl.load(scalars + 3).to(dtype)
+    beta1 = tl.load(scalars + 17).to(dtype)
+    grad_weight_2 = tl.load(scalars + 18).to(dtype)
+    beta2 = tl.load(scalars + 19).to(dtype)
+    one_minus_beta2 = tl.load(scalars + 20).to(dtype)
+    decouple = tl.load(scalars + 16).to(dtype)
+    decay_factor = tl.load(scalars + 30).to(dtype)
+    step_size_2 = tl.load(scalars + 27).to(dtype)
+    eps = tl.load(scalars + 5).to(dtype)
+
+    if maximize != 0:
+        # g = -g
+        grad = neg(grad)
+    if condition1 != 0:
+        # g = g + weight_decay * p
+        grad = grad + weight_decay * param
+    if lr_above_0 != 0:
+        # m = beta1 * m + (1 - beta1) * step_size * g
+        exp_avg = beta1 * exp_avg + grad_weight_2 * grad
+        # v = beta2 * v + (1 - beta2) * g**2
+        exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad
+    if decouple != 0:
+        # p = p - weight_decay * rate * p
+        param = decay_factor * param
+    # p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
+    param = param - step_size_2 * div(exp_avg, sqrt(exp_avg_sq) + eps)
+
+    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
+    tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
+    tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def dadapt_adam_step2(
+    table,
+    tensor_of_block,
+    scalars,
+    found_inf,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    PARAM_T: tl.constexpr,
+    GRAD_T: tl.constexpr,
+    EXP_AVG_T: tl.constexpr,
+    EXP_AVG_SQ_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
+):
+    """Run the sweep on one block of one tensor."""
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
+    entry = table + tensor
+    scalars += tensor * SCALARS
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
+    start = block * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            count = 0
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avgs = tl.load(entry + (STREAMS + 2) * num_tensors)
+    exp_avg_sqs = tl.load(entry + (STREAMS + 3) * num_tensors)
+    if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs) & 15 == 0):
+        dadapt_adam_step2_on_elements(
+            at(params, start, PARAM_T, VECTOR),
+            at(grads, start, GRAD_T, VECTOR),
+            at(exp_avgs, start, EXP_AVG_T, VECTOR),
+            at(exp_avg_sqs, start, EXP_AVG_SQ_T, VECTOR),
+            tl.arange(0, BLOCK),
+            None,
+            scalars,
+            COMPUTE_T,
+        )
+    else:
+        for first in range(0, count, TAIL):
+            lanes = first + tl.arange(0, TAIL)
+            dadapt_adam_step2_on_elements(
+                at(params, start, PARAM_T, 1),
+                at(grads, start, GRAD_T, 1),
+                at(exp_avgs, start, EXP_AVG_T, 1),
+                at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
+                lanes,
+                lanes < count,
+                scalars,
+                COMPUTE_T,
+            )
 
 
 def update(bucket: Bucket) -> Update:
@@ -342,7 +472,6 @@ def update(bucket: Bucket) -> Update:
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],
-        bucket.types[2],
         bucket.types[3],
         bucket.types[4],
         **bucket.options,
@@ -355,21 +484,35 @@ def update(bucket: Bucket) -> Update:
         bucket.num_tensors,
         **work.number_options,
     )
-    work.scalars[:, 19] = yield all_sum(work.scalars[:, 17])
+    work.scalars[:, 23] = yield all_sum(work.scalars[:, 21])
     dadapt_adam_finish2[(bucket.num_tensors,)](
-        bucket.table,
-        work.scalars,
-        bucket.found_inf,
-        bucket.num_tensors,
-        bucket.scalar_types[2],
-        **work.number_options,
+        work.scalars, bucket.found_inf, bucket.num_tensors, **work.number_options
     )
-    work.scalars[:, 21] = yield all_sum(work.scalars[:, 18])
+    work.scalars[:, 25] = yield all_sum(work.scalars[:, 22])
     dadapt_adam_finish3[(bucket.num_tensors,)](
         bucket.table,
         work.scalars,
         bucket.found_inf,
         bucket.num_tensors,
+        bucket.scalar_types[0],
         bucket.scalar_types[1],
+        bucket.scalar_types[2],
         **work.number_options,
+    )
+    work.scalars[:, 29] = yield all_max(work.scalars[:, 28])
+    dadapt_adam_finish4[(bucket.num_tensors,)](
+        work.scalars, bucket.found_inf, bucket.num_tensors, **work.number_options
+    )
+    dadapt_adam_step2[(bucket.blocks,)](
+        bucket.table,
+        bucket.tensor_of_block,
+        work.scalars,
+        bucket.found_inf,
+        bucket.num_tensors,
+        bucket.compute_type,
+        bucket.types[0],
+        bucket.types[1],
+        bucket.types[2],
+        bucket.types[3],
+        **bucket.options,
     )

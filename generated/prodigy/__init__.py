@@ -18,34 +18,45 @@ class Prodigy(GeneratedOptimizer):
             &\text{decay} \leftarrow \sqrt{\beta_2} \\
             &\textbf{if } \beta_3 \ne \varnothing: \\
             &\quad \text{decay} \leftarrow \beta_3 \\
-            &k_t \leftarrow k_{t-1} + 1 \\
-            &\text{rate}_t \leftarrow d_{t-1} \gamma \\
+            &\text{scale}_t \leftarrow d_{t-1} \\
             &\textbf{if } \textit{use\_bias\_correction}: \\
-            &\quad \text{rate}_t \leftarrow \frac{\text{rate}_t \sqrt{1 - \beta_2^{k_t}}}{1 -
-                \beta_1^{k_t}} \\
+            &\quad \text{scale}_t \leftarrow \frac{\text{scale}_t \sqrt{1 - \beta_2^{k_{t-1} +
+                1}}}{1 - \beta_1^{k_{t-1} + 1}} \\
             &\textbf{if } \lambda \ne 0 \wedge \neg \textit{decouple}: \\
             &\quad g_t \leftarrow g_t + \lambda \theta_{t-1} \\
-            &m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) d_{t-1} g_t \\
-            &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) d_{t-1}^2 g_t^2 \\
-            &\textbf{if } \textit{safeguard\_warmup}: \\
-            &\quad s_t \leftarrow \text{decay} s_{t-1} + \frac{d_{t-1}}{d_0} d_{t-1} g_t \\
-            &\textbf{else}: \\
-            &\quad s_t \leftarrow \text{decay} s_{t-1} + \frac{d_{t-1}}{d_0} \text{rate}_t g_t \\
-            &\text{sum over all}_t \leftarrow \sum_{\text{all}} \operatorname{sum}(g_t (x_0 -
-                \theta_{t-1})) \\
-            &r_t \leftarrow \text{decay} r_{t-1} + \frac{d_{t-1}}{d_0} \text{rate}_t \text{sum over
-                all}_t \\
-            &\text{sum over all2}_t \leftarrow \sum_{\text{all}}
-                \operatorname{sum}(\left|s_t\right|) \\
+            &m_t \leftarrow m_{t-1} \\
+            &s_t \leftarrow s_{t-1} \\
+            &v_t \leftarrow v_{t-1} \\
+            &\textbf{if } \gamma > 0: \\
+            &\quad m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) d_{t-1} g_t \\
+            &\quad v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) d_{t-1}^2 g_t^2 \\
+            &\quad \textbf{if } \textit{safeguard\_warmup}: \\
+            &\quad \quad s_t \leftarrow \text{decay} s_{t-1} + \frac{d_{t-1}}{d_0} d_{t-1} g_t \\
+            &\quad \textbf{else}: \\
+            &\quad \quad s_t \leftarrow \text{decay} s_{t-1} + \frac{d_{t-1}}{d_0} \text{scale}_t
+                \gamma g_t \\
+            &\text{sum over all}_t \leftarrow \sum_{\text{all}} \operatorname{sum}((\gamma > 0 \;?\;
+                \text{scale}_t \gamma g_t (x_0 - \theta_{t-1}) : 0)) \\
+            &\text{inner}_t \leftarrow \text{sum over all}_t \\
+            &\text{sum over all2}_t \leftarrow \sum_{\text{all}} \operatorname{sum}((\gamma > 0
+                \;?\; \left|s_t\right| : 0)) \\
             &l_{1,\text{norm},t} \leftarrow \text{sum over all2}_t \\
-            &\hat{d}_t \leftarrow (l_{1,\text{norm},t} > 0 \;?\; \frac{d_{\text{coef}}
+            &\text{moves}_t \leftarrow l_{1,\text{norm},t} \ne 0 \\
+            &\text{max over all}_t \leftarrow \max_{\text{all}} \left|\gamma\right| \\
+            &\text{rate}_t \leftarrow (\text{moves}_t \;?\; \text{scale}_t \text{max over all}_t :
+                0) \\
+            &k_t \leftarrow (\text{moves}_t \;?\; k_{t-1} + 1 : k_{t-1}) \\
+            &r_t \leftarrow (\text{moves}_t \;?\; \text{decay} r_{t-1} + \frac{d_{t-1}}{d_0}
+                \text{inner}_t : r_{t-1}) \\
+            &\hat{d}_t \leftarrow (\text{moves}_t \;?\; \frac{d_{\text{coef}}
                 r_t}{l_{1,\text{norm},t}} : d_{t-1}) \\
             &d_{\text{new},t} \leftarrow (d_{t-1} = d_0 \;?\; \max(d_{t-1}, \hat{d}_t) : d_{t-1}) \\
             &d^{\max}_t \leftarrow \max(d^{\max}_{t-1}, \hat{d}_t) \\
+            &d^{\text{next}}_t \leftarrow d^{\max}_t \\
             &\textbf{if } \text{growth rate} \ne \varnothing: \\
-            &\quad d_t \leftarrow \min(d^{\max}_t, d_{\text{new},t} \text{growth rate}) \\
-            &\textbf{else}: \\
-            &\quad d_t \leftarrow d^{\max}_t \\
+            &\quad d^{\text{next}}_t \leftarrow \min(d^{\max}_t, d_{\text{new},t} \text{growth
+                rate}) \\
+            &d_t \leftarrow (\text{moves}_t \;?\; d^{\text{next}}_t : d_{t-1}) \\
             &\theta_t \leftarrow \theta_{t-1} \\
             &\textbf{if } \textit{decouple}: \\
             &\quad \theta_t \leftarrow \theta_{t-1} - \lambda \text{rate}_t \theta_{t-1} \\
@@ -79,14 +90,17 @@ class Prodigy(GeneratedOptimizer):
     Raises:
         ValueError: An argument is outside its range.
         RuntimeError: `fused` together with `differentiable` or with `foreach`.
+        RuntimeError: Groups differ in `lr`, `betas`, `beta3`, `use_bias_correction`, `d0`,
+            `d_coef`, `growth_rate` (`lr` may be 0 in some).
         RuntimeError: A parameter is complex, or a training engine has replaced it by a flat
             partition.
 
     State:
-        k (Tensor): :math:`k_t`, float64, 0-dimensional, at first 0.
-        d (Tensor): :math:`d_t`, float64, 0-dimensional, at first `d0`.
-        d_max (Tensor): :math:`d^{\max}_t`, float64, 0-dimensional, at first `d0`.
-        d_numerator (Tensor): :math:`r_t`, float64, 0-dimensional, at first 0.
+        k (Tensor): :math:`k_t`, float64, 0-dimensional, one for all groups, at first 0.
+        d (Tensor): :math:`d_t`, float64, 0-dimensional, one for all groups, at first `d0`.
+        d_max (Tensor): :math:`d^{\max}_t`, float64, 0-dimensional, one for all groups, at first
+            `d0`.
+        d_numerator (Tensor): :math:`r_t`, float64, 0-dimensional, one for all groups, at first 0.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
         exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
         s (Tensor): :math:`s_t`, like the parameter, at first 0.
@@ -98,12 +112,33 @@ class Prodigy(GeneratedOptimizer):
     rule = Rule(
         name="prodigy",
         states=(
-            State("k", shape="scalar", dtype="float64", on_device=True, of_group=True),
-            State("d", init="d0", shape="scalar", dtype="float64", on_device=True, of_group=True),
+            State("k", shape="scalar", dtype="float64", on_device=True, of_group=True, of_all=True),
             State(
-                "d_max", init="d0", shape="scalar", dtype="float64", on_device=True, of_group=True
+                "d",
+                init="d0",
+                shape="scalar",
+                dtype="float64",
+                on_device=True,
+                of_group=True,
+                of_all=True,
             ),
-            State("d_numerator", shape="scalar", dtype="float64", on_device=True, of_group=True),
+            State(
+                "d_max",
+                init="d0",
+                shape="scalar",
+                dtype="float64",
+                on_device=True,
+                of_group=True,
+                of_all=True,
+            ),
+            State(
+                "d_numerator",
+                shape="scalar",
+                dtype="float64",
+                on_device=True,
+                of_group=True,
+                of_all=True,
+            ),
             State("exp_avg"),
             State("exp_avg_sq"),
             State("s"),
@@ -128,6 +163,8 @@ class Prodigy(GeneratedOptimizer):
         elementwise=False,
         wide=True,
         upper_bounds=(("betas", 1), ("beta3", 1)),
+        equal=("betas", "beta3", "use_bias_correction", "d0", "d_coef", "growth_rate"),
+        equal_or_0=("lr",),
     )
     lowerings = __name__
 

@@ -2,13 +2,14 @@
 # Do not edit: change the spec, then run optgen build.
 """Prodigy on one tensor at a time."""
 
+import torch
 from torch import Tensor
 
 from optgen.runtime.eager.blocks import blocks
 from optgen.runtime.eager.conditions import where, where_number
 from optgen.runtime.eager.reductions import number, total, zero_sum
 from optgen.runtime.eager.scalars import maximum, minimum, sqrt
-from optgen.runtime.eager.wide_reductions import all_sum
+from optgen.runtime.eager.wide_reductions import all_max, all_sum
 from optgen.runtime.eager.working_copies import number_in_float64, write_number
 from optgen.runtime.sharded.driver import Update
 
@@ -48,6 +49,8 @@ def update(
         decay_2 = decay
 
     for index in range(len(params)):
+        exp_avg_scale = None
+        exp_avg_sq_scale = None
         s_scale = None
         s_scale_2 = None
         decay_factor = None
@@ -56,26 +59,30 @@ def update(
         d_max = number(params[index], d_maxs[index])
         d_numerator = number(params[index], d_numerators[index])
         d_before = d.clone()
-        k = k + 1
-        rate = d * lr
+        # scale = d
+        scale = d.clone()
         if use_bias_correction:
-            # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-            rate_2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+            # scale = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
+            scale_2 = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
         else:
-            rate_2 = rate
-        # m = beta1 * m + (1 - beta1) * d * g
-        exp_avg_scale = (1 - beta1) * d_before
-        # v = beta2 * v + (1 - beta2) * d**2 * g**2
-        exp_avg_sq_scale = (1 - beta2) * d_before**2
-        if safeguard_warmup:
-            # s = decay * s + d / d0 * d * g
-            s_scale = d_before / d0 * d_before
-        if not safeguard_warmup:
-            # s = decay * s + d / d0 * rate * g
-            s_scale_2 = d_before / d0 * rate_2
-        ks[index].copy_(k.view(()))
-        grad_sum = zero_sum(params[index])
-        abs_sum = zero_sum(params[index])
+            scale_2 = scale
+        if lr > 0:
+            # m = beta1 * m + (1 - beta1) * d * g
+            exp_avg_scale = (1 - beta1) * d_before
+        if lr > 0:
+            # v = beta2 * v + (1 - beta2) * d**2 * g**2
+            exp_avg_sq_scale = (1 - beta2) * d_before**2
+        if lr > 0:
+            if safeguard_warmup:
+                # s = decay * s + d / d0 * d * g
+                s_scale = d_before / d0 * d_before
+        if lr > 0:
+            if not safeguard_warmup:
+                # s = decay * s + d / d0 * scale * lr * g
+                s_scale_2 = d_before / d0 * scale_2 * lr
+        where_sum_scale = scale_2 * lr
+        where_sum = zero_sum(params[index])
+        where_sum_2 = zero_sum(params[index])
         for (
             param_block,
             grad_block,
@@ -87,6 +94,7 @@ def update(
             exp_avg_sq_scale_block,
             s_scale_block,
             s_scale_2_block,
+            where_sum_scale_block,
         ) in blocks(
             params[index],
             grads[index],
@@ -98,6 +106,7 @@ def update(
             exp_avg_sq_scale,
             s_scale,
             s_scale_2,
+            where_sum_scale,
         ):
             if maximize:
                 # g = -g
@@ -105,42 +114,57 @@ def update(
             if weight_decay and not decouple:
                 # g = g + weight_decay * p
                 grad_block = grad_block.add(param_block, alpha=weight_decay)
-            # m = beta1 * m + (1 - beta1) * d * g
-            exp_avg_block.mul_(beta1).addcmul_(grad_block, exp_avg_scale_block)
-            # v = beta2 * v + (1 - beta2) * d**2 * g**2
-            update = grad_block.mul(grad_block)
-            exp_avg_sq_block.mul_(beta2).addcmul_(update, exp_avg_sq_scale_block)
-            if safeguard_warmup:
-                # s = decay * s + d / d0 * d * g
-                s_block.mul_(decay_2).addcmul_(grad_block, s_scale_block)
-            else:
-                # s = decay * s + d / d0 * rate * g
-                s_block.mul_(decay_2).addcmul_(grad_block, s_scale_2_block)
+            if lr > 0:
+                # m = beta1 * m + (1 - beta1) * d * g
+                exp_avg_block.mul_(beta1).addcmul_(grad_block, exp_avg_scale_block)
+                # v = beta2 * v + (1 - beta2) * d**2 * g**2
+                update = grad_block.mul(grad_block)
+                exp_avg_sq_block.mul_(beta2).addcmul_(update, exp_avg_sq_scale_block)
+                if safeguard_warmup:
+                    # s = decay * s + d / d0 * d * g
+                    s_block.mul_(decay_2).addcmul_(grad_block, s_scale_block)
+                else:
+                    # s = decay * s + d / d0 * scale * lr * g
+                    s_block.mul_(decay_2).addcmul_(grad_block, s_scale_2_block)
             operand_2 = p0_block.sub(param_block)
-            operand = grad_block.mul(operand_2)
-            grad_sum.add_(total(operand))
-            operand = s_block.abs()
-            abs_sum.add_(total(operand))
-        sum_over_all = yield all_sum(grad_sum)
-        # r = decay * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-        d_numerator = decay_2 * d_numerator + d / d0 * rate_2 * sum_over_all
-        sum_over_all2 = yield all_sum(abs_sum)
-        # l1_norm = sum(abs(s), over="all")
+            value = grad_block.mul(operand_2).mul_(where_sum_scale_block)
+            operand = torch.where(torch.tensor(lr > 0), value, 0)
+            where_sum.add_(total(operand))
+            value = s_block.abs()
+            operand = torch.where(torch.tensor(lr > 0), value, 0)
+            where_sum_2.add_(total(operand))
+        sum_over_all = yield all_sum(where_sum)
+        # inner = sum(where(lr > 0, scale * lr * g * (x0 - p), 0), over="all")
+        inner = sum_over_all
+        sum_over_all2 = yield all_sum(where_sum_2)
+        # l1_norm = sum(where(lr > 0, abs(s), 0), over="all")
         l1_norm = sum_over_all2
-        # d_hat = where(l1_norm > 0, d_coef * r / l1_norm, d)
-        d_hat = where(l1_norm > 0, d_coef * d_numerator / l1_norm, d)
+        moves = l1_norm != 0
+        max_over_all = yield all_max(number(params[index], abs(lr)))
+        # rate = where(moves, scale * max_abs(lr, over="all"), 0)
+        rate = where(moves, scale_2 * max_over_all, 0)
+        k = where(moves, k + 1, k)
+        # r = where(moves, decay * r + d / d0 * inner, r)
+        d_numerator = where(moves, decay_2 * d_numerator + d / d0 * inner, d_numerator)
+        # d_hat = where(moves, d_coef * r / l1_norm, d)
+        d_hat = where(moves, d_coef * d_numerator / l1_norm, d)
         d_new = where(d == d0, maximum(d, d_hat), d)
         d_max = maximum(d_max, d_hat)
+        # d_next = d_max
+        d_next = d_max.clone()
         if growth_rate is not None:
-            d = minimum(d_max, d_new * growth_rate)
+            # d_next = minimum(d_max, d_new * growth_rate)
+            d_next_2 = minimum(d_max, d_new * growth_rate)
         else:
-            # d = d_max
-            d = d_max.clone()
+            d_next_2 = d_next
+        # d = where(moves, d_next, d)
+        d = where(moves, d_next_2, d)
         if decouple:
             # p = p - weight_decay * rate * p
-            decay_factor = 1 - weight_decay * rate_2
+            decay_factor = 1 - weight_decay * rate
         # p = p - rate * m / (sqrt(v) + d * eps)
         param_scale = d * eps
+        ks[index].copy_(k.view(()))
         ds[index].copy_(d.view(()))
         d_maxs[index].copy_(d_max.view(()))
         d_numerators[index].copy_(d_numerator.view(()))
@@ -149,17 +173,17 @@ def update(
             exp_avg_block,
             exp_avg_sq_block,
             decay_factor_block,
-            rate_2_block,
+            rate_block,
             param_scale_block,
         ) in blocks(
-            params[index], exp_avgs[index], exp_avg_sqs[index], decay_factor, rate_2, param_scale
+            params[index], exp_avgs[index], exp_avg_sqs[index], decay_factor, rate, param_scale
         ):
             if decouple:
                 # p = p - weight_decay * rate * p
                 param_block.mul_(decay_factor_block)
             # p = p - rate * m / (sqrt(v) + d * eps)
             denom = exp_avg_sq_block.sqrt().add_(param_scale_block)
-            update = exp_avg_block.mul(rate_2_block)
+            update = exp_avg_block.mul(rate_block)
             param_block.addcdiv_(update, denom, value=-1)
 
 
@@ -213,49 +237,61 @@ def update_functional(
         if maximize:
             # g = -g
             grad = -grad
-        # k = k + 1
-        k = k + 1
-        rate = d * lr
+        scale = d
         if use_bias_correction:
-            # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-            rate_2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+            # scale = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
+            scale_2 = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
         else:
-            rate_2 = rate
+            scale_2 = scale
         if weight_decay and not decouple:
             # g = g + weight_decay * p
             grad = grad + weight_decay * param
-        # m = beta1 * m + (1 - beta1) * d * g
-        exp_avg = beta1 * exp_avg + (1 - beta1) * d_before * grad
-        # v = beta2 * v + (1 - beta2) * d**2 * g**2
-        exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * d_before**2 * grad * grad
-        if safeguard_warmup:
-            # s = decay * s + d / d0 * d * g
-            s = decay_2 * s + d_before / d0 * d_before * grad
-        else:
-            # s = decay * s + d / d0 * rate * g
-            s = decay_2 * s + d_before / d0 * rate_2 * grad
-        grad_sum = total(grad * (p0 - param))
-        sum_over_all = yield all_sum(grad_sum)
-        # r = decay * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-        d_numerator = decay_2 * d_numerator + d / d0 * rate_2 * sum_over_all
-        abs_sum = total(abs(s))
-        sum_over_all2 = yield all_sum(abs_sum)
-        # l1_norm = sum(abs(s), over="all")
+        if lr > 0:
+            # m = beta1 * m + (1 - beta1) * d * g
+            exp_avg = beta1 * exp_avg + (1 - beta1) * d_before * grad
+            # v = beta2 * v + (1 - beta2) * d**2 * g**2
+            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * d_before**2 * grad * grad
+            if safeguard_warmup:
+                # s = decay * s + d / d0 * d * g
+                s = decay_2 * s + d_before / d0 * d_before * grad
+            else:
+                # s = decay * s + d / d0 * scale * lr * g
+                s = decay_2 * s + d_before / d0 * scale_2 * lr * grad
+        where_sum = total(where(lr > 0, scale_2 * lr * grad * (p0 - param), 0))
+        sum_over_all = yield all_sum(where_sum)
+        # inner = sum(where(lr > 0, scale * lr * g * (x0 - p), 0), over="all")
+        inner = sum_over_all
+        where_sum_2 = total(where(lr > 0, abs(s), 0))
+        sum_over_all2 = yield all_sum(where_sum_2)
+        # l1_norm = sum(where(lr > 0, abs(s), 0), over="all")
         l1_norm = sum_over_all2
-        # d_hat = where(l1_norm > 0, d_coef * r / l1_norm, d)
-        d_hat = where_number(l1_norm > 0, d_coef * d_numerator / l1_norm, d)
+        # moves = l1_norm != 0
+        moves = l1_norm != 0
+        max_over_all = yield all_max(abs(lr))
+        # rate = where(moves, scale * max_abs(lr, over="all"), 0)
+        rate = where_number(moves, scale_2 * max_over_all, 0)
+        # k = where(moves, k + 1, k)
+        k = where_number(moves, k + 1, k)
+        # r = where(moves, decay * r + d / d0 * inner, r)
+        d_numerator = where_number(moves, decay_2 * d_numerator + d / d0 * inner, d_numerator)
+        # d_hat = where(moves, d_coef * r / l1_norm, d)
+        d_hat = where_number(moves, d_coef * d_numerator / l1_norm, d)
         # d_new = where(d == d0, maximum(d, d_hat), d)
         d_new = where_number(d == d0, maximum(d, d_hat), d)
         d_max = maximum(d_max, d_hat)
+        d_next = d_max
         if growth_rate is not None:
-            d = minimum(d_max, d_new * growth_rate)
+            # d_next = minimum(d_max, d_new * growth_rate)
+            d_next_2 = minimum(d_max, d_new * growth_rate)
         else:
-            d = d_max
+            d_next_2 = d_next
+        # d = where(moves, d_next, d)
+        d = where_number(moves, d_next_2, d)
         if decouple:
             # p = p - weight_decay * rate * p
-            param = (1 - weight_decay * rate_2) * param
+            param = (1 - weight_decay * rate) * param
         # p = p - rate * m / (sqrt(v) + d * eps)
-        param = param - rate_2 * exp_avg / (sqrt(exp_avg_sq) + d * eps)
+        param = param - rate * exp_avg / (sqrt(exp_avg_sq) + d * eps)
 
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)

@@ -26,14 +26,15 @@ struct ProdigyRule : Rule {
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double decay_2, grad_weight, d_numerator_before, d_before, rate_2, d_max_before, beta1;
-        double grad_weight_2, beta2, grad_weight_3, decay_factor;
+        double decay_2, grad_weight, grad_scale, scale_2, k_before, d_numerator_before, d_before;
+        double d_max_before, beta1, grad_weight_2, beta2, grad_weight_3;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double grad_sum, abs_sum, sum_over_all, sum_over_all_takes_part, d_numerator, sum_over_all2;
-        double sum_over_all2_takes_part, d_max, d, param_scale;
+        double where_sum, where_sum_2, sum_over_all, sum_over_all_takes_part, inner, sum_over_all2;
+        double sum_over_all2_takes_part, l1_norm, moves, max_over_all, max_over_all_takes_part;
+        double rate, k, d_numerator, d_max, d, decay_factor, param_scale;
     };
 
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
@@ -42,8 +43,9 @@ struct ProdigyRule : Rule {
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum {
-        RUN_SWEEP1, MAKE_GRAD_SUM, MAKE_ABS_SUM, RUN_NUMBERS1, MAKE_SUM_OVER_ALL, RUN_NUMBERS2,
-        RUN_NUMBERS3, MAKE_SUM_OVER_ALL2, RUN_NUMBERS4, RUN_SWEEP2, STEP_COUNT };
+        RUN_SWEEP1, MAKE_WHERE_SUM, MAKE_WHERE_SUM_2, RUN_NUMBERS1, MAKE_SUM_OVER_ALL, RUN_NUMBERS2,
+        RUN_NUMBERS3, MAKE_SUM_OVER_ALL2, RUN_NUMBERS4, RUN_NUMBERS5, MAKE_MAX_OVER_ALL,
+        RUN_NUMBERS6, RUN_SWEEP2, STEP_COUNT };
     static constexpr Step STEPS[] = {
         {Step::LOOP, TENSOR, set(GRAD, PARAM, S_, P0), set(S_), 0},
         {Step::SUM, NONE, set(), set(), 0},
@@ -54,16 +56,19 @@ struct ProdigyRule : Rule {
         {Step::LOOP, NONE, set(), set(), 0},
         {Step::ALL_SUM, NONE, set(), set(), 5},
         {Step::LOOP, NONE, set(), set(), 0},
+        {Step::LOOP, NONE, set(), set(), 0},
+        {Step::ALL_MAX, NONE, set(), set(), 9},
+        {Step::LOOP, NONE, set(), set(), 0},
         {
             Step::LOOP, TENSOR, set(GRAD, PARAM, EXP_AVG, EXP_AVG_SQ),
             set(PARAM, EXP_AVG, EXP_AVG_SQ), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
-            set(RUN_SWEEP1, MAKE_GRAD_SUM, MAKE_ABS_SUM),
+            set(RUN_SWEEP1, MAKE_WHERE_SUM, MAKE_WHERE_SUM_2),
             set(
                 RUN_NUMBERS1, MAKE_SUM_OVER_ALL, RUN_NUMBERS2, RUN_NUMBERS3, MAKE_SUM_OVER_ALL2,
-                RUN_NUMBERS4),
+                RUN_NUMBERS4, RUN_NUMBERS5, MAKE_MAX_OVER_ALL, RUN_NUMBERS6),
             set(S_),
         },
         {
@@ -75,20 +80,21 @@ struct ProdigyRule : Rule {
     static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
     static constexpr int PASS_COUNTS[] = {2};
     static constexpr bool HAS_AXES = false;
-    static constexpr int NUMBERS = 10;
-    static constexpr StoredNumber STORED_NUMBERS[] = {{8, D}, {7, D_MAX}, {4, D_NUMERATOR}};
+    static constexpr int NUMBERS = 18;
+    static constexpr StoredNumber STORED_NUMBERS[] = {
+        {12, K}, {15, D}, {14, D_MAX}, {13, D_NUMERATOR}};
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
-        const double lr = hypers.lr, beta3 = hypers.beta3, weight_decay = hypers.weight_decay;
-        const double d0 = hypers.d0;
-        double k = cells[K].value;
+        const double lr = hypers.lr, beta3 = hypers.beta3, d0 = hypers.d0;
+        const double k = cells[K].value;
         const double d = cells[D].value;
         const double d_max = cells[D_MAX].value;
         const double d_numerator = cells[D_NUMERATOR].value;
         const double d_before = d;
+        const double k_before = k;
         const double d_numerator_before = d_numerator;
         const double d_max_before = d_max;
         // beta1, beta2 = betas
@@ -106,33 +112,30 @@ struct ProdigyRule : Rule {
         } else {
             decay_2 = decay;
         }
-        // k = k + 1
-        k = cells[K].rounded_to_dtype(k + 1);
-        // rate = d * lr
-        const double rate = d * lr;
-        double rate_2;
+        // scale = d
+        const double scale = d;
+        double scale_2;
         if (truth(hypers.use_bias_correction)) {
-            // rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-            rate_2 = rate * sqrt(1 - pow(beta2, k)) / (1 - pow(beta1, k));
+            // scale = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
+            scale_2 = scale * sqrt(1 - pow(beta2, k + 1)) / (1 - pow(beta1, k + 1));
         } else {
-            rate_2 = rate;
+            scale_2 = scale;
         }
-        double grad_weight;
-        if (truth(hypers.safeguard_warmup)) {
-            grad_weight = d_before / d0 * d_before;
-        } else {
-            grad_weight = d_before / d0 * rate_2;
+        double grad_weight = 0;
+        double grad_weight_3 = 0;
+        if (lr > 0) {
+            if (truth(hypers.safeguard_warmup)) {
+                grad_weight = d_before / d0 * d_before;
+            } else {
+                grad_weight = d_before / d0 * scale_2 * lr;
+            }
+            const double d_before_sq = d_before * d_before;
+            grad_weight_3 = one_minus_beta2 * d_before_sq;
         }
-        const double d_before_sq = d_before * d_before;
-        const double grad_weight_3 = one_minus_beta2 * d_before_sq;
-        double decay_factor = 0;
-        if (truth(hypers.decouple)) {
-            decay_factor = 1 - weight_decay * rate_2;
-        }
-        cells[K].value = k;
+        const double grad_scale = scale_2 * lr;
         return {
-            decay_2, grad_weight, d_numerator_before, d_before, rate_2, d_max_before, beta1,
-            grad_weight_2, beta2, grad_weight_3, decay_factor};
+            decay_2, grad_weight, grad_scale, scale_2, k_before, d_numerator_before, d_before,
+            d_max_before, beta1, grad_weight_2, beta2, grad_weight_3};
     }
 
     template <class S, class C>
@@ -143,14 +146,19 @@ struct ProdigyRule : Rule {
         const C weight_decay = C(hypers.weight_decay);
         const C decay_2 = C(scalars.decay_2);
         const C grad_weight = C(scalars.grad_weight);
+        const C grad_scale = C(scalars.grad_scale);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
-        const auto safeguard_warmup = rare_flag<C>(truth(hypers.safeguard_warmup));
+        const auto safeguard_warmup = rare_flag<C>((hypers.lr > 0)
+            && truth(hypers.safeguard_warmup));
+        const auto not_safeguard_warmup = flag<C>((hypers.lr > 0)
+            && !truth(hypers.safeguard_warmup));
+        const auto lr_above_0 = flag<C>(hypers.lr > 0);
 
-        C grad_sum = 0, abs_sum = 0;
+        C where_sum = 0, where_sum_2 = 0;
 
-        #pragma omp simd if(LANES<C> == 1) reduction(+ : grad_sum, abs_sum)
+        #pragma omp simd if(LANES<C> == 1) reduction(+ : where_sum, where_sum_2)
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load_as<S, C>(params + i);
             C grad = load_as<S, C>(grads + i);
@@ -168,70 +176,106 @@ struct ProdigyRule : Rule {
             if (safeguard_warmup != 0) {
                 // s = decay * s + d / d0 * d * g
                 s = decay_2 * s + grad_weight * grad;
-            } else {
-                // s = decay * s + d / d0 * rate * g
+            }
+            if (not_safeguard_warmup != 0) {
+                // s = decay * s + d / d0 * scale * lr * g
                 s = decay_2 * s + grad_weight * grad;
             }
-            const C grad_value = grad * (p0 - param);
-            const C abs_ = abs(s);
+            const C where_value = where<C>(lr_above_0 != 0, grad_scale * grad * (p0 - param), 0);
+            const C where_sum_2_value = where<C>(lr_above_0 != 0, abs(s), 0);
 
             store_as<S>(s_list + i, s);
-            grad_sum += grad_value;
-            abs_sum += abs_;
+            where_sum += where_value;
+            where_sum_2 += where_sum_2_value;
         }
 
-        sums.grad_sum += lane_sum(grad_sum);
-        sums.abs_sum += lane_sum(abs_sum);
+        sums.where_sum += lane_sum(where_sum);
+        sums.where_sum_2 += lane_sum(where_sum_2);
     }
 
     static void numbers1(Numbers& numbers) {
-        const double grad_sum = numbers.grad_sum;
-        const double sum_over_all = grad_sum;
+        const double where_sum = numbers.where_sum;
+        const double sum_over_all = where_sum;
         const double sum_over_all_takes_part = 1;
         numbers.sum_over_all = sum_over_all;
         numbers.sum_over_all_takes_part = sum_over_all_takes_part;
     }
 
-    static void numbers2(const Hypers& hypers, const Scalars& scalars, Numbers& numbers) {
+    static void numbers2(Numbers& numbers) {
         const double sum_over_all = numbers.sum_over_all;
-        // r = decay * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-        const double d_numerator = scalars.decay_2 * scalars.d_numerator_before
-            + scalars.d_before / hypers.d0 * scalars.rate_2 * sum_over_all;
-        numbers.d_numerator = d_numerator;
+        // inner = sum(where(lr > 0, scale * lr * g * (x0 - p), 0), over="all")
+        const double inner = sum_over_all;
+        numbers.inner = inner;
     }
 
     static void numbers3(Numbers& numbers) {
-        const double abs_sum = numbers.abs_sum;
-        const double sum_over_all2 = abs_sum;
+        const double where_sum_2 = numbers.where_sum_2;
+        const double sum_over_all2 = where_sum_2;
         const double sum_over_all2_takes_part = 1;
         numbers.sum_over_all2 = sum_over_all2;
         numbers.sum_over_all2_takes_part = sum_over_all2_takes_part;
     }
 
-    static void numbers4(const Hypers& hypers, const Scalars& scalars, Numbers& numbers) {
+    static void numbers4(Numbers& numbers) {
         const double sum_over_all2 = numbers.sum_over_all2;
-        const double d_numerator = numbers.d_numerator;
-        // l1_norm = sum(abs(s), over="all")
+        // l1_norm = sum(where(lr > 0, abs(s), 0), over="all")
         const double l1_norm = sum_over_all2;
-        // d_hat = where(l1_norm > 0, d_coef * r / l1_norm, d)
-        const double d_hat = l1_norm > 0 ? hypers.d_coef * d_numerator / l1_norm : scalars.d_before;
+        // moves = l1_norm != 0
+        const double moves = l1_norm != 0;
+        numbers.l1_norm = l1_norm;
+        numbers.moves = moves;
+    }
+
+    static void numbers5(const Hypers& hypers, Numbers& numbers) {
+        const double max_over_all = abs(hypers.lr);
+        const double max_over_all_takes_part = 1;
+        numbers.max_over_all = max_over_all;
+        numbers.max_over_all_takes_part = max_over_all_takes_part;
+    }
+
+    static void numbers6(const Hypers& hypers, const Scalars& scalars, Numbers& numbers) {
+        const double moves = numbers.moves;
+        const double max_over_all = numbers.max_over_all;
+        const double inner = numbers.inner;
+        const double l1_norm = numbers.l1_norm;
+        // rate = where(moves, scale * max_abs(lr, over="all"), 0)
+        const double rate = moves ? scalars.scale_2 * max_over_all : 0;
+        // k = where(moves, k + 1, k)
+        const double k = moves ? scalars.k_before + 1 : scalars.k_before;
+        // r = where(moves, decay * r + d / d0 * inner, r)
+        const double d_numerator = moves ? scalars.decay_2 * scalars.d_numerator_before
+            + scalars.d_before / hypers.d0 * inner : scalars.d_numerator_before;
+        // d_hat = where(moves, d_coef * r / l1_norm, d)
+        const double d_hat = moves ? hypers.d_coef * d_numerator / l1_norm : scalars.d_before;
         // d_new = where(d == d0, maximum(d, d_hat), d)
         const double d_new = scalars.d_before == hypers.d0 ? maximum(scalars.d_before, d_hat)
             : scalars.d_before;
         // d_max = maximum(d_max, d_hat)
         const double d_max = maximum(scalars.d_max_before, d_hat);
-        double d;
+        // d_next = d_max
+        const double d_next = d_max;
+        double d_next_2;
         if (!is_none(hypers.growth_rate)) {
-            // d = minimum(d_max, d_new * growth_rate)
-            d = minimum(d_max, d_new * hypers.growth_rate);
+            // d_next = minimum(d_max, d_new * growth_rate)
+            d_next_2 = minimum(d_max, d_new * hypers.growth_rate);
         } else {
-            // d = d_max
-            d = d_max;
+            d_next_2 = d_next;
+        }
+        // d = where(moves, d_next, d)
+        const double d = moves ? d_next_2 : scalars.d_before;
+        double decay_factor = 0;
+        if (truth(hypers.decouple)) {
+            // p = p - weight_decay * rate * p
+            decay_factor = 1 - hypers.weight_decay * rate;
         }
         // p = p - rate * m / (sqrt(v) + d * eps)
         const double param_scale = d * hypers.eps;
+        numbers.rate = rate;
+        numbers.k = k;
+        numbers.d_numerator = d_numerator;
         numbers.d_max = d_max;
         numbers.d = d;
+        numbers.decay_factor = decay_factor;
         numbers.param_scale = param_scale;
     }
 
@@ -241,16 +285,17 @@ struct ProdigyRule : Rule {
         S* __restrict params, const S* __restrict grads, S* __restrict exp_avgs,
         S* __restrict exp_avg_sqs) {
         const C weight_decay = C(hypers.weight_decay);
-        const C rate_2 = C(scalars.rate_2);
         const C beta1 = C(scalars.beta1);
         const C grad_weight_2 = C(scalars.grad_weight_2);
         const C beta2 = C(scalars.beta2);
         const C grad_weight_3 = C(scalars.grad_weight_3);
-        const C decay_factor = C(scalars.decay_factor);
+        const C decay_factor = C(numbers.decay_factor);
+        const C rate = C(numbers.rate);
         const C param_scale = C(numbers.param_scale);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
+        const auto lr_above_0 = flag<C>(hypers.lr > 0);
         const auto decouple = flag<C>(truth(hypers.decouple));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -267,16 +312,18 @@ struct ProdigyRule : Rule {
                 // g = g + weight_decay * p
                 grad = grad + weight_decay * param;
             }
-            // m = beta1 * m + (1 - beta1) * d * g
-            exp_avg = beta1 * exp_avg + grad_weight_2 * grad;
-            // v = beta2 * v + (1 - beta2) * d**2 * g**2
-            exp_avg_sq = beta2 * exp_avg_sq + grad_weight_3 * grad * grad;
+            if (lr_above_0 != 0) {
+                // m = beta1 * m + (1 - beta1) * d * g
+                exp_avg = beta1 * exp_avg + grad_weight_2 * grad;
+                // v = beta2 * v + (1 - beta2) * d**2 * g**2
+                exp_avg_sq = beta2 * exp_avg_sq + grad_weight_3 * grad * grad;
+            }
             if (decouple != 0) {
                 // p = p - weight_decay * rate * p
                 param = decay_factor * param;
             }
             // p = p - rate * m / (sqrt(v) + d * eps)
-            param = param - rate_2 * exp_avg / (sqrt(exp_avg_sq) + param_scale);
+            param = param - rate * exp_avg / (sqrt(exp_avg_sq) + param_scale);
 
             store_as<S>(params + i, param);
             store_as<S>(exp_avgs + i, exp_avg);
@@ -288,11 +335,12 @@ struct ProdigyRule : Rule {
         (void)inputs;
         switch (step) {
             case RUN_NUMBERS1: return numbers1(inputs.named_numbers());
-            case RUN_NUMBERS2:
-                return numbers2(inputs.hypers, inputs.scalars, inputs.named_numbers());
+            case RUN_NUMBERS2: return numbers2(inputs.named_numbers());
             case RUN_NUMBERS3: return numbers3(inputs.named_numbers());
-            case RUN_NUMBERS4:
-                return numbers4(inputs.hypers, inputs.scalars, inputs.named_numbers());
+            case RUN_NUMBERS4: return numbers4(inputs.named_numbers());
+            case RUN_NUMBERS5: return numbers5(inputs.hypers, inputs.named_numbers());
+            case RUN_NUMBERS6:
+                return numbers6(inputs.hypers, inputs.scalars, inputs.named_numbers());
         }
     }
 

@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from optgen.runtime.eager.wide_reductions import all_sum
+from optgen.runtime.eager.wide_reductions import all_max, all_sum
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
@@ -19,7 +19,6 @@ from optgen.runtime.fused_triton.device_functions import (
     minimum,
     neg,
     power,
-    rounded,
     sqrt,
 )
 from optgen.runtime.fused_triton.device_reductions import (
@@ -31,7 +30,7 @@ from optgen.runtime.fused_triton.device_reductions import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 from optgen.runtime.sharded.driver import Update
 
-SCALARS = tl.constexpr(28)
+SCALARS = tl.constexpr(36)
 WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
         scalars=SCALARS.value,
@@ -80,6 +79,7 @@ def prodigy_scalars(
     d_numerator = tl.load(d_numerators).to(tl.float64)
 
     d_before = d
+    k_before = k_
     d_numerator_before = d_numerator
     d_max_before = d_max
     # beta1, beta2 = betas
@@ -94,46 +94,46 @@ def prodigy_scalars(
         decay_2 = beta3
     else:
         decay_2 = decay
-    # k = k + 1
-    k_ = rounded(k_ + 1, K_T)
-    rate = d * lr
+    scale = d
     if use_bias_correction != 0:
-        # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-        rate_2 = rate * sqrt(1 - power(beta2, k_)) / (1 - power(beta1, k_))
+        # scale = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
+        scale_2 = scale * sqrt(1 - power(beta2, k_ + 1)) / (1 - power(beta1, k_ + 1))
     else:
-        rate_2 = rate
-    if safeguard_warmup != 0:
-        grad_weight = d_before / d0 * d_before
-    else:
-        grad_weight = d_before / d0 * rate_2
-    d_before_sq = d_before * d_before
-    grad_weight_3 = one_minus_beta2 * d_before_sq
-    if decouple != 0:
-        decay_factor = 1 - weight_decay * rate_2
-        tl.store(scalars + 21, decay_factor)
+        scale_2 = scale
+    if lr > 0:
+        if safeguard_warmup != 0:
+            grad_weight = d_before / d0 * d_before
+        else:
+            grad_weight = d_before / d0 * scale_2 * lr
+        d_before_sq = d_before * d_before
+        grad_weight_3 = one_minus_beta2 * d_before_sq
+        tl.store(scalars + 6, grad_weight)
+        tl.store(scalars + 24, grad_weight_3)
+    grad_scale = scale_2 * lr
 
-    tl.store(ks, k_.to(K_T))
     tl.store(scalars, maximize)
     tl.store(scalars + 1, (weight_decay != 0) & ((decouple != 0) == 0))
     tl.store(scalars + 2, weight_decay)
-    tl.store(scalars + 3, safeguard_warmup)
-    tl.store(scalars + 4, decay_2)
-    tl.store(scalars + 5, grad_weight)
-    tl.store(scalars + 6, d_numerator_before)
-    tl.store(scalars + 7, d_before)
-    tl.store(scalars + 8, d0)
-    tl.store(scalars + 9, rate_2)
-    tl.store(scalars + 10, d_coef)
-    tl.store(scalars + 11, d_before == d0)
-    tl.store(scalars + 12, d_max_before)
-    tl.store(scalars + 13, (is_none(growth_rate)) == 0)
-    tl.store(scalars + 14, growth_rate)
-    tl.store(scalars + 15, eps)
-    tl.store(scalars + 16, beta1)
-    tl.store(scalars + 17, grad_weight_2)
-    tl.store(scalars + 18, beta2)
-    tl.store(scalars + 19, grad_weight_3)
+    tl.store(scalars + 3, lr > 0)
+    tl.store(scalars + 4, safeguard_warmup)
+    tl.store(scalars + 5, decay_2)
+    tl.store(scalars + 7, grad_scale)
+    tl.store(scalars + 8, k_before)
+    tl.store(scalars + 9, d_numerator_before)
+    tl.store(scalars + 10, d_before)
+    tl.store(scalars + 11, d0)
+    tl.store(scalars + 12, d_coef)
+    tl.store(scalars + 13, d_before == d0)
+    tl.store(scalars + 14, d_max_before)
+    tl.store(scalars + 15, (is_none(growth_rate)) == 0)
+    tl.store(scalars + 16, growth_rate)
+    tl.store(scalars + 17, eps)
+    tl.store(scalars + 18, lr)
+    tl.store(scalars + 19, scale_2)
     tl.store(scalars + 20, decouple)
+    tl.store(scalars + 21, beta1)
+    tl.store(scalars + 22, grad_weight_2)
+    tl.store(scalars + 23, beta2)
 
 
 @triton.jit
@@ -148,9 +148,11 @@ def prodigy_step1_on_elements(
     maximize = tl.load(scalars).to(dtype)
     condition1 = tl.load(scalars + 1).to(dtype)
     weight_decay = tl.load(scalars + 2).to(dtype)
-    safeguard_warmup = tl.load(scalars + 3).to(dtype)
-    decay_2 = tl.load(scalars + 4).to(dtype)
-    grad_weight = tl.load(scalars + 5).to(dtype)
+    lr_above_0 = tl.load(scalars + 3).to(dtype)
+    safeguard_warmup = tl.load(scalars + 4).to(dtype)
+    decay_2 = tl.load(scalars + 5).to(dtype)
+    grad_weight = tl.load(scalars + 6).to(dtype)
+    grad_scale = tl.load(scalars + 7).to(dtype)
     if loss_scale is not None:
         grad = grad * div(1.0, tl.load(loss_scale).to(dtype))
         tl.store(grads + lanes, grad.to(grads.dtype.element_ty), mask)
@@ -161,17 +163,20 @@ def prodigy_step1_on_elements(
     if condition1 != 0:
         # g = g + weight_decay * p
         grad = grad + weight_decay * param
-    if safeguard_warmup != 0:
-        # s = decay * s + d / d0 * d * g
-        s = decay_2 * s + grad_weight * grad
-    else:
-        # s = decay * s + d / d0 * rate * g
-        s = decay_2 * s + grad_weight * grad
-    grad_sum = total(grad * (p0 - param), mask)
-    abs_sum = total(tl.abs(s), mask)
+    if lr_above_0 != 0:
+        if safeguard_warmup != 0:
+            # s = decay * s + d / d0 * d * g
+            s = decay_2 * s + grad_weight * grad
+        else:
+            # s = decay * s + d / d0 * scale * lr * g
+            s = decay_2 * s + grad_weight * grad
+    where_sum = total(
+        tl.where(lr_above_0 != 0, grad_scale * grad * (p0 - param), tl.full((), 0, dtype)), mask
+    )
+    where_sum_2 = total(tl.where(lr_above_0 != 0, tl.abs(s), tl.full((), 0, dtype)), mask)
 
     tl.store(s_list + lanes, s.to(s_list.dtype.element_ty), mask)
-    return grad_sum, abs_sum
+    return where_sum, where_sum_2
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -208,10 +213,10 @@ def prodigy_step1(
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     s_list = tl.load(entry + (STREAMS + 4) * num_tensors)
     p0s = tl.load(entry + (STREAMS + 5) * num_tensors)
-    grad_sum = tl.zeros((), tl.float64)
-    abs_sum = tl.zeros((), tl.float64)
+    where_sum = tl.zeros((), tl.float64)
+    where_sum_2 = tl.zeros((), tl.float64)
     if (count == BLOCK) & ((params | grads | s_list | p0s) & 15 == 0):
-        grad_sum, abs_sum = prodigy_step1_on_elements(
+        where_sum, where_sum_2 = prodigy_step1_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(s_list, start, S_T, VECTOR),
@@ -225,7 +230,7 @@ def prodigy_step1(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_grad_sum, more_abs_sum = prodigy_step1_on_elements(
+            more_where_sum, more_where_sum_2 = prodigy_step1_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(s_list, start, S_T, 1),
@@ -236,12 +241,12 @@ def prodigy_step1(
                 loss_scale,
                 COMPUTE_T,
             )
-            grad_sum = grad_sum + more_grad_sum
-            abs_sum = abs_sum + more_abs_sum
+            where_sum = where_sum + more_where_sum
+            where_sum_2 = where_sum_2 + more_where_sum_2
     partials += tl.load(shape + PARTIALS * num_tensors)
     blocks = tl.load(shape + BLOCKS * num_tensors)
-    tl.store(partials + block, grad_sum)
-    tl.store(partials + blocks + block, abs_sum)
+    tl.store(partials + block, where_sum)
+    tl.store(partials + blocks + block, where_sum_2)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -254,36 +259,35 @@ def prodigy_finish1(shapes, scalars, partials, found_inf, num_tensors):
     scalars += tl.program_id(0) * SCALARS
     partials += tl.load(shape + PARTIALS * num_tensors)
     blocks = tl.load(shape + BLOCKS * num_tensors)
-    grad_sum = add_up(partials, blocks)
-    abs_sum = add_up(partials + blocks, blocks)
-    tl.store(scalars + 22, grad_sum)
-    tl.store(scalars + 23, abs_sum)
+    where_sum = add_up(partials, blocks)
+    where_sum_2 = add_up(partials + blocks, blocks)
+    tl.store(scalars + 25, where_sum)
+    tl.store(scalars + 26, where_sum_2)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def prodigy_finish2(table, scalars, found_inf, num_tensors, D_NUMERATOR_T: tl.constexpr):
+def prodigy_finish2(scalars, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    entry = table + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    decay_2 = tl.load(scalars + 4)
-    d_numerator_before = tl.load(scalars + 6)
-    d_before = tl.load(scalars + 7)
-    d0 = tl.load(scalars + 8)
-    rate_2 = tl.load(scalars + 9)
-    sum_over_all = tl.load(scalars + 24)
-    # r = decay * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-    d_numerator = decay_2 * d_numerator_before + d_before / d0 * rate_2 * sum_over_all
-    tl.store(scalars + 25, d_numerator)
-    d_numerators = tl.load(entry + (STREAMS + 9) * num_tensors).to(tl.pointer_type(D_NUMERATOR_T))
-    tl.store(d_numerators, d_numerator.to(D_NUMERATOR_T))
+    sum_over_all = tl.load(scalars + 27)
+    # inner = sum(where(lr > 0, scale * lr * g * (x0 - p), 0), over="all")
+    inner = sum_over_all
+    tl.store(scalars + 28, inner)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def prodigy_finish3(
-    table, scalars, found_inf, num_tensors, D_T: tl.constexpr, D_MAX_T: tl.constexpr
+    table,
+    scalars,
+    found_inf,
+    num_tensors,
+    K_T: tl.constexpr,
+    D_T: tl.constexpr,
+    D_MAX_T: tl.constexpr,
+    D_NUMERATOR_T: tl.constexpr,
 ):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
@@ -291,36 +295,81 @@ def prodigy_finish3(
             return
     entry = table + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    sum_over_all2 = tl.load(scalars + 26)
-    d_coef = tl.load(scalars + 10)
-    d_numerator = tl.load(scalars + 25)
-    d_before = tl.load(scalars + 7)
-    d_before_equals_d0 = tl.load(scalars + 11)
-    d_max_before = tl.load(scalars + 12)
-    has_growth_rate = tl.load(scalars + 13)
-    growth_rate = tl.load(scalars + 14)
-    eps = tl.load(scalars + 15)
-    # l1_norm = sum(abs(s), over="all")
+    sum_over_all2 = tl.load(scalars + 29)
+    k_before = tl.load(scalars + 8)
+    decay_2 = tl.load(scalars + 5)
+    d_numerator_before = tl.load(scalars + 9)
+    d_before = tl.load(scalars + 10)
+    d0 = tl.load(scalars + 11)
+    inner = tl.load(scalars + 28)
+    d_coef = tl.load(scalars + 12)
+    d_before_equals_d0 = tl.load(scalars + 13)
+    d_max_before = tl.load(scalars + 14)
+    has_growth_rate = tl.load(scalars + 15)
+    growth_rate = tl.load(scalars + 16)
+    eps = tl.load(scalars + 17)
+    lr = tl.load(scalars + 18)
+    # l1_norm = sum(where(lr > 0, abs(s), 0), over="all")
     l1_norm = sum_over_all2
-    # d_hat = where(l1_norm > 0, d_coef * r / l1_norm, d)
-    d_hat = tl.where(l1_norm > 0, d_coef * d_numerator / l1_norm, d_before)
+    # moves = l1_norm != 0
+    moves = l1_norm != 0
+    # k = where(moves, k + 1, k)
+    k_ = tl.where(moves != 0, k_before + 1, k_before)
+    # r = where(moves, decay * r + d / d0 * inner, r)
+    d_numerator = tl.where(
+        moves != 0, decay_2 * d_numerator_before + d_before / d0 * inner, d_numerator_before
+    )
+    # d_hat = where(moves, d_coef * r / l1_norm, d)
+    d_hat = tl.where(moves != 0, d_coef * d_numerator / l1_norm, d_before)
     # d_new = where(d == d0, maximum(d, d_hat), d)
     d_new = tl.where(d_before_equals_d0 != 0, maximum(d_before, d_hat), d_before)
     # d_max = maximum(d_max, d_hat)
     d_max = maximum(d_max_before, d_hat)
+    # d_next = d_max
+    d_next = d_max
     if has_growth_rate != 0:
-        # d = minimum(d_max, d_new * growth_rate)
-        d = minimum(d_max, d_new * growth_rate)
+        # d_next = minimum(d_max, d_new * growth_rate)
+        d_next_2 = minimum(d_max, d_new * growth_rate)
     else:
-        # d = d_max
-        d = d_max
+        d_next_2 = d_next
+    # d = where(moves, d_next, d)
+    d = tl.where(moves != 0, d_next_2, d_before)
     # p = p - rate * m / (sqrt(v) + d * eps)
     param_scale = d * eps
-    tl.store(scalars + 27, param_scale)
+    max_over_all_of_one = tl.abs(lr)
+    tl.store(scalars + 30, moves)
+    tl.store(scalars + 31, param_scale)
+    tl.store(scalars + 32, max_over_all_of_one)
+    ks = tl.load(entry + (STREAMS + 6) * num_tensors).to(tl.pointer_type(K_T))
+    tl.store(ks, k_.to(K_T))
     ds = tl.load(entry + (STREAMS + 7) * num_tensors).to(tl.pointer_type(D_T))
     tl.store(ds, d.to(D_T))
     d_maxs = tl.load(entry + (STREAMS + 8) * num_tensors).to(tl.pointer_type(D_MAX_T))
     tl.store(d_maxs, d_max.to(D_MAX_T))
+    d_numerators = tl.load(entry + (STREAMS + 9) * num_tensors).to(tl.pointer_type(D_NUMERATOR_T))
+    tl.store(d_numerators, d_numerator.to(D_NUMERATOR_T))
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def prodigy_finish4(scalars, found_inf, num_tensors):
+    """Compute, for one tensor, the numbers that the next phase reads."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    scalars += tl.program_id(0) * SCALARS
+    moves = tl.load(scalars + 30)
+    scale_2 = tl.load(scalars + 19)
+    max_over_all = tl.load(scalars + 33)
+    decouple = tl.load(scalars + 20)
+    weight_decay = tl.load(scalars + 2)
+    decay_factor = tl.zeros((), tl.float64)
+    # rate = where(moves, scale * max_abs(lr, over="all"), 0)
+    rate = tl.where(moves != 0, scale_2 * max_over_all, tl.full((), 0, tl.float64))
+    if decouple != 0:
+        # p = p - weight_decay * rate * p
+        decay_factor = 1 - weight_decay * rate
+    tl.store(scalars + 34, rate)
+    tl.store(scalars + 35, decay_factor)
 
 
 @triton.jit
@@ -335,14 +384,15 @@ def prodigy_step2_on_elements(
     maximize = tl.load(scalars).to(dtype)
     condition1 = tl.load(scalars + 1).to(dtype)
     weight_decay = tl.load(scalars + 2).to(dtype)
-    beta1 = tl.load(scalars + 16).to(dtype)
-    grad_weight_2 = tl.load(scalars + 17).to(dtype)
-    beta2 = tl.load(scalars + 18).to(dtype)
-    grad_weight_3 = tl.load(scalars + 19).to(dtype)
+    lr_above_0 = tl.load(scalars + 3).to(dtype)
+    beta1 = tl.load(scalars + 21).to(dtype)
+    grad_weight_2 = tl.load(scalars + 22).to(dtype)
+    beta2 = tl.load(scalars + 23).to(dtype)
+    grad_weight_3 = tl.load(scalars + 24).to(dtype)
     decouple = tl.load(scalars + 20).to(dtype)
-    decay_factor = tl.load(scalars + 21).to(dtype)
-    rate_2 = tl.load(scalars + 9).to(dtype)
-    param_scale = tl.load(scalars + 27).to(dtype)
+    decay_factor = tl.load(scalars + 35).to(dtype)
+    rate = tl.load(scalars + 34).to(dtype)
+    param_scale = tl.load(scalars + 31).to(dtype)
 
     if maximize != 0:
         # g = -g
@@ -350,15 +400,16 @@ def prodigy_step2_on_elements(
     if condition1 != 0:
         # g = g + weight_decay * p
         grad = grad + weight_decay * param
-    # m = beta1 * m + (1 - beta1) * d * g
-    exp_avg = beta1 * exp_avg + grad_weight_2 * grad
-    # v = beta2 * v + (1 - beta2) * d**2 * g**2
-    exp_avg_sq = beta2 * exp_avg_sq + grad_weight_3 * grad * grad
+    if lr_above_0 != 0:
+        # m = beta1 * m + (1 - beta1) * d * g
+        exp_avg = beta1 * exp_avg + grad_weight_2 * grad
+        # v = beta2 * v + (1 - beta2) * d**2 * g**2
+        exp_avg_sq = beta2 * exp_avg_sq + grad_weight_3 * grad * grad
     if decouple != 0:
         # p = p - weight_decay * rate * p
         param = decay_factor * param
     # p = p - rate * m / (sqrt(v) + d * eps)
-    param = param - rate_2 * div(exp_avg, sqrt(exp_avg_sq) + param_scale)
+    param = param - rate * div(exp_avg, sqrt(exp_avg_sq) + param_scale)
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
     tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
@@ -457,24 +508,25 @@ def update(bucket: Bucket) -> Update:
         bucket.num_tensors,
         **work.number_options,
     )
-    work.scalars[:, 24] = yield all_sum(work.scalars[:, 22])
+    work.scalars[:, 27] = yield all_sum(work.scalars[:, 25])
     prodigy_finish2[(bucket.num_tensors,)](
-        bucket.table,
-        work.scalars,
-        bucket.found_inf,
-        bucket.num_tensors,
-        bucket.scalar_types[3],
-        **work.number_options,
+        work.scalars, bucket.found_inf, bucket.num_tensors, **work.number_options
     )
-    work.scalars[:, 26] = yield all_sum(work.scalars[:, 23])
+    work.scalars[:, 29] = yield all_sum(work.scalars[:, 26])
     prodigy_finish3[(bucket.num_tensors,)](
         bucket.table,
         work.scalars,
         bucket.found_inf,
         bucket.num_tensors,
+        bucket.scalar_types[0],
         bucket.scalar_types[1],
         bucket.scalar_types[2],
+        bucket.scalar_types[3],
         **work.number_options,
+    )
+    work.scalars[:, 33] = yield all_max(work.scalars[:, 32])
+    prodigy_finish4[(bucket.num_tensors,)](
+        work.scalars, bucket.found_inf, bucket.num_tensors, **work.number_options
     )
     prodigy_step2[(bucket.blocks,)](
         bucket.table,

@@ -25,6 +25,7 @@ Gradient = Literal["dense", "rows", "sparse_only"]
 Counter = Literal["tensor", "int"]
 ScalarDevice = Literal["cpu", "param"]
 Mode = Literal["train", "eval"]
+AcrossGroups = Literal["any", "equal", "equal or 0"]
 Default = float | int | bool | str | None | tuple[float | int | None, ...]
 
 MATRIX_SHAPES = (
@@ -78,6 +79,7 @@ class Hyper:
       foreach only if capturable), or "number" (always, but nothing is computed in its dtype).
     * `about`: its description in the docstring of the class.
     * `rows`: if False, a sparse gradient is an error while the hyperparameter is true.
+    * `groups`: the values that param groups may have: "any", "equal" ones, or "equal or 0".
     * `set_by_step`: whether each step sets this flag, which is true if the step is handed an extra
       input. Such a flag is no key of the group.
     """
@@ -93,6 +95,7 @@ class Hyper:
     tensor: str = "never"
     rows: bool = True
     about: str = ""
+    groups: AcrossGroups = "any"
     set_by_step: bool = False
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
@@ -126,6 +129,7 @@ class State:
     * `on_device`: a "scalar" that the rule computes from a reduction. It lives on the parameter's
       device, and no step copies it to the host.
     * `of_group`: an `on_device` scalar that all parameters of a group share, and the group keeps.
+    * `of_all`: an `of_group` state that all groups share. Each of them keeps it.
     * `step_argument`: for an extra input, the argument of `step` that passes it; else "". An extra
       input is not kept.
     * `block`, `map`, `min_elements`: for the dtype "8bit". `block` is the number of elements of a
@@ -147,6 +151,7 @@ class State:
     written: bool = True
     on_device: bool = False
     of_group: bool = False
+    of_all: bool = False
     step_argument: str = ""
     role: str = ""
     block: int = 256
@@ -343,7 +348,7 @@ class Algorithm:
         return (s for s in self.states if s.step_argument)
 
     def group_states(self) -> Iterator[State]:
-        """Yield the states that the parameters of a group share, in the author's order."""
+        """Yield the states that groups keep, those of all groups too, in the author's order."""
         return (s for s in self.states if s.of_group)
 
     def factor_states(self) -> Iterator[State]:

@@ -69,7 +69,7 @@ class Member:
     """One parameter of a step, with the arguments of `evaluate`.
 
     `index` is its number in the optimizer, and `group` the number of its group. Members of one
-    group have equal group states.
+    group have equal states of the group, and all members have equal states of all groups.
     """
 
     hypers: Mapping[str, Any]

@@ -14,6 +14,7 @@ from optgen.runtime.batch.gather import finish, gather_batches, roll_back
 from optgen.runtime.batch.grad_scaler import is_skipped, must_unscale
 from optgen.runtime.batch.gradients import zero_gradients
 from optgen.runtime.batch.group_states import store_group_states
+from optgen.runtime.batch.hyperparameters import check_groups_agree, why_groups_differ
 from optgen.runtime.batch.view_tensors import write_back
 from optgen.runtime.choice import choose
 from optgen.runtime.forced_lowering import current_forced_lowering
@@ -60,8 +61,8 @@ def step(optimizer: OptimizerWithContext, grads: Sequence[Tensor | None] | None 
         context.cached_step = cached[0] if len(cached) == 1 and not takes_inputs else None
         for batch in prepared.batches:
             write_back(batch, with_gradients=must_unscale(optimizer) or bool(prepared.zeroed_grads))
-            store_group_states(optimizer.rule, batch)
             advance_versions(batch.members)
+        store_group_states(optimizer.rule, prepared.batches)
         if optimizer.rule.zero_grad:
             _zero_remaining_gradients(
                 optimizer, grads, () if is_skipped(optimizer) else prepared.zeroed_grads
@@ -77,6 +78,8 @@ def _take_fast_path(optimizer: OptimizerWithContext) -> bool:
 
     Return whether the step was taken, or skipped for the gradient scaler.
     """
+    if why_groups_differ(optimizer):
+        return False  # the gathered step raises the error, after its collectives
     context, forced_lowering = optimizer._context, current_forced_lowering()
     cached = context.cached_step
     if cached is not None and cached.forced_lowering == forced_lowering:
@@ -110,6 +113,7 @@ def _prepare(optimizer: OptimizerWithContext, grads: Sequence[Tensor | None] | N
     """Gather and check the batches of a step."""
     optimizer._context.cached_step = None
     with _consensus(optimizer) as consensus:
+        check_groups_agree(optimizer)
         batches = gather_batches(optimizer, placed_gradients(optimizer, grads, consensus))
         by_lowering = _by_lowering(optimizer, batches)
         if consensus:

@@ -11,7 +11,8 @@ from optgen.runtime import dispatch
 from optgen.runtime.batch import flat_partitions
 from optgen.runtime.batch.context import StepContext
 from optgen.runtime.batch.gradient_checks import check_parameters
-from optgen.runtime.batch.group_states import adopt_group_states
+from optgen.runtime.batch.group_states import adopt_group_states, share_loaded_states
+from optgen.runtime.batch.hyperparameters import check_groups_agree
 from optgen.runtime.batch.shared_check import report_skip
 from optgen.runtime.batch.view_checks import check_added_group, check_views
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
@@ -106,10 +107,11 @@ class GeneratedOptimizer(LightOptimizer):
         super().add_param_group(param_group)
         try:
             check_added_group(self, len(self.param_groups) - 1)
-        except ValueError:
+            check_groups_agree(self)
+            adopt_group_states(self)
+        except Exception:
             self.param_groups.pop()
             raise
-        adopt_group_states(self.rule, self.param_groups[-1])
         if not self.rule.elementwise:
             group = self.param_groups[-1]
             self._context.original_params[id(group)] = flat_partitions.original_params(group)
@@ -191,6 +193,7 @@ class GeneratedOptimizer(LightOptimizer):
             group.update(self.rule.fixed)
         checkpoint.restore_declared_dtypes(self)
         checkpoint.scalars_to_tensors(self)
+        share_loaded_states(self)
         self._offer_amp_scaling()
 
     def _portable_state_dict(self, packed: dict[str, Any]) -> dict[str, Any]:

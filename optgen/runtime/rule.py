@@ -46,6 +46,7 @@ class State:
     written: bool = True  # false: the rule only reads it
     on_device: bool = False  # a scalar computed from a reduction: on the parameter's device
     of_group: bool = False  # an `on_device` scalar that the group keeps for all its parameters
+    of_all: bool = False  # an `of_group` state with one value for all groups
     step_argument: str = ""  # of an extra input: the argument of `step` that passes it
     block: int = 256  # of a quantized state: the elements that share a scale
     map: str = "dynamic"  # of a quantized state: the table of code values, or "linear"
@@ -143,6 +144,8 @@ class Rule:
     fixed: tuple[tuple[str, object], ...] = ()  # group values that no checkpoint may change
     choices: tuple[tuple[str, tuple[str | None, ...]], ...] = ()  # keys, and their valid values
     upper_bounds: tuple[tuple[str, float], ...] = ()  # keys, and exclusive bounds of their values
+    equal: tuple[str, ...] = ()  # keys whose values must be equal in all groups
+    equal_or_0: tuple[str, ...] = ()  # keys whose values must be equal in all groups, or 0
 
     def __post_init__(self) -> None:
         keys = [state.key for state in self.states]
@@ -164,8 +167,18 @@ class Rule:
 
     @cached_property
     def group_states(self) -> tuple[State, ...]:
-        """The states that the parameters of a group share."""
+        """The states that groups keep, those of all groups too."""
         return tuple(state for state in self.states if state.of_group)
+
+    @cached_property
+    def all_states(self) -> tuple[State, ...]:
+        """The states with one value for all groups."""
+        return tuple(state for state in self.states if state.of_all)
+
+    @cached_property
+    def keys_of_equal_values(self) -> tuple[str, ...]:
+        """The keys of `equal` and `equal_or_0`."""
+        return (*self.equal, *self.equal_or_0)
 
     @cached_property
     def quantized_states(self) -> tuple[State, ...]:

@@ -42,8 +42,9 @@ def state(
         shape: "like" the parameter; "row", one number per row: the parameter's shape with size 1 in
             the last axis; "col", one number per column: size 1 in the last axis but one; "scalar",
             one number per parameter; "group", one number for all parameters of a group, which the
-            group keeps under the key; or a matrix: two of "rows", "cols" and "rank", such as
-            ("rows", "rows") or ("cols", "rank"). The rank is a hyperparameter of this name.
+            group keeps under the key; "all", one number for all groups, which each of them keeps;
+            or a matrix: two of "rows", "cols" and "rank", such as ("rows", "rows") or
+            ("cols", "rank"). The rank is a hyperparameter of this name.
         dtype: None for the parameter's dtype, "float32", "bfloat16" or "float16"; with one of 16
             bits, a step computes in float32 or wider. For a "scalar": "float64", which None means
             too; "float32"; or "torch" for torch's own choice, which is float32, or float64 if that
@@ -88,6 +89,7 @@ def hyper(
     error: str = "",
     tensor: str = "never",
     about: str = "",
+    groups: str = "any",
     rows: bool = True,
 ) -> Any:
     """Declare a hyperparameter that is a number or a tuple of numbers.
@@ -106,25 +108,34 @@ def hyper(
             "capturable", as "always", but with foreach only if capturable; or "number": always, and
             only the value of the tensor is used.
         about: its description in the docstring of the class.
+        groups: the values that param groups may have: "any"; "equal", one value for all groups; or
+            "equal or 0", one value that some groups may replace by 0. Other values are an error.
         rows: False if a sparse gradient is an error while this hyperparameter is true.
     """
     bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt, "whole": whole}
     options = {**bounds, "optional": optional, "error": error, "tensor": tensor, "about": about}
-    options["rows"] = rows
+    options |= {"groups": groups, "rows": rows}
     return DeclarationToken("hyper", (default,), tuple(options.items()))
 
 
-def flag(default: bool, *, about: str = "") -> Any:
+def flag(default: bool, *, about: str = "", groups: str = "any") -> Any:
     """Declare a hyperparameter that is True or False.
 
     Args:
         default: True or False.
         about: its description in the docstring of the class.
+        groups: "equal" if all param groups have one value.
     """
-    return DeclarationToken("flag", (default,), (("about", about),))
+    return DeclarationToken("flag", (default,), (("about", about), ("groups", groups)))
 
 
-def choice(default: str | None, *others: str | None, error: str = "", about: str = "") -> Any:
+def choice(
+    default: str | None,
+    *others: str | None,
+    error: str = "",
+    about: str = "",
+    groups: str = "any",
+) -> Any:
     """Declare a hyperparameter that is one of a few strings or None; the first is the default.
 
     The rule tests it with `if norm == "first":` or `if norm is None:`.
@@ -134,8 +145,10 @@ def choice(default: str | None, *others: str | None, error: str = "", about: str
         error: the constructor's message for any other value, with `{}` for the value; "" for
             torch's message.
         about: its description in the docstring of the class.
+        groups: "equal" if all param groups have one value.
     """
-    return DeclarationToken("choice", (default, *others), (("error", error), ("about", about)))
+    options = (("error", error), ("about", about), ("groups", groups))
+    return DeclarationToken("choice", (default, *others), options)
 
 
 def fixed(value: bool) -> Any:

@@ -354,8 +354,13 @@ class Expressions:
                 node, "`if` on a tensor has no single value", "write where(condition, a, b)"
             )
         if not kind.is_scalar:
-            shared = [s.symbol for s in self.scope.algorithm.group_states()]
-            read = [ref.name for ref in refs(condition) if ref.name in shared]
-            value = f"`{read[0]}`, a state of the group" if read else "the result of a reduction"
+            owners = {
+                s.symbol: "all groups" if s.of_all else "the group"
+                for s in self.scope.algorithm.group_states()
+            }
+            read = [ref.name for ref in refs(condition) if ref.name in owners]
+            value = "the result of a reduction"
+            if read:
+                value = f"`{read[0]}`, a state of {owners[read[0]]}"
             message = f"`if` on {value}, which is known too late"
             self.source.error(node, message, "write where(condition, a, b)")

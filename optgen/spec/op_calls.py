@@ -230,8 +230,9 @@ class OpCalls(Expressions):
                 if isinstance(value, Ref) and state is not None and not state.step_argument:
                     self.check_exists(node.args[0], value.name)
                     if state.of_group:
-                        message = f"`fresh` of `{name}`, which the group has from its beginning"
-                        hint = "let the group count its steps in a state: k = k + 1"
+                        owner = "every group" if state.of_all else "the group"
+                        message = f"`fresh` of `{name}`, which {owner} has from its beginning"
+                        hint = "count steps in another such state: k = k + 1"
                         self.source.error(node, message, hint)
                     return Call("fresh", (Ref(value.name),), self.source.place(node))
         hint = "write fresh(b) for a state b"

@@ -30,7 +30,7 @@ from optgen.spec.source import Source
 
 _STATE_OPTIONS = {
     "init": Option(lambda v: isinstance(v, str) or is_real(v), "a number or a name"),
-    "shape": one_of("like", "row", "col", "scalar", "group", *MATRIX_SHAPES),
+    "shape": one_of("like", "row", "col", "scalar", "group", "all", *MATRIX_SHAPES),
     "dtype": one_of(None, "float32", *NARROW_DTYPES, QUANTIZED, "float64", "torch"),
     **QUANTIZED_OPTIONS,
     "when": TEXT,
@@ -45,11 +45,12 @@ _HYPER_OPTIONS = {
     "error": TEXT,
     "about": TEXT,
     "tensor": one_of("never", "always", "capturable", "number"),
+    "groups": one_of("any", "equal", "equal or 0"),
     "rows": BOOLEAN,
 }
 _BOUNDS = ("ge", "gt", "le", "lt", "whole")
-_CHOICE_OPTIONS = {"error": TEXT, "about": TEXT}
-_FLAG_OPTIONS = {"about": TEXT}
+_FLAG_OPTIONS = {"about": TEXT, "groups": one_of("any", "equal")}
+_CHOICE_OPTIONS = {"error": TEXT, **_FLAG_OPTIONS}
 
 
 class Signature:
@@ -166,8 +167,9 @@ class Signature:
                 node, "a state needs its checkpoint key", f'{symbol}=state("exp_avg")'
             )
         check_quantized_options(self.source, node, options)
-        if options.get("shape") == "group":
+        if (shape := options.get("shape")) in ("group", "all"):
             options |= {"shape": "scalar", "on_device": True, "of_group": True}
+            options |= {"of_all": shape == "all"}
         dtype = self._dtype(node, options.pop("dtype", None), options.get("shape") == "scalar")
         return State(symbol, args[0], dtype=dtype, place=self.source.place(node), **options)
 

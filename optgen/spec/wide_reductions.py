@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from optgen.ir.algorithm import Algorithm
+from optgen.ir.algorithm import Algorithm, Hyper, State
 from optgen.ir.binding_times import Axes
-from optgen.ir.nodes import Assign, Call, Const, Expr, Place, Program, Ref, assigns
+from optgen.ir.nodes import Assign, Call, Const, Expr, Place, Program, Ref, assigns, refs
 from optgen.ir.whole_matrices import is_wide
 from optgen.spec.source import Source
 from optgen.spec.type_check import SHAPE_NAMES
@@ -30,11 +31,13 @@ def read_wide_reduction(reader: OpCalls, node: ast.Call, name: str) -> Expr:
     """Read a reduction over several parameters, and make it a statement of its own."""
     over = _over_argument(reader, node, name)
     value = reader.number(node.args[0])
-    axes = reader.scope.kind(value).axes
+    axes, place = reader.scope.kind(value).axes, reader.source.place(node)
+    if axes is Axes.NONE and name == "max_abs":  # other words would count elements or parameters
+        return _over_parameters(reader, "max", over, Call("abs", (value,), value.place), place)
     if axes is not Axes.TENSOR:
         hint = f'it takes a value of every element: {name}(g, over="{over}")'
         reader.source.error(node.args[0], f"`{name}` of {SHAPE_NAMES[axes]}", hint)
-    return _reduction_in_two_stages(reader, name, over, value, reader.source.place(node))
+    return _reduction_in_two_stages(reader, name, over, value, place)
 
 
 def _over_argument(reader: OpCalls, node: ast.Call, name: str) -> str:
@@ -56,7 +59,7 @@ def _reduction_in_two_stages(
     """Return a reduction within each parameter, and then over the parameters."""
 
     def over_parameters(op: str, number: Expr) -> Ref:
-        return reader.new_variable(f"{op}_over_{over}", Call(f"{over}_{op}", (number,), place))
+        return _over_parameters(reader, op, over, number, place)
 
     def sum_of_values() -> Ref:
         return over_parameters("sum", Call("sum", (value,), value.place))
@@ -79,57 +82,96 @@ def _reduction_in_two_stages(
     return formulas[name]()
 
 
+def _over_parameters(reader: OpCalls, op: str, over: str, number: Expr, place: Place) -> Ref:
+    """Return the sum or the maximum of a number of each parameter, as a statement of its own."""
+    return reader.new_variable(f"{op}_over_{over}", Call(f"{over}_{op}", (number,), place))
+
+
 def check_shared_values(source: Source, algorithm: Algorithm) -> None:
-    """Check the states that a group keeps, and the reductions over several parameters.
+    """Check the states that groups keep, and the reductions over several parameters.
 
     Raises:
-        SpecError: a state of the group is eager, begins as the parameter or its index, or gets a
-            value that depends on one parameter; or a reduction stands in a branch that some of its
-            parameters may not take.
+        SpecError: a state of a group or of all groups is eager, or begins with a value that its
+            parameters do not share; it gets a value that they do not share; or a reduction stands
+            in a branch that some of its parameters may not take.
     """
     for state in algorithm.group_states():
-        if state.eager or state.init in ("p", "index"):
-            message = f"`{state.symbol}` belongs to the group, and begins with a number"
-            hint = "init= a number or a hyperparameter, without eager="
-            source.error_at(state.place, message, hint)
+        _check_start(source, algorithm, state)
     if algorithm.is_wide:
         _SharedValues(source, algorithm).check(algorithm.rule)
 
 
-class _SharedValues:
-    """Checker of a rule with states of the group or reductions over several parameters.
+def _check_start(source: Source, algorithm: Algorithm, state: State) -> None:
+    """Check that a state of a group or of all groups begins with a number that is shared."""
+    owner = _OWNERS[_scope_of(state)]
+    if state.eager or state.init in ("p", "index"):
+        message = f"`{state.symbol}` belongs to {owner}, and begins with a number"
+        hint = "init= a number or a hyperparameter, without eager="
+        source.error_at(state.place, message, hint)
+    start = algorithm.hyper(str(state.init))
+    if state.of_all and start is not None and start.groups != "equal":
+        message = f"`{state.symbol}` belongs to all groups, and `{start.name}` to one group"
+        source.error_at(state.place, message, _equal_hint(start))
 
-    `shared_names` are the variables that, at the current statement, have one value for all
-    parameters of a group.
+
+class _Scope(IntEnum):
+    """The parameters that have one value of a name: a larger scope includes the smaller ones."""
+
+    PARAM = 0
+    GROUP = 1
+    ALL = 2
+
+
+_OWNERS = {_Scope.PARAM: "one parameter", _Scope.GROUP: "the group", _Scope.ALL: "all groups"}
+
+
+def _scope_of(declared: State | Hyper) -> _Scope:
+    """Return the scope of a state or of a hyperparameter."""
+    if isinstance(declared, Hyper):
+        if declared.set_by_step:
+            return _Scope.PARAM
+        return _Scope.ALL if declared.groups == "equal" else _Scope.GROUP
+    if declared.of_all:
+        return _Scope.ALL
+    return _Scope.GROUP if declared.of_group else _Scope.PARAM
+
+
+def _equal_hint(hyper: Hyper) -> str:
+    word = hyper.type if hyper.type in ("flag", "choice") else "hyper"
+    return f'let all groups have one value: {hyper.name}={word}(…, groups="equal")'
+
+
+class _SharedValues:
+    """Checker of a rule with states of groups or reductions over several parameters.
+
+    `scopes` has the scope of each variable's value at the current statement.
     """
 
     def __init__(self, source: Source, algorithm: Algorithm) -> None:
         self.source, self.algorithm = source, algorithm
-        self.group_state_names = {state.symbol for state in algorithm.group_states()}
-        self.shared_names = self.group_state_names | {
-            h.name for h in algorithm.hypers if not h.set_by_step
-        }
+        self.owners = {s.symbol: _scope_of(s) for s in algorithm.group_states()}
+        self.scopes = self.owners | {h.name: _scope_of(h) for h in algorithm.hypers}
 
-    def check(self, program: Program, in_branch: bool = False, by_all: bool = True) -> None:
+    def check(self, program: Program, in_branch: bool = False, run_by: _Scope = _Scope.ALL) -> None:
         """Check the statements of a rule or of a branch.
 
-        With `by_all`, all parameters of a group run these statements, or none does.
+        All parameters in the scope `run_by` run these statements, or none does.
         """
         for stmt in program:
             if isinstance(stmt, Assign):
-                self._check_branch(stmt.value, in_branch, by_all)
-                self._assign(stmt, by_all)
+                self._check_branch(stmt.value, in_branch, run_by)
+                self._assign(stmt, run_by)
                 continue
-            is_shared = by_all and self._is_shared(stmt.condition)
-            names_before = set(self.shared_names)
-            self.check(stmt.then, in_branch=True, by_all=is_shared)
-            after_then, self.shared_names = self.shared_names, names_before
-            self.check(stmt.orelse, in_branch=True, by_all=is_shared)
-            self.shared_names &= after_then
-            if not is_shared:
-                self.shared_names -= {a.target.name for a in assigns((stmt,))}
+            taken_by = min(run_by, self._scope(stmt.condition))
+            scopes_before = dict(self.scopes)
+            self.check(stmt.then, in_branch=True, run_by=taken_by)
+            after_then, self.scopes = self.scopes, scopes_before
+            self.check(stmt.orelse, in_branch=True, run_by=taken_by)
+            for name in {a.target.name for a in assigns((stmt,))}:
+                after = (after_then.get(name, _Scope.PARAM), self.scopes.get(name, _Scope.PARAM))
+                self.scopes[name] = min(taken_by, *after)
 
-    def _check_branch(self, value: Expr, in_branch: bool, by_all: bool) -> None:
+    def _check_branch(self, value: Expr, in_branch: bool, run_by: _Scope) -> None:
         """Check that all parameters of a reduction take the branches around it.
 
         The parameters may have different shapes, step counts and extra inputs. Parameters of one
@@ -140,28 +182,39 @@ class _SharedValues:
         if in_branch and value.op.startswith("all_"):
             message = "a reduction over all parameters in a branch, which some may not take"
             self.source.error_at(value.place, message, "move it before the branch")
-        if not by_all:
+        if run_by < _Scope.GROUP:
             message = "a reduction over a group in a branch, which some parameters may not take"
             hint = "branch on hyperparameters only, or move it before the branch"
             self.source.error_at(value.place, message, hint)
 
-    def _assign(self, stmt: Assign, by_all: bool) -> None:
-        """Record whether all parameters share the assigned value; a state of the group must."""
-        name, is_shared = stmt.target.name, by_all and self._is_shared(stmt.value)
-        if name in self.group_state_names and not is_shared:
-            message = f"`{name}` belongs to the group, and this value to one parameter"
-            hint = 'use sum(x, over="group"), hyperparameters, and states of the group'
-            self.source.error_at(stmt.place, message, hint)
-        if is_shared:
-            self.shared_names.add(name)
-        else:
-            self.shared_names.discard(name)
+    def _assign(self, stmt: Assign, run_by: _Scope) -> None:
+        """Record the scope of the assigned value; a state's owner must have one value."""
+        name, scope = stmt.target.name, min(run_by, self._scope(stmt.value))
+        owner = self.owners.get(name, _Scope.PARAM)
+        if scope < owner:
+            message = f"`{name}` belongs to {_OWNERS[owner]}, and this value to {_OWNERS[scope]}"
+            self.source.error_at(stmt.place, message, self._hint(stmt.value, owner))
+        self.scopes[name] = scope
 
-    def _is_shared(self, value: Expr) -> bool:
-        """Tell whether a value is a wide reduction, or depends on shared names only."""
+    def _hint(self, value: Expr, owner: _Scope) -> str:
+        """Return what a state of this owner may be computed from."""
+        if owner is _Scope.GROUP:
+            return 'use sum(x, over="group"), hyperparameters, and states of the group'
+        for ref in refs(value):
+            hyper = self.algorithm.hyper(ref.name)
+            if hyper is not None and self.scopes[ref.name] is _Scope.GROUP:
+                if hyper.groups == "equal or 0":
+                    return f'take the value that is not 0: max_abs({hyper.name}, over="all")'
+                return _equal_hint(hyper)
+        return 'use sum(x, over="all"), hyperparameters with groups="equal", and states of all'
+
+    def _scope(self, value: Expr) -> _Scope:
+        """Return the scope of a value: that of a reduction, or the smallest of its variables'."""
         match value:
             case Ref(name):
-                return name in self.shared_names
+                return self.scopes.get(name, _Scope.PARAM)
+            case Call(op, _) if is_wide(value):
+                return _Scope.ALL if op.startswith("all_") else _Scope.GROUP
             case Call(_, args) if args:
-                return is_wide(value) or all(map(self._is_shared, args))
-        return isinstance(value, Const)
+                return min(map(self._scope, args))
+        return _Scope.ALL if isinstance(value, Const) else _Scope.PARAM

@@ -17,8 +17,9 @@ from optgen import use_lowering
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
 
-def _two_groups(tensors: list[Tensor]) -> list[dict[str, Any]]:
-    return [{"params": tensors[:4]}, {"params": tensors[4:], "lr": 0.05}]
+def _two_groups(tensors: list[Tensor], cls: Any) -> list[dict[str, Any]]:
+    options = {"weight_decay": 0.1} if "lr" in cls.rule.equal_or_0 else {"lr": 0.05}
+    return [{"params": tensors[:4]}, {"params": tensors[4:], **options}]
 
 
 def _difference_after_training(rank: int, name: str, shapes: Any, lowering: Any) -> float:
@@ -30,7 +31,7 @@ def _difference_after_training(rank: int, name: str, shapes: Any, lowering: Any)
     pairs = list(zip(drawn, shapes, strict=True))
     sharded = [nn.Parameter(shard(value, placement, mesh)) for value, (_, placement) in pairs]
     cls: Any = optgen.load(spec_file(name))
-    ours, reference = cls(_two_groups(sharded)), cls(_two_groups(alone))
+    ours, reference = cls(_two_groups(sharded, cls)), cls(_two_groups(alone, cls))
     for step in range(5):
         for own, whole, (_, placement) in zip(sharded, alone, shapes, strict=True):
             whole.grad = torch.cos(whole.detach() * (step + 1))

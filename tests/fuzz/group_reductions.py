@@ -1,4 +1,4 @@
-"""Add reductions over several parameters, and states of the group, to some drawn rules."""
+"""Add reductions over several parameters, and states of groups, to some drawn rules."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
+
+from optgen.ir.algorithm import Algorithm
 
 if TYPE_CHECKING:
     from fuzz.trial import Setting
@@ -25,6 +27,8 @@ _STATE_ASSIGNMENTS = (
     "hd = where({reduction} > 0.5, 0.5 * hd, tanh({reduction}))",
     "hd = maximum(hd, {reduction}) - hd / (1 + {reduction}**2)",
     "hd = lerp(hd, {reduction} - {reduction}, 0.25)",
+    "hd = betas[0] * hd + {reduction} / (1 + {reduction}**2)",
+    "hd = where({reduction} != 0, 0.5 * hd + 0.25, hd)",
 )
 _USES_OF_STATE = (
     "g = g / (1 + hd**2)",
@@ -36,6 +40,16 @@ _USES_OF_STATE = (
 def group_index(setting: Setting, index: int) -> int:
     """Return a parameter's group index: in some settings each has a group, else all share one."""
     return index if setting.viewed or setting.seed % 3 == 0 else 0
+
+
+def options_of_group(algorithm: Algorithm, setting: Setting, index: int) -> dict[str, float]:
+    """Return a parameter's options that differ from the constructor's arguments.
+
+    Every other group has the rate 0, if the rule allows this beside another rate.
+    """
+    rate = algorithm.hyper("lr")
+    may_be_0 = rate is not None and rate.groups == "equal or 0"
+    return {"lr": 0.0} if may_be_0 and group_index(setting, index) % 2 else {}
 
 
 def without_0_dim(setting: Setting) -> Setting:
@@ -85,14 +99,23 @@ def _reductions(text: str) -> Iterator[ast.Call]:
 
 
 def _with_state(rng: Random, text: str) -> str:
-    """Return the text with a state of the group; the rule's first statements write and read it."""
+    """Return the text with a state of the group or of all groups.
 
-    def group_reduction() -> str:
-        operand = rng.choice(("g", "p", "g * p", "(g - 0.5 * p)"))
-        return f'{rng.choice(WORDS)}({operand}, over="{rng.choice(("group", "all"))}")'
+    The rule's first statements write and read it.
+    """
+    owner = rng.choice(("group", "all"))
+    scopes = ("group", "all") if owner == "group" else ("all",)
+
+    number = "lr" if "\n    lr=" in text else "betas[0]"
+
+    def reduction_over_parameters() -> str:
+        if rng.random() < 0.15:
+            return f'max_abs({rng.choice((number, "betas[1]"))}, over="{rng.choice(scopes)}")'
+        operand = rng.choice(("g", "p", "g * p", "(g - 0.5 * p)", f"where({number} > 0, g, 0)"))
+        return f'{rng.choice(WORDS)}({operand}, over="{rng.choice(scopes)}")'
 
     assignments = re.sub(
-        r"\{reduction\}", lambda _: group_reduction(), rng.choice(_STATE_ASSIGNMENTS)
+        r"\{reduction\}", lambda _: reduction_over_parameters(), rng.choice(_STATE_ASSIGNMENTS)
     )
     if "\n    fa=" in text and rng.random() < 0.4:  # parameters of one group take the same arm
         reduction = f'{rng.choice(WORDS)}(g, over="group")'
@@ -101,5 +124,14 @@ def _with_state(rng: Random, text: str) -> str:
     uses = "".join(f"    {rng.choice(_USES_OF_STATE)}\n" for _ in range(rng.choice((1, 1, 2))))
     init = rng.choice(("0", "0.5", "1e-3"))
     text = _FIRST_STATEMENT.sub(lambda first: f"{first[0]}    {assignments}\n{uses}", text, count=1)
-    declared = f'    hd=state("key_hd", init={init}, shape="group"),'
-    return _SIGNATURE.sub(lambda first: f"{first[0]}\n{declared}", text, count=1)
+    declared = f'    hd=state("key_hd", init={init}, shape="{owner}"),'
+    text = _SIGNATURE.sub(lambda first: f"{first[0]}\n{declared}", text, count=1)
+    return text if owner == "group" else _with_equal_values(rng, text)
+
+
+def _with_equal_values(rng: Random, text: str) -> str:
+    """Return the text with hyperparameters that have one value for all groups."""
+    rate_values = rng.choice(("any", "equal", "equal or 0"))
+    text = re.sub(r"^(    lr=hyper\(.*)\),$", rf'\1, groups="{rate_values}"),', text, flags=re.M)
+    equal = r'\1, groups="equal"),'
+    return re.sub(r"^(    (?:betas=hyper|fa=flag)\(.*)\),$", equal, text, flags=re.M)

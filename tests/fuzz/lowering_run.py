@@ -42,15 +42,23 @@ class LoweringRun:
             )
             for x in initial_values
         ]
-        self.optimizer = rule.cls(self.groups(), **setting.hypers, differentiable=is_functional)
+        self.optimizer = rule.cls(
+            self.groups(setting), **setting.hypers, differentiable=is_functional
+        )
         self.forced_lowering = {"functional": "forloop", "sharded": "foreach"}.get(name, name)
 
-    def groups(self) -> list[Any]:
+    def groups(self, setting: Setting) -> list[Any]:
         """Return the parameters; with views and for some seeds, return a group for each."""
-        if self.viewed:
-            pairs = zip(self.params, self.shapes, strict=True)
-            return [{"params": [param], "view": tuple(shape)} for param, shape in pairs]
-        return [{"params": [p]} for p in self.params] if self.has_group_per_param else self.params
+        if not self.has_group_per_param:
+            return self.params
+        algorithm = self.rule.algorithm
+        options = [
+            group_reductions.options_of_group(algorithm, setting, i)
+            for i in range(len(self.params))
+        ]
+        groups = [{"params": [p], **own} for p, own in zip(self.params, options, strict=True)]
+        views = [{"view": tuple(shape)} if self.viewed else {} for shape in self.shapes]
+        return [group | view for group, view in zip(groups, views, strict=True)]
 
     def step(self, grads: list[Tensor], inputs: extra_inputs.ExtraInputs) -> None:
         """Take a step with these gradients and extra inputs."""

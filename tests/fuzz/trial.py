@@ -99,9 +99,10 @@ class _Trial:
             may_continue = (
                 all(step.is_moderate() for step in expected) or not self.rule.algorithm.is_wide
             )
-            pairs = zip(values, expected, strict=True)
+            pairs = enumerate(zip(values, expected, strict=True))
             values = [
-                self.next_values(hypers, before, step, may_continue) for before, step in pairs
+                self.next_values(self.hypers_of(hypers, index), *before_and_step, may_continue)
+                for index, before_and_step in pairs
             ]
             for each in runs.values():
                 each.set_values(values)
@@ -123,7 +124,14 @@ class _Trial:
             group = group_reductions.group_index(self.setting, index)
             state_and_inputs = {**state, **inputs_of_param}
             all_arguments.append(
-                StepArguments({**hypers, **flags}, param, grad, state_and_inputs, group, index)
+                StepArguments(
+                    {**self.hypers_of(hypers, index), **flags},
+                    param,
+                    grad,
+                    state_and_inputs,
+                    group,
+                    index,
+                )
             )
             input_keys |= set(inputs_of_param)
         if algorithm.is_wide:
@@ -134,6 +142,11 @@ class _Trial:
             Step({key: x for key, x in step.values.items() if key not in input_keys}, step.sure)
             for step in steps
         ]
+
+    def hypers_of(self, hypers: Mapping[str, Any], index: int) -> dict[str, Any]:
+        """Return the hyperparameters of a parameter's group; `hypers` are those of the first."""
+        options = group_reductions.options_of_group(self.rule.algorithm, self.setting, index)
+        return {**hypers, **options}
 
     def run_programs(
         self,
@@ -150,8 +163,10 @@ class _Trial:
             expected: list[tuple[dict[str, Expected], bool]] = []
             with self.record_errors("oracle"):
                 expected += [
-                    programs.expected_values(algorithm, program.function, hypers, *each)
-                    for each in values
+                    programs.expected_values(
+                        algorithm, program.function, self.hypers_of(hypers, index), *each
+                    )
+                    for index, each in enumerate(values)
                 ]
             for name in names if expected else ():
                 runs[name].set_values(values)

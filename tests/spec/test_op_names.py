@@ -64,6 +64,6 @@ def test_keyword_arguments_are_the_options_that_the_reader_accepts(
 def test_a_declaration_is_only_data() -> None:
     assert isinstance(optgen.spec.hyper(0.1, ge=0), DeclarationToken)
     assert optgen.spec.choice("a", None) == DeclarationToken(
-        "choice", ("a", None), (("error", ""), ("about", ""))
+        "choice", ("a", None), (("error", ""), ("about", ""), ("groups", "any"))
     )
     assert optgen.spec.flag(False) != optgen.spec.fixed(False)

@@ -9,6 +9,7 @@ from spec_texts import UPDATE, read, spec
 from optgen.spec.errors import SpecError
 
 GROUP = 'd=state("d", shape="group", init=1.0)'
+ALL = 'd=state("d", shape="all", init=1.0)'
 MATRIX = 'require(ndim(p) == 2, "{shape}")'
 FUNCTION = '''from optgen.spec import *
 
@@ -125,6 +126,45 @@ CASES = {
     )
     + PROGRAMS,
     "a tensor assigned to a group's state": spec("d = g", UPDATE, states=GROUP),
+    "a state of all that reads a sum over a group": spec(
+        'd = d + norm(g, over="group")', UPDATE, states=ALL
+    ),
+    "a state of all that reads a value of one group": spec("d = d * lr", UPDATE, states=ALL),
+    "a state of all that reads a value that may be 0": spec(
+        "d = d * lr", UPDATE, states=ALL, hypers='lr=hyper(0.1, groups="equal or 0")'
+    ),
+    "a state of all that reads a state of the group": spec(
+        "k = k + 1", "d = d + k", UPDATE, states=f'k=state("k", shape="group"), {ALL}'
+    ),
+    "a state of all that reads one parameter": spec("d = d + norm(g)", UPDATE, states=ALL),
+    "a state of all under a flag of the group": spec(
+        "if nesterov:",
+        "    d = 2 * d",
+        UPDATE,
+        states=ALL,
+        hypers="lr=hyper(0.1), nesterov=flag(False)",
+    ),
+    "a state of all that reads a number assigned under a flag of the group": spec(
+        "x = 1",
+        "if nesterov:",
+        "    x = 2",
+        "d = d * x",
+        UPDATE,
+        states=ALL,
+        hypers="lr=hyper(0.1), nesterov=flag(False)",
+    ),
+    "a state of all that begins as a value of one group": spec(
+        "d = 2 * d", UPDATE, states='d=state("d", shape="all", init="lr")'
+    ),
+    "a state of all that begins as the parameter": spec(
+        "d = 2 * d", UPDATE, states='d=state("d", shape="all", init="p")'
+    ),
+    "fresh of a state of all": spec("if fresh(d):", "    d = 2 * d", UPDATE, states=ALL),
+    "a state of all as a condition": spec("if d > 1:", "    d = d / 2", UPDATE, states=ALL),
+    "a flag that is 0 in some groups": spec(
+        UPDATE, hypers='lr=hyper(0.1), nesterov=flag(False, groups="equal or 0")'
+    ),
+    "a size of a number": spec('p = p - lr * g * norm(lr, over="all")'),
 }
 
 

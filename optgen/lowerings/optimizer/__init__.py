@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from optgen.ir.algorithm import Algorithm, ModeProgram, State
+from optgen.ir.algorithm import AcrossGroups, Algorithm, ModeProgram, State
 from optgen.ir.compute_dtype import widens
 from optgen.ir.whole_matrices import updates_matrices_independently, why_not_in_triton, why_uncut
 from optgen.lowerings.lowering import Lowering
@@ -125,6 +125,8 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "upper_bounds": _pairs(
             {h.name: literal(h.bounds.lt) for h in algorithm.hypers if h.bounds.lt is not None}
         ),
+        "equal": _text_of_names(_names_across_groups(algorithm, "equal")),
+        "equal_or_0": _text_of_names(_names_across_groups(algorithm, "equal or 0")),
     }
     return {key: text for key, text in entries.items() if text}
 
@@ -132,6 +134,11 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
 def _text_unless_default(default: str, value: str) -> str:
     """Return a value as Python text, or "" if it is the default."""
     return "" if value == default else literal(value)
+
+
+def _names_across_groups(algorithm: Algorithm, values: AcrossGroups) -> list[str]:
+    """Return the hyperparameters that may have these values in the groups."""
+    return [hyper.name for hyper in algorithm.hypers if hyper.groups == values]
 
 
 def _text_of_names(names: Sequence[str]) -> str:
@@ -152,7 +159,7 @@ def _state(state: State) -> str:
         f"{name}={literal(getattr(state, name))}"
         for name in (
             *("init", "shape", "dtype", "when", "eager", "rows", "written", "on_device"),
-            *("of_group", "step_argument", "block", "map", "min_elements"),
+            *("of_group", "of_all", "step_argument", "block", "map", "min_elements"),
         )
         if getattr(state, name) != getattr(default, name)
     ]

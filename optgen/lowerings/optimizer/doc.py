@@ -169,11 +169,23 @@ def _raises(algorithm: Algorithm) -> Iterator[str]:
         value_errors.append("A parameter is sparse or complex")
     yield from _item(f"ValueError: {'; or: '.join(value_errors)}.")
     yield from _item("RuntimeError: `fused` together with `differentiable` or with `foreach`.")
+    if differing := _describe_values_across_groups(algorithm):
+        yield from _item(f"RuntimeError: {differing}")
     if not algorithm.elementwise:
         yield from _item(
             "RuntimeError: A parameter is complex, or a training engine has replaced it by a flat "
             "partition."
         )
+
+
+def _describe_values_across_groups(algorithm: Algorithm) -> str:
+    """Describe the values that groups must share; "" if there are none."""
+    names = [f"`{h.name}`" for h in algorithm.hypers if h.groups != "any"]
+    or_zero = [f"`{h.name}`" for h in algorithm.hypers if h.groups == "equal or 0"]
+    if not names:
+        return ""
+    exception = f" ({', '.join(or_zero)} may be 0 in some)" if or_zero else ""
+    return f"Groups differ in {', '.join(names)}{exception}."
 
 
 def _messages(algorithm: Algorithm) -> Iterator[str]:
@@ -201,7 +213,7 @@ def _inputs(algorithm: Algorithm) -> Iterator[str]:
 
 def _describe_state(state: State, symbols: Symbols) -> str:
     parts = [f":math:`{symbols.at(state.symbol, 't' if state.written else '')}`"]
-    shape = _SHAPES[state.shape]
+    shape = _SHAPES[state.shape] + (", one for all groups" if state.of_all else "")
     if state.dtype:
         parts.append(state.dtype)
         shape = shape.replace("like the parameter", "of the parameter's shape")

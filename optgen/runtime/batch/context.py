@@ -44,6 +44,7 @@ class StepContext:
     cached_step: CachedStep | None = None  # set if one backend took the whole step
     extra_inputs: dict[str, Any] = field(default_factory=dict)  # of this step, unchecked
     original_params: dict[int, OriginalParams] = field(default_factory=dict)  # by group identity
+    shared_states: dict[str, Tensor] = field(default_factory=dict)  # of all groups, by key
     skip_report: SkipReport | None = None  # set while a gradient scaler relies on the rule's check
 
     def forget(self) -> None:

@@ -19,6 +19,7 @@ from optgen.runtime.batch.gradients import (
     checked_gradients,
     params_and_gradients,
 )
+from optgen.runtime.batch.group_states import create_group_states
 from optgen.runtime.batch.make_batch import States, make_batch
 from optgen.runtime.batch.view_checks import check_views
 from optgen.runtime.state.create import create_missing
@@ -48,6 +49,7 @@ def gather_batches(
     inputs = (
         checked_inputs(optimizer.param_groups, context.extra_inputs) if context.extra_inputs else {}
     )
+    create_group_states(optimizer)
     batches = []
     if gradients is None:
         gradients = map(params_and_gradients, optimizer.param_groups)

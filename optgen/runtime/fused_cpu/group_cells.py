@@ -25,6 +25,7 @@ class GroupCells:
 
     def __init__(self, kernel: KernelSignature, table: Table, groups: Sequence[Group]) -> None:
         states = kernel.rule.group_states
+        self._shared_keys = [state.key for state in kernel.rule.all_states]
         self._keys = [state.key for state in states]
         self._dtypes = [getattr(torch, state.dtype or "float64") for state in states]
         self._table_dtypes = table.dtypes
@@ -48,6 +49,10 @@ class GroupCells:
 
     def load(self, groups: Sequence[Group]) -> bool:
         """Fill the cells; return False if a gathered step must convert a group's state first."""
+        for key in self._shared_keys:
+            value = groups[0].get(key)
+            if not all(group.get(key) is value for group in groups):
+                return False  # a user has set it in some group, and the others must follow
         for key, dtype, cells in zip(self._keys, self._dtypes, self._cells, strict=True):
             for group, (first, last) in zip(groups, self._param_ranges, strict=True):
                 value = group.get(key)

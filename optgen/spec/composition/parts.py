@@ -118,8 +118,10 @@ class Part:
 
     @property
     def group_states(self) -> set[str]:
-        """The names of the states that a group keeps."""
-        return {a.arg for a, declared in self.states if "shape='group'" in ast.unparse(declared)}
+        """The names of the states that groups keep, those of all groups too."""
+        shapes = ("shape='group'", "shape='all'")
+        texts = {argument.arg: ast.unparse(declared) for argument, declared in self.states}
+        return {name for name, text in texts.items() if any(shape in text for shape in shapes)}
 
     def with_role(self, role: str) -> list[str]:
         """Return the names of the states with a role."""

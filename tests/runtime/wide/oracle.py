@@ -31,9 +31,11 @@ def parameters(shapes: Sequence[Any] = SHAPES, dtype: torch.dtype = torch.float6
     return [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes]
 
 
-def two_groups(params: list[Tensor]) -> list[dict[str, Any]]:
-    """Return two groups with learning rates of their own."""
-    return [{"params": params[:2]}, {"params": params[2:], "lr": 0.05}]
+def two_groups(params: list[Tensor], cls: Any = None) -> list[dict[str, Any]]:
+    """Return two groups with rates of their own, or with decays if the class has one rate."""
+    has_one_lr = cls is not None and "lr" in cls.rule.equal_or_0
+    options = {"weight_decay": 0.1} if has_one_lr else {"lr": 0.05}
+    return [{"params": params[:2]}, {"params": params[2:], **options}]
 
 
 def give_gradients(optimizer: torch.optim.Optimizer, seed: int) -> None:
@@ -56,7 +58,7 @@ class Oracle:
         (self.algorithm,) = read_spec(source)
         self.optimizer = optimizer
         self.group_states: dict[int, dict[str, Any]] = {}  # by the group's number
-        self.group_state_keys = [state.key for state in self.algorithm.group_states()]
+        self.states_of_all: dict[str, Any] = {}
         # the value and the states of each parameter
         self.values: list[tuple[Tensor, dict[str, Any]]] = [
             (param.detach().double().clone(), {}) for param, _ in self.members()
@@ -75,15 +77,15 @@ class Oracle:
         results = evaluate_together(self.algorithm, [self._member(i, *members[i]) for i in indices])
         for index, (value, state) in zip(indices, results, strict=True):
             self.values[index] = value, state
-            self.group_states[members[index][1]] = {
-                key: state[key] for key in self.group_state_keys
-            }
+            own_states = self.group_states.setdefault(members[index][1], {})
+            for each in self.algorithm.group_states():
+                (self.states_of_all if each.of_all else own_states)[each.key] = state[each.key]
 
     def _member(self, index: int, param: Tensor, group: int) -> Member:
         options = self.optimizer.param_groups[group]
         hypers = {h.name: options[h.name] for h in self.algorithm.hypers}
         value, state = self.values[index]
-        states = {**state, **self.group_states.get(group, {})}
+        states = {**state, **self.group_states.get(group, {}), **self.states_of_all}
         assert param.grad is not None
         return Member(hypers, value, param.grad, states, torch.float64, group=group)
 
@@ -99,7 +101,8 @@ class Oracle:
 
 def check_against_oracle(spec: Path | Spec, lowering: str, shapes: Any) -> None:
     """Check that parameters equal the oracle's after each of four steps."""
-    optimizer: Any = optgen.load(spec)(two_groups(parameters(shapes)))
+    cls: Any = optgen.load(spec)
+    optimizer = cls(two_groups(parameters(shapes), cls))
     oracle = Oracle(spec, optimizer)
     for seed in range(4):
         give_gradients(optimizer, seed)

@@ -126,6 +126,39 @@ def Held(
     if hold:
         k = betas[1]
 '''
+ACROSS = '''from optgen.spec import *
+
+
+@optimizer(paper="https://example.org")
+def Across(
+    p, g, /,
+    m=state("m"),
+    k=state("k", shape="all", init=1.0),
+    d=state("d", shape="all", init="d0"),
+    n=state("n", shape="group"),
+    *,
+    lr=hyper(0.1, ge=0, groups="equal or 0"),
+    betas=hyper((0.5, 0.25), groups="equal"),
+    d0=hyper(0.5, gt=0, groups="equal"),
+    decay=hyper(0.1, ge=0),
+    quick=flag(True, groups="equal"),
+    norm_of=choice("all", "group", groups="equal"),
+):
+    """States of all groups beside one of a group, and a rate that groups may replace by 0."""
+    n = n + 1
+    largest = max_abs(lr, over="all")
+    total = sum(where(lr > 0, g**2, 0), over="all")
+    least = max_abs(decay, over="group")
+    if quick:
+        d = betas[0] * d + total / (1 + total)
+    if norm_of == "all":
+        k = k + 1
+    else:
+        k = where(total > 0, k + 2, k)
+    if lr > 0:
+        m = betas[1] * m + d * g
+    p = p - largest * d * m / k - 0.1 * least * lr * p / n - 0.01 * d0 * g
+'''
 SPECS_IN_TEXTS = {
     name: Spec(name.title(), text, f"{name}.py", 1)
     for name, text in (
@@ -136,6 +169,7 @@ SPECS_IN_TEXTS = {
         ("counted", COUNTED),
         ("normed", NORMED),
         ("held", HELD),
+        ("across", ACROSS),
     )
 }
 WHOLE_MATRICES = """from optgen.spec import *

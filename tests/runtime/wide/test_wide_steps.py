@@ -119,7 +119,7 @@ def test_a_failed_step_changes_nothing() -> None:
 def test_the_host_reads_no_number_in_a_captured_step(name: str, lowering: str) -> None:
     cls: Any = optgen.load(spec_file(name))
     optimizer, plain = (
-        cls(two_groups(parameters()), capturable=capturable) for capturable in (True, False)
+        cls(two_groups(parameters(), cls), capturable=capturable) for capturable in (True, False)
     )
     for seed in range(3):
         give_gradients(optimizer, seed)
