@@ -88,8 +88,8 @@ class Prodigy(GeneratedOptimizer):
         d_max (Tensor): :math:`d^{\max}_t`, float64, 0-dimensional, at first `d0`.
         d_numerator (Tensor): :math:`r_t`, float64, 0-dimensional, at first 0.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
-        exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
-        s (Tensor): :math:`s_t`, like the parameter, at first 0.
+        exp_avg_sq (Tensor): :math:`v_t`, at least float32, of the parameter's shape, at first 0.
+        s (Tensor): :math:`s_t`, at least float32, of the parameter's shape, at first 0.
         p0 (Tensor): :math:`x_0`, like the parameter, a copy of it before its first step.
 
     Paper: https://arxiv.org/abs/2306.06101
@@ -105,8 +105,8 @@ class Prodigy(GeneratedOptimizer):
             ),
             State("d_numerator", shape="scalar", dtype="float64", on_device=True, of_group=True),
             State("exp_avg"),
-            State("exp_avg_sq"),
-            State("s"),
+            State("exp_avg_sq", dtype="at_least_float32"),
+            State("s", dtype="at_least_float32"),
             State("p0", init="p", written=False),
         ),
         hypers=(
@@ -126,6 +126,7 @@ class Prodigy(GeneratedOptimizer):
         step=None,
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         wide=True,
         upper_bounds=(("betas", 1), ("beta3", 1)),
     )

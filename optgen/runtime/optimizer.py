@@ -109,9 +109,10 @@ class GeneratedOptimizer(LightOptimizer):
         except ValueError:
             self.param_groups.pop()
             raise
-        adopt_group_states(self.rule, self.param_groups[-1])
+        group = self.param_groups[-1]
+        group.update(self.rule.fixed_values(group["params"]))
+        adopt_group_states(self.rule, group)
         if not self.rule.elementwise:
-            group = self.param_groups[-1]
             self._context.original_params[id(group)] = flat_partitions.original_params(group)
 
     @staticmethod
@@ -188,7 +189,7 @@ class GeneratedOptimizer(LightOptimizer):
             self, previous_groups, added=dict(self.rule.backfill), optional=optional_keys
         )
         for group in self.param_groups:
-            group.update(self.rule.fixed)
+            group.update(self.rule.fixed_values(group["params"]))
         checkpoint.restore_declared_dtypes(self)
         checkpoint.scalars_to_tensors(self)
         self._offer_amp_scaling()

@@ -203,7 +203,7 @@ def _describe_state(state: State, symbols: Symbols) -> str:
     parts = [f":math:`{symbols.at(state.symbol, 't' if state.written else '')}`"]
     shape = _SHAPES[state.shape]
     if state.dtype:
-        parts.append(state.dtype)
+        parts.append(state.dtype.replace("_", " "))
         shape = shape.replace("like the parameter", "of the parameter's shape")
     parts.append(shape)
     parts.append(_initial_value(state))

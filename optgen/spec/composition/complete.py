@@ -8,7 +8,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any
 
-from optgen.spec.composition.parts import Part
+from optgen.spec.composition.parts import Part, declares
 
 _FROM_BASE = ("gradient", "step")
 """Options that a derived optimizer always takes from its base."""
@@ -45,7 +45,7 @@ def with_values(part: Part, values: Mapping[str, Any]) -> Part:
         if argument.arg in values and isinstance(declaration, ast.Call):
             value = _constant(part, argument.arg, values[argument.arg])
             choices = [ast.unparse(each) for each in declaration.args]
-            is_choice = _declares(declaration, "choice")
+            is_choice = declares(declaration, "choice")
             if is_choice and ast.unparse(value) not in choices:
                 requirement = f"`{argument.arg}` is one of {', '.join(choices)}"
                 raise TypeError(f"{part.name}: {requirement}, not {ast.unparse(value)}")
@@ -69,11 +69,6 @@ def _constant(part: Part, name: str, value: Any) -> ast.expr:
         allowed = "a number, a text, None or a tuple of these"
         raise TypeError(f"{part.name}: `{name}` is a default of a class: {allowed}, not {value!r}")
     return ast.Constant(value)
-
-
-def _declares(declaration: ast.Call, name: str) -> bool:
-    """Tell whether a declaration is a call of this function."""
-    return isinstance(declaration.func, ast.Name) and declaration.func.id == name
 
 
 def _decorator_options(part: Part) -> dict[str, ast.expr]:
