@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from optgen.ir.algorithm import AT_LEAST_FLOAT32, NARROW_DTYPES, QUANTIZED
 from optgen.spec.composition.names import CompositionError
@@ -39,10 +39,12 @@ def with_state_dtypes(
     copies = [part.copy() for part in parts]
     states = {declared_key(state): state for part in copies for _, state in part.states}
     _check_keys(by_key, states, name)
-    for _, state in copies[0].states if default else ():
-        suits = _may_have_codes(state) if default == QUANTIZED else not _is_number(state)
-        if suits and _follows_param(state):
-            _declare(state, default, quantized_options)
+    if default:
+        suits = _may_have_codes if default == QUANTIZED else _is_tensor
+        _check_default(copies[0], default, suits, name)
+        for _, state in copies[0].states:
+            if suits(state) and _follows_param(state):
+                _declare(state, default, quantized_options)
     for key, dtype in by_key.items():
         _declare(states[key], dtype, quantized_options)
     return copies
@@ -59,6 +61,21 @@ def _check_dtypes(dtypes: Iterable[str | None], may_quantize: bool, name: str) -
             raise CompositionError(f"{name}: {dtype!r} is no dtype of a state; it is {listed}")
 
 
+def _check_default(
+    optimizer: Part, default: str, suits: Callable[[ast.expr], bool], name: str
+) -> None:
+    """Check that a default dtype applies to a state, unless the optimizer has none."""
+    tensors = [state for _, state in optimizer.states if _is_tensor(state)]
+    fitting = [state for state in tensors if suits(state)]
+    if any(map(_follows_param, fitting)) or not tensors:
+        return
+    if not fitting:
+        message = f"no state of {optimizer.name} has the parameter's shape, so none takes 8 bits"
+        raise CompositionError(f"{name}: {message}: leave it out")
+    message = f"every state of {optimizer.name} declares its dtype, which {default!r} leaves as is"
+    raise CompositionError(f"{name}: {message}: name a state, {declared_key(fitting[0])}={default!r}")
+
+
 def _check_keys(
     by_key: Mapping[str, str | None], states: Mapping[str, ast.expr], name: str
 ) -> None:
@@ -67,7 +84,7 @@ def _check_keys(
         if key not in states:
             hint = did_you_mean(key, states, f"there are {', '.join(states)}")
             raise CompositionError(f"{name}: no state is called `{key}`: {hint}")
-        if _is_number(states[key]):
+        if not _is_tensor(states[key]):
             raise CompositionError(f"{name}: `{key}` is one number")
         if dtype == QUANTIZED and not _is_like(states[key]):
             raise CompositionError(
@@ -75,10 +92,10 @@ def _check_keys(
             )
 
 
-def _is_number(state: ast.expr) -> bool:
-    """Tell whether a state is one number, of a parameter or of a group."""
+def _is_tensor(state: ast.expr) -> bool:
+    """Tell whether a state is more than one number of a parameter or of a group."""
     shape = _option(state, "shape")
-    return shape is not None and ast.unparse(shape) in ("'scalar'", "'group'")
+    return shape is None or ast.unparse(shape) not in ("'scalar'", "'group'")
 
 
 def _follows_param(state: ast.expr) -> bool:
