@@ -14,7 +14,7 @@ def AdamMini(
     g,
     t,
     /,
-    m=state("m"),
+    m=state("m", dtype="at_least_float32"),
     r=state("vmean", shape="row", dtype="at_least_float32", when="factored"),
     v=state("v", dtype="at_least_float32", when="not factored"),
     *,

@@ -48,7 +48,8 @@ def update_factored(
                     # g = -g
                     grad_blocks = torch._foreach_neg(grad_blocks)
                 # m = beta1 * m + (1 - beta1) * g
-                torch._foreach_lerp_(m_blocks, grad_blocks, 1 - beta1)
+                scale_(m_blocks, beta1)
+                torch._foreach_add_(m_blocks, grad_blocks, alpha=1 - beta1)
                 # r = beta2 * r + (1 - beta2) * row_mean(g**2)
                 torch._foreach_add_(
                     grad_sq_row_sum_blocks,
@@ -100,7 +101,8 @@ def update_sharded_factored(
                 # g = -g
                 grad_blocks = torch._foreach_neg(grad_blocks)
             # m = beta1 * m + (1 - beta1) * g
-            torch._foreach_lerp_(m_blocks, grad_blocks, 1 - beta1)
+            scale_(m_blocks, beta1)
+            torch._foreach_add_(m_blocks, grad_blocks, alpha=1 - beta1)
             # r = beta2 * r + (1 - beta2) * row_mean(g**2)
             torch._foreach_add_(
                 grad_sq_row_sum_blocks,
@@ -153,7 +155,8 @@ def update_not_factored(
         # p = p - lr * weight_decay * p
         scale_(params, 1 - lr * weight_decay)
         # m = beta1 * m + (1 - beta1) * g
-        torch._foreach_lerp_(ms, grads, 1 - beta1)
+        scale_(ms, beta1)
+        torch._foreach_add_(ms, grads, alpha=1 - beta1)
         # v = beta2 * v + (1 - beta2) * g**2
         scale_(vs, beta2)
         torch._foreach_addcmul_(vs, grads, grads, 1 - beta2)

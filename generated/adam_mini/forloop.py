@@ -43,7 +43,7 @@ def update_factored(
                     # g = -g
                     grad_block = grad_block.neg()
                 # m = beta1 * m + (1 - beta1) * g
-                m_block.lerp_(grad_block, 1 - beta1)
+                m_block.mul_(beta1).add_(grad_block, alpha=1 - beta1)
                 # r = beta2 * r + (1 - beta2) * row_mean(g**2)
                 grad_sq_row_sum_block.add_(row_sum_of_squares(grad_block))
             # r = beta2 * r + (1 - beta2) * row_mean(g**2)
@@ -137,7 +137,7 @@ def update_not_factored(
         # p = p - lr * weight_decay * p
         param.mul_(1 - lr * weight_decay)
         # m = beta1 * m + (1 - beta1) * g
-        m.lerp_(grad, 1 - beta1)
+        m.mul_(beta1).add_(grad, alpha=1 - beta1)
         # v = beta2 * v + (1 - beta2) * g**2
         v.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
         # u = m / (sqrt(v / (1 - beta2**t)) + eps)

@@ -83,8 +83,8 @@ class SOAP(GeneratedOptimizer):
 
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
-        exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
-        exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
+        exp_avg (Tensor): :math:`m_t`, at least float32, of the parameter's shape, at first 0.
+        exp_avg_sq (Tensor): :math:`v_t`, at least float32, of the parameter's shape, at first 0.
         gram_left (Tensor): :math:`L_t`, at least float32, for each matrix of the parameter one of
             shape (rows, rows), at first 0, only where it has rows and columns.
         gram_right (Tensor): :math:`R_t`, at least float32, for each matrix of the parameter one of
@@ -100,8 +100,8 @@ class SOAP(GeneratedOptimizer):
     rule = Rule(
         name="soap",
         states=(
-            State("exp_avg"),
-            State("exp_avg_sq"),
+            State("exp_avg", dtype="at_least_float32"),
+            State("exp_avg_sq", dtype="at_least_float32"),
             State("gram_left", shape=("rows", "rows"), dtype="at_least_float32", when="factored"),
             State("gram_right", shape=("cols", "cols"), dtype="at_least_float32", when="factored"),
             State("basis_left", shape=("rows", "rows"), dtype="at_least_float32", when="factored"),

@@ -30,6 +30,7 @@ MIRRORS = (
 )
 """Classes of torch's names. Their states have torch's dtypes, which do not hold every mean."""
 INSIGNIFICANT = {
+    "Rprop": "noise shrinks its steps until parameters of 16 bits do not move",
     "DAdaptAdam": "the parameters return in each step, so its distance does not grow",
     "Prodigy": "the parameters return in each step, so its distance does not grow",
 }
@@ -62,7 +63,7 @@ def sizes(
 
 def size(x: Any) -> float:
     """Return the norm of a tensor of numbers of any dtype."""
-    return float(torch.as_tensor(x).double().norm())
+    return float(torch.as_tensor(x).detach().double().norm())
 
 
 def differing(actual: Mapping[str, float], expected: Mapping[str, float]) -> dict[str, float]:
