@@ -151,5 +151,7 @@ def total_size(
     """Return the bytes of all states of a parameter, with the step count if that is a tensor."""
     has_step_tensor = algorithm.step is not None and algorithm.counter == "tensor"
     steps = Size({(0, 0, 0): _BYTES["float32"]}) if has_step_tensor else Size()
-    sizes = (size_of(state, dtype) for state in states_for_shape(algorithm, shape, options or {}))
+    is_narrow = _BYTES[dtype] == 2
+    values = {h.name: is_narrow for h in algorithm.hypers if h.narrow} | dict(options or {})
+    sizes = (size_of(state, dtype) for state in states_for_shape(algorithm, shape, values))
     return sum(sizes, start=steps)

@@ -165,7 +165,9 @@ class AveragedModel(_torch.AveragedModel):
             update(exact, _on_devices_of(exact, tensors), self.n_averaged)
         else:
             self._average_lists(update, exact, tensors)
-        pairs = [(mean, value) for mean, value in zip(means, exact, strict=True) if mean is not value]
+        pairs = [
+            (mean, value) for mean, value in zip(means, exact, strict=True) if mean is not value
+        ]
         _copy([mean for mean, _ in pairs], [value for _, value in pairs])
         self._exact_means = tuple(
             None if mean is value else value for mean, value in zip(means, exact, strict=True)

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from optgen.ir.algorithm import (
-    MATRIX_SHAPES,
     AT_LEAST_FLOAT32,
+    MATRIX_SHAPES,
     NARROW_DTYPES,
     QUANTIZED,
     Bounds,

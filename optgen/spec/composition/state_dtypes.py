@@ -73,7 +73,9 @@ def _check_default(
         message = f"no state of {optimizer.name} has the parameter's shape, so none takes 8 bits"
         raise CompositionError(f"{name}: {message}: leave it out")
     message = f"every state of {optimizer.name} declares its dtype, which {default!r} leaves as is"
-    raise CompositionError(f"{name}: {message}: name a state, {declared_key(fitting[0])}={default!r}")
+    raise CompositionError(
+        f"{name}: {message}: name a state, {declared_key(fitting[0])}={default!r}"
+    )
 
 
 def _check_keys(
