@@ -150,12 +150,12 @@ def composed_spec(
 def _parts(base: Spec, modifiers: tuple[Modifier | StateDtype, ...]) -> list[Part]:
     """Return the parts of a composition with their values, the optimizer first."""
     from optgen.spec.composition.check_modifier import modifier_part
-    from optgen.spec.composition.complete import with_values
+    from optgen.spec.composition.complete import with_plain_update, with_values
     from optgen.spec.composition.state_dtypes import with_state_dtypes
 
     rule_modifiers = [each for each in modifiers if isinstance(each, Modifier)]
     parts = [with_values(modifier_part(each.spec), dict(each.values)) for each in rule_modifiers]
-    parts = [_optimizer_part(base), *parts]
+    parts = [with_plain_update(_optimizer_part(base), parts), *parts]
     for each in modifiers:
         if isinstance(each, StateDtype):
             by_key, quantized_options = dict(each.by_key), dict(each.quantized_options)

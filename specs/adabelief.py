@@ -10,7 +10,7 @@ def AdaBelief(
     t,
     /,
     m=state("exp_avg"),
-    s=state("exp_avg_var", role="second_moment"),
+    s=state("exp_avg_var", dtype="at_least_float32", role="second_moment"),
     *,
     lr=hyper(1e-3, ge=0),
     betas=hyper((0.9, 0.999), ge=0, lt=1),

@@ -25,10 +25,10 @@ def AdafactorHF(
     g,
     t,
     /,
-    m=state("exp_avg", when="beta1"),
-    r=state("exp_avg_sq_row", shape="row", when="factored"),
-    c=state("exp_avg_sq_col", shape="col", when="factored"),
-    v=state("exp_avg_sq", when="not factored"),
+    m=state("exp_avg", dtype="at_least_float32", when="beta1"),
+    r=state("exp_avg_sq_row", shape="row", dtype="at_least_float32", when="factored"),
+    c=state("exp_avg_sq_col", shape="col", dtype="at_least_float32", when="factored"),
+    v=state("exp_avg_sq", dtype="at_least_float32", when="not factored"),
     *,
     lr=hyper(
         None, optional=True, ge=0, about="Learning rate; None is 1 / sqrt(step), at most 1e-2"

@@ -16,7 +16,7 @@ def AdaHessian(
     d=given("hessian"),
     /,
     m=state("exp_avg"),
-    v=state("exp_hessian_diag_sq"),
+    v=state("exp_hessian_diag_sq", dtype="at_least_float32"),
     *,
     lr=hyper(0.15, ge=0),
     betas=hyper((0.9, 0.999), ge=0, lt=1),

@@ -10,7 +10,7 @@ def Grams(
     t,
     /,
     m=state("exp_avg"),
-    v=state("exp_avg_sq", role="second_moment"),
+    v=state("exp_avg_sq", dtype="at_least_float32", role="second_moment"),
     *,
     lr=hyper(1e-3, ge=0),
     betas=hyper((0.9, 0.999), ge=0, lt=1),

@@ -10,7 +10,7 @@ def KahanAdamW(
     t,
     /,
     m=state("exp_avg"),
-    v=state("exp_avg_sq"),
+    v=state("exp_avg_sq", dtype="at_least_float32"),
     c=state("compensation"),
     *,
     lr=hyper(1e-3, ge=0),

@@ -13,7 +13,7 @@ def LAMB(
     t,
     /,
     m=state("exp_avg"),
-    v=state("exp_avg_sq"),
+    v=state("exp_avg_sq", dtype="at_least_float32"),
     *,
     lr=hyper(1e-3, ge=0),
     betas=hyper((0.9, 0.999), ge=0, lt=1),

@@ -3,9 +3,12 @@
 The authors keep the step count, the largest rate and the sum of weights once for a group. Here each
 parameter has its own. They are equal as long as every parameter of the group gets a gradient in
 every step.
+
+In train mode the parameter is y, which holds the average. 16 bits cannot hold the average's
+increments, so there `rest` has what rounding y loses.
 """
 
-from optgen.spec import hyper, lerp, maximum, optimizer, sqrt, state
+from optgen.spec import fixed, hyper, lerp, maximum, optimizer, rounded, sqrt, state
 
 
 @optimizer(paper="https://arxiv.org/abs/2405.15682")
@@ -16,8 +19,9 @@ def ScheduleFreeAdamW(
     /,
     rate_max=state("lr_max", shape="scalar", init=-1),
     weight_sum=state("weight_sum", shape="scalar"),
-    z=state("z", init="p"),
-    v=state("exp_avg_sq"),
+    z=state("z", init="p", dtype="at_least_float32"),
+    v=state("exp_avg_sq", dtype="at_least_float32"),
+    rest=state("rest", dtype="at_least_float32", when="compensate"),
     *,
     lr=hyper(2.5e-3, ge=0),
     betas=hyper((0.9, 0.999), gt=0, lt=1),
@@ -26,6 +30,7 @@ def ScheduleFreeAdamW(
     warmup_steps=hyper(0, ge=0),
     r=hyper(0, about="Power of the step count in the weights of the average"),
     weight_lr_power=hyper(2),
+    compensate=fixed("narrow"),
 ):
     """AdamW without a schedule: gradients between z and the average (Defazio et al., 2024)."""
     beta1, beta2 = betas
@@ -46,7 +51,13 @@ def ScheduleFreeAdamW(
     u = g / (sqrt(v / (1 - beta2**t)) + eps)
     if weight_decay:
         u = u + weight_decay * p
-    p = lerp(p, z, c) - rate * (1 - beta1 * (1 - c)) * u
+    step = rate * (1 - beta1 * (1 - c)) * u
+    if compensate:
+        y = lerp(p + rest, z, c) - step
+        p = rounded(y)
+        rest = y - p
+    else:
+        p = lerp(p, z, c) - step
     z = z - rate * u
 
 

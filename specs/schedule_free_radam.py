@@ -3,9 +3,12 @@
 The authors keep the step count, the largest rate and the sum of weights once for a group. Here each
 parameter has its own. They are equal as long as every parameter of the group gets a gradient in
 every step.
+
+In train mode the parameter is y, which holds the average. 16 bits cannot hold the average's
+increments, so there `rest` has what rounding y loses.
 """
 
-from optgen.spec import flag, hyper, lerp, maximum, optimizer, sqrt, state
+from optgen.spec import fixed, flag, hyper, lerp, maximum, optimizer, rounded, sqrt, state
 
 
 @optimizer(paper="https://arxiv.org/abs/2405.15682")
@@ -16,8 +19,9 @@ def ScheduleFreeRAdam(
     /,
     rate_max=state("lr_max", shape="scalar", init=-1),
     weight_sum=state("weight_sum", shape="scalar"),
-    z=state("z", init="p"),
-    v=state("exp_avg_sq"),
+    z=state("z", init="p", dtype="at_least_float32"),
+    v=state("exp_avg_sq", dtype="at_least_float32"),
+    rest=state("rest", dtype="at_least_float32", when="compensate"),
     *,
     lr=hyper(2.5e-3, ge=0),
     betas=hyper((0.9, 0.999), gt=0, lt=1),
@@ -25,6 +29,7 @@ def ScheduleFreeRAdam(
     weight_decay=hyper(0, ge=0),
     r=hyper(0, about="Power of the step count in the weights of the average"),
     weight_lr_power=hyper(2),
+    compensate=fixed("narrow"),
     silent_sgd_phase=flag(True, about="Take no step while RAdam's variance is unknown"),
 ):
     """RAdam without a schedule: gradients between z and the average (Defazio et al., 2024)."""
@@ -55,7 +60,13 @@ def ScheduleFreeRAdam(
         u = g
     if weight_decay:
         u = u + weight_decay * p
-    p = lerp(p, z, c) - rate * (1 - beta1 * (1 - c)) * u
+    step = rate * (1 - beta1 * (1 - c)) * u
+    if compensate:
+        y = lerp(p + rest, z, c) - step
+        p = rounded(y)
+        rest = y - p
+    else:
+        p = lerp(p, z, c) - step
     z = z - rate * u
 
 

@@ -3,9 +3,12 @@
 The authors keep the step count, the largest rate and the sum of weights once for a group. Here each
 parameter has its own. They are equal as long as every parameter of the group gets a gradient in
 every step.
+
+In train mode the parameter is y, which holds the average. 16 bits cannot hold the average's
+increments, so there `rest` has what rounding y loses.
 """
 
-from optgen.spec import hyper, lerp, maximum, optimizer, state
+from optgen.spec import fixed, hyper, lerp, maximum, optimizer, rounded, state
 
 
 @optimizer(paper="https://arxiv.org/abs/2405.15682")
@@ -16,7 +19,8 @@ def ScheduleFreeSGD(
     /,
     rate_max=state("lr_max", shape="scalar", init=-1),
     weight_sum=state("weight_sum", shape="scalar"),
-    z=state("z", init="p"),
+    z=state("z", init="p", dtype="at_least_float32"),
+    rest=state("rest", dtype="at_least_float32", when="compensate"),
     *,
     lr=hyper(1, ge=0),
     momentum=hyper(0.9, gt=0, lt=1),
@@ -24,6 +28,7 @@ def ScheduleFreeSGD(
     warmup_steps=hyper(0, ge=0),
     r=hyper(0, about="Power of the step count in the weights of the average"),
     weight_lr_power=hyper(2),
+    compensate=fixed("narrow"),
 ):
     """SGD without a schedule: gradients between z and the average (Defazio et al., 2024)."""
     if t < warmup_steps:
@@ -40,7 +45,13 @@ def ScheduleFreeSGD(
 
     if weight_decay:
         g = g + weight_decay * p
-    p = lerp(p, z, c) - rate * (1 - momentum * (1 - c)) * g
+    step = rate * (1 - momentum * (1 - c)) * g
+    if compensate:
+        y = lerp(p + rest, z, c) - step
+        p = rounded(y)
+        rest = y - p
+    else:
+        p = lerp(p, z, c) - step
     z = z - rate * g
 
 

@@ -10,7 +10,9 @@ def Yogi(
     t,
     /,
     m=state("exp_avg", init="initial_accumulator"),
-    v=state("exp_avg_sq", init="initial_accumulator", role="second_moment"),
+    v=state(
+        "exp_avg_sq", init="initial_accumulator", dtype="at_least_float32", role="second_moment"
+    ),
     *,
     lr=hyper(1e-2, ge=0),
     betas=hyper((0.9, 0.999), ge=0, lt=1),

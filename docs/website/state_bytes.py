@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from optgen.ir.algorithm import QUANTIZED, Algorithm, State
+from optgen.ir.algorithm import AT_LEAST_FLOAT32, QUANTIZED, Algorithm, State
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _SCALE = 4  # bytes of the scale of a block
@@ -108,6 +108,8 @@ def _elements(state: State) -> Monomial:
 def _bytes_per_number(state: State, dtype: str) -> float:
     if state.dtype == QUANTIZED:
         return 1 + _SCALE / state.block
+    if state.dtype == AT_LEAST_FLOAT32:
+        return max(_BYTES["float32"], _BYTES[dtype])
     if state.dtype is not None:
         return _BYTES[state.dtype]
     return _BYTES["float32" if state.shape == "scalar" else dtype]
@@ -149,5 +151,7 @@ def total_size(
     """Return the bytes of all states of a parameter, with the step count if that is a tensor."""
     has_step_tensor = algorithm.step is not None and algorithm.counter == "tensor"
     steps = Size({(0, 0, 0): _BYTES["float32"]}) if has_step_tensor else Size()
-    sizes = (size_of(state, dtype) for state in states_for_shape(algorithm, shape, options or {}))
+    is_narrow = _BYTES[dtype] == 2
+    values = {h.name: is_narrow for h in algorithm.hypers if h.narrow} | dict(options or {})
+    sizes = (size_of(state, dtype) for state in states_for_shape(algorithm, shape, values))
     return sum(sizes, start=steps)

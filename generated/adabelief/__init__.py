@@ -62,16 +62,17 @@ class AdaBelief(GeneratedOptimizer):
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
-        exp_avg_var (Tensor): :math:`s_t`, like the parameter, at first 0.
+        exp_avg_var (Tensor): :math:`s_t`, at least float32, of the parameter's shape, at first 0.
 
     Paper: https://arxiv.org/abs/2010.07468
     """
 
     rule = Rule(
         name="adabelief",
-        states=(State("exp_avg"), State("exp_avg_var")),
+        states=(State("exp_avg"), State("exp_avg_var", dtype="at_least_float32")),
         hypers=("lr", "betas", "eps", "weight_decay", "rectify", "degenerated_to_sgd", "maximize"),
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

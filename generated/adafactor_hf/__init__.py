@@ -82,13 +82,14 @@ class AdafactorHF(GeneratedOptimizer):
 
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
-        exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0, with `beta1` only.
-        exp_avg_sq_row (Tensor): :math:`r_t`, one number per row of the parameter, at first 0, only
-            where it has rows and columns.
-        exp_avg_sq_col (Tensor): :math:`c_t`, one number per column of the parameter, at first 0,
-            only where it has rows and columns.
-        exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0, only where it has no rows
-            and columns.
+        exp_avg (Tensor): :math:`m_t`, at least float32, of the parameter's shape, at first 0, with
+            `beta1` only.
+        exp_avg_sq_row (Tensor): :math:`r_t`, at least float32, one number per row of the parameter,
+            at first 0, only where it has rows and columns.
+        exp_avg_sq_col (Tensor): :math:`c_t`, at least float32, one number per column of the
+            parameter, at first 0, only where it has rows and columns.
+        exp_avg_sq (Tensor): :math:`v_t`, at least float32, of the parameter's shape, at first 0,
+            only where it has no rows and columns.
 
     Paper: https://arxiv.org/abs/1804.04235
     """
@@ -96,10 +97,10 @@ class AdafactorHF(GeneratedOptimizer):
     rule = Rule(
         name="adafactor_hf",
         states=(
-            State("exp_avg", when="beta1"),
-            State("exp_avg_sq_row", shape="row", when="factored"),
-            State("exp_avg_sq_col", shape="col", when="factored"),
-            State("exp_avg_sq", when="not factored"),
+            State("exp_avg", dtype="at_least_float32", when="beta1"),
+            State("exp_avg_sq_row", shape="row", dtype="at_least_float32", when="factored"),
+            State("exp_avg_sq_col", shape="col", dtype="at_least_float32", when="factored"),
+            State("exp_avg_sq", dtype="at_least_float32", when="not factored"),
         ),
         hypers=(
             "lr",
@@ -114,6 +115,7 @@ class AdafactorHF(GeneratedOptimizer):
         ),
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         facts=("factored",),
         upper_bounds=(("beta1", 1),),
     )

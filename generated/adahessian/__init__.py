@@ -51,7 +51,8 @@ class AdaHessian(InputOptimizer):
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
-        exp_hessian_diag_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
+        exp_hessian_diag_sq (Tensor): :math:`v_t`, at least float32, of the parameter's shape, at
+            first 0.
 
     Inputs of `step`:
         hessian (sequence of Tensor): :math:`d`, a tensor for each parameter, in the order of the
@@ -64,11 +65,12 @@ class AdaHessian(InputOptimizer):
         name="adahessian",
         states=(
             State("exp_avg"),
-            State("exp_hessian_diag_sq"),
+            State("exp_hessian_diag_sq", dtype="at_least_float32"),
             State("hessian_input", written=False, step_argument="hessian"),
         ),
         hypers=("lr", "betas", "eps", "weight_decay", "hessian_power", "maximize"),
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

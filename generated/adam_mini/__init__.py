@@ -51,11 +51,11 @@ class AdamMini(GeneratedOptimizer):
 
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
-        m (Tensor): :math:`m_t`, like the parameter, at first 0.
-        vmean (Tensor): :math:`r_t`, one number per row of the parameter, at first 0, only where it
-            has rows and columns.
-        v (Tensor): :math:`v_t`, like the parameter, at first 0, only where it has no rows and
-            columns.
+        m (Tensor): :math:`m_t`, at least float32, of the parameter's shape, at first 0.
+        vmean (Tensor): :math:`r_t`, at least float32, one number per row of the parameter, at first
+            0, only where it has rows and columns.
+        v (Tensor): :math:`v_t`, at least float32, of the parameter's shape, at first 0, only where
+            it has no rows and columns.
 
     Paper: https://arxiv.org/abs/2406.16793
     """
@@ -63,13 +63,14 @@ class AdamMini(GeneratedOptimizer):
     rule = Rule(
         name="adam_mini",
         states=(
-            State("m"),
-            State("vmean", shape="row", when="factored"),
-            State("v", when="not factored"),
+            State("m", dtype="at_least_float32"),
+            State("vmean", shape="row", dtype="at_least_float32", when="factored"),
+            State("v", dtype="at_least_float32", when="not factored"),
         ),
         hypers=("lr", "betas", "eps", "weight_decay", "maximize"),
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         facts=("factored",),
         upper_bounds=(("betas", 1),),
     )

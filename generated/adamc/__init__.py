@@ -51,16 +51,17 @@ class AdamC(GeneratedOptimizer):
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
-        exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
+        exp_avg_sq (Tensor): :math:`v_t`, at least float32, of the parameter's shape, at first 0.
 
     Paper: https://arxiv.org/abs/2506.02285
     """
 
     rule = Rule(
         name="adamc",
-        states=(State("exp_avg"), State("exp_avg_sq")),
+        states=(State("exp_avg"), State("exp_avg_sq", dtype="at_least_float32")),
         hypers=("lr", "betas", "eps", "weight_decay", "max_lr", "maximize"),
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

@@ -62,15 +62,20 @@ class AdEMAMix(GeneratedOptimizer):
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         exp_avg_fast (Tensor): :math:`m_t`, like the parameter, at first 0.
-        exp_avg_slow (Tensor): :math:`m_{\text{slow},t}`, like the parameter, at first 0.
-        exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
+        exp_avg_slow (Tensor): :math:`m_{\text{slow},t}`, at least float32, of the parameter's
+            shape, at first 0.
+        exp_avg_sq (Tensor): :math:`v_t`, at least float32, of the parameter's shape, at first 0.
 
     Paper: https://arxiv.org/abs/2409.03137
     """
 
     rule = Rule(
         name="ademamix",
-        states=(State("exp_avg_fast"), State("exp_avg_slow"), State("exp_avg_sq")),
+        states=(
+            State("exp_avg_fast"),
+            State("exp_avg_slow", dtype="at_least_float32"),
+            State("exp_avg_sq", dtype="at_least_float32"),
+        ),
         hypers=(
             "lr",
             "betas",
@@ -82,6 +87,7 @@ class AdEMAMix(GeneratedOptimizer):
             "maximize",
         ),
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

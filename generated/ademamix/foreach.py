@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.rounding import in_wider_dtype
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import divide, log, power, sqrt
 from optgen.runtime.eager.slices import chunks
@@ -54,7 +55,11 @@ def update(
     bias_correction1 = 1 - beta1**step
     exp_avg_fast_weight = bias_correction2_sqrt / bias_correction1
 
-    for chunk in chunks(params, grads, exp_avg_fasts, exp_avg_slows, exp_avg_sqs):
+    for chunk in in_wider_dtype(
+        chunks(params, grads, exp_avg_fasts, exp_avg_slows, exp_avg_sqs),
+        (True, False, True, True, True),
+        params,
+    ):
         params, grads, exp_avg_fasts, exp_avg_slows, exp_avg_sqs = chunk
         if maximize:
             # g = -g
@@ -62,7 +67,8 @@ def update(
         # m = beta1 * m + (1 - beta1) * g
         torch._foreach_lerp_(exp_avg_fasts, grads, 1 - beta1)
         # m_slow = beta3 * m_slow + (1 - beta3) * g
-        torch._foreach_lerp_(exp_avg_slows, grads, 1 - beta3_2)
+        scale_(exp_avg_slows, beta3_2)
+        torch._foreach_add_(exp_avg_slows, grads, alpha=1 - beta3_2)
         # v = beta2 * v + (1 - beta2) * g**2
         scale_(exp_avg_sqs, beta2)
         torch._foreach_addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)

@@ -58,17 +58,18 @@ class ADOPT(GeneratedOptimizer):
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
-        exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
+        exp_avg_sq (Tensor): :math:`v_t`, at least float32, of the parameter's shape, at first 0.
 
     Paper: https://arxiv.org/abs/2411.02853
     """
 
     rule = Rule(
         name="adopt",
-        states=(State("exp_avg"), State("exp_avg_sq")),
+        states=(State("exp_avg"), State("exp_avg_sq", dtype="at_least_float32")),
         hypers=("lr", "betas", "eps", "clip_exp", "weight_decay", "decouple", "maximize"),
         fresh=("exp_avg_sq",),
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

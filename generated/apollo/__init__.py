@@ -97,14 +97,14 @@ class APOLLO(GeneratedOptimizer):
             rank), at first 0, only where it has no fewer rows than columns.
         exp_avg (Tensor): :math:`m_t`, for each matrix of the parameter one of shape (rows, rank),
             at first 0, only where it has no fewer rows than columns.
-        exp_avg_sq (Tensor): :math:`v_t`, for each matrix of the parameter one of shape (rows,
-            rank), at first 0, only where it has no fewer rows than columns.
+        exp_avg_sq (Tensor): :math:`v_t`, at least float32, for each matrix of the parameter one of
+            shape (rows, rank), at first 0, only where it has no fewer rows than columns.
         left_projection (Tensor): :math:`U_t`, for each matrix of the parameter one of shape (rank,
             rows), at first 0, only where it has fewer rows.
         exp_avg_wide (Tensor): :math:`n_t`, for each matrix of the parameter one of shape (rank,
             cols), at first 0, only where it has fewer rows.
-        exp_avg_sq_wide (Tensor): :math:`w_t`, for each matrix of the parameter one of shape (rank,
-            cols), at first 0, only where it has fewer rows.
+        exp_avg_sq_wide (Tensor): :math:`w_t`, at least float32, for each matrix of the parameter
+            one of shape (rank, cols), at first 0, only where it has fewer rows.
         last_norm (Tensor): :math:`\text{last norm}_t`, one number per row of the parameter, at
             first 0.
         stream (Tensor): :math:`k`, float64, 0-dimensional, at first the parameter's number, counted
@@ -118,10 +118,12 @@ class APOLLO(GeneratedOptimizer):
         states=(
             State("right_projection", shape=("cols", "rank"), when="tall"),
             State("exp_avg", shape=("rows", "rank"), when="tall"),
-            State("exp_avg_sq", shape=("rows", "rank"), when="tall"),
+            State("exp_avg_sq", shape=("rows", "rank"), dtype="at_least_float32", when="tall"),
             State("left_projection", shape=("rank", "rows"), when="not tall"),
             State("exp_avg_wide", shape=("rank", "cols"), when="not tall"),
-            State("exp_avg_sq_wide", shape=("rank", "cols"), when="not tall"),
+            State(
+                "exp_avg_sq_wide", shape=("rank", "cols"), dtype="at_least_float32", when="not tall"
+            ),
             State("last_norm", shape="row"),
             State("stream", init="index", shape="scalar", dtype="float64", written=False),
         ),
@@ -140,6 +142,7 @@ class APOLLO(GeneratedOptimizer):
         fresh=("last_norm",),
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         why_uncut="the state right_projection is a thin matrix",
         sweeps=("sweep1", "sweep2", "sweep3"),
         ranked=True,

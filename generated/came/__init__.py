@@ -60,13 +60,15 @@ class CAME(GeneratedOptimizer):
             partition.
 
     State:
-        exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
-        exp_avg_sq_row (Tensor): :math:`r_t`, one number per row of the parameter, at first 0.
-        exp_avg_sq_col (Tensor): :math:`c_t`, one number per column of the parameter, at first 0.
-        exp_avg_res_row (Tensor): :math:`r_{\text{res},t}`, one number per row of the parameter, at
-            first 0.
-        exp_avg_res_col (Tensor): :math:`c_{\text{res},t}`, one number per column of the parameter,
+        exp_avg (Tensor): :math:`m_t`, at least float32, of the parameter's shape, at first 0.
+        exp_avg_sq_row (Tensor): :math:`r_t`, at least float32, one number per row of the parameter,
             at first 0.
+        exp_avg_sq_col (Tensor): :math:`c_t`, at least float32, one number per column of the
+            parameter, at first 0.
+        exp_avg_res_row (Tensor): :math:`r_{\text{res},t}`, at least float32, one number per row of
+            the parameter, at first 0.
+        exp_avg_res_col (Tensor): :math:`c_{\text{res},t}`, at least float32, one number per column
+            of the parameter, at first 0.
 
     Paper: https://arxiv.org/abs/2307.02047
     """
@@ -74,16 +76,17 @@ class CAME(GeneratedOptimizer):
     rule = Rule(
         name="came",
         states=(
-            State("exp_avg"),
-            State("exp_avg_sq_row", shape="row"),
-            State("exp_avg_sq_col", shape="col"),
-            State("exp_avg_res_row", shape="row"),
-            State("exp_avg_res_col", shape="col"),
+            State("exp_avg", dtype="at_least_float32"),
+            State("exp_avg_sq_row", shape="row", dtype="at_least_float32"),
+            State("exp_avg_sq_col", shape="col", dtype="at_least_float32"),
+            State("exp_avg_res_row", shape="row", dtype="at_least_float32"),
+            State("exp_avg_res_col", shape="col", dtype="at_least_float32"),
         ),
         hypers=("lr", "betas", "eps", "clip_threshold", "weight_decay", "maximize"),
         step=None,
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

@@ -92,8 +92,8 @@ class DAdaptAdam(GeneratedOptimizer):
         numerator_weighted (Tensor): :math:`r_t`, float64, 0-dimensional, one for all groups, at
             first 0.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
-        exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
-        s (Tensor): :math:`s_t`, like the parameter, at first 0.
+        exp_avg_sq (Tensor): :math:`v_t`, at least float32, of the parameter's shape, at first 0.
+        s (Tensor): :math:`s_t`, at least float32, of the parameter's shape, at first 0.
 
     Paper: https://arxiv.org/abs/2301.07733
     """
@@ -120,8 +120,8 @@ class DAdaptAdam(GeneratedOptimizer):
                 of_all=True,
             ),
             State("exp_avg"),
-            State("exp_avg_sq"),
-            State("s"),
+            State("exp_avg_sq", dtype="at_least_float32"),
+            State("s", dtype="at_least_float32"),
         ),
         hypers=(
             "lr",
@@ -137,6 +137,7 @@ class DAdaptAdam(GeneratedOptimizer):
         step=None,
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         wide=True,
         upper_bounds=(("betas", 1),),
         equal=("betas", "use_bias_correction", "d0", "growth_rate"),

@@ -70,14 +70,14 @@ class GaLore(GeneratedOptimizer):
             rank), at first 0, only where it has no fewer rows than columns.
         exp_avg (Tensor): :math:`m_t`, for each matrix of the parameter one of shape (rows, rank),
             at first 0, only where it has no fewer rows than columns.
-        exp_avg_sq (Tensor): :math:`v_t`, for each matrix of the parameter one of shape (rows,
-            rank), at first 0, only where it has no fewer rows than columns.
+        exp_avg_sq (Tensor): :math:`v_t`, at least float32, for each matrix of the parameter one of
+            shape (rows, rank), at first 0, only where it has no fewer rows than columns.
         left_vectors (Tensor): :math:`U_t`, for each matrix of the parameter one of shape (rows,
             rank), at first 0, only where it has fewer rows.
         exp_avg_wide (Tensor): :math:`n_t`, for each matrix of the parameter one of shape (rank,
             cols), at first 0, only where it has fewer rows.
-        exp_avg_sq_wide (Tensor): :math:`w_t`, for each matrix of the parameter one of shape (rank,
-            cols), at first 0, only where it has fewer rows.
+        exp_avg_sq_wide (Tensor): :math:`w_t`, at least float32, for each matrix of the parameter
+            one of shape (rank, cols), at first 0, only where it has fewer rows.
 
     Paper: https://arxiv.org/abs/2403.03507
     """
@@ -87,10 +87,12 @@ class GaLore(GeneratedOptimizer):
         states=(
             State("right_vectors", shape=("cols", "rank"), when="tall"),
             State("exp_avg", shape=("rows", "rank"), when="tall"),
-            State("exp_avg_sq", shape=("rows", "rank"), when="tall"),
+            State("exp_avg_sq", shape=("rows", "rank"), dtype="at_least_float32", when="tall"),
             State("left_vectors", shape=("rows", "rank"), when="not tall"),
             State("exp_avg_wide", shape=("rank", "cols"), when="not tall"),
-            State("exp_avg_sq_wide", shape=("rank", "cols"), when="not tall"),
+            State(
+                "exp_avg_sq_wide", shape=("rank", "cols"), dtype="at_least_float32", when="not tall"
+            ),
         ),
         hypers=(
             "lr",
@@ -104,6 +106,7 @@ class GaLore(GeneratedOptimizer):
         ),
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         why_uncut="the state right_vectors is a thin matrix",
         by_matrix=True,
         sweeps=("sweep1", "sweep2", "sweep3", "sweep4"),

@@ -50,7 +50,7 @@ class KahanAdamW(GeneratedOptimizer):
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
-        exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
+        exp_avg_sq (Tensor): :math:`v_t`, at least float32, of the parameter's shape, at first 0.
         compensation (Tensor): :math:`c_t`, like the parameter, at first 0.
 
     Paper: https://arxiv.org/abs/2010.06192
@@ -58,7 +58,11 @@ class KahanAdamW(GeneratedOptimizer):
 
     rule = Rule(
         name="kahan_adamw",
-        states=(State("exp_avg"), State("exp_avg_sq"), State("compensation")),
+        states=(
+            State("exp_avg"),
+            State("exp_avg_sq", dtype="at_least_float32"),
+            State("compensation"),
+        ),
         hypers=("lr", "betas", "eps", "weight_decay", "maximize"),
         tensor_hypers=(),
         widens=True,

@@ -98,16 +98,18 @@ class KLSOAP(GeneratedOptimizer):
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
         exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
-        gram_left (Tensor): :math:`L_t`, for each matrix of the parameter one of shape (rows, rows),
+        gram_left (Tensor): :math:`L_t`, at least float32, for each matrix of the parameter one of
+            shape (rows, rows), at first 0.
+        gram_right (Tensor): :math:`R_t`, at least float32, for each matrix of the parameter one of
+            shape (cols, cols), at first 0.
+        basis_left (Tensor): :math:`U_t`, at least float32, for each matrix of the parameter one of
+            shape (rows, rows), at first 0.
+        basis_right (Tensor): :math:`W_t`, at least float32, for each matrix of the parameter one of
+            shape (cols, cols), at first 0.
+        whitening_left (Tensor): :math:`a_t`, at least float32, one number per row of the parameter,
             at first 0.
-        gram_right (Tensor): :math:`R_t`, for each matrix of the parameter one of shape (cols,
-            cols), at first 0.
-        basis_left (Tensor): :math:`U_t`, for each matrix of the parameter one of shape (rows,
-            rows), at first 0.
-        basis_right (Tensor): :math:`W_t`, for each matrix of the parameter one of shape (cols,
-            cols), at first 0.
-        whitening_left (Tensor): :math:`a_t`, one number per row of the parameter, at first 0.
-        whitening_right (Tensor): :math:`b_t`, one number per column of the parameter, at first 0.
+        whitening_right (Tensor): :math:`b_t`, at least float32, one number per column of the
+            parameter, at first 0.
 
     Paper: https://arxiv.org/abs/2509.03378
     """
@@ -117,12 +119,12 @@ class KLSOAP(GeneratedOptimizer):
         states=(
             State("exp_avg"),
             State("exp_avg_sq"),
-            State("gram_left", shape=("rows", "rows")),
-            State("gram_right", shape=("cols", "cols")),
-            State("basis_left", shape=("rows", "rows")),
-            State("basis_right", shape=("cols", "cols")),
-            State("whitening_left", shape="row"),
-            State("whitening_right", shape="col"),
+            State("gram_left", shape=("rows", "rows"), dtype="at_least_float32"),
+            State("gram_right", shape=("cols", "cols"), dtype="at_least_float32"),
+            State("basis_left", shape=("rows", "rows"), dtype="at_least_float32"),
+            State("basis_right", shape=("cols", "cols"), dtype="at_least_float32"),
+            State("whitening_left", shape="row", dtype="at_least_float32"),
+            State("whitening_right", shape="col", dtype="at_least_float32"),
         ),
         hypers=(
             "lr",
@@ -137,6 +139,7 @@ class KLSOAP(GeneratedOptimizer):
         ),
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         why_uncut="the state gram_left is a square matrix",
         by_matrix=True,
         sweeps=("sweep1", "sweep2", "sweep3", "sweep4", "sweep5", "sweep6"),

@@ -50,10 +50,10 @@ class OneSidedShampoo(GeneratedOptimizer):
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
-        gram (Tensor): :math:`R_t`, for each matrix of the parameter one of shape (cols, cols), at
-            first 0.
-        root (Tensor): :math:`B_t`, for each matrix of the parameter one of shape (cols, cols), at
-            first 0.
+        gram (Tensor): :math:`R_t`, at least float32, for each matrix of the parameter one of shape
+            (cols, cols), at first 0.
+        root (Tensor): :math:`B_t`, at least float32, for each matrix of the parameter one of shape
+            (cols, cols), at first 0.
 
     Paper: https://arxiv.org/abs/2503.10537
     """
@@ -62,12 +62,13 @@ class OneSidedShampoo(GeneratedOptimizer):
         name="one_sided_shampoo",
         states=(
             State("exp_avg"),
-            State("gram", shape=("cols", "cols")),
-            State("root", shape=("cols", "cols")),
+            State("gram", shape=("cols", "cols"), dtype="at_least_float32"),
+            State("root", shape=("cols", "cols"), dtype="at_least_float32"),
         ),
         hypers=("lr", "betas", "eps", "every", "maximize"),
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         why_uncut="the state gram is a square matrix",
         by_matrix=True,
         sweeps=("sweep1", "sweep2", "sweep3"),

@@ -102,8 +102,8 @@ class Prodigy(GeneratedOptimizer):
             `d0`.
         d_numerator (Tensor): :math:`r_t`, float64, 0-dimensional, one for all groups, at first 0.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
-        exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
-        s (Tensor): :math:`s_t`, like the parameter, at first 0.
+        exp_avg_sq (Tensor): :math:`v_t`, at least float32, of the parameter's shape, at first 0.
+        s (Tensor): :math:`s_t`, at least float32, of the parameter's shape, at first 0.
         p0 (Tensor): :math:`x_0`, like the parameter, a copy of it before its first step.
 
     Paper: https://arxiv.org/abs/2306.06101
@@ -140,8 +140,8 @@ class Prodigy(GeneratedOptimizer):
                 of_all=True,
             ),
             State("exp_avg"),
-            State("exp_avg_sq"),
-            State("s"),
+            State("exp_avg_sq", dtype="at_least_float32"),
+            State("s", dtype="at_least_float32"),
             State("p0", init="p", written=False),
         ),
         hypers=(
@@ -161,6 +161,7 @@ class Prodigy(GeneratedOptimizer):
         step=None,
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         wide=True,
         upper_bounds=(("betas", 1), ("beta3", 1)),
         equal=("betas", "beta3", "use_bias_correction", "d0", "d_coef", "growth_rate"),

@@ -31,8 +31,8 @@ class ScheduleFreeAdamW(ModeOptimizer):
             &u_t \leftarrow \frac{g_t}{\sqrt{\frac{v_t}{1 - \beta_2^t}} + \epsilon} \\
             &\textbf{if } \lambda \ne 0: \\
             &\quad u_t \leftarrow u_t + \lambda \theta_{t-1} \\
-            &\theta_t \leftarrow \operatorname{lerp}(\theta_{t-1}, z_{t-1}, c_t) - \text{rate}_t (1
-                - \beta_1 (1 - c_t)) u_t \\
+            &\text{step}_t \leftarrow \text{rate}_t (1 - \beta_1 (1 - c_t)) u_t \\
+            &\theta_t \leftarrow \operatorname{lerp}(\theta_{t-1}, z_{t-1}, c_t) - \text{step}_t \\
             &z_t \leftarrow z_{t-1} - \text{rate}_t u_t
         \end{aligned}
 
@@ -66,8 +66,10 @@ class ScheduleFreeAdamW(ModeOptimizer):
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         lr_max (Tensor): :math:`\text{rate max}_t`, float64, 0-dimensional, at first -1.
         weight_sum (Tensor): :math:`\text{weight sum}_t`, float64, 0-dimensional, at first 0.
-        z (Tensor): :math:`z_t`, like the parameter, at first a copy of it.
-        exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
+        z (Tensor): :math:`z_t`, at least float32, of the parameter's shape, at first a copy of it.
+        exp_avg_sq (Tensor): :math:`v_t`, at least float32, of the parameter's shape, at first 0.
+        rest (Tensor): :math:`\text{rest}_t`, at least float32, of the parameter's shape, at first
+            0, with `compensate` only.
 
     Modes:
         train(): Move from the average to the point where gradients are taken.
@@ -81,8 +83,9 @@ class ScheduleFreeAdamW(ModeOptimizer):
         states=(
             State("lr_max", init=-1, shape="scalar", dtype="float64"),
             State("weight_sum", shape="scalar", dtype="float64"),
-            State("z", init="p"),
-            State("exp_avg_sq"),
+            State("z", init="p", dtype="at_least_float32"),
+            State("exp_avg_sq", dtype="at_least_float32"),
+            State("rest", dtype="at_least_float32", when="compensate"),
         ),
         hypers=(
             "lr",
@@ -92,9 +95,12 @@ class ScheduleFreeAdamW(ModeOptimizer):
             "warmup_steps",
             "r",
             "weight_lr_power",
+            "compensate",
             "maximize",
         ),
         tensor_hypers=(),
+        widens=True,
+        narrow_flags=("compensate",),
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__
@@ -140,6 +146,7 @@ class ScheduleFreeAdamW(ModeOptimizer):
             "warmup_steps": warmup_steps,
             "r": r,
             "weight_lr_power": weight_lr_power,
+            "compensate": False,
             "maximize": maximize,
             "foreach": foreach,
             "fused": fused,

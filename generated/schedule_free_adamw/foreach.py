@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.rounding import in_wider_dtype, rounded
 from optgen.runtime.eager.scalar_states import advance, store
 from optgen.runtime.eager.scalars import divide, maximum, power, sqrt
 from optgen.runtime.eager.slices import chunks
@@ -18,6 +19,7 @@ def update(
     weight_sums: list[Tensor],
     zs: list[Tensor],
     exp_avg_sqs: list[Tensor],
+    rests: list[Tensor],
     state_steps: list[Tensor],
     *,
     lr: float,
@@ -27,6 +29,7 @@ def update(
     warmup_steps: float,
     r: float,
     weight_lr_power: float,
+    compensate: bool,
     maximize: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
@@ -50,10 +53,20 @@ def update(
         c = 0
     bias_correction2 = 1 - beta2**step
     bias_correction2_sqrt = sqrt(bias_correction2)
-    step_size = rate * (1 - beta1 * (1 - c))
+    if compensate:
+        one_minus_c = 1 - c
+        u_weight = rate * (1 - beta1 * one_minus_c)
+        machine_eps = torch.finfo(params[0].dtype).eps
+    else:
+        one_minus_c = 1 - c
+        step_size = rate * (1 - beta1 * one_minus_c)
 
-    for chunk in chunks(params, grads, zs, exp_avg_sqs):
-        params, grads, zs, exp_avg_sqs = chunk
+    for chunk in in_wider_dtype(
+        chunks(params, grads, zs, exp_avg_sqs, rests, live_lists=7),
+        (True, False, True, True, True),
+        params,
+    ):
+        params, grads, zs, exp_avg_sqs, rests = chunk
         if maximize:
             # g = -g
             grads = torch._foreach_neg(grads)
@@ -68,8 +81,24 @@ def update(
         if weight_decay:
             # u = u + weight_decay * p
             torch._foreach_add_(us, params, alpha=weight_decay)
-        # p = lerp(p, z, c) - rate * (1 - beta1 * (1 - c)) * u
-        torch._foreach_lerp_(params, zs, c)
-        torch._foreach_add_(params, us, alpha=-step_size)
+        if compensate:
+            # step = rate * (1 - beta1 * (1 - c)) * u
+            # y = lerp(p + rest, z, c) - step
+            ys = torch._foreach_add(params, rests)
+            operands = torch._foreach_sub(zs, ys)
+            torch._foreach_add_(ys, operands, alpha=c)
+            torch._foreach_add_(ys, us, alpha=-u_weight)
+            # p = rounded(y)
+            updates = [rounded(y, machine_eps) for y in ys]
+            torch._foreach_copy_(params, updates)
+            # rest = y - p
+            updates = torch._foreach_sub(ys, params)
+            torch._foreach_copy_(rests, updates)
+        else:
+            # step = rate * (1 - beta1 * (1 - c)) * u
+            # p = lerp(p, z, c) - step
+            operands = torch._foreach_sub(zs, params)
+            torch._foreach_add_(params, operands, alpha=c)
+            torch._foreach_add_(params, us, alpha=-step_size)
         # z = z - rate * u
         torch._foreach_add_(zs, us, alpha=-rate)

@@ -2,9 +2,11 @@
 # Do not edit: change the spec, then run optgen build.
 """ScheduleFreeAdamW on one tensor at a time."""
 
+import torch
 from torch import Tensor
 
 from optgen.runtime.eager.conditions import where
+from optgen.runtime.eager.rounding import in_wider_dtype, rounded, wider
 from optgen.runtime.eager.scalar_states import advance, advance_one, store, store_one
 from optgen.runtime.eager.scalars import divide, lerp, maximum, power, sqrt
 from optgen.runtime.eager.slices import zip_slices
@@ -17,6 +19,7 @@ def update(
     weight_sums: list[Tensor],
     zs: list[Tensor],
     exp_avg_sqs: list[Tensor],
+    rests: list[Tensor],
     state_steps: list[Tensor],
     *,
     lr: float,
@@ -26,6 +29,7 @@ def update(
     warmup_steps: float,
     r: float,
     weight_lr_power: float,
+    compensate: bool,
     maximize: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
@@ -49,9 +53,17 @@ def update(
         c = 0
     bias_correction2 = 1 - beta2**step
     bias_correction2_sqrt = sqrt(bias_correction2)
-    step_size = rate * (1 - beta1 * (1 - c))
+    if compensate:
+        one_minus_c = 1 - c
+        u_weight = rate * (1 - beta1 * one_minus_c)
+        machine_eps = torch.finfo(params[0].dtype).eps
+    else:
+        one_minus_c = 1 - c
+        step_size = rate * (1 - beta1 * one_minus_c)
 
-    for param, grad, z, exp_avg_sq in zip_slices(params, grads, zs, exp_avg_sqs):
+    for param, grad, z, exp_avg_sq, rest in in_wider_dtype(
+        zip_slices(params, grads, zs, exp_avg_sqs, rests), (True, False, True, True, True), params
+    ):
         if maximize:
             # g = -g
             grad = grad.neg()
@@ -63,8 +75,23 @@ def update(
         if weight_decay:
             # u = u + weight_decay * p
             u.add_(param, alpha=weight_decay)
-        # p = lerp(p, z, c) - rate * (1 - beta1 * (1 - c)) * u
-        param.lerp_(z, c).add_(u, alpha=-step_size)
+        if compensate:
+            # step = rate * (1 - beta1 * (1 - c)) * u
+            # y = lerp(p + rest, z, c) - step
+            y = param.add(rest)
+            operand = z.sub(y)
+            y.add_(operand, alpha=c).add_(u, alpha=-u_weight)
+            # p = rounded(y)
+            update = rounded(y, machine_eps)
+            param.copy_(update)
+            # rest = y - p
+            update = y.sub(param)
+            rest.copy_(update)
+        else:
+            # step = rate * (1 - beta1 * (1 - c)) * u
+            # p = lerp(p, z, c) - step
+            operand = z.sub(param)
+            param.add_(operand, alpha=c).add_(u, alpha=-step_size)
         # z = z - rate * u
         z.add_(u, alpha=-rate)
 
@@ -76,6 +103,7 @@ def update_functional(
     weight_sums: list[Tensor],
     zs: list[Tensor],
     exp_avg_sqs: list[Tensor],
+    rests: list[Tensor],
     state_steps: list[Tensor],
     *,
     lr: float,
@@ -85,15 +113,18 @@ def update_functional(
     warmup_steps: float,
     r: float,
     weight_lr_power: float,
+    compensate: bool,
     maximize: bool,
     capturable: bool,
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = params[index].clone()
-        grad = grads[index]
-        z = zs[index].clone()
-        exp_avg_sq = exp_avg_sqs[index].clone()
+        param = wider(params[index], params[index])
+        grad = wider(grads[index], params[index])
+        z = wider(zs[index], params[index])
+        exp_avg_sq = wider(exp_avg_sqs[index], params[index])
+        if compensate:
+            rest = wider(rests[index], params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
         if capturable:
@@ -126,7 +157,13 @@ def update_functional(
             c = 0
         bias_correction2 = 1 - beta2**step
         bias_correction2_sqrt = sqrt(bias_correction2)
-        step_size = rate * (1 - beta1 * (1 - c))
+        if compensate:
+            one_minus_c = 1 - c
+            u_weight = rate * (1 - beta1 * one_minus_c)
+            machine_eps = torch.finfo(params[index].dtype).eps
+        else:
+            one_minus_c = 1 - c
+            step_size = rate * (1 - beta1 * one_minus_c)
 
         if maximize:
             # g = -g
@@ -138,10 +175,22 @@ def update_functional(
         if weight_decay:
             # u = u + weight_decay * p
             u = u + weight_decay * param
-        # p = lerp(p, z, c) - rate * (1 - beta1 * (1 - c)) * u
-        param = lerp(param, z, c) - step_size * u
+        if compensate:
+            # step = rate * (1 - beta1 * (1 - c)) * u
+            # y = lerp(p + rest, z, c) - step
+            y = lerp(param + rest, z, c) - u_weight * u
+            # p = rounded(y)
+            param = rounded(y, machine_eps)
+            # rest = y - p
+            rest = y - param
+        else:
+            # step = rate * (1 - beta1 * (1 - c)) * u
+            # p = lerp(p, z, c) - step
+            param = lerp(param, z, c) - step_size * u
         z = z - rate * u
 
         params[index].copy_(param)
         zs[index].copy_(z)
         exp_avg_sqs[index].copy_(exp_avg_sq)
+        if compensate:
+            rests[index].copy_(rest)

@@ -8,24 +8,27 @@ namespace {
 // AdamW without a schedule: gradients between z and the average (Defazio et al., 2024).
 struct Rule {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { PARAM, GRAD, Z, EXP_AVG_SQ, STREAMS };
+    enum { PARAM, GRAD, Z, EXP_AVG_SQ, REST, STREAMS };
     enum { STEP, LR_MAX, WEIGHT_SUM, CELLS };
     static constexpr bool HAS_STEP = true;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double lr, betas[2], eps, weight_decay, warmup_steps, r, weight_lr_power, maximize;
+        double lr, betas[2], eps, weight_decay, warmup_steps, r, weight_lr_power, compensate;
+        double maximize;
     };
 
+    static constexpr bool READS_SIZES = true;  // in the scalar program
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double beta2, one_minus_beta2, bias_correction2_sqrt, scaled_eps, c, step_size, rate;
+        double beta2, one_minus_beta2, bias_correction2_sqrt, scaled_eps, c, u_weight, machine_eps;
+        double step_size, rate;
     };
 
     // Scalar program: computed once per step and parameter, in double.
-    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
+    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes& sizes) {
         const double lr = hypers.lr, eps = hypers.eps, warmup_steps = hypers.warmup_steps;
         const double r = hypers.r, weight_lr_power = hypers.weight_lr_power;
         const double step = cells[STEP].value;  // includes this step
@@ -61,19 +64,30 @@ struct Rule {
         const double bias_correction2 = 1 - pow(beta2, step);
         const double bias_correction2_sqrt = sqrt(bias_correction2);
         const double scaled_eps = eps * bias_correction2_sqrt;
-        const double one_minus_c = 1 - c;
-        const double step_size = rate * (1 - beta1 * one_minus_c);
+        double u_weight = 0;
+        double machine_eps = 0;
+        double step_size = 0;
+        if (truth(hypers.compensate)) {
+            const double one_minus_c = 1 - c;
+            u_weight = rate * (1 - beta1 * one_minus_c);
+            machine_eps = sizes.machine_eps;
+        } else {
+            const double one_minus_c = 1 - c;
+            step_size = rate * (1 - beta1 * one_minus_c);
+        }
         cells[LR_MAX].value = lr_max;
         cells[WEIGHT_SUM].value = weight_sum;
-        return {beta2, one_minus_beta2, bias_correction2_sqrt, scaled_eps, c, step_size, rate};
+        return {
+            beta2, one_minus_beta2, bias_correction2_sqrt, scaled_eps, c, u_weight, machine_eps,
+            step_size, rate};
     }
 
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
-    template <class S>
+    template <class S, bool COMPENSATE>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
-        Stream<const S> grads, Stream<S> zs, Stream<S> exp_avg_sqs) {
+        Stream<const S> grads, Stream<S> zs, Stream<S> exp_avg_sqs, Stream<S> rests) {
         using C = ComputeType<S>;
         const C beta2 = C(scalars.beta2);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
@@ -81,19 +95,22 @@ struct Rule {
         const C scaled_eps = C(scalars.scaled_eps);
         const C weight_decay = C(hypers.weight_decay);
         const C c = C(scalars.c);
+        const C u_weight = C(scalars.u_weight);
+        const C machine_eps = C(scalars.machine_eps);
         const C step_size = C(scalars.step_size);
         const C rate = C(scalars.rate);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const i64 ahead = prefetch_distance<S>(n);
-        struct { DelayedStore<S> param, z, exp_avg_sq; } delayed;
+        struct { DelayedStore<S> param, z, exp_avg_sq, rest; } delayed;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load(params + i, ahead);
             C grad = load(grads + i, ahead);
             C z = load(zs + i, ahead);
             C exp_avg_sq = load(exp_avg_sqs + i, ahead);
+            C rest = COMPENSATE ? load(rests + i, ahead) : C(0);
 
             if (maximize != 0) {
                 // g = -g
@@ -107,14 +124,26 @@ struct Rule {
                 // u = u + weight_decay * p
                 u = u + weight_decay * param;
             }
-            // p = lerp(p, z, c) - rate * (1 - beta1 * (1 - c)) * u
-            param = lerp(param, z, c) - step_size * u;
+            if constexpr (COMPENSATE) {
+                // step = rate * (1 - beta1 * (1 - c)) * u
+                // y = lerp(p + rest, z, c) - step
+                const C y = lerp(param + rest, z, c) - u_weight * u;
+                // p = rounded(y)
+                param = rounded_to(y, machine_eps);
+                // rest = y - p
+                rest = y - param;
+            } else {
+                // step = rate * (1 - beta1 * (1 - c)) * u
+                // p = lerp(p, z, c) - step
+                param = lerp(param, z, c) - step_size * u;
+            }
             // z = z - rate * u
             z = z - rate * u;
 
             delayed.param.store(params + i, param);
             delayed.z.store(zs + i, z);
             delayed.exp_avg_sq.store(exp_avg_sqs + i, exp_avg_sq);
+            if constexpr (COMPENSATE) delayed.rest.store(rests + i, rest);
         }
     }
 
@@ -122,15 +151,18 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(
+        constexpr decltype(&sweep<S, false>) variants[] = {sweep<S, false>, sweep<S, true>};
+        return variants[truth(hypers.compensate)](
             hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[Z],
-            streams[EXP_AVG_SQ]);
+            streams[EXP_AVG_SQ], streams[REST]);
     }
 };
 
 }  // namespace
 }  // namespace optgen
 
+// Read by the runtime: the kernel takes a table of shapes.
+extern "C" const bool optgen_shapes = true;
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
     optgen::step<optgen::Rule>(*table, *threads);
 }

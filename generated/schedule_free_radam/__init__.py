@@ -41,8 +41,8 @@ class ScheduleFreeRAdam(ModeOptimizer):
             &\quad u_t \leftarrow g_t \\
             &\textbf{if } \lambda \ne 0: \\
             &\quad u_t \leftarrow u_t + \lambda \theta_{t-1} \\
-            &\theta_t \leftarrow \operatorname{lerp}(\theta_{t-1}, z_{t-1}, c_t) - \text{rate}_t (1
-                - \beta_1 (1 - c_t)) u_t \\
+            &\text{step}_t \leftarrow \text{rate}_t (1 - \beta_1 (1 - c_t)) u_t \\
+            &\theta_t \leftarrow \operatorname{lerp}(\theta_{t-1}, z_{t-1}, c_t) - \text{step}_t \\
             &z_t \leftarrow z_{t-1} - \text{rate}_t u_t
         \end{aligned}
 
@@ -75,8 +75,10 @@ class ScheduleFreeRAdam(ModeOptimizer):
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         lr_max (Tensor): :math:`\text{rate max}_t`, float64, 0-dimensional, at first -1.
         weight_sum (Tensor): :math:`\text{weight sum}_t`, float64, 0-dimensional, at first 0.
-        z (Tensor): :math:`z_t`, like the parameter, at first a copy of it.
-        exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
+        z (Tensor): :math:`z_t`, at least float32, of the parameter's shape, at first a copy of it.
+        exp_avg_sq (Tensor): :math:`v_t`, at least float32, of the parameter's shape, at first 0.
+        rest (Tensor): :math:`\text{rest}_t`, at least float32, of the parameter's shape, at first
+            0, with `compensate` only.
 
     Modes:
         train(): Move from the average to the point where gradients are taken.
@@ -90,8 +92,9 @@ class ScheduleFreeRAdam(ModeOptimizer):
         states=(
             State("lr_max", init=-1, shape="scalar", dtype="float64"),
             State("weight_sum", shape="scalar", dtype="float64"),
-            State("z", init="p"),
-            State("exp_avg_sq"),
+            State("z", init="p", dtype="at_least_float32"),
+            State("exp_avg_sq", dtype="at_least_float32"),
+            State("rest", dtype="at_least_float32", when="compensate"),
         ),
         hypers=(
             "lr",
@@ -100,10 +103,13 @@ class ScheduleFreeRAdam(ModeOptimizer):
             "weight_decay",
             "r",
             "weight_lr_power",
+            "compensate",
             "silent_sgd_phase",
             "maximize",
         ),
         tensor_hypers=(),
+        widens=True,
+        narrow_flags=("compensate",),
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__
@@ -146,6 +152,7 @@ class ScheduleFreeRAdam(ModeOptimizer):
             "weight_decay": weight_decay,
             "r": r,
             "weight_lr_power": weight_lr_power,
+            "compensate": False,
             "silent_sgd_phase": silent_sgd_phase,
             "maximize": maximize,
             "foreach": foreach,

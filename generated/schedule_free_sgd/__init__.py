@@ -29,8 +29,8 @@ class ScheduleFreeSGD(ModeOptimizer):
             &\quad c_t \leftarrow 0 \\
             &\textbf{if } \lambda \ne 0: \\
             &\quad g_t \leftarrow g_t + \lambda \theta_{t-1} \\
-            &\theta_t \leftarrow \operatorname{lerp}(\theta_{t-1}, z_{t-1}, c_t) - \text{rate}_t (1
-                - \mu (1 - c_t)) g_t \\
+            &\text{step}_t \leftarrow \text{rate}_t (1 - \mu (1 - c_t)) g_t \\
+            &\theta_t \leftarrow \operatorname{lerp}(\theta_{t-1}, z_{t-1}, c_t) - \text{step}_t \\
             &z_t \leftarrow z_{t-1} - \text{rate}_t g_t
         \end{aligned}
 
@@ -61,7 +61,9 @@ class ScheduleFreeSGD(ModeOptimizer):
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         lr_max (Tensor): :math:`\text{rate max}_t`, float64, 0-dimensional, at first -1.
         weight_sum (Tensor): :math:`\text{weight sum}_t`, float64, 0-dimensional, at first 0.
-        z (Tensor): :math:`z_t`, like the parameter, at first a copy of it.
+        z (Tensor): :math:`z_t`, at least float32, of the parameter's shape, at first a copy of it.
+        rest (Tensor): :math:`\text{rest}_t`, at least float32, of the parameter's shape, at first
+            0, with `compensate` only.
 
     Modes:
         train(): Move from the average to the point where gradients are taken.
@@ -75,7 +77,8 @@ class ScheduleFreeSGD(ModeOptimizer):
         states=(
             State("lr_max", init=-1, shape="scalar", dtype="float64"),
             State("weight_sum", shape="scalar", dtype="float64"),
-            State("z", init="p"),
+            State("z", init="p", dtype="at_least_float32"),
+            State("rest", dtype="at_least_float32", when="compensate"),
         ),
         hypers=(
             "lr",
@@ -84,9 +87,12 @@ class ScheduleFreeSGD(ModeOptimizer):
             "warmup_steps",
             "r",
             "weight_lr_power",
+            "compensate",
             "maximize",
         ),
         tensor_hypers=(),
+        widens=True,
+        narrow_flags=("compensate",),
         upper_bounds=(("momentum", 1),),
     )
     lowerings = __name__
@@ -124,6 +130,7 @@ class ScheduleFreeSGD(ModeOptimizer):
             "warmup_steps": warmup_steps,
             "r": r,
             "weight_lr_power": weight_lr_power,
+            "compensate": False,
             "maximize": maximize,
             "foreach": foreach,
             "fused": fused,

@@ -5,6 +5,7 @@
 import torch
 from torch import Tensor
 
+from optgen.runtime.eager.rounding import in_wider_dtype, rounded
 from optgen.runtime.eager.scalar_states import advance, store
 from optgen.runtime.eager.scalars import divide, maximum, power
 from optgen.runtime.eager.slices import chunks
@@ -16,6 +17,7 @@ def update(
     lr_maxs: list[Tensor],
     weight_sums: list[Tensor],
     zs: list[Tensor],
+    rests: list[Tensor],
     state_steps: list[Tensor],
     *,
     lr: float,
@@ -24,6 +26,7 @@ def update(
     warmup_steps: float,
     r: float,
     weight_lr_power: float,
+    compensate: bool,
     maximize: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
@@ -44,18 +47,42 @@ def update(
         c = divide(weight, weight_sum)
     else:
         c = 0
-    step_size = rate * (1 - momentum * (1 - c))
+    if compensate:
+        one_minus_c = 1 - c
+        grad_weight = rate * (1 - momentum * one_minus_c)
+        machine_eps = torch.finfo(params[0].dtype).eps
+    else:
+        one_minus_c = 1 - c
+        step_size = rate * (1 - momentum * one_minus_c)
 
-    for chunk in chunks(params, grads, zs):
-        params, grads, zs = chunk
+    for chunk in in_wider_dtype(
+        chunks(params, grads, zs, rests, live_lists=5), (True, False, True, True), params
+    ):
+        params, grads, zs, rests = chunk
         if maximize:
             # g = -g
             grads = torch._foreach_neg(grads)
         if weight_decay:
             # g = g + weight_decay * p
             grads = torch._foreach_add(grads, params, alpha=weight_decay)
-        # p = lerp(p, z, c) - rate * (1 - momentum * (1 - c)) * g
-        torch._foreach_lerp_(params, zs, c)
-        torch._foreach_add_(params, grads, alpha=-step_size)
+        if compensate:
+            # step = rate * (1 - momentum * (1 - c)) * g
+            # y = lerp(p + rest, z, c) - step
+            ys = torch._foreach_add(params, rests)
+            operands = torch._foreach_sub(zs, ys)
+            torch._foreach_add_(ys, operands, alpha=c)
+            torch._foreach_add_(ys, grads, alpha=-grad_weight)
+            # p = rounded(y)
+            updates = [rounded(y, machine_eps) for y in ys]
+            torch._foreach_copy_(params, updates)
+            # rest = y - p
+            updates = torch._foreach_sub(ys, params)
+            torch._foreach_copy_(rests, updates)
+        else:
+            # step = rate * (1 - momentum * (1 - c)) * g
+            # p = lerp(p, z, c) - step
+            operands = torch._foreach_sub(zs, params)
+            torch._foreach_add_(params, operands, alpha=c)
+            torch._foreach_add_(params, grads, alpha=-step_size)
         # z = z - rate * g
         torch._foreach_add_(zs, grads, alpha=-rate)

@@ -2,9 +2,11 @@
 # Do not edit: change the spec, then run optgen build.
 """ScheduleFreeSGD on one tensor at a time."""
 
+import torch
 from torch import Tensor
 
 from optgen.runtime.eager.conditions import where
+from optgen.runtime.eager.rounding import in_wider_dtype, rounded, wider
 from optgen.runtime.eager.scalar_states import advance, advance_one, store, store_one
 from optgen.runtime.eager.scalars import divide, lerp, maximum, power
 from optgen.runtime.eager.slices import zip_slices
@@ -16,6 +18,7 @@ def update(
     lr_maxs: list[Tensor],
     weight_sums: list[Tensor],
     zs: list[Tensor],
+    rests: list[Tensor],
     state_steps: list[Tensor],
     *,
     lr: float,
@@ -24,6 +27,7 @@ def update(
     warmup_steps: float,
     r: float,
     weight_lr_power: float,
+    compensate: bool,
     maximize: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
@@ -44,17 +48,40 @@ def update(
         c = divide(weight, weight_sum)
     else:
         c = 0
-    step_size = rate * (1 - momentum * (1 - c))
+    if compensate:
+        one_minus_c = 1 - c
+        grad_weight = rate * (1 - momentum * one_minus_c)
+        machine_eps = torch.finfo(params[0].dtype).eps
+    else:
+        one_minus_c = 1 - c
+        step_size = rate * (1 - momentum * one_minus_c)
 
-    for param, grad, z in zip_slices(params, grads, zs):
+    for param, grad, z, rest in in_wider_dtype(
+        zip_slices(params, grads, zs, rests), (True, False, True, True), params
+    ):
         if maximize:
             # g = -g
             grad = grad.neg()
         if weight_decay:
             # g = g + weight_decay * p
             grad = grad.add(param, alpha=weight_decay)
-        # p = lerp(p, z, c) - rate * (1 - momentum * (1 - c)) * g
-        param.lerp_(z, c).add_(grad, alpha=-step_size)
+        if compensate:
+            # step = rate * (1 - momentum * (1 - c)) * g
+            # y = lerp(p + rest, z, c) - step
+            y = param.add(rest)
+            operand = z.sub(y)
+            y.add_(operand, alpha=c).add_(grad, alpha=-grad_weight)
+            # p = rounded(y)
+            update = rounded(y, machine_eps)
+            param.copy_(update)
+            # rest = y - p
+            update = y.sub(param)
+            rest.copy_(update)
+        else:
+            # step = rate * (1 - momentum * (1 - c)) * g
+            # p = lerp(p, z, c) - step
+            operand = z.sub(param)
+            param.add_(operand, alpha=c).add_(grad, alpha=-step_size)
         # z = z - rate * g
         z.add_(grad, alpha=-rate)
 
@@ -65,6 +92,7 @@ def update_functional(
     lr_maxs: list[Tensor],
     weight_sums: list[Tensor],
     zs: list[Tensor],
+    rests: list[Tensor],
     state_steps: list[Tensor],
     *,
     lr: float,
@@ -73,14 +101,17 @@ def update_functional(
     warmup_steps: float,
     r: float,
     weight_lr_power: float,
+    compensate: bool,
     maximize: bool,
     capturable: bool,
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = params[index].clone()
-        grad = grads[index]
-        z = zs[index].clone()
+        param = wider(params[index], params[index])
+        grad = wider(grads[index], params[index])
+        z = wider(zs[index], params[index])
+        if compensate:
+            rest = wider(rests[index], params[index])
         step = advance_one(state_steps[index], capturable)
         if capturable:
             # rate = lr * t / warmup_steps
@@ -110,7 +141,13 @@ def update_functional(
             c = divide(weight, weight_sum)
         else:
             c = 0
-        step_size = rate * (1 - momentum * (1 - c))
+        if compensate:
+            one_minus_c = 1 - c
+            grad_weight = rate * (1 - momentum * one_minus_c)
+            machine_eps = torch.finfo(params[index].dtype).eps
+        else:
+            one_minus_c = 1 - c
+            step_size = rate * (1 - momentum * one_minus_c)
 
         if maximize:
             # g = -g
@@ -118,10 +155,22 @@ def update_functional(
         if weight_decay:
             # g = g + weight_decay * p
             grad = grad + weight_decay * param
-        # p = lerp(p, z, c) - rate * (1 - momentum * (1 - c)) * g
-        param = lerp(param, z, c) - step_size * grad
+        if compensate:
+            # step = rate * (1 - momentum * (1 - c)) * g
+            # y = lerp(p + rest, z, c) - step
+            y = lerp(param + rest, z, c) - grad_weight * grad
+            # p = rounded(y)
+            param = rounded(y, machine_eps)
+            # rest = y - p
+            rest = y - param
+        else:
+            # step = rate * (1 - momentum * (1 - c)) * g
+            # p = lerp(p, z, c) - step
+            param = lerp(param, z, c) - step_size * grad
         # z = z - rate * g
         z = z - rate * grad
 
         params[index].copy_(param)
         zs[index].copy_(z)
+        if compensate:
+            rests[index].copy_(rest)

@@ -8,24 +8,25 @@ namespace {
 // SGD without a schedule: gradients between z and the average (Defazio et al., 2024).
 struct Rule {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { PARAM, GRAD, Z, STREAMS };
+    enum { PARAM, GRAD, Z, REST, STREAMS };
     enum { STEP, LR_MAX, WEIGHT_SUM, CELLS };
     static constexpr bool HAS_STEP = true;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double lr, momentum, weight_decay, warmup_steps, r, weight_lr_power, maximize;
+        double lr, momentum, weight_decay, warmup_steps, r, weight_lr_power, compensate, maximize;
     };
 
+    static constexpr bool READS_SIZES = true;  // in the scalar program
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double c, step_size, rate;
+        double c, grad_weight, machine_eps, step_size, rate;
     };
 
     // Scalar program: computed once per step and parameter, in double.
-    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
+    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes& sizes) {
         const double lr = hypers.lr, momentum = hypers.momentum, warmup_steps = hypers.warmup_steps;
         const double r = hypers.r, weight_lr_power = hypers.weight_lr_power;
         const double step = cells[STEP].value;  // includes this step
@@ -54,58 +55,73 @@ struct Rule {
             // c = 0
             c = 0;
         }
-        const double one_minus_c = 1 - c;
-        const double step_size = rate * (1 - momentum * one_minus_c);
+        double grad_weight = 0;
+        double machine_eps = 0;
+        double step_size = 0;
+        if (truth(hypers.compensate)) {
+            const double one_minus_c = 1 - c;
+            grad_weight = rate * (1 - momentum * one_minus_c);
+            machine_eps = sizes.machine_eps;
+        } else {
+            const double one_minus_c = 1 - c;
+            step_size = rate * (1 - momentum * one_minus_c);
+        }
         cells[LR_MAX].value = lr_max;
         cells[WEIGHT_SUM].value = weight_sum;
-        return {c, step_size, rate};
+        return {c, grad_weight, machine_eps, step_size, rate};
     }
 
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
-    template <class S>
+    template <class S, bool COMPENSATE>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
-        Stream<const S> grads, Stream<S> zs) {
+        Stream<const S> grads, Stream<S> zs, Stream<S> rests) {
         using C = ComputeType<S>;
         const C weight_decay = C(hypers.weight_decay);
         const C c = C(scalars.c);
+        const C grad_weight = C(scalars.grad_weight);
+        const C machine_eps = C(scalars.machine_eps);
         const C step_size = C(scalars.step_size);
         const C rate = C(scalars.rate);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const i64 ahead = prefetch_distance<S>(n);
-        const i64 strip = prefetch_strip<S>(n);
 
-        for (i64 begin = 0; begin < n; begin += strip) {
-            const i64 end = begin + strip < n ? begin + strip : n;
-            for (i64 i = begin; strip < n && i < end; i += CACHE_LINE) {
-                prefetch(params + i);
-                prefetch(grads + i);
-                prefetch(zs + i);
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C param = load(params + i, ahead);
+            C grad = load(grads + i, ahead);
+            C z = load(zs + i, ahead);
+            C rest = COMPENSATE ? load(rests + i, ahead) : C(0);
+
+            if (maximize != 0) {
+                // g = -g
+                grad = -grad;
             }
-            for (i64 i = begin; i < end; i += LANES<C>) {
-                C param = load(params + i, ahead);
-                C grad = load(grads + i, ahead);
-                C z = load(zs + i, ahead);
-
-                if (maximize != 0) {
-                    // g = -g
-                    grad = -grad;
-                }
-                if (has_weight_decay != 0) {
-                    // g = g + weight_decay * p
-                    grad = grad + weight_decay * param;
-                }
-                // p = lerp(p, z, c) - rate * (1 - momentum * (1 - c)) * g
+            if (has_weight_decay != 0) {
+                // g = g + weight_decay * p
+                grad = grad + weight_decay * param;
+            }
+            if constexpr (COMPENSATE) {
+                // step = rate * (1 - momentum * (1 - c)) * g
+                // y = lerp(p + rest, z, c) - step
+                const C y = lerp(param + rest, z, c) - grad_weight * grad;
+                // p = rounded(y)
+                param = rounded_to(y, machine_eps);
+                // rest = y - p
+                rest = y - param;
+            } else {
+                // step = rate * (1 - momentum * (1 - c)) * g
+                // p = lerp(p, z, c) - step
                 param = lerp(param, z, c) - step_size * grad;
-                // z = z - rate * g
-                z = z - rate * grad;
-
-                store(params + i, param);
-                store(zs + i, z);
             }
+            // z = z - rate * g
+            z = z - rate * grad;
+
+            store(params + i, param);
+            store(zs + i, z);
+            if constexpr (COMPENSATE) store(rests + i, rest);
         }
     }
 
@@ -113,13 +129,18 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[Z]);
+        constexpr decltype(&sweep<S, false>) variants[] = {sweep<S, false>, sweep<S, true>};
+        return variants[truth(hypers.compensate)](
+            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[Z],
+            streams[REST]);
     }
 };
 
 }  // namespace
 }  // namespace optgen
 
+// Read by the runtime: the kernel takes a table of shapes.
+extern "C" const bool optgen_shapes = true;
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
     optgen::step<optgen::Rule>(*table, *threads);
 }

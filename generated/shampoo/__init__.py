@@ -60,16 +60,16 @@ class Shampoo(GeneratedOptimizer):
 
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
-        gram_left (Tensor): :math:`L_t`, for each matrix of the parameter one of shape (rows, rows),
-            at first 0, only where it has rows and columns.
-        gram_right (Tensor): :math:`R_t`, for each matrix of the parameter one of shape (cols,
-            cols), at first 0, only where it has rows and columns.
-        root_left (Tensor): :math:`A_t`, for each matrix of the parameter one of shape (rows, rows),
-            at first 0, only where it has rows and columns.
-        root_right (Tensor): :math:`B_t`, for each matrix of the parameter one of shape (cols,
-            cols), at first 0, only where it has rows and columns.
-        sum (Tensor): :math:`s_t`, like the parameter, at first 0, only where it has no rows and
-            columns.
+        gram_left (Tensor): :math:`L_t`, at least float32, for each matrix of the parameter one of
+            shape (rows, rows), at first 0, only where it has rows and columns.
+        gram_right (Tensor): :math:`R_t`, at least float32, for each matrix of the parameter one of
+            shape (cols, cols), at first 0, only where it has rows and columns.
+        root_left (Tensor): :math:`A_t`, at least float32, for each matrix of the parameter one of
+            shape (rows, rows), at first 0, only where it has rows and columns.
+        root_right (Tensor): :math:`B_t`, at least float32, for each matrix of the parameter one of
+            shape (cols, cols), at first 0, only where it has rows and columns.
+        sum (Tensor): :math:`s_t`, at least float32, of the parameter's shape, at first 0, only
+            where it has no rows and columns.
 
     Paper: https://arxiv.org/abs/1802.09568
     """
@@ -77,16 +77,17 @@ class Shampoo(GeneratedOptimizer):
     rule = Rule(
         name="shampoo",
         states=(
-            State("gram_left", shape=("rows", "rows"), when="factored"),
-            State("gram_right", shape=("cols", "cols"), when="factored"),
-            State("root_left", shape=("rows", "rows"), when="factored"),
-            State("root_right", shape=("cols", "cols"), when="factored"),
-            State("sum", when="not factored"),
+            State("gram_left", shape=("rows", "rows"), dtype="at_least_float32", when="factored"),
+            State("gram_right", shape=("cols", "cols"), dtype="at_least_float32", when="factored"),
+            State("root_left", shape=("rows", "rows"), dtype="at_least_float32", when="factored"),
+            State("root_right", shape=("cols", "cols"), dtype="at_least_float32", when="factored"),
+            State("sum", dtype="at_least_float32", when="not factored"),
         ),
         hypers=("lr", "eps", "weight_decay", "update_freq", "maximize"),
         fresh=("gram_left",),
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         why_uncut="the state gram_left is a square matrix",
         by_matrix=True,
         sweeps=("sweep1", "sweep2", "sweep3"),

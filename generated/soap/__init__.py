@@ -83,16 +83,16 @@ class SOAP(GeneratedOptimizer):
 
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
-        exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
-        exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
-        gram_left (Tensor): :math:`L_t`, for each matrix of the parameter one of shape (rows, rows),
-            at first 0, only where it has rows and columns.
-        gram_right (Tensor): :math:`R_t`, for each matrix of the parameter one of shape (cols,
-            cols), at first 0, only where it has rows and columns.
-        basis_left (Tensor): :math:`U_t`, for each matrix of the parameter one of shape (rows,
-            rows), at first 0, only where it has rows and columns.
-        basis_right (Tensor): :math:`W_t`, for each matrix of the parameter one of shape (cols,
-            cols), at first 0, only where it has rows and columns.
+        exp_avg (Tensor): :math:`m_t`, at least float32, of the parameter's shape, at first 0.
+        exp_avg_sq (Tensor): :math:`v_t`, at least float32, of the parameter's shape, at first 0.
+        gram_left (Tensor): :math:`L_t`, at least float32, for each matrix of the parameter one of
+            shape (rows, rows), at first 0, only where it has rows and columns.
+        gram_right (Tensor): :math:`R_t`, at least float32, for each matrix of the parameter one of
+            shape (cols, cols), at first 0, only where it has rows and columns.
+        basis_left (Tensor): :math:`U_t`, at least float32, for each matrix of the parameter one of
+            shape (rows, rows), at first 0, only where it has rows and columns.
+        basis_right (Tensor): :math:`W_t`, at least float32, for each matrix of the parameter one of
+            shape (cols, cols), at first 0, only where it has rows and columns.
 
     Paper: https://arxiv.org/abs/2409.11321
     """
@@ -100,12 +100,12 @@ class SOAP(GeneratedOptimizer):
     rule = Rule(
         name="soap",
         states=(
-            State("exp_avg"),
-            State("exp_avg_sq"),
-            State("gram_left", shape=("rows", "rows"), when="factored"),
-            State("gram_right", shape=("cols", "cols"), when="factored"),
-            State("basis_left", shape=("rows", "rows"), when="factored"),
-            State("basis_right", shape=("cols", "cols"), when="factored"),
+            State("exp_avg", dtype="at_least_float32"),
+            State("exp_avg_sq", dtype="at_least_float32"),
+            State("gram_left", shape=("rows", "rows"), dtype="at_least_float32", when="factored"),
+            State("gram_right", shape=("cols", "cols"), dtype="at_least_float32", when="factored"),
+            State("basis_left", shape=("rows", "rows"), dtype="at_least_float32", when="factored"),
+            State("basis_right", shape=("cols", "cols"), dtype="at_least_float32", when="factored"),
         ),
         hypers=(
             "lr",
@@ -118,6 +118,7 @@ class SOAP(GeneratedOptimizer):
         ),
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         why_uncut="the state gram_left is a square matrix",
         by_matrix=True,
         sweeps=("sweep1", "sweep2", "sweep3", "sweep4", "sweep5", "sweep6"),

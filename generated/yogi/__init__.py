@@ -47,7 +47,8 @@ class Yogi(GeneratedOptimizer):
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first `initial_accumulator`.
-        exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first `initial_accumulator`.
+        exp_avg_sq (Tensor): :math:`v_t`, at least float32, of the parameter's shape, at first
+            `initial_accumulator`.
 
     Paper: https://papers.nips.cc/paper/8186-adaptive-methods-for-nonconvex-optimization
     """
@@ -56,10 +57,11 @@ class Yogi(GeneratedOptimizer):
         name="yogi",
         states=(
             State("exp_avg", init="initial_accumulator"),
-            State("exp_avg_sq", init="initial_accumulator"),
+            State("exp_avg_sq", init="initial_accumulator", dtype="at_least_float32"),
         ),
         hypers=("lr", "betas", "eps", "weight_decay", "maximize"),
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

@@ -35,6 +35,8 @@ MATRIX_SHAPES = (
 """Shapes of states that are matrices: squares first, then thin ones."""
 NARROW_DTYPES = ("bfloat16", "float16")
 """Dtypes of 16 bits that a state can declare."""
+AT_LEAST_FLOAT32 = "at_least_float32"
+"""The dtype of a state that is float32 for a parameter of 16 bits, and else the parameter's."""
 QUANTIZED = "8bit"
 """The dtype of a quantized state: codes of 8 bits, and a float32 scale for each block of them."""
 QUANTIZED_BLOCKS = (64, 128, 256, 512)
@@ -72,6 +74,7 @@ class Hyper:
     """A hyperparameter: a constructor argument and a key of the param group.
 
     * `fixed`: a key of the group, but no constructor argument.
+    * `narrow`: a `fixed` flag that is true in groups with a parameter of 16 bits.
     * `error`: the message for a value out of bounds, with `{}` for the value. For a tuple, its
       position in the tuple is `{index}`, counted from 0, or `{number}`, counted from 1.
     * `optional`: may be None. In a tuple, a number may be None if its default is None.
@@ -92,6 +95,7 @@ class Hyper:
     choices: tuple[str | None, ...] = ()
     error: str = ""
     fixed: bool = False
+    narrow: bool = False
     tensor: str = "never"
     rows: bool = True
     about: str = ""

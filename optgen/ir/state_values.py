@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.ir.algorithm import QUANTIZED, Algorithm, State
+from optgen.ir.algorithm import AT_LEAST_FLOAT32, QUANTIZED, Algorithm, State
 from optgen.ir.binding_times import declared_kinds
 from optgen.ir.matrix_axes import Axes, height, width
 from optgen.ir.quantization import quantized
@@ -63,11 +63,13 @@ def stored_value(state: State, value: Tensor, storage_dtype: torch.dtype | None 
     """Return the value of a state as the optimizer keeps it.
 
     The value is rounded to the dtype that the state declares. If it declares none, the value is
-    rounded to `storage_dtype`, unless this is None or the state is "scalar".
+    rounded to `storage_dtype`, the parameter's, unless this is None or the state is "scalar".
     """
     if state.dtype == QUANTIZED:
         return quantized(value, state.block, state.map, state.min_elements)
-    if state.dtype:
+    if state.dtype == AT_LEAST_FLOAT32 and storage_dtype is not None:
+        storage_dtype = torch.promote_types(storage_dtype, torch.float32)
+    elif state.dtype and state.dtype != AT_LEAST_FLOAT32:
         return value.to(getattr(torch, state.dtype))
     if storage_dtype is None or state.shape == "scalar":
         return value

@@ -7,6 +7,7 @@ tensors or tensor subclasses; torch's function for one tensor updates those.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -117,6 +118,9 @@ class AveragedModel(_torch.AveragedModel):
     is ours. By default all updates have the same weight, as in stochastic weight averaging;
     `multi_avg_fn=get_ema_multi_avg_fn(0.999)` makes an exponential moving average.
 
+    Means of 16-bit tensors are also kept in float32, outside of checkpoints: 16 bits do not hold
+    their increments. The model has the rounded means, and averaging functions get float32.
+
     Args:
         model (Module): The model; it is copied.
         device (device, optional): The device of the mean. Default: that of the model.
@@ -129,17 +133,15 @@ class AveragedModel(_torch.AveragedModel):
         AssertionError: Both `avg_fn` and `multi_avg_fn` are given.
     """
 
+    _exact_means: tuple[Tensor | None, ...] = ()  # float32 for each mean of 16 bits
+
     def update_parameters(self, model: Module) -> None:
         """Update the means with the model's weights; the first call copies the weights."""
         means, tensors = self._matched_tensors(model)
         if self.n_averaged.item() == 0:
             _copy(means, tensors)
-        elif self.avg_fn is not None and self.multi_avg_fn is None:
-            self._average_each(means, tensors)
-        elif isinstance(update := self.multi_avg_fn or _equal_weights, _Update):
-            update(means, _on_devices_of(means, tensors), self.n_averaged)
         else:
-            self._average_lists(update, means, tensors)
+            self._average(means, tensors)
         if not self.use_buffers:
             buffers = list(zip(self.module.buffers(), model.buffers(), strict=True))
             _copy([ours for ours, _ in buffers], [theirs for _, theirs in buffers])
@@ -154,21 +156,53 @@ class AveragedModel(_torch.AveragedModel):
         num_matched = min(len(means), len(tensors))
         return means[:num_matched], tensors[:num_matched]
 
+    def _average(self, means: list[Tensor], tensors: list[Tensor]) -> None:
+        """Update the means; those of 16 bits in float32."""
+        exact = list(map(_exact_mean, means, chain(self._exact_means, repeat(None))))
+        if self.avg_fn is not None and self.multi_avg_fn is None:
+            self._average_each(exact, tensors)
+        elif isinstance(update := self.multi_avg_fn or _equal_weights, _Update):
+            update(exact, _on_devices_of(exact, tensors), self.n_averaged)
+        else:
+            self._average_lists(update, exact, tensors)
+        pairs = [
+            (mean, value) for mean, value in zip(means, exact, strict=True) if mean is not value
+        ]
+        _copy([mean for mean, _ in pairs], [value for _, value in pairs])
+        self._exact_means = tuple(
+            None if mean is value else value for mean, value in zip(means, exact, strict=True)
+        )
+
     def _average_each(self, means: list[Tensor], tensors: list[Tensor]) -> None:
         """Update each mean by the caller's `avg_fn`."""
         assert self.avg_fn is not None
         for mean, tensor in zip(means, tensors, strict=True):
             old, current = mean.detach(), tensor.detach().to(mean.device)
+            current = current.to(torch.promote_types(current.dtype, mean.dtype))
             old.copy_(self.avg_fn(old, current, self.n_averaged.to(mean.device)))
 
     def _average_lists(
         self, update: MultiAvgFn, means: list[Tensor], tensors: list[Tensor]
     ) -> None:
         """Call the caller's `multi_avg_fn` once for each device and dtype."""
-        current = [tensor.detach() for tensor in _on_devices_of(means, tensors)]
+        pairs = zip(_on_devices_of(means, tensors), means, strict=True)
+        current = [t.detach().to(torch.promote_types(t.dtype, mean.dtype)) for t, mean in pairs]
         groups = group_tensors([[mean.detach() for mean in means], current])
         for (device, _), (group_means, group_current) in groups.items():
             update(group_means, group_current, self.n_averaged.to(device))
+
+
+def _exact_mean(mean: Tensor, exact: Tensor | None) -> Tensor:
+    """Return the mean in float32 if it has 16 bits, else the mean itself.
+
+    `exact` is the mean after the last update. It no longer counts if the mean has changed since.
+    """
+    if not mean.is_floating_point() or mean.element_size() != 2:
+        return mean
+    is_current = exact is not None and exact.shape == mean.shape and exact.device == mean.device
+    if exact is not None and is_current and torch.equal(exact.to(mean.dtype), mean):
+        return exact
+    return mean.detach().float()
 
 
 def _on_devices_of(means: list[Tensor], tensors: list[Tensor]) -> list[Tensor]:

@@ -15,6 +15,7 @@ from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.runtime.protocols import Group
 from optgen.runtime.rule import Rule
 from optgen.runtime.tensors.group_view import asked_view
+from optgen.runtime.torch_private import numel
 
 _PHASE_BY_PHASE = "phase by phase with the ranks that hold the other shards"
 _EACH_PARAMETER_ON_ONE_RANK = "each whole parameter on one of the ranks that hold its shards"
@@ -59,7 +60,7 @@ def _lines(optimizer: torch.optim.Optimizer, first_index: int) -> list[str]:
                 reason = f"{reason}; {_sharded_note(rule, batch)}"
             lines.append(
                 f"group {index}: {BACKENDS[lowering].title}: {reason}"
-                f"{_view_note(batch)}{_sparse_note(rule, batch)}"
+                f"{_view_note(batch)}{_sparse_note(rule, batch)}{_codes_note(rule, batch)}"
             )
     return [*dict.fromkeys(lines)]  # a group's batches may have the same line
 
@@ -101,6 +102,19 @@ def _view_note(batch: Batch) -> str:
         return ""
     copy_note = ", of copies: the memory of some tensors has no such view"
     return f"; view={asked_view(batch.group)}{copy_note if batch.view_copies else ''}"
+
+
+def _codes_note(rule: Rule, batch: Batch) -> str:
+    """Tell that a rule with states of 8 bits has none of them here; "" if it has one."""
+    states = [state for state in rule.quantized_states if state.is_present(batch.group)]
+    params = list(zip(batch.members, batch.seen_params or batch.members, strict=True))
+    if not rule.quantized_states or any(
+        state.suits(seen) and numel(param) >= state.min_elements
+        for state in states
+        for param, seen in params
+    ):
+        return ""
+    return "; no state of these parameters takes 8 bits, so `quantized` saves nothing"
 
 
 def _sparse_note(rule: Rule, batch: Batch) -> str:

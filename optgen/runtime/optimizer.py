@@ -105,15 +105,16 @@ class GeneratedOptimizer(LightOptimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group; the group's own hyperparameters override the defaults."""
         super().add_param_group(param_group)
+        group = self.param_groups[-1]
         try:
             check_added_group(self, len(self.param_groups) - 1)
             check_groups_agree(self)
+            group.update(self.rule.fixed_values(group["params"]))
             adopt_group_states(self)
         except Exception:
             self.param_groups.pop()
             raise
         if not self.rule.elementwise:
-            group = self.param_groups[-1]
             self._context.original_params[id(group)] = flat_partitions.original_params(group)
 
     @staticmethod
@@ -190,7 +191,7 @@ class GeneratedOptimizer(LightOptimizer):
             self, previous_groups, added=dict(self.rule.backfill), optional=optional_keys
         )
         for group in self.param_groups:
-            group.update(self.rule.fixed)
+            group.update(self.rule.fixed_values(group["params"]))
         checkpoint.restore_declared_dtypes(self)
         checkpoint.scalars_to_tensors(self)
         share_loaded_states(self)

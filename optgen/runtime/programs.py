@@ -5,17 +5,21 @@ mode of each param group is in its key `train_mode`, and so in checkpoints.
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, cast, overload
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from optgen.runtime.batch.context import TrainingValues
 from optgen.runtime.elementwise import Elementwise
 from optgen.runtime.light_optimizer import with_step_hooks
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.runtime.protocols import Group
 from optgen.runtime.rule import number
+from optgen.runtime.tensors.dtensor import to_local
 from optgen.runtime.torch_private import called_to_init_state, outside_dynamo
 
 MODE = "train_mode"
@@ -28,6 +32,11 @@ class Program(NamedTuple):
 
     name: str  # of the function, and of its package beside the optimizer's lowerings
     keys: tuple[str, ...]  # for each list, the key of its state; "param" for the parameters
+
+    @property
+    def stored_keys(self) -> tuple[str, ...]:
+        """The keys of the lists that are no copies."""
+        return tuple(key for key in self.keys if not key.startswith(COPY))
 
     def function(self, lowerings: str) -> Elementwise:
         """Import the function."""
@@ -89,13 +98,39 @@ class ModeOptimizer(GeneratedOptimizer):
         self._change_mode(train=False, program=self.eval_program)
 
     def _change_mode(self, train: bool, program: Program) -> None:
-        """Prepare a program for all groups in the other mode; then run it on each group."""
+        """Prepare a program for all groups in the other mode; then run it on each group.
+
+        Parameters of 16 bits round what the program gives them. So `eval` keeps the values from
+        before, and `train` puts them back if nothing has changed since.
+        """
         groups = [group for group in self.param_groups if bool(group[MODE]) is not train]
         function = program.function(self.lowerings)
         calls = [self._prepare_call(function, program, group) for group in groups]
         for group, call in zip(groups, calls, strict=True):
+            exact = self._values_before_eval(program, group, train)
             call()
             group[MODE] = train
+            if train:
+                for each in exact:
+                    _write(each.tensors, each.values)
+            elif exact:
+                kept = [replace(e, param_in_eval=to_local(e.param).clone()) for e in exact]
+                self._context.before_eval[id(group)] = kept
+
+    def _values_before_eval(
+        self, program: Program, group: Group, train: bool
+    ) -> list[TrainingValues]:
+        """Return the values of a group's parameters of 16 bits before `eval` that still hold."""
+        if train:
+            kept = self._context.before_eval.pop(id(group), [])
+            return [e for e in kept if e.still_hold(self._tensors(e.param, program.stored_keys))]
+        params = {id(param): param for param in group["params"] if param.element_size() == 2}
+        pairs = ((param, self._tensors(param, program.stored_keys)) for param in params.values())
+        return [
+            TrainingValues(tensors, tuple(t.detach().clone() for t in tensors), param, param)
+            for param, tensors in pairs
+            if tensors
+        ]
 
     def _prepare_call(
         self, function: Elementwise, program: Program, group: Group
@@ -122,3 +157,9 @@ class ModeOptimizer(GeneratedOptimizer):
         for group in state.get("param_groups", ()):
             group.setdefault(MODE, True)  # pickled by a class without modes, which only trains
         super().__setstate__(state)
+
+
+@torch.no_grad()
+def _write(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(value)

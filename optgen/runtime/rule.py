@@ -21,6 +21,9 @@ FACTS: Final[Mapping[str, Callable[[Tensor], bool]]] = {
 RANK: Final = "rank"
 """The key of the group value that limits the width of thin matrices."""
 
+AT_LEAST_FLOAT32: Final = "at_least_float32"
+"""The dtype of states that are float32 for parameters of 16 bits, and else the parameter's."""
+
 QUANTIZED: Final = "8bit"
 """The dtype of states that hold codes of 8 bits and scales of blocks."""
 
@@ -142,6 +145,7 @@ class Rule:
     backfill: tuple[tuple[str, object], ...] = ()  # torch's values for groups of old checkpoints
     optional: tuple[tuple[str, object], ...] = ()  # keys torch's groups lack, and their defaults
     fixed: tuple[tuple[str, object], ...] = ()  # group values that no checkpoint may change
+    narrow_flags: tuple[str, ...] = ()  # group values: is any of the parameters of 16 bits?
     choices: tuple[tuple[str, tuple[str | None, ...]], ...] = ()  # keys, and their valid values
     upper_bounds: tuple[tuple[str, float], ...] = ()  # keys, and exclusive bounds of their values
     equal: tuple[str, ...] = ()  # keys whose values must be equal in all groups
@@ -209,6 +213,14 @@ class Rule:
         if not (rank >= 1 and rank % 1 == 0):
             raise ValueError(f"{RANK} must be a whole number of at least 1, and is {value!r}")
         return int(rank)
+
+    def fixed_values(self, params: Iterable[Tensor]) -> dict[str, object]:
+        """Return the values of a group of these parameters that no checkpoint may change."""
+        values = dict(self.fixed)
+        if self.narrow_flags:
+            is_narrow = any(p.is_floating_point() and p.element_size() == 2 for p in params)
+            values |= dict.fromkeys(self.narrow_flags, is_narrow)
+        return values
 
     def drop_unset(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """Return defaults without the optional keys that have their default values."""

@@ -45,10 +45,12 @@ def state(
             group keeps under the key; "all", one number for all groups, which each of them keeps;
             or a matrix: two of "rows", "cols" and "rank", such as ("rows", "rows") or
             ("cols", "rank"). The rank is a hyperparameter of this name.
-        dtype: None for the parameter's dtype, "float32", "bfloat16" or "float16"; with one of 16
-            bits, a step computes in float32 or wider. For a "scalar": "float64", which None means
-            too; "float32"; or "torch" for torch's own choice, which is float32, or float64 if that
-            is the default dtype. "8bit" for codes of 8 bits, with a float32 scale for each block.
+        dtype: None for the parameter's dtype; "at_least_float32" for float32 where the parameter
+            has 16 bits, and else the parameter's dtype; "float32", "bfloat16" or "float16". With
+            one of them, a step computes in float32 or wider. For a "scalar": "float64", which None
+            means too; "float32"; or "torch" for torch's own choice, which is float32, or float64 if
+            that is the default dtype. "8bit" for codes of 8 bits, with a float32 scale for each
+            block.
         when: the condition under which it exists: a hyperparameter, "amsgrad" or "not amsgrad"; or
             "factored", "tall" or their negations. A parameter with rows and columns is factored; it
             is tall if it has no fewer rows than columns.
@@ -151,6 +153,11 @@ def choice(
     return DeclarationToken("choice", (default, *others), options)
 
 
-def fixed(value: bool) -> Any:
-    """Declare a param group's key that is always True or always False, and is no argument."""
+def fixed(value: bool | str) -> Any:
+    """Declare a param group's key that is no argument.
+
+    Args:
+        value: always True or always False, or "narrow": whether the group has a parameter of 16
+            bits.
+    """
     return DeclarationToken("fixed", (value,), ())

@@ -145,12 +145,16 @@ def _default(declaration: str) -> Any:
 
 
 def hypers_of(spec: Spec) -> list[tuple[str, str]]:
-    """Return the names of a spec's hyperparameters, each with the text of its declaration."""
+    """Return the names of a spec's hyperparameters, each with the text of its declaration.
+
+    What is `fixed` is no argument, and is left out.
+    """
     tree = ast.parse(textwrap.dedent(spec.source))
     functions = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.decorator_list]
     arguments = functions[0].args
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    return [(argument.arg, ast.unparse(default)) for argument, default in pairs if default]
+    texts = ((argument.arg, ast.unparse(default)) for argument, default in pairs if default)
+    return [(name, text) for name, text in texts if not text.startswith("fixed(")]
 
 
 def inert_spec(function: Callable[..., None]) -> Spec:

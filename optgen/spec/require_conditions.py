@@ -30,7 +30,7 @@ _CONDITION_OPS: Mapping[str, Callable[..., Any]] = {
 }
 """Ops that a condition may use, as Python functions on the values of hyperparameters."""
 
-_PARAM_PROPERTIES = ("ndim", "numel", "factored")
+_PARAM_PROPERTIES = ("ndim", "numel", "factored", "machine_eps")
 """Properties of a parameter that a condition may use."""
 
 
@@ -70,7 +70,7 @@ def _check_condition(reader: Statements, node: ast.expr, require: Require) -> No
         if require.is_about_param:
             hint = "write one `require` about hyperparameters, and another about the parameter"
             error(node, "this `require` is about more than the parameter", hint)
-        hint = "use hyperparameters, or ndim(p), numel(p) and factored(p)"
+        hint = "use hyperparameters, or ndim(p), numel(p), factored(p) and machine_eps(p)"
         error(node, "this `require` uses what a constructor does not know", hint)
     for inner in walk(require.condition):
         if isinstance(inner, Call) and inner.op not in (

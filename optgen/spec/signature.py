@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from optgen.ir.algorithm import (
+    AT_LEAST_FLOAT32,
     MATRIX_SHAPES,
     NARROW_DTYPES,
     QUANTIZED,
@@ -31,7 +32,9 @@ from optgen.spec.source import Source
 _STATE_OPTIONS = {
     "init": Option(lambda v: isinstance(v, str) or is_real(v), "a number or a name"),
     "shape": one_of("like", "row", "col", "scalar", "group", "all", *MATRIX_SHAPES),
-    "dtype": one_of(None, "float32", *NARROW_DTYPES, QUANTIZED, "float64", "torch"),
+    "dtype": one_of(
+        None, AT_LEAST_FLOAT32, "float32", *NARROW_DTYPES, QUANTIZED, "float64", "torch"
+    ),
     **QUANTIZED_OPTIONS,
     "when": TEXT,
     "role": one_of("second_moment"),
@@ -178,7 +181,7 @@ class Signature:
         if declared_dtype in ("float64", "torch") and not is_scalar:
             hint = 'add shape="scalar"; any other state has its parameter\'s dtype, or "float32"'
             self.source.error(node, f'dtype="{declared_dtype}" is for a state of one number', hint)
-        if declared_dtype in NARROW_DTYPES and is_scalar:
+        if declared_dtype in (AT_LEAST_FLOAT32, *NARROW_DTYPES) and is_scalar:
             hint = 'leave it out: one number is "float64" or "float32"'
             self.source.error(
                 node, f'dtype="{declared_dtype}" is for a state of many numbers', hint
@@ -216,10 +219,13 @@ class Signature:
     def _flag(self, name: str, node: ast.Call, *, fixed: bool) -> Hyper:
         args, options = self._arguments(node, {} if fixed else _FLAG_OPTIONS)
         declaration = "fixed" if fixed else "flag"
+        place = self.source.place(node)
+        if fixed and [*args] == ["narrow"]:
+            return Hyper(name, "flag", False, fixed=True, narrow=True, place=place)
         if len(args) != 1 or not isinstance(args[0], bool):
             hint = f"{name}={declaration}(False)"
-            self.source.error(node, f"`{declaration}` takes True or False", hint)
-        place = self.source.place(node)
+            allowed = 'True, False or "narrow"' if fixed else "True or False"
+            self.source.error(node, f"`{declaration}` takes {allowed}", hint)
         return Hyper(name, "flag", args[0], fixed=fixed, place=place, **options)
 
     def _choice(self, name: str, node: ast.Call) -> Hyper:

@@ -6,7 +6,7 @@ def accumulate(
     g,
     t,
     /,
-    gradient_sum=state("grad_sum"),
+    gradient_sum=state("grad_sum", dtype="at_least_float32"),
     gradient_count=state("summed_gradients", shape="scalar"),
     waiting_calls=state("calls_between_steps", shape="scalar"),
     *,

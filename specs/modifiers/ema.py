@@ -2,7 +2,9 @@ from optgen.spec import fresh, hyper, lerp, modifier, state
 
 
 @modifier(stage="observe")
-def ema(p, /, average=state("ema"), *, ema_decay=hyper(0.999, ge=0, le=1)):
+def ema(
+    p, /, average=state("ema", dtype="at_least_float32"), *, ema_decay=hyper(0.999, ge=0, le=1)
+):
     """Average the weights exponentially (Polyak & Juditsky, 1992), as AveragedModel does.
 
     `optimizer.eval()` puts the average into the weights, and `optimizer.train()` takes it out.

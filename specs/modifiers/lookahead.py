@@ -7,7 +7,7 @@ def lookahead(
     u,
     t,
     /,
-    slow_weights=state("slow", init="p"),
+    slow_weights=state("slow", init="p", dtype="at_least_float32"),
     *,
     sync_period=hyper(5, ge=1, whole=True),
     slow_step=hyper(0.5, gt=0, le=1),

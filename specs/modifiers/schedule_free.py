@@ -1,4 +1,4 @@
-from optgen.spec import hyper, lerp, maximum, modifier, state
+from optgen.spec import fixed, hyper, lerp, maximum, modifier, rounded, state
 
 
 @modifier(stage="store", weights="z")
@@ -8,13 +8,15 @@ def schedule_free(
     t,
     lr,
     /,
-    z=state("z", init="p"),
+    z=state("z", init="p", dtype="at_least_float32"),
     largest_rate=state("lr_max", shape="scalar"),
     weight_sum=state("weight_sum", shape="scalar"),
+    rest=state("rest", dtype="at_least_float32", when="compensate_average"),
     *,
     average_momentum=hyper(0.9, gt=0, lt=1),
     weight_power=hyper(0, ge=0),
     weight_lr_power=hyper(2, ge=0),
+    compensate_average=fixed("narrow"),
 ):
     """Take gradients between the weights and their average (Defazio et al., 2024)."""
     largest_rate = maximum(largest_rate, lr)
@@ -24,9 +26,16 @@ def schedule_free(
         share = weight / weight_sum
     else:
         share = 0
-    average = lerp(p, z, 1 - 1 / average_momentum)
+    if compensate_average:
+        average = lerp(p + rest, z, 1 - 1 / average_momentum)
+    else:
+        average = lerp(p, z, 1 - 1 / average_momentum)
     z = z + u
     p = lerp(lerp(average, z, share), z, 1 - average_momentum)
+    if compensate_average:
+        y = p
+        p = rounded(y)
+        rest = y - p
 
 
 @schedule_free.train

@@ -50,7 +50,7 @@ def test_check_names_the_programs(folder: Path) -> None:
     checked = run("check", "specs/average.py")
 
     assert checked.output == (
-        "ScheduleFreeSGD: ok (state: lr_max, weight_sum, z; "
+        "ScheduleFreeSGD: ok (state: lr_max, weight_sum, z, rest; "
         "train by to_gradient_point, eval by to_average)\n"
     )
 

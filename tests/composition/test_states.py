@@ -43,7 +43,7 @@ ADDED_KEYS = {
     "stochastic_rounding": ("stream",),
 }
 """State keys that a modifier adds for each parameter; modifiers not listed add none."""
-ADDED_GROUP_KEYS = {"clip_norm": ("grad_norm",)}
+ADDED_GROUP_KEYS = {"clip_norm": ("grad_norm",), "schedule_free": ("compensate_average",)}
 
 
 def new_optimizer(*names: str) -> Any:

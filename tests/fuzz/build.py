@@ -21,7 +21,7 @@ import torch
 import optgen
 from fuzz.eight_bits import with_float32_states
 from optgen import emit
-from optgen.ir.algorithm import Algorithm
+from optgen.ir.algorithm import AT_LEAST_FLOAT32, Algorithm
 from optgen.lowerings import LOWERINGS
 from optgen.passes.maximize import add_maximize
 from optgen.passes.outline_sweeps import outline_sweeps
@@ -130,9 +130,9 @@ def load(text: str, only_lowering: str = "") -> BuiltRule:
 
 def dtype_bits_of(algorithm: Algorithm, dtypes: Sequence[str]) -> int:
     """Return a bit for each dtype that a rule's C++ needs for parameters of these dtypes."""
-    state_dtypes = (
-        s.dtype for s in with_float32_states(algorithm).states if s.dtype and s.shape != "scalar"
-    )
+    declared = {s.dtype for s in with_float32_states(algorithm).states if s.shape != "scalar"}
+    # A library for 16 bits has float32 too, which states of at least float32 need.
+    state_dtypes = filter(None, declared - {AT_LEAST_FLOAT32})
     return dtype_variants.bits_of_dtypes(getattr(torch, name) for name in {*dtypes, *state_dtypes})
 
 

@@ -37,6 +37,7 @@ def Random(
     """Drawn by lot."""
 {body}
 '''
+MATRIX_DTYPES = ("float32", "at_least_float32")
 INITS = ("0", "0", "0", "0.5", "1.5", "-1", "1e-3")
 
 
@@ -94,7 +95,8 @@ def _states(draft: Draft) -> list[State]:
     rng, states = draft.rng, []
     for symbol in ("m", "v", "w")[: rng.choice((0, 1, 1, 2, 2, 3))]:
         init = rng.choice((*INITS, '"p"', '"eps"'))
-        dtype_name = rng.choice(("float32", "bfloat16", "float16")) if rng.random() < 0.08 else ""
+        dtypes = ("float32", "at_least_float32", "bfloat16", "float16")
+        dtype_name = rng.choice(dtypes) if rng.random() < 0.1 else ""
         dtype_option = f', dtype="{dtype_name}"' if dtype_name else ""
         condition = rng.choice(("", "", "", "fa", "not fb", "c")) if symbol == "w" else ""
         if draft.family == "axes" and not draft.requires_matrix and rng.random() < 0.15:
@@ -122,7 +124,7 @@ def _states(draft: Draft) -> list[State]:
             conditions = ("", "", "fa", "not fb")
             condition = rng.choice(conditions) if draft.requires_matrix else "factored(p)"
             options = f'init={rng.choice(INITS)}, shape=("{axis}", "{axis}")'
-            options += ', dtype="float32"' if rng.random() < 0.1 else ""
+            options += _matrix_dtype(rng)
             states.append(
                 State(symbol, "lefts" if axis == "rows" else "rights", options, condition)
             )
@@ -147,9 +149,13 @@ def _thin_states(draft: Draft) -> list[State]:
         conditions = ("", "", "fa", "not fb") if symbol != "H0" else ("",)
         condition = rng.choice(conditions) if draft.requires_matrix else "factored(p)"
         options = f'init={rng.choice(INITS)}, shape=("{first_axis}", "{second_axis}")'
-        options += ', dtype="float32"' if rng.random() < 0.1 else ""
+        options += _matrix_dtype(rng)
         states.append(State(symbol, nature, options, condition))
     return states
+
+
+def _matrix_dtype(rng: Random) -> str:
+    return f', dtype="{rng.choice(MATRIX_DTYPES)}"' if rng.random() < 0.1 else ""
 
 
 def _body(draft: Draft) -> list[str]:

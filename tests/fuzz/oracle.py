@@ -18,7 +18,7 @@ from fuzz.bounded_tensors import (
     unit_of_plain_tensors,
     watch_branches,
 )
-from optgen.ir.algorithm import QUANTIZED, Algorithm, Shape
+from optgen.ir.algorithm import AT_LEAST_FLOAT32, QUANTIZED, Algorithm, Shape
 from optgen.ir.compute_dtype import widens
 from optgen.ir.evaluate import Member, evaluate_together, properties_of
 from optgen.ir.nodes import Call, If, Program, Stmt
@@ -182,6 +182,8 @@ def state_dtype(algorithm: Algorithm, key: str, param: Tensor) -> torch.dtype:
     if state is None or state.shape == "scalar":
         default = torch.get_default_dtype()
         return dtype_of(state, default) if state else default
+    if state.dtype == AT_LEAST_FLOAT32:
+        return torch.promote_types(param.dtype, torch.float32)
     if state.dtype == QUANTIZED:
         return torch.float32
     return getattr(torch, state.dtype) if state.dtype else param.dtype

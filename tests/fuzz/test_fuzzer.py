@@ -71,6 +71,7 @@ FORMS = {
     "a state that exists if a flag is off": r'when="not fb"',
     "factored state": r'when="factored"',
     "float32 state": r'dtype="float32"',
+    "state of at least float32": r'dtype="at_least_float32"',
     "a state that starts as the parameter": r'init="p"',
     "a state that starts as a hyperparameter": r'init="(eps|lr|c)"',
     "a branch on a flag": r"if \(fa\)",

@@ -119,6 +119,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "backfill": _pairs(backfill(algorithm)),
         "optional": _pairs(keys_that_torch_lacks(algorithm) | _flags_set_by_steps(algorithm)),
         "fixed": _fixed(algorithm),
+        "narrow_flags": _text_of_names([h.name for h in algorithm.hypers if h.narrow]),
         "choices": _pairs(
             {h.name: literal(h.choices) for h in algorithm.hypers if h.type == "choice"}
         ),
@@ -183,7 +184,7 @@ def _flags_set_by_steps(algorithm: Algorithm) -> dict[str, str]:
 
 
 def _fixed(algorithm: Algorithm) -> str:
-    fixed = (h for h in algorithm.hypers if h.fixed and not h.set_by_step)
+    fixed = (h for h in algorithm.hypers if h.fixed and not (h.set_by_step or h.narrow))
     return _pairs({h.name: literal(h.default) for h in fixed})
 
 

@@ -78,6 +78,8 @@ def _on_param(condition: Expr) -> str:
                 return Ref("param.ndim")
             case Call("numel", _):
                 return Ref("param.numel()")
+            case Call("machine_eps", _):
+                return Ref("finfo(param.dtype).eps")
         return rebuild(expr, in_python)
 
     return _as_python(in_python(condition))

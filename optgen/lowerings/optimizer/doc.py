@@ -215,7 +215,7 @@ def _describe_state(state: State, symbols: Symbols) -> str:
     parts = [f":math:`{symbols.at(state.symbol, 't' if state.written else '')}`"]
     shape = _SHAPES[state.shape] + (", one for all groups" if state.of_all else "")
     if state.dtype:
-        parts.append(state.dtype)
+        parts.append(state.dtype.replace("_", " "))
         shape = shape.replace("like the parameter", "of the parameter's shape")
     parts.append(shape)
     parts.append(_initial_value(state))

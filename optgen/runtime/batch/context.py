@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
@@ -13,6 +15,7 @@ from optgen.runtime.protocols import OptimizerLike
 from optgen.runtime.state.create import CreatedState
 from optgen.runtime.state.placeholders import Placeholder
 from optgen.runtime.state.snapshot import StateSnapshot
+from optgen.runtime.tensors.dtensor import to_local
 
 
 class CachedStep(Protocol):
@@ -32,6 +35,21 @@ class SkipReport:
     skipped: bool = False
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class TrainingValues:
+    """The tensors of a parameter that a program took, with their values before it."""
+
+    tensors: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    param: Tensor
+    param_in_eval: Tensor  # a copy of the parameter after the program
+
+    def still_hold(self, tensors: tuple[Tensor, ...]) -> bool:
+        """Tell whether these are the same tensors, and the parameter is as the program left it."""
+        are_same = len(tensors) == len(self.tensors) and all(map(is_, tensors, self.tensors))
+        return are_same and torch.equal(to_local(self.param), self.param_in_eval)
+
+
 @dataclass(eq=False, slots=True)
 class StepContext:
     """The batches of the last step, and the states to restore if the current step fails."""
@@ -45,6 +63,8 @@ class StepContext:
     extra_inputs: dict[str, Any] = field(default_factory=dict)  # of this step, unchecked
     original_params: dict[int, OriginalParams] = field(default_factory=dict)  # by group identity
     shared_states: dict[str, Tensor] = field(default_factory=dict)  # of all groups, by key
+    # By group identity: values that a change of mode rounded to 16 bits.
+    before_eval: dict[int, list[TrainingValues]] = field(default_factory=dict)
     skip_report: SkipReport | None = None  # set while a gradient scaler relies on the rule's check
 
     def forget(self) -> None:

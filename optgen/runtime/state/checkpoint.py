@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -45,14 +46,14 @@ def scalars_to_tensors(optimizer: OptimizerLike) -> None:
     """Convert Python numbers to tensors: step counts and scalar states of old checkpoints."""
     rule = optimizer.rule
     scalars = [state for state in rule.states if state.shape == "scalar"]
-    dtypes_and_devices = {state.key: (dtype_of(state), state.on_device) for state in scalars}
+    declarations = {state.key: (state.dtype, state.on_device) for state in scalars}
     if rule.step == "tensor":
-        dtypes_and_devices["step"] = (None, False)
+        declarations["step"] = (None, False)
     for group, param, states in _params_with_state(optimizer):
-        for key, (dtype, on_device) in dtypes_and_devices.items():
+        for key, (dtype, on_device) in declarations.items():
             if key in states and not isinstance(states[key], Tensor):
-                number = float(states[key])
-                states[key] = as_scalar(number, rule, group, param, dtype, on_device)
+                number, scalar_dtype = float(states[key]), getattr(torch, dtype) if dtype else None
+                states[key] = as_scalar(number, rule, group, param, scalar_dtype, on_device)
 
 
 def _params_with_state(optimizer: OptimizerLike) -> Iterator[tuple[Group, Tensor, dict[str, Any]]]:
@@ -125,13 +126,14 @@ def _hide_tensors(states: Any, keys: set[str]) -> Any:
 def restore_declared_dtypes(optimizer: OptimizerLike) -> None:
     """Unwrap loaded states with a declared dtype; convert them, and move them to their devices."""
     rule = optimizer.rule
-    declared_states = [(state, dtype) for state in rule.states if (dtype := dtype_of(state))]
+    declared_states = [state for state in rule.states if state.dtype is not None]
     for group, param, states in _params_with_state(optimizer) if declared_states else ():
-        for state, dtype in declared_states:
+        for state in declared_states:
             loaded = states.get(state.key)
             if isinstance(loaded, _HiddenTensor):
                 is_host_scalar = state.is_host_scalar
                 device = scalar_device(rule, group, param) if is_host_scalar else param.device
+                dtype = dtype_of(state, param.dtype)
                 value = to_numbers(loaded.value).to(dtype=dtype, device=device)
                 can_encode = state.is_quantized and value.shape == param.shape
                 states[state.key] = as_stored(state, param, value) if can_encode else value

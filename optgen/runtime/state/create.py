@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.protocols import Group
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import AT_LEAST_FLOAT32, Rule, State
 from optgen.runtime.state.scalars import as_scalar, as_scalars
 from optgen.runtime.tensors.dtensor import is_dtensor
 from optgen.runtime.tensors.group_view import seen_params
@@ -161,8 +161,10 @@ def _initial_values(
     defaults: Mapping[str, Any],
 ) -> Sequence[Tensor]:
     """Return a state's initial values for several parameters, made by few calls if possible."""
-    if state.init == 0 and state.dtype is None and state.shape == "like":
-        return list(map(torch.zeros_like, params))
+    if state.init == 0 and state.shape == "like" and not state.is_quantized:
+        if state.dtype is None:
+            return list(map(torch.zeros_like, params))
+        return [torch.zeros_like(param, dtype=dtype_of(state, param.dtype)) for param in params]
     if state.is_quantized:
         return [_initial_codes(rule, state, group, param, defaults) for param in params]
     init = _init_number(state, group, defaults)
@@ -170,7 +172,7 @@ def _initial_values(
         if state.shape == "like" and state.dtype is None and not any(map(torch.is_complex, params)):
             return list(map(torch.full_like, params, repeat(init)))
         if state.shape == "scalar":
-            dtype, number = dtype_of(state), float(init)
+            dtype, number = dtype_of(state, params[0].dtype), float(init)
             return as_scalars(number, rule, group, params, dtype, state.on_device)
         are_small = max(map(numel, params)) <= _MAX_ELEMENTS_TO_COPY
         if init == 0 and state.shape != "like" and are_small:
@@ -219,7 +221,7 @@ def _indices(
         return []
     all_params = chain.from_iterable(each["params"] for each in groups)
     indices = {id(param): float(index) for index, param in enumerate(all_params)}
-    dtype = dtype_of(state)
+    dtype = dtype_of(state, params[0].dtype)
     return [as_scalar(indices[id(param)], rule, group, param, dtype) for param in params]
 
 
@@ -236,7 +238,7 @@ def _copied_zeros(
         keys = list(zip(keys, dtypes, devices, strict=True))
     examples = dict(zip(keys, zip(params, views, strict=True), strict=True))
     zeros = {
-        key: _reduced_zeros(state, param, view, dtype_of(state) or param.dtype, rank)
+        key: _reduced_zeros(state, param, view, dtype_of(state, param.dtype) or param.dtype, rank)
         for key, (param, view) in examples.items()
     }
     return foreach_clone([zeros[key] for key in keys])
@@ -253,10 +255,15 @@ def _reduced_zeros(
     return param.new_zeros(state.shape_for(view, rank), dtype=dtype)
 
 
-def dtype_of(state: State) -> torch.dtype | None:
-    """Return the declared dtype of a state, float32 for codes; None if none is declared."""
+def dtype_of(state: State, param_dtype: torch.dtype) -> torch.dtype | None:
+    """Return the dtype that a state declares for parameters of a dtype; None if it declares none.
+
+    The numbers of a quantized state are float32.
+    """
     if state.is_quantized:
         return torch.float32
+    if state.dtype == AT_LEAST_FLOAT32:
+        return torch.promote_types(param_dtype, torch.float32)
     dtype: torch.dtype | None = getattr(torch, state.dtype) if state.dtype else None
     return dtype
 
@@ -277,7 +284,7 @@ def _initial_value(
     defaults: Mapping[str, Any],
 ) -> Tensor:
     """Return the initial value of one parameter's state; `view` is the parameter in its view."""
-    dtype = dtype_of(state) or param.dtype
+    dtype = dtype_of(state, param.dtype) or param.dtype
     if state.init == "p":
         # In a differentiable step autograd is enabled, and records that the parameter was copied.
         source = param if torch.is_grad_enabled() else param.detach()
@@ -286,7 +293,7 @@ def _initial_value(
     is_differentiable = isinstance(init, Tensor) and init.requires_grad and torch.is_grad_enabled()
     number = float(init.detach() if isinstance(init, Tensor) else init)
     if state.shape == "scalar":
-        value = as_scalar(number, rule, group, param, dtype_of(state), state.on_device)
+        value = as_scalar(number, rule, group, param, dtype_of(state, param.dtype), state.on_device)
         return value.copy_(init) if is_differentiable else value
     if state.shape == "like":
         value = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)

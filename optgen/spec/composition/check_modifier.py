@@ -12,6 +12,7 @@ from optgen.spec.composition.parts import (
     STAGES,
     WRAPPING_STAGE,
     Part,
+    declares,
     unchecked_modifier,
 )
 from optgen.spec.composition.renaming import free_names
@@ -52,21 +53,13 @@ def _check_signature(part: Part) -> None:
             message = f"`{argument.arg}` is an input, so it has no default"
             part.source.error(argument, message, example)
     for argument, declared in part.states:
-        if not _declares(declared, "state"):
+        if not declares(declared, "state"):
             hint = f'{argument.arg}=state("checkpoint_key")'
             part.source.error(argument, f"`{argument.arg}` is no state", hint)
     for argument, default in part.hypers:
-        if not _declares(default, "hyper", "flag", "choice"):
+        if not declares(default, "hyper", "flag", "choice", "fixed"):
             hint = f"{argument.arg}=hyper(1.0)"
             part.source.error(argument, f"`{argument.arg}` is no hyperparameter", hint)
-
-
-def _declares(declared: ast.expr | None, *names: str) -> bool:
-    """Tell whether a default is a call of one of these declarations."""
-    match declared:
-        case ast.Call(func=ast.Name(id=name)):
-            return name in names
-    return False
 
 
 def _check_names(part: Part) -> None:

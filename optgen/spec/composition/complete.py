@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any
 
-from optgen.spec.composition.parts import Part
+from optgen.spec.composition.parts import Part, declares
 
 _FROM_BASE = ("gradient", "step")
 """Options that a derived optimizer always takes from its base."""
@@ -45,13 +45,61 @@ def with_values(part: Part, values: Mapping[str, Any]) -> Part:
         if argument.arg in values and isinstance(declaration, ast.Call):
             value = _constant(part, argument.arg, values[argument.arg])
             choices = [ast.unparse(each) for each in declaration.args]
-            is_choice = _declares(declaration, "choice")
+            is_choice = declares(declaration, "choice")
             if is_choice and ast.unparse(value) not in choices:
                 requirement = f"`{argument.arg}` is one of {', '.join(choices)}"
                 raise TypeError(f"{part.name}: {requirement}, not {ast.unparse(value)}")
             other_choices = [a for a in declaration.args if ast.unparse(a) != ast.unparse(value)]
             declaration.args = [value, *(other_choices if is_choice else declaration.args[1:])]
     return part
+
+
+def with_plain_update(part: Part, modifiers: Sequence[Part]) -> Part:
+    """Return an optimizer that leaves the rounding of its parameter to modifiers.
+
+    A rule may compensate the rounding of 16 bits under a flag, `fixed("narrow")`. A modifier of the
+    update or of its store would change what has been compensated. Beside such a modifier, the
+    rule goes on without the flag, and takes 16 bits only if a modifier stores the parameter.
+    """
+    flags = {a.arg for a, declared in part.hypers if _is_narrow_flag(declared)}
+    changing = [each for each in modifiers if each.changed_value in ("update", "store")]
+    if not flags or not changing:
+        return part
+    part = _without_flags(part.copy(), flags)
+    if not any(each.changed_value == "store" for each in changing):
+        message = (
+            f"{part.name} keeps an average in its parameter, and 16 bits do not hold the "
+            f"increments beside {changing[0].name}: add kahan, master or stochastic_rounding"
+        )
+        condition = f"require(machine_eps({part.inputs[0]}) < 1e-4, {message!r})"
+        part.node.body[1:1] = ast.parse(condition).body
+    return part
+
+
+def _is_narrow_flag(declared: ast.expr | None) -> bool:
+    return declared is not None and ast.unparse(declared) == "fixed('narrow')"
+
+
+def _without_flags(part: Part, flags: Collection[str]) -> Part:
+    """Remove flags that are false, in place, with the branches and states that they guard."""
+    arguments = part.node.args
+    kept_hypers = [each for each in part.hypers if each[0].arg not in flags]
+    arguments.kwonlyargs = [argument for argument, _ in kept_hypers]
+    arguments.kw_defaults = [declared for _, declared in kept_hypers]
+    kept_states = [a for a in part.states if part.existence_condition(a[0].arg) not in flags]
+    num_inputs = len(arguments.defaults) - len(part.states)
+    arguments.args = [argument for argument, _ in kept_states]
+    arguments.defaults[num_inputs:] = [declared for _, declared in kept_states]
+    part.node.body = [
+        kept
+        for stmt in part.node.body
+        for kept in (stmt.orelse if _tests(stmt, flags) else [stmt])  # type: ignore[attr-defined]
+    ]
+    return part
+
+
+def _tests(stmt: ast.stmt, flags: Collection[str]) -> bool:
+    return isinstance(stmt, ast.If) and ast.unparse(stmt.test) in flags
 
 
 def _constant(part: Part, name: str, value: Any) -> ast.expr:
@@ -69,11 +117,6 @@ def _constant(part: Part, name: str, value: Any) -> ast.expr:
         allowed = "a number, a text, None or a tuple of these"
         raise TypeError(f"{part.name}: `{name}` is a default of a class: {allowed}, not {value!r}")
     return ast.Constant(value)
-
-
-def _declares(declaration: ast.Call, name: str) -> bool:
-    """Tell whether a declaration is a call of this function."""
-    return isinstance(declaration.func, ast.Name) and declaration.func.id == name
 
 
 def _decorator_options(part: Part) -> dict[str, ast.expr]:

@@ -233,6 +233,14 @@ def unchecked_modifier(spec: Spec) -> Part:
     return replace(part, **values)
 
 
+def declares(declared: ast.expr | None, *names: str) -> bool:
+    """Tell whether a default is a call of one of these declarations."""
+    match declared:
+        case ast.Call(func=ast.Name(id=name)):
+            return name in names
+    return False
+
+
 def declared_key(declaration: ast.expr) -> str:
     """Return the checkpoint key in the declaration of a state."""
     match declaration:

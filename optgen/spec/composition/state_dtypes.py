@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from optgen.ir.algorithm import NARROW_DTYPES, QUANTIZED
+from optgen.ir.algorithm import AT_LEAST_FLOAT32, NARROW_DTYPES, QUANTIZED
 from optgen.spec.composition.names import CompositionError
 from optgen.spec.composition.parts import Part, declared_key
 from optgen.spec.errors import did_you_mean
 
-_DTYPES = (None, "float32", *NARROW_DTYPES)
+_DTYPES = (None, AT_LEAST_FLOAT32, "float32", *NARROW_DTYPES)
 
 
 def with_state_dtypes(
@@ -24,10 +24,11 @@ def with_state_dtypes(
 
     Args:
         parts: the optimizer first.
-        default: the dtype of the optimizer's states that declare none, and that hold a number for
-            each element, row or column; None for the parameter's dtype. "8bit" applies only to
-            states with a number for each element that do not begin as a copy of the parameter.
-        by_key: the dtypes of some states, also of modifiers, by their checkpoint keys.
+        default: the dtype of the optimizer's states that follow the parameter's dtype, except for
+            single numbers; None leaves these states as they are. "8bit" applies only to states with
+            a number for each element that do not begin as a copy of the parameter.
+        by_key: the dtypes of some states, also of modifiers, by their checkpoint keys. None is the
+            parameter's dtype.
         quantized_options: the options of states of 8 bits; empty if no dtype may be "8bit".
         name: the name of the modifier, for messages.
 
@@ -38,10 +39,12 @@ def with_state_dtypes(
     copies = [part.copy() for part in parts]
     states = {declared_key(state): state for part in copies for _, state in part.states}
     _check_keys(by_key, states, name)
-    for _, state in copies[0].states:
-        default_applies = _may_have_codes(state) if default == QUANTIZED else _holds_elements(state)
-        if default_applies and _option(state, "dtype") is None:
-            _declare(state, default, quantized_options)
+    if default:
+        suits = _may_have_codes if default == QUANTIZED else _is_tensor
+        _check_default(copies[0], default, suits, name)
+        for _, state in copies[0].states:
+            if suits(state) and _follows_param(state):
+                _declare(state, default, quantized_options)
     for key, dtype in by_key.items():
         _declare(states[key], dtype, quantized_options)
     return copies
@@ -58,6 +61,23 @@ def _check_dtypes(dtypes: Iterable[str | None], may_quantize: bool, name: str) -
             raise CompositionError(f"{name}: {dtype!r} is no dtype of a state; it is {listed}")
 
 
+def _check_default(
+    optimizer: Part, default: str, suits: Callable[[ast.expr], bool], name: str
+) -> None:
+    """Check that a default dtype applies to a state, unless the optimizer has none."""
+    tensors = [state for _, state in optimizer.states if _is_tensor(state)]
+    fitting = [state for state in tensors if suits(state)]
+    if any(map(_follows_param, fitting)) or not tensors:
+        return
+    if not fitting:
+        message = f"no state of {optimizer.name} has the parameter's shape, so none takes 8 bits"
+        raise CompositionError(f"{name}: {message}: leave it out")
+    message = f"every state of {optimizer.name} declares its dtype, which {default!r} leaves as is"
+    raise CompositionError(
+        f"{name}: {message}: name a state, {declared_key(fitting[0])}={default!r}"
+    )
+
+
 def _check_keys(
     by_key: Mapping[str, str | None], states: Mapping[str, ast.expr], name: str
 ) -> None:
@@ -66,16 +86,24 @@ def _check_keys(
         if key not in states:
             hint = did_you_mean(key, states, f"there are {', '.join(states)}")
             raise CompositionError(f"{name}: no state is called `{key}`: {hint}")
-        if not _holds_elements(states[key]):
-            raise CompositionError(f"{name}: `{key}` is one number, or a square or thin matrix")
+        if not _is_tensor(states[key]):
+            raise CompositionError(f"{name}: `{key}` is one number")
         if dtype == QUANTIZED and not _is_like(states[key]):
-            raise CompositionError(f"{name}: `{key}` has a number for each row or column")
+            raise CompositionError(
+                f"{name}: `{key}` does not have the parameter's shape, so it takes no 8 bits"
+            )
 
 
-def _holds_elements(state: ast.expr) -> bool:
-    """Tell whether a state has the parameter's shape, or a number for each row or column."""
+def _is_tensor(state: ast.expr) -> bool:
+    """Tell whether a state is more than one number of a parameter or of a group."""
     shape = _option(state, "shape")
-    return shape is None or ast.unparse(shape) in ("'like'", "'row'", "'col'")
+    return shape is None or ast.unparse(shape) not in ("'scalar'", "'group'")
+
+
+def _follows_param(state: ast.expr) -> bool:
+    """Tell whether a state's dtype depends on the parameter's."""
+    dtype = _option(state, "dtype")
+    return dtype is None or ast.literal_eval(dtype) in (None, AT_LEAST_FLOAT32)
 
 
 def _is_like(state: ast.expr) -> bool:

@@ -8,7 +8,7 @@ from textwrap import indent
 
 from optgen.ir.ops import CALLABLE_OPS
 from optgen.spec.composition.names import NamedParts
-from optgen.spec.composition.parts import Part, declared_key
+from optgen.spec.composition.parts import Part, declared_key, declares
 from optgen.spec.composition.write_rule import write_rule
 from optgen.spec.reserved_names import DECLARATIONS
 
@@ -45,12 +45,14 @@ def _decorator(named: NamedParts) -> str:
     """Return the optimizer's decorator; modifiers' arguments come last. Gradients are dense."""
     decorator = named.base.node.decorator_list[0]
     assert isinstance(decorator, ast.Call)
-    added = [ast.Constant(argument.arg) for part in named.modifiers for argument, _ in part.hypers]
+    hypers = [each for part in named.modifiers for each in part.hypers]
+    added = {"group": [argument.arg for argument, _ in hypers]}
+    added["keywords"] = [a.arg for a, declared in hypers if not declares(declared, "fixed")]
     options = []
     for keyword in decorator.keywords:
         value = keyword.value
         if keyword.arg in ("keywords", "group") and isinstance(value, ast.Tuple):
-            value = ast.Tuple([*value.elts, *added], ast.Load())
+            value = ast.Tuple([*value.elts, *map(ast.Constant, added[keyword.arg])], ast.Load())
         if keyword.arg not in ("gradient", "sparse_hint", "zero_grad"):
             options.append(f"{keyword.arg}={ast.unparse(value)}")
     if named.base.option("zero_grad") or any(part.zero_grad for part in named.modifiers):

@@ -37,9 +37,9 @@ def bits_of_dtypes(dtypes: Iterable[torch.dtype]) -> int:
 def bits_of_batches(rule: Rule, batches: Iterable[Batch]) -> int:
     """Return the bits of the dtypes of these batches, including states not created yet."""
     dtypes = set(map(_dtype, chain.from_iterable(_streams(rule, batch) for batch in batches)))
-    shaped_states = (state for state in rule.states if state.shape != "scalar")
-    declared_dtypes = set(filter(None, map(dtype_of, shaped_states)))
-    unquantized = (dtypes | declared_dtypes) - {QUANTIZED_DTYPE}
+    shaped_states = [state for state in rule.states if state.shape != "scalar"]
+    declared = (dtype_of(state, dtype) for state in shaped_states for dtype in dtypes)
+    unquantized = {*dtypes, *filter(None, declared)} - {QUANTIZED_DTYPE}
     return bits_of_dtypes(dtype.to_real() for dtype in unquantized)
 
 
