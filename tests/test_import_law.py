@@ -89,14 +89,13 @@ def may_import(part: str, name: str) -> bool:
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("torch_private", "rule", "forced_lowering", "matrix_ops", "cache"),
     ("protocols", "light_optimizer", "tensors"),
-    ("members",),
     ("state",),
     ("batch",),
     ("sharded",),
     ("eager", "fused_cpu", "fused_triton", "backends"),
     ("choice", "list_function_checks", "use_lowering", "wide_step"),
     ("dispatch", "elementwise"),
-    ("optimizer",),
+    ("members", "optimizer"),
     ("__init__", "explain", "extra_inputs", "functional", "programs"),
 )
 """The layers of optgen/runtime, the lowest first: a folder or module imports from lower layers."""

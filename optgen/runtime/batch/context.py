@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -44,6 +45,7 @@ class StepContext:
     cached_step: CachedStep | None = None  # set if one backend took the whole step
     extra_inputs: dict[str, Any] = field(default_factory=dict)  # of this step, unchecked
     original_params: dict[int, OriginalParams] = field(default_factory=dict)  # by group identity
+    joint_step: Callable[[], None] | None = None  # set while several optimizers step as one
     skip_report: SkipReport | None = None  # set while a gradient scaler relies on the rule's check
 
     def forget(self) -> None:
