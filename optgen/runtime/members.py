@@ -43,6 +43,10 @@ class OptimizerOfMembers(LightOptimizer):
         step_members(self.members, [{}] * len(self.members))
         return loss
 
+    def notes(self) -> list[str]:
+        """Return what `explain` says before the groups."""
+        return []
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients of all parameters, to None or to zeros."""
         for member in self.members:
