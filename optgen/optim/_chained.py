@@ -47,7 +47,7 @@ class Split:
         own = [each for each in self.assignments if each.member == member]
         counts = Counter(each.reason for each in own)
         parts = []
-        for reason, count in counts.items():
+        for reason, count in sorted(counts.items(), key=lambda item: "vector" in item[0]):
             names = [each.name for each in own if each.reason == reason]
             is_named = count <= 2 and reason not in ("matrix", "vector")
             parts.append(f"{count} × {reason}" + f" ({', '.join(names)})" * is_named)

@@ -115,11 +115,13 @@ def _split(
     if both := sorted(to_first & to_second):
         raise ValueError(f"{both[0]!r} matches a pattern of first_names and one of others_names")
     roles = parameter_roles(model)
-    is_hidden = {name: roles[name].kind in HIDDEN and name not in to_second for name in params}
-    if not any(is_hidden.values()):  # the output layer is the only matrix
-        is_hidden = {n: roles[n].kind == OUTPUT and n not in to_second for n in params}
+    kinds = HIDDEN
+    if not any(roles[name].kind in HIDDEN for name in params):
+        kinds = (OUTPUT,)  # the only matrix
+    is_hidden = {name: roles[name].kind in kinds and name not in to_second for name in params}
     assignments = []
-    for name, param in params.items():
+    for name in filter(params.__contains__, roles):  # the model's order
+        param = params[name]
         reason, view, member = roles[name].kind, given_views[name], 1
         if name in to_first or name in to_second:
             reason += ", by its name"

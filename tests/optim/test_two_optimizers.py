@@ -173,8 +173,8 @@ def test_the_split_is_printed_once_and_explained() -> None:
     assert optgen.explain(optimizers[0]).splitlines()[:2] == line.split("; ")
     assert str(optimizers[0].split).splitlines() == [
         "0.weight: Muon, matrix",
-        "2.weight: Lion, output layer",
         "0.bias: Lion, vector",
+        "2.weight: Lion, output layer",
         "2.bias: Lion, vector",
     ]
 
