@@ -99,9 +99,7 @@ def _grad_mode_of(optimizer: OptimizerWithContext) -> torch.set_grad_enabled:
     return torch.set_grad_enabled(bool(optimizer.defaults.get("differentiable")))
 
 
-def _steps_at_once(
-    optimizer: OptimizerWithContext, grads: Sequence[Tensor | None] | None
-) -> bool:
+def _steps_at_once(optimizer: OptimizerWithContext, grads: Sequence[Tensor | None] | None) -> bool:
     """Take the step without gathering batches, and return True; or change nothing."""
     # A cached step cannot take extra inputs: the C++ reader finds only states of parameters and of
     # groups.

@@ -205,7 +205,9 @@ class LoRALinear(nn.Module):
     def __init__(self, base_layer: nn.Linear, rank: int = 4) -> None:
         super().__init__()
         self.base_layer = base_layer.requires_grad_(False)
-        self.lora_A = nn.ModuleDict({"default": nn.Linear(base_layer.in_features, rank, bias=False)})
+        self.lora_A = nn.ModuleDict(
+            {"default": nn.Linear(base_layer.in_features, rank, bias=False)}
+        )
         self.lora_B = nn.ModuleDict(
             {"default": nn.Linear(rank, base_layer.out_features, bias=False)}
         )

@@ -317,7 +317,12 @@ def test_hooks_of_members_run_around_all_updates() -> None:
     weights = [member.param_groups[0]["params"][0] for member in optimizer.members]
     train(model, [optimizer], 1)
 
-    assert [call[:2] for call in calls] == [("before", 0), ("before", 1), ("after", 1), ("after", 0)]
+    assert [call[:2] for call in calls] == [
+        ("before", 0),
+        ("before", 1),
+        ("after", 1),
+        ("after", 0),
+    ]
     for old, new in zip(calls[1][2], calls[2][2], strict=True):
         assert not torch.equal(old, new)
     assert all(torch.equal(a, b) for a, b in zip(calls[0][2], calls[1][2], strict=True))
