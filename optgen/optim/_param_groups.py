@@ -33,9 +33,9 @@ def param_groups(
         weight_decay: the weight decay. Biases and other vectors, such as the scales of
             normalization layers, get none. None leaves the decay to the optimizer.
         layer_decay: a factor of the learning rate for each layer between a parameter and the
-            output, also for each frozen layer. A layer is the first number in a name, as in "blocks.3.attn.weight". Parameters
-            without a number form one more layer if they come before all layers, and belong to the
-            output otherwise.
+            output; frozen layers count. A layer is the first number in a name, as in
+            "blocks.3.attn.weight". Parameters without a number form one more layer if they come
+            before all layers, and belong to the output otherwise.
 
     Raises:
         ValueError: a pattern matches no parameter, or `layer_decay` is given without `lr`.

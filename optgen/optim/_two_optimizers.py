@@ -115,9 +115,8 @@ def _split(
     if both := sorted(to_first & to_second):
         raise ValueError(f"{both[0]!r} matches a pattern of first_names and one of others_names")
     roles = parameter_roles(model)
-    kinds = HIDDEN
-    if not any(roles[name].kind in HIDDEN for name in params):
-        kinds = (OUTPUT,)  # the only matrix
+    has_hidden = any(roles[name].kind in HIDDEN for name in params)
+    kinds = HIDDEN if has_hidden else (OUTPUT,)  # the output layer may be the only matrix
     is_hidden = {name: roles[name].kind in kinds and name not in to_second for name in params}
     assignments = []
     for name in filter(params.__contains__, roles):  # the model's order

@@ -75,7 +75,7 @@ def _generated(member: Any) -> Any:
         inner = getattr(member, "members", ())
         if isinstance(member, OptimizerOfMembers) or len(inner) != 1:
             return None
-        (member,) = inner
+        member = inner[0]
     return member
 
 

@@ -27,7 +27,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Positions before tokens, as in GPT-2's order of `wpe` and `wte` swapped; a tied head or not."""
+    """The table of positions comes before the tokens; the head is tied, padded or neither."""
 
     def __init__(self, tied: bool = False, padded: int = 0, layers: int = 2) -> None:
         super().__init__()
