@@ -275,7 +275,7 @@ def _free_role(name: str, param: Tensor, owner: nn.Module | None) -> Role:
     if isinstance(owner, nn.MultiheadAttention) and key == "in_proj_weight":
         return Role(FUSED, (3, -1, param.shape[-1]))
     is_marked = getattr(param, "_no_weight_decay", False)
-    if is_marked or param.shape[0] == 1 or _TABLE.search(key) or _ELEMENTWISE.search(key):
+    if is_marked or param.shape[:1] == (1,) or _TABLE.search(key) or _ELEMENTWISE.search(key):
         return Role(TABLE)
     return Role(MATRIX if param.ndim == 2 else BATCH)
 

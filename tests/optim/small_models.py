@@ -139,6 +139,7 @@ class ViT(nn.Module):
         self.head = nn.Linear(WIDTH, classes)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, WIDTH))
         self.pos_embed = nn.Parameter(torch.randn(1, 17, WIDTH))
+        self.logit_scale = nn.Parameter(torch.tensor(1.0))
         self.patch_embed = nn.Conv2d(3, WIDTH, 4, stride=4)
         self.blocks = nn.Sequential(ViTBlock(), ViTBlock())
 
