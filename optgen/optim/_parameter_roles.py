@@ -167,7 +167,7 @@ class _Roles:
             return
         for name, module in self._modules.items():
             order, other = self._order[name], self._layers.get(name)
-            if module is layer.module or _is_embedding(module):
+            if module is layer.module or _is_embedding(module) or ".parametrizations." in name:
                 continue
             if other is not None:
                 flattens = isinstance(layer.module, _ConvNd) and not isinstance(module, _ConvNd)
@@ -274,6 +274,8 @@ def _free_role(name: str, param: Tensor, owner: nn.Module | None) -> Role:
     key = name.rpartition(".")[2]
     if isinstance(owner, nn.MultiheadAttention) and key == "in_proj_weight":
         return Role(FUSED, (3, -1, param.shape[-1]))
+    if key.endswith("bias"):
+        return Role(VECTOR)  # one for each matrix of a batch
     is_marked = getattr(param, "_no_weight_decay", False)
     if is_marked or param.shape[:1] == (1,) or _TABLE.search(key) or _ELEMENTWISE.search(key):
         return Role(TABLE)

@@ -149,6 +149,7 @@ class Experts(nn.Module):
         super().__init__()
         self.up = nn.Parameter(torch.randn(EXPERTS, 4 * WIDTH, WIDTH))
         self.down = nn.Parameter(torch.randn(EXPERTS, WIDTH, 4 * WIDTH))
+        self.down_bias = nn.Parameter(torch.zeros(EXPERTS, WIDTH))
 
 
 class MoEBlock(nn.Module):
@@ -273,6 +274,16 @@ def unet() -> nn.Module:
             conv_out=nn.Conv2d(8, 3, 3),
         )
     )
+
+
+class SpeechModel(nn.Module):
+    """A model whose convolution is normalized, and whose characters are as many as its width."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.utils.parametrizations.weight_norm(nn.Conv1d(1, WIDTH, 3), dim=2)
+        self.layers = nn.ModuleList([Block(), Block()])
+        self.lm_head = nn.Linear(WIDTH, WIDTH)
 
 
 class LSTM(nn.Module):

@@ -40,7 +40,8 @@ CASES: dict[str, tuple[nn.Module, list[str]]] = {
         ["*.embed_positions*", "decoder.embed_tokens.weight", "proj_out.weight"],
     ),
     "ViT": (models.ViT(), ["head.weight", "cls_token", "pos_embed"]),
-    "mixture of experts": (models.MoE(), ["tokens.weight", "output.weight"]),
+    "mixture of experts": (models.MoE(), ["tokens.weight", "output.weight", "*.down_bias"]),
+    "speech": (models.SpeechModel(), ["lm_head.weight"]),
     "MusicGen": (models.MusicGen(), ["embed_tokens.?.weight", "lm_heads.?.weight"]),
     "MusicGen as wide as its codes": (
         models.MusicGen(models.WIDTH),
@@ -136,7 +137,7 @@ def test_muon_steps_convolutions_and_experts_as_matrices() -> None:
     matrices = [nn.Parameter(each.detach().clone()) for each in (conv.flatten(1), *up)]
     reference = optim.Muon(matrices, lr=0.1)
     for _ in range(3):
-        for param in model.parameters():
+        for param in trainable(model).values():
             param.grad = torch.randn_like(param)
         grads = [conv.grad.flatten(1), *up.grad]
         for matrix, grad in zip(matrices, grads, strict=True):
