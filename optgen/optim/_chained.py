@@ -26,7 +26,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Split:
-    """How the members of a chained optimizer share the parameters of a model.
+    """Result of sharing the parameters of a model among the members of a chained optimizer.
 
     `str` has a line for each parameter.
     """

@@ -36,7 +36,7 @@ _SMALL_BLOCK = 3  # a module with so few layers may be a head, even if it is one
 
 @dataclass(frozen=True)
 class Role:
-    """What a parameter is for, and the shape in which it is a matrix or a batch of them."""
+    """The use of a parameter, and the shape in which it is a matrix or a batch of them."""
 
     kind: str
     view: tuple[int, ...] | None = None  # None: its own shape

@@ -72,7 +72,7 @@ def step_members(members: Sequence[Optimizer], inputs: Sequence[Mapping[str, Any
 def _generated(member: Any) -> Any:
     """Return the generated optimizer that is a member, or that a member wraps; else None."""
     while not hasattr(member, "_context"):
-        inner = getattr(member, "members", ())
+        inner: tuple[Any, ...] = getattr(member, "members", ())
         if isinstance(member, OptimizerOfMembers) or len(inner) != 1:
             return None
         member = inner[0]
