@@ -35,7 +35,7 @@ def GaLore(
     weight_decay=hyper(0.0, ge=0),
     rank=hyper(128, ge=1, whole=True),
     update_proj_gap=hyper(200, ge=1, whole=True),
-    scale=hyper(0.25),
+    scale=hyper(0.25, ge=0),
 ):
     """Adam in the subspace of the gradient's leading singular vectors (Zhao et al., 2024)."""
     require(ndim(p) >= 2, "GaLore takes matrices, not the shape {shape}")

@@ -15,7 +15,7 @@ def LARS(
     *,
     lr=hyper(1.0, ge=0),
     momentum=hyper(0.0, ge=0),
-    dampening=hyper(0.0),
+    dampening=hyper(0.0, ge=0),
     weight_decay=hyper(0.0, ge=0),
     nesterov=flag(False),
     trust_coeff=hyper(1e-3, ge=0),

@@ -197,9 +197,9 @@ def notes(algorithm: Algorithm, needs: Needs) -> list[str]:
     if needs.matrices_only:
         sentences.append(
             f"{algorithm.name} takes matrices only. `create_optimizer` gives biases, norms, "
-            "embeddings and the output layer of a language model to the second optimizer; "
-            '`others_names=["head.*"]` gives it further parameters by their names. '
-            "[Views](../views.md) show convolutions and attention heads as matrices."
+            "embeddings and output layers to the second optimizer, and shows convolutions as "
+            "matrices. It logs [who gets what](../choose.md#who-gets-what). "
+            '`others_names=["head.*"]` gives the second further parameters by their names.'
         )
     if needs.inputs:
         keys = ", ".join(f"`{key}`" for key in needs.inputs)

@@ -71,6 +71,7 @@ class AdamMini(GeneratedOptimizer):
         tensor_hypers=(),
         elementwise=False,
         widens=True,
+        by_matrix=True,
         facts=("factored",),
         upper_bounds=(("betas", 1),),
     )

@@ -49,7 +49,7 @@ class GaLore(GeneratedOptimizer):
             rule. Default: 128.
         update_proj_gap (float): Update proj gap, a whole number, at least 1; :math:`\text{update
             proj gap}` in the rule. Default: 200.
-        scale (float): Scale; :math:`\text{scale}` in the rule. Default: 0.25.
+        scale (float): Scale, at least 0; :math:`\text{scale}` in the rule. Default: 0.25.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.
@@ -151,6 +151,8 @@ class GaLore(GeneratedOptimizer):
             raise ValueError(
                 f"Invalid update_proj_gap value, which must be whole: {update_proj_gap}"
             )
+        if not 0.0 <= scale:
+            raise ValueError(f"Invalid scale value: {scale}")
         if rank % 1:
             raise ValueError(f"Invalid rank value, which must be whole: {rank}")
         defaults = {

@@ -90,6 +90,7 @@ class Muon(GeneratedOptimizer):
         step=None,
         tensor_hypers=(),
         elementwise=False,
+        by_matrix=True,
         optional=(
             ("maximize", False),
             ("foreach", None),

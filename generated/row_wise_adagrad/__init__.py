@@ -63,6 +63,7 @@ class RowWiseAdagrad(GeneratedOptimizer):
         gradient="rows",
         dense_only=("weight_decay",),
         elementwise=False,
+        by_matrix=True,
         backfill=(("maximize", False),),
         optional=(
             ("foreach", None),

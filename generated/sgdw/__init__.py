@@ -33,8 +33,8 @@ class SGDW(GeneratedOptimizer):
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-3.
         momentum (float): Fraction of the last update that is kept in the next one, at least 0;
             :math:`\mu` in the rule. Default: 0.0.
-        dampening (float): Fraction of the gradient that is not added to the momentum; :math:`\tau`
-            in the rule. Default: 0.0.
+        dampening (float): Fraction of the gradient that is not added to the momentum, at least 0;
+            :math:`\tau` in the rule. Default: 0.0.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.0.
         nesterov (bool): Nesterov. Default: False.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
@@ -85,6 +85,8 @@ class SGDW(GeneratedOptimizer):
             raise ValueError(f"Invalid learning rate: {lr}")
         if not 0.0 <= momentum:
             raise ValueError(f"Invalid momentum value: {momentum}")
+        if not 0.0 <= dampening:
+            raise ValueError(f"Invalid dampening value: {dampening}")
         if not 0.0 <= weight_decay:
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
         if nesterov and not (momentum > 0 and dampening == 0):

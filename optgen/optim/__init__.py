@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from optgen.optim import _functional as _functional  # an attribute of the package, as in torch
 from optgen.optim import _published, functional, lr_scheduler, swa_utils
 from optgen.optim._adafactor import Adafactor
+from optgen.optim._chained import ChainedOptimizer
 from optgen.optim._create_optimizer import create_optimizer, list_optimizers, optimizer_class
 from optgen.optim._muon import Muon
 from optgen.optim._param_groups import param_groups
@@ -43,6 +44,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Adamax",
+    "ChainedOptimizer",
     "Muon",
     "NAdam",
     "Optimizer",

@@ -2,12 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
-from optgen.runtime.members import OptimizerOfMembers
+from optgen.runtime.light_optimizer import with_step_hooks
+from optgen.runtime.members import OptimizerOfMembers, loss_of, step_members
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The member of a chained optimizer that a parameter of a model goes to, and why."""
+
+    name: str
+    member: int
+    reason: str  # what the parameter is, such as "output layer"
+    view: tuple[int, ...] | None = None  # the shape in which the member sees it; None: its own
+
+
+@dataclass(frozen=True)
+class Split:
+    """Result of sharing the parameters of a model among the members of a chained optimizer.
+
+    `str` has a line for each parameter.
+    """
+
+    optimizers: tuple[str, ...]  # the names of the members' classes
+    assignments: tuple[Assignment, ...]
+
+    def names(self, member: int) -> list[str]:
+        """Return the names of the parameters of a member."""
+        return [each.name for each in self.assignments if each.member == member]
+
+    def lines(self) -> list[str]:
+        """Return a line for each member: how many parameters it gets, and what they are."""
+        return [f"{title} gets {self._parts(index)}" for index, title in enumerate(self.optimizers)]
+
+    def _parts(self, member: int) -> str:
+        """Return the counts of a member's parameters; few of a kind are named."""
+        own = [each for each in self.assignments if each.member == member]
+        counts = Counter(each.reason for each in own)
+        parts = []
+        for reason, count in sorted(counts.items(), key=lambda item: "vector" in item[0]):
+            names = [each.name for each in own if each.reason == reason]
+            is_named = count <= 2 and reason not in ("matrix", "vector")
+            parts.append(f"{count} × {reason}" + f" ({', '.join(names)})" * is_named)
+        return ", ".join(parts) or "nothing"
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{each.name}: {self.optimizers[each.member]}, {each.reason}"
+            f"{'' if each.view is None else f', view {each.view}'}"
+            for each in self.assignments
+        )
 
 
 class ChainedOptimizer(OptimizerOfMembers):
@@ -16,24 +67,38 @@ class ChainedOptimizer(OptimizerOfMembers):
     `param_groups` has the groups of all members, one member after another, so a scheduler sets the
     learning rates of all. A checkpoint has torch's form, with states in the order of the members.
 
+    A step that a member refuses changes nothing, if optgen generated the members. Closures, hooks,
+    schedulers and `GradScaler` work as with any optimizer.
+
     Args:
-        members: The optimizers, in the order of their steps.
+        members: The optimizers: optgen's, torch's or others.
+        split: How they share the parameters of a model, if `create_optimizer` made them.
 
     Raises:
         ValueError: Two members have the same parameter.
+        TypeError: A member is no optimizer.
     """
 
-    def __init__(self, members: Iterable[Optimizer]) -> None:
-        self.__setstate__({"members": tuple(members), "defaults": {}})
+    split: Split | None
+
+    def __init__(self, members: Iterable[Optimizer], *, split: Split | None = None) -> None:
+        self.__setstate__({"members": tuple(members), "defaults": {}, "split": split})
+        for member in self.members:
+            if not isinstance(member, Optimizer):
+                raise TypeError(f"ChainedOptimizer takes optimizers, not {member!r}")
         params = [param for group in self.param_groups for param in group["params"]]
         if len({*map(id, params)}) < len(params):
             raise ValueError("a parameter belongs to two of the chained optimizers")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"members": self.members, "defaults": self.defaults}
+        return {"members": self.members, "defaults": self.defaults, "split": self.split}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.members))})"
+
+    def notes(self) -> list[str]:
+        """Return what `optgen.explain` says before the groups: what each member gets."""
+        return [] if self.split is None else self.split.lines()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse the group, because it does not say which optimizer steps it.
@@ -42,6 +107,50 @@ class ChainedOptimizer(OptimizerOfMembers):
             TypeError: Always.
         """
         raise TypeError("add the group to one of the optimizers: optimizer.members[0]")
+
+    @with_step_hooks
+    def step(self, closure: Any = None, **inputs: Sequence[Tensor | None] | None) -> Any:
+        """Take a step with every member, or change nothing if one of them refuses.
+
+        Args:
+            closure: Reevaluates the model and returns the loss; called once, before all steps.
+            **inputs: Extra inputs of the members' rules: for each parameter in the order of
+                `param_groups`, a tensor or None.
+
+        Returns:
+            The loss, or None without a closure.
+
+        Raises:
+            TypeError: No member's rule has such an input.
+            ValueError: An input has the wrong length.
+        """
+        inputs_of_members = self._divide(inputs)
+        loss = loss_of(closure)
+        step_members(self.members, inputs_of_members)
+        return loss
+
+    def _divide(self, inputs: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the inputs of each member: those that its rule has, for its own parameters."""
+        counts = [sum(len(g["params"]) for g in m.param_groups) for m in self.members]
+        results: list[dict[str, Any]] = [{} for _ in counts]
+        for name, values in inputs.items():
+            takers = [
+                index
+                for index, member in enumerate(self.members)
+                if any(each.step_argument == name for each in _inputs_of(member))
+            ]
+            if not takers:
+                raise TypeError(f"no member's step has an argument {name!r}")
+            if values is not None and len(values) != sum(counts):
+                raise ValueError(
+                    f"{name} has {len(values)} entries, and the members have {sum(counts)} "
+                    "parameters: give a tensor or None for each, in the order of param_groups"
+                )
+            for index in takers:
+                start = sum(counts[:index])
+                own = None if values is None else values[start : start + counts[index]]
+                results[index][name] = own
+        return results
 
     def train(self) -> None:
         """Put the trained weights in place, in the members that have a method `train`."""
@@ -88,6 +197,12 @@ class ChainedOptimizer(OptimizerOfMembers):
             raise
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
+
+
+def _inputs_of(member: Any) -> tuple[Any, ...]:
+    """Return the extra inputs of a member's rule; () for a member without a rule."""
+    rule = getattr(member, "rule", None)
+    return () if rule is None else rule.inputs
 
 
 def _join_state_dicts(member_dicts: list[dict[str, Any]]) -> dict[str, Any]:

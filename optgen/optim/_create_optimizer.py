@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from optgen.optim import _two_optimizers
+from optgen.optim._chained import ChainedOptimizer
 from optgen.optim._param_groups import param_groups
 from optgen.optim._published import PUBLISHED, published_class
 
@@ -19,8 +21,7 @@ _ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
     # timm
     "momentum": ("sgd", {"momentum": 0.9}),
     "nesterov": ("sgd", {"momentum": 0.9, "nesterov": True}),
-    "nadamw": ("nadam", {"decoupled_weight_decay": True}),
-    "adoptw": ("adopt", {"decouple": True}),
+    "adoptw": ("adopt", {"decouple": True, "clip_exp": 0.333}),
     "nlars": ("lars", {"momentum": 0.9, "nesterov": True}),
     # Hugging Face's Trainer
     "adamw_torch": ("adamw", {}),
@@ -28,8 +29,17 @@ _ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
     "adamw_bnb_8bit": ("adamw_8bit", {}),
     "lion_32bit": ("lion", {}),
     "galore_adamw": ("galore", {}),
-    "apollo_adamw": ("apollo", {}),
+    "apollo_adamw": ("apollo", {"rank": 128}),
 }
+
+_OTHER_RULES = {
+    "nadamw": "timm's NAdamW is a rule of its own, which optgen lacks. torch's NAdam with "
+    'decoupled decay is create_optimizer(…, "nadam", decoupled_weight_decay=True)',
+}
+"""Names of other packages that a similar rule must not take, and what to say about them."""
+
+OptimizerName = str | os.PathLike[str] | type[Optimizer]
+"""An optimizer for `create_optimizer`: a name, a class, or a spec; see there."""
 
 
 def list_optimizers(pattern: str = "*") -> list[str]:
@@ -56,14 +66,15 @@ def optimizer_class(name: str) -> type[Optimizer]:
 
 def create_optimizer(
     model_or_params: nn.Module | Iterable[Any],
-    name: str,
+    name: OptimizerName | Any,
     *,
     lr: float | None = None,
     weight_decay: float | None = None,
     layer_decay: float | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
-    others: str | tuple[str, Mapping[str, Any]] | None = None,
+    others: OptimizerName | tuple[OptimizerName, Mapping[str, Any]] | Any = None,
     others_names: Iterable[str] = (),
+    first_names: Iterable[str] = (),
     **arguments: Any,
 ) -> Any:
     """Make an optimizer by its name, or two as one, such as Muon for matrices and AdamW for others.
@@ -71,26 +82,33 @@ def create_optimizer(
     Args:
         model_or_params: a model, whose parameters are grouped by `param_groups`; or parameters or
             groups, which stay as they are.
-        name: a name of `list_optimizers()`.
+        name: a name of `list_optimizers()`; a class of optgen, of torch, or one that `load` or
+            `compose` made; the path of a spec file; or a function decorated with `@optimizer(…)`.
         lr: the learning rate; None is the optimizer's default.
         weight_decay: the weight decay; None is the optimizer's default. With a model, biases and
             other vectors get none in either case.
         layer_decay: see `param_groups`; for models only.
         options: options by patterns of names; see `param_groups`; for models only.
-        others: a second optimizer, by its name or as `(name, arguments)`; for models only. It gets
-            the parameters that the first one cannot take, embeddings, and the last `Linear` if it
-            has a row for each entry of the first embedding. The result is one optimizer, whose
-            `members` are the two.
+        others: a second optimizer, in the same forms as `name`, or as a pair of it and a dict of
+            its arguments; for models only. The first optimizer gets the matrices inside the model:
+            weights of layers, convolutions and batches of matrices, by a view where it needs one.
+            The second gets all others: embeddings, tables, output layers, vectors. The result is a
+            `ChainedOptimizer`, whose `split` says who got what.
         others_names: patterns of names of further parameters for the second optimizer, as in
             `["head.*"]`.
+        first_names: patterns of names of further parameters for the first optimizer.
         **arguments: further arguments of the class.
 
     Raises:
-        ValueError: the name is unknown; a parameter of the model needs a second optimizer; a
-            pattern matches no name; or an argument for models comes with parameters.
+        ValueError: the name is unknown; a parameter of the model needs a second optimizer; one of
+            two optimizers gets no parameter; a pattern matches no name; or an argument for two
+            optimizers comes with one, or an argument for models with parameters.
+        TypeError: an optimizer is given in another form.
     """
+    if others is None and (others_names or first_names):
+        raise ValueError("others_names and first_names share a model between two: give others too")
     if not isinstance(model_or_params, nn.Module):
-        if any((layer_decay is not None, options is not None, others is not None, others_names)):
+        if any(value is not None for value in (layer_decay, options, others)):
             raise ValueError(
                 "layer_decay, options and others go by names: give the model, not its parameters"
             )
@@ -98,42 +116,62 @@ def create_optimizer(
         lr_and_decay = {"lr": lr, "weight_decay": weight_decay}
         given = {key: value for key, value in lr_and_decay.items() if value is not None}
         return cls(_as_list(model_or_params), **{**preset, **arguments, **given})
-    model, grouping = model_or_params, {"options": options, "layer_decay": layer_decay}
+    grouping = {"options": options, "layer_decay": layer_decay}
     first_call = _call_for_model(
-        model, name, arguments, lr=lr, weight_decay=weight_decay, **grouping
+        model_or_params, name, {**arguments, "lr": lr, "weight_decay": weight_decay}, grouping
     )
     if others is None:
-        _two_optimizers.check_accepts_all(name, first_call)
-        cls, groups, arguments = first_call
-        return cls(groups, **arguments)
-    second_name, second_arguments = (others, {}) if isinstance(others, str) else others
-    second_arguments = dict(second_arguments)
+        _two_optimizers.check_accepts_all(_as_written(name), first_call)
+        return first_call.make()
+    second_name, second_arguments = _name_and_arguments(others)
+    if layer_decay is not None and second_arguments.get("lr") is None:
+        raise ValueError(
+            "layer_decay scales the learning rates of both optimizers: give others a rate, too, as "
+            f'in others=({_as_written(second_name)}, {{"lr": 1e-3}})'
+        )
     second_call = _call_for_model(
-        model,
-        second_name,
-        second_arguments,
-        lr=second_arguments.pop("lr", None),
-        weight_decay=second_arguments.pop("weight_decay", weight_decay),
-        **grouping,
+        model_or_params, second_name, {"weight_decay": weight_decay, **second_arguments}, grouping
     )
-    return _two_optimizers.share_model(model, first_call, second_call, others_names)
+    patterns = _two_optimizers.Patterns(tuple(first_names), tuple(others_names))
+    return _two_optimizers.share_model(model_or_params, first_call, second_call, patterns)
+
+
+def _name_and_arguments(others: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the second optimizer and its arguments.
+
+    Raises:
+        TypeError: `others` is a tuple, but no pair of an optimizer and a dict.
+    """
+    if not isinstance(others, tuple):
+        return others, {}
+    match others:
+        case (name, Mapping() as arguments):
+            return name, dict(arguments)
+    hint = '("adamw", {"lr": 1e-3})'
+    if len(others) == 2 and isinstance(others[1], int | float):
+        hint = f'({_as_written(others[0])}, {{"lr": {others[1]!r}}})'
+    raise TypeError(
+        f"others is an optimizer, or a pair of an optimizer and a dict of its arguments, as in "
+        f"others={hint}; it is {others!r}"
+    )
+
+
+def _as_written(name: Any) -> str:
+    """Return an optimizer as a call has it: a name in quotes, or the name of a class."""
+    return f'"{name}"' if isinstance(name, str) else getattr(name, "__name__", repr(name))
 
 
 def _call_for_model(
-    model: nn.Module,
-    name: str,
-    arguments: Mapping[str, Any],
-    *,
-    lr: float | None,
-    weight_decay: float | None,
-    **grouping: Any,
+    model: nn.Module, name: Any, arguments: dict[str, Any], grouping: Mapping[str, Any]
 ) -> _two_optimizers.OptimizerCall:
     """Return the constructor call of an optimizer of all parameters of a model."""
     cls, preset = _class_and_preset(name)
+    lr, weight_decay = arguments.pop("lr", None), arguments.pop("weight_decay", None)
     if weight_decay is None:
         weight_decay = _default_decay(cls)
     groups = param_groups(model, lr=lr, weight_decay=weight_decay, **grouping)
-    return cls, groups, {**preset, **arguments, **({} if lr is None else {"lr": lr})}
+    rate = {} if lr is None else {"lr": lr}
+    return _two_optimizers.OptimizerCall(cls, groups, {**preset, **arguments, **rate})
 
 
 def _default_decay(cls: type[Optimizer]) -> float | None:
@@ -153,7 +191,8 @@ def mirrored_classes() -> dict[str, type[Optimizer]]:
     import optgen.optim
 
     values = (vars(optgen.optim)[name] for name in optgen.optim.__all__)
-    classes = (value for value in values if isinstance(value, type) and value is not Optimizer)
+    own = (Optimizer, ChainedOptimizer)
+    classes = (value for value in values if isinstance(value, type) and value not in own)
     return {cls.__name__.lower(): cls for cls in classes}
 
 
@@ -174,13 +213,40 @@ def known_name(name: str, known_names: Iterable[str]) -> str:
     raise ValueError(f"no optimizer is called {name!r}: {hint}")
 
 
-def _class_and_preset(name: str) -> tuple[type[Optimizer], dict[str, Any]]:
-    """Return the class that a name stands for, and the arguments that an alias presets."""
+def _class_and_preset(name: Any) -> tuple[type[Optimizer], dict[str, Any]]:
+    """Return the class of an optimizer in any form, and the arguments that an alias presets.
+
+    Raises:
+        ValueError: the name is unknown.
+        TypeError: it is no optimizer, or one that is already made.
+    """
+    if isinstance(name, type) and issubclass(name, Optimizer):
+        return name, {}
+    if isinstance(name, Optimizer):
+        title = type(name).__name__
+        raise TypeError(f"give the class {title} and its arguments, not an optimizer that is made")
+    if not isinstance(name, str) or name.endswith(".py"):
+        return _loaded_class(name), {}
+    if why := _OTHER_RULES.get(_comparison_key(name)):
+        raise ValueError(f"no optimizer is called {name!r}: {why}")
     listed_name = known_name(name, list_optimizers())
     class_name, preset = _ALIASES.get(listed_name, (listed_name, {}))
     if class_name in PUBLISHED:
         return published_class(class_name), preset
     return mirrored_classes()[class_name], preset
+
+
+def _loaded_class(spec: Any) -> type[Optimizer]:
+    """Load a spec; only this imports the generator."""
+    from optgen.jit import load
+    from optgen.spec.declare import Spec
+
+    if not isinstance(spec, str | os.PathLike | Spec):
+        raise TypeError(
+            "an optimizer is a name of list_optimizers(), a class, the path of a spec file or a "
+            f"function decorated with @optimizer(…), not {spec!r}"
+        )
+    return load(spec)
 
 
 def _comparison_key(name: str) -> str:

@@ -33,9 +33,9 @@ def param_groups(
         weight_decay: the weight decay. Biases and other vectors, such as the scales of
             normalization layers, get none. None leaves the decay to the optimizer.
         layer_decay: a factor of the learning rate for each layer between a parameter and the
-            output. A layer is the first number in a name, as in "blocks.3.attn.weight". Parameters
-            without a number form one more layer if they come before all layers, and belong to the
-            output otherwise.
+            output; frozen layers count. A layer is the first number in a name, as in
+            "blocks.3.attn.weight". Parameters without a number form one more layer if they come
+            before all layers, and belong to the output otherwise.
 
     Raises:
         ValueError: a pattern matches no parameter, or `layer_decay` is given without `lr`.
@@ -53,7 +53,8 @@ def param_groups(
             )
     if layer_decay is not None and lr is None:
         raise ValueError("layer_decay scales the learning rate: give lr too")
-    distances = dict(zip(names, _distances_to_output(names), strict=True))
+    all_names = [name for name, _ in model.named_parameters()]  # frozen layers are layers, too
+    distances = dict(zip(all_names, _distances_to_output(all_names), strict=True))
     groups: dict[str, dict[str, Any]] = {}
     for name, param in named_params:
         group_options: dict[str, Any] = {}

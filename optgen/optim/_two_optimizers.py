@@ -2,79 +2,181 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from optgen.optim._chained import ChainedOptimizer
+from optgen.optim._chained import Assignment, ChainedOptimizer, Split
+from optgen.optim._parameter_roles import HIDDEN, OUTPUT, Role, parameter_roles
+from optgen.runtime.batch.view_checks import check_viewed
+from optgen.runtime.optimizer import GeneratedOptimizer
+from optgen.runtime.rule import MATRIX_SHAPES
+from optgen.runtime.tensors.group_view import VIEW, View, in_view
 
 Groups = list[dict[str, Any]]
-OptimizerCall = tuple[Any, Groups, dict[str, Any]]
-"""The class of an optimizer, its param groups, and the other arguments of its constructor."""
+
+
+class OptimizerCall(NamedTuple):
+    """The class of an optimizer, its param groups, and the other arguments of its constructor."""
+
+    cls: Any
+    groups: Groups
+    arguments: dict[str, Any]
+
+    def make(self) -> Any:
+        """Make the optimizer."""
+        return self.cls(self.groups, **self.arguments)
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """Patterns of names whose parameters go to the first optimizer, or to the second."""
+
+    first: tuple[str, ...] = ()
+    second: tuple[str, ...] = ()
+
+
+_log = logging.getLogger("optgen.optim")
+_logged_lines: set[str] = set()
 
 
 def check_accepts_all(name: str, call: OptimizerCall) -> None:
-    """Raise a ValueError if the class cannot take a parameter of its groups."""
-    cls, _, _ = call
-    refused_params = _refused_params(call)
-    if not refused_params:
+    """Raise a ValueError if a generated class cannot take a parameter of its groups.
+
+    `name` is the class as the call of `create_optimizer` has it.
+    """
+    groups = call.groups if issubclass(call.cls, GeneratedOptimizer) else []
+    refused = {
+        param_name: param
+        for group in groups
+        for param_name, param in _named_params(group)
+        if group.get(VIEW) is None and not _accepts(call.cls, param, None)
+    }
+    if not refused:
         return
-    name_of_first, first_param = next(iter(refused_params.items()))
-    more = f" and {len(refused_params) - 1} more" if len(refused_params) > 1 else ""
+    name_of_first, first_param = next(iter(refused.items()))
+    more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
     raise ValueError(
-        f"{cls.__name__} cannot take {name_of_first!r} of shape {tuple(first_param.shape)}{more}: "
-        f'give them to a second optimizer, as in create_optimizer(model, "{name}", '
+        f"{call.cls.__name__} cannot take {name_of_first!r} of shape {tuple(first_param.shape)}"
+        f"{more}: give them to a second optimizer, as in create_optimizer(model, {name}, "
         'others=("adamw", {"lr": 1e-3}))'
     )
 
 
 def share_model(
-    model: nn.Module, first_call: OptimizerCall, second_call: OptimizerCall, patterns: Iterable[str]
-) -> Optimizer:
+    model: nn.Module, first: OptimizerCall, second: OptimizerCall, patterns: Patterns
+) -> ChainedOptimizer:
     """Return two optimizers as one, which share the parameters of a model.
 
-    The second optimizer gets the parameters that the first cannot take, embeddings, the output
-    layer, and the parameters whose names match a pattern.
+    The first gets the matrices inside the model: those of layers, convolutions as matrices, and
+    batches of matrices. The second gets all other parameters. Patterns prevail.
 
     Raises:
-        ValueError: a pattern matches no name.
+        ValueError: a pattern matches no name, or one of the two gets no parameter.
     """
-    _, groups_of_all, _ = first_call
-    names = {name for group in groups_of_all for name in group["param_names"]}
-    second_names = {*_refused_params(first_call)} | _embeddings_and_output(model) & names
-    second_names |= _matching_names(names, patterns)
-    first_call = _with_names(first_call, names - second_names)
-    second_call = _with_names(second_call, second_names)
-    calls = (first_call, second_call)
-    return ChainedOptimizer(cls(groups, **arguments) for cls, groups, arguments in calls if groups)
+    split = _split(model, first, second, patterns)
+    calls = [_with_names(call, split, index) for index, call in enumerate((first, second))]
+    for index, call in enumerate(calls):
+        if not call.groups:
+            option = ("first_names", "others_names")[index]
+            raise ValueError(
+                f"{split.optimizers[index]} gets no parameter, since {split.lines()[1 - index]}: "
+                f"make one optimizer, or name its parameters, as in {option}=['layers.*']"
+            )
+    optimizer = ChainedOptimizer([call.make() for call in calls], split=split)
+    _log_once(split)
+    return optimizer
 
 
-def _refused_params(call: OptimizerCall) -> dict[str, Tensor]:
-    """Return the parameters that a class cannot take, by name; groups with a view are skipped."""
-    cls, groups, _ = call
-    check = getattr(cls, "_check_param", None)
-    return {
-        name: param
-        for group in groups
-        for name, param in zip(group["param_names"], group["params"], strict=True)
-        if check is not None and group.get("view") is None and not _accepts(check, param)
-    }
+def _log_once(split: Split) -> None:
+    """Log how a model is shared, once for equal lines.
 
-
-def _embeddings_and_output(model: nn.Module) -> set[str]:
-    """Return the names of the weights of embeddings, and of a language model's output layer.
-
-    The output layer is the last `Linear`, if it has a row for each entry of the first embedding.
+    Without a configured logger, Python prints lines of this level to stderr.
     """
-    embeddings = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
-    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    weight_ids = {id(embedding.weight) for embedding in embeddings}
-    if embeddings and linears and linears[-1].out_features == embeddings[0].num_embeddings:
-        weight_ids.add(id(linears[-1].weight))
-    return {name for name, param in model.named_parameters() if id(param) in weight_ids}
+    line = f"{'; '.join(split.lines())} (optimizer.split has all names)"
+    if line not in _logged_lines:
+        _logged_lines.add(line)
+        _log.warning("%s", line)
+
+
+def _split(
+    model: nn.Module, first: OptimizerCall, second: OptimizerCall, patterns: Patterns
+) -> Split:
+    """Return the optimizer of each parameter."""
+    params = dict(pair for group in first.groups for pair in _named_params(group))
+    given_views = {n: group.get(VIEW) for group in first.groups for n in group["param_names"]}
+    to_first = _matching_names(params, patterns.first)
+    to_second = _matching_names(params, patterns.second)
+    if both := sorted(to_first & to_second):
+        raise ValueError(f"{both[0]!r} matches a pattern of first_names and one of others_names")
+    roles = parameter_roles(model)
+    has_hidden = any(roles[name].kind in HIDDEN for name in params)
+    kinds = HIDDEN if has_hidden else (OUTPUT,)  # the output layer may be the only matrix
+    is_hidden = {name: roles[name].kind in kinds and name not in to_second for name in params}
+    assignments = []
+    for name in filter(params.__contains__, roles):  # the model's order
+        param = params[name]
+        reason, view, member = roles[name].kind, given_views[name], 1
+        if name in to_first or name in to_second:
+            reason += ", by its name"
+        if is_hidden[name] or name in to_first:
+            first_view = _view_for(first.cls, param, roles[name], view)
+            if name in to_first or _accepts(first.cls, param, first_view):
+                view, member = first_view, 0
+            else:
+                reason += f", which {first.cls.__name__} does not take"
+        assignments.append(Assignment(name, member, reason, view))
+    return Split((first.cls.__name__, second.cls.__name__), tuple(assignments))
+
+
+def _view_for(cls: Any, param: Tensor, role: Role, given: View | None) -> View | None:
+    """Return the view in which an optimizer gets a parameter: the given one, or that of its role.
+
+    A rule that looks at no matrices gets none. Without a shape of its role, a batch that a rule
+    for matrices refuses is shown as a batch of matrices.
+    """
+    if given is not None or not _sees_matrices(cls):
+        return given
+    if role.view is not None:
+        return role.view if _accepts(cls, param, role.view) else None
+    is_refused = param.ndim > 2 and not _accepts(cls, param, None)
+    return tuple(param.shape) if is_refused else None
+
+
+def _sees_matrices(cls: Any) -> bool:
+    """Tell whether a class has states of matrices, or refuses parameters of other shapes."""
+    if not issubclass(cls, GeneratedOptimizer) or cls.rule.elementwise:
+        return False
+    if any(state.shape in MATRIX_SHAPES for state in cls.rule.states):
+        return True
+    others = (torch.empty(shape, device="meta") for shape in [(4,), (4, 4, 4)])
+    return not all(_accepts(cls, other, None) for other in others)
+
+
+def _accepts(cls: Any, param: Tensor, view: View | None) -> bool:
+    """Tell whether a class takes a parameter, in the shape of a view if there is one.
+
+    A class of another library is asked by its constructor.
+    """
+    try:
+        if not issubclass(cls, GeneratedOptimizer):
+            cls([torch.empty_like(param, device="meta")])
+        elif view is None:
+            cls._check_param(param)
+        else:
+            check_viewed(cls, in_view(view, [param])[0])
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _named_params(group: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
+    return zip(group["param_names"], group["params"], strict=True)
 
 
 def _matching_names(names: Iterable[str], patterns: Iterable[str]) -> set[str]:
@@ -92,21 +194,18 @@ def _matching_names(names: Iterable[str], patterns: Iterable[str]) -> set[str]:
     return matches
 
 
-def _with_names(call: OptimizerCall, names: set[str]) -> OptimizerCall:
-    """Return a call with the named parameters only, without empty groups."""
-    cls, groups, arguments = call
-    results = []
-    for group in groups:
-        pairs = zip(group["param_names"], group["params"], strict=True)
-        named = {name: param for name, param in pairs if name in names}
-        if named:
-            results.append({**group, "params": [*named.values()], "param_names": [*named]})
-    return cls, results, arguments
-
-
-def _accepts(check: Callable[[Tensor], None], param: Tensor) -> bool:
-    try:
-        check(param)
-    except ValueError:
-        return False
-    return True
+def _with_names(call: OptimizerCall, split: Split, member: int) -> OptimizerCall:
+    """Return a call with a member's parameters only, in groups of one view each."""
+    views = {each.name: each.view for each in split.assignments if each.member == member}
+    results: Groups = []
+    for group in call.groups:
+        by_view: dict[View | None, dict[str, Tensor]] = {}
+        for name, param in _named_params(group):
+            if name in views:
+                by_view.setdefault(views[name], {})[name] = param
+        for view, named in by_view.items():
+            options = {key: value for key, value in group.items() if key != VIEW}
+            shape = {} if view is None else {VIEW: view}
+            names = {"params": [*named.values()], "param_names": [*named]}
+            results.append({**options, **names, **shape})
+    return call._replace(groups=results)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from optgen.runtime import wide_step
@@ -37,28 +38,94 @@ class _Prepared(NamedTuple):
 def step(optimizer: OptimizerWithContext, grads: Sequence[Tensor | None] | None = None) -> None:
     """Take one step of all groups; groups with the same fused lowering share its calls.
 
-    If a check raises an error, nothing has been updated, and new states are removed.
+    If a check raises an error, nothing has been updated, and new states are removed. A step that is
+    part of a joint one only tells that it has begun.
 
     Args:
         optimizer: the optimizer.
         grads: gradients for the parameters of the only group, instead of the parameters' own.
     """
-    context = optimizer._context
+    if optimizer._context.joint_step is not None:
+        optimizer._context.joint_step()
+        return
     try:
-        # A cached step cannot take extra inputs: the C++ reader finds only states of parameters
-        # and of groups.
-        takes_inputs = bool(context.extra_inputs) or optimizer.rule.needs_inputs
-        if grads is None and not takes_inputs and _take_fast_path(optimizer):
-            context.saved_states = None
-            return
-        prepared = _prepare(optimizer, grads)
+        prepared = None if _steps_at_once(optimizer, grads) else _prepare(optimizer, grads)
     except BaseException:
         roll_back(optimizer)
         raise
-    stepped = False
+    if prepared is not None:
+        _update(optimizer, prepared, grads)
+
+
+def step_together(optimizers: Sequence[OptimizerWithContext]) -> None:
+    """Take a step of several optimizers; if one cannot take it, none does.
+
+    All but the last are prepared. Then the last takes its step, the fast way if it can, and the
+    others update.
+    """
+    if not optimizers:
+        return
+    *first, last = optimizers
+    prepared_steps: list[_Prepared] = []
+    try:
+        for optimizer in first:
+            with _grad_mode_of(optimizer):
+                prepared_steps.append(_prepare(optimizer, None))
+        with _grad_mode_of(last):
+            prepared = None if _steps_at_once(last, None) else _prepare(last, None)
+    except BaseException:
+        for optimizer in optimizers:
+            roll_back(optimizer)
+        raise
+    if prepared is not None:
+        first, prepared_steps = [*optimizers], [*prepared_steps, prepared]
+    for optimizer, prepared in zip(first, prepared_steps, strict=True):
+        with _grad_mode_of(optimizer):
+            _update(optimizer, prepared, None)
+
+
+def check_step(optimizers: Sequence[OptimizerWithContext]) -> None:
+    """Raise the error that a step of one of these optimizers would raise; change nothing."""
+    try:
+        for optimizer in optimizers:
+            with _grad_mode_of(optimizer):
+                _prepare(optimizer, None)
+    finally:
+        for optimizer in optimizers:
+            roll_back(optimizer)
+
+
+def _grad_mode_of(optimizer: OptimizerWithContext) -> torch.set_grad_enabled:
+    """Return the context that an optimizer's step runs in."""
+    return torch.set_grad_enabled(bool(optimizer.defaults.get("differentiable")))
+
+
+def _steps_at_once(optimizer: OptimizerWithContext, grads: Sequence[Tensor | None] | None) -> bool:
+    """Take the step without gathering batches, and return True; or change nothing."""
+    # A cached step cannot take extra inputs: the C++ reader finds only states of parameters and of
+    # groups.
+    if grads is not None or _takes_inputs(optimizer) or not _take_fast_path(optimizer):
+        return False
+    optimizer._context.saved_states = None
+    return True
+
+
+def _takes_inputs(optimizer: OptimizerWithContext) -> bool:
+    """Tell whether this step takes extra inputs."""
+    return bool(optimizer._context.extra_inputs) or optimizer.rule.needs_inputs
+
+
+def _update(
+    optimizer: OptimizerWithContext,
+    prepared: _Prepared,
+    grads: Sequence[Tensor | None] | None,
+) -> None:
+    """Take a step that was prepared."""
+    context, stepped = optimizer._context, False
     try:
         cached = [update() for update in prepared.updates]
-        context.cached_step = cached[0] if len(cached) == 1 and not takes_inputs else None
+        is_repeatable = len(cached) == 1 and not _takes_inputs(optimizer)
+        context.cached_step = cached[0] if is_repeatable else None
         for batch in prepared.batches:
             write_back(batch, with_gradients=must_unscale(optimizer) or bool(prepared.zeroed_grads))
             advance_versions(batch.members)

@@ -11,6 +11,7 @@ from optgen.runtime.batch.view_checks import check_views
 from optgen.runtime.choice import choose
 from optgen.runtime.eager.owner_layouts import travelling_axes
 from optgen.runtime.light_optimizer import LightOptimizer
+from optgen.runtime.members import OptimizerOfMembers
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.runtime.protocols import Group
 from optgen.runtime.rule import Rule
@@ -25,7 +26,8 @@ _EACH_MATRIX_ON_ITS_RANK = "each whole matrix on the rank that holds it"
 def explain(optimizer: torch.optim.Optimizer) -> str:
     """Tell which lowering the next step will take, and why.
 
-    The text has a line per parameter group, or several if one call cannot take the whole group.
+    The text has a line per parameter group, or several if one call cannot take the whole group. If
+    `create_optimizer` made one optimizer of two, the first lines say what each of them gets.
     """
     return "\n".join(_lines(optimizer, first_index=0))
 
@@ -33,7 +35,7 @@ def explain(optimizer: torch.optim.Optimizer) -> str:
 def _lines(optimizer: torch.optim.Optimizer, first_index: int) -> list[str]:
     """Return the lines of an optimizer; the indices of its groups begin at `first_index`."""
     if isinstance(optimizer, LightOptimizer) and optimizer.members:
-        lines = []
+        lines = optimizer.notes() if isinstance(optimizer, OptimizerOfMembers) else []
         for member in optimizer.members:
             lines += _lines(member, first_index)
             first_index += len(member.param_groups)

@@ -132,7 +132,7 @@ class Rule:
     widens: bool = False  # it computes in float32 or wider: it rounds, draws or declares a dtype
     draws: bool = False  # it draws random numbers, which depend on the positions of elements
     why_uncut: str = ""  # why it is not cut into sweeps; it then has no lowering to Triton
-    by_matrix: bool = False  # each matrix of a parameter steps by itself; only if `why_uncut`
+    by_matrix: bool = False  # each matrix of a parameter steps by itself, as if it were a parameter
     codes_readers: tuple[str, ...] = ()  # fused lowerings that read its states of 8 bits
     sweeps: tuple[str, ...] = ()  # functions for its elementwise parts; only if `why_uncut`
     why_no_sweeps: str = ""  # why it has no such functions, and so no fused step on the CPU

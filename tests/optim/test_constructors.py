@@ -220,6 +220,18 @@ def test_nesterov_is_checked_as_torch_does(momentum: float, dampening: float) ->
     assert_same_outcome("SGD", {"nesterov": True, "momentum": momentum, "dampening": dampening})
 
 
+@pytest.mark.parametrize(
+    ("name", "hyper"), [("sgdw", "dampening"), ("lars", "dampening"), ("galore", "scale")]
+)
+def test_a_negative_factor_of_the_gradient_is_refused(name: str, hyper: str) -> None:
+    """SGD accepts a negative dampening, as torch's does."""
+    cls: Any = optgen.optim.optimizer_class(name)
+    params = [Parameter(torch.ones(2, 2))]
+    with pytest.raises(ValueError, match=f"Invalid {hyper} value: -0.5"):
+        cls(params, **{hyper: -0.5})
+    cls(params, **{hyper: 0.5})
+
+
 def test_no_checkpoint_or_argument_changes_adamws_decoupled_weight_decay() -> None:
     for cls in classes("AdamW"):
         optimizer = cls(parameters())

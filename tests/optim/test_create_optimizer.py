@@ -89,6 +89,13 @@ def test_every_spec_without_another_public_class_is_published() -> None:
     assert specs - in_other_modules == set(PUBLISHED)
 
 
+def test_adoptw_is_timms() -> None:
+    """timm's ADOPT has another exponent of its limit than the authors'."""
+    (group,) = create_optimizer([nn.Parameter(torch.ones(2))], "adoptw").param_groups
+    assert (group["decouple"], group["clip_exp"]) == (True, 0.333)
+    assert "nadamw" not in list_optimizers()
+
+
 def test_arguments_replace_arguments_of_an_alias() -> None:
     params = [nn.Parameter(torch.ones(2))]
     (group,) = create_optimizer(params, "nesterov").param_groups
@@ -120,6 +127,17 @@ def test_layer_decay_lowers_rates_with_the_distance_from_the_output() -> None:
     assert found["blocks.1.linear.weight"] == found["blocks.1.norm.bias"] == 0.5
     assert found["blocks.0.linear.weight"] == 0.25
     assert found["stem.weight"] == 0.125
+
+
+@pytest.mark.parametrize("frozen", [["blocks.1", "head"], ["blocks.0", "stem"], ["head"]])
+def test_layer_decay_counts_frozen_layers(frozen: list[str]) -> None:
+    expected = options_of(param_groups(network(), lr=1.0, layer_decay=0.5), "lr")
+    model = network()
+    for name in frozen:
+        model.get_submodule(name).requires_grad_(False)
+    found = options_of(param_groups(model, lr=1.0, layer_decay=0.5), "lr")
+    assert found == {name: expected[name] for name in found}
+    assert 0 < len(found) < len(expected)
 
 
 def test_layer_decay_changes_nothing_without_numbered_layers() -> None:
@@ -212,10 +230,10 @@ def test_embeddings_the_output_layer_and_vectors_go_to_the_second_optimizer(tied
     assert rates == [{0.1}, {0.2}]
 
 
-def test_an_output_layer_without_an_embedding_goes_to_the_first_optimizer() -> None:
+def test_a_classifiers_head_goes_to_the_second_optimizer() -> None:
     optimizer = create_optimizer(network(), "muon", others="adamw")
 
-    assert "head.weight" in names_of(optimizer)[0]
+    assert "head.weight" in names_of(optimizer)[1]
 
 
 def test_others_names_gives_more_parameters_to_the_second_optimizer() -> None:
@@ -248,10 +266,12 @@ def test_the_second_optimizers_arguments_override_weight_decay() -> None:
 
 def test_a_convolution_viewed_as_a_matrix_goes_to_the_first_optimizer() -> None:
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(4, 2))
-    options = {"0.weight": {"view": (4, -1)}}
-    optimizer = create_optimizer(model, "muon", others="adamw", options=options)
+    for options in (None, {"0.weight": {"view": (2, -1)}}):
+        optimizer = create_optimizer(model, "muon", others="adamw", options=options)
 
-    assert names_of(optimizer)[0] == ["0.weight", "2.weight"]
+        first, second = names_of(optimizer)
+        assert (first, {*second}) == (["0.weight"], {"2.weight", "0.bias", "2.bias"})
+        assert optimizer.param_groups[0]["view"] == ((2, -1) if options else (4, -1))
 
 
 def test_the_error_names_parameters_that_need_a_second_optimizer() -> None:

@@ -103,7 +103,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "draws": "True" if algorithm.has_random_ops else "",
         "why_uncut": _text_unless_default("", why_uncut(algorithm)),
         "by_matrix": "True"
-        if why_uncut(algorithm) and updates_matrices_independently(algorithm)
+        if not algorithm.elementwise and updates_matrices_independently(algorithm)
         else "",
         "codes_readers": _text_of_names(codes_readers(algorithm)),
         "sweeps": _text_of_names([f.name for f in outline_sweeps(algorithm).functions]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import is_
 from typing import Any, Protocol
@@ -65,6 +66,7 @@ class StepContext:
     shared_states: dict[str, Tensor] = field(default_factory=dict)  # of all groups, by key
     # By group identity: values that a change of mode rounded to 16 bits.
     before_eval: dict[int, list[TrainingValues]] = field(default_factory=dict)
+    joint_step: Callable[[], None] | None = None  # set while several optimizers step as one
     skip_report: SkipReport | None = None  # set while a gradient scaler relies on the rule's check
 
     def forget(self) -> None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from optgen.runtime.batch import flat_partitions
 from optgen.runtime.batch.context import OptimizerWithContext
 from optgen.runtime.protocols import Group
@@ -43,6 +45,20 @@ def check_views(optimizer: OptimizerWithContext, groups: Sequence[Group] | None 
                 raise
 
 
+def check_viewed(optimizer: OptimizerWithContext, viewed_param: Tensor) -> None:
+    """Raise a ValueError if the rule cannot take a parameter in the shape of a view.
+
+    If each matrix steps by itself, a rule for matrices takes a batch of them.
+    """
+    is_batch = optimizer.rule.by_matrix and viewed_param.ndim > 2
+    try:
+        optimizer._check_param(viewed_param)
+    except ValueError:
+        if not is_batch:
+            raise
+        optimizer._check_param(viewed_param.new_empty(viewed_param.shape[-2:]))
+
+
 def _check_group(
     optimizer: OptimizerWithContext, index: int, group: Group, must_fit: bool = True
 ) -> None:
@@ -56,7 +72,7 @@ def _check_group(
             if not rule.elementwise:
                 shard_sizes(param, viewed_param.shape)
             try:
-                optimizer._check_param(viewed_param)
+                check_viewed(optimizer, viewed_param)
             except ValueError as error:
                 shape = tuple(param.shape)
                 raise ValueError(f"view={view} of a parameter of shape {shape}: {error}") from None

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from optgen import use_lowering
-from optgen.optim import Adafactor, AdamW
+from optgen.optim import Adafactor, AdamW, optimizer_class
 from optgen.runtime import matrix_ops
 
 
@@ -140,6 +140,41 @@ def test_viewed_heads_step_as_parameters_of_their_own_in_float32(lowering: str) 
         class_named("HeadMuon"), lowering, torch.float32
     ):
         check_close(found, expected, 1e-6)
+
+
+BATCH_RULES: dict[str, dict[str, Any]] = {"muon": {}, "muon_clip": {}}
+if not INTERPRETED:  # it has no lowering to Triton
+    BATCH_RULES["kl_soap"] = {"precondition_frequency": 2}
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("name", BATCH_RULES)
+def test_a_rule_for_matrices_steps_a_viewed_batch_as_single_matrices(
+    name: str, lowering: str, float64_matrix_ops: None
+) -> None:
+    """The matrices are square, since KLSOAP's bases of a matrix without full rank are arbitrary."""
+    cls: Any = optimizer_class(name)
+    generator = torch.Generator().manual_seed(3)
+    batch = Parameter(torch.randn(3, 5, 5, generator=generator, dtype=torch.float64))
+    matrices = [Parameter(each.clone()) for each in batch.detach()]
+    by_view = cls([{"params": [batch], "view": (3, 5, -1)}], lr=0.1, **BATCH_RULES[name])
+    by_matrix = cls(matrices, lr=0.1, **BATCH_RULES[name])
+    for _ in range(5):
+        batch.grad = torch.randn(batch.shape, generator=generator, dtype=torch.float64)
+        for matrix, grad in zip(matrices, batch.grad.clone(), strict=True):
+            matrix.grad = grad
+        with use_lowering(lowering):
+            by_view.step()
+            by_matrix.step()
+
+    check_close(batch.detach(), torch.stack([each.detach() for each in matrices]), 1e-12)
+
+
+@pytest.mark.parametrize("name", ["normuon", "adamuon", "muon_h", "polar_muon", "came", "kron"])
+def test_a_rule_with_numbers_of_the_whole_parameter_refuses_a_viewed_batch(name: str) -> None:
+    cls: Any = optimizer_class(name)
+    with pytest.raises(ValueError, match=r"group 0: view=\(3, 4, -1\) of a parameter of shape"):
+        cls([{"params": [Parameter(torch.zeros(3, 4, 6))], "view": (3, 4, -1)}])
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
