@@ -59,7 +59,7 @@ def why_taken(name: str) -> str:
         return "is added by the generator to every optimizer"
     if keyword.iskeyword(name):
         return "is a keyword of Python"
-    if name.startswith("__") and name.strip("_"):
+    if name.startswith("__"):
         return "begins with two underscores, which is for Python's own names"
     if not name.isascii():
         return "is not ASCII, but names in the generated code must be"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
@@ -15,6 +16,8 @@ from optgen.spec.errors import SpecError
 
 MACROS = ["vector", "inline", "apart", "VECTOR", "INLINE", "APART", "NAN", "EOF", "NULL"]
 C_NAMES = ["main", "std", "u32", "i64", "errno", "printf", "y0", "system", "_x", "_Bool"]
+KEYWORDS = ["_Complex", "_Pragma", "_Float32", "_Atomic", "_Generic", "_Nullable", "_Imaginary"]
+SIMILAR = ["_LP64", "x_LP64", "xx_LP64", "_GNU_SOURCE", "x_GNU_SOURCE", "_", "x_"]
 
 FUNCTION = '''from optgen.spec import *
 
@@ -26,7 +29,7 @@ def {name}(average, {other}, /, *, {number}=hyper(0.5)):
 '''
 
 
-@pytest.mark.parametrize("name", ["__class__", "__init__", "__import__", "__debug", "__x"])
+@pytest.mark.parametrize("name", ["__class__", "__import__", "__debug", "__x", "__", "____"])
 def test_a_name_with_two_leading_underscores_is_refused(name: str) -> None:
     for text in (
         spec(f"p = p - {name} * g", hypers=f"{name}=hyper(0.5)"),
@@ -59,25 +62,72 @@ def test_a_function_may_not_hide_what_it_calls() -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [MACROS[:3], MACROS[3:], C_NAMES], ids=["attributes", "macros", "C names"]
+    "names",
+    [MACROS[:3], MACROS[3:], C_NAMES, KEYWORDS, SIMILAR],
+    ids=["attributes", "macros", "C names", "keywords", "similar names"],
 )
 def test_names_with_a_meaning_in_cpp_compile(names: list[str]) -> None:
-    """Names of hyperparameters, of locals, and of states, which C++ also writes in upper case."""
+    for text in texts_with(names):
+        check_syntax(emit.render(read(text), FUSED_CPU, None))
+
+
+def test_names_of_the_compilers_own_macros_compile() -> None:
+    """Every macro that the compiler defines by itself, except those that begin with `__`."""
+    command = [*the_compiler(), "-std=c++17", "-march=native", "-dM", "-E", "-x", "c++", "-"]
+    lines = subprocess.run(command, input="", capture_output=True, text=True, check=True).stdout
+    macros = {re.split(r"\W", line.split()[1])[0] for line in lines.splitlines()}
+    names = sorted({name for name in macros if not name.startswith("__")} | {"TARGET_OS_MAC"})
+    assert "_LP64" in names
+    for text in texts_with(names):
+        source = emit.render(read(text), FUSED_CPU, None)
+        check_syntax(source)
+        words = set(re.findall(r"\w+", re.sub("//.*", "", source)))
+        assert words.isdisjoint({*names, "TARGET_OS_MAC_T"})
+
+
+def texts_with(names: list[str]) -> tuple[str, ...]:
+    """Return specs that use names for hyperparameters, locals, states, keys, flags and lists."""
     hypers = "".join(f", {name}=hyper(0.5)" for name in names)
+    flags = "".join(f", {name}=flag(True)" for name in names)
+    symbols = [f"state{i}" for i, _ in enumerate(names)]
+    keys = ", ".join(f'{s}=state("{name}")' for s, name in zip(symbols, names, strict=True))
     states = ", ".join(f'{name}=state("key{i}")' for i, name in enumerate(names))
-    for text in (
+    numbers = ", ".join(f'{name}=state("key{i}", shape="scalar")' for i, name in enumerate(names))
+    rows = [f"{name} = {name} + lr * rms(g) * row_mean(g)" for name in names]
+    row_states = ", ".join(f'{name}=state("key{i}", shape="row")' for i, name in enumerate(names))
+    branches = [line for name in names for line in (f"if {name}:", f"    {UPDATE} * t")]
+    lists = FUNCTION.format(name="made", other=", ".join(names), number="rest")
+    return (
         spec(UPDATE, *(f"p = p - {name} * g" for name in names), hypers=LR + hypers),
         spec(*(f"{n} = lr * t" for n in names), *(f"p = p - {n} * g * {n}" for n in names)),
         spec(
             *(f"{n} = {n} + lr * g" for n in names), *(f"p = p - {n}" for n in names), states=states
         ),
-    ):
-        check_syntax(emit.render(read(text), FUSED_CPU, None))
+        spec(
+            *(f"{s} = {s} + lr * g" for s in symbols),
+            *(f"p = p - {s}" for s in symbols),
+            states=keys,
+        ),
+        spec(
+            *(f"{n} = {n} + lr" for n in names),
+            *(f"p = p - {n} * g" for n in names),
+            states=numbers,
+        ),
+        spec(
+            'require(ndim(p) == 2, "")', *rows, *(f"p = p - {n}" for n in names), states=row_states
+        ),
+        spec(UPDATE, *branches, hypers=LR + flags),
+        lists.replace("lerp(average, " + ", ".join(names), "lerp(average, " + " + ".join(names)),
+    )
+
+
+def the_compiler() -> list[str]:
+    command = compiler.find()
+    assert command
+    return command
 
 
 def check_syntax(text: str) -> None:
-    compiler_command = compiler.find()
-    assert compiler_command
-    command = [*compiler_command, "-std=c++17", "-fsyntax-only", "-x", "c++", "-"]
+    command = [*the_compiler(), "-std=c++17", "-fsyntax-only", "-x", "c++", "-"]
     run = subprocess.run(command, input=inline_includes(text), capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
