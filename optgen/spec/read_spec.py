@@ -18,7 +18,7 @@ from optgen.spec.programs import is_program, names_read_by, with_programs
 from optgen.spec.read_algorithm import read_algorithm
 from optgen.spec.reserved_names import DECLARATIONS, SHADOWABLE, why_taken, why_taken_as_spec_name
 from optgen.spec.source import Source
-from optgen.spec.unsupported_ops import UNSUPPORTED
+from optgen.spec.substitutes import NO_SUBSTITUTE, UNSUPPORTED, statement_hint
 
 _ALLOWED_STATEMENTS = (
     "allowed: from optgen.spec import …, constants, helper functions, @optimizer, @elementwise"
@@ -132,7 +132,7 @@ def check_statements(source: Source, tree: ast.Module) -> None:
                 _check_annotations(source, node)
             case _:
                 message = f"`{source.quote(node).split()[0]}` is not allowed in a spec file"
-                source.error(node, message, _ALLOWED_STATEMENTS)
+                source.error(node, message, statement_hint(node) or _ALLOWED_STATEMENTS)
 
 
 def _check_annotations(source: Source, function: ast.FunctionDef) -> None:
@@ -172,11 +172,10 @@ def _check_imports(source: Source, names: list[ast.alias]) -> None:
     """Check that a file imports only names of the language, and renames none."""
     for alias in names:
         if alias.name not in ("*", *_LANGUAGE_NAMES):
-            known = f"it has {', '.join(_LANGUAGE_NAMES)}"
             hint = UNSUPPORTED.get(alias.name) or (
-                known
+                NO_SUBSTITUTE
                 if alias.name in UNSUPPORTED
-                else did_you_mean(alias.name, _LANGUAGE_NAMES, known)
+                else did_you_mean(alias.name, _LANGUAGE_NAMES, NO_SUBSTITUTE)
             )
             source.error(alias, f"the language has no `{alias.name}`", hint)
         if alias.asname is not None:

@@ -12,7 +12,7 @@ from optgen.ir.ops import CALLABLE_OPS
 from optgen.spec import Spec, hyper, optimizer
 from optgen.spec.errors import SpecError, did_you_mean
 from optgen.spec.read_spec import read_spec
-from optgen.spec.unsupported_ops import UNSUPPORTED
+from optgen.spec.substitutes import UNSUPPORTED
 
 
 @pytest.mark.parametrize(
