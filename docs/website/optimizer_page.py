@@ -53,7 +53,8 @@ def _head(entry: Entry) -> Iterator[str]:
     yield markdown(entry.summary)
     paper = entry.algorithm.paper
     if paper:
-        yield f"[Paper]({_url(paper)}) · `{entry.package}.{entry.title}` · `optgen show {entry.name}`"
+        shown = f"`{entry.package}.{entry.title}` · `optgen show {entry.name}`"
+        yield f"[Paper]({_url(paper)}) · {shown}"
     if entry.remarks:
         yield markdown(entry.remarks)
     if usage := hint(entry):

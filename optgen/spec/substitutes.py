@@ -114,32 +114,21 @@ _GROUPS = ("group", "self", "state", "param_groups", "defaults", "hypers", "conf
 """Names of what an optimizer's class keeps, from which its `step` reads numbers and states."""
 
 _NO_EFFECT = frozenset(
-    [
-        "detach",
-        "data",
-        "clone",
-        "contiguous",
-        "cpu",
-        "cuda",
-        "double",
-        "float",
-        "half",
-        "bfloat16",
-        "to",
-        "type",
-        "type_as",
-        "requires_grad_",
-        "asarray",
-        "tensor",
-        "as_tensor",
-        "no_grad",
-        "view_as",
-        "expand_as",
-        "unsqueeze",
-        "squeeze",
-        "flatten",
-        "ravel",
-    ]
+    (
+        *(
+            "as_tensor",
+            "asarray",
+            "bfloat16",
+            "clone",
+            "contiguous",
+            "cpu",
+            "cuda",
+            "data",
+            "detach",
+        ),
+        *("double", "expand_as", "flatten", "float", "half", "no_grad", "ravel", "requires_grad"),
+        *("squeeze", "tensor", "to", "type", "type_as", "unsqueeze", "view_as"),
+    )
 )
 """Attributes and functions of torch that a rule does without."""
 
@@ -357,7 +346,7 @@ def function_hint(name: str, operands: Sequence[str], keywords: Sequence[ast.key
             return f"write {_FORMULAS[name].format(*operands, value=named.get('value', '1'))}"
     reduction = {"amax": "max_abs", "max": "max_abs", "vector_norm": "norm"}.get(name, name)
     if reduction in _REDUCTIONS and (dim is not None or len(operands) > 1):
-        axis = _ROW_OR_COLUMN.get(dim if dim is not None else operands[1])
+        axis = _ROW_OR_COLUMN.get((dim if dim is not None else operands[1]).strip("()"))
         chosen = f"{axis}_{reduction}({operands[0] if operands else 'x'})" if axis else ""
         both = f"row_{reduction}(x) is one number per row, col_{reduction}(x) one per column"
         return f"write {chosen}: {both}" if chosen else both
