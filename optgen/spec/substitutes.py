@@ -173,7 +173,7 @@ _FORMULAS = {
     "clip": "clamp({0}, {1}, {2})",
     "where": "where({0}, {1}, {2})",
 }
-"""What the language writes for a function or method of torch, with the texts of its operands."""
+"""Formulas for functions and methods of torch, in which `{0}` is the text of an operand."""
 
 _STATEMENTS: Mapping[type[ast.stmt], str] = {
     ast.For: "the language has no loops: write a helper, and call it once for each turn",
