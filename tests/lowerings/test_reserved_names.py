@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import builtins
+import keyword
 import re
 import subprocess
+from collections.abc import Callable
 
 import pytest
+import torch
 from spec_texts import LR, UPDATE, read, spec
 
+import optgen
 from optgen import emit
+from optgen.ir.evaluate import evaluate
 from optgen.lowerings.fused_cpu import FUSED_CPU
 from optgen.runtime.fused_cpu.toolchain import compiler
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
+from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 
 MACROS = ["vector", "inline", "apart", "VECTOR", "INLINE", "APART", "NAN", "EOF", "NULL"]
 C_NAMES = ["main", "std", "u32", "i64", "errno", "printf", "y0", "system", "_x", "_Bool"]
 KEYWORDS = ["_Complex", "_Pragma", "_Float32", "_Atomic", "_Generic", "_Nullable", "_Imaginary"]
-SIMILAR = ["_LP64", "x_LP64", "xx_LP64", "_GNU_SOURCE", "x_GNU_SOURCE", "_", "x_"]
+SIMILAR = ["_LP64", "spec_LP64", "specspec_LP64", "_GNU_SOURCE", "spec_GNU_SOURCE", "_", "x_"]
 
 FUNCTION = '''from optgen.spec import *
 
@@ -131,3 +138,51 @@ def check_syntax(text: str) -> None:
     command = [*the_compiler(), "-std=c++17", "-fsyntax-only", "-x", "c++", "-"]
     run = subprocess.run(command, input=inline_includes(text), capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+ROLES: dict[str, Callable[[list[str]], str]] = {
+    "hyperparameters": lambda names: spec(
+        *(f"p = p - {name} * g" for name in names),
+        hypers=", ".join(f"{name}=hyper(0.5)" for name in names),
+    ),
+    "tensors": lambda names: spec(
+        *(f"{name} = lr * t + g" for name in names), *(f"p = p - {n} * {n}" for n in names)
+    ),
+    "keys": lambda names: spec(
+        *(f"s{i} = s{i} + lr * g\n    p = p - s{i}" for i in range(len(names))),
+        states=", ".join(f's{i}=state("{name}")' for i, name in enumerate(names)),
+    ),
+    "numbers": lambda names: spec(
+        *(f"{name} = {name} + lr\n    p = p - {name} * g" for name in names),
+        states=", ".join(f'{n}=state("k{i}", shape="scalar")' for i, n in enumerate(names)),
+    ),
+}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_names_of_python_and_triton_mean_the_same_in_every_role(role: str) -> None:
+    """A name of the language, or one that the class needs as an argument, is refused instead."""
+    wanted = {*dir(builtins), *keyword.softkwlist, "tl", "triton", "np", "cls", "args", "kwargs"}
+    names = sorted(name for name in wanted if is_allowed(ROLES[role], name))
+    assert {"print", "bool", "id", "match", "type"} <= set(names)
+    for first in range(0, len(names), 40):
+        text = ROLES[role](names[first : first + 40])
+        algorithm = read(text)
+        start = torch.linspace(-1, 1, 5, dtype=torch.float64)
+        hypers = {hyper.name: hyper.default for hyper in algorithm.hypers}
+        expected, _ = evaluate(algorithm, hypers, start, start / 50, {})
+        for lowering in ("forloop", "foreach"):
+            parameter = torch.nn.Parameter(start.clone())
+            optimizer = optgen.load(Spec("Made", text, "made.py", 1))([parameter])
+            parameter.grad = start / 50
+            with optgen.use_lowering(lowering):
+                optimizer.step()
+            torch.testing.assert_close(parameter.detach(), expected, rtol=1e-12, atol=1e-14)
+
+
+def is_allowed(role: Callable[[list[str]], str], name: str) -> bool:
+    try:
+        read(role([name]))
+    except SpecError:
+        return False
+    return not name.startswith("_")

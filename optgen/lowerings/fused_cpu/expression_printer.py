@@ -91,7 +91,7 @@ RESERVED = frozenset(f"{_KEYWORDS} {_GENERATED_NAMES}".split()) | {
 """Names that a spec may use, but that C++ or the generated code already uses."""
 
 
-_FOR_COMPILERS = re.compile("x*(_|TARGET_OS_)")
+_FOR_COMPILERS = re.compile("(spec)*(_|TARGET_OS_)")
 """The beginnings of names that compilers take for macros and keywords, such as _GNU_SOURCE.
 
 In strict C++17 all of them begin with an underscore, except the platforms of Apple's clang.
@@ -101,10 +101,10 @@ In strict C++17 all of them begin with an underscore, except the platforms of Ap
 def variable(name: str) -> str:
     """Return the C++ variable of a name; all versions of a name share it.
 
-    A name that a compiler may take gets an `x` in front. So `_LP64` becomes `x_LP64`, and `x_LP64`
-    becomes `xx_LP64`: names that differ stay different.
+    A name that a compiler may take gets `spec` in front. So `_LP64` becomes `spec_LP64`, and
+    `spec_LP64` becomes `specspec_LP64`: names that differ stay different.
     """
-    return f"x{name}" if _FOR_COMPILERS.match(name) else escaped(name, RESERVED)
+    return f"spec{name}" if _FOR_COMPILERS.match(name) else escaped(name, RESERVED)
 
 
 def constant(name: str) -> str:
