@@ -223,7 +223,8 @@ def _what_it_is(value: object) -> str:
         return f"an optimizer that is built already, of class {type(value).__name__}"
     name = getattr(value, "__qualname__", "")
     if isinstance(value, type):
-        return f"the class {value.__module__}.{name}"
+        is_loaded = isinstance(value, LoadedType)  # its module is named after a digest
+        return f"the class {name if is_loaded else f'{value.__module__}.{name}'}"
     return f"the function {name}" if name else repr(value)
 
 
