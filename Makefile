@@ -1,4 +1,4 @@
-# Begin with `make demo` or `make test`. Both create .venv first.
+# `make help` lists the commands. Begin with `make demo` or `make test`. Both create .venv first.
 PYTHON ?= $(firstword $(shell command -v python3.11) python3)
 VENV ?= .venv
 BIN := $(abspath $(VENV))/bin
@@ -12,8 +12,11 @@ TORCH_VENV = $(ENVIRONMENTS)/torch-$(TORCH)-$(notdir $(PYTHON))
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE # dozens of processes load the same modules, from cached bytecode
 
-.PHONY: demo test test-thorough check tests fuzz compositions verify evidence test-torch test-asan test-frameworks format types bench docs \
+.PHONY: help demo test test-thorough check tests fuzz compositions verify evidence test-torch test-asan test-frameworks format types bench docs \
 	dist test-dist test-wheel publish clean
+
+help: ## this list
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: $(VENV)/installed ## train a small network with generated optimizers; table and plot
 	$(BIN)/optgen build

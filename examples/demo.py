@@ -251,7 +251,7 @@ def draw_times(runs: list[Run], panel: Any) -> None:
         positions = [i + j * width for i, name in enumerate(OPTIMIZERS) if name in bars]
         panel.bar(positions, list(bars.values()), width, label=variant)
     panel.set_xticks([i + 0.4 - width / 2 for i in range(len(OPTIMIZERS))], list(OPTIMIZERS))
-    panel.set(ylabel="ms per step (median)")
+    panel.set(ylabel="ms per step (median)", yscale="log")
     panel.grid(axis="y", alpha=0.4)
 
 

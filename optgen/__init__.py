@@ -5,6 +5,7 @@ Importing this package is cheap: each public name imports its module on first us
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,10 +53,19 @@ if not TYPE_CHECKING:  # else a type checker would accept every name
         if name in _SUBMODULES:
             return importlib.import_module(f"{__name__}.{name}")
         if name not in _MODULE_OF_NAME:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(f"{message}{_hint(name)}")
         value = getattr(importlib.import_module(_MODULE_OF_NAME[name]), name)
         globals()[name] = value
         return value
+
+
+def _hint(name: str) -> str:
+    """Return where a name is that this package lacks, after a colon, or ""."""
+    if name in __all__ or not name[:1].isupper():
+        close = difflib.get_close_matches(name, __all__, 1)
+        return f": did you mean `{close[0]}`?" if close else ""
+    return f": optimizers are in optgen.optim, as in optgen.optim.{name}"
 
 
 def __dir__() -> list[str]:

@@ -114,9 +114,10 @@ def compose(
         each for each in modifiers if not isinstance(each, Modifier | StateDtype)
     ]
     if not_modifiers:
-        hint = "write modifiers.ema, or modifiers.ema(0.99)"
+        wrong = not_modifiers[0]
         raise TypeError(
-            f"compose takes modifiers after the optimizer, not {not_modifiers[0]!r}: {hint}"
+            f"compose takes modifiers after the optimizer, not {_what_it_is(wrong)}: "
+            f"{_modifier_hint(wrong)}"
         )
     if isinstance(base, Composition):
         spec = composed_spec(base.base, (*base.modifiers, *modifiers), name)
@@ -211,8 +212,46 @@ def spec_of(optimizer: type[GeneratedOptimizer] | str | os.PathLike[str] | Spec)
                 return named_spec(optimizer.__name__)
     raise TypeError(
         f"compose takes a class of optgen.optim or of optgen.load, the name or the path of a spec, "
-        f"or a function decorated with @optimizer(…), not {optimizer!r}"
+        f"or a function decorated with @optimizer(…), not {_what_it_is(optimizer)}"
+        f"{_optimizer_hint(optimizer)}"
     )
+
+
+def _what_it_is(value: object) -> str:
+    """Return a short text for an argument. An optimizer prints all of its groups."""
+    if hasattr(value, "param_groups"):
+        return f"an optimizer that is built already, of class {type(value).__name__}"
+    name = getattr(value, "__qualname__", "")
+    if isinstance(value, type):
+        is_loaded = isinstance(value, LoadedType)  # its module is named after a digest
+        return f"the class {name if is_loaded else f'{value.__module__}.{name}'}"
+    return f"the function {name}" if name else repr(value)
+
+
+def _optimizer_hint(wrong: object) -> str:
+    """Return what to write instead of a wrong first argument of `compose`, after a colon, or ""."""
+    cls = wrong if isinstance(wrong, type) else type(wrong)
+    if isinstance(wrong, Modifier | StateDtype):
+        return ": the optimizer comes first, and modifiers after it"
+    if cls.__module__.startswith("torch.optim"):
+        return f": optgen.optim.{cls.__name__} has the same arguments, if optgen has it"
+    if isinstance(wrong, GeneratedOptimizer):
+        return f": compose the class, and build that: compose({cls.__name__}, …)(params, …)"
+    return ""
+
+
+def _modifier_hint(wrong: object) -> str:
+    """Return what to write instead of a wrong modifier."""
+    if wrong in (quantized, state_dtype):
+        call = "quantized()" if wrong is quantized else 'state_dtype("bfloat16")'
+        return f"call it: modifiers.{call}"
+    if isinstance(wrong, str) and wrong in list_modifiers():
+        return f"write modifiers.{wrong}"
+    if isinstance(wrong, list | tuple):
+        return "write the modifiers one after the other, without a list"
+    if hasattr(wrong, "param_groups") or isinstance(wrong, type):
+        return "one rule is composed with modifiers; create_optimizer splits a model between two"
+    return "write modifiers.ema, or modifiers.ema(0.99)"
 
 
 @functools.cache

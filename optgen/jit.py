@@ -43,7 +43,7 @@ def load(spec: str | os.PathLike[str] | Spec) -> type[LoadedOptimizer]:
 
     Args:
         spec: the path of a spec file that holds one optimizer, a name of the catalogue ("adamw"
-            or "AdamW"), or the decorated function itself.
+            or "AdamW"), or the decorated function itself. A loaded class is returned as it is.
 
     Returns:
         The class. The same text gives the same class while the process runs. The class can be
@@ -55,6 +55,8 @@ def load(spec: str | os.PathLike[str] | Spec) -> type[LoadedOptimizer]:
         FileNotFoundError: there is neither a file nor an algorithm of that name.
         TypeError: `spec` is neither a path, a name nor a decorated function.
     """
+    if isinstance(spec, LoadedType) and "spec" in vars(spec):
+        return cast("type[LoadedOptimizer]", spec)  # a notebook cell `Mine = load(Mine)` ran again
     if not isinstance(spec, str | os.PathLike | Spec):
         raise TypeError(
             "load takes the path of a spec file or a function decorated with @optimizer(…), "

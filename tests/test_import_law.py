@@ -38,7 +38,7 @@ LAW: dict[str, set[str]] = {
 }
 # Libraries that training may import besides the standard library and optgen.
 TRAINING_LIBRARIES = {"torch", "triton"}
-GENERATOR_LIBRARIES = {"jinja2", "ruff", "sympy", "typer"}
+GENERATOR_LIBRARIES = {"jinja2", "ruff", "typer"}
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -84,7 +84,7 @@ def may_import(part: str, name: str) -> bool:
         return first in {"torch", "matplotlib"}
     if part == "cli":
         return first in GENERATOR_LIBRARIES | {"torch", "matplotlib"}
-    return first in {"emit": {"jinja2", "ruff"}, "passes": {"sympy"}, "ir": {"torch"}}.get(part, ())
+    return first in {"emit": {"jinja2", "ruff"}, "ir": {"torch"}}.get(part, ())
 
 
 LAYERS: tuple[tuple[str, ...], ...] = (

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from spec_texts import spec
 from torch.overrides import TorchFunctionMode
 
 import optgen
@@ -114,6 +115,29 @@ def test_load_refuses_what_is_no_spec() -> None:
     for wrong in (test_load_accepts_a_file, torch.optim.Adam, 3):
         with pytest.raises(TypeError, match="a spec file or a function decorated with @optimizer"):
             optgen.load(wrong)  # type: ignore[arg-type]
+
+
+def test_a_loaded_class_loads_again(spec_path: Path) -> None:
+    """A notebook cell `Mine = optgen.load(Mine)` may run twice."""
+    cls = optgen.load(spec_path)
+
+    assert optgen.load(cls) is cls  # type: ignore[arg-type]
+    composed = optgen.compose(cls, optgen.modifiers.ema)
+    assert optgen.load(composed) is composed  # type: ignore[arg-type]
+
+
+def test_a_mistake_in_a_script_takes_four_lines(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    text = spec("p = p - lr * g ^ 2").replace("from ", "import optgen\nfrom ", 1)
+    script.write_text(f"{text}\n\noptgen.load(Made)\n")
+    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+
+    shown = [
+        line for line in run.stderr.splitlines() if "NumPy" not in line and "numpy" not in line
+    ]
+    assert run.returncode == 1
+    assert len(shown) == 4, run.stderr
+    assert shown[-1] == "  hint: a power is written with two stars: g**2"
 
 
 def test_load_suggests_a_file_of_the_same_name(

@@ -62,7 +62,7 @@ def test_a_name_that_optgen_lacks_points_to_torchs(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_name_that_torch_lacks_too_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'Adamm'"):
+    with pytest.raises(AttributeError, match="has no attribute 'Adamm': did you mean `Adam`"):
         optgen.optim.Adamm  # noqa: B018
 
 

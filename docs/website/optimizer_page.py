@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import quote
 
 from optgen.ir.whole_matrices import why_uncut
 from optgen.lowerings import LOWERINGS
@@ -52,11 +53,19 @@ def _head(entry: Entry) -> Iterator[str]:
     yield markdown(entry.summary)
     paper = entry.algorithm.paper
     if paper:
-        yield f"[Paper]({paper}) · `{entry.package}.{entry.title}` · `optgen show {entry.name}`"
+        shown = f"`{entry.package}.{entry.title}` · `optgen show {entry.name}`"
+        yield f"[Paper]({_url(paper)}) · {shown}"
     if entry.remarks:
         yield markdown(entry.remarks)
     if usage := hint(entry):
         yield f'!!! tip "To use it"\n\n    {usage}'
+
+
+def _url(paper: str) -> str:
+    """Return the URL of a paper. No bracket in it ends a link of Markdown."""
+    scheme, _, rest = paper.partition(":")
+    site = {"doi": "https://doi.org/", "arxiv": "https://arxiv.org/abs/"}.get(scheme.lower())
+    return quote(site + rest if site else paper, safe="/:?#@!$&'*+,;=%~")
 
 
 def _sections(entry: Entry) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from optgen.cli.read_and_render import read, render
 from optgen.compositions import composed_spec, errors_of_parts
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Place, assigns
+from optgen.spec.batches import batch_warning
 from optgen.spec.composition.names import CompositionError
 from optgen.spec.composition.parts import is_modifier
 from optgen.spec.declare import Spec, hypers_of
@@ -34,8 +35,8 @@ def Checked(
 def check(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
     """Read and generate specs without writing anything.
 
-    Yield a line for each correct algorithm, the first error of each wrong file, and at the end an
-    error if two files would be generated into the same folder.
+    Yield a line for each correct algorithm, its warning if there is one, the first error of each
+    wrong file, and at the end an error if two files would be generated into the same folder.
     """
     correct_paths = []
     for path in dict.fromkeys(spec_path(name) for name in names):
@@ -52,6 +53,8 @@ def check(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
         correct_paths.append(path)
         for algorithm in algorithms:
             yield f"{algorithm.name}: ok ({_summary(algorithm)})"
+            if warning := batch_warning(algorithm):
+                yield str(warning)
     try:
         read(correct_paths)
     except SpecError as error:

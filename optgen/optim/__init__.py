@@ -4,6 +4,7 @@ Published optimizers that torch lacks are here too: `from optgen.optim import Li
 Schedulers are written by hand. `Optimizer` is torch's own class, from which ours derive.
 """
 
+import difflib
 from typing import TYPE_CHECKING
 
 import torch.optim
@@ -73,6 +74,10 @@ def __getattr__(name: str) -> type[Optimizer]:
     message = f"module {__name__!r} has no attribute {name!r}"
     if name in torch.optim.__all__:
         message = f"optgen.optim has no {name} yet; torch.optim.{name} works beside it"
+    else:
+        names = {each.lower(): each for each in (*__all__, *_published.PUBLISHED.values())}
+        for close in difflib.get_close_matches(name.lower(), names, 1):
+            message += f": did you mean `{names[close]}`?"
     raise AttributeError(message)
 
 

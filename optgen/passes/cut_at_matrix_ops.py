@@ -119,7 +119,8 @@ class _Dependencies:
         raise RuleError(
             self.definitions[delayed].place,
             f"the value computed here is read both before and after `{word}`",
-            f"numbers, rows and columns are not kept across `{word}`: recompute the value after it",
+            f"numbers, rows and columns are not kept across `{word}`: recompute the value after "
+            "it; a rule that has `@` or transpose as well keeps them",
         )
 
     def _upstream(self, ref: Ref, small_only: bool = False) -> set[Ref]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from optgen.ir.nodes import Expr, Ref, assigns, on_every_path, rebuild
 from optgen.ir.plan import Plan
 
+_MAX_NODES = 1000
+"""The number of nodes after which no more names are replaced."""
+
 
 def definitions(plan: Plan) -> dict[Ref, Expr]:
     """Return the definition of every scalar that has exactly one.
@@ -31,7 +34,18 @@ def definitions(plan: Plan) -> dict[Ref, Expr]:
 
 
 def expand_definitions(expr: Expr, definitions_by_name: dict[Ref, Expr]) -> Expr:
-    """Return an expression with each of these names replaced by its definition, recursively."""
-    if isinstance(expr, Ref) and expr in definitions_by_name:
-        return expand_definitions(definitions_by_name[expr], definitions_by_name)
-    return rebuild(expr, lambda e: expand_definitions(e, definitions_by_name))
+    """Return an expression with each of these names replaced by its definition, recursively.
+
+    If the result would be very large, the last names stay: in `x = x * (x + 1)`, written forty
+    times, the first `x` occurs in the last one 2**40 times.
+    """
+    num_nodes = 0
+
+    def expanded(expr: Expr) -> Expr:
+        nonlocal num_nodes
+        num_nodes += 1
+        if isinstance(expr, Ref) and expr in definitions_by_name and num_nodes < _MAX_NODES:
+            return expanded(definitions_by_name[expr])
+        return rebuild(expr, expanded)
+
+    return expanded(expr)

@@ -26,7 +26,7 @@ def optimizer(
 
     Args:
         *bare: the function, if the decorator is written without brackets; this is an error.
-        paper: where the algorithm was published (a URL).
+        paper: where the algorithm was published: an http or https URL, doi:10.… or arXiv:….
         base: the algorithm whose rule this spec takes over, with other defaults and `fixed` values.
         keywords: the order of all arguments, if not the spec's own; arguments after "*" are
             keyword-only.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.errors import RuleError
 from optgen.ir.nodes import NOWHERE, Assign, Call, If, Linear, Place, Ref
 from optgen.spec.forbidden_characters import printable
+from optgen.spec.time_limit import MAX_SECONDS, TooSlowError, limited_time
 
 _MAX_LENGTH = 160
 """Characters of a source line or a cause that are shown; of a longer message, of each end."""
@@ -41,6 +44,26 @@ class SpecError(Exception):
     def _render_traceback_(self) -> list[str]:
         """Return the lines that a notebook shows: the error without optgen's own calls."""
         return f"{type(self).__name__}: {self}".split("\n")
+
+
+def _without_frames(show: Callable[..., None]) -> Callable[..., None]:
+    """Return a hook for uncaught exceptions that shows a SpecError as a notebook does.
+
+    The frames of a traceback are those of optgen, and the mistake is at a place in the spec.
+    """
+
+    def show_exception(
+        kind: type[BaseException], error: BaseException, traceback_: TracebackType | None
+    ) -> None:
+        if isinstance(error, SpecError):
+            print("\n".join(error._render_traceback_()), file=sys.stderr)
+        else:
+            show(kind, error, traceback_)
+
+    return show_exception
+
+
+sys.excepthook = _without_frames(sys.excepthook)
 
 
 def _shortened(text: str) -> str:
@@ -83,9 +106,15 @@ def located_errors(fallback: Place, source: str, place_of: PlaceOf | None = None
         place_of: returns the place of a node of the syntax tree; None if there is no tree.
     """
     try:
-        yield
+        with limited_time():
+            yield
     except RuleError as error:
         raise SpecError(error.place, error.message, error.hint, source) from None
+    except TooSlowError as error:
+        message = f"the compiler needs more than {MAX_SECONDS} seconds, and stopped here"
+        hint = "is it one algorithm? a spec with fewer names, terms and branches takes less time"
+        place = _nearest(error, fallback, place_of)
+        raise SpecError(place, message, hint, source) from None
     except RecursionError as error:
         place = _nearest(error, fallback, place_of)
         message, hint = "an expression here is nested too deeply", "give parts of it names"
@@ -141,7 +170,9 @@ def _is_close(name: str, other: str) -> bool:
     words, others = name.split("_"), other.split("_")
     if len(words) != len(others):
         words, others = [name], [other]
-    pairs = zip(words, others, strict=True)
+    pairs = list(zip(words, others, strict=True))
+    if any(abs(len(a) - len(b)) > len(a) // 3 for a, b in pairs):
+        return False
     return all(_edit_distance(a, b) <= len(a) // 3 for a, b in pairs)
 
 

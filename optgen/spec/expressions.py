@@ -17,6 +17,7 @@ from optgen.spec.implications import implied, may_be_none
 from optgen.spec.literals import compute_finite
 from optgen.spec.scope import Scope
 from optgen.spec.source import Source
+from optgen.spec.substitutes import Names, expression_hint
 from optgen.spec.type_check import type_of, why_not_a_number
 
 BINARY = {
@@ -39,15 +40,6 @@ _COMPARE = {
     ast.Eq: "==",
     ast.NotEq: "!=",
 }
-_ALLOWED = "allowed: numbers, names, + - * / ** % @, comparisons, and/or/not, functions"
-_HINTS: dict[type[ast.expr], str] = {
-    ast.IfExp: "write an if statement, or where(condition, a, b) for tensors",
-    ast.Lambda: "write a plain helper function in the file",
-    ast.Attribute: "call a function by its plain name: sqrt(x), not x.sqrt()",
-    ast.NamedExpr: "write a separate assignment",
-    ast.Subscript: "a tensor has no parts; a tuple hyperparameter has items: betas[0]",
-    ast.Tuple: "a value is one tensor or number; a helper returns one",
-}
 
 _Side: TypeAlias = tuple[ast.expr, Expr]
 """One side of a comparison: its syntax tree, and its expression."""
@@ -55,15 +47,6 @@ _Side: TypeAlias = tuple[ast.expr, Expr]
 
 _KNOWN_NUMBERS = {"pi": math.pi, "tau": math.tau}
 """Numbers that have names in other languages, for hints."""
-
-
-def _hint(node: ast.expr) -> str:
-    """Return a hint for an expression that the language does not have: a replacement."""
-    if isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
-        return f"write transpose({ast.unparse(node.value)})"
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
-        return f"write floor({ast.unparse(ast.BinOp(node.left, ast.Div(), node.right))})"
-    return _HINTS.get(type(node), _ALLOWED)
 
 
 class Expressions:
@@ -330,8 +313,15 @@ class Expressions:
         self.source.error(
             node,
             f"`{self.source.quote(node)}` is not in the language",
-            _hint(node),
+            expression_hint(node, self._names()),
         )
+
+    def _names(self) -> Names:
+        """Return the names of the rule that hints use."""
+        algorithm = self.scope.algorithm
+        hypers = tuple(hyper.name for hyper in algorithm.hypers if not hyper.set_by_step)
+        symbols_by_key = {state.key: state.symbol for state in algorithm.states}
+        return Names(algorithm.param, algorithm.grad, hypers, symbols_by_key)
 
     def check_exists(self, node: ast.expr, name: str) -> None:
         """Check that a state with `when=` is used only where it exists."""

@@ -24,7 +24,12 @@ def literal(node: ast.expr, source: Source, constants: Mapping[str, Any]) -> Any
         case ast.UnaryOp(op=ast.UAdd(), operand=operand):
             return literal(operand, source, constants)
         case ast.Tuple(elts=items) | ast.List(elts=items):
-            return tuple(literal(item, source, constants) for item in items)
+            items_read = tuple(literal(item, source, constants) for item in items)
+            for item, item_read in zip(items, items_read, strict=True):
+                if isinstance(item_read, tuple):  # sixty in each other have 2**60 items
+                    hint = "a tuple holds numbers, or strings"
+                    source.error(item, "a tuple inside a tuple", hint)
+            return items_read
         case ast.Name(id=name) if name in constants:
             return constants[name]
         case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATORS:

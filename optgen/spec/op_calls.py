@@ -25,8 +25,8 @@ from optgen.spec.expressions import Expressions
 from optgen.spec.random_calls import keys_of_draw, read_random_call
 from optgen.spec.rank import read_rank
 from optgen.spec.storage_calls import read_storage_call, written_arity
+from optgen.spec.substitutes import NO_SUBSTITUTE, UNSUPPORTED, function_hint, keyword_hint
 from optgen.spec.type_check import SHAPE_NAMES, type_of
-from optgen.spec.unsupported_ops import UNSUPPORTED
 from optgen.spec.wide_reductions import is_wide_call, read_wide_reduction
 
 _MATRICES = tuple(axes for axes in SHAPES if "1" not in (height(axes), width(axes)))
@@ -55,7 +55,7 @@ class OpCalls(Expressions):
     def call(self, node: ast.Call) -> Expr:
         """Read a call of an op or of a helper."""
         if not isinstance(node.func, ast.Name):
-            self.refuse(node.func)
+            self.refuse(node)
         name = node.func.id
         if name in self.scope.helpers:
             return self.inline(node, name)
@@ -66,12 +66,17 @@ class OpCalls(Expressions):
         if is_wide_call(node):
             return read_wide_reduction(self, node, name)
         if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
-            hint = f"write {self._call_form(name)}, without names or stars"
+            hint = keyword_hint(name, node) or (
+                f"write {self._call_form(name)}, without names or stars"
+            )
             self.source.error(node, f"`{name}` takes positional arguments only", hint)
         arity = written_arity(name)
         if len(node.args) != arity:
             message = f"`{name}` takes {arity} argument{'s' * (arity > 1)}, not {len(node.args)}"
-            self.source.error(node, message, self._call_form(name))
+            hint = self._call_form(name)
+            if len(node.args) == 2 and name in REDUCTIONS:  # torch's sum(x, 0)
+                hint = function_hint(name, [*map(ast.unparse, node.args)])
+            self.source.error(node, message, hint)
         return self._op_call(node, name)
 
     def _call_form(self, name: str) -> str:
@@ -84,7 +89,7 @@ class OpCalls(Expressions):
         """Raise the SpecError for an unknown function, with a suggestion."""
         functions = f"functions: {', '.join(CALLABLE_OPS)}"
         if name in UNSUPPORTED:
-            hint = UNSUPPORTED[name] or functions
+            hint = UNSUPPORTED[name] or NO_SUBSTITUTE
             self.source.error(node, f"the language has no `{name}`", hint)
         same_cell = f"if `{name}` is a helper of yours, put it into the same cell as the rule"
         callable_ops = [op for op in CALLABLE_OPS if self._could_call(node, op)]
@@ -170,14 +175,17 @@ class OpCalls(Expressions):
         """Read the arguments of a matrix op: a tensor, a tuple of triples, two numbers."""
         self._check_has_rows_and_columns(node, name)
         tensor, coefficients, *numbers = node.args
+        example = "ns_coefficients=hyper((3.4445, -4.775, 2.0315)); or three for each step in turn"
+        if isinstance(coefficients, ast.Tuple | ast.List):
+            message = f"`{name}` takes the name of a hyperparameter here"
+            self.source.error(coefficients, message, f"declare it after `*`: {example}")
         value, triples = self.number(tensor), self.value(coefficients)
         if self.scope.kind(value).axes not in _MATRICES:
             message = f"`{name}` of {SHAPE_NAMES[self.scope.kind(value).axes]}"
             self.source.error(tensor, message, "it takes a tensor of the parameter's shape")
         hyper = self.scope.algorithm.hyper(triples.name) if isinstance(triples, Ref) else None
         if hyper is None or hyper.type != "tuple" or hyper.size % 3:
-            hint = "ns_coefficients=hyper((3.4445, -4.775, 2.0315)); or three for each step in turn"
-            self.source.error(coefficients, f"`{name}` takes a tuple of three numbers", hint)
+            self.source.error(coefficients, f"`{name}` takes a tuple of three numbers", example)
         scalars = [self.number(argument) for argument in numbers]
         for scalar, argument in zip(scalars, numbers, strict=True):
             if not self.scope.kind(scalar).is_scalar:

@@ -38,8 +38,14 @@ from optgen.spec.source import Source
 from optgen.spec.statements import Statements
 from optgen.spec.wide_reductions import check_shared_values
 
+_PAPER = re.compile(r"""((https?://|doi:10\.|arXiv:)[^\s"\\<>\[\]`]+)?""", re.IGNORECASE)
+"""A paper becomes a link on a page, so no other scheme, and no sign that ends a link."""
+
 _OPTIONS = {
-    "paper": Option(lambda v: isinstance(v, str) and not re.search(r'[\s"\\]', v), "a URL"),
+    "paper": Option(
+        lambda v: isinstance(v, str) and bool(_PAPER.fullmatch(v)),
+        "an http or https URL, doi:10.…, or arXiv:…",
+    ),
     "base": TEXT,
     "keywords": STRINGS,
     "group": STRINGS,

@@ -18,8 +18,11 @@ from optgen.spec.programs import is_program, names_read_by, with_programs
 from optgen.spec.read_algorithm import read_algorithm
 from optgen.spec.reserved_names import DECLARATIONS, SHADOWABLE, why_taken, why_taken_as_spec_name
 from optgen.spec.source import Source
-from optgen.spec.unsupported_ops import UNSUPPORTED
+from optgen.spec.substitutes import NO_SUBSTITUTE, UNSUPPORTED, statement_hint
 
+_ALLOWED_STATEMENTS = (
+    "allowed: from optgen.spec import …, constants, helper functions, @optimizer, @elementwise"
+)
 _LANGUAGE_NAMES = ("Spec", *DECLARATIONS, *CALLABLE_OPS)
 
 
@@ -95,12 +98,9 @@ def _top_level(
     constants: dict[str, Any] = {}
     helpers: dict[str, ast.FunctionDef] = {}
     decorated: list[ast.FunctionDef] = []
+    check_statements(source, tree)
     for node in tree.body:
         match node:
-            case ast.Expr(value=ast.Constant()) | ast.ImportFrom(module="__future__"):
-                pass
-            case ast.ImportFrom(module="optgen.spec", level=0, names=names):
-                _check_imports(source, names)
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 _check_new(source, node, name, (constants, helpers))
                 constants[name] = literal(value, source, constants)
@@ -110,16 +110,38 @@ def _top_level(
             case ast.FunctionDef():
                 _check_no_modifier(source, node)
                 decorated.append(node)
-            case _:
-                source.error(
-                    node,
-                    f"`{source.quote(node).split()[0]}` is not allowed in a spec file",
-                    "allowed: from optgen.spec import …, constants, helper functions, @optimizer, "
-                    "@elementwise",
-                )
     if not decorated:
         source.error(tree, "no spec in this file", "decorate a function with @optimizer(paper=…)")
     return constants, helpers, decorated
+
+
+def check_statements(source: Source, tree: ast.Module) -> None:
+    """Check that a file holds only imports of the language, constants and functions.
+
+    Nothing in a spec runs. So a file may hold nothing that Python would run when it imports it.
+    """
+    for node in tree.body:
+        match node:
+            case ast.Expr(value=ast.Constant()) | ast.ImportFrom(module="__future__"):
+                pass
+            case ast.ImportFrom(module="optgen.spec", level=0, names=names):
+                _check_imports(source, names)
+            case ast.Assign(targets=[ast.Name()]):
+                pass
+            case ast.FunctionDef():
+                _check_annotations(source, node)
+            case _:
+                message = f"`{source.quote(node).split()[0]}` is not allowed in a spec file"
+                source.error(node, message, statement_hint(node) or _ALLOWED_STATEMENTS)
+
+
+def _check_annotations(source: Source, function: ast.FunctionDef) -> None:
+    """Refuse annotations that hold code. A plain name, such as `Any`, says nothing to optgen."""
+    annotations = [n.annotation for n in ast.walk(function) if isinstance(n, ast.arg)]
+    for node in (*annotations, function.returns):
+        if not isinstance(node, ast.Name | ast.Constant | None):
+            message = f"the annotation `{source.quote(node)}` is not a name"
+            source.error(node, message, "leave it out: a spec says what its names are")
 
 
 def _check_spec_names(
@@ -150,11 +172,10 @@ def _check_imports(source: Source, names: list[ast.alias]) -> None:
     """Check that a file imports only names of the language, and renames none."""
     for alias in names:
         if alias.name not in ("*", *_LANGUAGE_NAMES):
-            known = f"it has {', '.join(_LANGUAGE_NAMES)}"
             hint = UNSUPPORTED.get(alias.name) or (
-                known
+                NO_SUBSTITUTE
                 if alias.name in UNSUPPORTED
-                else did_you_mean(alias.name, _LANGUAGE_NAMES, known)
+                else did_you_mean(alias.name, _LANGUAGE_NAMES, NO_SUBSTITUTE)
             )
             source.error(alias, f"the language has no `{alias.name}`", hint)
         if alias.asname is not None:

@@ -39,6 +39,7 @@ DECLARATIONS = (
     "given",
     "require",
 )
+MAX_NAME_LENGTH = 100
 _SNAKE_CASE = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _INPUT_NAMES = ("param", "grad", "step")
 _NAMES_IN_GENERATED_CODE = RESERVED_IN_PYTHON.union(
@@ -59,8 +60,10 @@ def why_taken(name: str) -> str:
         return "is added by the generator to every optimizer"
     if keyword.iskeyword(name):
         return "is a keyword of Python"
-    if name.startswith("__") and name.strip("_"):
+    if name.startswith("__"):
         return "begins with two underscores, which is for Python's own names"
+    if len(name) > MAX_NAME_LENGTH:
+        return f"has more than {MAX_NAME_LENGTH} characters"
     if not name.isascii():
         return "is not ASCII, but names in the generated code must be"
     return ""

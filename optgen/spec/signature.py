@@ -102,8 +102,12 @@ class Signature:
             )
         for name, default in defaults.items():
             if name in names:
+                kind = "state" if _is_call_of(default, "state") else "hyperparameter"
                 message = f"`{name}` is an input, so it has no default"
-                self.source.error(default, message, "declare states after the `/`")
+                hint = "move it behind the `/`: states stand between `/` and `*`"
+                if kind == "hyperparameter":
+                    hint = "move it behind the `*`: hyperparameters stand after it"
+                self.source.error(default, message, hint)
         return names[0], names[1], names[2] if len(names) == 3 else None
 
     def _defaults(self) -> dict[str, ast.expr]:
@@ -122,11 +126,12 @@ class Signature:
             if not _is_call_of(declaration, "state"):
                 is_hyper = _is_call_of(declaration, "hyper", "flag", "choice", "fixed")
                 example = f'{argument.arg}=state("checkpoint_key")'
-                self.source.error(
-                    argument,
-                    f"`{argument.arg}` stands between `/` and `*`, where states are declared",
-                    "write `*` before the hyperparameters" if is_hyper else example,
-                )
+                hint = "write `*` before the hyperparameters" if is_hyper else example
+                if declaration is None and argument.arg in ("t", "step", "p", "g", "param", "grad"):
+                    inputs = [a.arg for a in self.node.args.posonlyargs] + [argument.arg]
+                    hint = f"an input stands before `/`: ({', '.join(inputs)}, /, …)"
+                message = f"`{argument.arg}` stands between `/` and `*`, where states are declared"
+                self.source.error(argument, message, hint)
             result.append(self._state(argument.arg, declaration))
         return tuple(result)
 

@@ -11,10 +11,10 @@ from optgen.spec.expressions import BINARY
 from optgen.spec.implications import implied
 from optgen.spec.op_calls import OpCalls
 from optgen.spec.reserved_names import why_taken
+from optgen.spec.substitutes import assignment_hint, in_place_hint, statement_hint
 from optgen.spec.type_check import SHAPE_NAMES, type_of, why_not_a_number
 
 _ALLOWED = "allowed: assignment, if/else, docstring"
-_LOOPS = ("for", "while")
 
 
 class Statements(OpCalls):
@@ -49,10 +49,21 @@ class Statements(OpCalls):
                 self.source.error(node, f"a spec may not contain `{sign}=`", hint)
             case ast.Assign() | ast.AnnAssign():
                 hint = "an assignment is `name = value` or `a, b = x, y`"
+                match node:
+                    case ast.Assign(targets=[ast.Subscript() | ast.Attribute() as target]):
+                        hint = assignment_hint(target, self._names()) or hint
                 self.source.error(node, "this assignment is not in the language", hint)
             case ast.Expr(value=ast.Call(func=ast.Name(id="require"))):
                 hint = "put it before the rule: require(not flag or lr > 0, …)"
                 self.source.error(node, "`require` may not stand inside an if", hint)
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr=method)) as call) if (
+                method.endswith("_") and not method.endswith("__")
+            ):
+                message = f"`{self.source.quote(node)}` is in place, and a rule assigns"
+                self.source.error(node, message, in_place_hint(call, self._names()))
+            case ast.Expr(value=ast.Call(func=ast.Name(id="print" | "breakpoint" | "input"))):
+                hint = "leave it out: a rule is read and never run"
+                self.source.error(node, f"`{self.source.quote(node)}` does nothing", hint)
             case ast.Expr(value=value):
                 quote = self.source.quote(value)
                 self.source.error(node, f"`{quote}` alone changes nothing", "assign it to a name")
@@ -64,7 +75,7 @@ class Statements(OpCalls):
 
     def _refuse_statement(self, node: ast.stmt) -> NoReturn:
         keyword = self.source.quote(node).split(maxsplit=1)[0].rstrip(":")
-        hint = f"a statement works on every element; {_ALLOWED}" if keyword in _LOOPS else _ALLOWED
+        hint = statement_hint(node) or _ALLOWED
         self.source.error(node, f"a spec may not contain `{keyword}`", hint)
 
     def _assign(self, node: ast.Name, value: Expr, statement: ast.stmt) -> None:

@@ -43,6 +43,14 @@ def test_version_prints_the_version() -> None:
     assert result.output == f"optgen {optgen.__version__}\n"
 
 
+def test_version_does_not_import_torch() -> None:
+    code = "from optgen.cli import main; main(); import sys; print('torch' in sys.modules)"
+    command = [sys.executable, "-c", code, "--version"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert found.stdout == f"optgen {optgen.__version__}\nFalse\n"
+
+
 def test_an_unknown_name_has_a_hint() -> None:
     result = run("show", "adamm")
 
@@ -77,7 +85,7 @@ def test_a_missing_library_is_named(tmp_path: Path) -> None:
     )
 
     assert result.returncode == 4
-    tools = "'jinja2>=3.1' 'ruff==0.17.5' 'sympy>=1.13' 'typer>=0.16'"
+    tools = "'jinja2>=3.1' 'ruff==0.17.5' 'typer>=0.16'"
     assert result.stderr == f"optgen: typer is not installed: python -m pip install {tools}\n"
 
 

@@ -53,7 +53,7 @@ def test_a_spec_whose_text_cannot_be_found_is_refused(option: str) -> None:
     if sys.version_info >= (3, 13) and option == "-c":
         assert found.stdout.startswith("<Spec Plain from "), found.stderr
         return
-    last = found.stderr[found.stderr.index("optgen.spec.errors.SpecError: ") :].splitlines()
+    last = found.stderr[found.stderr.index("SpecError: ") :].splitlines()
     assert "the text of `Plain` cannot be found" in last[0]
     assert "write it into a file or a notebook cell" in last[1]
 

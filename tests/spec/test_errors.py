@@ -271,6 +271,8 @@ FILES = {
     "import of an unknown word": spec().replace("import *", "import sqr"),
     "import under another name": spec().replace("import *", "import sqrt as root"),
     "class": spec(before="class Helper:\n    pass"),
+    "annotation that is code": spec().replace("def Made(p,", "def Made(p: open('x'),"),
+    "annotation of a result that is code": spec().replace("):\n", ") -> open('x'):\n"),
     "top-level call": spec(before='print("hello")'),
     "top-level loop": spec(before="for i in range(3):\n    pass"),
     "async": spec(before="async def half(x):\n    return x"),
@@ -345,6 +347,30 @@ def test_signature(case: str, golden: Golden) -> None:
 @pytest.mark.parametrize("case", FILES)
 def test_file(case: str, golden: Golden) -> None:
     golden.check(message(FILES[case]))
+
+
+PAPERS = (
+    *("https://arxiv.org/abs/1412.6980", "http://jmlr.org/papers/v12/duchi11a.html", ""),
+    *("https://doi.org/10.1016/0041-5553(64)90137-5", "doi:10.1137/0330046", "arXiv:1412.6980"),
+)
+NO_PAPERS = (
+    *("javascript:alert(1)", "JavaScript:alert(1)", "data:text/html,x", "file:///etc/passwd"),
+    *("https:x", "vbscript:x", "//example.org", "example.org", "doi:x", "mailto:a@example.org"),
+    *("https://a.org)[b](javascript:alert(1)", "https://a.org<script>", "https://a b.org"),
+)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_paper_is_an_address(paper: str) -> None:
+    assert read(spec(decorator=f"@optimizer(paper={paper!r})")).paper == paper
+
+
+@pytest.mark.parametrize("paper", NO_PAPERS)
+def test_any_other_paper_is_refused(paper: str) -> None:
+    """The website makes a link of it."""
+    with pytest.raises(SpecError, match="`paper` cannot be") as caught:
+        read(spec(decorator=f"@optimizer(paper={paper!r})"))
+    assert caught.value.hint == "it is an http or https URL, doi:10.…, or arXiv:…"
 
 
 def test_an_expression_that_is_too_deep_for_some_pythons_is_refused() -> None:

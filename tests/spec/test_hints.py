@@ -12,7 +12,7 @@ from optgen.ir.ops import CALLABLE_OPS
 from optgen.spec import Spec, hyper, optimizer
 from optgen.spec.errors import SpecError, did_you_mean
 from optgen.spec.read_spec import read_spec
-from optgen.spec.unsupported_ops import UNSUPPORTED
+from optgen.spec.substitutes import NO_SUBSTITUTE, UNSUPPORTED
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,117 @@ def test_an_unsupported_function_has_a_hint_of_its_own(name: str) -> None:
     assert name not in CALLABLE_OPS
     error = error_of(f"{name}(g)")
     assert error.message == f"the language has no `{name}`"
-    assert error.hint == (UNSUPPORTED[name] or f"functions: {', '.join(CALLABLE_OPS)}")
+    assert error.hint == (UNSUPPORTED[name] or NO_SUBSTITUTE)
+
+
+IDIOMS = {
+    "g.sum(0)": "write col_sum(g)",
+    "g.mean(-1)": "write row_mean(g)",
+    "g.mean(dim=-1, keepdim=True)": "write row_mean(g)",
+    "norm(g, dim=1)": "write row_norm(g)",
+    "torch.norm(g, dim=0)": "write col_norm(g)",
+    "sum(g, 1)": "write row_sum(g)",
+    "g.max(dim=1)": "write row_max_abs(g)",
+    "p.size(1)": "write cols(p)",
+    "p.shape[0]": "write rows(p)",
+    "p.shape[-1]": "write cols(p)",
+    "p.shape": "sizes are those of the parameter: rows(p)",
+    "p.numel()": "write numel(p)",
+    "p.dim()": "write ndim(p)",
+    "len(p)": "rows(p), cols(p)",
+    "torch.mean(g)": "call it by its plain name: mean(g)",
+    "np.sqrt(g)": "call it by its plain name: sqrt(g)",
+    "math.sqrt(lr)": "call it by its plain name: sqrt(lr)",
+    "g.pow(2)": "write g ** 2",
+    "g.square()": "write g**2",
+    "g ^ 2": "a power is written with two stars: g**2",
+    "0.5 * g^2": "a power is written with two stars: g**2",
+    "-g^2": "a power is written with two stars: g**2",
+    "g.T": "write transpose(g)",
+    "g.t()": "write transpose(g)",
+    "p.data": "leave .data out, and write p",
+    "g.detach()": "leave .detach out, and write g",
+    "(g * g).detach()": "leave .detach out, and write g * g",
+    "norm(g).item()": "leave .item() out: norm(g) is a number already",
+    "p.grad": "write g, the gradient",
+    "self.lr": "write lr: a rule reads a hyperparameter by its name",
+    "group['lr']": "write lr: a rule reads a hyperparameter by its name",
+    "self.param_groups[0]['lr']": "write lr: a rule reads a hyperparameter by its name",
+    "state['exp_avg']": 'write m, the state with the key "exp_avg"',
+    "self.state[p]['exp_avg']": 'write m, the state with the key "exp_avg"',
+    "state['step']": "write t, the step count",
+    "torch.zeros_like(g)": "write the number 0",
+    "torch.ones(3)": "write the number 1",
+    "torch.addcmul(m, g, g, value=2)": "write m + 2 * g * g",
+    "g.clamp(min=0)": "write maximum(g, 0)",
+    "g.clamp(max=1)": "write minimum(g, 1)",
+    "g.clamp(-1, 1)": "call it by its plain name: clamp(g, -1, 1)",
+    "torch.where(g > 0, g, 0)": "write where(g > 0, g, 0)",
+    "math.pi": "write the number above the rule: PI = 3.14",
+    "(g > 0) & (p > 0)": "join conditions with `and`",
+    "~(g > 0)": "write `not` before a condition",
+    "[x for x in g]": "the language has no loops and no lists",
+    "(lambda x: x)(g)": "write a plain helper function in the file",
+    "torch.tril(g)": NO_SUBSTITUTE,
+    "p.device": "a rule is written once for all devices",
+}
+
+
+@pytest.mark.parametrize("expression", IDIOMS)
+def test_an_idiom_of_torch_has_a_hint_in_the_words_of_the_language(expression: str) -> None:
+    text = spec("m = m + g", f"p = p - lr * m * ({expression})", states='m=state("exp_avg")')
+    with pytest.raises(SpecError) as caught:
+        read_spec(Spec("made", text, "made.py", 1))
+    assert caught.value.hint.startswith(IDIOMS[expression])
+
+
+STATEMENTS = {
+    "for i in range(3): g = 2 * g": "the language has no loops: write a helper",
+    "while t > 1: g = 2 * g": "the language has no loops: write a helper",
+    "with torch.no_grad(): g = 2 * g": "leave it out",
+    "def f(x): return x": "write the helper above the rule",
+    "import math": "a spec is read, not run: leave it out",
+    "print(g)": "leave it out: a rule is read and never run",
+    "assert lr > 0": "write require(condition, message)",
+    "m.mul_(0.9)": "write m = m * 0.9",
+    "p.add_(g, alpha=-lr)": "write p = p + (-lr) * g",
+    "p.data.add_(g)": "write p = p + g",
+    "m.lerp_(g, 0.1)": "write m = lerp(m, g, 0.1)",
+    "m.zero_()": "write m = 0",
+    "p.data = g": "assign to the name: p = …",
+    "state['exp_avg'] = g": "assign to the state: m = …",
+    "m[0] = 1": "assign all of it: m = where(",
+}
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_a_statement_of_an_optimizers_step_has_a_hint(statement: str) -> None:
+    text = spec(statement, "m = m + g", "p = p - lr * m", states='m=state("exp_avg")')
+    with pytest.raises(SpecError) as caught:
+        read_spec(Spec("made", text, "made.py", 1))
+    assert caught.value.hint.startswith(STATEMENTS[statement])
+
+
+@pytest.mark.parametrize(
+    ("signature", "hint"),
+    [
+        ("p, g, /, t, *, lr=hyper(1)", "an input stands before `/`: (p, g, t, /, …)"),
+        ('p, g, m=state("m"), /, *, lr=hyper(1)', "move it behind the `/`: states stand"),
+        ("p, g, lr=hyper(1), /", "move it behind the `*`: hyperparameters stand"),
+    ],
+)
+def test_a_name_in_the_wrong_part_of_a_signature_has_a_hint(signature: str, hint: str) -> None:
+    text = f'@optimizer()\ndef Made({signature}):\n    """Made."""\n    p = p - lr * g\n'
+    with pytest.raises(SpecError) as caught:
+        read_spec(Spec("made", text, "made.py", 1))
+    assert caught.value.hint.startswith(hint)
+
+
+def test_coefficients_written_out_are_told_to_be_a_hyperparameter() -> None:
+    text = spec('require(ndim(p) == 2, "")', "p = p - lr * orthogonalize(g, (2, -1.5, 0.5), 5, 0)")
+    with pytest.raises(SpecError, match="takes the name of a hyperparameter") as caught:
+        read_spec(Spec("made", text, "made.py", 1))
+    assert caught.value.hint.startswith("declare it after `*`: ns_coefficients=hyper(")
 
 
 @pytest.mark.parametrize(

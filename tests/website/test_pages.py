@@ -10,7 +10,7 @@ import pytest
 
 from optgen.optim._published import PUBLISHED
 from optgen.runtime.fused_cpu import backend, outlined_sweeps
-from website import gallery
+from website import gallery, optimizer_page
 from website.entries import entries
 from website.evidence import FILES
 from website.generated_pages import pages
@@ -210,3 +210,16 @@ def test_the_api_reference_has_signatures(site: dict[str, str]) -> None:
     assert "| `warmup_steps` | `int` |" in site["api/schedulers.md"]
     assert "## bench" in site["api/commands.md"]
     assert "0x" not in site["api/optim.md"]  # no addresses of objects
+
+
+@pytest.mark.parametrize(
+    ("paper", "url"),
+    [
+        ("https://arxiv.org/abs/1412.6980", "https://arxiv.org/abs/1412.6980"),
+        ("https://openreview.net/forum?id=OM0jvwB", "https://openreview.net/forum?id=OM0jvwB"),
+        ("doi:10.1016/0041-5553(64)90137-5", "https://doi.org/10.1016/0041-5553%2864%2990137-5"),
+        ("arXiv:1412.6980", "https://arxiv.org/abs/1412.6980"),
+    ],
+)
+def test_a_paper_is_a_link(paper: str, url: str) -> None:
+    assert optimizer_page._url(paper) == url

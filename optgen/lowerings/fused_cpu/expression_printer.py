@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -90,9 +91,20 @@ RESERVED = frozenset(f"{_KEYWORDS} {_GENERATED_NAMES}".split()) | {
 """Names that a spec may use, but that C++ or the generated code already uses."""
 
 
+_FOR_COMPILERS = re.compile("(spec)*(_|TARGET_OS_)")
+"""The beginnings of names that compilers take for macros and keywords, such as _GNU_SOURCE.
+
+In strict C++17 all of them begin with an underscore, except the platforms of Apple's clang.
+"""
+
+
 def variable(name: str) -> str:
-    """Return the C++ variable of a name; all versions of a name share it."""
-    return escaped(name, RESERVED)
+    """Return the C++ variable of a name; all versions of a name share it.
+
+    A name that a compiler may take gets `spec` in front. So `_LP64` becomes `spec_LP64`, and
+    `spec_LP64` becomes `specspec_LP64`: names that differ stay different.
+    """
+    return f"spec{name}" if _FOR_COMPILERS.match(name) else escaped(name, RESERVED)
 
 
 def constant(name: str) -> str:

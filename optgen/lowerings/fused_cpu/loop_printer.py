@@ -7,6 +7,7 @@ from optgen.ir.nodes import assigns, walk
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu import prefetch
 from optgen.lowerings.fused_cpu.expression_printer import constant, variable
+from optgen.lowerings.fused_cpu.kernel_limits import check_flags
 from optgen.lowerings.fused_cpu.line_layout import WIDTH, indented, wrapped_list
 from optgen.lowerings.fused_cpu.loop_analysis import has_long_latency, names_rounded_last
 from optgen.lowerings.fused_cpu.loop_body import LoopBody
@@ -21,6 +22,7 @@ class LoopPrinter:
 
     def __init__(self, plan: Plan, loop: Loop, program: ScalarProgram) -> None:
         self.loop = loop
+        check_flags(plan.algorithm, loop.flags)
         values = (a.value for a in assigns(loop.body))
         self._delays_stores = loop.by_vectors and any(
             has_long_latency(e) for value in values for e in walk(value)

@@ -12,6 +12,7 @@ from typing import Any
 from optgen.spec.declare import Spec
 from optgen.spec.files import read_file
 from optgen.spec.literals import BOOLEAN, TEXT, literal, one_of, options
+from optgen.spec.read_spec import check_statements
 from optgen.spec.source import Source
 
 STAGES = {
@@ -253,6 +254,7 @@ def _part(spec: Spec, decorator: str) -> Part:
     """Return the one function of a spec that has this decorator, with definitions and programs."""
     source = Source(spec.source, spec.file, spec.line, is_excerpt=True)
     tree = source.parse()
+    check_statements(source, tree)
     source.check_depth(tree)
     source.check_strings(tree)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
@@ -262,6 +264,10 @@ def _part(spec: Spec, decorator: str) -> Part:
         source.error(tree, f"{number} @{decorator} in `{spec.name}`", "one file, one function")
     node = decorated[0]
     programs = [f for f in functions if node.name in map(_owner, f.decorator_list)]
+    for other in functions if decorator == "modifier" else ():
+        if other.decorator_list and other not in (node, *programs):
+            message = f"`{other.name}` stands beside the modifier `{node.name}`"
+            source.error(other.decorator_list[0], message, "put it into a file of its own")
     definitions = [
         each
         for each in tree.body
