@@ -14,15 +14,20 @@ ROUNDING = 8.0
 """Machine epsilons of the largest eigenvalue that an eigenvalue of 0 may become by rounding."""
 
 
+SMALLEST_NORM = 2.0**-126
+"""The smallest normal number of bfloat16, in which lowerings make matrices orthogonal."""
+
+
 def orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
     """Return x with its singular values driven towards 1, by steps of Newton-Schulz.
 
-    A step is an odd polynomial of degree 5. `coefficients` has three numbers for each step in turn,
-    and all later steps use the last three.
+    The steps begin at x / maximum(norm(x), eps); zeros stay zeros. A step is an odd polynomial of
+    degree 5. `coefficients` has three numbers for each step in turn, and all later steps use the
+    last three.
     """
     is_tall = x.shape[-2] > x.shape[-1]
     y = x.mT if is_tall else x
-    y = y / (y * y).sum((-2, -1), keepdim=True).sqrt().clamp(min=eps.item())
+    y = y / (y * y).sum((-2, -1), keepdim=True).sqrt().clamp(min=max(eps.item(), SMALLEST_NORM))
     for step in range(int(steps)):
         first_coefficient = min(3 * step, len(coefficients) - 3)
         a, b, c = coefficients[first_coefficient : first_coefficient + 3]
