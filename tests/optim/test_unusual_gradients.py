@@ -107,7 +107,7 @@ def steps_of_scaled_gradients(
 
 
 def test_a_vector_of_scion_takes_steps_of_full_length() -> None:
-    for scale in (1, 1e-8, 1e-26, 1e30):
+    for scale in (1, *SMALL_SCALES, 2.0**90):
         param = torch.zeros(5, requires_grad=True)
         param.grad = torch.tensor([3.0, -1.0, 0.0, 2.0, 1.0]) * scale
         optgen.optim.Scion([param], lr=1.0, unconstrained=True).step()
@@ -168,7 +168,30 @@ def test_every_step_of_a_regression_with_few_samples_is_short_and_the_weights_co
         before = weight.detach().float()
         optimizer.step()
         optimizer.zero_grad()
-        assert (weight.detach().float() - before).norm() < 1.1 * options["lr"] * 32**0.5
+        assert (weight.detach().float() - before).norm() < 1.5 * options["lr"] * 32**0.5
         distances.append((weight.detach().float() - target).norm().item())
     assert max(distances) == distances[0]
     assert distances[-1] < 0.98 * distances[0]
+
+
+@pytest.mark.parametrize("name", ["muon", "scion"])
+def test_explain_says_what_a_clip_does_to_a_rule_that_orthogonalises(name: str) -> None:
+    param = torch.zeros(4, 3, requires_grad=True)
+    clipped = optgen.compose(name, optgen.modifiers.clip_norm(1.0))([param])
+    assert optgen.explain(clipped).count("changes only their weight in the momentum") == 1
+    skipping = optgen.compose(name, optgen.modifiers.skip_nonfinite)([param])
+    assert "momentum" not in optgen.explain(skipping)
+
+
+@pytest.mark.parametrize("large", [1.0, 1e5])
+def test_a_clip_of_all_gradients_leaves_steps_of_full_length(large: float) -> None:
+    """A huge gradient beside it makes the clipped gradient of a matrix small."""
+    clipped = optgen.compose("normuon", optgen.modifiers.clip_norm(1.0))
+    params = [torch.zeros(32, 32, requires_grad=True) for _ in range(2)]
+    for param, size in zip(params, (0.01, large), strict=True):
+        generator = torch.Generator().manual_seed(0)
+        param.grad = size * 1e-5 * torch.randn(32, 32, generator=generator)
+        param.grad = param.grad * (1e5 if size == large else 1)
+    clipped(params, lr=0.02).step()
+    lengths = [param.norm().item() for param in params]
+    assert lengths[0] == pytest.approx(lengths[1], rel=0.03)
