@@ -19,7 +19,6 @@ from optgen.spec import (
     transpose,
 )
 
-
 TINY = 2.0**-126  # the smallest normal number of float32
 
 
