@@ -44,7 +44,11 @@ def Muon(
         (3.4445, -4.7750, 2.0315),
         about="Coefficients of the polynomial of a Newton-Schulz iteration",
     ),
-    eps=hyper(1e-7, about="The least norm that an update is divided by"),
+    eps=hyper(
+        1e-7,
+        about="The least norm that an update is divided by. Smaller updates give shorter steps; "
+        "1e-30 gives steps of full length",
+    ),
     ns_steps=hyper(
         5,
         lt=100,

@@ -35,7 +35,7 @@ def MuonClip(
     weight_decay=hyper(0.1, ge=0),
     ns_coefficients=hyper((3.4445, -4.7750, 2.0315)),
     ns_steps=hyper(5, ge=1, lt=100, whole=True),
-    eps=hyper(1e-7, ge=0),
+    eps=hyper(1e-30, ge=0, about="The least norm that the momentum is divided by"),
     tau=hyper(100.0, gt=0, about="Largest attention logit that is not clipped"),
     clip_power=hyper(0.5, ge=0, le=1, about="Share of this weight in the clip"),
 ):

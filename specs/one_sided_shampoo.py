@@ -1,6 +1,25 @@
-"""One-sided Shampoo: only columns have a preconditioner. It is applied to the momentum."""
+"""One-sided Shampoo: only columns have a preconditioner. It is applied to the momentum.
 
-from optgen.spec import hyper, inverse_root, lerp, ndim, optimizer, require, state, transpose
+A root that is kept (`every` above 1) does not know the directions of later gradients, and enlarges
+them up to 1,000 times. So an update is then at most as long as that of an orthogonal matrix.
+"""
+
+from optgen.spec import (
+    col_norm,
+    cols,
+    hyper,
+    inverse_root,
+    lerp,
+    minimum,
+    ndim,
+    optimizer,
+    require,
+    row_norm,
+    rows,
+    sqrt,
+    state,
+    transpose,
+)
 
 
 @optimizer(paper="https://arxiv.org/abs/2503.10537")
@@ -26,4 +45,8 @@ def OneSidedShampoo(
     R = lerp(R, transpose(g) @ g, 1 - beta2)
     if (t - 1) % every == 0:
         B = inverse_root(R / (1 - beta2**t), 2, eps)
-    p = p - lr / (1 - beta1**t) * m @ B
+    u = m @ B / (1 - beta1**t)
+    if every > 1:
+        longest = sqrt(minimum(rows(p), cols(p)))
+        u = u * minimum(1, longest / col_norm(row_norm(u)))
+    p = p - lr * u

@@ -1,15 +1,24 @@
 """Shampoo as it was published. A parameter with more than two axes is a batch of matrices.
 
 A parameter without rows and columns gets AdaGrad.
+
+With roots of all gradients, an update is never longer than the root of its rank. Roots that are
+kept (`update_freq` above 1) do not know the directions of later gradients, and enlarge them up to
+1,000 times. So this bound is then part of the rule.
 """
 
 from optgen.spec import (
+    col_norm,
+    cols,
     factored,
     fresh,
     hyper,
     identity,
     inverse_root,
+    minimum,
     optimizer,
+    row_norm,
+    rows,
     sqrt,
     state,
     transpose,
@@ -47,6 +56,9 @@ def Shampoo(
             A = inverse_root(L, 4, 0)
             B = inverse_root(R, 4, 0)
         u = A @ g @ B
+        if update_freq > 1:
+            longest = sqrt(minimum(rows(p), cols(p)))
+            u = u * minimum(1, longest / col_norm(row_norm(u)))
     else:
         s = s + g**2
         u = g / sqrt(s + eps)

@@ -45,8 +45,8 @@ class Muon(GeneratedOptimizer):
         ns_coefficients (tuple[float, float, float]): Coefficients of the polynomial of a
             Newton-Schulz iteration; :math:`(a_1, a_2, a_3)` in the rule. Default: (3.4445, -4.775,
             2.0315).
-        eps (float): The least norm that an update is divided by; :math:`\epsilon` in the rule.
-            Default: 1e-7.
+        eps (float): The least norm that an update is divided by. Smaller updates give shorter
+            steps; 1e-30 gives steps of full length; :math:`\epsilon` in the rule. Default: 1e-7.
         ns_steps (float): How many Newton-Schulz iterations to take, below 100; :math:`k` in the
             rule. Default: 5.
         adjust_lr_fn (str or None): How a step is scaled: by the root of rows over columns, but at

@@ -36,7 +36,8 @@ class MuonClip(InputOptimizer):
         ns_coefficients (tuple[float, float, float]): Ns coefficients; :math:`(a_1, a_2, a_3)` in
             the rule. Default: (3.4445, -4.775, 2.0315).
         ns_steps (float): Ns steps, a whole number, in [1, 100); :math:`k` in the rule. Default: 5.
-        eps (float): Eps, at least 0; :math:`\epsilon` in the rule. Default: 1e-7.
+        eps (float): The least norm that the momentum is divided by, at least 0; :math:`\epsilon` in
+            the rule. Default: 1e-30.
         tau (float): Largest attention logit that is not clipped, above 0; :math:`\tau` in the rule.
             Default: 100.0.
         clip_power (float): Share of this weight in the clip, in [0, 1]; :math:`\text{clip power}`
@@ -105,7 +106,7 @@ class MuonClip(InputOptimizer):
         weight_decay: float = 0.1,
         ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
         ns_steps: float = 5,
-        eps: float = 1e-7,
+        eps: float = 1e-30,
         tau: float = 100.0,
         clip_power: float = 0.5,
         *,

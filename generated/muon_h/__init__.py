@@ -18,8 +18,7 @@ class MuonH(GeneratedOptimizer):
             &\quad g_t \leftarrow -g_t \\
             &b_t \leftarrow \operatorname{lerp}(b_{t-1}, g_t, 1 - \mu) \\
             &u_t \leftarrow \operatorname{lerp}(g_t, b_t, \mu) \\
-            &o_t \leftarrow \operatorname{NewtonSchulz}_{k}(\frac{u_t}{\left\|u_t\right\|_2 +
-                \epsilon};\, (a_1, a_2, a_3), 1) \\
+            &o_t \leftarrow \operatorname{NewtonSchulz}_{k}(u_t;\, (a_1, a_2, a_3), \epsilon) \\
             &q_t \leftarrow \theta_{t-1} - \frac{\gamma \left\|\theta_{t-1}\right\|_2
                 o_t}{\max(\left\|o_t\right\|_2, 10^{-10})} \\
             &\theta_t \leftarrow \frac{\left\|\theta_{t-1}\right\|_2 q_t}{\max(\left\|q_t\right\|_2,
@@ -34,8 +33,8 @@ class MuonH(GeneratedOptimizer):
         ns_coefficients (tuple[float, float, float]): Ns coefficients; :math:`(a_1, a_2, a_3)` in
             the rule. Default: (2.0, -1.5, 0.5).
         ns_steps (float): Ns steps, a whole number, in [1, 100); :math:`k` in the rule. Default: 12.
-        eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
-            in the rule. Default: 1e-7.
+        eps (float): The least norm that an update is divided by, at least 0; :math:`\epsilon` in
+            the rule. Default: 1e-30.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.
@@ -74,7 +73,7 @@ class MuonH(GeneratedOptimizer):
         momentum: float = 0.95,
         ns_coefficients: tuple[float, float, float] = (2.0, -1.5, 0.5),
         ns_steps: float = 12,
-        eps: float = 1e-7,
+        eps: float = 1e-30,
         *,
         maximize: bool = False,
         foreach: bool | None = None,

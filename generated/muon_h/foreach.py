@@ -28,32 +28,15 @@ def update(
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for sublist in sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
-        u_sq_sum = zero_sum(params[0], len(params))
-        u_sq_sums = u_sq_sum.unbind()
-        for grad_blocks, momentum_buffer_blocks in one_list_block(grads, momentum_buffers):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            # b = lerp(b, g, 1 - momentum)
-            torch._foreach_lerp_(momentum_buffer_blocks, grad_blocks, 1 - momentum)
-            # u = lerp(g, b, momentum)
-            us = torch._foreach_lerp(grad_blocks, momentum_buffer_blocks, momentum)
-            # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-            torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
-        # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-        u_quotient_matrix_scale = 1 / (sqrt(u_sq_sum) + eps)
-        for grad_blocks, momentum_buffer_blocks, u_quotient_matrix_scale_blocks in one_list_block(
-            grads, momentum_buffers, u_quotient_matrix_scale.unbind()
-        ):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            # u = lerp(g, b, momentum)
-            us = torch._foreach_lerp(grad_blocks, momentum_buffer_blocks, momentum)
-            # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-            u_quotient_matrices = torch._foreach_mul(us, u_quotient_matrix_scale_blocks)
-        # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-        os = orthogonalize(u_quotient_matrices, ns_coefficients, ns_steps, 1)
+        if maximize:
+            # g = -g
+            grads = torch._foreach_neg(grads)
+        # b = lerp(b, g, 1 - momentum)
+        torch._foreach_lerp_(momentum_buffers, grads, 1 - momentum)
+        # u = lerp(g, b, momentum)
+        us = torch._foreach_lerp(grads, momentum_buffers, momentum)
+        # o = orthogonalize(u, ns_coefficients, ns_steps, eps)
+        os = orthogonalize(us, ns_coefficients, ns_steps, eps)
         os = [o.to(params[0].dtype) for o in os]
         param_sq_sum = zero_sum(params[0], len(params))
         o_sq_sum = zero_sum(params[0], len(params))
@@ -100,34 +83,16 @@ def update_sharded(
     collectives: Collectives,
 ) -> Update:
     """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
-    u_sq_sum = zero_sum(params[0], len(params))
-    u_sq_sums = u_sq_sum.unbind()
-    for grad_blocks, momentum_buffer_blocks in one_list_block(grads, momentum_buffers):
-        if maximize:
-            # g = -g
-            grad_blocks = torch._foreach_neg(grad_blocks)
-        # b = lerp(b, g, 1 - momentum)
-        torch._foreach_lerp_(momentum_buffer_blocks, grad_blocks, 1 - momentum)
-        # u = lerp(g, b, momentum)
-        us = torch._foreach_lerp(grad_blocks, momentum_buffer_blocks, momentum)
-        # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-        torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
-    yield [collectives.sum(u_sq_sum)]
-    # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-    u_quotient_matrix_scale = 1 / (sqrt(u_sq_sum) + eps)
-    for grad_blocks, momentum_buffer_blocks, u_quotient_matrix_scale_blocks in one_list_block(
-        grads, momentum_buffers, u_quotient_matrix_scale.unbind()
-    ):
-        if maximize:
-            # g = -g
-            grad_blocks = torch._foreach_neg(grad_blocks)
-        # u = lerp(g, b, momentum)
-        us = torch._foreach_lerp(grad_blocks, momentum_buffer_blocks, momentum)
-        # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-        u_quotient_matrices = torch._foreach_mul(us, u_quotient_matrix_scale_blocks)
-    # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-    whole = yield collectives.gather(u_quotient_matrices)
-    os = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, 1))
+    if maximize:
+        # g = -g
+        grads = torch._foreach_neg(grads)
+    # b = lerp(b, g, 1 - momentum)
+    torch._foreach_lerp_(momentum_buffers, grads, 1 - momentum)
+    # u = lerp(g, b, momentum)
+    us = torch._foreach_lerp(grads, momentum_buffers, momentum)
+    # o = orthogonalize(u, ns_coefficients, ns_steps, eps)
+    whole = yield collectives.gather(us)
+    os = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, eps))
     os = [o.to(params[0].dtype) for o in os]
     param_sq_sum = zero_sum(params[0], len(params))
     o_sq_sum = zero_sum(params[0], len(params))

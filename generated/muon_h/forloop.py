@@ -24,31 +24,17 @@ def update(
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for index in range(len(params)):
-        u_sq_sum = zero_sum(params[index])
-        for grad_block, momentum_buffer_block in one_block(grads[index], momentum_buffers[index]):
-            if maximize:
-                # g = -g
-                grad_block = grad_block.neg()
-            # b = lerp(b, g, 1 - momentum)
-            momentum_buffer_block.lerp_(grad_block, 1 - momentum)
-            # u = lerp(g, b, momentum)
-            u = grad_block.lerp(momentum_buffer_block, momentum)
-            # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-            u_sq_sum.add_(sum_of_squares(u))
-        # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-        u_quotient_matrix_scale = 1 / (sqrt(u_sq_sum) + eps)
-        for grad_block, momentum_buffer_block, u_quotient_matrix_scale_block in one_block(
-            grads[index], momentum_buffers[index], u_quotient_matrix_scale
-        ):
-            if maximize:
-                # g = -g
-                grad_block = grad_block.neg()
-            # u = lerp(g, b, momentum)
-            u = grad_block.lerp(momentum_buffer_block, momentum)
-            # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-            u_quotient_matrix = u.mul(u_quotient_matrix_scale_block)
-        # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-        o = orthogonalize([u_quotient_matrix], ns_coefficients, ns_steps, 1)[0]
+        grad = grads[index]
+        momentum_buffer = momentum_buffers[index]
+        if maximize:
+            # g = -g
+            grad = grad.neg()
+        # b = lerp(b, g, 1 - momentum)
+        momentum_buffer.lerp_(grad, 1 - momentum)
+        # u = lerp(g, b, momentum)
+        u = grad.lerp(momentum_buffer, momentum)
+        # o = orthogonalize(u, ns_coefficients, ns_steps, eps)
+        o = orthogonalize([u], ns_coefficients, ns_steps, eps)[0]
         o = o.to(params[index].dtype)
         param_sq_sum = zero_sum(params[index])
         o_sq_sum = zero_sum(params[index])
@@ -100,11 +86,10 @@ def update_functional(
             grad = -grad
         # b = lerp(b, g, 1 - momentum)
         momentum_buffer = lerp(momentum_buffer, grad, 1 - momentum)
-        # u = lerp(g, b, momentum)
-        u = lerp(grad, momentum_buffer, momentum)
-        # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-        u_sq_sum = total(u * u)
-        o = orthogonalize([1 / (sqrt(u_sq_sum) + eps) * u], ns_coefficients, ns_steps, 1)[0]
+        # o = orthogonalize(u, ns_coefficients, ns_steps, eps)
+        o = orthogonalize([lerp(grad, momentum_buffer, momentum)], ns_coefficients, ns_steps, eps)[
+            0
+        ]
         # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
         param_sq_sum = total(param * param)
         o_sq_sum = total(o * o)

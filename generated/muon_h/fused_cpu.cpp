@@ -8,7 +8,7 @@ namespace {
 // Muon that keeps the norm of weights and steps by lr times this norm (Wen, 2026).
 struct Rule {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { PARAM, GRAD, MOMENTUM_BUFFER, U_QUOTIENT_MATRIX, O, STREAMS };
+    enum { PARAM, GRAD, MOMENTUM_BUFFER, U, O, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -30,7 +30,6 @@ struct MuonHBefore : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double u_sq_sum, u_quotient_matrix_scale;
     };
 
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
@@ -38,31 +37,21 @@ struct MuonHBefore : Rule {
     // which run several steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
-    enum { RUN_SWEEP1, MAKE_U_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
+    enum { RUN_SWEEP1, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {Step::LOOP, TENSOR, set(GRAD, MOMENTUM_BUFFER), set(), 0},
-        {Step::SUM, NONE, set(), set(), 0},
-        {Step::LOOP, NONE, set(), set(), 0},
-        {
-            Step::LOOP, TENSOR, set(GRAD, MOMENTUM_BUFFER), set(MOMENTUM_BUFFER, U_QUOTIENT_MATRIX),
-            0},
+        {Step::LOOP, TENSOR, set(GRAD, MOMENTUM_BUFFER), set(MOMENTUM_BUFFER, U), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
-            set(RUN_SWEEP1, MAKE_U_SQ_SUM),
-            set(RUN_NUMBERS1),
+            set(RUN_SWEEP1),
             set(),
-        },
-        {
-            set(RUN_SWEEP2),
-            set(),
-            set(MOMENTUM_BUFFER, U_QUOTIENT_MATRIX),
+            set(MOMENTUM_BUFFER, U),
         },
     };
     static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
-    static constexpr int PASS_COUNTS[] = {2};
+    static constexpr int PASS_COUNTS[] = {1};
     static constexpr bool HAS_AXES = false;
-    static constexpr int NUMBERS = 2;
+    static constexpr int NUMBERS = 0;
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
@@ -75,53 +64,10 @@ struct MuonHBefore : Rule {
 
     template <class S, class C>
     NOINLINE static void sweep1(
-        const Hypers& hypers, const Scalars& scalars, Numbers& sums, i64 n,
-        const S* __restrict grads, const S* __restrict momentum_buffers) {
+        const Hypers& hypers, const Scalars& scalars, i64 n, const S* __restrict grads,
+        S* __restrict momentum_buffers, S* __restrict us) {
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C momentum = C(hypers.momentum);
-        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
-        const auto maximize = rare_flag<C>(truth(hypers.maximize));
-
-        C u_sq_sum = 0;
-
-        #pragma omp simd if(LANES<C> == 1) reduction(+ : u_sq_sum)
-        for (i64 i = 0; i < n; i += LANES<C>) {
-            C grad = load_as<S, C>(grads + i);
-            C momentum_buffer = load_as<S, C>(momentum_buffers + i);
-
-            if (maximize != 0) {
-                // g = -g
-                grad = -grad;
-            }
-            // b = lerp(b, g, 1 - momentum)
-            momentum_buffer = lerp(momentum_buffer, grad, one_minus_momentum);
-            // u = lerp(g, b, momentum)
-            const C u = lerp(grad, momentum_buffer, momentum);
-            // o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-            const C u_sq = u * u;
-
-            u_sq_sum += u_sq;
-        }
-
-        sums.u_sq_sum += lane_sum(u_sq_sum);
-    }
-
-    static void numbers1(const Hypers& hypers, Numbers& numbers) {
-        const double u_sq_sum = numbers.u_sq_sum;
-        // u = lerp(g, b, momentum)
-        // o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-        const double u_quotient_matrix_scale = 1 / (sqrt(u_sq_sum) + hypers.eps);
-        numbers.u_quotient_matrix_scale = u_quotient_matrix_scale;
-    }
-
-    template <class S, class C>
-    NOINLINE static void sweep2(
-        const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 n,
-        const S* __restrict grads, S* __restrict momentum_buffers,
-        S* __restrict u_quotient_matrices) {
-        const C one_minus_momentum = C(scalars.one_minus_momentum);
-        const C momentum = C(hypers.momentum);
-        const C u_quotient_matrix_scale = C(numbers.u_quotient_matrix_scale);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
@@ -136,19 +82,16 @@ struct MuonHBefore : Rule {
             // b = lerp(b, g, 1 - momentum)
             momentum_buffer = lerp(momentum_buffer, grad, one_minus_momentum);
             // u = lerp(g, b, momentum)
-            // o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-            const C u_quotient_matrix = u_quotient_matrix_scale
-                * lerp(grad, momentum_buffer, momentum);
+            const C u = lerp(grad, momentum_buffer, momentum);
 
             store_as<S>(momentum_buffers + i, momentum_buffer);
-            store_as<S>(u_quotient_matrices + i, u_quotient_matrix);
+            store_as<S>(us + i, u);
         }
     }
 
     static void run_numbers(int step, const LoopInputs<MuonHBefore>& inputs) {
         (void)inputs;
         switch (step) {
-            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.named_numbers());
         }
     }
 
@@ -162,12 +105,7 @@ struct MuonHBefore : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.named_partials(), n, at[GRAD],
-                    at[MOMENTUM_BUFFER]);
-            case RUN_SWEEP2:
-                return sweep2<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[GRAD],
-                    at[MOMENTUM_BUFFER], at[U_QUOTIENT_MATRIX]);
+                    inputs.hypers, inputs.scalars, n, at[GRAD], at[MOMENTUM_BUFFER], at[U]);
         }
     }
 };
@@ -344,8 +282,8 @@ struct MuonHAfter : Rule {
 // Read by the runtime: the kernel takes a table of shapes.
 extern "C" const bool optgen_shapes = true;
 // Matrix ops between the parts of a step, and the streams of their operands and results.
-extern "C" const char* const optgen_calls = "o = orthogonalize(u_quotient_matrix, ns_coefficients, ns_steps, 1)";
-extern "C" const char* const optgen_locals = "u_quotient_matrix o";
+extern "C" const char* const optgen_calls = "o = orthogonalize(u, ns_coefficients, ns_steps, eps)";
+extern "C" const char* const optgen_locals = "u o";
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
     optgen::step<optgen::MuonHBefore>(*table, *threads);

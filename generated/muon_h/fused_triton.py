@@ -27,12 +27,12 @@ from optgen.runtime.fused_triton.device_reductions import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 from optgen.runtime.matrix_ops import orthogonalize
 
-SCALARS = tl.constexpr(9)
+SCALARS = tl.constexpr(7)
 WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
         scalars=SCALARS.value,
         sums=2,
-        locals=("u_quotient_matrix", "o"),
+        locals=("u", "o"),
     ),
 }
 
@@ -48,7 +48,6 @@ def muon_h_scalars(table, hypers, scalars, found_inf, num_tensors):
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     momentum = tl.load(hyper + 1)
-    eps = tl.load(hyper + 6)
     maximize = tl.load(hyper + 7)
 
     one_minus_momentum = 1 - momentum
@@ -56,15 +55,14 @@ def muon_h_scalars(table, hypers, scalars, found_inf, num_tensors):
     tl.store(scalars, maximize)
     tl.store(scalars + 1, one_minus_momentum)
     tl.store(scalars + 2, momentum)
-    tl.store(scalars + 3, eps)
-    tl.store(scalars + 4, lr)
+    tl.store(scalars + 3, lr)
 
 
 @triton.jit
 def muon_h_step1_on_elements(
-    grads, momentum_buffers, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
+    grads, momentum_buffers, us, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Reduce the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
@@ -81,128 +79,23 @@ def muon_h_step1_on_elements(
     momentum_buffer = lerp(momentum_buffer, grad, one_minus_momentum)
     # u = lerp(g, b, momentum)
     u = lerp(grad, momentum_buffer, momentum)
-    # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-    u_sq_sum = total(u * u, mask)
 
-    return u_sq_sum
+    tl.store(momentum_buffers + lanes, momentum_buffer.to(momentum_buffers.dtype.element_ty), mask)
+    tl.store(us + lanes, u.to(us.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def muon_h_step1(
     table,
     tensor_of_block,
-    shapes,
     scalars,
-    partials,
     loss_scale,
     found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     MOMENTUM_BUFFER_T: tl.constexpr,
-    VECTOR: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TAIL: tl.constexpr,
-):
-    """Run the sweep on one block of one tensor, and store its partial sums."""
-    tensor = tl.load(tensor_of_block + tl.program_id(0))
-    entry = table + tensor
-    shape = shapes + tensor
-    scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
-    start = block * BLOCK
-    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            count = 0
-    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
-    momentum_buffers = tl.load(entry + (STREAMS + 2) * num_tensors)
-    u_sq_sum = tl.zeros((), tl.float64)
-    if (count == BLOCK) & ((grads | momentum_buffers) & 15 == 0):
-        u_sq_sum = muon_h_step1_on_elements(
-            at(grads, start, GRAD_T, VECTOR),
-            at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
-            tl.arange(0, BLOCK),
-            None,
-            scalars,
-            loss_scale,
-            COMPUTE_T,
-        )
-    else:
-        for first in range(0, count, TAIL):
-            lanes = first + tl.arange(0, TAIL)
-            more_u_sq_sum = muon_h_step1_on_elements(
-                at(grads, start, GRAD_T, 1),
-                at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
-                lanes,
-                lanes < count,
-                scalars,
-                loss_scale,
-                COMPUTE_T,
-            )
-            u_sq_sum = u_sq_sum + more_u_sq_sum
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    tl.store(partials + block, u_sq_sum)
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def muon_h_finish1(shapes, scalars, partials, found_inf, num_tensors):
-    """Compute, for one tensor, the numbers that the next phase reads."""
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            return
-    shape = shapes + tl.program_id(0)
-    scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
-    u_sq_sum = add_up(partials, blocks)
-    eps = tl.load(scalars + 3)
-    # u = lerp(g, b, momentum)
-    # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-    u_quotient_matrix_scale = 1 / (sqrt(u_sq_sum) + eps)
-    tl.store(scalars + 5, u_quotient_matrix_scale)
-
-
-@triton.jit
-def muon_h_step2_on_elements(
-    grads, momentum_buffers, u_quotient_matrices, lanes, mask, scalars, dtype: tl.constexpr
-):
-    """Update the elements `lanes` of one tensor."""
-    grad = tl.load(grads + lanes, mask).to(dtype)
-    momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
-    maximize = tl.load(scalars).to(dtype)
-    one_minus_momentum = tl.load(scalars + 1).to(dtype)
-    u_quotient_matrix_scale = tl.load(scalars + 5).to(dtype)
-    momentum = tl.load(scalars + 2).to(dtype)
-
-    if maximize != 0:
-        # g = -g
-        grad = neg(grad)
-    # b = lerp(b, g, 1 - momentum)
-    momentum_buffer = lerp(momentum_buffer, grad, one_minus_momentum)
-    # u = lerp(g, b, momentum)
-    # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-    u_quotient_matrix = u_quotient_matrix_scale * lerp(grad, momentum_buffer, momentum)
-
-    tl.store(momentum_buffers + lanes, momentum_buffer.to(momentum_buffers.dtype.element_ty), mask)
-    tl.store(
-        u_quotient_matrices + lanes,
-        u_quotient_matrix.to(u_quotient_matrices.dtype.element_ty),
-        mask,
-    )
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def muon_h_step2(
-    table,
-    tensor_of_block,
-    scalars,
-    found_inf,
-    num_tensors,
-    COMPUTE_T: tl.constexpr,
-    GRAD_T: tl.constexpr,
-    MOMENTUM_BUFFER_T: tl.constexpr,
-    U_QUOTIENT_MATRIX_T: tl.constexpr,
+    U_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -219,33 +112,35 @@ def muon_h_step2(
             count = 0
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     momentum_buffers = tl.load(entry + (STREAMS + 2) * num_tensors)
-    u_quotient_matrices = tl.load(entry + (STREAMS + 3) * num_tensors)
-    if (count == BLOCK) & ((grads | momentum_buffers | u_quotient_matrices) & 15 == 0):
-        muon_h_step2_on_elements(
+    us = tl.load(entry + (STREAMS + 3) * num_tensors)
+    if (count == BLOCK) & ((grads | momentum_buffers | us) & 15 == 0):
+        muon_h_step1_on_elements(
             at(grads, start, GRAD_T, VECTOR),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
-            at(u_quotient_matrices, start, U_QUOTIENT_MATRIX_T, VECTOR),
+            at(us, start, U_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
+            loss_scale,
             COMPUTE_T,
         )
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            muon_h_step2_on_elements(
+            muon_h_step1_on_elements(
                 at(grads, start, GRAD_T, 1),
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
-                at(u_quotient_matrices, start, U_QUOTIENT_MATRIX_T, 1),
+                at(us, start, U_T, 1),
                 lanes,
                 lanes < count,
                 scalars,
+                loss_scale,
                 COMPUTE_T,
             )
 
 
 @triton.jit
-def muon_h_step3_on_elements(params, os, lanes, mask, scalars, dtype: tl.constexpr):
+def muon_h_step2_on_elements(params, os, lanes, mask, scalars, dtype: tl.constexpr):
     """Reduce the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     o = tl.load(os + lanes, mask).to(dtype)
@@ -256,6 +151,99 @@ def muon_h_step3_on_elements(params, os, lanes, mask, scalars, dtype: tl.constex
     o_sq_sum = total(o * o, mask)
 
     return param_sq_sum, o_sq_sum
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def muon_h_step2(
+    table,
+    tensor_of_block,
+    shapes,
+    scalars,
+    partials,
+    found_inf,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    PARAM_T: tl.constexpr,
+    O_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
+):
+    """Run the sweep on one block of one tensor, and store its partial sums."""
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
+    entry = table + tensor
+    shape = shapes + tensor
+    scalars += tensor * SCALARS
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
+    start = block * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            count = 0
+    params = tl.load(entry + STREAMS * num_tensors)
+    os = tl.load(entry + (STREAMS + 4) * num_tensors)
+    param_sq_sum = tl.zeros((), tl.float64)
+    o_sq_sum = tl.zeros((), tl.float64)
+    if (count == BLOCK) & ((params | os) & 15 == 0):
+        param_sq_sum, o_sq_sum = muon_h_step2_on_elements(
+            at(params, start, PARAM_T, VECTOR),
+            at(os, start, O_T, VECTOR),
+            tl.arange(0, BLOCK),
+            None,
+            scalars,
+            COMPUTE_T,
+        )
+    else:
+        for first in range(0, count, TAIL):
+            lanes = first + tl.arange(0, TAIL)
+            more_param_sq_sum, more_o_sq_sum = muon_h_step2_on_elements(
+                at(params, start, PARAM_T, 1),
+                at(os, start, O_T, 1),
+                lanes,
+                lanes < count,
+                scalars,
+                COMPUTE_T,
+            )
+            param_sq_sum = param_sq_sum + more_param_sq_sum
+            o_sq_sum = o_sq_sum + more_o_sq_sum
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
+    tl.store(partials + block, param_sq_sum)
+    tl.store(partials + blocks + block, o_sq_sum)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def muon_h_finish1(shapes, scalars, partials, found_inf, num_tensors):
+    """Compute, for one tensor, the numbers that the next phase reads."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    shape = shapes + tl.program_id(0)
+    scalars += tl.program_id(0) * SCALARS
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
+    param_sq_sum = add_up(partials, blocks)
+    o_sq_sum = add_up(partials + blocks, blocks)
+    lr = tl.load(scalars + 3)
+    # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
+    q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(o_sq_sum), tl.full((), 1e-10, tl.float64))
+    tl.store(scalars + 4, param_sq_sum)
+    tl.store(scalars + 5, q_scale)
+
+
+@triton.jit
+def muon_h_step3_on_elements(params, os, lanes, mask, scalars, dtype: tl.constexpr):
+    """Reduce the elements `lanes` of one tensor."""
+    param = tl.load(params + lanes, mask).to(dtype)
+    o = tl.load(os + lanes, mask).to(dtype)
+    q_scale = tl.load(scalars + 5).to(dtype)
+
+    # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
+    q = param - q_scale * o
+    # p = norm(p) * q / maximum(norm(q), 1e-10)
+    q_sq_sum = total(q * q, mask)
+
+    return q_sq_sum
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -287,102 +275,9 @@ def muon_h_step3(
             count = 0
     params = tl.load(entry + STREAMS * num_tensors)
     os = tl.load(entry + (STREAMS + 4) * num_tensors)
-    param_sq_sum = tl.zeros((), tl.float64)
-    o_sq_sum = tl.zeros((), tl.float64)
-    if (count == BLOCK) & ((params | os) & 15 == 0):
-        param_sq_sum, o_sq_sum = muon_h_step3_on_elements(
-            at(params, start, PARAM_T, VECTOR),
-            at(os, start, O_T, VECTOR),
-            tl.arange(0, BLOCK),
-            None,
-            scalars,
-            COMPUTE_T,
-        )
-    else:
-        for first in range(0, count, TAIL):
-            lanes = first + tl.arange(0, TAIL)
-            more_param_sq_sum, more_o_sq_sum = muon_h_step3_on_elements(
-                at(params, start, PARAM_T, 1),
-                at(os, start, O_T, 1),
-                lanes,
-                lanes < count,
-                scalars,
-                COMPUTE_T,
-            )
-            param_sq_sum = param_sq_sum + more_param_sq_sum
-            o_sq_sum = o_sq_sum + more_o_sq_sum
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
-    tl.store(partials + block, param_sq_sum)
-    tl.store(partials + blocks + block, o_sq_sum)
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def muon_h_finish2(shapes, scalars, partials, found_inf, num_tensors):
-    """Compute, for one tensor, the numbers that the next phase reads."""
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            return
-    shape = shapes + tl.program_id(0)
-    scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
-    param_sq_sum = add_up(partials, blocks)
-    o_sq_sum = add_up(partials + blocks, blocks)
-    lr = tl.load(scalars + 4)
-    # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
-    q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(o_sq_sum), tl.full((), 1e-10, tl.float64))
-    tl.store(scalars + 6, param_sq_sum)
-    tl.store(scalars + 7, q_scale)
-
-
-@triton.jit
-def muon_h_step4_on_elements(params, os, lanes, mask, scalars, dtype: tl.constexpr):
-    """Reduce the elements `lanes` of one tensor."""
-    param = tl.load(params + lanes, mask).to(dtype)
-    o = tl.load(os + lanes, mask).to(dtype)
-    q_scale = tl.load(scalars + 7).to(dtype)
-
-    # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
-    q = param - q_scale * o
-    # p = norm(p) * q / maximum(norm(q), 1e-10)
-    q_sq_sum = total(q * q, mask)
-
-    return q_sq_sum
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def muon_h_step4(
-    table,
-    tensor_of_block,
-    shapes,
-    scalars,
-    partials,
-    found_inf,
-    num_tensors,
-    COMPUTE_T: tl.constexpr,
-    PARAM_T: tl.constexpr,
-    O_T: tl.constexpr,
-    VECTOR: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TAIL: tl.constexpr,
-):
-    """Run the sweep on one block of one tensor, and store its partial sums."""
-    tensor = tl.load(tensor_of_block + tl.program_id(0))
-    entry = table + tensor
-    shape = shapes + tensor
-    scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
-    start = block * BLOCK
-    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            count = 0
-    params = tl.load(entry + STREAMS * num_tensors)
-    os = tl.load(entry + (STREAMS + 4) * num_tensors)
     q_sq_sum = tl.zeros((), tl.float64)
     if (count == BLOCK) & ((params | os) & 15 == 0):
-        q_sq_sum = muon_h_step4_on_elements(
+        q_sq_sum = muon_h_step3_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(os, start, O_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -393,7 +288,7 @@ def muon_h_step4(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_q_sq_sum = muon_h_step4_on_elements(
+            more_q_sq_sum = muon_h_step3_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(os, start, O_T, 1),
                 lanes,
@@ -407,7 +302,7 @@ def muon_h_step4(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def muon_h_finish3(shapes, scalars, partials, found_inf, num_tensors):
+def muon_h_finish2(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
@@ -417,19 +312,19 @@ def muon_h_finish3(shapes, scalars, partials, found_inf, num_tensors):
     partials += tl.load(shape + PARTIALS * num_tensors)
     blocks = tl.load(shape + BLOCKS * num_tensors)
     q_sq_sum = add_up(partials, blocks)
-    param_sq_sum = tl.load(scalars + 6)
+    param_sq_sum = tl.load(scalars + 4)
     # p = norm(p) * q / maximum(norm(q), 1e-10)
     step_size = sqrt(param_sq_sum) / maximum(sqrt(q_sq_sum), tl.full((), 1e-10, tl.float64))
-    tl.store(scalars + 8, step_size)
+    tl.store(scalars + 6, step_size)
 
 
 @triton.jit
-def muon_h_step5_on_elements(params, os, lanes, mask, scalars, dtype: tl.constexpr):
+def muon_h_step4_on_elements(params, os, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     o = tl.load(os + lanes, mask).to(dtype)
-    q_scale = tl.load(scalars + 7).to(dtype)
-    step_size = tl.load(scalars + 8).to(dtype)
+    q_scale = tl.load(scalars + 5).to(dtype)
+    step_size = tl.load(scalars + 6).to(dtype)
 
     # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
     q = param - q_scale * o
@@ -440,7 +335,7 @@ def muon_h_step5_on_elements(params, os, lanes, mask, scalars, dtype: tl.constex
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def muon_h_step5(
+def muon_h_step4(
     table,
     tensor_of_block,
     scalars,
@@ -466,7 +361,7 @@ def muon_h_step5(
     params = tl.load(entry + STREAMS * num_tensors)
     os = tl.load(entry + (STREAMS + 4) * num_tensors)
     if (count == BLOCK) & ((params | os) & 15 == 0):
-        muon_h_step5_on_elements(
+        muon_h_step4_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(os, start, O_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -477,7 +372,7 @@ def muon_h_step5(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            muon_h_step5_on_elements(
+            muon_h_step4_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(os, start, O_T, 1),
                 lanes,
@@ -499,18 +394,42 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
+    bucket.allocate_local("u")
     muon_h_step1[(bucket.blocks,)](
         bucket.table,
         bucket.tensor_of_block,
-        work.shapes,
         work.scalars,
-        work.partials,
         bucket.loss_scale,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
         bucket.types[1],
         bucket.types[2],
+        bucket.local_type("u"),
+        **bucket.options,
+    )
+    # o = orthogonalize(u, ns_coefficients, ns_steps, eps)
+    bucket.call(
+        orthogonalize,
+        "u",
+        "o",
+        lambda group: (
+            group["ns_coefficients"],
+            group["ns_steps"],
+            group["eps"],
+        ),
+    )
+    muon_h_step2[(bucket.blocks,)](
+        bucket.table,
+        bucket.tensor_of_block,
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.num_tensors,
+        bucket.compute_type,
+        bucket.types[0],
+        bucket.local_type("o"),
         **bucket.options,
     )
     muon_h_finish1[(bucket.num_tensors,)](
@@ -520,30 +439,6 @@ def update(bucket: Bucket) -> None:
         bucket.found_inf,
         bucket.num_tensors,
         **work.number_options,
-    )
-    bucket.allocate_local("u_quotient_matrix")
-    muon_h_step2[(bucket.blocks,)](
-        bucket.table,
-        bucket.tensor_of_block,
-        work.scalars,
-        bucket.found_inf,
-        bucket.num_tensors,
-        bucket.compute_type,
-        bucket.types[1],
-        bucket.types[2],
-        bucket.local_type("u_quotient_matrix"),
-        **bucket.options,
-    )
-    # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
-    bucket.call(
-        orthogonalize,
-        "u_quotient_matrix",
-        "o",
-        lambda group: (
-            group["ns_coefficients"],
-            group["ns_steps"],
-            1,
-        ),
     )
     muon_h_step3[(bucket.blocks,)](
         bucket.table,
@@ -567,27 +462,6 @@ def update(bucket: Bucket) -> None:
         **work.number_options,
     )
     muon_h_step4[(bucket.blocks,)](
-        bucket.table,
-        bucket.tensor_of_block,
-        work.shapes,
-        work.scalars,
-        work.partials,
-        bucket.found_inf,
-        bucket.num_tensors,
-        bucket.compute_type,
-        bucket.types[0],
-        bucket.local_type("o"),
-        **bucket.options,
-    )
-    muon_h_finish3[(bucket.num_tensors,)](
-        work.shapes,
-        work.scalars,
-        work.partials,
-        bucket.found_inf,
-        bucket.num_tensors,
-        **work.number_options,
-    )
-    muon_h_step5[(bucket.blocks,)](
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,

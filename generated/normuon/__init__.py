@@ -18,7 +18,8 @@ class NorMuon(GeneratedOptimizer):
             &\quad g_t \leftarrow -g_t \\
             &b_t \leftarrow \mu b_{t-1} + (1 - \mu) g_t \\
             &u_t \leftarrow (1 - \mu) g_t + \mu b_t \\
-            &o_t \leftarrow \operatorname{NewtonSchulz}_{k}(u_t;\, (a_1, a_2, a_3), 10^{-7}) \\
+            &o_t \leftarrow \operatorname{NewtonSchulz}_{k}(u_t;\, (a_1, a_2, a_3), \text{ns eps})
+                \\
             &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) \operatorname{mean}_{\rightarrow}(o_t^2)
                 \\
             &u_t \leftarrow \frac{o_t}{\sqrt{v_t} + \epsilon} \\
@@ -41,6 +42,8 @@ class NorMuon(GeneratedOptimizer):
         ns_steps (float): Ns steps, a whole number, in [1, 100); :math:`k` in the rule. Default: 5.
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-10.
+        ns_eps (float): The least norm that an update is divided by, at least 0; :math:`\text{ns
+            eps}` in the rule. Default: 1e-30.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.
@@ -74,6 +77,7 @@ class NorMuon(GeneratedOptimizer):
             "ns_coefficients",
             "ns_steps",
             "eps",
+            "ns_eps",
             "maximize",
         ),
         step=None,
@@ -93,6 +97,7 @@ class NorMuon(GeneratedOptimizer):
         ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
         ns_steps: float = 5,
         eps: float = 1e-10,
+        ns_eps: float = 1e-30,
         *,
         maximize: bool = False,
         foreach: bool | None = None,
@@ -116,6 +121,8 @@ class NorMuon(GeneratedOptimizer):
             raise ValueError(f"Invalid ns_steps value, which must be whole: {ns_steps}")
         if not 0.0 <= eps:
             raise ValueError(f"Invalid epsilon value: {eps}")
+        if not 0.0 <= ns_eps:
+            raise ValueError(f"Invalid ns_eps value: {ns_eps}")
         defaults = {
             "lr": lr,
             "weight_decay": weight_decay,
@@ -124,6 +131,7 @@ class NorMuon(GeneratedOptimizer):
             "ns_coefficients": ns_coefficients,
             "ns_steps": ns_steps,
             "eps": eps,
+            "ns_eps": ns_eps,
             "maximize": maximize,
             "foreach": foreach,
             "fused": fused,

@@ -34,6 +34,7 @@ def update(
     ns_coefficients: tuple[float, float, float],
     ns_steps: float,
     eps: float,
+    ns_eps: float,
     maximize: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
@@ -50,8 +51,8 @@ def update(
         # u = (1 - momentum) * g + momentum * b
         us = torch._foreach_mul(grads, one_minus_momentum)
         torch._foreach_add_(us, momentum_buffers, alpha=momentum)
-        # o = orthogonalize(u, ns_coefficients, ns_steps, 1e-7)
-        os = orthogonalize(us, ns_coefficients, ns_steps, 1e-07)
+        # o = orthogonalize(u, ns_coefficients, ns_steps, ns_eps)
+        os = orthogonalize(us, ns_coefficients, ns_steps, ns_eps)
         os = [o.to(params[0].dtype) for o in os]
         o_sq_row_sum = zero_row_sum(params[0], len(params))
         o_sq_sum = zero_sum(params[0], len(params))
@@ -110,6 +111,7 @@ def update_sharded(
     ns_coefficients: tuple[float, float, float],
     ns_steps: float,
     eps: float,
+    ns_eps: float,
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
@@ -125,9 +127,9 @@ def update_sharded(
     # u = (1 - momentum) * g + momentum * b
     us = torch._foreach_mul(grads, one_minus_momentum)
     torch._foreach_add_(us, momentum_buffers, alpha=momentum)
-    # o = orthogonalize(u, ns_coefficients, ns_steps, 1e-7)
+    # o = orthogonalize(u, ns_coefficients, ns_steps, ns_eps)
     whole = yield collectives.gather(us)
-    os = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, 1e-07))
+    os = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, ns_eps))
     os = [o.to(params[0].dtype) for o in os]
     o_sq_row_sum = zero_row_sum(params[0], len(params))
     o_sq_sum = zero_sum(params[0], len(params))

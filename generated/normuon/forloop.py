@@ -31,6 +31,7 @@ def update(
     ns_coefficients: tuple[float, float, float],
     ns_steps: float,
     eps: float,
+    ns_eps: float,
     maximize: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
@@ -47,8 +48,8 @@ def update(
         momentum_buffer.lerp_(grad, one_minus_momentum)
         # u = (1 - momentum) * g + momentum * b
         u = grad.mul(one_minus_momentum).add_(momentum_buffer, alpha=momentum)
-        # o = orthogonalize(u, ns_coefficients, ns_steps, 1e-7)
-        o = orthogonalize([u], ns_coefficients, ns_steps, 1e-07)[0]
+        # o = orthogonalize(u, ns_coefficients, ns_steps, ns_eps)
+        o = orthogonalize([u], ns_coefficients, ns_steps, ns_eps)[0]
         o = o.to(params[index].dtype)
         o_sq_row_sum = zero_row_sum(params[index])
         o_sq_sum = zero_sum(params[index])
@@ -103,6 +104,7 @@ def update_functional(
     ns_coefficients: tuple[float, float, float],
     ns_steps: float,
     eps: float,
+    ns_eps: float,
     maximize: bool,
     capturable: bool,
 ) -> None:
@@ -122,8 +124,8 @@ def update_functional(
         momentum_buffer = momentum * momentum_buffer + one_minus_momentum * grad
         # u = (1 - momentum) * g + momentum * b
         u = one_minus_momentum * grad + momentum * momentum_buffer
-        # o = orthogonalize(u, ns_coefficients, ns_steps, 1e-7)
-        o = orthogonalize([u], ns_coefficients, ns_steps, 1e-07)[0]
+        # o = orthogonalize(u, ns_coefficients, ns_steps, ns_eps)
+        o = orthogonalize([u], ns_coefficients, ns_steps, ns_eps)[0]
         # v = beta2 * v + (1 - beta2) * row_mean(o**2)
         o_sq_row_sum = row_sum(o * o)
         second_momentum_buffer = beta2 * second_momentum_buffer + o_sq_row_sum_weight * o_sq_row_sum

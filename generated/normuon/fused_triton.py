@@ -61,14 +61,14 @@ def normuon_scalars(table, hypers, scalars, found_inf, num_tensors):
         if tl.load(found_inf) != 0.0:
             return
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 10
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 11
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     weight_decay = tl.load(hyper + 1)
     momentum = tl.load(hyper + 2)
     beta2 = tl.load(hyper + 3)
     eps = tl.load(hyper + 8)
-    maximize = tl.load(hyper + 9)
+    maximize = tl.load(hyper + 10)
 
     one_minus_momentum = 1 - momentum
     decay_factor = 1 - lr * weight_decay
@@ -769,7 +769,7 @@ def update(bucket: Bucket) -> None:
         bucket.local_type("u"),
         **bucket.options,
     )
-    # o = orthogonalize(u, ns_coefficients, ns_steps, 1e-7)
+    # o = orthogonalize(u, ns_coefficients, ns_steps, ns_eps)
     bucket.call(
         orthogonalize,
         "u",
@@ -777,7 +777,7 @@ def update(bucket: Bucket) -> None:
         lambda group: (
             group["ns_coefficients"],
             group["ns_steps"],
-            1e-07,
+            group["ns_eps"],
         ),
     )
     normuon_step2[(bucket.blocks,)](

@@ -21,7 +21,14 @@ class OneSidedShampoo(GeneratedOptimizer):
             &B_t \leftarrow B_{t-1} \\
             &\textbf{if } (t - 1) \bmod \text{every} = 0: \\
             &\quad B_t \leftarrow (\frac{R_t}{1 - \beta_2^t} + \epsilon I)^{-1 / 2} \\
-            &\theta_t \leftarrow \theta_{t-1} - \frac{\gamma}{1 - \beta_1^t} m_t \, B_t
+            &u_t \leftarrow \frac{m_t \, B_t}{1 - \beta_1^t} \\
+            &\textbf{if } \text{every} > 1: \\
+            &\quad \text{longest} \leftarrow \sqrt{\min(\operatorname{rows}(\theta),
+                \operatorname{cols}(\theta))} \\
+            &\quad u_t \leftarrow u_t \min(1,
+                \frac{\text{longest}}{\operatorname{norm}_{\downarrow}(\operatorname{norm}_{\rightarrow}(u_t))})
+                \\
+            &\theta_t \leftarrow \theta_{t-1} - \gamma u_t
         \end{aligned}
 
     Args:

@@ -5,9 +5,11 @@
 from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import inverse_root, transpose
+from optgen.runtime.eager.reductions import col_sum, row_sum
 from optgen.runtime.eager.scalar_states import advance
-from optgen.runtime.eager.scalars import lerp, remainder
+from optgen.runtime.eager.scalars import lerp, minimum, remainder, sqrt
 from optgen.runtime.eager.working_copies import in_compute_dtype, same_shape_sublists, write_back
+from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
 def update(
@@ -30,7 +32,9 @@ def update(
     if remainder(step - 1, every) == 0:
         bias_correction2 = 1 - beta2**step
     bias_correction1 = 1 - beta1**step
-    exp_avg_scale = lr / bias_correction1
+    if every > 1:
+        # longest = sqrt(minimum(rows(p), cols(p)))
+        longest = sqrt(minimum(rows(params[0]), cols(params[0])))
 
     for sublist in same_shape_sublists(params, grads, exp_avgs, grams, roots):
         params, grads, exp_avgs, grams, roots = sublist
@@ -49,8 +53,15 @@ def update(
         if remainder(step - 1, every) == 0:
             # B = inverse_root(R / (1 - beta2**t), 2, eps)
             root = inverse_root(1 / bias_correction2 * gram, 2, eps)
-        # p = p - lr / (1 - beta1**t) * m @ B
-        param = param - exp_avg_scale * exp_avg @ root
+        # u = m @ B / (1 - beta1**t)
+        u = 1 / bias_correction1 * (exp_avg @ root)
+        if every > 1:
+            # u = u * minimum(1, longest / col_norm(row_norm(u)))
+            u_sq_row_sum = row_sum(u * u)
+            sqrt_sq_col_sum = col_sum(sqrt(u_sq_row_sum) * sqrt(u_sq_row_sum))
+            u = u * minimum(1, longest / sqrt(sqrt_sq_col_sum))
+        # p = p - lr * u
+        param = param - lr * u
         write_back(params, param)
         write_back(exp_avgs, exp_avg)
         write_back(grams, gram)

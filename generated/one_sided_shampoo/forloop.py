@@ -6,9 +6,11 @@ from torch import Tensor
 
 from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.linear_algebra import inverse_root, transpose
+from optgen.runtime.eager.reductions import col_sum, row_sum
 from optgen.runtime.eager.scalar_states import advance, advance_one
-from optgen.runtime.eager.scalars import lerp, remainder
+from optgen.runtime.eager.scalars import lerp, minimum, remainder, sqrt
 from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
+from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
 def update(
@@ -31,7 +33,9 @@ def update(
     if remainder(step - 1, every) == 0:
         bias_correction2 = 1 - beta2**step
     bias_correction1 = 1 - beta1**step
-    exp_avg_scale = lr / bias_correction1
+    if every > 1:
+        # longest = sqrt(minimum(rows(p), cols(p)))
+        longest = sqrt(minimum(rows(params[0]), cols(params[0])))
 
     for index in range(len(params)):
         param = in_compute_dtype(params[index], like=params[index])
@@ -49,8 +53,15 @@ def update(
         if remainder(step - 1, every) == 0:
             # B = inverse_root(R / (1 - beta2**t), 2, eps)
             root = inverse_root(1 / bias_correction2 * gram, 2, eps)
-        # p = p - lr / (1 - beta1**t) * m @ B
-        param = param - exp_avg_scale * exp_avg @ root
+        # u = m @ B / (1 - beta1**t)
+        u = 1 / bias_correction1 * (exp_avg @ root)
+        if every > 1:
+            # u = u * minimum(1, longest / col_norm(row_norm(u)))
+            u_sq_row_sum = row_sum(u * u)
+            sqrt_sq_col_sum = col_sum(sqrt(u_sq_row_sum) * sqrt(u_sq_row_sum))
+            u = u * minimum(1, longest / sqrt(sqrt_sq_col_sum))
+        # p = p - lr * u
+        param = param - lr * u
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)
         grams[index].copy_(gram)
@@ -84,7 +95,9 @@ def update_functional(
         if capturable or remainder(step - 1, every) == 0:
             bias_correction2 = 1 - beta2**step
         bias_correction1 = 1 - beta1**step
-        exp_avg_scale = lr / bias_correction1
+        if every > 1:
+            # longest = sqrt(minimum(rows(p), cols(p)))
+            longest = sqrt(minimum(rows(params[index]), cols(params[index])))
 
         if maximize:
             # g = -g
@@ -100,8 +113,15 @@ def update_functional(
         elif remainder(step - 1, every) == 0:
             # B = inverse_root(R / (1 - beta2**t), 2, eps)
             root = inverse_root(1 / bias_correction2 * gram, 2, eps)
-        # p = p - lr / (1 - beta1**t) * m @ B
-        param = param - exp_avg_scale * exp_avg @ root
+        # u = m @ B / (1 - beta1**t)
+        u = 1 / bias_correction1 * (exp_avg @ root)
+        if every > 1:
+            # u = u * minimum(1, longest / col_norm(row_norm(u)))
+            u_sq_row_sum = row_sum(u * u)
+            sqrt_sq_col_sum = col_sum(sqrt(u_sq_row_sum) * sqrt(u_sq_row_sum))
+            u = u * minimum(1, longest / sqrt(sqrt_sq_col_sum))
+        # p = p - lr * u
+        param = param - lr * u
 
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)

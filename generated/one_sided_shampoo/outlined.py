@@ -8,10 +8,12 @@ A comment quotes a whole statement of the rule. The lines below it may compute o
 from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import inverse_root, transpose
+from optgen.runtime.eager.reductions import col_sum, row_sum
 from optgen.runtime.eager.scalar_states import advance
-from optgen.runtime.eager.scalars import remainder
+from optgen.runtime.eager.scalars import minimum, remainder, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
 from optgen.runtime.eager.working_copies import in_compute_dtype, same_shape_sublists, write_back
+from optgen.runtime.tensors.matrix_shape import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
@@ -41,7 +43,10 @@ def update(
         bias_correction2 = 1 - beta2**step
         inverse_bias_correction2 = 1 / bias_correction2
     bias_correction1 = 1 - beta1**step
-    exp_avg_scale = lr / bias_correction1
+    inverse_bias_correction1 = 1 / bias_correction1
+    if every > 1:
+        # longest = sqrt(minimum(rows(p), cols(p)))
+        longest = sqrt(minimum(rows(params[0]), cols(params[0])))
 
     for sublist in same_shape_sublists(params, grads, exp_avgs, grams, roots):
         params, grads, exp_avgs, grams, roots = sublist
@@ -63,10 +68,17 @@ def update(
             # B = inverse_root(R / (1 - beta2**t), 2, eps)
             gram_scaled = inverse_bias_correction2 * gram
             root = inverse_root(gram_scaled, 2, eps)
-        # p = p - lr / (1 - beta1**t) * m @ B
-        exp_avg_scaled = exp_avg_scale * exp_avg
-        exp_avg_product = exp_avg_scaled @ root
-        sweep3(param, exp_avg_product)
+        # u = m @ B / (1 - beta1**t)
+        exp_avg_product = exp_avg @ root
+        u = inverse_bias_correction1 * exp_avg_product
+        if every > 1:
+            # u = u * minimum(1, longest / col_norm(row_norm(u)))
+            u_product = u * u
+            u_sq_row_sum = row_sum(u_product)
+            sqrt_sq_col_sum = col_sum(sqrt(u_sq_row_sum) * sqrt(u_sq_row_sum))
+            u = u * minimum(1, longest / sqrt(sqrt_sq_col_sum))
+        # p = p - lr * u
+        sweep3(param, u, lr=lr)
         write_back(params, param)
         write_back(exp_avgs, exp_avg)
         write_back(grams, gram)

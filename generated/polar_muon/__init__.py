@@ -18,7 +18,11 @@ class PolarMuon(GeneratedOptimizer):
             &\quad g_t \leftarrow -g_t \\
             &b_t \leftarrow \mu b_{t-1} + (1 - \mu) g_t \\
             &x_t \leftarrow (1 - \mu) g_t + \mu b_t \\
-            &x_t \leftarrow \frac{x_t}{1.02 \left\|x_t\right\|_2 + 10^{-6}} \\
+            &\text{scale}_t \leftarrow \max(\left\|x_t\right\|_\infty, 1.1754943508222875 \cdot
+                10^{-38}) \\
+            &x_t \leftarrow \operatorname{clamp}(\frac{x_t}{\text{scale}_t}, -1, 1) \\
+            &x_t \leftarrow \frac{x_t}{1.02 \left\|x_t\right\|_2 + \frac{\epsilon}{\text{scale}_t}}
+                \\
             &\text{gram}_t \leftarrow x_t \, x_t^{\top} \\
             &x_t \leftarrow 8.156554524902461 x_t + ((-22.48329292557795) \text{gram}_t +
                 15.878769915207462 \text{gram}_t \, \text{gram}_t) \, x_t \\
@@ -45,6 +49,8 @@ class PolarMuon(GeneratedOptimizer):
         momentum (float): Decay rate of the running average of gradients, in [0, 1); :math:`\mu` in
             the rule. Default: 0.95.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.0.
+        eps (float): Added to the norm that an update is divided by, above 0; :math:`\epsilon` in
+            the rule. Default: 1e-30.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.
@@ -68,7 +74,7 @@ class PolarMuon(GeneratedOptimizer):
     rule = Rule(
         name="polar_muon",
         states=(State("momentum_buffer"),),
-        hypers=("lr", "momentum", "weight_decay", "maximize"),
+        hypers=("lr", "momentum", "weight_decay", "eps", "maximize"),
         step=None,
         tensor_hypers=(),
         elementwise=False,
@@ -95,6 +101,7 @@ class PolarMuon(GeneratedOptimizer):
         lr: float = 2e-2,
         momentum: float = 0.95,
         weight_decay: float = 0.0,
+        eps: float = 1e-30,
         *,
         maximize: bool = False,
         foreach: bool | None = None,
@@ -108,10 +115,13 @@ class PolarMuon(GeneratedOptimizer):
             raise ValueError(f"Invalid momentum value: {momentum}")
         if not 0.0 <= weight_decay:
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
+        if not 0.0 < eps:
+            raise ValueError(f"Invalid epsilon value: {eps}")
         defaults = {
             "lr": lr,
             "momentum": momentum,
             "weight_decay": weight_decay,
+            "eps": eps,
             "maximize": maximize,
             "foreach": foreach,
             "fused": fused,

@@ -5,8 +5,8 @@
 from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import transpose
-from optgen.runtime.eager.reductions import total
-from optgen.runtime.eager.scalars import divide, maximum, sqrt
+from optgen.runtime.eager.reductions import max_abs, total
+from optgen.runtime.eager.scalars import clamp, divide, maximum, sqrt
 from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
@@ -19,6 +19,7 @@ def update(
     lr: float,
     momentum: float,
     weight_decay: float,
+    eps: float,
     maximize: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
@@ -36,21 +37,26 @@ def update(
         momentum_buffer = momentum * momentum_buffer + one_minus_momentum * grad
         # x = (1 - momentum) * g + momentum * b
         x = one_minus_momentum * grad + momentum * momentum_buffer
-        # x = x / (1.02 * norm(x) + 1e-6)
+        # scale = maximum(max_abs(x), TINY)
+        x_max_abs = max_abs(x)
+        scale = maximum(x_max_abs, 1.1754943508222875e-38)
+        # x = clamp(x / scale, -1, 1)
+        x = clamp(1 / scale * x, -1, 1)
+        # x = x / (1.02 * norm(x) + eps / scale)
         x_sq_sum = total(x * x)
-        # x = x / (1.02 * norm(x) + 1e-6)
+        # x = x / (1.02 * norm(x) + eps / scale)
         # gram = x @ transpose(x)
         gram = (
             1
-            / (1.02 * sqrt(x_sq_sum) + 1e-06)
+            / (1.02 * sqrt(x_sq_sum) + eps / scale)
             * x
-            @ transpose(1 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x)
+            @ transpose(1 / (1.02 * sqrt(x_sq_sum) + eps / scale) * x)
         )
-        # x = x / (1.02 * norm(x) + 1e-6)
+        # x = x / (1.02 * norm(x) + eps / scale)
         # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
-        x = 8.156554524902461 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x + (
+        x = 8.156554524902461 / (1.02 * sqrt(x_sq_sum) + eps / scale) * x + (
             -22.48329292557795 * gram + 15.878769915207462 * gram @ gram
-        ) @ (1 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x)
+        ) @ (1 / (1.02 * sqrt(x_sq_sum) + eps / scale) * x)
         # gram = x @ transpose(x)
         gram2 = x @ transpose(x)
         # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
@@ -95,6 +101,7 @@ def update_functional(
     lr: float,
     momentum: float,
     weight_decay: float,
+    eps: float,
     maximize: bool,
     capturable: bool,
 ) -> None:
@@ -113,21 +120,26 @@ def update_functional(
         momentum_buffer = momentum * momentum_buffer + one_minus_momentum * grad
         # x = (1 - momentum) * g + momentum * b
         x = one_minus_momentum * grad + momentum * momentum_buffer
-        # x = x / (1.02 * norm(x) + 1e-6)
+        # scale = maximum(max_abs(x), TINY)
+        x_max_abs = max_abs(x)
+        scale = maximum(x_max_abs, 1.1754943508222875e-38)
+        # x = clamp(x / scale, -1, 1)
+        x = clamp(1 / scale * x, -1, 1)
+        # x = x / (1.02 * norm(x) + eps / scale)
         x_sq_sum = total(x * x)
-        # x = x / (1.02 * norm(x) + 1e-6)
+        # x = x / (1.02 * norm(x) + eps / scale)
         # gram = x @ transpose(x)
         gram = (
             1
-            / (1.02 * sqrt(x_sq_sum) + 1e-06)
+            / (1.02 * sqrt(x_sq_sum) + eps / scale)
             * x
-            @ transpose(1 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x)
+            @ transpose(1 / (1.02 * sqrt(x_sq_sum) + eps / scale) * x)
         )
-        # x = x / (1.02 * norm(x) + 1e-6)
+        # x = x / (1.02 * norm(x) + eps / scale)
         # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
-        x = 8.156554524902461 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x + (
+        x = 8.156554524902461 / (1.02 * sqrt(x_sq_sum) + eps / scale) * x + (
             -22.48329292557795 * gram + 15.878769915207462 * gram @ gram
-        ) @ (1 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x)
+        ) @ (1 / (1.02 * sqrt(x_sq_sum) + eps / scale) * x)
         # gram = x @ transpose(x)
         gram2 = x @ transpose(x)
         # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)

@@ -8,8 +8,8 @@ A comment quotes a whole statement of the rule. The lines below it may compute o
 from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import transpose
-from optgen.runtime.eager.reductions import total
-from optgen.runtime.eager.scalars import divide, maximum, sqrt
+from optgen.runtime.eager.reductions import max_abs, total
+from optgen.runtime.eager.scalars import clamp, divide, maximum, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
 from optgen.runtime.eager.working_copies import (
     empty_like,
@@ -39,6 +39,7 @@ def update(
     lr: float,
     momentum: float,
     weight_decay: float,
+    eps: float,
     maximize: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
@@ -56,39 +57,36 @@ def update(
             grad = -grad
         # b = momentum * b + (1 - momentum) * g
         # x = (1 - momentum) * g + momentum * b
-        # x = x / (1.02 * norm(x) + 1e-6)
         x = empty_like(grad)
-        x_product = empty_like(grad)
-        sweep1(
-            momentum_buffer,
-            grad,
-            x,
-            x_product,
-            momentum=momentum,
-            one_minus_momentum=one_minus_momentum,
-        )
-        # x = x / (1.02 * norm(x) + 1e-6)
+        sweep1(momentum_buffer, grad, x, momentum=momentum, one_minus_momentum=one_minus_momentum)
+        # scale = maximum(max_abs(x), TINY)
+        x_max_abs = max_abs(x)
+        scale = maximum(x_max_abs, 1.1754943508222875e-38)
+        # x = clamp(x / scale, -1, 1)
+        x = clamp(1 / scale * x, -1, 1)
+        # x = x / (1.02 * norm(x) + eps / scale)
+        x_product = x * x
         x_sq_sum = total(x_product)
-        # x = x / (1.02 * norm(x) + 1e-6)
+        # x = x / (1.02 * norm(x) + eps / scale)
         # gram = x @ transpose(x)
         gram = (
             1
-            / (1.02 * sqrt(x_sq_sum) + 1e-06)
+            / (1.02 * sqrt(x_sq_sum) + eps / scale)
             * x
-            @ transpose(1 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x)
+            @ transpose(1 / (1.02 * sqrt(x_sq_sum) + eps / scale) * x)
         )
-        # x = x / (1.02 * norm(x) + 1e-6)
+        # x = x / (1.02 * norm(x) + eps / scale)
         # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
         gram_scaled = 15.878769915207462 * gram
         gram_product = gram_scaled @ gram
-        x_sq_sum_scaled = 1 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x
+        x_sq_sum_scaled = 1 / (1.02 * sqrt(x_sq_sum) + eps / scale) * x
         # sweep2 reads gram_product by the name gram_combination, and then overwrites it
         gram_combination = gram_product
-        # x = x / (1.02 * norm(x) + 1e-6)
+        # x = x / (1.02 * norm(x) + eps / scale)
         # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
         sweep2(gram_combination, gram)
         x_product_2 = gram_combination @ x_sq_sum_scaled
-        x = 8.156554524902461 / (1.02 * sqrt(x_sq_sum) + 1e-06) * x + x_product_2
+        x = 8.156554524902461 / (1.02 * sqrt(x_sq_sum) + eps / scale) * x + x_product_2
         # gram = x @ transpose(x)
         gram2 = x @ transpose(x)
         # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)

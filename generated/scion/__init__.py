@@ -24,9 +24,13 @@ class Scion(GeneratedOptimizer):
             &\quad \textbf{else}: \\
             &\quad \quad u_t \leftarrow
                 \sqrt{\frac{\operatorname{rows}(\theta)}{\operatorname{cols}(\theta)}}
-                \operatorname{NewtonSchulz}_{k}(b_t;\, (a_1, a_2, a_3), 10^{-7}) \\
+                \operatorname{NewtonSchulz}_{k}(b_t;\, (a_1, a_2, a_3), \epsilon) \\
             &\textbf{else}: \\
-            &\quad u_t \leftarrow \frac{b_t}{\operatorname{rms}(b_t) + 10^{-8}} \\
+            &\quad \text{size}_t \leftarrow \max(\left\|b_t\right\|_\infty, 1.1754943508222875 \cdot
+                10^{-38}) \\
+            &\quad u_t \leftarrow \operatorname{clamp}(\frac{b_t}{\text{size}_t}, -1, 1) \\
+            &\quad u_t \leftarrow \frac{u_t}{\operatorname{rms}(u_t) +
+                \frac{\epsilon}{\text{size}_t}} \\
             &\theta_t \leftarrow \theta_{t-1} \\
             &\textbf{if } \neg \textit{unconstrained}: \\
             &\quad \theta_t \leftarrow \theta_{t-1} - \gamma \theta_{t-1} \\
@@ -46,6 +50,8 @@ class Scion(GeneratedOptimizer):
         ns_coefficients (tuple[float, float, float]): Ns coefficients; :math:`(a_1, a_2, a_3)` in
             the rule. Default: (3.4445, -4.775, 2.0315).
         ns_steps (float): Ns steps, a whole number, in [1, 100); :math:`k` in the rule. Default: 5.
+        eps (float): The least size that the momentum is divided by, above 0; :math:`\epsilon` in
+            the rule. Default: 1e-30.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.
@@ -78,13 +84,14 @@ class Scion(GeneratedOptimizer):
             "unconstrained",
             "ns_coefficients",
             "ns_steps",
+            "eps",
             "maximize",
         ),
         step=None,
         tensor_hypers=(),
         elementwise=False,
         why_uncut="the rule has `orthogonalize` inside a branch",
-        sweeps=("sweep1", "sweep2", "sweep3", "sweep4"),
+        sweeps=("sweep1", "sweep2", "sweep3"),
         facts=("factored",),
         choices=(("norm", ("Auto", "Sign")),),
         upper_bounds=(("ns_steps", 100),),
@@ -101,6 +108,7 @@ class Scion(GeneratedOptimizer):
         unconstrained: bool = False,
         ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
         ns_steps: float = 5,
+        eps: float = 1e-30,
         *,
         maximize: bool = False,
         foreach: bool | None = None,
@@ -122,6 +130,8 @@ class Scion(GeneratedOptimizer):
             )
         if not (1.0 <= ns_steps < 100.0 and ns_steps % 1 == 0):
             raise ValueError(f"Invalid ns_steps value, which must be whole: {ns_steps}")
+        if not 0.0 < eps:
+            raise ValueError(f"Invalid epsilon value: {eps}")
         defaults = {
             "lr": lr,
             "momentum": momentum,
@@ -130,6 +140,7 @@ class Scion(GeneratedOptimizer):
             "unconstrained": unconstrained,
             "ns_coefficients": ns_coefficients,
             "ns_steps": ns_steps,
+            "eps": eps,
             "maximize": maximize,
             "foreach": foreach,
             "fused": fused,

@@ -5,8 +5,8 @@
 from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import newton_schulz
-from optgen.runtime.eager.reductions import total
-from optgen.runtime.eager.scalars import divide, lerp, sign, sqrt
+from optgen.runtime.eager.reductions import max_abs, total
+from optgen.runtime.eager.scalars import clamp, divide, lerp, maximum, sign, sqrt
 from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
@@ -23,6 +23,7 @@ def update_factored(
     unconstrained: bool,
     ns_coefficients: tuple[float, float, float],
     ns_steps: float,
+    eps: float,
     maximize: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
@@ -44,9 +45,9 @@ def update_factored(
             # u = sign(b) / cols(p)
             u = one_over_cols * sign(momentum_buffer)
         else:
-            # u = sqrt(rows(p) / cols(p)) * orthogonalize(b, ns_coefficients, ns_steps, 1e-7)
+            # u = sqrt(rows(p) / cols(p)) * orthogonalize(b, ns_coefficients, ns_steps, eps)
             momentum_buffer_matrix_orthogonalize = newton_schulz(
-                momentum_buffer, ns_coefficients, ns_steps, 1e-07
+                momentum_buffer, ns_coefficients, ns_steps, eps
             )
             u = momentum_buffer_matrix_orthogonalize_weight * momentum_buffer_matrix_orthogonalize
         if not unconstrained:
@@ -70,6 +71,7 @@ def update_functional_factored(
     unconstrained: bool,
     ns_coefficients: tuple[float, float, float],
     ns_steps: float,
+    eps: float,
     maximize: bool,
     capturable: bool,
 ) -> None:
@@ -94,9 +96,9 @@ def update_functional_factored(
             # u = sign(b) / cols(p)
             u = one_over_cols * sign(momentum_buffer)
         else:
-            # u = sqrt(rows(p) / cols(p)) * orthogonalize(b, ns_coefficients, ns_steps, 1e-7)
+            # u = sqrt(rows(p) / cols(p)) * orthogonalize(b, ns_coefficients, ns_steps, eps)
             momentum_buffer_matrix_orthogonalize = newton_schulz(
-                momentum_buffer, ns_coefficients, ns_steps, 1e-07
+                momentum_buffer, ns_coefficients, ns_steps, eps
             )
             u = momentum_buffer_matrix_orthogonalize_weight * momentum_buffer_matrix_orthogonalize
         if not unconstrained:
@@ -121,6 +123,7 @@ def update_not_factored(
     unconstrained: bool,
     ns_coefficients: tuple[float, float, float],
     ns_steps: float,
+    eps: float,
     maximize: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
@@ -133,9 +136,14 @@ def update_not_factored(
             grad = -grad
         # b = lerp(b, g, momentum)
         momentum_buffer = lerp(momentum_buffer, grad, momentum)
-        # u = b / (rms(b) + 1e-8)
-        momentum_buffer_sq_sum = total(momentum_buffer * momentum_buffer)
-        u = 1 / (sqrt(momentum_buffer_sq_sum / params[index].numel()) + 1e-08) * momentum_buffer
+        # size = maximum(max_abs(b), TINY)
+        momentum_buffer_max_abs = max_abs(momentum_buffer)
+        size = maximum(momentum_buffer_max_abs, 1.1754943508222875e-38)
+        # u = clamp(b / size, -1, 1)
+        u = clamp(1 / size * momentum_buffer, -1, 1)
+        # u = u / (rms(u) + eps / size)
+        u_sq_sum = total(u * u)
+        u = 1 / (sqrt(u_sq_sum / params[index].numel()) + eps / size) * u
         if not unconstrained:
             # p = p - lr * p
             param = (1 - lr) * param
@@ -157,6 +165,7 @@ def update_functional_not_factored(
     unconstrained: bool,
     ns_coefficients: tuple[float, float, float],
     ns_steps: float,
+    eps: float,
     maximize: bool,
     capturable: bool,
 ) -> None:
@@ -171,9 +180,14 @@ def update_functional_not_factored(
             grad = -grad
         # b = lerp(b, g, momentum)
         momentum_buffer = lerp(momentum_buffer, grad, momentum)
-        # u = b / (rms(b) + 1e-8)
-        momentum_buffer_sq_sum = total(momentum_buffer * momentum_buffer)
-        u = 1 / (sqrt(momentum_buffer_sq_sum / params[index].numel()) + 1e-08) * momentum_buffer
+        # size = maximum(max_abs(b), TINY)
+        momentum_buffer_max_abs = max_abs(momentum_buffer)
+        size = maximum(momentum_buffer_max_abs, 1.1754943508222875e-38)
+        # u = clamp(b / size, -1, 1)
+        u = clamp(1 / size * momentum_buffer, -1, 1)
+        # u = u / (rms(u) + eps / size)
+        u_sq_sum = total(u * u)
+        u = 1 / (sqrt(u_sq_sum / params[index].numel()) + eps / size) * u
         if not unconstrained:
             # p = p - lr * p
             param = (1 - lr) * param

@@ -8,8 +8,8 @@ A comment quotes a whole statement of the rule. The lines below it may compute o
 from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import newton_schulz
-from optgen.runtime.eager.reductions import total
-from optgen.runtime.eager.scalars import divide, sqrt
+from optgen.runtime.eager.reductions import max_abs, total
+from optgen.runtime.eager.scalars import clamp, divide, maximum, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
 from optgen.runtime.eager.working_copies import (
     empty_like,
@@ -22,7 +22,6 @@ from optgen.runtime.tensors.matrix_shape import cols, rows
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
 sweep3 = sweep_function(__package__, "sweep3")
-sweep4 = sweep_function(__package__, "sweep4")
 
 
 def update_factored(
@@ -37,6 +36,7 @@ def update_factored(
     unconstrained: bool,
     ns_coefficients: tuple[float, float, float],
     ns_steps: float,
+    eps: float,
     maximize: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
@@ -62,9 +62,9 @@ def update_factored(
             u = empty_like(momentum_buffer)
             sweep2(u, momentum_buffer, one_over_cols=one_over_cols)
         else:
-            # u = sqrt(rows(p) / cols(p)) * orthogonalize(b, ns_coefficients, ns_steps, 1e-7)
+            # u = sqrt(rows(p) / cols(p)) * orthogonalize(b, ns_coefficients, ns_steps, eps)
             momentum_buffer_matrix_orthogonalize = newton_schulz(
-                momentum_buffer, ns_coefficients, ns_steps, 1e-07
+                momentum_buffer, ns_coefficients, ns_steps, eps
             )
             u = momentum_buffer_matrix_orthogonalize_weight * momentum_buffer_matrix_orthogonalize
         if not unconstrained:
@@ -88,6 +88,7 @@ def update_not_factored(
     unconstrained: bool,
     ns_coefficients: tuple[float, float, float],
     ns_steps: float,
+    eps: float,
     maximize: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
@@ -103,12 +104,16 @@ def update_not_factored(
             # g = -g
             grad = -grad
         # b = lerp(b, g, momentum)
-        # u = b / (rms(b) + 1e-8)
-        momentum_buffer_product = empty_like(grad)
-        sweep4(momentum_buffer, grad, momentum_buffer_product, momentum=momentum)
-        # u = b / (rms(b) + 1e-8)
-        momentum_buffer_sq_sum = total(momentum_buffer_product)
-        u = 1 / (sqrt(momentum_buffer_sq_sum / params[0].numel()) + 1e-08) * momentum_buffer
+        sweep1(momentum_buffer, grad, momentum=momentum)
+        # size = maximum(max_abs(b), TINY)
+        momentum_buffer_max_abs = max_abs(momentum_buffer)
+        size = maximum(momentum_buffer_max_abs, 1.1754943508222875e-38)
+        # u = clamp(b / size, -1, 1)
+        u = clamp(1 / size * momentum_buffer, -1, 1)
+        # u = u / (rms(u) + eps / size)
+        u_product = u * u
+        u_sq_sum = total(u_product)
+        u = 1 / (sqrt(u_sq_sum / params[0].numel()) + eps / size) * u
         if not unconstrained:
             # p = p - lr * p
             param = one_minus_lr * param

@@ -31,6 +31,12 @@ class Shampoo(GeneratedOptimizer):
             &\quad \quad A_t \leftarrow (L_t + 0 I)^{-1 / 4} \\
             &\quad \quad B_t \leftarrow (R_t + 0 I)^{-1 / 4} \\
             &\quad u_t \leftarrow A_t \, g_t \, B_t \\
+            &\quad \textbf{if } \text{update freq} > 1: \\
+            &\quad \quad \text{longest} \leftarrow \sqrt{\min(\operatorname{rows}(\theta),
+                \operatorname{cols}(\theta))} \\
+            &\quad \quad u_t \leftarrow u_t \min(1,
+                \frac{\text{longest}}{\operatorname{norm}_{\downarrow}(\operatorname{norm}_{\rightarrow}(u_t))})
+                \\
             &\textbf{else}: \\
             &\quad s_t \leftarrow s_{t-1} + g_t^2 \\
             &\quad u_t \leftarrow \frac{g_t}{\sqrt{s_t + \epsilon}} \\

@@ -5,9 +5,11 @@
 from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import identity, inverse_root, transpose
+from optgen.runtime.eager.reductions import col_sum, row_sum
 from optgen.runtime.eager.scalar_states import advance
-from optgen.runtime.eager.scalars import remainder, sqrt
+from optgen.runtime.eager.scalars import minimum, remainder, sqrt
 from optgen.runtime.eager.working_copies import in_compute_dtype, same_shape_sublists, write_back
+from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
 def update_factored(
@@ -28,6 +30,9 @@ def update_factored(
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
+    if update_freq > 1:
+        # longest = sqrt(minimum(rows(p), cols(p)))
+        longest = sqrt(minimum(rows(params[0]), cols(params[0])))
 
     for sublist in same_shape_sublists(
         params, grads, gram_lefts, gram_rights, root_lefts, root_rights
@@ -60,8 +65,14 @@ def update_factored(
             # B = inverse_root(R, 4, 0)
             root_right = inverse_root(gram_right, 4, 0)
         # u = A @ g @ B
+        u = root_left @ grad @ root_right
+        if update_freq > 1:
+            # u = u * minimum(1, longest / col_norm(row_norm(u)))
+            u_sq_row_sum = row_sum(u * u)
+            sqrt_sq_col_sum = col_sum(sqrt(u_sq_row_sum) * sqrt(u_sq_row_sum))
+            u = u * minimum(1, longest / sqrt(sqrt_sq_col_sum))
         # p = p - lr * u
-        param = param - lr * (root_left @ grad @ root_right)
+        param = param - lr * u
         write_back(params, param)
         write_back(gram_lefts, gram_left)
         write_back(gram_rights, gram_right)

@@ -6,9 +6,11 @@ from torch import Tensor
 
 from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.linear_algebra import identity, inverse_root, transpose
+from optgen.runtime.eager.reductions import col_sum, row_sum
 from optgen.runtime.eager.scalar_states import advance, advance_one
-from optgen.runtime.eager.scalars import remainder, sqrt
+from optgen.runtime.eager.scalars import minimum, remainder, sqrt
 from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
+from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
 def update_factored(
@@ -29,6 +31,9 @@ def update_factored(
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
+    if update_freq > 1:
+        # longest = sqrt(minimum(rows(p), cols(p)))
+        longest = sqrt(minimum(rows(params[0]), cols(params[0])))
 
     for index in range(len(params)):
         param = in_compute_dtype(params[index], like=params[index])
@@ -58,8 +63,14 @@ def update_factored(
             # B = inverse_root(R, 4, 0)
             root_right = inverse_root(gram_right, 4, 0)
         # u = A @ g @ B
+        u = root_left @ grad @ root_right
+        if update_freq > 1:
+            # u = u * minimum(1, longest / col_norm(row_norm(u)))
+            u_sq_row_sum = row_sum(u * u)
+            sqrt_sq_col_sum = col_sum(sqrt(u_sq_row_sum) * sqrt(u_sq_row_sum))
+            u = u * minimum(1, longest / sqrt(sqrt_sq_col_sum))
         # p = p - lr * u
-        param = param - lr * (root_left @ grad @ root_right)
+        param = param - lr * u
         params[index].copy_(param)
         gram_lefts[index].copy_(gram_left)
         gram_rights[index].copy_(gram_right)
@@ -93,6 +104,9 @@ def update_functional_factored(
         root_left = copy_in_compute_dtype(root_lefts[index], like=params[index])
         root_right = copy_in_compute_dtype(root_rights[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
+        if update_freq > 1:
+            # longest = sqrt(minimum(rows(p), cols(p)))
+            longest = sqrt(minimum(rows(params[index]), cols(params[index])))
 
         if maximize:
             # g = -g
@@ -122,8 +136,14 @@ def update_functional_factored(
             # B = inverse_root(R, 4, 0)
             root_right = inverse_root(gram_right, 4, 0)
         # u = A @ g @ B
+        u = root_left @ grad @ root_right
+        if update_freq > 1:
+            # u = u * minimum(1, longest / col_norm(row_norm(u)))
+            u_sq_row_sum = row_sum(u * u)
+            sqrt_sq_col_sum = col_sum(sqrt(u_sq_row_sum) * sqrt(u_sq_row_sum))
+            u = u * minimum(1, longest / sqrt(sqrt_sq_col_sum))
         # p = p - lr * u
-        param = param - lr * (root_left @ grad @ root_right)
+        param = param - lr * u
 
         params[index].copy_(param)
         gram_lefts[index].copy_(gram_left)

@@ -8,8 +8,9 @@ A comment quotes a whole statement of the rule. The lines below it may compute o
 from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import identity, inverse_root, transpose
+from optgen.runtime.eager.reductions import col_sum, row_sum
 from optgen.runtime.eager.scalar_states import advance
-from optgen.runtime.eager.scalars import remainder
+from optgen.runtime.eager.scalars import minimum, remainder, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
 from optgen.runtime.eager.working_copies import (
     empty_like,
@@ -17,6 +18,7 @@ from optgen.runtime.eager.working_copies import (
     same_shape_sublists,
     write_back,
 )
+from optgen.runtime.tensors.matrix_shape import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
@@ -41,6 +43,9 @@ def update_factored(
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
+    if update_freq > 1:
+        # longest = sqrt(minimum(rows(p), cols(p)))
+        longest = sqrt(minimum(rows(params[0]), cols(params[0])))
 
     for sublist in same_shape_sublists(
         params, grads, gram_lefts, gram_rights, root_lefts, root_rights
@@ -83,9 +88,15 @@ def update_factored(
             # B = inverse_root(R, 4, 0)
             root_right = inverse_root(gram_right, 4, 0)
         # u = A @ g @ B
+        u = root_left @ grad @ root_right
+        if update_freq > 1:
+            # u = u * minimum(1, longest / col_norm(row_norm(u)))
+            u_product = u * u
+            u_sq_row_sum = row_sum(u_product)
+            sqrt_sq_col_sum = col_sum(sqrt(u_sq_row_sum) * sqrt(u_sq_row_sum))
+            u = u * minimum(1, longest / sqrt(sqrt_sq_col_sum))
         # p = p - lr * u
-        grad_product = root_left @ grad @ root_right
-        sweep2(param, grad_product, lr=lr)
+        sweep2(param, u, lr=lr)
         write_back(params, param)
         write_back(gram_lefts, gram_left)
         write_back(gram_rights, gram_right)

@@ -244,6 +244,8 @@ class _StepEvaluator:
             case Call(op, args) if op in RANDOM_OPS:
                 elements = positions(self.values[self.algorithm.param])
                 return OPS[op].meaning(elements, *map(self.value, args))
+            case Call("inverse_root" as op, args):
+                return OPS[op].meaning(*map(self.value, args), self.matrix_eps())
             case Call("item", (tuple_expr, Const(int() as index))):
                 return self.value(tuple_expr)[index]
             case Call("truth" | "is_none" as op, (a,)):
@@ -270,6 +272,10 @@ class _StepEvaluator:
                 raise TypeError(
                     "a linear form belongs to a plan, but the evaluator runs algorithms"
                 )
+
+    def matrix_eps(self) -> float:
+        """Return the machine epsilon of the dtype in which lowerings decompose matrices."""
+        return min(self.properties["machine_eps"], torch.finfo(torch.float32).eps)
 
     def neutral_operand(self, op: str, expr: Expr) -> Tensor:
         """Return the neutral operand of and/or, in the shape of the operand that is skipped."""

@@ -10,16 +10,24 @@ from typing import Any
 
 from torch import linalg
 
+ROUNDING = 8.0
+"""Machine epsilons of the largest eigenvalue that an eigenvalue of 0 may become by rounding."""
+
+
+SMALLEST_NORM = 2.0**-126
+"""The smallest normal number of bfloat16, in which lowerings make matrices orthogonal."""
+
 
 def orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
     """Return x with its singular values driven towards 1, by steps of Newton-Schulz.
 
-    A step is an odd polynomial of degree 5. `coefficients` has three numbers for each step in turn,
-    and all later steps use the last three.
+    The steps begin at x / maximum(norm(x), eps); zeros stay zeros. A step is an odd polynomial of
+    degree 5. `coefficients` has three numbers for each step in turn, and all later steps use the
+    last three.
     """
     is_tall = x.shape[-2] > x.shape[-1]
     y = x.mT if is_tall else x
-    y = y / (y * y).sum((-2, -1), keepdim=True).sqrt().clamp(min=eps.item())
+    y = y / (y * y).sum((-2, -1), keepdim=True).sqrt().clamp(min=max(eps.item(), SMALLEST_NORM))
     for step in range(int(steps)):
         first_coefficient = min(3 * step, len(coefficients) - 3)
         a, b, c = coefficients[first_coefficient : first_coefficient + 3]
@@ -74,10 +82,18 @@ def descending(x: Any) -> Any:
     return x.new_ones(x.shape[-2]).diag_embed()[order]
 
 
-def inverse_root(x: Any, n: Any, eps: Any) -> Any:
-    """Return (x + eps I)^(-1/n) of a symmetric matrix; negative eigenvalues of x become 0."""
+def inverse_root(x: Any, n: Any, eps: Any, machine_eps: float = 2.0**-52) -> Any:
+    """Return (x + eps I)^(-1/n) of a symmetric matrix; negative eigenvalues of x become 0.
+
+    A lowering decomposes matrices in a dtype that has this `machine_eps`. It cannot tell small
+    eigenvalues from 0. So all that are below `ROUNDING * machine_eps` of the largest one become
+    this share of it, and the root of a singular matrix is finite. If eps is 0, too, then the root
+    of a matrix of zeros is 0.
+    """
     values, vectors = _eigh(x)
-    roots = (values.clamp(min=0.0) + eps) ** (-1.0 / n)
+    values = values.clamp(min=0.0) + eps
+    least = values[..., -1:] * (ROUNDING * machine_eps)
+    roots = (values.maximum(least) ** (-1.0 / n)).where(values.maximum(least) != 0, 0.0)
     return (vectors * roots.unsqueeze(-2)) @ vectors.mT
 
 

@@ -21,6 +21,10 @@ from optgen.runtime.torch_private import numel
 _PHASE_BY_PHASE = "phase by phase with the ranks that hold the other shards"
 _EACH_PARAMETER_ON_ONE_RANK = "each whole parameter on one of the ranks that hold its shards"
 _EACH_MATRIX_ON_ITS_RANK = "each whole matrix on the rank that holds it"
+_IGNORED_SCALE = (
+    "; the clipping of all gradients changes only their weight in the momentum, because the rule "
+    "makes it orthogonal"
+)
 
 
 def explain(optimizer: torch.optim.Optimizer) -> str:
@@ -63,6 +67,7 @@ def _lines(optimizer: torch.optim.Optimizer, first_index: int) -> list[str]:
             lines.append(
                 f"group {index}: {BACKENDS[lowering].title}: {reason}"
                 f"{_view_note(batch)}{_sparse_note(rule, batch)}{_codes_note(rule, batch)}"
+                f"{_IGNORED_SCALE if rule.ignores_scale else ''}"
             )
     return [*dict.fromkeys(lines)]  # a group's batches may have the same line
 

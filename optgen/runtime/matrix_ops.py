@@ -16,7 +16,7 @@ def orthogonalize(
         coefficients: a, b, c of the odd polynomial a x + b x^3 + c x^5; or three numbers for each
             iteration in turn. Later iterations use the last three numbers.
         steps: the number of iterations.
-        eps: a lower bound of the norm by which a matrix is divided.
+        eps: a lower bound of the norm by which a matrix is divided. A matrix of zeros stays so.
 
     Returns:
         A bfloat16 tensor of the same shape for each tensor; torch's Muon computes in bfloat16 too.
@@ -42,7 +42,9 @@ def _newton_schulz(
     x = stacked.flatten(0, -3)
     is_tall = x.size(-2) > x.size(-1)
     x = x.mT if is_tall else x
-    x = x / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp(min=eps)
+    # In float64 no square of a bfloat16 underflows or overflows.
+    norm = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True, dtype=torch.float64)
+    x = x / norm.clamp(min=max(eps, torch.finfo(x.dtype).tiny)).to(x.dtype)
     for iteration in range(int(steps)):
         first = min(3 * iteration, len(coefficients) - 3)
         a, b, c = coefficients[first : first + 3]

@@ -139,6 +139,7 @@ class Rule:
     why_not_in_triton: str = ""  # why it has no lowering to Triton, although it is cut into sweeps
     ranked: bool = False  # it has matrices whose shapes depend on the group value "rank"
     wide: bool = False  # it reduces over several parameters, which take each step together
+    ignores_scale: bool = False  # it scales all gradients together, then takes only directions
     zero_grad: bool = False  # a step leaves the gradients at zero
     skip_count: str = ""  # the state that counts steps skipped because a gradient is not finite
     facts: tuple[str, ...] = ()  # shape predicates on which states and plans depend

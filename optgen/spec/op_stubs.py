@@ -263,7 +263,8 @@ def orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
             a y + b y y' y + c y y' y y' y, starting from y = x / norm(x). A longer tuple has three
             numbers for each iteration in turn, and all later iterations use the last three.
         steps: the number of iterations.
-        eps: the smallest norm to divide by.
+        eps: the smallest norm to divide by. A matrix with a smaller norm gets small singular
+            values; a matrix of zeros stays so, whatever eps is.
     """
     _refuse("orthogonalize")
 
@@ -314,6 +315,9 @@ def descending(x: Any) -> Any:
 
 def inverse_root(x: Any, n: Any, eps: Any) -> Any:
     """Return (x + eps I)^(-1/n) of a symmetric matrix; negative eigenvalues of x become 0.
+
+    Eigenvalues that rounding hides beside the largest one count as 8 machine epsilons of it. So
+    the root of a singular matrix is finite. The root of zeros is 0 if eps is 0.
 
     Args:
         x: a symmetric matrix.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fuzz.bounded_tensors import BoundedTensor, lift, operand_bound, result_in_range
+from optgen.ir.linear_algebra import ROUNDING
 from optgen.ir.ops import LINEAR_ALGEBRA, OPS
 
 PLAIN = {name: OPS[name].meaning for name in LINEAR_ALGEBRA}
@@ -78,16 +79,18 @@ def _eigenvalues(x: Any) -> BoundedTensor:
     return result_in_range(result, e.expand(result.shape), ok.expand(result.shape), eps)
 
 
-def _inverse_root(x: Any, n: Any, least: Any) -> BoundedTensor:
-    """Return a root; its bound in the Frobenius norm uses the steepest slope, at eigenvalue 0."""
+def _inverse_root(x: Any, n: Any, least: Any, machine_eps: float) -> BoundedTensor:
+    """Return a root; its bound in the Frobenius norm uses the slope at the least eigenvalue."""
     v, e, ok, eps = _symmetric_operand(x)
     n, least = lift(n), lift(least)
-    result = PLAIN["inverse_root"](v, n.v, least.v)
-    lowest_least = least.v - operand_bound(least, eps)
-    slope = lowest_least ** (-1.0 / n.v - 1.0) / n.v.abs()
-    bound = slope * (e + operand_bound(least, eps)) + 8 * v.shape[-1] * eps * _norm(result)
-    bound = bound + 8 * eps * _norm(result) * (1 + lowest_least.log().abs())
-    is_bounded = (lowest_least > 0) & (n.v > 0.1) & (n.e == 0)
+    result = PLAIN["inverse_root"](v, n.v, least.v, machine_eps)
+    largest = PLAIN["eigenvalues"](v).amax((-2, -1), keepdim=True)
+    lowest = ROUNDING * machine_eps * (largest + least.v - e)
+    lowest = lowest.maximum(least.v - operand_bound(least, eps))
+    slope = lowest ** (-1.0 / n.v - 1.0) / n.v.abs()
+    bound = 2 * slope * (e + operand_bound(least, eps)) + 8 * v.shape[-1] * eps * _norm(result)
+    bound = bound + 8 * eps * _norm(result) * (1 + lowest.log().abs())
+    is_bounded = (lowest > 0) & (n.v > 0.1) & (n.e == 0)
     return result_in_range(
         result, bound.expand(result.shape), (ok & is_bounded).expand(result.shape), eps
     )

@@ -286,8 +286,8 @@ class StatementGenerator:
         indent = "    " * level
         if not self.draw.has_axes:
             return []
-        x = self.draw.tensor(1)
-        call = f"orthogonalize({x}, {self.poly}, {self.draw.pick('1', '2')}, 0.01)"
+        x, least = self.draw.tensor(1), self.draw.pick("0.01", "0.01", "1e-30", "0")
+        call = f"orthogonalize({x}, {self.poly}, {self.draw.pick('1', '2')}, {least})"
         if self.draw.chance(0.2):
             call = f"orthogonalize({call}, {self.poly}, 1, 0.5)"
         return [indent + self.assign_one_of("tensors", call, "x", "y", "z", "g")]

@@ -97,6 +97,7 @@ FORMS = {
     "tall parameters": r"tall\(p\)",
     "a product": r" @ ",
     "an inverse root": r"inverse_root\(",
+    "a root of a singular matrix": r"inverse_root\(.*, [24], 0\)",
     "a matrix word in a branch": r"^        .*(qr|inverse_root|orthogonalize)\(",
     "a named condition": r"^ +_?(ok|late_on) = ",
     "a named mask": r"^ +(big|low) = ",

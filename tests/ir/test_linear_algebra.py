@@ -44,6 +44,25 @@ def test_an_eigenvalue_below_zero_counts_as_zero() -> None:
     )
 
 
+def test_an_eigenvalue_that_rounding_hides_counts_as_eight_machine_epsilons() -> None:
+    x = torch.diag(torch.tensor([100.0, 1e-20, 0.0, -1e-20], dtype=torch.float64))
+    root = apply_op("inverse_root", x, 2, 0, 2.0**-23)
+    hidden = (8 * 2.0**-23 * 100) ** -0.5
+    assert_close(root, torch.diag(torch.tensor([0.1, hidden, hidden, hidden], dtype=x.dtype)))
+    # An eps above this share counts as usual.
+    root = apply_op("inverse_root", x, 2, 0.01, 2.0**-23)
+    visible = torch.tensor([100.01, 0.01, 0.01, 0.01], dtype=x.dtype)
+    assert_close(root, torch.diag(visible**-0.5))
+
+
+def test_the_root_of_zeros_is_zero_without_eps() -> None:
+    x = torch.zeros(2, 3, 3, dtype=torch.float64)
+    assert not apply_op("inverse_root", x, 4, 0).any()
+    assert_close(
+        apply_op("inverse_root", x, 4, 16.0), torch.eye(3, dtype=x.dtype).repeat(2, 1, 1) / 2
+    )
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_eigenvectors_are_scaled_by_their_eigenvalues(shape: tuple[int, ...]) -> None:
     x = gram(shape)

@@ -73,8 +73,26 @@ def test_operands_are_not_changed(dtype: torch.dtype) -> None:
 
 def test_an_empty_list_and_a_matrix_of_zeros_are_accepted() -> None:
     assert orthogonalize([], COEFFICIENTS, 5, 1e-7) == []
-    (result,) = orthogonalize([torch.zeros(3, 2)], COEFFICIENTS, 5, 1e-7)
-    assert not result.any()
+    for eps in (1e-7, 0.0):
+        (result,) = orthogonalize([torch.zeros(3, 2)], COEFFICIENTS, 5, eps)
+        assert not result.any()
+        zeros = torch.zeros(3, 2, dtype=torch.float64)
+        assert not OPS["orthogonalize"].meaning(zeros, COEFFICIENTS, 5, torch.tensor(eps)).any()
+
+
+@pytest.mark.parametrize("exponent", [-27, -67, -100, 67, 100])
+def test_the_result_does_not_depend_on_the_size_of_a_matrix_above_eps(exponent: int) -> None:
+    x = random_tensor(12, 7)
+    (at_one,) = orthogonalize([x], COEFFICIENTS, 5, 1e-35)
+    (scaled,) = orthogonalize([x * 2.0**exponent], COEFFICIENTS, 5, 1e-35)
+    assert torch.equal(scaled, at_one)
+
+
+def test_a_matrix_below_eps_has_small_singular_values() -> None:
+    x = random_tensor(12, 7) * 1e-12
+    (result,) = orthogonalize([x], COEFFICIENTS, 5, 1e-7)
+    torch.testing.assert_close(result, _zeropower_via_newtonschulz(x, COEFFICIENTS, 5, 1e-7))
+    assert 0 < result.norm() < 0.1
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0)], ids=str)

@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep3",
         states=(),
-        hypers=(),
+        hypers=("lr",),
         step=None,
         tensor_hypers=(),
     ),
@@ -23,7 +23,9 @@ _update = Elementwise(
 
 def sweep3(
     params: Sequence[Tensor],
-    exp_avg_products: Sequence[Tensor],
+    us: Sequence[Tensor],
+    *,
+    lr: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of OneSidedShampoo, which outlined.py calls."""
-    _update(params, exp_avg_products)
+    _update(params, us, lr=lr)

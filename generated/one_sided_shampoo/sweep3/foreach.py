@@ -11,10 +11,12 @@ from optgen.runtime.eager.slices import chunks
 
 def update(
     params: list[Tensor],
-    exp_avg_products: list[Tensor],
+    us: list[Tensor],
+    *,
+    lr: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(params, exp_avg_products):
-        params, exp_avg_products = chunk
-        # p = p - lr / (1 - beta1**t) * m @ B
-        torch._foreach_sub_(params, exp_avg_products)
+    for chunk in chunks(params, us):
+        params, us = chunk
+        # p = p - lr * u
+        torch._foreach_add_(params, us, alpha=-lr)

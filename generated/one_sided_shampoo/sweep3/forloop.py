@@ -10,9 +10,11 @@ from optgen.runtime.eager.slices import zip_slices
 
 def update(
     params: list[Tensor],
-    exp_avg_products: list[Tensor],
+    us: list[Tensor],
+    *,
+    lr: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, exp_avg_product in zip_slices(params, exp_avg_products):
-        # p = p - lr / (1 - beta1**t) * m @ B
-        param.sub_(exp_avg_product)
+    for param, u in zip_slices(params, us):
+        # p = p - lr * u
+        param.add_(u, alpha=-lr)

@@ -9,12 +9,13 @@ namespace {
 // Elementwise part of a step of OneSidedShampoo, which outlined.py calls.
 struct Rule {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { PARAM, EXP_AVG_PRODUCT, STREAMS };
+    enum { PARAM, U, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
+        double lr;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -32,17 +33,18 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers&, const Scalars&, unsigned, i64 n, Stream<S> params,
-        Stream<const S> exp_avg_products) {
+        const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> params,
+        Stream<const S> us) {
         using C = ComputeType<S>;
+        const C lr = C(hypers.lr);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load(params + i, ahead);
-            C exp_avg_product = load(exp_avg_products + i, ahead);
+            C u = load(us + i, ahead);
 
-            // p = p - lr / (1 - beta1**t) * m @ B
-            param = param - exp_avg_product;
+            // p = p - lr * u
+            param = param - lr * u;
 
             store(params + i, param);
         }
@@ -52,7 +54,7 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh_bits, n, streams[PARAM], streams[EXP_AVG_PRODUCT]);
+        return sweep<S>(hypers, scalars, fresh_bits, n, streams[PARAM], streams[U]);
     }
 };
 

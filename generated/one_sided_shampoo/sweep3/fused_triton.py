@@ -10,28 +10,35 @@ from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
 )
 
-SCALARS = tl.constexpr(0)
+SCALARS = tl.constexpr(1)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep3_scalars(table, hypers, scalars, num_tensors):
-    """Compute no scalars: the rule needs none."""
+    """Store the hyperparameters of one tensor's group as its scalars."""
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
+    lr = tl.load(hyper)
+
+    tl.store(scalars, lr)
 
 
 @triton.jit
-def sweep3_step_on_elements(params, exp_avg_products, lanes, mask, scalars):
+def sweep3_step_on_elements(params, us, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
-    exp_avg_product = tl.load(exp_avg_products + lanes, mask).to(dtype)
+    u = tl.load(us + lanes, mask).to(dtype)
+    lr = tl.load(scalars)
 
-    # p = p - lr / (1 - beta1**t) * m @ B
-    param = param - exp_avg_product
+    # p = p - lr * u
+    param = param - lr * u
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
@@ -43,7 +50,7 @@ def sweep3_step(
     scalars,
     num_tensors,
     PARAM_T: tl.constexpr,
-    EXP_AVG_PRODUCT_T: tl.constexpr,
+    U_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -55,11 +62,11 @@ def sweep3_step(
     start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     params = tl.load(entry + STREAMS * num_tensors)
-    exp_avg_products = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((params | exp_avg_products) & 15 == 0):
+    us = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((params | us) & 15 == 0):
         sweep3_step_on_elements(
             at(params, start, PARAM_T, VECTOR),
-            at(exp_avg_products, start, EXP_AVG_PRODUCT_T, VECTOR),
+            at(us, start, U_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -68,11 +75,7 @@ def sweep3_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep3_step_on_elements(
-                at(params, start, PARAM_T, 1),
-                at(exp_avg_products, start, EXP_AVG_PRODUCT_T, 1),
-                lanes,
-                lanes < count,
-                scalars,
+                at(params, start, PARAM_T, 1), at(us, start, U_T, 1), lanes, lanes < count, scalars
             )
 
 

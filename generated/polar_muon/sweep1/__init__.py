@@ -12,7 +12,7 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep1",
-        states=(State("x"), State("x_product")),
+        states=(State("x"),),
         hypers=("momentum", "one_minus_momentum"),
         step=None,
         tensor_hypers=(),
@@ -25,17 +25,9 @@ def sweep1(
     momentum_buffers: Sequence[Tensor],
     grads: Sequence[Tensor],
     xs: Sequence[Tensor],
-    x_products: Sequence[Tensor],
     *,
     momentum: float = 0.0,
     one_minus_momentum: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of PolarMuon, which outlined.py calls."""
-    _update(
-        momentum_buffers,
-        grads,
-        xs,
-        x_products,
-        momentum=momentum,
-        one_minus_momentum=one_minus_momentum,
-    )
+    _update(momentum_buffers, grads, xs, momentum=momentum, one_minus_momentum=one_minus_momentum)

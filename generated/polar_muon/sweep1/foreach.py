@@ -14,14 +14,13 @@ def update(
     momentum_buffers: list[Tensor],
     grads: list[Tensor],
     xs: list[Tensor],
-    x_products: list[Tensor],
     *,
     momentum: float,
     one_minus_momentum: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(momentum_buffers, grads, xs, x_products):
-        momentum_buffers, grads, xs, x_products = chunk
+    for chunk in chunks(momentum_buffers, grads, xs):
+        momentum_buffers, grads, xs = chunk
         # b = momentum * b + (1 - momentum) * g
         scale_(momentum_buffers, momentum)
         torch._foreach_add_(momentum_buffers, grads, alpha=one_minus_momentum)
@@ -29,6 +28,3 @@ def update(
         updates = torch._foreach_mul(grads, one_minus_momentum)
         torch._foreach_add_(updates, momentum_buffers, alpha=momentum)
         torch._foreach_copy_(xs, updates)
-        # x = x / (1.02 * norm(x) + 1e-6)
-        updates = torch._foreach_mul(xs, xs)
-        torch._foreach_copy_(x_products, updates)

@@ -12,18 +12,14 @@ def update(
     momentum_buffers: list[Tensor],
     grads: list[Tensor],
     xs: list[Tensor],
-    x_products: list[Tensor],
     *,
     momentum: float,
     one_minus_momentum: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for momentum_buffer, grad, x, x_product in zip_slices(momentum_buffers, grads, xs, x_products):
+    for momentum_buffer, grad, x in zip_slices(momentum_buffers, grads, xs):
         # b = momentum * b + (1 - momentum) * g
         momentum_buffer.mul_(momentum).add_(grad, alpha=one_minus_momentum)
         # x = (1 - momentum) * g + momentum * b
         update = grad.mul(one_minus_momentum).add_(momentum_buffer, alpha=momentum)
         x.copy_(update)
-        # x = x / (1.02 * norm(x) + 1e-6)
-        update = x.mul(x)
-        x_product.copy_(update)

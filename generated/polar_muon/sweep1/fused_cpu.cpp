@@ -9,7 +9,7 @@ namespace {
 // Elementwise part of a step of PolarMuon, which outlined.py calls.
 struct Rule {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { MOMENTUM_BUFFER, GRAD, X, X_PRODUCT, STREAMS };
+    enum { MOMENTUM_BUFFER, GRAD, X, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -34,28 +34,33 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> momentum_buffers,
-        Stream<const S> grads, Stream<S> xs, Stream<S> x_products) {
+        Stream<const S> grads, Stream<S> xs) {
         using C = ComputeType<S>;
         const C momentum = C(hypers.momentum);
         const C one_minus_momentum = C(hypers.one_minus_momentum);
         const i64 ahead = prefetch_distance<S>(n);
+        const i64 strip = prefetch_strip<S>(n);
 
-        for (i64 i = 0; i < n; i += LANES<C>) {
-            C momentum_buffer = load(momentum_buffers + i, ahead);
-            C grad = load(grads + i, ahead);
-            C x = load(xs + i, ahead);
-            C x_product = load(x_products + i, ahead);
+        for (i64 begin = 0; begin < n; begin += strip) {
+            const i64 end = begin + strip < n ? begin + strip : n;
+            for (i64 i = begin; strip < n && i < end; i += CACHE_LINE) {
+                prefetch(momentum_buffers + i);
+                prefetch(grads + i);
+                prefetch(xs + i);
+            }
+            for (i64 i = begin; i < end; i += LANES<C>) {
+                C momentum_buffer = load(momentum_buffers + i, ahead);
+                C grad = load(grads + i, ahead);
+                C x = load(xs + i, ahead);
 
-            // b = momentum * b + (1 - momentum) * g
-            momentum_buffer = momentum * momentum_buffer + one_minus_momentum * grad;
-            // x = (1 - momentum) * g + momentum * b
-            x = one_minus_momentum * grad + momentum * momentum_buffer;
-            // x = x / (1.02 * norm(x) + 1e-6)
-            x_product = x * x;
+                // b = momentum * b + (1 - momentum) * g
+                momentum_buffer = momentum * momentum_buffer + one_minus_momentum * grad;
+                // x = (1 - momentum) * g + momentum * b
+                x = one_minus_momentum * grad + momentum * momentum_buffer;
 
-            store(momentum_buffers + i, momentum_buffer);
-            store(xs + i, x);
-            store(x_products + i, x_product);
+                store(momentum_buffers + i, momentum_buffer);
+                store(xs + i, x);
+            }
         }
     }
 
@@ -64,8 +69,7 @@ struct Rule {
         const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[MOMENTUM_BUFFER], streams[GRAD], streams[X],
-            streams[X_PRODUCT]);
+            hypers, scalars, fresh_bits, n, streams[MOMENTUM_BUFFER], streams[GRAD], streams[X]);
     }
 };
 

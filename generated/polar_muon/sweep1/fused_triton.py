@@ -32,13 +32,12 @@ def sweep1_scalars(table, hypers, scalars, num_tensors):
 
 
 @triton.jit
-def sweep1_step_on_elements(momentum_buffers, grads, xs, x_products, lanes, mask, scalars):
+def sweep1_step_on_elements(momentum_buffers, grads, xs, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     x = tl.load(xs + lanes, mask).to(dtype)
-    x_product = tl.load(x_products + lanes, mask).to(dtype)
     momentum = tl.load(scalars)
     one_minus_momentum = tl.load(scalars + 1)
 
@@ -46,12 +45,9 @@ def sweep1_step_on_elements(momentum_buffers, grads, xs, x_products, lanes, mask
     momentum_buffer = momentum * momentum_buffer + one_minus_momentum * grad
     # x = (1 - momentum) * g + momentum * b
     x = one_minus_momentum * grad + momentum * momentum_buffer
-    # x = x / (1.02 * norm(x) + 1e-6)
-    x_product = x * x
 
     tl.store(momentum_buffers + lanes, momentum_buffer.to(momentum_buffers.dtype.element_ty), mask)
     tl.store(xs + lanes, x.to(xs.dtype.element_ty), mask)
-    tl.store(x_products + lanes, x_product.to(x_products.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -63,7 +59,6 @@ def sweep1_step(
     MOMENTUM_BUFFER_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     X_T: tl.constexpr,
-    X_PRODUCT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -77,13 +72,11 @@ def sweep1_step(
     momentum_buffers = tl.load(entry + STREAMS * num_tensors)
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     xs = tl.load(entry + (STREAMS + 2) * num_tensors)
-    x_products = tl.load(entry + (STREAMS + 3) * num_tensors)
-    if (count == BLOCK) & ((momentum_buffers | grads | xs | x_products) & 15 == 0):
+    if (count == BLOCK) & ((momentum_buffers | grads | xs) & 15 == 0):
         sweep1_step_on_elements(
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(xs, start, X_T, VECTOR),
-            at(x_products, start, X_PRODUCT_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -95,7 +88,6 @@ def sweep1_step(
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(xs, start, X_T, 1),
-                at(x_products, start, X_PRODUCT_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

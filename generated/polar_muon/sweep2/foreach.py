@@ -17,6 +17,6 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(gram_combinations, grams):
         gram_combinations, grams = chunk
-        # x = x / (1.02 * norm(x) + 1e-6)
+        # x = x / (1.02 * norm(x) + eps / scale)
         # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
         torch._foreach_add_(gram_combinations, grams, alpha=-22.48329292557795)

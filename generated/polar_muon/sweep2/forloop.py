@@ -15,6 +15,6 @@ def update(
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     for gram_combination, gram in zip_slices(gram_combinations, grams):
-        # x = x / (1.02 * norm(x) + 1e-6)
+        # x = x / (1.02 * norm(x) + eps / scale)
         # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
         gram_combination.add_(gram, alpha=-22.48329292557795)

@@ -42,7 +42,7 @@ struct Rule {
             C gram_combination = load(gram_combinations + i, ahead);
             C gram = load(grams + i, ahead);
 
-            // x = x / (1.02 * norm(x) + 1e-6)
+            // x = x / (1.02 * norm(x) + eps / scale)
             // x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
             gram_combination = -C(22.48329292557795) * gram + gram_combination;
 

@@ -32,7 +32,7 @@ def sweep2_step_on_elements(gram_combinations, grams, lanes, mask, scalars):
     gram_combination = tl.load(gram_combinations + lanes, mask).to(dtype)
     gram = tl.load(grams + lanes, mask).to(dtype)
 
-    # x = x / (1.02 * norm(x) + 1e-6)
+    # x = x / (1.02 * norm(x) + eps / scale)
     # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
     gram_combination = neg(22.48329292557795 * gram) + gram_combination
 

@@ -23,9 +23,9 @@ _update = Elementwise(
 
 def sweep2(
     params: Sequence[Tensor],
-    grad_products: Sequence[Tensor],
+    us: Sequence[Tensor],
     *,
     lr: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of Shampoo, which outlined.py calls."""
-    _update(params, grad_products, lr=lr)
+    _update(params, us, lr=lr)

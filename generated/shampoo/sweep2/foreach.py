@@ -11,13 +11,12 @@ from optgen.runtime.eager.slices import chunks
 
 def update(
     params: list[Tensor],
-    grad_products: list[Tensor],
+    us: list[Tensor],
     *,
     lr: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(params, grad_products):
-        params, grad_products = chunk
-        # u = A @ g @ B
+    for chunk in chunks(params, us):
+        params, us = chunk
         # p = p - lr * u
-        torch._foreach_add_(params, grad_products, alpha=-lr)
+        torch._foreach_add_(params, us, alpha=-lr)

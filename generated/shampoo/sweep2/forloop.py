@@ -10,12 +10,11 @@ from optgen.runtime.eager.slices import zip_slices
 
 def update(
     params: list[Tensor],
-    grad_products: list[Tensor],
+    us: list[Tensor],
     *,
     lr: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, grad_product in zip_slices(params, grad_products):
-        # u = A @ g @ B
+    for param, u in zip_slices(params, us):
         # p = p - lr * u
-        param.add_(grad_product, alpha=-lr)
+        param.add_(u, alpha=-lr)

@@ -9,7 +9,7 @@ namespace {
 // Elementwise part of a step of Shampoo, which outlined.py calls.
 struct Rule {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { PARAM, GRAD_PRODUCT, STREAMS };
+    enum { PARAM, U, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -34,18 +34,17 @@ struct Rule {
     template <class S>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> params,
-        Stream<const S> grad_products) {
+        Stream<const S> us) {
         using C = ComputeType<S>;
         const C lr = C(hypers.lr);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load(params + i, ahead);
-            C grad_product = load(grad_products + i, ahead);
+            C u = load(us + i, ahead);
 
-            // u = A @ g @ B
             // p = p - lr * u
-            param = param - lr * grad_product;
+            param = param - lr * u;
 
             store(params + i, param);
         }
@@ -55,7 +54,7 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
         const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD_PRODUCT]);
+        return sweep<S>(hypers, scalars, fresh_bits, n, streams[PARAM], streams[U]);
     }
 };
 

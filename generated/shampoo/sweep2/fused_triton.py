@@ -30,16 +30,15 @@ def sweep2_scalars(table, hypers, scalars, num_tensors):
 
 
 @triton.jit
-def sweep2_step_on_elements(params, grad_products, lanes, mask, scalars):
+def sweep2_step_on_elements(params, us, lanes, mask, scalars):
     """Update the elements `lanes` of one tensor in place."""
     dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
     param = tl.load(params + lanes, mask).to(dtype)
-    grad_product = tl.load(grad_products + lanes, mask).to(dtype)
+    u = tl.load(us + lanes, mask).to(dtype)
     lr = tl.load(scalars)
 
-    # u = A @ g @ B
     # p = p - lr * u
-    param = param - lr * grad_product
+    param = param - lr * u
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
@@ -51,7 +50,7 @@ def sweep2_step(
     scalars,
     num_tensors,
     PARAM_T: tl.constexpr,
-    GRAD_PRODUCT_T: tl.constexpr,
+    U_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -63,11 +62,11 @@ def sweep2_step(
     start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     params = tl.load(entry + STREAMS * num_tensors)
-    grad_products = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((params | grad_products) & 15 == 0):
+    us = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((params | us) & 15 == 0):
         sweep2_step_on_elements(
             at(params, start, PARAM_T, VECTOR),
-            at(grad_products, start, GRAD_PRODUCT_T, VECTOR),
+            at(us, start, U_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -76,11 +75,7 @@ def sweep2_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep2_step_on_elements(
-                at(params, start, PARAM_T, 1),
-                at(grad_products, start, GRAD_PRODUCT_T, 1),
-                lanes,
-                lanes < count,
-                scalars,
+                at(params, start, PARAM_T, 1), at(us, start, U_T, 1), lanes, lanes < count, scalars
             )
 
 

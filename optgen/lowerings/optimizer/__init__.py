@@ -20,6 +20,7 @@ from optgen.lowerings.optimizer.doc import docstring
 from optgen.lowerings.python import literals
 from optgen.lowerings.python.literals import literal
 from optgen.passes.flat_sweeps import codes_readers
+from optgen.passes.gradient_scale import scale_is_ignored
 from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.passes.plan import plans
 from optgen.passes.scatter_add import is_scatter_add
@@ -114,6 +115,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "ranked": "True" if algorithm.has_rank else "",
         "wide": "True" if algorithm.is_wide else "",
         "zero_grad": "True" if algorithm.zero_grad else "",
+        "ignores_scale": "True" if scale_is_ignored(algorithm) else "",
         "skip_count": _text_unless_default("", skip_count(algorithm)),
         "facts": literal(facts) if facts else "",
         "backfill": _pairs(backfill(algorithm)),

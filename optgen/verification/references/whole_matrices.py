@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -57,10 +59,18 @@ def soap(p: Tensor, g: Tensor, state: State) -> Tensor:
     return p
 
 
-def shampoo(p: Tensor, g: Tensor, state: State) -> Tensor:
-    """Take a step of Shampoo: algorithm 1; vectors take a step of Adagrad."""
+def bounded(u: Tensor) -> Tensor:
+    """Return an update that is not longer than an orthogonal matrix of its shape."""
+    return u * (min(u.shape) ** 0.5 / torch.linalg.matrix_norm(u)).clamp(max=1)
+
+
+def shampoo(p: Tensor, g: Tensor, state: State, every: int = 1) -> Tensor:
+    """Take a step of Shampoo: algorithm 1; vectors take a step of Adagrad.
+
+    If roots are kept, the length of updates is bounded.
+    """
     if p.ndim > 2:
-        return by_matrix(shampoo, p, g, state)
+        return by_matrix(partial(shampoo, every=every), p, g, state)
     if p.ndim < 2:
         state["s"] = state.get("s", 0) + g * g
         return p - 0.1 * g / (state["s"] + 1e-4).sqrt()
@@ -68,19 +78,25 @@ def shampoo(p: Tensor, g: Tensor, state: State) -> Tensor:
     for side, x in enumerate((g, g.T)):
         start = 1e-4 * torch.eye(len(x), dtype=x.dtype)
         gram = state[side] = state.get(side, start) + x @ x.T
-        root = symmetric_power(gram, -1 / 4)
+        if state["step"] % every == 1 % every:
+            state["root", side] = symmetric_power(gram, -1 / 4)
+        root = state["root", side]
         u = root @ u if side == 0 else u @ root
-    return p - 0.1 * u
+    return p - 0.1 * (u if every == 1 else bounded(u))
 
 
-def one_sided_shampoo(p: Tensor, g: Tensor, state: State) -> Tensor:
-    """Take a step of one-sided Shampoo, with Adam's momentum and corrections."""
+def one_sided_shampoo(p: Tensor, g: Tensor, state: State, every: int) -> Tensor:
+    """Take a step of one-sided Shampoo, with Adam's momentum and corrections.
+
+    If roots are kept, the length of updates is bounded.
+    """
     t = state["step"]
     state["m"] = 0.9 * state.get("m", 0) + 0.1 * g
     state["r"] = 0.99 * state.get("r", 0) + 0.01 * g.T @ g
-    if t % 5 == 1:
+    if t % every == 1 % every:
         state["b"] = symmetric_power(state["r"] / (1 - 0.99**t), -1 / 2, 1e-3)
-    return p - 1e-3 * state["m"] / (1 - 0.9**t) @ state["b"]
+    u = state["m"] / (1 - 0.9**t) @ state["b"]
+    return p - 1e-3 * (u if every == 1 else bounded(u))
 
 
 def kl_soap(p: Tensor, g: Tensor, state: State) -> Tensor:
@@ -154,7 +170,26 @@ SQUARE_SHAPES = ((4, 4), (3, 3), (2, 3, 3), (4, 4))
 CASES = (
     Case("soap", by_parameter(soap), {}, shapes=(*SQUARE_SHAPES, (6,))),
     Case("shampoo", by_parameter(shampoo), {}, shapes=MIXED_SHAPES),
-    Case("one_sided_shampoo", by_parameter(one_sided_shampoo), {"eps": 1e-3}, shapes=MATRICES),
+    Case(
+        "shampoo",
+        by_parameter(partial(shampoo, every=3)),
+        {"update_freq": 3},
+        label="kept roots",
+        shapes=MIXED_SHAPES,
+    ),
+    Case(
+        "one_sided_shampoo",
+        by_parameter(partial(one_sided_shampoo, every=1)),
+        {"eps": 1e-3, "every": 1},
+        shapes=MATRICES,
+    ),
+    Case(
+        "one_sided_shampoo",
+        by_parameter(partial(one_sided_shampoo, every=5)),
+        {"eps": 1e-3},
+        label="kept roots",
+        shapes=MATRICES,
+    ),
     Case("kl_soap", by_parameter(kl_soap), {"lr": 1e-2}, shapes=SQUARE_SHAPES[:2]),
     # Kron balances its factors in step 101.
     Case("kron", by_parameter(kron), {"lr": 0.1}, shapes=((5, 3), (2, 4)), steps=103),
