@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from optgen.runtime.torch_private import (
+    dynamo_has_read_groups,
     WARNS_OF_SETS,
     has_no_hooks,
     outside_dynamo,
@@ -56,6 +57,12 @@ class LightOptimizer(Optimizer):
     members: tuple[Optimizer, ...] = ()
     """The optimizers that this one steps, in the order of their groups; () for most."""
 
+    _capturable_groups: frozenset[int] | None = None
+    """The identities of the groups in which a user, not dynamo, has set `capturable`.
+
+    None in an optimizer that reads no such key, or whose groups are those of another.
+    """
+
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         if isinstance(params, set) and not WARNS_OF_SETS:
             warnings.warn(_UNORDERED_WARNING, FutureWarning, stacklevel=2)
@@ -64,6 +71,7 @@ class LightOptimizer(Optimizer):
     @outside_dynamo
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state as torch's class of the same name would."""
+        self._undo_dynamo_writes()
         hooks = self._optimizer_state_dict_post_hooks
         self._optimizer_state_dict_post_hooks = OrderedDict()
         try:
@@ -90,6 +98,32 @@ class LightOptimizer(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group; the group's own hyperparameters override the defaults."""
         without_dynamo_wrapper(Optimizer.add_param_group)(self, param_group)
+        if self._capturable_groups is not None and param_group.get("capturable"):
+            self._capturable_groups |= {id(param_group)}
+
+    def _note_capturable_groups(self) -> None:
+        """Note the groups that are capturable now, before dynamo has seen them."""
+        groups = (group for group in self.param_groups if group.get("capturable"))
+        self._capturable_groups = frozenset(map(id, groups))
+
+    def _undo_dynamo_writes(self) -> None:
+        """Take `capturable=True` back out of groups into which dynamo wrote it.
+
+        While dynamo traces a function that reads the groups, it takes each group for capturable. If
+        the function writes to a group, dynamo writes this key back, too.
+        """
+        noted = self._capturable_groups
+        if noted is None:
+            return
+        new = [g for g in self.param_groups if g.get("capturable") and id(g) not in noted]
+        if new and not dynamo_has_read_groups(self.param_groups):
+            self._note_capturable_groups()
+            return
+        for group in new:
+            if "capturable" in self.defaults:
+                group["capturable"] = self.defaults["capturable"]
+            else:
+                del group["capturable"]
 
     def _portable_state_dict(self, packed: dict[str, Any]) -> dict[str, Any]:
         """Convert torch's state dict to the one that post hooks and callers get."""
