@@ -213,7 +213,8 @@ def _read_states(rank: int) -> dict[str, float]:
             result = read(optimizer.state[param]["exp_avg"])
             results.append(result.full_tensor() if hasattr(result, "full_tensor") else result + 0)
         assert results[0].dtype == results[1].dtype == torch.float32, name
-        differences[name] = (results[0] - results[1]).abs().max().item()
+        difference = (results[0] - results[1]).abs().max() / results[1].abs().max().clamp(min=1)
+        differences[name] = difference.item()
     return differences
 
 
@@ -236,7 +237,7 @@ def _use_one_state(rank: int) -> dict[str, Any]:
         "out": lambda: torch.mul(param, 2, out=state),
         "placements": lambda: state.quantize_(distribute_tensor(whole, mesh, [Replicate()])),
         "plain": lambda: setattr(state, "data", whole),
-        "save": lambda: distributed.checkpoint.save({"state": state}, checkpoint_id="unused"),
+        "save": lambda: state.__create_write_items__("state", state),
     }.items():
         try:
             use()
@@ -250,7 +251,9 @@ def _use_one_state(rank: int) -> dict[str, Any]:
         "errors": errors,
         "unchanged": unchanged,
         "local_class": local_class,
-        "replicated": torch.equal(state.redistribute(placements=[Replicate()]).to_local(), 2 * whole),
+        "replicated": torch.equal(
+            state.redistribute(placements=[Replicate()]).to_local(), 2 * whole
+        ),
         "copy_has_codes": isinstance(local_tensor(copy.deepcopy(state)), QuantizedTensor),
         "clone_has_codes": isinstance(local_tensor(state.clone()), QuantizedTensor),
         "text": repr(state)[:16],

@@ -266,8 +266,7 @@ def test_after_a_failed_pass_errors_say_what_was_updated(bucket_bytes: int) -> N
         passes[0].backward()
     handle.remove()
     moved = [
-        not torch.equal(param, old)
-        for param, old in zip(network.parameters(), before, strict=True)
+        not torch.equal(param, old) for param, old in zip(network.parameters(), before, strict=True)
     ]
     message = "failed before it had updated a parameter"
     if any(moved):
