@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from optgen.runtime.torch_private import (
-    dynamo_has_read_groups,
     WARNS_OF_SETS,
+    dynamo_has_read_groups,
     has_no_hooks,
     outside_dynamo,
     profile_hook_step,

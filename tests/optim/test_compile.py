@@ -18,7 +18,6 @@ from optgen.optim import lr_scheduler as schedulers
 from optgen.optim import swa_utils
 from optgen.runtime import dispatch
 
-
 TENSOR_RATE_REFUSED = ("LBFGS", "SparseAdam")
 
 

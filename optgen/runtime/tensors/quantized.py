@@ -261,31 +261,17 @@ def to_numbers(value: Any) -> Any:
     return _with_local(value, local_tensor(value).dequantize()) if is_quantized(value) else value
 
 
-def quantize(values: Tensor, block: int, code_map: str) -> Tensor:
-    """Return a tensor in 8 bits; a DTensor with its local tensors in 8 bits."""
-    if not is_dtensor(type(values)):
-        return QuantizedTensor.zeros_like(values, block, code_map).quantize_(values)
-    return _with_local(values, quantize(local_tensor(values), block, code_map))
-
-
-def quantized_zeros(like: Tensor, block: int, code_map: str) -> Tensor:
-    """Return zeros like a tensor or a DTensor, in 8 bits."""
-    if not is_dtensor(type(like)):
-        return QuantizedTensor.zeros_like(like, block, code_map)
-    return _with_local(like, QuantizedTensor.zeros_like(local_tensor(like), block, code_map))
-
-
 def _with_local(like: Any, local: Tensor) -> Tensor:
     """Return a DTensor over a local tensor, with the mesh and placements of another DTensor."""
     from torch.distributed.tensor import DTensor
+
+    tensor: Tensor = DTensor(local, spec_like(like, local.dtype), requires_grad=False)
+    return tensor
+
+
+def spec_like(like: Any, dtype: torch.dtype) -> Any:
+    """Return the sharding spec of a DTensor, with another dtype."""
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
     spec = dtensor_spec(like)
-    meta = TensorMeta(like.shape, like.stride(), local.dtype)
-    spec = DTensorSpec(spec.mesh, spec.placements, meta)
-    if isinstance(local, QuantizedTensor):
-        from optgen.runtime.tensors.quantized_dtensor import over_local
-
-        return over_local(local, spec)
-    tensor: Tensor = DTensor(local, spec, requires_grad=False)
-    return tensor
+    return DTensorSpec(spec.mesh, spec.placements, TensorMeta(like.shape, like.stride(), dtype))

@@ -64,9 +64,9 @@ class QuantizedDTensor(DTensor):
             "or `dequantize()` of the state"
         )
 
-    __create_write_items__ = _refuse_checkpoint
-    __create_chunk_list__ = _refuse_checkpoint
-    __get_tensor_shard__ = _refuse_checkpoint
+    __create_write_items__: Any = _refuse_checkpoint
+    __create_chunk_list__: Any = _refuse_checkpoint
+    __get_tensor_shard__: Any = _refuse_checkpoint
 
     def __deepcopy__(self, memo: dict[int, Any]) -> QuantizedDTensor:
         copied = over_local(copy.deepcopy(self._local_tensor, memo), self._spec)
@@ -93,4 +93,5 @@ class QuantizedDTensor(DTensor):
 
 def over_local(local: QuantizedTensor, spec: DTensorSpec) -> QuantizedDTensor:
     """Return a sharded tensor over this rank's shard."""
-    return QuantizedDTensor(local, spec, requires_grad=False)
+    tensor: QuantizedDTensor = QuantizedDTensor(local, spec, requires_grad=False)  # type: ignore[no-untyped-call]
+    return tensor
