@@ -60,8 +60,8 @@ class QuantizedDTensor(DTensor):
 
     def _refuse_checkpoint(self, *_: Any) -> NoReturn:
         raise TypeError(
-            "a sharded state of 8 bits is not saved by itself: save the optimizer's `state_dict()`, "
-            "or `dequantize()` of the state"
+            "a sharded state of 8 bits is not saved by itself: save the optimizer's "
+            "`state_dict()`, or `dequantize()` of the state"
         )
 
     __create_write_items__: Any = _refuse_checkpoint
