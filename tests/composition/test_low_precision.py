@@ -27,6 +27,8 @@ from optgen import optim, use_lowering
 from optgen.compositions import compose, modifier, state_dtype
 from optgen.generated.kahan_adamw import KahanAdamW
 from optgen.spec import Spec
+from optgen.spec.declare import Modifier
+from optgen.spec.errors import SpecError
 
 FLOAT32_BOUND = 2e-6
 """Bound on relative differences of numbers that are computed in float32."""
@@ -149,6 +151,18 @@ def test_a_run_goes_on_whichever_checkpoint_is_loaded_first(name: str, lowering:
                     optimizer.step()
         results.append([*params, *states(optimizer, {"kahan": "compensation"}.get(name, name))])
     assert all(all(map(torch.equal, each, results[0])) for each in results[1:])
+
+
+def test_a_modifier_that_follows_names_its_weights() -> None:
+    text = (
+        "from optgen.spec import modifier, state\n\n"
+        '@modifier(stage="store", follows=True)\n'
+        'def mine(p, u, /, x=state("x", init="p")):\n'
+        '    """Keep weights."""\n'
+        "    x = x + u\n    p = x\n"
+    )
+    with pytest.raises(SpecError, match="follows= without weights"):
+        compose(optim.SGD, Modifier(Spec("mine", text, "mine.py", 1)))
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
