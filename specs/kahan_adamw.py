@@ -1,6 +1,6 @@
 """AdamW for 16-bit parameters, with Kahan summation: what a store rounds away is added later."""
 
-from optgen.spec import hyper, optimizer, rounded, sqrt, state
+from optgen.spec import hyper, optimizer, rounded, sqrt, state, where
 
 
 @optimizer(paper="https://arxiv.org/abs/2010.06192")
@@ -26,7 +26,7 @@ def KahanAdamW(
     m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
     step = lr * m_hat / (sqrt(v_hat) + eps) + lr * weight_decay * p
 
-    c = c - step
+    c = where(rounded(p + 0.5 * c) == p, c, 0) - step
     rounded_sum = rounded(p + c)
     c = c - (rounded_sum - p)
     p = rounded_sum

@@ -21,7 +21,8 @@ class KahanAdamW(GeneratedOptimizer):
             &\hat{v}_t \leftarrow \frac{v_t}{1 - \beta_2^t} \\
             &\text{step}_t \leftarrow \frac{\gamma \hat{m}_t}{\sqrt{\hat{v}_t} + \epsilon} + \gamma
                 \lambda \theta_{t-1} \\
-            &c_t \leftarrow c_{t-1} - \text{step}_t \\
+            &c_t \leftarrow (\operatorname{rd}(\theta_{t-1} + 0.5 c_{t-1}) = \theta_{t-1} \;?\;
+                c_{t-1} : 0) - \text{step}_t \\
             &\text{rounded sum}_t \leftarrow \operatorname{rd}(\theta_{t-1} + c_t) \\
             &c_t \leftarrow c_t - (\text{rounded sum}_t - \theta_{t-1}) \\
             &\theta_t \leftarrow \text{rounded sum}_t

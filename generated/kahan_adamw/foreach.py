@@ -36,7 +36,7 @@ def update(
     machine_eps = torch.finfo(params[0].dtype).eps
 
     for chunk in in_wider_dtype(
-        chunks(params, grads, exp_avgs, exp_avg_sqs, compensations, live_lists=6),
+        chunks(params, grads, exp_avgs, exp_avg_sqs, compensations, live_lists=8),
         (True, False, True, True, True),
         params,
     ):
@@ -56,8 +56,18 @@ def update(
         step_s = torch._foreach_div(exp_avgs, denoms)
         scale_(step_s, exp_avg_weight)
         torch._foreach_add_(step_s, params, alpha=lr * weight_decay)
-        # c = c - step
-        torch._foreach_sub_(compensations, step_s)
+        # c = where(rounded(p + 0.5 * c) == p, c, 0) - step
+        conditions = torch._foreach_add(params, compensations, alpha=0.5)
+        conditions = [rounded(condition, machine_eps) for condition in conditions]
+        conditions = [
+            condition.eq(param) for condition, param in zip(conditions, params, strict=True)
+        ]
+        updates = [
+            torch.where(condition, compensation, 0)
+            for condition, compensation in zip(conditions, compensations, strict=True)
+        ]
+        torch._foreach_sub_(updates, step_s)
+        torch._foreach_copy_(compensations, updates)
         # rounded_sum = rounded(p + c)
         rounded_sums = torch._foreach_add(params, compensations)
         rounded_sums = [rounded(rounded_sum, machine_eps) for rounded_sum in rounded_sums]

@@ -5,6 +5,7 @@
 import torch
 from torch import Tensor
 
+from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.rounding import in_wider_dtype, rounded, wider
 from optgen.runtime.eager.scalar_states import advance, advance_one
 from optgen.runtime.eager.scalars import sqrt
@@ -50,8 +51,12 @@ def update(
         # step = lr * m_hat / (sqrt(v_hat) + eps) + lr * weight_decay * p
         denom = exp_avg_sq.sqrt().div_(bias_correction2_sqrt).add_(eps)
         step_ = exp_avg.div(denom).mul_(exp_avg_weight).add_(param, alpha=lr * weight_decay)
-        # c = c - step
-        compensation.sub_(step_)
+        # c = where(rounded(p + 0.5 * c) == p, c, 0) - step
+        condition = param.add(compensation, alpha=0.5)
+        condition = rounded(condition, machine_eps)
+        condition = condition.eq(param)
+        update = torch.where(condition, compensation, 0).sub_(step_)
+        compensation.copy_(update)
         # rounded_sum = rounded(p + c)
         rounded_sum = param.add(compensation)
         rounded_sum = rounded(rounded_sum, machine_eps)
@@ -105,8 +110,11 @@ def update_functional(
             exp_avg_weight * exp_avg / (1 / bias_correction2_sqrt * sqrt(exp_avg_sq) + eps)
             + lr * weight_decay * param
         )
-        # c = c - step
-        compensation = compensation - step_
+        # c = where(rounded(p + 0.5 * c) == p, c, 0) - step
+        compensation = (
+            where(rounded(param + 0.5 * compensation, machine_eps) == param, compensation, 0)
+            - step_
+        )
         # rounded_sum = rounded(p + c)
         rounded_sum = rounded(param + compensation, machine_eps)
         # c = c - (rounded_sum - p)

@@ -85,8 +85,9 @@ struct Rule {
             // step = lr * m_hat / (sqrt(v_hat) + eps) + lr * weight_decay * p
             const C step_ = exp_avg_weight * exp_avg / (sqrt(exp_avg_sq) + scaled_eps)
                 + param_weight * param;
-            // c = c - step
-            compensation = compensation - step_;
+            // c = where(rounded(p + 0.5 * c) == p, c, 0) - step
+            compensation = where<C>(rounded_to(param
+                + C(0.5) * compensation, machine_eps) == param, compensation, 0) - step_;
             // rounded_sum = rounded(p + c)
             const C rounded_sum = rounded_to(param + compensation, machine_eps);
             // c = c - (rounded_sum - p)

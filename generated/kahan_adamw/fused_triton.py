@@ -118,8 +118,15 @@ def kahan_adamw_step1_on_elements(
     # m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
     # step = lr * m_hat / (sqrt(v_hat) + eps) + lr * weight_decay * p
     step_ = exp_avg_weight * div(exp_avg, sqrt(exp_avg_sq) + scaled_eps) + param_weight * param
-    # c = c - step
-    compensation = compensation - step_
+    # c = where(rounded(p + 0.5 * c) == p, c, 0) - step
+    compensation = (
+        tl.where(
+            rounded_to(param + 0.5 * compensation, machine_eps_) == param,
+            compensation,
+            tl.full((), 0, dtype),
+        )
+        - step_
+    )
     # rounded_sum = rounded(p + c)
     rounded_sum = rounded_to(param + compensation, machine_eps_)
     # c = c - (rounded_sum - p)

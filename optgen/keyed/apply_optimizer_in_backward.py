@@ -23,7 +23,8 @@ def apply_optimizer_in_backward(
     A parameter keeps its optimizers in `_in_backward_optimizers`, and their classes and arguments
     in `_optimizer_classes` and `_optimizer_kwargs`, where torch's data-parallel wrappers look for
     them. Another call adds another optimizer, which steps after the first. A parameter that is used
-    several times steps once, with the sum of its gradients.
+    several times steps once, with the sum of its gradients. Each pass takes a step, as with torch's
+    function: nothing tells where an iteration ends, so gradients of several passes are not summed.
 
     Args:
         optimizer_class: Makes an optimizer from a list of one parameter.

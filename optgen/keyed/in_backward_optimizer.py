@@ -1,5 +1,6 @@
 """Update the parameters of a module in the backward pass, bucket by bucket."""
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from optgen.keyed.fused import FusedOptimizer
 from optgen.keyed.gradient_norms import Gradients
 from optgen.keyed.one_gradient_per_step import OneGradientPerStep
 from optgen.keyed.rule_checks import check_state_by_parameter, check_updates_one_by_one
-from optgen.keyed.torch_private import after_backward
+from optgen.keyed.torch_private import after_backward, backward_pass
 from optgen.runtime.light_optimizer import with_step_hooks
 from optgen.runtime.tensors.group_view import VIEW
 
@@ -114,8 +115,9 @@ class InBackwardOptimizer(FusedOptimizer):
         self.defaults.update(public_optimizer.defaults)
         self._class_and_options = (optimizer_class, options)
         self._gradient_record = OneGradientPerStep()
-        # Whether the current backward pass will call _update_incomplete_buckets at its end.
-        self._callback_queued = False
+        # The backward pass that will call _update_incomplete_buckets at its end; None if there is
+        # none. It stays here if the pass fails.
+        self._running_pass: int | None = None
         self._check_groups()
         self._buckets = [
             self._make_bucket(bucket_params, group, clip_value)
@@ -156,6 +158,8 @@ class InBackwardOptimizer(FusedOptimizer):
             if param in handlers:  # else another optimizer updates it
                 handlers[param].step()
 
+        # The garbage collector does not see what a hook of a parameter refers to. So such a hook
+        # refers to the handler weakly, and the parameter keeps its handler alive.
         ddps = [] if module is None else list(ddp_modules(module))
         ddp_params = {param for ddp in ddps for param in ddp.parameters()}
         for ddp in ddps:
@@ -164,7 +168,7 @@ class InBackwardOptimizer(FusedOptimizer):
             if param not in ddp_params:
                 unmark(param)
                 mark(param, handler, *self._class_and_options)
-                register_update_hook(param, use_gradient)
+                register_update_hook(param, _weak_step(handler))
 
     def record(self, name: str, param: Tensor) -> None:
         """Record that a parameter has a gradient.
@@ -172,17 +176,40 @@ class InBackwardOptimizer(FusedOptimizer):
         Raises:
             RuntimeError: The parameter already had a gradient since the last step.
         """
+        if param in self._gradient_record and self._running_pass not in (None, backward_pass()):
+            self.check_last_pass()
         self._gradient_record.record(name, param)
-        if not self._callback_queued:
-            self._callback_queued = True
+        if self._running_pass is None:
+            self._running_pass = backward_pass()
             after_backward(self._update_incomplete_buckets)
+
+    def check_last_pass(self) -> None:
+        """Raise a RuntimeError if the last backward pass failed after it had made gradients."""
+        if self._running_pass is None:
+            return
+        waiting = {p for bucket in self._buckets if bucket.ready_count for p in bucket.params}
+        updated = [
+            name
+            for name, param in self.params.items()
+            if param in self._gradient_record and param not in waiting
+        ]
+        if updated:
+            raise RuntimeError(
+                f"the last backward pass failed after it had updated {len(updated)} of "
+                f"{len(self.params)} parameters, {updated[0]} among them: load a checkpoint, or "
+                "call fused_optimizer.zero_grad() to go on from weights of two steps"
+            )
+        raise RuntimeError(
+            "the last backward pass failed before it had updated a parameter: call "
+            "fused_optimizer.zero_grad(), which drops its gradients, and repeat the pass"
+        )
 
     def _update_incomplete_buckets(self) -> None:
         """Update the buckets of which this backward pass computed some gradients, but not all."""
-        self._callback_queued = False
         for bucket in self._buckets:
             if bucket.ready_count:
                 bucket.update()
+        self._running_pass = None
 
     @with_step_hooks
     def step(self, closure: Any = None) -> Any:
@@ -193,7 +220,11 @@ class InBackwardOptimizer(FusedOptimizer):
 
         Returns:
             The closure's loss.
+
+        Raises:
+            RuntimeError: The last backward pass failed.
         """
+        self.check_last_pass()
         loss = None
         if closure is not None:
             self._gradient_record.begin_step()
@@ -206,7 +237,7 @@ class InBackwardOptimizer(FusedOptimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Begin an iteration; drop the gradients that an interrupted backward pass has left."""
         self._gradient_record.begin_step()
-        self._callback_queued = False
+        self._running_pass = None
         for bucket in self._buckets:
             bucket.free()
 
@@ -219,6 +250,18 @@ class InBackwardOptimizer(FusedOptimizer):
             )
             create_state(bucket.optimizer)
             bucket.free()
+
+
+def _weak_step(handler: GradientHandler) -> Callable[[Tensor], None]:
+    """Return a function that calls the handler's step, and does not keep the handler alive."""
+    reference = weakref.ref(handler)
+
+    def step(_: Tensor) -> None:
+        referenced = reference()
+        if referenced is not None:
+            referenced.step()
+
+    return step
 
 
 def _divide_into_buckets(params: list[Tensor], bucket_bytes: int) -> Iterator[list[Tensor]]:

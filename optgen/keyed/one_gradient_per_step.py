@@ -9,6 +9,9 @@ class OneGradientPerStep:
     def __init__(self) -> None:
         self._with_gradient: set[Tensor] = set()
 
+    def __contains__(self, param: Tensor) -> bool:
+        return param in self._with_gradient
+
     def record(self, name: str, param: Tensor) -> None:
         """Record that a parameter has a gradient.
 

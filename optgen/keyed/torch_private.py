@@ -35,6 +35,11 @@ def after_backward(callback: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
+def backward_pass() -> int:
+    """Return the number of the backward pass that runs in this thread; -1 outside of a pass."""
+    return torch._C._current_graph_task_id()
+
+
 def backward_is_compiled() -> bool:
     """Tell whether compiled autograd runs or traces the current backward pass."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -11,6 +12,7 @@ from optgen.keyed.combined import CombinedOptimizer
 from optgen.keyed.fused import FusedOptimizerModule, fused_optimizer_of
 from optgen.keyed.in_backward_optimizer import InBackwardOptimizer
 from optgen.keyed.keyed_optimizer import KeyedOptimizer
+from optgen.keyed.torch_private import backward_pass
 from optgen.runtime.torch_private import compiling
 
 
@@ -36,7 +38,8 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
     The results are the same as if the optimizer stepped after the backward pass. They are bitwise
     equal if its rule is elementwise. A parameter that is used several times is updated once, with
     the sum of its gradients. Gradients are not accumulated over passes: a second pass before `step`
-    is an error.
+    is an error. If a pass fails, the parameters that it has reached stay updated; the next forward
+    pass and `step` are errors, until `zero_grad` accepts these weights.
 
     Args:
         module (nn.Module): The module to train, after `fully_shard` or inside
@@ -93,8 +96,11 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module."""
-        if not self._params_checked and not compiling():
-            self._check_parameters()
+        if not compiling():
+            if not self._params_checked:
+                self._check_parameters()
+            if torch.is_grad_enabled() and backward_pass() == -1:  # no checkpoint computes again
+                self._own_optimizer.check_last_pass()
         return self.module(*args, **kwargs)
 
     def _check_parameters(self) -> None:

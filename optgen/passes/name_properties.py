@@ -8,7 +8,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.binding_times import declared_kinds
 from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, rebuild
-from optgen.ir.ops import OPS, PROPERTIES
+from optgen.ir.ops import OPS, PROPERTIES, STORAGE_OPS
 
 
 def name_properties(algorithm: Algorithm) -> Algorithm:
@@ -17,6 +17,8 @@ def name_properties(algorithm: Algorithm) -> Algorithm:
     assignments: dict[str, Assign] = {}
 
     def named(expr: Expr) -> Expr:
+        if isinstance(expr, Call) and expr.op in STORAGE_OPS:  # its last operand names the dtype
+            return replace(expr, args=(*map(named, expr.args[:-1]), expr.args[-1]))
         if not isinstance(expr, Call) or expr.op not in PROPERTIES:
             return rebuild(expr, named)
         if expr.op not in assignments:

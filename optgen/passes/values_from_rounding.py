@@ -7,7 +7,7 @@ become `y - new + p`. Algebra therefore leaves such sums alone.
 
 from __future__ import annotations
 
-from optgen.ir.nodes import Call, Expr, Program, Ref, assigns, refs, walk
+from optgen.ir.nodes import Call, Expr, Program, Ref, assigns, children
 from optgen.ir.ops import STORAGE_OPS
 
 
@@ -22,7 +22,19 @@ def rounded_refs(rule: Program) -> frozenset[Ref]:
 
 
 def derives_from_rounding(expr: Expr, rounded: frozenset[Ref] | set[Ref]) -> bool:
-    """Tell whether an expression calls a rounding or reads a name that derives from one."""
-    if any(isinstance(node, Call) and node.op in STORAGE_OPS for node in walk(expr)):
-        return True
-    return any(ref in rounded for ref in refs(expr))
+    """Tell whether an expression calls a rounding or reads a name that derives from one.
+
+    A `where` derives from its two values only: its condition adds no digits.
+    """
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if node in rounded if isinstance(node, Ref) else _is_rounding(node):
+            return True
+        is_choice = isinstance(node, Call) and node.op == "where"
+        stack += children(node)[1:] if is_choice else children(node)
+    return False
+
+
+def _is_rounding(node: Expr) -> bool:
+    return isinstance(node, Call) and node.op in STORAGE_OPS

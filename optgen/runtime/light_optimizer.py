@@ -2,15 +2,18 @@
 
 import functools
 import warnings
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from optgen.runtime.torch_private import (
     WARNS_OF_SETS,
+    dynamo_has_read_groups,
     has_no_hooks,
     outside_dynamo,
     profile_hook_step,
@@ -56,6 +59,15 @@ class LightOptimizer(Optimizer):
     members: tuple[Optimizer, ...] = ()
     """The optimizers that this one steps, in the order of their groups; () for most."""
 
+    _capturable_groups: frozenset[int] | None = None
+    """The identities of the groups in which a user, not dynamo, has set `capturable`.
+
+    None in an optimizer that reads no such key, or whose groups are those of another.
+    """
+
+    _loaded_tensors: Mapping[int, Tensor] = MappingProxyType({})
+    """The tensors of the state dict that is being loaded, by their identities."""
+
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         if isinstance(params, set) and not WARNS_OF_SETS:
             warnings.warn(_UNORDERED_WARNING, FutureWarning, stacklevel=2)
@@ -64,6 +76,7 @@ class LightOptimizer(Optimizer):
     @outside_dynamo
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state as torch's class of the same name would."""
+        self._undo_dynamo_writes()
         hooks = self._optimizer_state_dict_post_hooks
         self._optimizer_state_dict_post_hooks = OrderedDict()
         try:
@@ -78,8 +91,40 @@ class LightOptimizer(Optimizer):
 
     @outside_dynamo
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state dict of this class, or of torch's class of the same name."""
-        without_dynamo_wrapper(Optimizer.load_state_dict)(self, state_dict)
+        """Load a state dict of this class, or of torch's class of the same name.
+
+        Tensors are copied, as they are from a file, so later steps do not change `state_dict`.
+        """
+        hook = self.register_load_state_dict_pre_hook(_note_loaded_tensors)
+        try:
+            without_dynamo_wrapper(Optimizer.load_state_dict)(self, state_dict)
+        finally:
+            hook.remove()
+            self._loaded_tensors = {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self._loaded_tensors:
+            copies: dict[int, Tensor] = {}
+            copied = {key: self._copied(values, copies) for key, values in self.state.items()}
+            self.state = defaultdict(dict, copied)
+
+    def _copied(self, value: Any, copies: dict[int, Tensor]) -> Any:
+        """Return a loaded value with a copy of each tensor that the state dict holds, too.
+
+        `copies` are the copies by the identities of the originals: a shared tensor stays shared.
+        """
+        if isinstance(value, Tensor):
+            if id(value) not in self._loaded_tensors:
+                return value  # converted by the load
+            if id(value) not in copies:
+                copies[id(value)] = value.clone()
+            return copies[id(value)]
+        if isinstance(value, dict):
+            return {key: self._copied(each, copies) for key, each in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(self._copied(each, copies) for each in value)
+        return value
 
     @outside_dynamo
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -90,7 +135,47 @@ class LightOptimizer(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group; the group's own hyperparameters override the defaults."""
         without_dynamo_wrapper(Optimizer.add_param_group)(self, param_group)
+        if self._capturable_groups is not None and param_group.get("capturable"):
+            self._capturable_groups |= {id(param_group)}
+
+    def _note_capturable_groups(self) -> None:
+        """Note the groups that are capturable now, before dynamo has seen them."""
+        groups = (group for group in self.param_groups if group.get("capturable"))
+        self._capturable_groups = frozenset(map(id, groups))
+
+    def _undo_dynamo_writes(self) -> None:
+        """Take `capturable=True` back out of groups into which dynamo wrote it.
+
+        While dynamo traces a function that reads the groups, it takes each group for capturable. If
+        the function writes to a group, dynamo writes this key back, too.
+        """
+        noted = self._capturable_groups
+        if noted is None:
+            return
+        new = [g for g in self.param_groups if g.get("capturable") and id(g) not in noted]
+        if new and not dynamo_has_read_groups(self.param_groups):
+            self._note_capturable_groups()
+            return
+        for group in new:
+            if "capturable" in self.defaults:
+                group["capturable"] = self.defaults["capturable"]
+            else:
+                del group["capturable"]
 
     def _portable_state_dict(self, packed: dict[str, Any]) -> dict[str, Any]:
         """Convert torch's state dict to the one that post hooks and callers get."""
         return packed
+
+
+def _note_loaded_tensors(optimizer: Any, state_dict: dict[str, Any]) -> None:
+    """Note the tensors that a load may share, after all other hooks."""
+    tensors = _tensors_in(state_dict["state"])
+    optimizer._loaded_tensors = {id(tensor): tensor for tensor in tensors}
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _tensors_in(each)

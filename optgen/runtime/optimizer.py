@@ -37,6 +37,7 @@ class GeneratedOptimizer(LightOptimizer):
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         self._reset_context()
+        self._capturable_groups = frozenset()
         # Keys that torch's class lacks enter groups and checkpoints only if a value was given.
         super().__init__(params, self.rule.drop_unset(defaults))
         check_parameters(self)
@@ -81,6 +82,7 @@ class GeneratedOptimizer(LightOptimizer):
         Args:
             closure: Reevaluates the model and returns the loss.
         """
+        self._undo_dynamo_writes()
         check_graph_capture(self)
         was_enabled = torch.is_grad_enabled()
         set_grad_enabled(self.defaults.get("differentiable", False))
@@ -165,6 +167,7 @@ class GeneratedOptimizer(LightOptimizer):
             super().load_state_dict(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
+        self._undo_dynamo_writes()
         # A copy could not tell placeholders from states that training has made.
         remove_placeholders(self._context.placeholders, self.state)
         self._context.placeholders = []
@@ -195,6 +198,7 @@ class GeneratedOptimizer(LightOptimizer):
         checkpoint.restore_declared_dtypes(self)
         checkpoint.scalars_to_tensors(self)
         share_loaded_states(self)
+        self._note_capturable_groups()
         self._offer_amp_scaling()
 
     def _portable_state_dict(self, packed: dict[str, Any]) -> dict[str, Any]:

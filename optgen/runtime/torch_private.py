@@ -63,6 +63,15 @@ def outside_dynamo(function: F) -> F:
     return function
 
 
+def dynamo_has_read_groups(groups: Sequence[dict[str, Any]]) -> bool:
+    """Tell whether dynamo has traced code that reads the groups of an optimizer.
+
+    Dynamo then marks each parameter as one whose address stays the same.
+    """
+    params = (param for group in groups for param in group["params"])
+    return any(hasattr(param, "_dynamo_static_input_type") for param in params)
+
+
 def profile_hook_step(step: Callable[P, R]) -> Callable[P, R]:
     """Wrap a step as torch does, with the profiler's record, pre hooks and post hooks."""
     return cast(Callable[P, R], torch.optim.Optimizer.profile_hook_step(step))

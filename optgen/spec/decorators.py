@@ -63,7 +63,13 @@ def _refuse_bare(spec: Spec) -> NoReturn:
 
 
 def modifier(
-    *, stage: str, weights: str = "", step: str = "", guard: str = "", zero_grad: bool = False
+    *,
+    stage: str,
+    weights: str = "",
+    follows: bool = False,
+    step: str = "",
+    guard: str = "",
+    zero_grad: bool = False,
 ) -> Callable[[Callable[..., None]], Modifier]:
     """Mark a function as a modifier of optimizers, for `optgen.compose`.
 
@@ -75,6 +81,8 @@ def modifier(
         stage: when the modifier runs, and so what it changes.
         weights: a state that the rule and the modifiers of the update read and move instead of the
             parameter.
+        follows: whether an element of `weights` that no longer rounds to the parameter becomes the
+            parameter's, before the rule.
         step: a variable or a state that all later parts read instead of the step count.
         guard: a variable. Unless it is true, the parameter and all states keep their values.
         zero_grad: whether the step leaves the gradients at zero.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -24,7 +25,10 @@ from torch import Tensor
 import optgen
 from optgen import optim, use_lowering
 from optgen.compositions import compose, modifier, state_dtype
+from optgen.generated.kahan_adamw import KahanAdamW
 from optgen.spec import Spec
+from optgen.spec.declare import Modifier
+from optgen.spec.errors import SpecError
 
 FLOAT32_BOUND = 2e-6
 """Bound on relative differences of numbers that are computed in float32."""
@@ -72,6 +76,112 @@ def test_master_weights_by_hand(base: str, dtype: torch.dtype, lowering: str) ->
         masters = states(optimizer, "master")
         assert difference(masters, copies) < FLOAT32_BOUND
         assert all(map(torch.equal, params, [master.to(dtype) for master in masters]))
+
+
+def assigned(param: Tensor, values: Tensor) -> None:
+    param.data = values.clone()
+
+
+CHANGES: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "in place": lambda param, values: param.copy_(values),
+    "through data": lambda param, values: param.data.copy_(values),
+    "of data": assigned,
+}
+"""Ways to change a weight between two steps; torch's version counter sees the first only."""
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("base", BASES)
+def test_masters_follow_weights_that_were_changed(
+    base: str, change: str, dtype: torch.dtype, lowering: str
+) -> None:
+    """A changed element goes on from its new value, and its neighbours from their masters."""
+    cls: Any = compose(base.lower(), modifier("master"), state_dtype("float32"))
+    params = parameters(dtype=dtype)
+    optimizer = cls(two_groups(params), **BASES[base])
+    copies = [param.detach().to(torch.float32, copy=True) for param in params]
+    by_hand = torchs_optimizer(base, copies, **BASES[base])
+    for seed in range(STEPS):
+        give_gradients(params, seed)
+        for copy, param in zip(copies, params, strict=True):
+            assert param.grad is not None
+            copy.grad = param.grad.float()
+            if seed == 2:
+                copy.view(-1)[::3] = 3.0
+                with torch.no_grad():
+                    values = param.detach().clone()
+                    values.view(-1)[::3] = 3.0
+                    CHANGES[change](param, values)
+        with use_lowering(lowering):
+            optimizer.step()
+        by_hand.step()
+    masters = states(optimizer, "master")
+    assert difference(masters, copies) < FLOAT32_BOUND
+    assert all(map(torch.equal, params, [master.to(dtype) for master in masters]))
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("name", ["master", "kahan"])
+def test_a_run_goes_on_whichever_checkpoint_is_loaded_first(name: str, lowering: str) -> None:
+    """Weights that were saved with the optimizer keep the digits that rounding took from them."""
+    cls: Any = compose(optim.AdamW, modifier(name))
+    results = []
+    for order in ("", "weights optimizer", "optimizer weights"):
+        params = parameters(dtype=torch.bfloat16)
+        optimizer = cls(two_groups(params))
+        saved: dict[str, Any] = {}
+        for seed in range(STEPS):
+            if order and seed == 3:
+                for name_of_part in order.split():
+                    if name_of_part == "weights":
+                        for param, values in zip(params, saved["weights"], strict=True):
+                            param.data.copy_(values)
+                    elif name_of_part == "optimizer":
+                        optimizer.load_state_dict(saved["optimizer"])
+            give_gradients(params, seed)
+            with use_lowering(lowering):
+                optimizer.step()
+            if seed == 2:
+                saved["weights"] = [param.detach().clone() for param in params]
+                saved["optimizer"] = deepcopy(optimizer.state_dict())
+                if order:  # the run goes astray, until the checkpoints are loaded
+                    give_gradients(params, 100)
+                    optimizer.step()
+        results.append([*params, *states(optimizer, {"kahan": "compensation"}.get(name, name))])
+    assert all(all(map(torch.equal, each, results[0])) for each in results[1:])
+
+
+def test_a_modifier_that_follows_names_its_weights() -> None:
+    text = (
+        "from optgen.spec import modifier, state\n\n"
+        '@modifier(stage="store", follows=True)\n'
+        'def mine(p, u, /, x=state("x", init="p")):\n'
+        '    """Keep weights."""\n'
+        "    x = x + u\n    p = x\n"
+    )
+    with pytest.raises(SpecError, match="follows= without weights"):
+        compose(optim.SGD, Modifier(Spec("mine", text, "mine.py", 1)))
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("kind", ["modifier", "class"])
+def test_kahan_drops_a_compensation_that_is_not_of_these_weights(kind: str, lowering: str) -> None:
+    """What rounding took from weights near 1,000 is more than weights near 1 can lose."""
+    cls: Any = compose(optim.SGD, modifier("kahan")) if kind == "modifier" else KahanAdamW
+    param = torch.full((8,), 1000.0, dtype=torch.bfloat16, requires_grad=True)
+    optimizer = cls([param], lr=1.0, weight_decay=0.0)
+    for weight in (1000.0, 1.0):
+        if weight == 1.0:
+            assert optimizer.state[param]["compensation"].abs().min() > 0.5
+            param.data.fill_(weight)
+            optimizer.param_groups[0]["lr"] = 0.0
+        param.grad = torch.ones_like(param)
+        with use_lowering(lowering):
+            optimizer.step()
+    assert (param == 1).all()
+    assert (optimizer.state[param]["compensation"] == 0).all()
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from distributed import pair
 from distributed.cases import shard
 from torch import Tensor, distributed, nn
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from optgen import compose, explain, modifiers, use_lowering
 from optgen.optim import AdamW, Muon
@@ -171,3 +172,101 @@ def test_loading_a_checkpoint_on_fewer_ranks_rounds_states_again(tmp_path: Path)
     assert found[0]
     torch.testing.assert_close(found[1], found[2], rtol=1e-6, atol=0)
     assert found[1].abs().max() > 0
+
+
+READS: dict[str, Any] = {
+    "float": lambda x: x.float(),
+    "+ 0": lambda x: x + 0,
+    "largest": lambda x: x.abs().max(),
+    "mean": lambda x: x.mean(),
+    "norm": lambda x: x.norm(),
+    "vector_norm": torch.linalg.vector_norm,
+    "sum of squares": lambda x: x.square().sum(),
+    "stack": lambda x: torch.stack([x]),
+    "clone": lambda x: x.clone() + 0,
+    "detach": lambda x: x.detach(),
+    "data": lambda x: x.data,
+    "deepcopy": lambda x: copy.deepcopy(x) + 0,
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)) + 0,
+    "dequantize": lambda x: x.dequantize(),
+    "foreach": lambda x: torch._foreach_mul([x], 2.0)[0],
+    "t": lambda x: x.t(),
+    "zero_": lambda x: x.zero_(),
+    "mul_": lambda x: x.mul_(0.5) + 0,
+    "copy_": lambda x: x.copy_(x * 2) + 0,
+    "foreach_": lambda x: (torch._foreach_mul_([x], 2.0), x + 0)[1],
+}
+
+
+def _read_states(rank: int) -> dict[str, float]:
+    """Return for each function how far its result on shards is from that on the whole state."""
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    torch.manual_seed(1)
+    values = torch.randn(8, 32)
+    differences = {}
+    for name, read in READS.items():
+        results = []
+        for param in (nn.Parameter(shard(values, Shard(0), mesh)), nn.Parameter(values.clone())):
+            optimizer = new_optimizer(AdamW, [param])
+            param.grad = param.detach() * 3
+            optimizer.step()
+            result = read(optimizer.state[param]["exp_avg"])
+            results.append(result.full_tensor() if hasattr(result, "full_tensor") else result + 0)
+        assert results[0].dtype == results[1].dtype == torch.float32, name
+        difference = (results[0] - results[1]).abs().max() / results[1].abs().max().clamp(min=1)
+        differences[name] = difference.item()
+    return differences
+
+
+def test_every_function_reads_numbers_of_sharded_states() -> None:
+    for differences in pair.run(_read_states):
+        assert {n: d for n, d in differences.items() if d > 1e-6} == {}
+
+
+def _use_one_state(rank: int) -> dict[str, Any]:
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    torch.manual_seed(1)
+    param = nn.Parameter(shard(torch.randn(8, 32), Shard(0), mesh))
+    optimizer = new_optimizer(AdamW, [param])
+    param.grad = param.detach() * 3
+    optimizer.step()
+    state = optimizer.state[param]["exp_avg"]
+    whole = optimizer.state_dict()["state"][0]["exp_avg"].full_tensor()
+    errors = {}
+    for name, use in {
+        "out": lambda: torch.mul(param, 2, out=state),
+        "placements": lambda: state.quantize_(distribute_tensor(whole, mesh, [Replicate()])),
+        "plain": lambda: setattr(state, "data", whole),
+        "save": lambda: state.__create_write_items__("state", state),
+    }.items():
+        try:
+            use()
+        except Exception as error:
+            errors[name] = str(error)
+    unchanged = torch.equal(state.full_tensor(), whole)
+    with torch.no_grad():
+        local_class = type(state.to_local())
+    state.data = state.dequantize() * 2
+    return {
+        "errors": errors,
+        "unchanged": unchanged,
+        "local_class": local_class,
+        "replicated": torch.equal(
+            state.redistribute(placements=[Replicate()]).to_local(), 2 * whole
+        ),
+        "copy_has_codes": isinstance(local_tensor(copy.deepcopy(state)), QuantizedTensor),
+        "clone_has_codes": isinstance(local_tensor(state.clone()), QuantizedTensor),
+        "text": repr(state)[:16],
+    }
+
+
+def test_sharded_states_refuse_what_they_cannot_do() -> None:
+    for found in pair.run(_use_one_state):
+        errors = found.pop("errors")
+        assert "copy the result into it" in errors["out"]
+        assert "give the values the placements of the state" in errors["placements"]
+        assert "a plain tensor" in errors["plain"]
+        assert "state_dict()" in errors["save"]
+        assert found.pop("text") == "QuantizedDTensor"
+        assert found.pop("local_class") is Tensor
+        assert all(found.values()), found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import pickle
 import weakref
@@ -11,16 +12,19 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 
 import optgen.optim
 from optgen import use_lowering
 from optgen.keyed import (
+    FusedEmbeddingBag,
     KeyedOptimizerWrapper,
     UpdateInBackward,
     WarmupOptimizer,
     WarmupStage,
+    apply_optimizer_in_backward,
     in_backward_optimizer_filter,
 )
 from optgen.optim import SGD, AdamW
@@ -243,6 +247,112 @@ def test_a_failed_pass_can_be_followed_by_another() -> None:
     backward(model, 0)
     train_with_steps(theirs, AdamW(theirs.parameters(), lr=0.01), 1)
     assert_equal_params(ours, theirs)
+
+
+@pytest.mark.parametrize("bucket_bytes", [0, 3000, LARGER_THAN_A_NETWORK])
+def test_after_a_failed_pass_errors_say_what_was_updated(bucket_bytes: int) -> None:
+    """Forward passes with gradients, backward passes and `step` refuse weights of two steps."""
+    network = Network()
+    model = UpdateInBackward(network, AdamW, bucket_bytes=bucket_bytes, lr=0.01)
+    optimizer = model.fused_optimizer
+    before = [param.detach().clone() for param in network.parameters()]
+    passes = [model(batch(seed)).sum() for seed in range(2)]
+
+    def fail(grad: Tensor) -> None:
+        raise ValueError("broken off")
+
+    handle = network.first.weight.register_hook(fail)
+    with pytest.raises(ValueError, match="broken off"):
+        passes[0].backward()
+    handle.remove()
+    moved = [
+        not torch.equal(param, old) for param, old in zip(network.parameters(), before, strict=True)
+    ]
+    message = "failed before it had updated a parameter"
+    if any(moved):
+        message = rf"failed after it had updated {sum(moved)} of 6 parameters, module\.\w+\.\w+"
+    assert any(moved) == (bucket_bytes < LARGER_THAN_A_NETWORK)
+    after = [param.detach().clone() for param in network.parameters()]
+    with pytest.raises(RuntimeError, match=message):
+        model(batch(1))
+    if bucket_bytes == LARGER_THAN_A_NETWORK:  # else torch finds that the weights have changed
+        with pytest.raises(RuntimeError, match=message):
+            passes[1].backward()
+    for closure in (None, lambda: torch.tensor(1.0)):
+        with pytest.raises(RuntimeError, match=message):
+            optimizer.step(closure)
+    with torch.no_grad():
+        model(batch(1))
+    assert all(map(torch.equal, network.parameters(), after))
+    optimizer.zero_grad()
+    backward(model, 1)
+    optimizer.step()
+
+
+def test_a_checkpointed_part_may_compute_its_forward_pass_again() -> None:
+    """A recomputation inside the backward pass is no new pass."""
+    results = []
+    for reentrant in (None, False, True):
+        network = Network()
+        model = UpdateInBackward(network, AdamW, lr=0.01)
+        for step in range(2):
+            inputs = batch(step).requires_grad_()
+            output = (
+                model(inputs)
+                if reentrant is None
+                else torch.utils.checkpoint.checkpoint(model, inputs, use_reentrant=reentrant)
+            )
+            output.square().mean().backward()
+            model.fused_optimizer.step()
+        results.append(list(network.parameters()))
+    for result in results[1:]:
+        assert all(map(torch.equal, result, results[0]))
+
+
+def test_a_dropped_model_is_freed() -> None:
+    """Hooks live where the garbage collector does not look, so they refer to nothing strongly."""
+
+    def wrapped() -> list[weakref.ref[Any]]:
+        model = UpdateInBackward(Network(), AdamW, lr=0.01)
+        backward(model, 0)
+        model.fused_optimizer.step()
+        copied = copy.deepcopy(model)
+        backward(copied, 1)
+        parts = [model, copied, model.fused_optimizer, model.module.first.weight]
+        return [weakref.ref(each) for each in parts]
+
+    def nested() -> list[weakref.ref[Any]]:
+        model = nn.Sequential(UpdateInBackward(nn.Linear(9, 9), SGD), nn.Linear(9, 9))
+        outer = UpdateInBackward(model, SGD, lr=0.1)
+        backward(outer, 0)
+        return [weakref.ref(each) for each in (outer, *outer.parameters())]
+
+    def table() -> list[weakref.ref[Any]]:
+        bag = FusedEmbeddingBag(10, 4, mode="sum", optimizer_class=optgen.optim.Adagrad)
+        bag(torch.tensor([[1, 2]])).sum().backward()
+        return [weakref.ref(each) for each in (bag, bag.weight, bag.fused_optimizer)]
+
+    def function() -> list[weakref.ref[Any]]:
+        network = Network()
+        apply_optimizer_in_backward(AdamW, network.parameters(), {})
+        backward(network, 0)
+        return [weakref.ref(each) for each in (network, network.first.weight)]
+
+    for make in (wrapped, nested, table, function):
+        references = make()
+        gc.collect()
+        assert [ref() for ref in references] == [None] * len(references), make.__name__
+
+
+def test_updates_go_on_if_only_the_module_is_kept() -> None:
+    """The parameters keep the optimizer alive."""
+    network = Network()
+    UpdateInBackward(network, SGD, lr=0.1)
+    gc.collect()
+    before = network.first.weight.detach().clone()
+    backward(network, 0)
+    assert not torch.equal(network.first.weight, before)
+    assert network.first.weight.grad is None
 
 
 def test_gradients_are_clipped_by_value() -> None:

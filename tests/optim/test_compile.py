@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +14,11 @@ from parity.classes import MATRIX_CLASSES, NAMES, SPARSE_CLASSES
 
 import optgen
 import optgen.keyed
+from optgen.optim import lr_scheduler as schedulers
+from optgen.optim import swa_utils
 from optgen.runtime import dispatch
+
+TENSOR_RATE_REFUSED = ("LBFGS", "SparseAdam")
 
 
 @pytest.fixture(autouse=True)
@@ -151,6 +157,120 @@ def test_a_graph_ends_at_the_step_without_a_warning(make: Any, lowering: str, ba
         assert not logged
 
     torch.testing.assert_close(*losses)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.parametrize("tensor_rate", [False, True])
+@pytest.mark.parametrize("name", [*NAMES, "Lion", "ScheduleFreeAdamW"])
+def test_a_compiled_function_may_write_to_the_groups(name: str, tensor_rate: bool) -> None:
+    """Dynamo writes `capturable=True` back with the new rate. The group is as it was."""
+    if tensor_rate and name in TENSOR_RATE_REFUSED:
+        return
+    results = []
+    for compiled in (False, True):
+        params = parameters(name)
+        make = ours_and_torchs(name)[0] if name in NAMES else getattr(optgen.optim, name)
+        optimizer = make(params)
+        keys = set(optimizer.param_groups[0])
+
+        def train(rate: Any, optimizer: Any = optimizer) -> None:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+
+        run = torch.compile(train, backend="eager") if compiled else train
+        for step in range(3):
+            give_gradients(name, params, step)
+            rate = 0.1 / (1 + step)
+            run(torch.tensor(rate, dtype=torch.float64) if tensor_rate else rate)
+            evaluate = closure(name, params)
+            optimizer.step(*([evaluate] if evaluate else []))
+        run(0.1)
+        assert set(optimizer.state_dict()["param_groups"][0]) == keys
+        assert not optimizer.param_groups[0].get("capturable")
+        run(0.1)
+        assert not copy.deepcopy(optimizer).param_groups[0].get("capturable")
+        results.append(params)
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+def test_capturable_groups_of_a_user_stay_capturable() -> None:
+    """A group that was capturable before dynamo read it is not changed."""
+    params = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+    groups = [{"params": [params[0]], "capturable": True}, {"params": [params[1]]}]
+    optimizer = optgen.optim.SGD(groups, lr=0.1)
+    optimizer.add_param_group({"params": [params[2]], "capturable": True})
+
+    def write() -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = 0.2
+
+    for each in (optimizer, copy.deepcopy(optimizer)):
+        torch.compile(write, backend="eager")()
+        saved = each.state_dict()["param_groups"]
+        assert [group.get("capturable") for group in saved] == [True, None, True]
+    optimizer.load_state_dict(optimizer.state_dict())
+    torch.compile(write, backend="eager")()
+    saved = optimizer.state_dict()["param_groups"]
+    assert [group.get("capturable") for group in saved] == [True, None, True]
+
+
+SCHEDULERS: dict[str, Callable[[Any], Any]] = {
+    "StepLR": lambda o: schedulers.StepLR(o, 2),
+    "MultiStepLR": lambda o: schedulers.MultiStepLR(o, [3, 6]),
+    "ExponentialLR": lambda o: schedulers.ExponentialLR(o, 0.9),
+    "CosineAnnealingLR": lambda o: schedulers.CosineAnnealingLR(o, 12),
+    "CosineAnnealingWarmRestarts": lambda o: schedulers.CosineAnnealingWarmRestarts(o, 4),
+    "LinearLR": lambda o: schedulers.LinearLR(o),
+    "ConstantLR": lambda o: schedulers.ConstantLR(o),
+    "PolynomialLR": lambda o: schedulers.PolynomialLR(o),
+    "LambdaLR": lambda o: schedulers.LambdaLR(o, lambda step: 1 / (1 + step)),
+    "MultiplicativeLR": lambda o: schedulers.MultiplicativeLR(o, lambda step: 0.9),
+    "OneCycleLR": lambda o: schedulers.OneCycleLR(o, max_lr=0.1, total_steps=30),
+    "CyclicLR": lambda o: schedulers.CyclicLR(o, 0.01, 0.1, 3),
+    "WarmupStableDecayLR": lambda o: schedulers.WarmupStableDecayLR(
+        o, warmup_steps=2, stable_steps=6, decay_steps=3
+    ),
+    "SWALR": lambda o: swa_utils.SWALR(o, 0.05),
+    "SequentialLR": lambda o: schedulers.SequentialLR(
+        o, [schedulers.ConstantLR(o), schedulers.ExponentialLR(o, 0.9)], [4]
+    ),
+    "ChainedScheduler": lambda o: schedulers.ChainedScheduler([schedulers.ExponentialLR(o, 0.9)]),
+    "ReduceLROnPlateau": lambda o: schedulers.ReduceLROnPlateau(o, patience=2),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.parametrize("tensor_rate", [False, True])
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_scheduler_in_a_compiled_function_recompiles_nothing(
+    name: str, tensor_rate: bool
+) -> None:
+    """The graph ends at the scheduler's step, as at that of torch's schedulers."""
+    rates = []
+    for compiled in (False, True):
+        model = model_for("SGD")
+        optimizer = optgen.optim.SGD(
+            model.parameters(), lr=torch.tensor(0.1) if tensor_rate else 0.1, momentum=0.9
+        )
+        scheduler = SCHEDULERS[name](optimizer)
+        arguments = (1.0,) if name == "ReduceLROnPlateau" else ()
+
+        def train(
+            model: Any = model,
+            optimizer: Any = optimizer,
+            scheduler: Any = scheduler,
+            arguments: Any = arguments,
+        ) -> None:
+            model(torch.ones(2, 3)).pow(2).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step(*arguments)
+
+        run = torch.compile(train, backend="eager") if compiled else train
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            rates.append([run() or float(optimizer.param_groups[0]["lr"]) for _ in range(12)])
+        assert not optimizer.param_groups[0].get("capturable")
+    assert rates[0] == rates[1]
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")

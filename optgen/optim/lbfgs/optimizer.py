@@ -120,6 +120,7 @@ class LBFGS(LightOptimizer):
             "differentiable": differentiable,
         }
         self._history: History | None = None
+        self._capturable_groups = frozenset()
         super().__init__(params, drop_unset(defaults, _ABSENT_OPTIONS))
         _check_support(self.param_groups[0])
 
@@ -130,6 +131,7 @@ class LBFGS(LightOptimizer):
         Args:
             closure: Reevaluates the model and returns the loss.
         """
+        self._undo_dynamo_writes()
         check_graph_capture(self)
         if closure is None:
             raise TypeError(
@@ -200,6 +202,7 @@ class LBFGS(LightOptimizer):
         self.defaults = drop_unset(self.defaults, _ABSENT_OPTIONS)
         self._history = None
         checkpoint.backfill(self, old_groups, {}, _ABSENT_OPTIONS)
+        self._note_capturable_groups()
 
     def _copy_history(self) -> None:
         """Copy every vector of the history into its own memory.

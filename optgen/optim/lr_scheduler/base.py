@@ -15,6 +15,7 @@ from optgen.optim.lr_scheduler.group_rates import (
     pair_with_groups,
     set_rates,
 )
+from optgen.runtime.torch_private import outside_dynamo
 
 T = TypeVar("T")
 
@@ -87,6 +88,7 @@ class LRScheduler(torch_schedulers.LRScheduler):
         finally:
             self._is_initial = False
 
+    @outside_dynamo
     def step(self, epoch: int | None = None) -> None:
         """Advance by one step. Call it after the optimizer's step.
 
@@ -129,6 +131,7 @@ class LRScheduler(torch_schedulers.LRScheduler):
     def _next_lr(self) -> list[Value]:
         raise NotImplementedError
 
+    @outside_dynamo
     def get_last_lr(self) -> list[Any]:
         """Return the rate of each group since the last step; tensors are copies."""
         return self._last_lr

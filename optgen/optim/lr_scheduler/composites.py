@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from optgen.optim.lr_scheduler import step_order
 from optgen.optim.lr_scheduler.base import LRScheduler
 from optgen.optim.lr_scheduler.group_rates import copy_group_values, set_rates
+from optgen.runtime.torch_private import outside_dynamo
 
 
 class _Composite(LRScheduler):
@@ -149,6 +150,7 @@ class SequentialLR(_Composite):
         """Return the index of the scheduler that sets the rates at `last_epoch`."""
         return bisect_right(self._milestones, self.last_epoch)
 
+    @outside_dynamo
     def step(self) -> None:  # type: ignore[override]
         """Advance the current scheduler by one step, or begin the next one."""
         self.last_epoch += 1
@@ -195,6 +197,7 @@ class ChainedScheduler(_Composite):
             scheduler._initial_step()
         self._last_lr = copy_group_values(self.optimizer, "lr")
 
+    @outside_dynamo
     def step(self) -> None:  # type: ignore[override]
         """Advance every scheduler by one step, in order."""
         for scheduler in self._schedulers:

@@ -9,6 +9,7 @@ from optgen.optim.lr_scheduler.argument_checks import check_finite_nonnegative, 
 from optgen.optim.lr_scheduler.base import LRScheduler
 from optgen.optim.lr_scheduler.group_rates import Value
 from optgen.optim.lr_scheduler.shaped import ShapedLR
+from optgen.runtime.torch_private import outside_dynamo
 
 
 def half_cosine(step: float, end_step: float) -> float:
@@ -104,6 +105,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self.T_cur: float = last_epoch
         super().__init__(optimizer, last_epoch)
 
+    @outside_dynamo
     def step(self, epoch: Any = None) -> None:
         """Advance by one step, or to a point in time: `epoch + batch / batches` after each batch.
 

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from optgen.optim.lr_scheduler.argument_checks import check_counts, check_number
 from optgen.optim.lr_scheduler.base import EPOCH_DEPRECATION_WARNING, LRScheduler
 from optgen.optim.lr_scheduler.group_rates import check_optimizer, copy_group_values, set_rates
+from optgen.runtime.torch_private import outside_dynamo
 
 
 class ReduceLROnPlateau(LRScheduler, torch_schedulers.ReduceLROnPlateau):
@@ -94,6 +95,7 @@ class ReduceLROnPlateau(LRScheduler, torch_schedulers.ReduceLROnPlateau):
         self.cooldown_counter = 0
         self.num_bad_epochs = 0
 
+    @outside_dynamo
     def step(self, metrics: SupportsFloat, epoch: int | None = None) -> None:  # type: ignore[override]
         """Record a metric, and reduce the rates if it has not improved for too long.
 

@@ -134,6 +134,8 @@ def restore_declared_dtypes(optimizer: OptimizerLike) -> None:
                 is_host_scalar = state.is_host_scalar
                 device = scalar_device(rule, group, param) if is_host_scalar else param.device
                 dtype = dtype_of(state, param.dtype)
-                value = to_numbers(loaded.value).to(dtype=dtype, device=device)
+                numbers = to_numbers(loaded.value)
+                is_shared = numbers is loaded.value  # with the state dict, unless converted
+                value = numbers.to(dtype=dtype, device=device, copy=is_shared)
                 can_encode = state.is_quantized and value.shape == param.shape
                 states[state.key] = as_stored(state, param, value) if can_encode else value

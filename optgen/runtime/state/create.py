@@ -16,7 +16,7 @@ from optgen.runtime.state.scalars import as_scalar, as_scalars
 from optgen.runtime.tensors.dtensor import is_dtensor
 from optgen.runtime.tensors.group_view import seen_params
 from optgen.runtime.tensors.matrix_states import zeros_for_matrix
-from optgen.runtime.tensors.quantized import quantize, quantized_zeros
+from optgen.runtime.tensors.quantize import quantize, quantized_zeros
 from optgen.runtime.tensors.real_views import all_plain
 from optgen.runtime.tensors.sharding import zeros_reduced
 from optgen.runtime.torch_private import foreach_clone, numel

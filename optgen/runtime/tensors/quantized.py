@@ -150,22 +150,32 @@ class QuantizedTensor(Tensor):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Apply a function of torch to the numbers; to the memory if the function asks about it."""
-        kwargs, name = kwargs or {}, func.__name__
-        if func == _SET_DATA:  # two wrappers of a method are equal, but not identical
-            return args[0].quantize_(_numbers_for_data(args[0], args[1]))
-        if _asks_memory(func):
-            return call_ignoring_overrides(func, types, args, kwargs)
-        if _keeps_codes(name, args, kwargs):
-            memory = getattr(args[0]._memory, name)(*args[1:], **kwargs)
-            return args[0]._with_memory(memory)
-        if _holds_codes(kwargs.get("out")):
-            raise TypeError("a tensor of 8 bits cannot be `out`: copy the result into it")
-        values = _with_numbers(args)
-        result = func(*values, **{key: _with_numbers(value) for key, value in kwargs.items()})
-        if _is_in_place(name):
-            _write(args[0], values[0])
-            return args[0]
-        return result
+        return apply_to_numbers(func, types, args, kwargs or {})
+
+
+def apply_to_numbers(
+    func: Callable[..., Any], types: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    """Apply a function of torch to the numbers of quantized tensors and quantized DTensors.
+
+    A function that asks about memory, or copies it, is applied to the memory.
+    """
+    name = func.__name__
+    if func == _SET_DATA:  # two wrappers of a method are equal, but not identical
+        return args[0].quantize_(_numbers_for_data(args[0], args[1]))
+    if _asks_memory(func):
+        return call_ignoring_overrides(func, types, args, kwargs)
+    if _keeps_codes(name, args, kwargs):
+        memory = getattr(args[0]._memory, name)(*args[1:], **kwargs)
+        return args[0]._with_memory(memory)
+    if _holds_codes(kwargs.get("out")):
+        raise TypeError("a tensor of 8 bits cannot be `out`: copy the result into it")
+    values = _with_numbers(args)
+    result = func(*values, **{key: _with_numbers(value) for key, value in kwargs.items()})
+    if _is_in_place(name):
+        _write(args[0], values[0])
+        return args[0]
+    return result
 
 
 _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
@@ -192,7 +202,7 @@ def _padded(count: int) -> int:
 
 def _keeps_codes(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Tell whether a function copies or moves memory, and converts nothing."""
-    if not args or not isinstance(args[0], QuantizedTensor):
+    if not args or not is_quantized(args[0]):
         return False
     if name == "to":
         arguments = (*args[1:], *kwargs.values())
@@ -207,12 +217,13 @@ def _numbers_for_data(tensor: QuantizedTensor, values: Tensor) -> Tensor:
             f"the data of a tensor of 8 bits stays on {tensor.device}: put a new tensor, "
             "`tensor.to(device)`, into the state"
         )
-    return values.dequantize() if isinstance(values, QuantizedTensor) else values
+    numbers: Tensor = to_numbers(values)
+    return numbers
 
 
 def _holds_codes(out: Any) -> bool:
     tensors = out if isinstance(out, list | tuple) else (out,)
-    return any(isinstance(tensor, QuantizedTensor) for tensor in tensors)
+    return any(map(is_quantized, tensors))
 
 
 def _is_in_place(name: str) -> bool:
@@ -221,8 +232,8 @@ def _is_in_place(name: str) -> bool:
 
 def _with_numbers(value: Any) -> Any:
     """Return a value with numbers in place of quantized tensors, in lists and tuples too."""
-    if isinstance(value, QuantizedTensor):
-        return value.dequantize()
+    if is_quantized(value):
+        return to_numbers(value)
     if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
         return type(value)([_with_numbers(each) for each in value])
     return value
@@ -230,7 +241,7 @@ def _with_numbers(value: Any) -> Any:
 
 def _write(target: Any, values: Any) -> None:
     """Encode values in a quantized tensor, or in those of a list; leave other tensors alone."""
-    if isinstance(target, QuantizedTensor):
+    if is_quantized(target):
         target.quantize_(values)
     elif isinstance(target, list | tuple):
         for each, each_values in zip(target, values, strict=True):
@@ -250,28 +261,17 @@ def to_numbers(value: Any) -> Any:
     return _with_local(value, local_tensor(value).dequantize()) if is_quantized(value) else value
 
 
-def quantize(values: Tensor, block: int, code_map: str) -> Tensor:
-    """Return a tensor in 8 bits; a DTensor with its local tensors in 8 bits."""
-    if not is_dtensor(type(values)):
-        return QuantizedTensor.zeros_like(values, block, code_map).quantize_(values)
-    return _with_local(values, quantize(local_tensor(values), block, code_map))
-
-
-def quantized_zeros(like: Tensor, block: int, code_map: str) -> Tensor:
-    """Return zeros like a tensor or a DTensor, in 8 bits."""
-    if not is_dtensor(type(like)):
-        return QuantizedTensor.zeros_like(like, block, code_map)
-    return _with_local(like, QuantizedTensor.zeros_like(local_tensor(like), block, code_map))
-
-
 def _with_local(like: Any, local: Tensor) -> Tensor:
     """Return a DTensor over a local tensor, with the mesh and placements of another DTensor."""
     from torch.distributed.tensor import DTensor
+
+    tensor: Tensor = DTensor(local, spec_like(like, local.dtype), requires_grad=False)
+    return tensor
+
+
+def spec_like(like: Any, dtype: torch.dtype) -> Any:
+    """Return the sharding spec of a DTensor, with another dtype."""
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
     spec = dtensor_spec(like)
-    meta = TensorMeta(like.shape, like.stride(), local.dtype)
-    tensor: Tensor = DTensor(
-        local, DTensorSpec(spec.mesh, spec.placements, meta), requires_grad=False
-    )
-    return tensor
+    return DTensorSpec(spec.mesh, spec.placements, TensorMeta(like.shape, like.stride(), dtype))

@@ -93,6 +93,9 @@ def _check_stage(part: Part) -> None:
                 repr(name) for name, change in STAGES.items() if change == changed_value
             )
             _refuse(part, f"{stage} has no {option}=", f"stages that have it: {stages}")
+    if part.follows and part.weights not in {argument.arg for argument, _ in part.states}:
+        hint = 'weights="x" names a state, which follows the parameter'
+        _refuse(part, f"`{part.name}` has follows= without weights", hint)
     if part.guard and part.stage == WRAPPING_STAGE:
         _refuse(part, f"{stage} has no guard=", "its `if` is the condition")
     if result and result not in part.assigned_names and not part.guard:

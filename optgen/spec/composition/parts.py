@@ -56,7 +56,12 @@ They are the parameter `p`, the gradient `g` as the rule reads it, the second mo
 ASSIGNED_INPUT = {"gradient": "g", "moment": "v", "update": "u", "store": "p", "observe": ""}
 """The input that a modifier may assign, by what its stage changes; "" for none."""
 
-CHANGE_OF_OPTION = {"weights": "store", "step": "gradient", "guard": "gradient"}
+CHANGE_OF_OPTION = {
+    "weights": "store",
+    "follows": "store",
+    "step": "gradient",
+    "guard": "gradient",
+}
 """Options that a modifier may have only if its stage changes the value in this table."""
 
 WRAPPING_STAGE = "accumulate"
@@ -65,6 +70,7 @@ WRAPPING_STAGE = "accumulate"
 _OPTIONS = {
     "stage": one_of(*STAGES),
     **dict.fromkeys(("weights", "step", "guard"), TEXT),
+    "follows": BOOLEAN,
     "zero_grad": BOOLEAN,
 }
 
@@ -77,6 +83,8 @@ class Part:
 
     * `weights`: the rule and the modifiers of the update read and move this state instead of the
       parameter.
+    * `follows`: an element of `weights` that no longer rounds to the parameter becomes the
+      parameter's: somebody has changed the parameter since the last step.
     * `step`: all later parts read this name instead of the step count.
     * `guard`: unless this variable is true, the parameter and all states keep their values.
     * `zero_grad`: whether the step leaves the gradients at zero.
@@ -90,6 +98,7 @@ class Part:
     weights: str = ""
     step: str = ""
     guard: str = ""
+    follows: bool = False
     zero_grad: bool = False
 
     @property

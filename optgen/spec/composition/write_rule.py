@@ -139,6 +139,7 @@ class _RuleWriter:
         named = self.named
         if named.rule_grad != named.grad:
             yield f"{named.rule_grad} = {named.grad}"
+        yield from self._followed_weights()
         update_modifiers = named.modifiers_of("update", "store")
         body = self._with_moments(named.base.body)
         if update_modifiers:
@@ -156,6 +157,16 @@ class _RuleWriter:
             yield from self._lines_of_part(named.base, body)
         for part in named.modifiers_of("observe"):
             yield from self._lines_of_part(part, part.body)
+
+    def _followed_weights(self) -> Iterator[str]:
+        """Yield the lines by which weights follow a parameter that was changed between steps."""
+        for part in self.named.modifiers:
+            if part.follows:
+                x, p = part.weights, self.named.param
+                follow = ast.parse(f"{x} = where(rounded({x}) == {p}, {x}, {p})").body[0]
+                for node in ast.walk(follow):
+                    ast.copy_location(node, part.node)
+                yield from self._lines_of_part(part, [follow])
 
     def _with_moments(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
         """Return the rule with the modifiers of its second moment inserted.
