@@ -72,6 +72,7 @@ class AdaBelief(GeneratedOptimizer):
         states=(State("exp_avg"), State("exp_avg_var")),
         hypers=("lr", "betas", "eps", "weight_decay", "rectify", "degenerated_to_sgd", "maximize"),
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

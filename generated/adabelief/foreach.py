@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.rounding import in_wider_dtype
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import divide, sqrt
 from optgen.runtime.eager.slices import chunks
@@ -47,7 +48,9 @@ def update(
         bias_correction1 = 1 - beta1**step
         step_size = lr * root / bias_correction1
 
-    for chunk in chunks(params, grads, exp_avgs, exp_avg_vars):
+    for chunk in in_wider_dtype(
+        chunks(params, grads, exp_avgs, exp_avg_vars), (True, False, True, True), params
+    ):
         params, grads, exp_avgs, exp_avg_vars = chunk
         if maximize:
             # g = -g

@@ -5,6 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.conditions import where
+from optgen.runtime.eager.rounding import in_wider_dtype, wider
 from optgen.runtime.eager.scalar_states import advance, advance_one
 from optgen.runtime.eager.scalars import divide, sqrt
 from optgen.runtime.eager.slices import zip_slices
@@ -46,7 +47,9 @@ def update(
         bias_correction1 = 1 - beta1**step
         step_size = lr / bias_correction1
 
-    for param, grad, exp_avg, exp_avg_var in zip_slices(params, grads, exp_avgs, exp_avg_vars):
+    for param, grad, exp_avg, exp_avg_var in in_wider_dtype(
+        zip_slices(params, grads, exp_avgs, exp_avg_vars), (True, False, True, True), params
+    ):
         if maximize:
             # g = -g
             grad = grad.neg()
@@ -92,10 +95,10 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = params[index].clone()
-        grad = grads[index]
-        exp_avg = exp_avgs[index].clone()
-        exp_avg_var = exp_avg_vars[index].clone()
+        param = wider(params[index], params[index])
+        grad = wider(grads[index], params[index])
+        exp_avg = wider(exp_avgs[index], params[index])
+        exp_avg_var = wider(exp_avg_vars[index], params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
         # root = sqrt(1 - beta2**t)

@@ -114,6 +114,7 @@ class AdafactorHF(GeneratedOptimizer):
         ),
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         facts=("factored",),
         upper_bounds=(("beta1", 1),),
     )

@@ -69,6 +69,7 @@ class AdaHessian(InputOptimizer):
         ),
         hypers=("lr", "betas", "eps", "weight_decay", "hessian_power", "maximize"),
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.rounding import in_wider_dtype
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import sqrt
 from optgen.runtime.eager.slices import chunks
@@ -33,7 +34,11 @@ def update(
     bias_correction2_sqrt = sqrt(bias_correction2)
     bias_correction1 = 1 - beta1**step
 
-    for chunk in chunks(params, grads, exp_avgs, exp_hessian_diag_sqs, hessian_inputs):
+    for chunk in in_wider_dtype(
+        chunks(params, grads, exp_avgs, exp_hessian_diag_sqs, hessian_inputs),
+        (True, False, True, True, False),
+        params,
+    ):
         params, grads, exp_avgs, exp_hessian_diag_sqs, hessian_inputs = chunk
         if maximize:
             # g = -g

@@ -4,6 +4,7 @@
 
 from torch import Tensor
 
+from optgen.runtime.eager.rounding import in_wider_dtype, wider
 from optgen.runtime.eager.scalar_states import advance, advance_one
 from optgen.runtime.eager.scalars import sqrt
 from optgen.runtime.eager.slices import zip_slices
@@ -31,8 +32,10 @@ def update(
     bias_correction2_sqrt = sqrt(bias_correction2)
     bias_correction1 = 1 - beta1**step
 
-    for param, grad, exp_avg, exp_hessian_diag_sq, hessian_input in zip_slices(
-        params, grads, exp_avgs, exp_hessian_diag_sqs, hessian_inputs
+    for param, grad, exp_avg, exp_hessian_diag_sq, hessian_input in in_wider_dtype(
+        zip_slices(params, grads, exp_avgs, exp_hessian_diag_sqs, hessian_inputs),
+        (True, False, True, True, False),
+        params,
     ):
         if maximize:
             # g = -g
@@ -71,11 +74,11 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = params[index].clone()
-        grad = grads[index]
-        exp_avg = exp_avgs[index].clone()
-        exp_hessian_diag_sq = exp_hessian_diag_sqs[index].clone()
-        hessian_input = hessian_inputs[index]
+        param = wider(params[index], params[index])
+        grad = wider(grads[index], params[index])
+        exp_avg = wider(exp_avgs[index], params[index])
+        exp_hessian_diag_sq = wider(exp_hessian_diag_sqs[index], params[index])
+        hessian_input = wider(hessian_inputs[index], params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
         bias_correction2 = 1 - beta2**step

@@ -70,6 +70,7 @@ class AdamMini(GeneratedOptimizer):
         hypers=("lr", "betas", "eps", "weight_decay", "maximize"),
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         facts=("factored",),
         upper_bounds=(("betas", 1),),
     )

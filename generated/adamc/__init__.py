@@ -61,6 +61,7 @@ class AdamC(GeneratedOptimizer):
         states=(State("exp_avg"), State("exp_avg_sq")),
         hypers=("lr", "betas", "eps", "weight_decay", "max_lr", "maximize"),
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

@@ -82,6 +82,7 @@ class AdEMAMix(GeneratedOptimizer):
             "maximize",
         ),
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

@@ -5,6 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.conditions import where
+from optgen.runtime.eager.rounding import in_wider_dtype, wider
 from optgen.runtime.eager.scalar_states import advance, advance_one
 from optgen.runtime.eager.scalars import divide, log, power, sqrt
 from optgen.runtime.eager.slices import zip_slices
@@ -51,8 +52,10 @@ def update(
     bias_correction2_sqrt = sqrt(bias_correction2)
     bias_correction1 = 1 - beta1**step
 
-    for param, grad, exp_avg_fast, exp_avg_slow, exp_avg_sq in zip_slices(
-        params, grads, exp_avg_fasts, exp_avg_slows, exp_avg_sqs
+    for param, grad, exp_avg_fast, exp_avg_slow, exp_avg_sq in in_wider_dtype(
+        zip_slices(params, grads, exp_avg_fasts, exp_avg_slows, exp_avg_sqs),
+        (True, False, True, True, True),
+        params,
     ):
         if maximize:
             # g = -g
@@ -94,11 +97,11 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = params[index].clone()
-        grad = grads[index]
-        exp_avg_fast = exp_avg_fasts[index].clone()
-        exp_avg_slow = exp_avg_slows[index].clone()
-        exp_avg_sq = exp_avg_sqs[index].clone()
+        param = wider(params[index], params[index])
+        grad = wider(grads[index], params[index])
+        exp_avg_fast = wider(exp_avg_fasts[index], params[index])
+        exp_avg_slow = wider(exp_avg_slows[index], params[index])
+        exp_avg_sq = wider(exp_avg_sqs[index], params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2, beta3 = betas
         alpha_now = alpha

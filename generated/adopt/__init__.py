@@ -69,6 +69,7 @@ class ADOPT(GeneratedOptimizer):
         hypers=("lr", "betas", "eps", "clip_exp", "weight_decay", "decouple", "maximize"),
         fresh=("exp_avg_sq",),
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

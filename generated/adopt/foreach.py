@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.rounding import in_wider_dtype
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import power
 from optgen.runtime.eager.slices import chunks
@@ -35,7 +36,11 @@ def update(
             # limit = (t - 1) ** clip_exp
             limit = power(step - 1, clip_exp)
 
-    for chunk in chunks(params, grads, exp_avgs, exp_avg_sqs, live_lists=6):
+    for chunk in in_wider_dtype(
+        chunks(params, grads, exp_avgs, exp_avg_sqs, live_lists=6),
+        (True, False, True, True),
+        params,
+    ):
         params, grads, exp_avgs, exp_avg_sqs = chunk
         if maximize:
             # g = -g

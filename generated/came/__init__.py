@@ -84,6 +84,7 @@ class CAME(GeneratedOptimizer):
         step=None,
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

@@ -106,6 +106,7 @@ class DAdaptAdam(GeneratedOptimizer):
         step=None,
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         wide=True,
         upper_bounds=(("betas", 1),),
     )

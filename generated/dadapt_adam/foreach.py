@@ -9,6 +9,7 @@ from optgen.runtime.eager.blocks import list_chunks
 from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.reductions import stacked_numbers, total, write, zero_sum
+from optgen.runtime.eager.rounding import in_wider_dtype
 from optgen.runtime.eager.scalars import maximum, minimum, sqrt
 from optgen.runtime.eager.wide_reductions import all_sum
 from optgen.runtime.sharded.collectives import Collectives
@@ -71,16 +72,20 @@ def update_sharded(
         decay_factor_blocks,
         grad_quotient_sum_blocks,
         abs_sum_blocks,
-    ) in list_chunks(
+    ) in in_wider_dtype(
+        list_chunks(
+            params,
+            grads,
+            exp_avgs,
+            exp_avg_sqs,
+            s_list,
+            exp_avg_scale.unbind(),
+            s_scale.unbind(),
+            [] if decay_factor is None else decay_factor.unbind(),
+            sums=[grad_quotient_sum.unbind(), abs_sum.unbind()],
+        ),
+        (True, False, True, True, True),
         params,
-        grads,
-        exp_avgs,
-        exp_avg_sqs,
-        s_list,
-        exp_avg_scale.unbind(),
-        s_scale.unbind(),
-        [] if decay_factor is None else decay_factor.unbind(),
-        sums=[grad_quotient_sum.unbind(), abs_sum.unbind()],
     ):
         if maximize:
             # g = -g

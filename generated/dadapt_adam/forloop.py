@@ -7,6 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.blocks import blocks
 from optgen.runtime.eager.conditions import where, where_number
 from optgen.runtime.eager.reductions import number, total, zero_sum
+from optgen.runtime.eager.rounding import in_wider_dtype, wider
 from optgen.runtime.eager.scalars import maximum, minimum, sqrt
 from optgen.runtime.eager.wide_reductions import all_sum
 from optgen.runtime.eager.working_copies import number_in_float64, write_number
@@ -67,15 +68,19 @@ def update(
             exp_avg_scale_block,
             s_scale_block,
             decay_factor_block,
-        ) in blocks(
-            params[index],
-            grads[index],
-            exp_avgs[index],
-            exp_avg_sqs[index],
-            s_list[index],
-            exp_avg_scale,
-            s_scale,
-            decay_factor,
+        ) in in_wider_dtype(
+            blocks(
+                params[index],
+                grads[index],
+                exp_avgs[index],
+                exp_avg_sqs[index],
+                s_list[index],
+                exp_avg_scale,
+                s_scale,
+                decay_factor,
+            ),
+            (True, False, True, True, True),
+            params,
         ):
             if maximize:
                 # g = -g
@@ -142,11 +147,11 @@ def update_functional(
 ) -> Update:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = params[index].clone()
-        grad = grads[index]
-        exp_avg = exp_avgs[index].clone()
-        exp_avg_sq = exp_avg_sqs[index].clone()
-        s = s_list[index].clone()
+        param = wider(params[index], params[index])
+        grad = wider(grads[index], params[index])
+        exp_avg = wider(exp_avgs[index], params[index])
+        exp_avg_sq = wider(exp_avg_sqs[index], params[index])
+        s = wider(s_list[index], params[index])
         k = number_in_float64(ks[index])
         d = number_in_float64(ds[index])
         numerator_weighted = number_in_float64(numerator_weighteds[index])

@@ -56,6 +56,7 @@ class Grams(GeneratedOptimizer):
         states=(State("exp_avg"), State("exp_avg_sq")),
         hypers=("lr", "betas", "eps", "weight_decay", "maximize"),
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

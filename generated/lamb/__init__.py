@@ -69,6 +69,7 @@ class LAMB(GeneratedOptimizer):
         hypers=("lr", "betas", "eps", "weight_decay", "trust_clip", "always_adapt", "maximize"),
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

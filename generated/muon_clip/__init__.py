@@ -91,6 +91,7 @@ class MuonClip(InputOptimizer):
         step=None,
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         optional=(("given_max_logits", False),),
         upper_bounds=(("momentum", 1), ("ns_steps", 100)),
     )

@@ -126,6 +126,7 @@ class Prodigy(GeneratedOptimizer):
         step=None,
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         wide=True,
         upper_bounds=(("betas", 1), ("beta3", 1)),
     )

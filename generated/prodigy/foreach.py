@@ -9,6 +9,7 @@ from optgen.runtime.eager.blocks import list_chunks
 from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.reductions import stacked_numbers, total, write, zero_sum
+from optgen.runtime.eager.rounding import in_wider_dtype
 from optgen.runtime.eager.scalars import maximum, minimum, sqrt
 from optgen.runtime.eager.wide_reductions import all_sum
 from optgen.runtime.sharded.collectives import Collectives
@@ -50,130 +51,135 @@ def update_sharded(
     else:
         decay_2 = decay
 
-    s_scale = None
-    s_scale_2 = None
-    decay_factor = None
-    k = stacked_numbers(params[0], ks)
-    d = stacked_numbers(params[0], ds)
-    d_max = stacked_numbers(params[0], d_maxs)
-    d_numerator = stacked_numbers(params[0], d_numerators)
-    d_before = d.clone()
-    k = k + 1
-    rate = d * lr
-    if use_bias_correction:
-        # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-        rate_2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-    else:
-        rate_2 = rate
-    # m = beta1 * m + (1 - beta1) * d * g
-    exp_avg_scale = (1 - beta1) * d_before
-    # v = beta2 * v + (1 - beta2) * d**2 * g**2
-    exp_avg_sq_scale = (1 - beta2) * d_before**2
-    if safeguard_warmup:
-        # s = decay * s + d / d0 * d * g
-        s_scale = d_before / d0 * d_before
-    if not safeguard_warmup:
-        # s = decay * s + d / d0 * rate * g
-        s_scale_2 = d_before / d0 * rate_2
-    write(ks, k.flatten())
-    grad_sum = zero_sum(params[0], len(params))
-    abs_sum = zero_sum(params[0], len(params))
-    for (
-        param_blocks,
-        grad_blocks,
-        exp_avg_blocks,
-        exp_avg_sq_blocks,
-        s_blocks,
-        p0_blocks,
-        exp_avg_scale_blocks,
-        exp_avg_sq_scale_blocks,
-        s_scale_blocks,
-        s_scale_2_blocks,
-        grad_sum_blocks,
-        abs_sum_blocks,
-    ) in list_chunks(
+    for params, grads, exp_avgs, exp_avg_sqs, s_list, p0s in in_wider_dtype(
+        [(params, grads, exp_avgs, exp_avg_sqs, s_list, p0s)],
+        (True, False, True, True, True, False),
         params,
-        grads,
-        exp_avgs,
-        exp_avg_sqs,
-        s_list,
-        p0s,
-        exp_avg_scale.unbind(),
-        exp_avg_sq_scale.unbind(),
-        [] if s_scale is None else s_scale.unbind(),
-        [] if s_scale_2 is None else s_scale_2.unbind(),
-        sums=[grad_sum.unbind(), abs_sum.unbind()],
     ):
-        if maximize:
-            # g = -g
-            grad_blocks = torch._foreach_neg(grad_blocks)
-        if weight_decay and not decouple:
-            # g = g + weight_decay * p
-            grad_blocks = torch._foreach_add(grad_blocks, param_blocks, alpha=weight_decay)
+        s_scale = None
+        s_scale_2 = None
+        decay_factor = None
+        k = stacked_numbers(params[0], ks)
+        d = stacked_numbers(params[0], ds)
+        d_max = stacked_numbers(params[0], d_maxs)
+        d_numerator = stacked_numbers(params[0], d_numerators)
+        d_before = d.clone()
+        k = k + 1
+        rate = d * lr
+        if use_bias_correction:
+            # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+            rate_2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+        else:
+            rate_2 = rate
         # m = beta1 * m + (1 - beta1) * d * g
-        scale_(exp_avg_blocks, beta1)
-        torch._foreach_addcmul_(exp_avg_blocks, grad_blocks, exp_avg_scale_blocks)
+        exp_avg_scale = (1 - beta1) * d_before
         # v = beta2 * v + (1 - beta2) * d**2 * g**2
-        updates = torch._foreach_mul(grad_blocks, grad_blocks)
-        scale_(exp_avg_sq_blocks, beta2)
-        torch._foreach_addcmul_(exp_avg_sq_blocks, updates, exp_avg_sq_scale_blocks)
+        exp_avg_sq_scale = (1 - beta2) * d_before**2
         if safeguard_warmup:
             # s = decay * s + d / d0 * d * g
-            scale_(s_blocks, decay_2)
-            torch._foreach_addcmul_(s_blocks, grad_blocks, s_scale_blocks)
-        else:
+            s_scale = d_before / d0 * d_before
+        if not safeguard_warmup:
             # s = decay * s + d / d0 * rate * g
-            scale_(s_blocks, decay_2)
-            torch._foreach_addcmul_(s_blocks, grad_blocks, s_scale_2_blocks)
-        operand_2s = torch._foreach_sub(p0_blocks, param_blocks)
-        operands = torch._foreach_mul(grad_blocks, operand_2s)
-        torch._foreach_add_(grad_sum_blocks, [total(operand) for operand in operands])
-        operands = torch._foreach_abs(s_blocks)
-        torch._foreach_add_(abs_sum_blocks, [total(operand) for operand in operands])
-    del grad_blocks, updates, operand_2s, operands  # freed before waiting for other ranks
-    yield [collectives.sum(grad_sum), collectives.sum(abs_sum)]
-    sum_over_all = yield all_sum(grad_sum)
-    # r = decay * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-    d_numerator = decay_2 * d_numerator + d / d0 * rate_2 * sum_over_all
-    sum_over_all2 = yield all_sum(abs_sum)
-    # l1_norm = sum(abs(s), over="all")
-    l1_norm = sum_over_all2
-    # d_hat = where(l1_norm > 0, d_coef * r / l1_norm, d)
-    d_hat = where(l1_norm > 0, d_coef * d_numerator / l1_norm, d)
-    d_new = where(d == d0, maximum(d, d_hat), d)
-    d_max = maximum(d_max, d_hat)
-    if growth_rate is not None:
-        d = minimum(d_max, d_new * growth_rate)
-    else:
-        d = d_max
-    if decouple:
-        # p = p - weight_decay * rate * p
-        decay_factor = 1 - weight_decay * rate_2
-    # p = p - rate * m / (sqrt(v) + d * eps)
-    param_scale = d * eps
-    write(ds, d.flatten())
-    write(d_maxs, d_max.flatten())
-    write(d_numerators, d_numerator.flatten())
-    for (
-        param_blocks,
-        exp_avg_blocks,
-        exp_avg_sq_blocks,
-        decay_factor_blocks,
-        rate_2_blocks,
-        param_scale_blocks,
-    ) in list_chunks(
-        params,
-        exp_avgs,
-        exp_avg_sqs,
-        [] if decay_factor is None else decay_factor.unbind(),
-        rate_2.unbind(),
-        param_scale.unbind(),
-    ):
+            s_scale_2 = d_before / d0 * rate_2
+        write(ks, k.flatten())
+        grad_sum = zero_sum(params[0], len(params))
+        abs_sum = zero_sum(params[0], len(params))
+        for (
+            param_blocks,
+            grad_blocks,
+            exp_avg_blocks,
+            exp_avg_sq_blocks,
+            s_blocks,
+            p0_blocks,
+            exp_avg_scale_blocks,
+            exp_avg_sq_scale_blocks,
+            s_scale_blocks,
+            s_scale_2_blocks,
+            grad_sum_blocks,
+            abs_sum_blocks,
+        ) in list_chunks(
+            params,
+            grads,
+            exp_avgs,
+            exp_avg_sqs,
+            s_list,
+            p0s,
+            exp_avg_scale.unbind(),
+            exp_avg_sq_scale.unbind(),
+            [] if s_scale is None else s_scale.unbind(),
+            [] if s_scale_2 is None else s_scale_2.unbind(),
+            sums=[grad_sum.unbind(), abs_sum.unbind()],
+        ):
+            if maximize:
+                # g = -g
+                grad_blocks = torch._foreach_neg(grad_blocks)
+            if weight_decay and not decouple:
+                # g = g + weight_decay * p
+                grad_blocks = torch._foreach_add(grad_blocks, param_blocks, alpha=weight_decay)
+            # m = beta1 * m + (1 - beta1) * d * g
+            scale_(exp_avg_blocks, beta1)
+            torch._foreach_addcmul_(exp_avg_blocks, grad_blocks, exp_avg_scale_blocks)
+            # v = beta2 * v + (1 - beta2) * d**2 * g**2
+            updates = torch._foreach_mul(grad_blocks, grad_blocks)
+            scale_(exp_avg_sq_blocks, beta2)
+            torch._foreach_addcmul_(exp_avg_sq_blocks, updates, exp_avg_sq_scale_blocks)
+            if safeguard_warmup:
+                # s = decay * s + d / d0 * d * g
+                scale_(s_blocks, decay_2)
+                torch._foreach_addcmul_(s_blocks, grad_blocks, s_scale_blocks)
+            else:
+                # s = decay * s + d / d0 * rate * g
+                scale_(s_blocks, decay_2)
+                torch._foreach_addcmul_(s_blocks, grad_blocks, s_scale_2_blocks)
+            operand_2s = torch._foreach_sub(p0_blocks, param_blocks)
+            operands = torch._foreach_mul(grad_blocks, operand_2s)
+            torch._foreach_add_(grad_sum_blocks, [total(operand) for operand in operands])
+            operands = torch._foreach_abs(s_blocks)
+            torch._foreach_add_(abs_sum_blocks, [total(operand) for operand in operands])
+        del grad_blocks, updates, operand_2s, operands  # freed before waiting for other ranks
+        yield [collectives.sum(grad_sum), collectives.sum(abs_sum)]
+        sum_over_all = yield all_sum(grad_sum)
+        # r = decay * r + d / d0 * rate * sum(g * (x0 - p), over="all")
+        d_numerator = decay_2 * d_numerator + d / d0 * rate_2 * sum_over_all
+        sum_over_all2 = yield all_sum(abs_sum)
+        # l1_norm = sum(abs(s), over="all")
+        l1_norm = sum_over_all2
+        # d_hat = where(l1_norm > 0, d_coef * r / l1_norm, d)
+        d_hat = where(l1_norm > 0, d_coef * d_numerator / l1_norm, d)
+        d_new = where(d == d0, maximum(d, d_hat), d)
+        d_max = maximum(d_max, d_hat)
+        if growth_rate is not None:
+            d = minimum(d_max, d_new * growth_rate)
+        else:
+            d = d_max
         if decouple:
             # p = p - weight_decay * rate * p
-            torch._foreach_mul_(param_blocks, decay_factor_blocks)
+            decay_factor = 1 - weight_decay * rate_2
         # p = p - rate * m / (sqrt(v) + d * eps)
-        denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-        torch._foreach_add_(denoms, param_scale_blocks)
-        updates = torch._foreach_mul(exp_avg_blocks, rate_2_blocks)
-        torch._foreach_addcdiv_(param_blocks, updates, denoms, -1)
+        param_scale = d * eps
+        write(ds, d.flatten())
+        write(d_maxs, d_max.flatten())
+        write(d_numerators, d_numerator.flatten())
+        for (
+            param_blocks,
+            exp_avg_blocks,
+            exp_avg_sq_blocks,
+            decay_factor_blocks,
+            rate_2_blocks,
+            param_scale_blocks,
+        ) in list_chunks(
+            params,
+            exp_avgs,
+            exp_avg_sqs,
+            [] if decay_factor is None else decay_factor.unbind(),
+            rate_2.unbind(),
+            param_scale.unbind(),
+        ):
+            if decouple:
+                # p = p - weight_decay * rate * p
+                torch._foreach_mul_(param_blocks, decay_factor_blocks)
+            # p = p - rate * m / (sqrt(v) + d * eps)
+            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+            torch._foreach_add_(denoms, param_scale_blocks)
+            updates = torch._foreach_mul(exp_avg_blocks, rate_2_blocks)
+            torch._foreach_addcdiv_(param_blocks, updates, denoms, -1)

@@ -7,6 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.blocks import blocks
 from optgen.runtime.eager.conditions import where, where_number
 from optgen.runtime.eager.reductions import number, total, zero_sum
+from optgen.runtime.eager.rounding import in_wider_dtype, wider
 from optgen.runtime.eager.scalars import maximum, minimum, sqrt
 from optgen.runtime.eager.wide_reductions import all_sum
 from optgen.runtime.eager.working_copies import number_in_float64, write_number
@@ -48,119 +49,131 @@ def update(
         decay_2 = decay
 
     for index in range(len(params)):
-        s_scale = None
-        s_scale_2 = None
-        decay_factor = None
-        k = number(params[index], ks[index])
-        d = number(params[index], ds[index])
-        d_max = number(params[index], d_maxs[index])
-        d_numerator = number(params[index], d_numerators[index])
-        d_before = d.clone()
-        k = k + 1
-        rate = d * lr
-        if use_bias_correction:
-            # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-            rate_2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
-        else:
-            rate_2 = rate
-        # m = beta1 * m + (1 - beta1) * d * g
-        exp_avg_scale = (1 - beta1) * d_before
-        # v = beta2 * v + (1 - beta2) * d**2 * g**2
-        exp_avg_sq_scale = (1 - beta2) * d_before**2
-        if safeguard_warmup:
-            # s = decay * s + d / d0 * d * g
-            s_scale = d_before / d0 * d_before
-        if not safeguard_warmup:
-            # s = decay * s + d / d0 * rate * g
-            s_scale_2 = d_before / d0 * rate_2
-        ks[index].copy_(k.view(()))
-        grad_sum = zero_sum(params[index])
-        abs_sum = zero_sum(params[index])
-        for (
-            param_block,
-            grad_block,
-            exp_avg_block,
-            exp_avg_sq_block,
-            s_block,
-            p0_block,
-            exp_avg_scale_block,
-            exp_avg_sq_scale_block,
-            s_scale_block,
-            s_scale_2_block,
-        ) in blocks(
-            params[index],
-            grads[index],
-            exp_avgs[index],
-            exp_avg_sqs[index],
-            s_list[index],
-            p0s[index],
-            exp_avg_scale,
-            exp_avg_sq_scale,
-            s_scale,
-            s_scale_2,
+        for param, grad, exp_avg, exp_avg_sq, s, p0 in in_wider_dtype(
+            [
+                (
+                    params[index],
+                    grads[index],
+                    exp_avgs[index],
+                    exp_avg_sqs[index],
+                    s_list[index],
+                    p0s[index],
+                )
+            ],
+            (True, False, True, True, True, False),
+            params,
         ):
-            if maximize:
-                # g = -g
-                grad_block = grad_block.neg()
-            if weight_decay and not decouple:
-                # g = g + weight_decay * p
-                grad_block = grad_block.add(param_block, alpha=weight_decay)
+            s_scale = None
+            s_scale_2 = None
+            decay_factor = None
+            k = number(params[index], ks[index])
+            d = number(params[index], ds[index])
+            d_max = number(params[index], d_maxs[index])
+            d_numerator = number(params[index], d_numerators[index])
+            d_before = d.clone()
+            k = k + 1
+            rate = d * lr
+            if use_bias_correction:
+                # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+                rate_2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+            else:
+                rate_2 = rate
             # m = beta1 * m + (1 - beta1) * d * g
-            exp_avg_block.mul_(beta1).addcmul_(grad_block, exp_avg_scale_block)
+            exp_avg_scale = (1 - beta1) * d_before
             # v = beta2 * v + (1 - beta2) * d**2 * g**2
-            update = grad_block.mul(grad_block)
-            exp_avg_sq_block.mul_(beta2).addcmul_(update, exp_avg_sq_scale_block)
+            exp_avg_sq_scale = (1 - beta2) * d_before**2
             if safeguard_warmup:
                 # s = decay * s + d / d0 * d * g
-                s_block.mul_(decay_2).addcmul_(grad_block, s_scale_block)
-            else:
+                s_scale = d_before / d0 * d_before
+            if not safeguard_warmup:
                 # s = decay * s + d / d0 * rate * g
-                s_block.mul_(decay_2).addcmul_(grad_block, s_scale_2_block)
-            operand_2 = p0_block.sub(param_block)
-            operand = grad_block.mul(operand_2)
-            grad_sum.add_(total(operand))
-            operand = s_block.abs()
-            abs_sum.add_(total(operand))
-        sum_over_all = yield all_sum(grad_sum)
-        # r = decay * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-        d_numerator = decay_2 * d_numerator + d / d0 * rate_2 * sum_over_all
-        sum_over_all2 = yield all_sum(abs_sum)
-        # l1_norm = sum(abs(s), over="all")
-        l1_norm = sum_over_all2
-        # d_hat = where(l1_norm > 0, d_coef * r / l1_norm, d)
-        d_hat = where(l1_norm > 0, d_coef * d_numerator / l1_norm, d)
-        d_new = where(d == d0, maximum(d, d_hat), d)
-        d_max = maximum(d_max, d_hat)
-        if growth_rate is not None:
-            d = minimum(d_max, d_new * growth_rate)
-        else:
-            # d = d_max
-            d = d_max.clone()
-        if decouple:
-            # p = p - weight_decay * rate * p
-            decay_factor = 1 - weight_decay * rate_2
-        # p = p - rate * m / (sqrt(v) + d * eps)
-        param_scale = d * eps
-        ds[index].copy_(d.view(()))
-        d_maxs[index].copy_(d_max.view(()))
-        d_numerators[index].copy_(d_numerator.view(()))
-        for (
-            param_block,
-            exp_avg_block,
-            exp_avg_sq_block,
-            decay_factor_block,
-            rate_2_block,
-            param_scale_block,
-        ) in blocks(
-            params[index], exp_avgs[index], exp_avg_sqs[index], decay_factor, rate_2, param_scale
-        ):
+                s_scale_2 = d_before / d0 * rate_2
+            ks[index].copy_(k.view(()))
+            grad_sum = zero_sum(param)
+            abs_sum = zero_sum(param)
+            for (
+                param_block,
+                grad_block,
+                exp_avg_block,
+                exp_avg_sq_block,
+                s_block,
+                p0_block,
+                exp_avg_scale_block,
+                exp_avg_sq_scale_block,
+                s_scale_block,
+                s_scale_2_block,
+            ) in blocks(
+                param,
+                grad,
+                exp_avg,
+                exp_avg_sq,
+                s,
+                p0,
+                exp_avg_scale,
+                exp_avg_sq_scale,
+                s_scale,
+                s_scale_2,
+            ):
+                if maximize:
+                    # g = -g
+                    grad_block = grad_block.neg()
+                if weight_decay and not decouple:
+                    # g = g + weight_decay * p
+                    grad_block = grad_block.add(param_block, alpha=weight_decay)
+                # m = beta1 * m + (1 - beta1) * d * g
+                exp_avg_block.mul_(beta1).addcmul_(grad_block, exp_avg_scale_block)
+                # v = beta2 * v + (1 - beta2) * d**2 * g**2
+                update = grad_block.mul(grad_block)
+                exp_avg_sq_block.mul_(beta2).addcmul_(update, exp_avg_sq_scale_block)
+                if safeguard_warmup:
+                    # s = decay * s + d / d0 * d * g
+                    s_block.mul_(decay_2).addcmul_(grad_block, s_scale_block)
+                else:
+                    # s = decay * s + d / d0 * rate * g
+                    s_block.mul_(decay_2).addcmul_(grad_block, s_scale_2_block)
+                operand_2 = p0_block.sub(param_block)
+                operand = grad_block.mul(operand_2)
+                grad_sum.add_(total(operand))
+                operand = s_block.abs()
+                abs_sum.add_(total(operand))
+            sum_over_all = yield all_sum(grad_sum)
+            # r = decay * r + d / d0 * rate * sum(g * (x0 - p), over="all")
+            d_numerator = decay_2 * d_numerator + d / d0 * rate_2 * sum_over_all
+            sum_over_all2 = yield all_sum(abs_sum)
+            # l1_norm = sum(abs(s), over="all")
+            l1_norm = sum_over_all2
+            # d_hat = where(l1_norm > 0, d_coef * r / l1_norm, d)
+            d_hat = where(l1_norm > 0, d_coef * d_numerator / l1_norm, d)
+            d_new = where(d == d0, maximum(d, d_hat), d)
+            d_max = maximum(d_max, d_hat)
+            if growth_rate is not None:
+                d = minimum(d_max, d_new * growth_rate)
+            else:
+                # d = d_max
+                d = d_max.clone()
             if decouple:
                 # p = p - weight_decay * rate * p
-                param_block.mul_(decay_factor_block)
+                decay_factor = 1 - weight_decay * rate_2
             # p = p - rate * m / (sqrt(v) + d * eps)
-            denom = exp_avg_sq_block.sqrt().add_(param_scale_block)
-            update = exp_avg_block.mul(rate_2_block)
-            param_block.addcdiv_(update, denom, value=-1)
+            param_scale = d * eps
+            ds[index].copy_(d.view(()))
+            d_maxs[index].copy_(d_max.view(()))
+            d_numerators[index].copy_(d_numerator.view(()))
+            for (
+                param_block,
+                exp_avg_block,
+                exp_avg_sq_block,
+                decay_factor_block,
+                rate_2_block,
+                param_scale_block,
+            ) in blocks(param, exp_avg, exp_avg_sq, decay_factor, rate_2, param_scale):
+                if decouple:
+                    # p = p - weight_decay * rate * p
+                    param_block.mul_(decay_factor_block)
+                # p = p - rate * m / (sqrt(v) + d * eps)
+                denom = exp_avg_sq_block.sqrt().add_(param_scale_block)
+                update = exp_avg_block.mul(rate_2_block)
+                param_block.addcdiv_(update, denom, value=-1)
 
 
 def update_functional(
@@ -191,12 +204,12 @@ def update_functional(
 ) -> Update:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = params[index].clone()
-        grad = grads[index]
-        exp_avg = exp_avgs[index].clone()
-        exp_avg_sq = exp_avg_sqs[index].clone()
-        s = s_list[index].clone()
-        p0 = p0s[index]
+        param = wider(params[index], params[index])
+        grad = wider(grads[index], params[index])
+        exp_avg = wider(exp_avgs[index], params[index])
+        exp_avg_sq = wider(exp_avg_sqs[index], params[index])
+        s = wider(s_list[index], params[index])
+        p0 = wider(p0s[index], params[index])
         k = number_in_float64(ks[index])
         d = number_in_float64(ds[index])
         d_max = number_in_float64(d_maxs[index])

@@ -95,6 +95,7 @@ class ScheduleFreeAdamW(ModeOptimizer):
             "maximize",
         ),
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

@@ -104,6 +104,7 @@ class ScheduleFreeRAdam(ModeOptimizer):
             "maximize",
         ),
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.rounding import in_wider_dtype
 from optgen.runtime.eager.scalar_states import advance, store
 from optgen.runtime.eager.scalars import divide, maximum, power, sqrt
 from optgen.runtime.eager.slices import chunks
@@ -60,7 +61,9 @@ def update(
         bias_correction2_sqrt = sqrt(bias_correction2)
     step_size = rate * (1 - beta1 * (1 - c))
 
-    for chunk in chunks(params, grads, zs, exp_avg_sqs):
+    for chunk in in_wider_dtype(
+        chunks(params, grads, zs, exp_avg_sqs), (True, False, True, True), params
+    ):
         params, grads, zs, exp_avg_sqs = chunk
         if maximize:
             # g = -g

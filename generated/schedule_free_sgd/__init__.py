@@ -87,6 +87,7 @@ class ScheduleFreeSGD(ModeOptimizer):
             "maximize",
         ),
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("momentum", 1),),
     )
     lowerings = __name__

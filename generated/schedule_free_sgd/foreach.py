@@ -5,6 +5,7 @@
 import torch
 from torch import Tensor
 
+from optgen.runtime.eager.rounding import in_wider_dtype
 from optgen.runtime.eager.scalar_states import advance, store
 from optgen.runtime.eager.scalars import divide, maximum, power
 from optgen.runtime.eager.slices import chunks
@@ -46,7 +47,7 @@ def update(
         c = 0
     step_size = rate * (1 - momentum * (1 - c))
 
-    for chunk in chunks(params, grads, zs):
+    for chunk in in_wider_dtype(chunks(params, grads, zs), (True, False, True), params):
         params, grads, zs = chunk
         if maximize:
             # g = -g

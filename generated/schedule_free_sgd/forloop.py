@@ -5,6 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.conditions import where
+from optgen.runtime.eager.rounding import in_wider_dtype, wider
 from optgen.runtime.eager.scalar_states import advance, advance_one, store, store_one
 from optgen.runtime.eager.scalars import divide, lerp, maximum, power
 from optgen.runtime.eager.slices import zip_slices
@@ -46,7 +47,9 @@ def update(
         c = 0
     step_size = rate * (1 - momentum * (1 - c))
 
-    for param, grad, z in zip_slices(params, grads, zs):
+    for param, grad, z in in_wider_dtype(
+        zip_slices(params, grads, zs), (True, False, True), params
+    ):
         if maximize:
             # g = -g
             grad = grad.neg()
@@ -78,9 +81,9 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = params[index].clone()
-        grad = grads[index]
-        z = zs[index].clone()
+        param = wider(params[index], params[index])
+        grad = wider(grads[index], params[index])
+        z = wider(zs[index], params[index])
         step = advance_one(state_steps[index], capturable)
         if capturable:
             # rate = lr * t / warmup_steps

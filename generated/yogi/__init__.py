@@ -60,6 +60,7 @@ class Yogi(GeneratedOptimizer):
         ),
         hypers=("lr", "betas", "eps", "weight_decay", "maximize"),
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

@@ -5,6 +5,7 @@
 import torch
 from torch import Tensor
 
+from optgen.runtime.eager.rounding import in_wider_dtype
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import sqrt
 from optgen.runtime.eager.slices import chunks
@@ -31,7 +32,11 @@ def update(
     bias_correction1 = 1 - beta1**step
     step_size = lr * bias_correction2_sqrt / bias_correction1
 
-    for chunk in chunks(params, grads, exp_avgs, exp_avg_sqs, live_lists=5):
+    for chunk in in_wider_dtype(
+        chunks(params, grads, exp_avgs, exp_avg_sqs, live_lists=5),
+        (True, False, True, True),
+        params,
+    ):
         params, grads, exp_avgs, exp_avg_sqs = chunk
         if maximize:
             # g = -g
