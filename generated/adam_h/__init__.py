@@ -60,6 +60,7 @@ class AdamH(GeneratedOptimizer):
         hypers=("lr", "betas", "eps", "maximize"),
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

@@ -81,6 +81,7 @@ class AdaMuon(GeneratedOptimizer):
         step=None,
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         upper_bounds=(("momentum", 1), ("ns_steps", 100)),
     )
     lowerings = __name__

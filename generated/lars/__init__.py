@@ -91,6 +91,7 @@ class LARS(GeneratedOptimizer):
         fresh=("momentum_buffer",),
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
     )
     lowerings = __name__
 

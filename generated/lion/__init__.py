@@ -51,6 +51,7 @@ class Lion(GeneratedOptimizer):
         hypers=("lr", "betas", "weight_decay", "maximize"),
         step=None,
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

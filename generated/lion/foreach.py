@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.rounding import in_wider_dtype
 from optgen.runtime.eager.slices import chunks
 
 
@@ -22,7 +23,7 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     beta1, beta2 = betas
 
-    for chunk in chunks(params, grads, exp_avgs):
+    for chunk in in_wider_dtype(chunks(params, grads, exp_avgs), (True, False, True), params):
         params, grads, exp_avgs = chunk
         if maximize:
             # g = -g

@@ -89,6 +89,7 @@ class MARS(GeneratedOptimizer):
         ),
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         upper_bounds=(("betas", 1), ("betas_1d", 1)),
     )
     lowerings = __name__

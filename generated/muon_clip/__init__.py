@@ -92,6 +92,7 @@ class MuonClip(InputOptimizer):
         step=None,
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         by_matrix=True,
         optional=(("given_max_logits", False),),
         upper_bounds=(("momentum", 1), ("ns_steps", 100)),

@@ -4,7 +4,9 @@
 
 from torch import Tensor
 
+from optgen.runtime.eager.blocks import one_block
 from optgen.runtime.eager.conditions import where
+from optgen.runtime.eager.rounding import in_wider_dtype, wider
 from optgen.runtime.eager.scalars import maximum, sqrt
 from optgen.runtime.matrix_ops import orthogonalize
 from optgen.runtime.tensors.matrix_shape import cols, rows
@@ -31,31 +33,42 @@ def update(
     step_size = lr * 0.2 * sqrt(maximum(rows(params[0]), cols(params[0])))
 
     for index in range(len(params)):
-        grad = grads[index]
-        momentum_buffer = momentum_buffers[index]
-        if maximize:
-            # g = -g
-            grad = grad.neg()
-        # b = momentum * b + g
-        momentum_buffer.mul_(momentum).add_(grad)
-        # o = orthogonalize(b, ns_coefficients, ns_steps, eps)
-        momentum_buffer_matrix = momentum_buffer
-        # o = orthogonalize(b, ns_coefficients, ns_steps, eps)
-        o = orthogonalize([momentum_buffer_matrix], ns_coefficients, ns_steps, eps)[0]
-        param = params[index]
-        if given_max_logits:
-            max_logits_input = max_logits_inputs[index]
-        # p = p - lr * weight_decay * p
-        param.mul_(1 - lr * weight_decay)
-        # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
-        param.add_(o, alpha=-step_size)
-        if given_max_logits:
-            # p = p * where(max_logits > tau, tau / max_logits, 1) ** clip_power
-            condition = max_logits_input.gt(tau)
-            operand = max_logits_input.reciprocal().mul_(tau)
-            condition_2 = condition.logical_not()
-            operand.masked_fill_(condition_2, 1).pow_(clip_power)
-            param.mul_(operand)
+        for param, grad, momentum_buffer, max_logits_input in in_wider_dtype(
+            [
+                (
+                    params[index],
+                    grads[index],
+                    momentum_buffers[index],
+                    max_logits_inputs[index] if given_max_logits else None,
+                )
+            ],
+            (True, False, True, False),
+            params,
+        ):
+            for grad_block, momentum_buffer_block in one_block(grad, momentum_buffer):
+                if maximize:
+                    # g = -g
+                    grad_block = grad_block.neg()
+                # b = momentum * b + g
+                momentum_buffer_block.mul_(momentum).add_(grad_block)
+                # o = orthogonalize(b, ns_coefficients, ns_steps, eps)
+                momentum_buffer_matrix = momentum_buffer_block
+            # o = orthogonalize(b, ns_coefficients, ns_steps, eps)
+            o = orthogonalize([momentum_buffer_matrix], ns_coefficients, ns_steps, eps)[0]
+            for param_block, max_logits_input_block, o_block in one_block(
+                param, max_logits_input if given_max_logits else None, o
+            ):
+                # p = p - lr * weight_decay * p
+                param_block.mul_(1 - lr * weight_decay)
+                # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
+                param_block.add_(o_block, alpha=-step_size)
+                if given_max_logits:
+                    # p = p * where(max_logits > tau, tau / max_logits, 1) ** clip_power
+                    condition = max_logits_input_block.gt(tau)
+                    operand = max_logits_input_block.reciprocal().mul_(tau)
+                    condition_2 = condition.logical_not()
+                    operand.masked_fill_(condition_2, 1).pow_(clip_power)
+                    param_block.mul_(operand)
 
 
 def update_functional(
@@ -78,11 +91,11 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = params[index].clone()
-        grad = grads[index]
-        momentum_buffer = momentum_buffers[index].clone()
+        param = wider(params[index], params[index])
+        grad = wider(grads[index], params[index])
+        momentum_buffer = wider(momentum_buffers[index], params[index])
         if given_max_logits:
-            max_logits_input = max_logits_inputs[index]
+            max_logits_input = wider(max_logits_inputs[index], params[index])
         step_size = lr * 0.2 * sqrt(maximum(rows(params[index]), cols(params[index])))
 
         if maximize:

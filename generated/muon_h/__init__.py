@@ -62,6 +62,7 @@ class MuonH(GeneratedOptimizer):
         step=None,
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         upper_bounds=(("momentum", 1), ("ns_steps", 100)),
     )
     lowerings = __name__

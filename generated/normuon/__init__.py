@@ -83,6 +83,7 @@ class NorMuon(GeneratedOptimizer):
         step=None,
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         upper_bounds=(("momentum", 1), ("beta2", 1), ("ns_steps", 100)),
     )
     lowerings = __name__

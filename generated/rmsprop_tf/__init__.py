@@ -90,6 +90,7 @@ class RMSpropTF(GeneratedOptimizer):
         ),
         step=None,
         tensor_hypers=(),
+        widens=True,
     )
     lowerings = __name__
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.rounding import in_wider_dtype
 from optgen.runtime.eager.slices import chunks
 
 
@@ -29,7 +30,11 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     one_minus_alpha = 1 - alpha
 
-    for chunk in chunks(params, grads, square_avgs, momentum_buffers, grad_avgs):
+    for chunk in in_wider_dtype(
+        chunks(params, grads, square_avgs, momentum_buffers, grad_avgs),
+        (True, False, True, True, True),
+        params,
+    ):
         params, grads, square_avgs, momentum_buffers, grad_avgs = chunk
         if maximize:
             # g = -g

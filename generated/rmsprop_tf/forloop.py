@@ -4,6 +4,7 @@
 
 from torch import Tensor
 
+from optgen.runtime.eager.rounding import in_wider_dtype, wider
 from optgen.runtime.eager.scalars import sqrt
 from optgen.runtime.eager.slices import zip_slices
 
@@ -28,8 +29,10 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     one_minus_alpha = 1 - alpha
 
-    for param, grad, square_avg, momentum_buffer, grad_avg in zip_slices(
-        params, grads, square_avgs, momentum_buffers, grad_avgs
+    for param, grad, square_avg, momentum_buffer, grad_avg in in_wider_dtype(
+        zip_slices(params, grads, square_avgs, momentum_buffers, grad_avgs),
+        (True, False, True, True, True),
+        params,
     ):
         if maximize:
             # g = -g
@@ -88,13 +91,13 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = params[index].clone()
-        grad = grads[index]
-        square_avg = square_avgs[index].clone()
+        param = wider(params[index], params[index])
+        grad = wider(grads[index], params[index])
+        square_avg = wider(square_avgs[index], params[index])
         if momentum:
-            momentum_buffer = momentum_buffers[index].clone()
+            momentum_buffer = wider(momentum_buffers[index], params[index])
         if centered:
-            grad_avg = grad_avgs[index].clone()
+            grad_avg = wider(grad_avgs[index], params[index])
         one_minus_alpha = 1 - alpha
 
         if maximize:

@@ -63,6 +63,7 @@ class SGDW(GeneratedOptimizer):
         step=None,
         fresh=("momentum_buffer",),
         tensor_hypers=(),
+        widens=True,
     )
     lowerings = __name__
 

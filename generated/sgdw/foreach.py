@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.rounding import in_wider_dtype
 from optgen.runtime.eager.slices import chunks
 
 
@@ -23,7 +24,9 @@ def update(
     fresh_momentum_buffer: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(params, grads, momentum_buffers):
+    for chunk in in_wider_dtype(
+        chunks(params, grads, momentum_buffers), (True, False, True), params
+    ):
         params, grads, momentum_buffers = chunk
         if maximize:
             # g = -g

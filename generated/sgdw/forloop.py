@@ -4,6 +4,7 @@
 
 from torch import Tensor
 
+from optgen.runtime.eager.rounding import in_wider_dtype, wider
 from optgen.runtime.eager.slices import zip_slices
 
 
@@ -21,7 +22,9 @@ def update(
     fresh_momentum_buffer: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, grad, momentum_buffer in zip_slices(params, grads, momentum_buffers):
+    for param, grad, momentum_buffer in in_wider_dtype(
+        zip_slices(params, grads, momentum_buffers), (True, False, True), params
+    ):
         if maximize:
             # g = -g
             grad = grad.neg()
@@ -60,10 +63,10 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = params[index].clone()
-        grad = grads[index]
+        param = wider(params[index], params[index])
+        grad = wider(grads[index], params[index])
         if momentum:
-            momentum_buffer = momentum_buffers[index].clone()
+            momentum_buffer = wider(momentum_buffers[index], params[index])
 
         if maximize:
             # g = -g

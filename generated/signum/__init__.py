@@ -50,6 +50,7 @@ class Signum(GeneratedOptimizer):
         hypers=("lr", "momentum", "weight_decay", "maximize"),
         step=None,
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("momentum", 1),),
     )
     lowerings = __name__

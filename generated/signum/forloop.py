@@ -4,6 +4,7 @@
 
 from torch import Tensor
 
+from optgen.runtime.eager.rounding import in_wider_dtype, wider
 from optgen.runtime.eager.scalars import sign
 from optgen.runtime.eager.slices import zip_slices
 
@@ -19,7 +20,9 @@ def update(
     maximize: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, grad, momentum_buffer in zip_slices(params, grads, momentum_buffers):
+    for param, grad, momentum_buffer in in_wider_dtype(
+        zip_slices(params, grads, momentum_buffers), (True, False, True), params
+    ):
         if maximize:
             # g = -g
             grad = grad.neg()
@@ -45,9 +48,9 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = params[index].clone()
-        grad = grads[index]
-        momentum_buffer = momentum_buffers[index].clone()
+        param = wider(params[index], params[index])
+        grad = wider(grads[index], params[index])
+        momentum_buffer = wider(momentum_buffers[index], params[index])
 
         if maximize:
             # g = -g

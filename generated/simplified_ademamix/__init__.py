@@ -74,6 +74,7 @@ class SimplifiedAdEMAMix(GeneratedOptimizer):
             "maximize",
         ),
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("betas", 1), ("min_beta1", 1)),
     )
     lowerings = __name__

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.rounding import in_wider_dtype
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import divide, log, power, sqrt
 from optgen.runtime.eager.slices import chunks
@@ -45,7 +46,9 @@ def update(
     bias_correction2_sqrt = sqrt(bias_correction2)
     scaled_eps = eps * bias_correction2_sqrt
 
-    for chunk in chunks(params, grads, exp_avgs, exp_avg_sqs):
+    for chunk in in_wider_dtype(
+        chunks(params, grads, exp_avgs, exp_avg_sqs), (True, False, True, True), params
+    ):
         params, grads, exp_avgs, exp_avg_sqs = chunk
         if maximize:
             # g = -g

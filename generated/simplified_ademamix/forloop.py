@@ -5,6 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.conditions import where
+from optgen.runtime.eager.rounding import in_wider_dtype, wider
 from optgen.runtime.eager.scalar_states import advance, advance_one
 from optgen.runtime.eager.scalars import divide, log, power, sqrt
 from optgen.runtime.eager.slices import zip_slices
@@ -43,7 +44,9 @@ def update(
     bias_correction2 = 1 - beta2**step
     bias_correction2_sqrt = sqrt(bias_correction2)
 
-    for param, grad, exp_avg, exp_avg_sq in zip_slices(params, grads, exp_avgs, exp_avg_sqs):
+    for param, grad, exp_avg, exp_avg_sq in in_wider_dtype(
+        zip_slices(params, grads, exp_avgs, exp_avg_sqs), (True, False, True, True), params
+    ):
         if maximize:
             # g = -g
             grad = grad.neg()
@@ -77,10 +80,10 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = params[index].clone()
-        grad = grads[index]
-        exp_avg = exp_avgs[index].clone()
-        exp_avg_sq = exp_avg_sqs[index].clone()
+        param = wider(params[index], params[index])
+        grad = wider(grads[index], params[index])
+        exp_avg = wider(exp_avgs[index], params[index])
+        exp_avg_sq = wider(exp_avg_sqs[index], params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
         if capturable:

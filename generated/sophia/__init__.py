@@ -67,6 +67,7 @@ class Sophia(InputOptimizer):
         hypers=("lr", "betas", "rho", "batch_size", "weight_decay", "given_hessian", "maximize"),
         step=None,
         tensor_hypers=(),
+        widens=True,
         optional=(("given_hessian", False),),
         upper_bounds=(("betas", 1),),
     )

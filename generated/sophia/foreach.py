@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.rounding import in_wider_dtype
 from optgen.runtime.eager.slices import chunks
 
 
@@ -27,7 +28,11 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     beta1, beta2 = betas
 
-    for chunk in chunks(params, grads, exp_avgs, hessians, hessian_inputs, live_lists=5):
+    for chunk in in_wider_dtype(
+        chunks(params, grads, exp_avgs, hessians, hessian_inputs, live_lists=5),
+        (True, False, True, True, False),
+        params,
+    ):
         params, grads, exp_avgs, hessians, hessian_inputs = chunk
         if maximize:
             # g = -g

@@ -4,6 +4,7 @@
 
 from torch import Tensor
 
+from optgen.runtime.eager.rounding import in_wider_dtype, wider
 from optgen.runtime.eager.scalars import lerp, minimum, sign
 from optgen.runtime.eager.slices import zip_slices
 
@@ -26,8 +27,10 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     beta1, beta2 = betas
 
-    for param, grad, exp_avg, hessian, hessian_input in zip_slices(
-        params, grads, exp_avgs, hessians, hessian_inputs
+    for param, grad, exp_avg, hessian, hessian_input in in_wider_dtype(
+        zip_slices(params, grads, exp_avgs, hessians, hessian_inputs),
+        (True, False, True, True, False),
+        params,
     ):
         if maximize:
             # g = -g
@@ -65,12 +68,12 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = params[index].clone()
-        grad = grads[index]
-        exp_avg = exp_avgs[index].clone()
-        hessian = hessians[index].clone()
+        param = wider(params[index], params[index])
+        grad = wider(grads[index], params[index])
+        exp_avg = wider(exp_avgs[index], params[index])
+        hessian = wider(hessians[index], params[index])
         if given_hessian:
-            hessian_input = hessian_inputs[index]
+            hessian_input = wider(hessian_inputs[index], params[index])
         beta1, beta2 = betas
 
         if maximize:

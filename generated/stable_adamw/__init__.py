@@ -60,6 +60,7 @@ class StableAdamW(GeneratedOptimizer):
         hypers=("lr", "betas", "eps", "weight_decay", "maximize"),
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

@@ -50,6 +50,7 @@ class Tiger(GeneratedOptimizer):
         hypers=("lr", "beta", "weight_decay", "maximize"),
         step=None,
         tensor_hypers=(),
+        widens=True,
         upper_bounds=(("beta", 1),),
     )
     lowerings = __name__

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.rounding import in_wider_dtype
 from optgen.runtime.eager.slices import chunks
 
 
@@ -20,7 +21,7 @@ def update(
     maximize: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(params, grads, exp_avgs):
+    for chunk in in_wider_dtype(chunks(params, grads, exp_avgs), (True, False, True), params):
         params, grads, exp_avgs = chunk
         if maximize:
             # g = -g

@@ -4,6 +4,7 @@
 
 from torch import Tensor
 
+from optgen.runtime.eager.rounding import in_wider_dtype, wider
 from optgen.runtime.eager.scalars import sign
 from optgen.runtime.eager.slices import zip_slices
 
@@ -19,7 +20,9 @@ def update(
     maximize: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, grad, exp_avg in zip_slices(params, grads, exp_avgs):
+    for param, grad, exp_avg in in_wider_dtype(
+        zip_slices(params, grads, exp_avgs), (True, False, True), params
+    ):
         if maximize:
             # g = -g
             grad = grad.neg()
@@ -43,9 +46,9 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = params[index].clone()
-        grad = grads[index]
-        exp_avg = exp_avgs[index].clone()
+        param = wider(params[index], params[index])
+        grad = wider(grads[index], params[index])
+        exp_avg = wider(exp_avgs[index], params[index])
 
         if maximize:
             # g = -g

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.whole_matrices import why_uncut
 
 
 def widens(algorithm: Algorithm) -> bool:
@@ -13,3 +14,13 @@ def widens(algorithm: Algorithm) -> bool:
     """
     declares_dtype = any(state.dtype and state.shape != "scalar" for state in algorithm.states)
     return declares_dtype or algorithm.has_storage_ops or algorithm.has_random_ops
+
+
+def widens_in_python(algorithm: Algorithm) -> bool:
+    """Tell whether the for-loop and foreach compute in float32 or wider, as the kernels always do.
+
+    In float16 an `eps` of 1e-8 is 0, and the square of a small gradient is, too. Only optimizers
+    that torch has compute in 16 bits, as in torch, and functions of lists, whose caller chooses.
+    """
+    is_torchs = bool(algorithm.group)  # only their specs list the keys of torch's groups
+    return widens(algorithm) or not (is_torchs or algorithm.lists or why_uncut(algorithm))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.compute_dtype import widens
+from optgen.ir.compute_dtype import widens_in_python
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, names_read
 from optgen.ir.ops import MATRIX_OPS
@@ -145,7 +145,7 @@ def _elementwise_read_lines(plan: Plan) -> Iterator[str]:
         value = f"{plural(stream.name)}[index]"
         if stream.state is not None and stream.state.on_device:
             value = f"number_in_float64({value})"
-        elif widens(plan.algorithm):
+        elif widens_in_python(plan.algorithm):
             value = f"wider({value}, {plural(plan.algorithm.param)}[index])"
         elif stream.stored:
             value += ".clone()"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from optgen.ir.algorithm import AcrossGroups, Algorithm, ModeProgram, State
-from optgen.ir.compute_dtype import widens
+from optgen.ir.compute_dtype import widens_in_python
 from optgen.ir.whole_matrices import updates_matrices_independently, why_not_in_triton, why_uncut
 from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer.arguments import (
@@ -100,7 +100,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "scalar_device": _text_unless_default("cpu", algorithm.scalar_device),
         "tensor_hypers": "" if tensor_hypers == ("lr",) else literal(tensor_hypers),
         "elementwise": "" if algorithm.elementwise else "False",
-        "widens": "True" if widens(algorithm) else "",
+        "widens": "True" if widens_in_python(algorithm) else "",
         "draws": "True" if algorithm.has_random_ops else "",
         "why_uncut": _text_unless_default("", why_uncut(algorithm)),
         "by_matrix": "True"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm, State
-from optgen.ir.compute_dtype import widens
+from optgen.ir.compute_dtype import widens_in_python
 from optgen.ir.generated_names import RUNTIME_NAMES, plural
 from optgen.ir.plan import Plan, Stream
 from optgen.lowerings.lowering import Context
@@ -86,7 +86,7 @@ def loop_iterable(plan: Plan, iterable: str, stored: Iterable[bool]) -> str:
     The result is `iterable`, inside `in_wider_dtype` if the rule computes in a wider dtype.
     `stored` says for each column whether the loop writes it.
     """
-    if not widens(plan.algorithm):
+    if not widens_in_python(plan.algorithm):
         return iterable
     return f"in_wider_dtype({iterable}, {tuple(stored)}, {plural(plan.algorithm.param)})"
 

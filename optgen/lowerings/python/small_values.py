@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from optgen.ir.algorithm import State
 from optgen.ir.binding_times import Axes, Kind, Stage, kind_of
-from optgen.ir.compute_dtype import widens
+from optgen.ir.compute_dtype import widens_in_python
 from optgen.ir.nodes import Expr, Ref, always_assigned, assigns, expressions
 from optgen.ir.plan import Finish, Plan, Sweep, reads
 from optgen.lowerings.python.function import guarded_lines
@@ -81,7 +81,7 @@ class SmallValues:
     def read_lines(self, state: State) -> list[str]:
         """Return the lines that read a row or column state, or a scalar state on the device."""
         syntax = self.syntax
-        text = syntax.read_wider if widens(self.plan.algorithm) else syntax.read
+        text = syntax.read_wider if widens_in_python(self.plan.algorithm) else syntax.read
         text = syntax.read_number if state.on_device else text
         return guarded_lines(state, f"{state.symbol} = {filled_in(text, state.symbol)}")
 

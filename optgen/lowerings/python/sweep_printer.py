@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from optgen.ir.compute_dtype import widens
+from optgen.ir.compute_dtype import widens_in_python
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Ref, assigns, rename_program
 from optgen.ir.plan import Plan, Stream, Sweep
@@ -54,7 +54,7 @@ class SweepPrinter:
 
     def _runs_on_whole_tensors(self, sweep: Sweep) -> bool:
         """Tell whether a sweep runs on whole tensors, without small values."""
-        if not self.plan.matrix_calls or widens(self.plan.algorithm):
+        if not self.plan.matrix_calls or widens_in_python(self.plan.algorithm):
             return False
         return not self.small_values.of_sweep(sweep) and not self._changes_later_gradient(sweep)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optgen.ir.compute_dtype import widens
+from optgen.ir.compute_dtype import widens_in_python
 from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan, Stream
 from optgen.lowerings.python.function import loop_iterable
@@ -10,7 +10,7 @@ from optgen.lowerings.python.function import loop_iterable
 
 def shares_widened_tensors(plan: Plan) -> bool:
     """Tell whether sweeps share widened tensors: later sweeps read what earlier ones store."""
-    return widens(plan.algorithm) and len(plan.sweeps) > 1
+    return widens_in_python(plan.algorithm) and len(plan.sweeps) > 1
 
 
 def widened_loop_header(plan: Plan, in_lists: bool) -> str:

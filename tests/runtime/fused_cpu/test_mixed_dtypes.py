@@ -46,7 +46,7 @@ def test_states_of_another_dtype_equal_those_of_the_for_loop(
     name = str(state_dtype).removeprefix("torch.")
     cls = compose(optim.SGD, modifiers.state_dtype(name))
     fused_params, plain_params = (parameters(dtype, dtype) for _ in range(2))
-    optimizers = [cls(params, lr=0.1, momentum=0.5) for params in (fused_params, plain_params)]
+    optimizers = [cls(params, lr=0.125, momentum=0.5) for params in (fused_params, plain_params)]
     for optimizer, lowering in zip(optimizers, ("fused_cpu", "forloop"), strict=True):
         with use_lowering(lowering):
             for _ in range(3):
@@ -133,7 +133,7 @@ def test_roundings_and_random_numbers_equal_those_of_the_for_loop(
     results = []
     for lowering in ("fused_cpu", "forloop"):
         params = parameters(dtype, dtype)
-        optimizer = cls(params, lr=0.1, momentum=0.5, seed=3)
+        optimizer = cls(params, lr=0.125, momentum=0.5, seed=3)
         with use_lowering(lowering):
             for _ in range(3):
                 optimizer.step()
