@@ -21,12 +21,14 @@ RULES = {name: a for name, a in TORCH_ALGORITHMS.items() if a.base is None and a
 """Elementwise specs that have a rule of their own; each has one sweep."""
 
 _SPECS = read_specs([*sorted(TEST_SPECS.glob("*.py")), *map(spec_file, REPRESENTATIVES)])
-WIDENING_RULES = {a.name: a for a in _SPECS if widens(a)}
-"""Rules of one sweep that round to their parameter's dtype, or draw random numbers."""
+WIDENING_RULES = {a.name: a for a in _SPECS if widens(a) and a.elementwise}
+"""Elementwise rules that round to their parameter's dtype, draw numbers, or declare dtypes."""
 
 WITH_PHASES = {name: a for name, a in TORCH_ALGORITHMS.items() if not a.elementwise}
 WITH_PHASES |= {
-    a.name: a for a in _SPECS if not (a.elementwise or widens(a) or a.is_wide or why_uncut(a))
+    a.name: a
+    for a in _SPECS
+    if not (a.elementwise or a.has_storage_ops or a.has_random_ops or a.is_wide or why_uncut(a))
 }
 """Rules with reductions or matrix ops, from the catalogue and from tests/specs."""
 

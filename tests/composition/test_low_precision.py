@@ -168,7 +168,7 @@ def test_a_modifier_that_follows_names_its_weights() -> None:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("kind", ["modifier", "class"])
 def test_kahan_drops_a_compensation_that_is_not_of_these_weights(kind: str, lowering: str) -> None:
-    """What rounding took from weights near 1,000 is more than weights near 1 can lose."""
+    """Weights near 1,000 lose more to rounding than weights near 1 can."""
     cls: Any = compose(optim.SGD, modifier("kahan")) if kind == "modifier" else KahanAdamW
     param = torch.full((8,), 1000.0, dtype=torch.bfloat16, requires_grad=True)
     optimizer = cls([param], lr=1.0, weight_decay=0.0)

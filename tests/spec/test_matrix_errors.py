@@ -86,7 +86,7 @@ CASES = {
         MATRIX, "p = p - lr * orthogonalize(g, abc, k, norm(g))", hypers=NEWTON_SCHULZ
     ),
     "require of a hyperparameter and of p": spec('require(lr > ndim(p), "no")'),
-    "require of a size": spec('require(numel(p) > rows(p), "no")'),
+    "require of a size": spec('require(ndim(p) == 2, "no")', 'require(numel(p) > rows(p), "no")'),
     "require of an unknown field": spec('require(ndim(p) == 2, "{size}")'),
     "an optional tuple without None": spec(hypers=f"{LR}, eps=hyper((0, 1), optional=True)"),
     "a comparison of a variable with None": spec("u = 2 * lr", "if u is None:", f"    {UPDATE}"),

@@ -119,7 +119,7 @@ def test_a_description_does_not_repeat_the_name(site: dict[str, str]) -> None:
 
 
 def test_a_state_that_a_first_step_sets_does_not_begin_with_0(site: dict[str, str]) -> None:
-    assert "like the parameter, set by its first step" in site["modifiers/ema.md"]
+    assert ", set by its first step" in site["modifiers/ema.md"]
     assert "like the parameter, set by its first step" in site["optimizers/sgd.md"]
     assert "like the parameter, at first 0" in site["optimizers/adamw.md"]
 

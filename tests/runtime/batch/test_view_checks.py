@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 import optgen
 from optgen import use_lowering
-from optgen.optim import SGD, Adafactor, AdamW, Muon, SparseAdam
+from optgen.optim import SGD, Adafactor, AdamW, Muon, NorMuon, SparseAdam
 
 
 class Size(int):
@@ -124,15 +124,15 @@ def test_a_first_step_refuses_a_view_that_was_set_after_the_constructor() -> Non
 
 def test_a_rules_requirements_hold_for_the_view() -> None:
     weight = torch.ones(8, 3, 3, 3)
-    with pytest.raises(ValueError, match=r"size: torch.Size\(\[8, 3, 3, 3\]\)"):
-        Muon([weight])
-    with pytest.raises(ValueError, match=r"group 0: view=\(8, 3, -1\) of .*\(8, 3, 3, 3\): Muon"):
-        Muon([{"params": [weight], "view": (8, 3, -1)}])
-    optimizer = Muon([{"params": [weight.clone().requires_grad_()], "view": (8, -1)}])
+    with pytest.raises(ValueError, match=r"not the shape torch.Size\(\[8, 3, 3, 3\]\)"):
+        NorMuon([weight])
+    with pytest.raises(ValueError, match=r"group 0: view=\(8, 3, -1\) of .*: NorMuon"):
+        NorMuon([{"params": [weight], "view": (8, 3, -1)}])
+    optimizer = NorMuon([{"params": [weight.clone().requires_grad_()], "view": (8, -1)}])
     give_gradients(optimizer)
     optimizer.step()
     optimizer.param_groups[0]["view"] = (2, 4, -1)
-    with pytest.raises(ValueError, match="Muon only supports 2D parameters"):
+    with pytest.raises(ValueError, match="NorMuon takes matrices"):
         optimizer.step()
 
 

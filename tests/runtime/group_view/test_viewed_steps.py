@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,9 +34,18 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 
 @pytest.fixture
-def float64_matrix_ops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep matrix ops in float64."""
-    monkeypatch.setattr(matrix_ops, "orthogonalize", orthogonalize_in_own_dtype)
+def float64_matrix_ops() -> Iterator[None]:
+    """Keep matrix ops in float64, also in modules of generated code, which import them by name."""
+    original = matrix_ops.orthogonalize
+    _replace_orthogonalize(original, orthogonalize_in_own_dtype)
+    yield
+    _replace_orthogonalize(orthogonalize_in_own_dtype, original)
+
+
+def _replace_orthogonalize(old: Any, new: Any) -> None:
+    for module in list(sys.modules.values()):
+        if vars(module).get("orthogonalize") is old:
+            vars(module)["orthogonalize"] = new
 
 
 VIEWS = [  # a parameter's shape, and its view
