@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
-from lowerings.test_phases import orthogonalize_in_own_dtype
 from runtime.group_view.viewed_and_plain import (
     LOWERINGS,
     MATRIX_RULES,
@@ -24,6 +23,7 @@ from torch.nn import Parameter
 from optgen import use_lowering
 from optgen.optim import Adafactor, AdamW, optimizer_class
 from optgen.runtime import matrix_ops
+from optgen.verification.evaluator import orthogonalize_exactly
 
 
 @outside_interpreter
@@ -34,7 +34,7 @@ def test_fused_triton_in_its_interpreter() -> None:
 @pytest.fixture
 def float64_matrix_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep matrix ops in float64."""
-    monkeypatch.setattr(matrix_ops, "orthogonalize", orthogonalize_in_own_dtype)
+    monkeypatch.setattr(matrix_ops, "orthogonalize", orthogonalize_exactly)
 
 
 VIEWS = [  # a parameter's shape, and its view
