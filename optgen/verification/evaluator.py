@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from optgen import __version__, jit
 from optgen.ir.algorithm import AT_LEAST_FLOAT32, QUANTIZED, Algorithm, Hyper, State
 from optgen.ir.evaluate import Member, evaluate_together
-from optgen.ir.ops import OPS
+from optgen.ir.meanings import MEANINGS
 from optgen.spec.base_spec import read_base
 from optgen.spec.read_spec import read_spec
 from optgen.verification.case import BOUND, STEPS, Case
@@ -188,7 +188,7 @@ def orthogonalize_exactly(
     tensors: Sequence[Tensor], coefficients: Sequence[float], steps: float, eps: float
 ) -> list[Tensor]:
     """Return the orthogonalized matrices, computed in their own dtype instead of bfloat16."""
-    meaning, least = OPS["orthogonalize"].meaning, torch.tensor(eps, dtype=torch.float64)
+    meaning, least = MEANINGS["orthogonalize"], torch.tensor(eps, dtype=torch.float64)
     return [meaning(tensor, coefficients, steps, least) for tensor in tensors]
 
 
