@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from optgen.ir.evaluate import properties_of
+from optgen.ir.meanings import MEANINGS
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref
-from optgen.ir.ops import OPS, RANDOM_OPS
+from optgen.ir.ops import RANDOM_OPS
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep
 from optgen.ir.random_numbers import positions
 from optgen.ir.state_values import dtype_of
@@ -140,15 +141,15 @@ class _Run:
                 return number(self.properties[op])
             case Call(op, args) if op in RANDOM_OPS:
                 elements = positions(self.values[self.algorithm.param])
-                return OPS[op].meaning(elements, *map(self.value, args))
+                return MEANINGS[op](elements, *map(self.value, args))
             case Call("item", (Ref(name), Const(index))):
                 return self.values[name][index]
             case Call(op, args):
                 operands = [self.value(a, scalar_state) for a in args]
                 if any(isinstance(a, Ref) and a.name == scalar_state for a in args):
                     operands = [o.to(self.dtype_of(scalar_state)) for o in operands]
-                    return OPS[op].meaning(*operands).double()
-                return OPS[op].meaning(*operands)
+                    return MEANINGS[op](*operands).double()
+                return MEANINGS[op](*operands)
 
     def linear(self, terms: Any) -> Any:
         """Return a sum of products. If it is one tensor alone, return this tensor, not a copy."""

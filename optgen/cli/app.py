@@ -261,7 +261,9 @@ def bench(
 def verify(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Names of the catalogue, such as lion or GaLore."),
+        typer.Argument(
+            metavar="[NAME]...", help="Names of the catalogue, such as lion; or spec files."
+        ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Compare all optimizers.")] = False,
     reference: Annotated[
@@ -284,6 +286,10 @@ def verify(
     independently in plain torch. Both take 30 steps in float64 from the same start, each with the
     gradients at its own parameters. The comparison runs in every lowering that this machine has;
     TRITON_INTERPRET=1 adds Triton's on a CPU. The command exits with 1 if a bound is missed.
+
+    A spec file, my_rule.py, is compared with its own rule, computed in float64 by the evaluator
+    that defines the language. Its lowerings run in float64 and in float32, with the defaults, and
+    with each flag, choice and zero changed.
     """
     with exit_codes():
         from optgen.cli import verify as command

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from optgen import emit, modifiers
+from optgen import emit
 from optgen.cli.locate_specs import spec_path
 from optgen.cli.read_and_render import read, render
-from optgen.compositions import composed_spec, errors_of_parts
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Place, assigns
 from optgen.spec.batches import batch_warning
@@ -63,6 +62,9 @@ def check(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
 
 def _check_modifier(path: Path) -> str:
     """Generate a plain rule with the modifier of a file; return a line about the modifier."""
+    from optgen import modifiers  # imports torch, which the check of an optimizer does not need
+    from optgen.compositions import composed_spec, errors_of_parts
+
     modifier = modifiers.load(path)
     try:
         spec = composed_spec(Spec("Checked", _PLAIN_RULE, "checked.py", 1), (modifier,), "Checked")

@@ -1,4 +1,7 @@
-"""Implement `optgen verify`, which compares optimizers with independent implementations."""
+"""Implement `optgen verify`, which compares optimizers with independent implementations.
+
+A spec file is compared with the evaluator, because nobody else has its rule.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ from pathlib import Path
 import typer
 
 from optgen.cli.list_specs import columns
-from optgen.emit import write_atomically
+from optgen.cli.locate_specs import spec_path
+from optgen.emit import ToolchainError, write_atomically
 from optgen.optim._create_optimizer import known_name
-from optgen.verification import evidence, pages
+from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
+from optgen.runtime.fused_cpu.toolchain.library_cache import NoCompilerError
+from optgen.verification import evaluator, evidence, pages
 from optgen.verification.catalogue import NAMES
 from optgen.verification.evidence import PACKAGE, RULE, Row
 
@@ -28,12 +34,14 @@ def run(
     """
     if reference not in (None, RULE, PACKAGE):
         raise typer.BadParameter(f"no reference {reference}; there are {RULE} and {PACKAGE}")
-    catalogue_names = _catalogue_names(names, compare_all)
+    files = [name for name in names if name.endswith(".py")]
+    _check_options_of_files(files, names, compare_all, reference, markdown)
+    catalogue_names = [] if files else _catalogue_names(names, compare_all)
     if reference == PACKAGE and not compare_all:
         _check_installed(catalogue_names)
     _check_files([*([json] if json else []), *markdown])
     page_texts = {page: _read_page(page, reference) for page in markdown}
-    rows = _compare(catalogue_names, reference)
+    rows = _compare_files(files) if files else _compare(catalogue_names, reference)
     typer.echo("\n".join(_summary(rows, len(catalogue_names)) if compare_all else _report(rows)))
     if json:
         write_atomically(json, evidence.to_json(rows))
@@ -42,6 +50,29 @@ def run(
         write_atomically(page, pages.fill_table(text, rows, reference))
         typer.echo(f"table: {page}")
     return all(row.passed for row in rows)
+
+
+def _check_options_of_files(
+    files: Sequence[str],
+    names: Sequence[str],
+    compare_all: bool,
+    reference: str | None,
+    markdown: Sequence[Path],
+) -> None:
+    """Raise an error for spec files beside what only names of the catalogue have."""
+    if not files:
+        return
+    if len(files) < len(names) or compare_all:
+        raise typer.BadParameter(
+            "give spec files, or names of the catalogue: "
+            "files are compared with their rules, names with other implementations"
+        )
+    for option, is_given in (
+        ("--reference", reference is not None),
+        ("--markdown", bool(markdown)),
+    ):
+        if is_given:
+            raise typer.BadParameter(f"{option} is for names of the catalogue, not for spec files")
 
 
 def _catalogue_names(names: Sequence[str], compare_all: bool) -> list[str]:
@@ -99,6 +130,33 @@ def _compare(names: Sequence[str], reference: str | None) -> list[Row]:
     return rows
 
 
+def _compare_files(files: Sequence[str]) -> list[Row]:
+    """Compare the rules of spec files with the evaluator, show the progress, and return the rows.
+
+    Every file is found, read and checked before the first comparison.
+    """
+    rows: list[Row] = []
+    rules = [_readable_rule(spec_path(file)) for file in dict.fromkeys(files)]
+    try:
+        with typer.progressbar(
+            [comparison for rule in rules for comparison in rule.comparisons()],
+            item_show_func=lambda comparison: str(comparison or ""),
+            file=typer.get_text_stream("stderr"),
+        ) as bar:
+            for comparison in bar:
+                rows.append(comparison.row())
+    except (NoCompilerError, CompileError) as error:
+        raise ToolchainError(str(error)) from None
+    return rows
+
+
+def _readable_rule(path: Path) -> evaluator.CheckedRule:
+    try:
+        return evaluator.CheckedRule.read(path)
+    except evaluator.NotComparedError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 def _report(rows: Sequence[Row]) -> Iterator[str]:
     """Yield a few lines for each row, then the table."""
     for row in rows:
@@ -110,7 +168,9 @@ def _report(rows: Sequence[Row]) -> Iterator[str]:
             title = pages.LOWERING_TITLES[key]
             yield f"  {title}: the largest difference of an element is {error:.1e}"
         yield f"  the bound is {row.bound:.0e}"
-        yield from (f"  {reason}" for reason in evidence.bound_reasons(row))
+        yield from (
+            f"  {reason}" for reason in (*evidence.bound_reasons(row), *evaluator.remarks(row))
+        )
         yield ""
     yield _table(rows)
 

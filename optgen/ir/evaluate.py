@@ -16,8 +16,9 @@ from torch import Tensor
 
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.binding_times import Kind, declared_kinds, kind_of
+from optgen.ir.meanings import MEANINGS
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, refs
-from optgen.ir.ops import OPS, RANDOM_OPS, WIDE_OPS
+from optgen.ir.ops import RANDOM_OPS, WIDE_OPS
 from optgen.ir.random_numbers import positions
 from optgen.ir.rank import RANK
 from optgen.ir.state_values import (
@@ -117,7 +118,7 @@ def _results_of_reductions(
     answers: dict[int, Tensor | None] = {}
     for indices in indices_by_group.values():
         op, _ = waiting[indices[0]]
-        result = OPS[op].meaning(*(waiting[index][1] for index in indices))
+        result = MEANINGS[op](*(waiting[index][1] for index in indices))
         answers |= dict.fromkeys(indices, result)
     return answers
 
@@ -167,13 +168,6 @@ def evaluate_function(
     param, state = evaluate(algorithm, hypers, *inputs, other_lists)
     written = {s.symbol: state[s.key] for s in algorithm.states if s.written}
     return {algorithm.param: param, **written}
-
-
-def evaluate_numbers(op: str, numbers: Sequence[float]) -> float | bool:
-    """Return the result of an op on numbers, computed in float64."""
-    operands = [torch.tensor(number, dtype=torch.float64) for number in numbers]
-    result: float | bool = OPS[op].meaning(*operands).item()
-    return result
 
 
 def properties_of(
@@ -243,9 +237,9 @@ class _StepEvaluator:
                 return as_scalar_tensor(self.properties[op])
             case Call(op, args) if op in RANDOM_OPS:
                 elements = positions(self.values[self.algorithm.param])
-                return OPS[op].meaning(elements, *map(self.value, args))
+                return MEANINGS[op](elements, *map(self.value, args))
             case Call("inverse_root" as op, args):
-                return OPS[op].meaning(*map(self.value, args), self.matrix_eps())
+                return MEANINGS[op](*map(self.value, args), self.matrix_eps())
             case Call("item", (tuple_expr, Const(int() as index))):
                 return self.value(tuple_expr)[index]
             case Call("truth" | "is_none" as op, (a,)):
@@ -257,17 +251,17 @@ class _StepEvaluator:
                 left = self.value(a, target)
                 left_decides = left.ndim == 0 and bool(left) is (op == "or")
                 right = self.neutral_operand(op, b) if left_decides else self.value(b, target)
-                return OPS[op].meaning(left, right)
+                return MEANINGS[op](left, right)
             case Call("==" | "!=" as op, (a, b)) if _is_choice(self.values, a, b):
-                return torch.tensor(OPS[op].meaning(*(self.value(e) for e in (a, b))))
+                return torch.tensor(MEANINGS[op](*(self.value(e) for e in (a, b))))
             case Call(op, args):
                 operands = [self.value(a, target) for a in args]
                 if target is not None and any(r.name == target.symbol for r in refs(expr)):
                     # torch computes with a 0-dim tensor, and with results of it, in its dtype.
                     dtype = dtype_of(target, self.scalar_dtype)
-                    result = OPS[op].meaning(*(_as_dtype(dtype, o) for o in operands))
+                    result = MEANINGS[op](*(_as_dtype(dtype, o) for o in operands))
                     return _as_dtype(torch.float64, result)
-                return OPS[op].meaning(*operands)
+                return MEANINGS[op](*operands)
             case Linear():
                 raise TypeError(
                     "a linear form belongs to a plan, but the evaluator runs algorithms"

@@ -16,9 +16,6 @@ from math import pi
 import torch
 from torch import Tensor
 
-NUM_SEEDS = 2**24
-"""Seeds and streams are whole numbers below 2**24, which a float32 holds exactly."""
-
 _WORD_MASK = 2**32 - 1
 # Constants of Threefry-2x32
 _ROUNDS = 13

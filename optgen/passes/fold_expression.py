@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeGuard
 
-from optgen.ir.evaluate import evaluate_numbers
+from optgen.ir.evaluate_numbers import evaluate_numbers
 from optgen.ir.nodes import Call, Const, Expr, rebuild
 from optgen.ir.ops import OPS
 

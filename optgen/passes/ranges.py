@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf, isnan
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.evaluate import evaluate_numbers
+from optgen.ir.evaluate_numbers import evaluate_numbers
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
 
 

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
-from optgen.ir.evaluate import evaluate_numbers
+from optgen.ir.evaluate_numbers import evaluate_numbers
 from optgen.ir.nodes import Call, Const, Expr
 
 ONE = Const(1)

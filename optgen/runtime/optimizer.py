@@ -1,7 +1,7 @@
 """The base class of generated optimizers: a torch.optim.Optimizer whose rule is data."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints, overload
 
 import torch
 from torch import Tensor
@@ -12,7 +12,11 @@ from optgen.runtime.batch import flat_partitions
 from optgen.runtime.batch.context import StepContext
 from optgen.runtime.batch.gradient_checks import check_parameters
 from optgen.runtime.batch.group_states import adopt_group_states, share_loaded_states
-from optgen.runtime.batch.hyperparameters import check_groups_agree
+from optgen.runtime.batch.hyperparameters import (
+    check_constructor_arguments,
+    check_groups_agree,
+    converter_of,
+)
 from optgen.runtime.batch.shared_check import report_skip
 from optgen.runtime.batch.view_checks import check_added_group, check_views
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
@@ -34,6 +38,11 @@ class GeneratedOptimizer(LightOptimizer):
 
     rule: ClassVar[Rule]
     lowerings: ClassVar[str]  # the name of the package with the generated lowerings
+
+    def __new__(cls, *args: Any, **hypers: Any) -> Self:
+        """Check the types of arguments before a generated constructor compares them with bounds."""
+        check_constructor_arguments(cls, args, hypers)
+        return super().__new__(cls)
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         self._reset_context()
@@ -109,6 +118,7 @@ class GeneratedOptimizer(LightOptimizer):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
+            converter_of(self).check_arguments(group)
             check_added_group(self, len(self.param_groups) - 1)
             check_groups_agree(self)
             group.update(self.rule.fixed_values(group["params"]))

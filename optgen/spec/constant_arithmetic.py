@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import math
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from optgen.ir.evaluate_numbers import PYTHON_FUNCTIONS
 from optgen.ir.nodes import Call, Const, Expr
 
 OPERATORS: Mapping[type[ast.AST], str] = {
@@ -26,9 +26,6 @@ _LARGEST_EXACT_INT = 2**53
 _MAX_FLOAT64_BITS = 1024
 """Float64 is finite below 2**1024."""
 
-_LARGEST_INT_EXPONENT = 1000
-"""The largest exponent for which a power of ints is computed as an int."""
-
 
 def constant_number(value: float) -> float:
     """Return a number as rules compute with it: an int up to 2**53, else a finite float.
@@ -42,40 +39,6 @@ def constant_number(value: float) -> float:
     if is_long or not math.isfinite(value):
         raise OverflowError("it is not finite in float64")
     return float(value)
-
-
-def _power(a: float, b: float) -> float:
-    if abs(b) > _LARGEST_INT_EXPONENT:
-        a, b = float(a), float(b)  # computed with ints, 10**10**10 would never finish
-    result = a**b
-    if isinstance(result, int | float):
-        return result
-    raise ValueError("the root of a negative number is not real")
-
-
-PYTHON_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "**": _power,
-    "%": operator.mod,
-    "neg": operator.neg,
-    "sqrt": math.sqrt,
-    "exp": math.exp,
-    "log": math.log,
-    "tanh": math.tanh,
-    "sin": math.sin,
-    "cos": math.cos,
-    "atan2": math.atan2,
-    "floor": math.floor,
-    "ceil": math.ceil,
-    "round": round,
-    "abs": abs,
-    "maximum": max,
-    "minimum": min,
-}
-"""Ops that compute a number from numbers, each as a Python function."""
 
 
 def compute(op: str, *values: float) -> float:

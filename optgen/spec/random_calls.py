@@ -18,8 +18,7 @@ from optgen.ir.nodes import (
     rebuild,
     walk,
 )
-from optgen.ir.ops import DRAWING_OPS
-from optgen.ir.random_numbers import NUM_SEEDS
+from optgen.ir.ops import DRAWING_OPS, NUM_SEEDS
 
 if TYPE_CHECKING:
     from optgen.spec.expressions import Expressions

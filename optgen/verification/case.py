@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from optgen.verification.problem import Problem, Shapes
@@ -36,6 +37,7 @@ class Case:
     orthogonalize: Callable[..., list[Tensor]] | None = None
     sparse_gradients: bool = False  # gradients hold only some of the rows
     with_closure: bool = False  # a step is handed a closure
+    dtype: torch.dtype = torch.float64  # of our parameters; the reference has float64
 
     @property
     def problem(self) -> Problem:

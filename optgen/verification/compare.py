@@ -66,7 +66,8 @@ def run_case(case: Case, cls: Callable[..., Optimizer], lowering: str) -> CaseRu
     expected = trajectory(case)
     on_gpu = lowering == "fused_triton" and torch.cuda.is_available()
     device = torch.device("cuda" if on_gpu else "cpu")
-    params = [p.to(device, copy=True).requires_grad_() for p in case.problem.initial_params()]
+    initial_params = case.problem.initial_params()
+    params = [p.to(device, case.dtype, copy=True).requires_grad_() for p in initial_params]
     optimizer = cls(params, **case.options)
     max_error = 0.0
     with _replace_orthogonalize(case, optimizer), _use_lowering(lowering):
@@ -78,15 +79,15 @@ def run_case(case: Case, cls: Callable[..., Optimizer], lowering: str) -> CaseRu
 
 def take_step(case: Case, optimizer: Optimizer, params: list[Tensor], step: int) -> None:
     """Take one step of an optimizer, with the gradients at the current parameters."""
-    current = [param.detach().cpu() for param in params]
+    current = [param.detach().cpu().double() for param in params]
     gradients = _gradients(case, current, step)
     for param, gradient in zip(params, gradients, strict=True):
-        param.grad = gradient.to(param.device)
+        param.grad = gradient.to(param)
     if case.with_closure:
         optimizer.step(_closure(case, params))
         return
     inputs: dict[str, Any] = {
-        name: values and [value.to(p.device) for value, p in zip(values, params, strict=True)]
+        name: values and [value.to(p) for value, p in zip(values, params, strict=True)]
         for name, values in _extra_inputs(case, current, step).items()
     }
     optimizer.step(**inputs)
@@ -95,7 +96,7 @@ def take_step(case: Case, optimizer: Optimizer, params: list[Tensor], step: int)
 def max_difference(params: list[Tensor], expected: list[Tensor]) -> float:
     """Return the largest difference of an element; NaN if any difference is NaN."""
     pairs = zip(params, expected, strict=True)
-    return torch.stack([(p.detach().cpu() - e).abs().max() for p, e in pairs]).max().item()
+    return torch.stack([(p.detach().cpu().double() - e).abs().max() for p, e in pairs]).max().item()
 
 
 def runnable_lowerings(cls: type[Optimizer]) -> tuple[str, ...]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from cli.commands import RULE, run, snapshot
+from cli.commands import ROOT, RULE, run, snapshot
 
 
 def test_check_says_ok_and_writes_nothing(outside_checkout: Path) -> None:
@@ -110,3 +112,18 @@ def test_check_says_why_a_rule_does_not_compile(
     result = run("check", "heavy.py", "--compile")
     assert result.exit_code == 4
     assert 'optgen: Heavy: CXX is "g++ \'", and a shell could not read it' in result.stderr
+
+
+def test_a_check_imports_no_large_library() -> None:
+    """torch alone takes most of a second to import, and a check then takes more than that."""
+    names = ("adamw", "adafactor", "apollo", "muon", "prodigy", "schedule_free_adamw", "soap")
+    code = (
+        "import sys; from optgen.cli.check import check; "
+        f"assert len(list(check({names}))) >= {len(names)}; "
+        "print({'torch', 'sympy', 'triton', 'numpy'} & {*sys.modules})"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    assert found.stdout == "set()\n"

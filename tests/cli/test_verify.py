@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli.commands import run
+from cli.commands import ROOT, RULE, run
 
+from optgen import jit
 from optgen.verification import evidence, libraries
 from optgen.verification.pages import END_MARK, start_mark
 
@@ -111,3 +112,50 @@ def test_a_new_page_can_be_written_again(tmp_path: Path) -> None:
 def test_the_package_of_the_author_is_listed_first() -> None:
     assert evidence.distribution_names("lion")[0] == "lion-pytorch"
     assert {package.case.name for package in libraries.LIBRARIES} <= {*evidence.SOURCES}
+
+
+def test_a_spec_file_is_compared_with_its_own_rule(tmp_path: Path) -> None:
+    rule, rows = tmp_path / "my_rule.py", tmp_path / "rows.json"
+    rule.write_text(RULE)
+
+    result = run("verify", str(rule), "--json", str(rows))
+
+    assert result.exit_code == 0, result.output
+    assert "Heavy agrees with its own rule (float64, defaults), version " in result.stdout
+    in_float64, in_float32 = json.loads(rows.read_text())
+    assert in_float64["errors"].keys() >= {"forloop", "foreach", "fused_cpu"}
+    assert max(in_float64["errors"].values()) < 1e-12
+    assert (in_float32["dtype"], in_float32["passed"]) == ("float32", True)
+
+
+def test_verify_fails_if_a_lowering_differs_from_its_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule, other = tmp_path / "my_rule.py", tmp_path / "other.py"
+    rule.write_text(RULE)
+    other.write_text(RULE.replace("beta * b", "0.5 * beta * b"))
+    wrong = jit.load(other)
+    monkeypatch.setattr(jit, "load", lambda spec: wrong)
+
+    result = run("verify", str(rule))
+
+    assert result.exit_code == 1
+    assert "Heavy DOES NOT AGREE with its own rule (float64, defaults)" in result.stdout
+
+
+def test_verify_says_why_it_refuses_a_spec_file(tmp_path: Path) -> None:
+    rule, wrong = (tmp_path / f"{name}.py" for name in ("my_rule", "wrong"))
+    rule.write_text(RULE)
+    wrong.write_text(RULE.replace("lr * b", "lr * nothing"))
+    for arguments, exit_code, message in (
+        ((tmp_path / "none.py",), 2, "no such file"),
+        ((wrong,), 3, "unknown name `nothing`"),
+        (("lion", rule), 2, "give spec files, or names of the catalogue"),
+        ((rule, "--all"), 2, "give spec files, or names of the catalogue"),
+        ((rule, "--reference", "rule"), 2, "--reference is for names of the catalogue"),
+        ((rule, "--markdown", tmp_path / "page.md"), 2, "--markdown is for names of the catalogue"),
+        ((ROOT / "specs" / "averaging.py",), 2, "this is a function"),
+    ):
+        result = run("verify", *map(str, arguments))
+        assert result.exit_code == exit_code, result.output
+        assert message in " ".join(result.output.replace("│", " ").split())

@@ -13,7 +13,6 @@ from distributed import models, pair
 from distributed.cases import difference, shard
 from distributed.collectives import count_collectives
 from distributed.test_checkpoints import Engine
-from lowerings.test_phases import orthogonalize_in_own_dtype
 from spec_files import spec_file
 from torch import distributed, nn
 
@@ -21,6 +20,7 @@ import optgen
 from optgen import use_lowering
 from optgen.optim import Adafactor, AdamW, Muon
 from optgen.runtime import matrix_ops
+from optgen.verification.evaluator import orthogonalize_exactly
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
@@ -94,7 +94,7 @@ class _Comparison:
 
 
 def _error_after_training(rank: int, case: str, lowering: str) -> float:
-    with mock.patch.object(matrix_ops, "orthogonalize", orthogonalize_in_own_dtype):
+    with mock.patch.object(matrix_ops, "orthogonalize", orthogonalize_exactly):
         comparison = _Comparison(case)
         for _ in range(4):
             comparison.step(lowering)

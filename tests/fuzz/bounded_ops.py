@@ -28,10 +28,11 @@ from fuzz.bounded_tensors import (
     result_in_range,
     unit_selected_by,
 )
+from optgen.ir.meanings import MEANINGS
 from optgen.ir.ops import MAXIMA, OPS, RANDOM_OPS, STORAGE_OPS
 
 Meaning = Callable[..., Any]
-PLAIN = {name: op.meaning for name, op in OPS.items()}
+PLAIN = dict(MEANINGS)
 """The ops' meanings on plain tensors, without bounds."""
 
 
@@ -54,12 +55,12 @@ def bounded_meanings(has_coarse_orthogonalize: bool = False) -> Iterator[None]:
     With `has_coarse_orthogonalize` the result of `orthogonalize` is not comparable, because
     lowerings compute it in 16 bits.
     """
-    ops = {name: replace(OPS[name], meaning=meaning) for name, meaning in MEANINGS.items()}
-    for dtype, name in STORE.items():
-        ops[name] = replace(OPS["copy"], name=name, meaning=functools.partial(_stored, dtype))
+    store_ops = {name: replace(OPS["copy"], name=name) for name in STORE.values()}
+    bounded = dict(BOUNDED)
+    bounded |= {name: functools.partial(_stored, dtype) for dtype, name in STORE.items()}
     if has_coarse_orthogonalize:
-        ops["orthogonalize"] = replace(OPS["orthogonalize"], meaning=_orthogonalize_not_comparable)
-    with mock.patch.dict(OPS, ops):
+        bounded["orthogonalize"] = _orthogonalize_not_comparable
+    with mock.patch.dict(OPS, store_ops), mock.patch.dict(MEANINGS, bounded):
         yield
 
 
@@ -355,4 +356,4 @@ def _meanings() -> dict[str, Meaning]:
     return meanings | {word: part(_norm, word) for word in norms} | MATRIX_MEANINGS
 
 
-MEANINGS = _meanings()
+BOUNDED = _meanings()

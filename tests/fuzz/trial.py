@@ -29,8 +29,8 @@ from fuzz.oracle import (
 )
 from fuzz.time_limit import time_limit
 from optgen import use_lowering
-from optgen.ir.ops import OPS
 from optgen.runtime import matrix_ops
+from optgen.verification.evaluator import orthogonalize_exactly
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu", "fused_triton", "functional", "sharded")
 STEPS = 3
@@ -287,15 +287,7 @@ def _default_dtype(dtype: str) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _orthogonalize_in_float64(
-    tensors: Sequence[Tensor], coefficients: Any, steps: float, eps: float
-) -> list[Tensor]:
-    least = torch.tensor(eps, dtype=torch.float64)
-    meaning = OPS["orthogonalize"].meaning
-    return [meaning(x, coefficients, steps, least) for x in tensors]
-
-
 def _orthogonalize_exactly(dtype: str) -> contextlib.AbstractContextManager[Any]:
     if dtype != "float64":
         return contextlib.nullcontext()
-    return mock.patch.object(matrix_ops, "orthogonalize", _orthogonalize_in_float64)
+    return mock.patch.object(matrix_ops, "orthogonalize", orthogonalize_exactly)

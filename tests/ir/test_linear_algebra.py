@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from optgen.ir.ops import LINEAR_ALGEBRA, OPS
+from optgen.ir.meanings import MEANINGS
+from optgen.ir.ops import LINEAR_ALGEBRA
 
 SHAPES = [(4, 4), (1, 1), (3, 5, 5), (2, 1, 3, 3)]
 
@@ -18,7 +19,7 @@ def gram(shape: tuple[int, ...]) -> Tensor:
 
 
 def apply_op(name: str, *args: Tensor | float) -> Tensor:
-    result: Tensor = OPS[name].meaning(*args)
+    result: Tensor = MEANINGS[name](*args)
     return result
 
 

@@ -12,6 +12,7 @@ import torch
 from interpreter import inside_interpreter, outside_interpreter, run_inside
 from torch import Tensor
 
+from optgen.ir.meanings import MEANINGS
 from optgen.ir.nodes import Call, Const, Expr, Ref
 from optgen.ir.ops import ELEMENTWISE_OPS, OPS
 from optgen.lowerings.fused_triton.expression_printer import (
@@ -90,7 +91,7 @@ def meaning(expr: Expr, values: dict[str, Tensor]) -> Any:
         case Ref(name):
             return values[name]
         case Call(word, args):
-            return OPS[word].meaning(*(meaning(a, values) for a in args))
+            return MEANINGS[word](*(meaning(a, values) for a in args))
     raise TypeError(expr)
 
 

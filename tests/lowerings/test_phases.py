@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 from inspect import signature
 from typing import Any
@@ -17,7 +17,6 @@ from torch import Tensor
 from optgen import emit
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate, properties_of
-from optgen.ir.ops import OPS
 from optgen.ir.state_values import exists
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
@@ -25,6 +24,7 @@ from optgen.lowerings.lowering import Lowering
 from optgen.passes.plan import plans
 from optgen.passes.specialize_shape import facts_read
 from optgen.runtime.eager import elements_at_once
+from optgen.verification.evaluator import orthogonalize_exactly
 
 FORMS = {
     "for-loop": (FORLOOP, "update"),
@@ -92,17 +92,8 @@ def functions_of(name: str, lowering: Lowering) -> dict[str, Any]:
     text = emit.render(WITH_PHASES[name], lowering, None)
     exec(compile(text, lowering.filename, "exec"), module)
     if "orthogonalize" in module:
-        module["orthogonalize"] = orthogonalize_in_own_dtype
+        module["orthogonalize"] = orthogonalize_exactly
     return module
-
-
-def orthogonalize_in_own_dtype(
-    tensors: list[Tensor], coefficients: Any, steps: float, eps: float
-) -> list[Tensor]:
-    """Return the orthogonalized matrices, computed in their dtype instead of bfloat16."""
-    number = torch.tensor(eps, dtype=torch.float64)
-    meaning: Callable[..., Tensor] = OPS["orthogonalize"].meaning
-    return [meaning(x, coefficients, steps, number) for x in tensors]
 
 
 def assert_steps_of_the_rule(

@@ -9,7 +9,6 @@ import pytest
 import torch
 from conftest import Golden
 from lowerings.capture import capture_on_cpu
-from lowerings.test_phases import orthogonalize_in_own_dtype
 from spec_texts import LR, spec
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from optgen.lowerings.forloop import FORLOOP
 from optgen.passes.latex import to_latex
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
+from optgen.verification.evaluator import orthogonalize_exactly
 
 MATRIX = 'require(ndim(p) >= 2, "no matrix: {shape}")'
 SQUARES = 'L=state("left", shape=("rows", "rows")), R=state("right", shape=("cols", "cols"))'
@@ -166,7 +166,7 @@ def spec_of_case(case: str) -> Spec:
 @pytest.fixture(autouse=True)
 def exact_orthogonalize(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `orthogonalize` compute in the dtype of its operand."""
-    monkeypatch.setattr("optgen.runtime.matrix_ops.orthogonalize", orthogonalize_in_own_dtype)
+    monkeypatch.setattr("optgen.runtime.matrix_ops.orthogonalize", orthogonalize_exactly)
 
 
 def largest_difference(

@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import Phase, assume, given, note, reject, settings
 from hypothesis import strategies as st
-from lowerings.test_phases import orthogonalize_in_own_dtype
 from matrix_strategies import matrix_op_specs, matrix_specs, with_matrix_op
 from sharded_step import step_on_shards
 from strategies import FLAGS
@@ -26,6 +25,7 @@ from optgen.runtime.eager import call
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
+from optgen.verification.evaluator import orthogonalize_exactly
 
 SHAPES = ((3, 4), (4, 1), (2, 3, 2), (3, 4))
 
@@ -33,7 +33,7 @@ SHAPES = ((3, 4), (4, 1), (2, 3, 2), (3, 4))
 @pytest.fixture(autouse=True)
 def float64_scalars_and_matrix_ops(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keep scalar state and matrix ops in float64."""
-    monkeypatch.setattr(matrix_ops, "orthogonalize", orthogonalize_in_own_dtype)
+    monkeypatch.setattr(matrix_ops, "orthogonalize", orthogonalize_exactly)
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)

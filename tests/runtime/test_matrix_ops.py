@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.optim._muon import _zeropower_via_newtonschulz
 
-from optgen.ir.ops import OPS
+from optgen.ir.meanings import MEANINGS
 from optgen.runtime.matrix_ops import orthogonalize
 
 COEFFICIENTS = (3.4445, -4.775, 2.0315)
@@ -26,7 +26,7 @@ def test_the_result_for_one_matrix_agrees_with_torchs_function(shape: tuple[int,
 
 def test_the_result_in_bfloat16_is_near_the_oracle() -> None:
     x = random_tensor(3, 12, 7).double()
-    exact = OPS["orthogonalize"].meaning(x, COEFFICIENTS, 5, torch.tensor(1e-7))
+    exact = MEANINGS["orthogonalize"](x, COEFFICIENTS, 5, torch.tensor(1e-7))
     (result,) = orthogonalize([x], COEFFICIENTS, 5, 1e-7)
     torch.testing.assert_close(result.double(), exact, rtol=0, atol=0.03)
 
@@ -41,7 +41,7 @@ def test_each_iteration_has_coefficients_of_its_own(steps: int) -> None:
     for a, b, c in (triples + triples[1:] * 2)[:steps]:
         gram = y.mT @ y
         y = a * y + y @ (b * gram + c * gram @ gram)
-    exact = OPS["orthogonalize"].meaning(x, flat, steps, torch.tensor(1e-7))
+    exact = MEANINGS["orthogonalize"](x, flat, steps, torch.tensor(1e-7))
     torch.testing.assert_close(exact, y)
     (result,) = orthogonalize([x], flat, steps, 1e-7)
     torch.testing.assert_close(result.double(), y, rtol=0, atol=0.03)
@@ -77,7 +77,7 @@ def test_an_empty_list_and_a_matrix_of_zeros_are_accepted() -> None:
         (result,) = orthogonalize([torch.zeros(3, 2)], COEFFICIENTS, 5, eps)
         assert not result.any()
         zeros = torch.zeros(3, 2, dtype=torch.float64)
-        assert not OPS["orthogonalize"].meaning(zeros, COEFFICIENTS, 5, torch.tensor(eps)).any()
+        assert not MEANINGS["orthogonalize"](zeros, COEFFICIENTS, 5, torch.tensor(eps)).any()
 
 
 @pytest.mark.parametrize("exponent", [-27, -67, -100, 67, 100])

@@ -1,9 +1,10 @@
 """Convert a group's hyperparameters to numbers; check bounds, lengths, and that groups agree."""
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from inspect import signature
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, Union, get_args, get_origin
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
@@ -35,6 +36,8 @@ class HyperEntry(NamedTuple):
         """Return one number as a kernel takes it; raise an error if it is invalid."""
         if value is None and may_be_none:
             return NONE
+        if isinstance(value, str):
+            raise TypeError(f"{self.key} must be a number, not {value!r}{self._way_out(value)}")
         try:
             number = float(value.detach() if isinstance(value, Tensor) else value)
         except (TypeError, ValueError) as error:
@@ -42,6 +45,14 @@ class HyperEntry(NamedTuple):
         if self.upper_bound is not None and number >= self.upper_bound:
             raise ValueError(f"{self.key} must be less than {self.upper_bound:g}, and is {number}")
         return number
+
+    def _way_out(self, text: str) -> str:
+        """Return what to write instead of a number in quotes, after a colon; or ""."""
+        try:
+            float(text)
+        except ValueError:
+            return ""
+        return f": write {text.strip()} without quotes"
 
 
 class HyperConverter:
@@ -52,7 +63,7 @@ class HyperConverter:
     them, a rule would divide by zero, or take the root of a negative number.
     """
 
-    def __init__(self, lowered: HasLowerings) -> None:
+    def __init__(self, lowered: HasLowerings | type[Any]) -> None:
         self._rule = rule = lowered.rule
         hints, bounds = lowered.hyper_annotations(), dict(rule.upper_bounds)
         self._entries = [_entry(key, hints.get(key), bounds.get(key)) for key in rule.hypers]
@@ -79,6 +90,21 @@ class HyperConverter:
                     entry.convert(number, may_be_none)
                 elif numel(number) != 1:
                     raise ValueError(f"{entry.key} must be 1-element, not {tuple(number.shape)}")
+
+    def check_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Raise a TypeError for an argument that is text, a list or None, but should be a number.
+
+        The constructor compares arguments with their bounds. It would raise an error that names no
+        argument.
+        """
+        for entry in self._entries:
+            if entry.key in arguments and entry.key not in dict(self._rule.choices):
+                value = arguments[entry.key]
+                is_row = entry.is_tuple and isinstance(value, (tuple, list))
+                pairs = zip(value if is_row else (value,), entry.may_be_none, strict=False)
+                for number, may_be_none in pairs:
+                    if isinstance(number, (str, list, NoneType)):
+                        entry.convert(number, may_be_none)
 
     def _pairs(self, values: Iterable[Any]) -> Iterator[tuple[HyperEntry, Any]]:
         return zip(self._entries, self._rule.choices_as_indices(values), strict=True)
@@ -141,6 +167,32 @@ def converter_of(lowered: HasLowerings) -> HyperConverter:
     if lowered_class not in _converters:
         _converters[lowered_class] = HyperConverter(lowered)
     return _converters[lowered_class]
+
+
+def check_constructor_arguments(
+    lowered_class: type[Any], args: Sequence[Any], hypers: Mapping[str, Any]
+) -> None:
+    """Raise a TypeError for a constructor's argument that should be a number; the error names it.
+
+    `args` begins with the parameters. A subclass may declare other types in a constructor of its
+    own, and then takes what it wants.
+    """
+    if not any(map(_is_suspicious, (*args[1:], *hypers.values()))):
+        return
+    constructor: Any = lowered_class.__init__
+    try:
+        arguments = signature(constructor).bind_partial(None, *args, **hypers).arguments
+    except TypeError:
+        return  # the constructor itself says so
+    hints, own_hints = lowered_class.hyper_annotations(), get_type_hints(constructor)
+    known = {key: value for key, value in arguments.items() if own_hints.get(key) == hints.get(key)}
+    HyperConverter(lowered_class).check_arguments(known)
+
+
+def _is_suspicious(value: object) -> bool:
+    """Tell whether a value, or one in a tuple, is text, a list or None."""
+    items = value if isinstance(value, tuple) else (value,)
+    return any(isinstance(item, (str, list, NoneType)) for item in items)
 
 
 def _entry(key: str, hint: Any, upper_bound: float | None) -> HyperEntry:

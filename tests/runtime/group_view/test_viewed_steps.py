@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
-from lowerings.test_phases import orthogonalize_in_own_dtype
 from runtime.group_view.viewed_and_plain import (
     LOWERINGS,
     MATRIX_RULES,
@@ -26,6 +25,7 @@ from torch.nn import Parameter
 from optgen import use_lowering
 from optgen.optim import Adafactor, AdamW, optimizer_class
 from optgen.runtime import matrix_ops
+from optgen.verification.evaluator import orthogonalize_exactly
 
 
 @outside_interpreter
@@ -37,9 +37,9 @@ def test_fused_triton_in_its_interpreter() -> None:
 def float64_matrix_ops() -> Iterator[None]:
     """Keep matrix ops in float64, also in modules of generated code, which import them by name."""
     original = matrix_ops.orthogonalize
-    _replace_orthogonalize(original, orthogonalize_in_own_dtype)
+    _replace_orthogonalize(original, orthogonalize_exactly)
     yield
-    _replace_orthogonalize(orthogonalize_in_own_dtype, original)
+    _replace_orthogonalize(orthogonalize_exactly, original)
 
 
 def _replace_orthogonalize(old: Any, new: Any) -> None:

@@ -1,0 +1,116 @@
+"""Test the comparison of a spec file with the evaluator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from spec_texts import DECORATOR, spec
+
+from optgen import jit
+from optgen.verification import evaluator
+from optgen.verification.evaluator import CheckedRule, NotComparedError
+from optgen.verification.evidence import Row
+
+MATRICES = 'require(ndim(p) == 2, "matrices only, not {shape}")'
+MOMENTUM = 'b=state("b")'
+
+
+def write(folder: Path, text: str) -> Path:
+    """Write a spec file."""
+    path = folder / "mine.py"
+    path.write_text(text)
+    return path
+
+
+def rows_of(path: Path) -> list[Row]:
+    """Return the rows of a spec file."""
+    return [comparison.row() for comparison in CheckedRule.read(path).comparisons()]
+
+
+def test_settings_change_flags_choices_and_zeros(tmp_path: Path) -> None:
+    hypers = (
+        "lr=hyper(0.1), decay=hyper(0.0, ge=0, lt=0.05), l1=hyper(0.0, ge=0), twice=flag(False)"
+    )
+    text = spec("if twice:\n        g = 2 * g", "p = p - lr * (g + decay * p + l1)", hypers=hypers)
+
+    rule = CheckedRule.read(write(tmp_path, text))
+
+    labels = [setting.label for setting in evaluator.settings(rule.algorithm)]
+    assert labels == ["defaults", "l1=0.1", "twice=True"]
+    assert [str(each) for each in rule.comparisons()][-1] == "Made (float32, twice=True)"
+
+
+def test_orthogonalize_is_compared_in_float64(tmp_path: Path) -> None:
+    text = spec(
+        MATRICES,
+        "b = 0.9 * b + g",
+        "p = p - lr * orthogonalize(b, ns, 5, 1e-7)",
+        states=MOMENTUM,
+        hypers="lr=hyper(0.1), ns=hyper((3.4445, -4.775, 2.0315))",
+    )
+    rule = CheckedRule.read(write(tmp_path, text))
+
+    assert all(len(shape) == 2 for shape in rule.shapes)
+    in_float64, in_float32 = (comparison.row() for comparison in rule.comparisons())
+    assert in_float64.passed
+    assert in_float32.passed
+    assert max(in_float64.errors.values()) < 1e-13
+
+
+def test_a_wrong_lowering_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = jit.load(write(tmp_path, spec("p = p - 1.01 * lr * g")))
+    path = write(tmp_path, spec("p = p - lr * g"))
+    monkeypatch.setattr(jit, "load", lambda spec: other)
+
+    assert [row.passed for row in rows_of(path)] == [False, False]
+
+
+def test_a_derived_rule_is_compared_with_the_rule_of_its_base(tmp_path: Path) -> None:
+    decorator = DECORATOR.replace(")", ', base="Adam")')
+    text = spec("", decorator=decorator, inputs="p, g, t", hypers="weight_decay=hyper(0.01, ge=0)")
+
+    assert {row.passed for row in rows_of(write(tmp_path, text))} == {True}
+
+
+def test_extra_inputs_are_handed_to_both_sides(tmp_path: Path) -> None:
+    text = spec("p = p - lr * g * h / t", inputs='p, g, t, h=given("hessian")')
+
+    assert {row.passed for row in rows_of(write(tmp_path, text))} == {True}
+
+
+def test_a_rule_that_grows_is_compared_while_its_numbers_are_moderate(tmp_path: Path) -> None:
+    (first, _) = rows_of(write(tmp_path, spec("p = 10 * p - lr * g")))
+    assert first.passed
+    assert 1 < first.steps < 10
+    assert "the rule makes numbers that are too large" in " ".join(evaluator.remarks(first))
+
+    (first, _) = rows_of(write(tmp_path, spec("p = p / 0 - lr * g")))
+    assert not first.passed
+    assert "the first step makes numbers that are infinite" in " ".join(evaluator.remarks(first))
+
+
+def test_a_state_of_16_bits_widens_the_bound(tmp_path: Path) -> None:
+    text = spec("b = 0.9 * b + g", "p = p - lr * b", states='b=state("b", dtype="bfloat16")')
+    rows = rows_of(write(tmp_path, text))
+
+    assert all(row.passed and 1e-3 < row.bound < 10 for row in rows)
+
+
+def test_what_is_not_compared_is_named(tmp_path: Path) -> None:
+    sparse = DECORATOR.replace(")", ', gradient="sparse_only")')
+    for text, message in (
+        (spec(decorator=sparse), "dense gradients are compared, and this class takes sparse ones"),
+        (
+            spec(MATRICES.replace("2", "7"), "p = p - lr * g"),
+            r"matrices only, not torch.Size\(\[4, 4\]\)",
+        ),
+    ):
+        with pytest.raises(NotComparedError, match=message):
+            CheckedRule.read(write(tmp_path, text))
+
+
+def test_the_default_dtype_stays(tmp_path: Path) -> None:
+    rows_of(write(tmp_path, spec()))
+    assert torch.get_default_dtype() is torch.float32
