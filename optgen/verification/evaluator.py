@@ -38,11 +38,11 @@ SHAPES = ((5,), (), (1, 2), (4, 4), (3, 5), (37, 19), (2, 7, 3), (2, 3, 2, 2))
 BOUNDS = {torch.float64: BOUND, torch.float32: 1e-3}
 """For each dtype, the bound where the rule does not magnify rounding, for elements up to 1."""
 _MARGIN = 10.0
-"""How much larger a difference may be than the one that rounding alone makes."""
+"""A difference may be this many times as large as the one that rounding alone makes."""
 _TELLING = 1e-2
 """A larger bound says little."""
 _ROUNDINGS = 4
-"""How many roundings an element is taken to suffer in a step."""
+"""The number of roundings by which a noisy step changes an element."""
 _LARGEST = 1e6
 """The comparison ends before a step that makes an element larger than this."""
 _QUANTIZED_EPS = 2.0**-7
@@ -194,7 +194,7 @@ def orthogonalize_exactly(
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What one row compares."""
+    """A comparison of a rule in one setting and one dtype, which makes one row."""
 
     rule: CheckedRule
     setting: Setting
