@@ -14,6 +14,7 @@ from interpreter import INTERPRETED, outside_interpreter, run_inside
 from torch import Tensor
 
 from optgen import amp, compose, modifiers, optim, use_lowering
+from optgen.runtime.optimizer import GeneratedOptimizer
 
 Scaler = Callable[..., Any]
 SCALE = 8.0
@@ -53,7 +54,10 @@ class CountingScaler(amp.GradScaler):
 
 
 def new_optimizer(cls: Any, dtype: torch.dtype = torch.float32, **options: Any) -> Any:
-    return cls(two_groups(parameters(dtype=dtype)), **options)
+    groups = two_groups(parameters(dtype=dtype))
+    if issubclass(cls, GeneratedOptimizer) and cls.rule.equal_or_0:  # such a rule takes one rate
+        groups[1]["lr"] = groups[0]["lr"]
+    return cls(groups, **options)
 
 
 def skipping_class(base: str = "adamw", *parts: Any) -> Any:

@@ -53,7 +53,7 @@ def test_the_commands_of_your_own_optimizer_succeed(
     (tmp_path / "my_rule.py").write_text(blocks(page)[0], encoding="utf-8")
     commands = "".join(blocks(page, "sh")).splitlines()
 
-    assert len(commands) == 4
+    assert len(commands) == 5
     for command in commands:
         result = CliRunner().invoke(app, command.split()[1:], prog_name="optgen")
         assert result.exit_code == 0, result.output

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from optgen.ir.binding_times import Axes
+from optgen.ir.errors import RuleError
 from optgen.ir.nodes import Call, Const, Expr, Ref
 from optgen.ir.plan import HostCall, MatrixCall, Phase, Plan
 from optgen.lowerings.fused_cpu.line_layout import indented, wrapped_list
@@ -136,4 +137,5 @@ def _argument(expr: Expr) -> str:
             return repr(value)
         case Call("neg", (Const(int() | float() as value),)):
             return repr(-value)
-    raise TypeError(f"a matrix op takes hyperparameters and numbers, not {expr!r}")
+    message = "an operand of a matrix op beside its matrix is a hyperparameter or a number"
+    raise RuleError(expr.place, message, "declare a hyper for the value that is computed here")
