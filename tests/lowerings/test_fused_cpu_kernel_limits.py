@@ -11,7 +11,7 @@ from optgen.lowerings.fused_cpu import FUSED_CPU
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
-HEAD = "from optgen.spec import *\n\n@optimizer()\ndef Many(p, g, /, {}, *, lr=hyper(0.1), abc=hyper((2.0, -1.5, 0.5))):\n"
+HEAD = "from optgen.spec import *\n\n@optimizer()\ndef Many(p, g, /, {}, *, lr=hyper(0.1)):\n"
 
 
 def rule_with_row_means(count: int) -> Algorithm:
@@ -35,12 +35,18 @@ def test_too_many_reductions_are_refused_at_the_line_of_the_rule() -> None:
     assert caught.value.place.line == 4  # of `def Many`
 
 
+MATRIX_OP = '''from optgen.spec import *
+
+@optimizer()
+def Mine(p, g, /, *, lr=hyper(0.1), abc=hyper((2.0, -1.5, 0.5))):
+    """Made up."""
+    require(ndim(p) == 2, "{shape}")
+    p = p - lr * orthogonalize(g, abc, 5, lr * 1e-7)
+'''
+
+
 def test_a_matrix_op_of_a_computed_number_is_refused_at_the_number() -> None:
-    lines = [
-        '"""Made up."""',
-        "require(ndim(p) == 2, '{shape}')",
-        "p = p - lr * orthogonalize(g, abc, 5, lr * 1e-7)",
-    ]
+    (algorithm,) = read_spec(Spec("mine", MATRIX_OP, "mine.py", 1))
     with pytest.raises(RuleError, match="a hyperparameter or a number") as caught:
-        render(read_rule("m=state('key_m')", lines), FUSED_CPU, None)
+        render(algorithm, FUSED_CPU, None)
     assert caught.value.place.line == 7
