@@ -32,7 +32,7 @@ def library(name: str, source: str) -> Path:
     """Return the path of the library of a source text; build the library if it is not cached."""
     command = compiler.find()
     file = _file_name(command, name, source)
-    failures = []
+    failures = list[str]()
     for folder in folders():
         if path := next(_intact_libraries(folder, file), None):
             return path
