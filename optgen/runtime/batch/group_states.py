@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.checks import check_storages
 from optgen.runtime.protocols import Group
 from optgen.runtime.rule import Rule, State
 from optgen.runtime.torch_private import foreach_clone
@@ -41,6 +42,8 @@ def create_group_states(rule: Rule, group: Group) -> None:
 def _check_number(key: str, value: object) -> None:
     if isinstance(value, Tensor) and value.numel() != 1:
         raise ValueError(f"{key} of a group must be one number, and has {value.numel()} elements")
+    if isinstance(value, Tensor):
+        check_storages({f"{key} of a group": [value]})
     if value is not None and not isinstance(value, Tensor | int | float):
         raise TypeError(f"{key} of a group must be a number, not {value!r}")
 
