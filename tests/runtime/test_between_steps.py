@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 import optgen
 from optgen import use_lowering
-from optgen.optim import SGD, Adam, AdamW, NAdam, RMSprop
+from optgen.optim import LBFGS, SGD, AdaHessian, Adam, AdamW, NAdam, Prodigy, RMSprop
 
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
 
@@ -466,3 +466,44 @@ def test_a_scalar_state_of_8_bits_takes_another_lowering() -> None:
         results.append(params)
 
     assert error(*results) < 1e-12
+
+
+@outside_interpreter
+def test_an_extra_input_of_another_local_shape_is_an_error(shard: Callable[[Tensor], Any]) -> None:
+    param = torch.nn.Parameter(shard(torch.ones(6, 10)))
+    optimizer = AdaHessian([param])
+    for step in range(3):
+        param.grad = shard(torch.ones(6, 10))
+        if step < 2:
+            optimizer.step(hessian=[shard(torch.ones(6, 10))])
+    hessian = shard(torch.ones(6, 10))
+    hessian._local_tensor = torch.ones(3, 10)
+
+    with pytest.raises(ValueError, match=r"local tensor of hessian\[0\] has the shape \(3, 10\)"):
+        optimizer.step(hessian=[hessian])
+
+
+@outside_interpreter
+@pytest.mark.usefixtures("with_and_without_reader")
+def test_a_state_of_a_group_without_memory_is_an_error() -> None:
+    params = parameters()
+    optimizer = Prodigy(params)
+    train(optimizer, params, 3)
+    key = next(key for key, value in optimizer.param_groups[0].items() if torch.is_tensor(value))
+    optimizer.param_groups[0][key].untyped_storage().resize_(0)
+
+    with pytest.raises(RuntimeError, match=rf"{key} of a group has .* storage has only 0 bytes"):
+        train(optimizer, params, 1)
+
+
+@outside_interpreter
+def test_lbfgs_refuses_a_parameter_without_memory() -> None:
+    params = parameters()
+    optimizer = LBFGS(params)
+    for param in params:
+        param.grad = torch.ones_like(param)
+    optimizer.step(lambda: 1.0)
+    params[0].untyped_storage().resize_(0)
+
+    with pytest.raises(RuntimeError, match=r"a parameter has .* storage has only 0 bytes"):
+        optimizer.step(lambda: 1.0)

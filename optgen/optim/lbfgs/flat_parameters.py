@@ -5,6 +5,7 @@ import functools
 import torch
 from torch import Tensor
 
+from optgen.runtime.batch.checks import check_storages
 from optgen.runtime.torch_private import is_plain_class
 
 
@@ -13,6 +14,7 @@ class FlatParameters:
 
     def __init__(self, params: list[Tensor]) -> None:
         _check_params(params)
+        check_storages({"a parameter": params})
         self._params = params
         self._real_params = [_as_real(param) for param in params]
         self._sizes = [real.numel() for real in self._real_params]
@@ -23,6 +25,8 @@ class FlatParameters:
 
     def gradient(self) -> Tensor:
         """Return a copy of the gradients; a parameter without a gradient has zeros."""
+        grads = (param.grad for param in self._params)
+        check_storages({"a gradient": [grad for grad in grads if grad is not None]})
         return self._concatenate([_real_gradient(param) for param in self._params])
 
     def values(self) -> Tensor:

@@ -7,9 +7,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from optgen.runtime.batch.checks import check_storages
 from optgen.runtime.protocols import Group
 from optgen.runtime.rule import Rule
-from optgen.runtime.tensors.dtensor import is_dtensor
+from optgen.runtime.tensors.dtensor import is_dtensor, to_local
 from optgen.runtime.tensors.layout import span
 from optgen.runtime.torch_private import has_overlap, local_tensor
 
@@ -52,6 +53,7 @@ def _by_param(name: str, params: Sequence[Tensor], value: Any) -> dict[int, Tens
     for index, (param, tensor) in enumerate(zip(params, tensors, strict=True)):
         if tensor is not None:
             _check(f"{name}[{index}]", param, tensor)
+            check_storages({name: [to_local(tensor)]})
             by_param[id(param)] = _readable(tensor)
     return by_param
 
@@ -67,9 +69,7 @@ def _check(name: str, param: Tensor, tensor: Any) -> None:
     """Raise an error for an input that does not fit its parameter."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} is a {type(tensor).__name__}, not a tensor or None")
-    for noun, (get, error) in _SHARED_PROPERTIES.items():
-        if get(tensor) != get(param):
-            raise error(f"{name} has the {noun} {get(tensor)}, but its parameter {get(param)}")
+    _check_properties(name, param, tensor)
     if tensor.layout is not torch.strided:
         raise TypeError(f"{name} is sparse: extra inputs are dense")
     if is_dtensor(type(param)) != is_dtensor(type(tensor)):
@@ -79,8 +79,17 @@ def _check(name: str, param: Tensor, tensor: Any) -> None:
         raise TypeError(f"{name} is {own_class}, but its parameter is {param_class}")
     if is_dtensor(type(param)) and _get_sharding(param) != _get_sharding(tensor):
         raise ValueError(f"{name} is not sharded as its parameter is: redistribute it first")
+    if is_dtensor(type(param)):
+        _check_properties(f"the local tensor of {name}", local_tensor(param), local_tensor(tensor))
     if _ranges_overlap(tensor, param):
         raise ValueError(f"{name} is in the parameter's memory, which the step changes: clone it")
+
+
+def _check_properties(name: str, param: Tensor, tensor: Tensor) -> None:
+    """Raise an error if an input has another shape, dtype or device than its parameter."""
+    for noun, (get, error) in _SHARED_PROPERTIES.items():
+        if get(tensor) != get(param):
+            raise error(f"{name} has the {noun} {get(tensor)}, but its parameter {get(param)}")
 
 
 def _ranges_overlap(tensor: Tensor, other: Tensor) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.checks import check_storages
 from optgen.runtime.batch.context import OptimizerWithContext
 from optgen.runtime.protocols import Group, OptimizerLike
 from optgen.runtime.rule import Rule, State
@@ -84,6 +85,8 @@ def _check_number(key: str, value: object) -> None:
     if message := _why_no_number(value):
         error = ValueError if isinstance(value, Tensor) else TypeError
         raise error(f"{key} of a group must be {message}")
+    if isinstance(value, Tensor):
+        check_storages({f"{key} of a group": [value]})
 
 
 def _why_no_number(value: object) -> str:

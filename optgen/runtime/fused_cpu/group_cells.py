@@ -18,6 +18,7 @@ from optgen.runtime.fused_cpu.kernel.stream_codes import shifted_to_stream
 from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.protocols import Group
+from optgen.runtime.tensors.layout import fits_storage
 
 
 class GroupCells:
@@ -58,7 +59,7 @@ class GroupCells:
                 value = group.get(key)
                 if type(value) is not Tensor or value.dtype != dtype:
                     return False
-                if value.dim() or not value.is_cpu:
+                if value.dim() or not value.is_cpu or not fits_storage(value):
                     return False
                 cells[first:last] = array("d", [value.item()]) * (last - first)
         return True
