@@ -13,6 +13,7 @@ from optgen.optim.lbfgs.descent import Descent
 from optgen.optim.lbfgs.flat_parameters import FlatParameters
 from optgen.optim.lbfgs.inverse_hessian import History
 from optgen.optim.lbfgs.objective import Objective
+from optgen.runtime.batch.checks import check_storages
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
 from optgen.runtime.rule import drop_unset
 from optgen.runtime.state import checkpoint
@@ -152,6 +153,7 @@ class LBFGS(LightOptimizer):
         state = self.state[group["params"][0]]
         state.setdefault("func_evals", 0)
         state.setdefault("n_iter", 0)
+        _check_state(state)
         flat = FlatParameters(group["params"])
         objective = Objective(flat, closure, group.get("maximize", False))
         start = objective()
@@ -166,11 +168,14 @@ class LBFGS(LightOptimizer):
         if state["n_iter"] == 0:
             self._history = History(capacity, like)
             return self._history
-        if state["d"].shape != like.shape:
-            raise RuntimeError(
-                f"the state of LBFGS has {state['d'].numel()} numbers, but the parameters have "
-                f"{like.numel()}: clear optimizer.state, or restore the parameters of that state"
-            )
+        pairs = [*state.get("old_dirs", ()), *state.get("old_stps", ())]
+        for vector in (state["d"], state["prev_flat_grad"], *pairs):
+            if vector.shape != like.shape:
+                raise RuntimeError(
+                    f"the state of LBFGS has {vector.numel()} numbers, but the parameters "
+                    f"have {like.numel()}: clear optimizer.state, or restore the parameters of "
+                    "that state"
+                )
         if self._history is None or not self._history.is_unchanged_in(state, capacity, like):
             self._history = History.from_state(capacity, like, state)
         return self._history
@@ -226,6 +231,13 @@ def _check_bounds(lr: float | Tensor, history_size: int) -> None:
         raise ValueError(f"Invalid learning rate: {lr}")
     if not history_size >= 1:
         raise ValueError(f"Invalid history_size value: {history_size}")
+
+
+def _check_state(state: dict[str, Any]) -> None:
+    """Raise an error for a tensor of the state that is larger than its storage."""
+    for key, value in state.items():
+        tensors = value if isinstance(value, list) else [value]
+        check_storages({key: [each for each in tensors if isinstance(each, Tensor)]})
 
 
 def _check_support(group: dict[str, Any]) -> None:
