@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 import optgen
 from optgen import use_lowering
-from optgen.optim import LBFGS, SGD, AdaHessian, Adam, AdamW, NAdam, Prodigy, RMSprop
+from optgen.optim import SGD, AdaHessian, Adam, AdamW, NAdam, Prodigy, RMSprop
 
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
 
@@ -494,16 +494,3 @@ def test_a_state_of_a_group_without_memory_is_an_error() -> None:
 
     with pytest.raises(RuntimeError, match=rf"{key} of a group has .* storage has only 0 bytes"):
         train(optimizer, params, 1)
-
-
-@outside_interpreter
-def test_lbfgs_refuses_a_parameter_without_memory() -> None:
-    params = parameters()
-    optimizer = LBFGS(params)
-    for param in params:
-        param.grad = torch.ones_like(param)
-    optimizer.step(lambda: 1.0)
-    params[0].untyped_storage().resize_(0)
-
-    with pytest.raises(RuntimeError, match=r"a parameter has .* storage has only 0 bytes"):
-        optimizer.step(lambda: 1.0)

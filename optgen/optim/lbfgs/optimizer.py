@@ -170,9 +170,10 @@ class LBFGS(LightOptimizer):
             return self._history
         pairs = [*state.get("old_dirs", ()), *state.get("old_stps", ())]
         for vector in (state["d"], state["prev_flat_grad"], *pairs):
-            if vector.shape != like.shape:
+            if not isinstance(vector, Tensor) or vector.shape != like.shape:
+                count = vector.numel() if isinstance(vector, Tensor) else "no"
                 raise RuntimeError(
-                    f"the state of LBFGS has {vector.numel()} numbers, but the parameters "
+                    f"the state of LBFGS has {count} numbers, but the parameters "
                     f"have {like.numel()}: clear optimizer.state, or restore the parameters of "
                     "that state"
                 )
