@@ -9,6 +9,7 @@ from torch.optim.optimizer import ParamsT
 
 from optgen.runtime import dispatch
 from optgen.runtime.batch import flat_partitions
+from optgen.runtime.batch.casts import note_narrow_params
 from optgen.runtime.batch.context import StepContext
 from optgen.runtime.batch.gradient_checks import check_parameters
 from optgen.runtime.batch.group_states import adopt_group_states, share_loaded_states
@@ -148,6 +149,7 @@ class GeneratedOptimizer(LightOptimizer):
         With `before_step`, the fresh states are left to the first step, as in `init_state`.
         """
         check_views(self)
+        note_narrow_params(self)
         with torch.set_grad_enabled(bool(self.defaults.get("differentiable"))):
             for group in self.param_groups:
                 params = filter(is_chosen, group["params"])
