@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optgen.runtime.light_optimizer import with_step_hooks
+from optgen.runtime.light_optimizer import unchanged_after_error, with_step_hooks
 from optgen.runtime.members import OptimizerOfMembers, loss_of, step_members
 
 
@@ -187,14 +187,9 @@ class ChainedOptimizer(OptimizerOfMembers):
         member_dicts = _split_state_dict(
             state_dict, [member.param_groups for member in self.members]
         )
-        old_states = [{"state": m.state, "param_groups": m.param_groups} for m in self.members]
-        try:
+        with unchanged_after_error(self.members):
             for member, member_dict in zip(self.members, member_dicts, strict=True):
                 member.load_state_dict(member_dict)
-        except BaseException:
-            for member, previous in zip(self.members, old_states, strict=True):
-                member.__setstate__(previous)
-            raise
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
 

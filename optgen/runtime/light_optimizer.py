@@ -3,7 +3,8 @@
 import functools
 import warnings
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
@@ -53,6 +54,26 @@ def with_step_hooks(step: F) -> F:
     return cast(F, outside_dynamo(wrapper))
 
 
+@contextmanager
+def unchanged_after_error(optimizers: Iterable[Optimizer]) -> Iterator[None]:
+    """Restore optimizers and their members if a load fails.
+
+    A load replaces states, groups and defaults, and writes into none of the old ones.
+    """
+    waiting, attributes = [*optimizers], []
+    while waiting:
+        optimizer = waiting.pop()
+        attributes.append((vars(optimizer), dict(vars(optimizer))))
+        waiting += getattr(optimizer, "members", ())
+    try:
+        yield
+    except BaseException:
+        for current, before in attributes:
+            current.clear()
+            current.update(before)
+        raise
+
+
 class LightOptimizer(Optimizer):
     """A torch optimizer whose methods do not import torch._dynamo; torch's own methods do."""
 
@@ -93,14 +114,16 @@ class LightOptimizer(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict of this class, or of torch's class of the same name.
 
-        Tensors are copied, as they are from a file, so later steps do not change `state_dict`.
+        Tensors are copied, as they are from a file, so later steps do not change `state_dict`. After
+        an error, the optimizer is as before.
         """
-        hook = self.register_load_state_dict_pre_hook(_note_loaded_tensors)
-        try:
-            without_dynamo_wrapper(Optimizer.load_state_dict)(self, state_dict)
-        finally:
-            hook.remove()
-            self._loaded_tensors = {}
+        with unchanged_after_error([self]):
+            hook = self.register_load_state_dict_pre_hook(_note_loaded_tensors)
+            try:
+                without_dynamo_wrapper(Optimizer.load_state_dict)(self, state_dict)
+            finally:
+                hook.remove()
+                self._loaded_tensors = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
