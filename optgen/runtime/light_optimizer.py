@@ -114,8 +114,8 @@ class LightOptimizer(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict of this class, or of torch's class of the same name.
 
-        Tensors are copied, as they are from a file, so later steps do not change `state_dict`. After
-        an error, the optimizer is as before.
+        Tensors are copied, as they are from a file, so later steps do not change `state_dict`. If a
+        load fails, it changes nothing.
         """
         with unchanged_after_error([self]):
             hook = self.register_load_state_dict_pre_hook(_note_loaded_tensors)

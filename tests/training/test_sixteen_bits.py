@@ -240,3 +240,17 @@ def test_checkpoints_of_states_of_16_bits_load() -> None:
     optimizer.step()
     dtypes = {value.dtype for value in optimizer.state[param].values() if value.ndim}
     assert dtypes == {torch.float32}
+
+
+@pytest.mark.parametrize("scale", [30.0, 1e4])
+@pytest.mark.parametrize("name", ["Kron", "Shampoo", "OneSidedShampoo"])
+def test_large_gradients_in_float16_overflow_no_sum_of_squares(name: str, scale: float) -> None:
+    moves = []
+    for dtype in (torch.float32, torch.float16):
+        param = torch.zeros(16, 16, dtype=dtype, requires_grad=True)
+        optimizer, generator = getattr(optim, name)([param]), torch.Generator().manual_seed(1)
+        for _ in range(5):
+            param.grad = (scale * torch.randn(param.shape, generator=generator)).half().to(dtype)
+            optimizer.step()
+        moves.append(size(param))
+    assert moves[1] == pytest.approx(moves[0], rel=0.01)
