@@ -196,8 +196,9 @@ class InBackwardOptimizer(FusedOptimizer):
         if updated:
             raise RuntimeError(
                 f"the last backward pass failed after it had updated {len(updated)} of "
-                f"{len(self.params)} parameters, {updated[0]} among them: load a checkpoint, or "
-                "call fused_optimizer.zero_grad() to go on from weights of two steps"
+                f"{len(self.params)} parameters, {updated[0]} among them: load a checkpoint, "
+                "then call fused_optimizer.zero_grad(); without the checkpoint, the training goes on "
+                "from weights of two steps"
             )
         raise RuntimeError(
             "the last backward pass failed before it had updated a parameter: call "

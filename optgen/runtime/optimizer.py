@@ -116,6 +116,7 @@ class GeneratedOptimizer(LightOptimizer):
     @outside_dynamo
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group; the group's own hyperparameters override the defaults."""
+        noted_groups = self._capturable_groups
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
@@ -124,8 +125,9 @@ class GeneratedOptimizer(LightOptimizer):
             check_groups_agree(self)
             group.update(self.rule.fixed_values(group["params"]))
             adopt_group_states(self)
-        except Exception:
+        except BaseException:
             self.param_groups.pop()
+            self._capturable_groups = noted_groups
             raise
         if not self.rule.elementwise:
             self._context.original_params[id(group)] = flat_partitions.original_params(group)
