@@ -197,8 +197,8 @@ class InBackwardOptimizer(FusedOptimizer):
             raise RuntimeError(
                 f"the last backward pass failed after it had updated {len(updated)} of "
                 f"{len(self.params)} parameters, {updated[0]} among them: load a checkpoint, "
-                "then call fused_optimizer.zero_grad(); without the checkpoint, the training goes on "
-                "from weights of two steps"
+                "then call fused_optimizer.zero_grad(); without the checkpoint, the training goes "
+                "on from weights of two steps"
             )
         raise RuntimeError(
             "the last backward pass failed before it had updated a parameter: call "

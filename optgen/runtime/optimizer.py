@@ -151,7 +151,7 @@ class GeneratedOptimizer(LightOptimizer):
         With `before_step`, the fresh states are left to the first step, as in `init_state`.
         """
         check_views(self)
-        note_narrow_params(self)
+        note_narrow_params(self.rule, self.param_groups)
         with torch.set_grad_enabled(bool(self.defaults.get("differentiable"))):
             for group in self.param_groups:
                 params = filter(is_chosen, group["params"])

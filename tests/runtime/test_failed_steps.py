@@ -263,7 +263,7 @@ def test_a_first_step_that_fails_leaves_no_state(lowering: str) -> None:
     optimizer.state[optimizer.param_groups[-1]["params"][-1]]["exp_avg"] = 0.5
     give_gradients(optimizer)
     before = snapshot_of(optimizer)
-    with lowering_context(lowering), pytest.raises(TypeError, match="must be a tensor, not 0.5"):
+    with lowering_context(lowering), pytest.raises(TypeError, match=r"must be a tensor, not 0\.5"):
         optimizer.step()
     assert snapshot_of(optimizer) == before
 

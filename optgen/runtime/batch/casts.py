@@ -8,14 +8,15 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from optgen.runtime.batch.context import OptimizerWithContext
-from optgen.runtime.protocols import Group, OptimizerLike
+from optgen.runtime.protocols import Group
+from optgen.runtime.rule import Rule
 from optgen.runtime.tensors.group_view import asked_view
 
 
-def note_narrow_params(optimizer: OptimizerLike) -> None:
+def note_narrow_params(rule: Rule, groups: Iterable[Group]) -> None:
     """Set the flags of groups that say whether a parameter is of 16 bits now."""
-    for group in optimizer.param_groups if optimizer.rule.narrow_flags else ():
-        group.update(optimizer.rule.narrow_values(group["params"]))
+    for group in groups if rule.narrow_flags else ():
+        group.update(rule.narrow_values(group["params"]))
 
 
 def check_params(optimizer: OptimizerWithContext, group: Group, params: Iterable[Tensor]) -> None:

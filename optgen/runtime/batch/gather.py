@@ -41,7 +41,7 @@ def gather_batches(
     """
     context = optimizer._context
     check_views(optimizer)
-    note_narrow_params(optimizer)
+    note_narrow_params(optimizer.rule, optimizer.param_groups)
     if context.placeholders:
         snapshot(optimizer)
         remove_placeholders(context.placeholders, optimizer.state)

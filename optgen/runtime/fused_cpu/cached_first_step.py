@@ -37,7 +37,7 @@ def make_batches(optimizer: OptimizerWithContext, can_take: Callable[[Batch], bo
         return []
     try:
         check_views(optimizer)
-        note_narrow_params(optimizer)
+        note_narrow_params(rule, groups)
         for group in groups:
             check_params(optimizer, group, group["params"])
     except ValueError:
