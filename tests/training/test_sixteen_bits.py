@@ -186,6 +186,20 @@ def test_modes_and_back_lose_nothing(name: str) -> None:
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
 
 
+def test_an_average_is_kept_when_a_hyperparameter_of_the_mode_changes() -> None:
+    param = torch.zeros(40, dtype=torch.bfloat16, requires_grad=True)
+    optimizer = optim.ScheduleFreeAdamW([param], lr=0.05)
+    for _ in range(30):
+        param.grad = param.detach() - 3
+        optimizer.step()
+    optimizer.eval()
+    average = param.detach().float()
+    optimizer.param_groups[0]["betas"] = (0.5, 0.999)
+    optimizer.train()
+    optimizer.eval()
+    torch.testing.assert_close(param.detach().float(), average, rtol=2**-6, atol=0)
+
+
 def test_weights_loaded_in_eval_mode_are_kept() -> None:
     param = torch.zeros(40, dtype=torch.bfloat16, requires_grad=True)
     cls: Any = optgen.compose("sgd", modifiers.ema)

@@ -123,3 +123,18 @@ def test_a_master_keeps_its_digits_when_the_model_is_cast(dtype: torch.dtype) ->
     optimizer.step()
     assert torch.equal(optimizer.state[model.weight]["master"], exact)
     assert torch.equal(model.weight, exact.to(dtype))
+
+
+def test_masters_written_into_the_parameters_keep_their_digits() -> None:
+    """`model.float()` would give them the rounded weights; the page on master says so."""
+    model = torch.nn.Linear(8, 4).bfloat16()
+    optimizer: Any = optgen.compose("adamw", modifiers.master)(model.parameters(), lr=1e-5)
+    train(optimizer, model, 3)
+    exact = optimizer.state[model.weight]["master"].clone()
+    for param, states in optimizer.state.items():
+        param.grad = None
+        param.data = states["master"].clone()
+    optimizer.param_groups[0]["lr"] = 0.0
+    train(optimizer, model, 1)
+    assert torch.equal(model.weight, exact)
+    assert torch.equal(optimizer.state[model.weight]["master"], exact)
