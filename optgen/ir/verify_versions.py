@@ -147,12 +147,10 @@ class Paths:
         after: Versions = {}
         for name in then.keys() & orelse.keys():
             a, b, old = then[name], orelse[name], before.get(name)
-            if a & b or self.has_copies:
-                after[name] = a & b
-            elif old in (a, b):
+            if not self.has_copies and old in (a, b):
                 after[name] = b if a == old else a
             else:
-                after[name] = frozenset()
+                after[name] = a & b
         return after
 
     def read(self, expr: Expr, current: Versions, path: Path) -> None:

@@ -78,6 +78,18 @@ def test_an_old_version_may_be_read_after_its_copy(case: str) -> None:
     verify_algorithm(VALID_RULES[case])
 
 
+def test_a_plan_may_leave_out_copies_around_a_branch_that_a_later_branch_decides() -> None:
+    """Without flag_a, `m` keeps its old value in the inner branch, and also with flag_b."""
+    inner = ("if flag_b:", "    x = p", "else:", "    x = g", "    if flag_a:", "        m = p")
+    body = (*inner, "if flag_a:", "    w = w + p", "m = m + g", "p = p - lr * (m + x)")
+    text = spec(
+        *body,
+        states='m=state("exp_avg"), w=state("average", when="flag_a")',
+        hypers="lr=hyper(0.1), flag_a=flag(False), flag_b=flag(False)",
+    )
+    verify_plan(plan(read(text)), hoisted=False)
+
+
 @pytest.mark.parametrize("case", BAD_RULES)
 def test_a_broken_rule_is_refused(case: str) -> None:
     with pytest.raises(VerifyError):
