@@ -23,5 +23,7 @@ def derive(algorithm: Algorithm, base: Algorithm) -> Algorithm:
         grad=base.grad,
         step=base.step,
         counter=base.counter,
+        scalar_device=base.scalar_device,
+        compute_dtype=base.compute_dtype,
         zero_grad=algorithm.zero_grad or base.zero_grad,
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from optgen.spec.composition.parts import Part, declares
 
-_FROM_BASE = ("gradient", "step")
+_FROM_BASE = ("gradient", "step", "scalar_device")
 """Options that a derived optimizer always takes from its base."""
 _INHERITED = ("sparse_hint", "group")
 """Options that a derived optimizer takes from its base if it has none of its own."""
