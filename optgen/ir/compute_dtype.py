@@ -21,7 +21,7 @@ def widens_in_python(algorithm: Algorithm) -> bool:
 
     In float16 an `eps` of 1e-8 is 0, and the square of a small gradient is, too. Only rules with
     `compute_dtype="param"` compute in 16 bits, as torch's classes do, and functions of lists, whose
-    caller chooses.
+    caller chooses. Rules on whole matrices widen each tensor where they read it.
     """
     in_param_dtype = algorithm.compute_dtype == "param" or algorithm.lists
     return widens(algorithm) or not (in_param_dtype or why_uncut(algorithm))
