@@ -238,48 +238,38 @@ class Comparison:
                 lowering: run_case(case, rule.cls, lowering).errors
                 for lowering in runnable_lowerings(rule.cls)
             }
-        indices = range(len(rule.shapes))
-        sensitive = [i for i in indices if bounds[i].is_magnified]
-        for shown in ([i for i in indices if i not in sensitive], sensitive):
-            if shown:
-                yield self._row(steps, shown, [bounds[i].value for i in shown], errors)
+        steady = {i: b.value for i, b in enumerate(bounds) if not b.is_magnified}
+        magnified = {i: b.value for i, b in enumerate(bounds) if b.is_magnified}
+        shapes = _shapes_text(rule.shapes[i] for i in magnified)
+        if steady:
+            yield self._row(f", without {shapes}" if shapes else "", steps, steady, errors)
+        if magnified:
+            yield self._row(f", {shapes}" if steady else "", steps, magnified, errors)
 
     def _row(
         self,
+        label: str,
         steps: int,
-        shown: Sequence[int],
-        bounds: Sequence[float],
+        bounds: Mapping[int, float],
         errors: Mapping[str, Sequence[float]],
     ) -> Row:
-        """Return the row of some of the parameters, each of which has a bound."""
-        rule = self.rule
-        pairs = {
-            key: [(each[i], b) for i, b in zip(shown, bounds, strict=True)]
-            for key, each in errors.items()
-        }
+        """Return the row of the parameters that have a bound; keys are their positions."""
         passed = steps > 0 and all(
-            error <= bound for each in pairs.values() for error, bound in each
+            each[i] <= bound for each in errors.values() for i, bound in bounds.items()
         )
-        largest = {
-            key: functools.reduce(larger_error, (e for e, _ in each)) for key, each in pairs.items()
-        }
-        shapes = (
-            ""
-            if len(shown) == len(rule.shapes)
-            else f", {_shapes_text(rule.shapes[i] for i in shown)}"
-        )
-        reference = f"{REFERENCE} ({self.dtype_name}, {self.setting.label}{shapes})"
-        source, dtype = str(rule.path), self.dtype_name
         return Row(
-            rule.algorithm.name,
-            reference,
-            __version__,
-            source,
-            steps,
-            dtype,
-            largest,
-            max(bounds),
-            passed,
+            name=self.rule.algorithm.name,
+            reference=f"{REFERENCE} ({self.dtype_name}, {self.setting.label}{label})",
+            version=__version__,
+            source=str(self.rule.path),
+            steps=steps,
+            dtype=self.dtype_name,
+            errors={
+                lowering: functools.reduce(larger_error, (each[i] for i in bounds))
+                for lowering, each in errors.items()
+            },
+            bound=max(bounds.values()),
+            passed=passed,
         )
 
     def _bounded_case(self) -> tuple[Case, int, list[_Bound]]:
