@@ -20,6 +20,13 @@ def test_check_says_ok_and_writes_nothing(outside_checkout: Path) -> None:
     assert snapshot(outside_checkout) == before
 
 
+def test_check_names_the_states_of_a_derived_rule() -> None:
+    """AdamW has the states of Adam."""
+    result = run("check", "adamw")
+
+    assert result.output == "AdamW: ok (state: exp_avg, exp_avg_sq, max_exp_avg_sq)\n"
+
+
 def test_check_finds_errors_of_the_planner(outside_checkout: Path) -> None:
     """The rule reads a number before and after a matrix op. Other commands show the same error."""
     rule = """from optgen.spec import *
