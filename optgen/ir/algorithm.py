@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from optgen.ir.nodes import NOWHERE, Call, Expr, Place, Program, Ref, expressions, walk
 from optgen.ir.ops import (
@@ -36,7 +36,7 @@ MATRIX_SHAPES = (
 """Shapes of states that are matrices: squares first, then thin ones."""
 NARROW_DTYPES = ("bfloat16", "float16")
 """Dtypes of 16 bits that a state can declare."""
-AT_LEAST_FLOAT32 = "at_least_float32"
+AT_LEAST_FLOAT32: Final = "at_least_float32"
 """The dtype of a state that is float32 for a parameter of 16 bits, and else the parameter's."""
 QUANTIZED = "8bit"
 """The dtype of a quantized state: codes of 8 bits, and a float32 scale for each block of them."""

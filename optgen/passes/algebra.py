@@ -51,12 +51,13 @@ def _differs_at_a_point(a: Expr, b: Expr, point: dict[Expr, float]) -> bool:
 
     def leaf(expr: Expr) -> float:
         if _is_number(expr):
-            return float(expr.value)
+            return float(_fraction(expr))
         # Multiples of 0.618 give each unknown another value between 0 and 1.
         return point.setdefault(expr, 0.618 * (len(point) + 1) % 1)
 
     try:
-        return abs(_computed(a, leaf) + _computed(b, leaf) - 1) > _CLEAR_DIFFERENCE
+        total: float = _computed(a, leaf) + _computed(b, leaf)
+        return abs(total - 1) > _CLEAR_DIFFERENCE
     except ArithmeticError:  # a divisor is 0, or a number is not finite: not to be used as a weight
         return True
 
@@ -149,8 +150,12 @@ def _computed(expr: Expr, leaf: Callable[[Expr], Any]) -> Any:
 
 def _is_number(expr: Expr) -> TypeGuard[Const]:
     """Tell whether an expression is a finite number."""
-    value = expr.value if isinstance(expr, Const) else None
-    return type(value) in (int, float) and math.isfinite(value)
+    match expr:
+        case Const(bool()):
+            return False
+        case Const(int() | float() as value):
+            return math.isfinite(value)
+    return False
 
 
 def _fraction(number: Const) -> Fraction:
