@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optgen import __version__, jit
+from optgen.ir import evaluate
 from optgen.ir.algorithm import AT_LEAST_FLOAT32, QUANTIZED, Algorithm, Hyper, State
 from optgen.ir.evaluate import Member, evaluate_together
 from optgen.ir.meanings import MEANINGS
+from optgen.ir.ops import LINEAR_ALGEBRA
 from optgen.spec.base_spec import read_base
 from optgen.spec.read_spec import read_spec
 from optgen.verification.case import BOUND, STEPS, Case
@@ -30,6 +32,7 @@ from optgen.verification.compare import (
     trajectory,
 )
 from optgen.verification.evidence import Row
+from optgen.verification.patch_attribute import patch_attribute
 from optgen.verification.problem import Problem
 from optgen.verification.reference import Inputs, Reference
 
@@ -67,8 +70,8 @@ class Setting:
 class EvaluatorReference:
     """A reference that takes steps by the evaluator, from the hyperparameters of one group.
 
-    If it is noisy, each step changes every element of gradients, parameters and states by chance,
-    as much as a few roundings to its dtype may change it.
+    If it is noisy, each step changes every element of gradients, parameters and states, and of the
+    operands of linear algebra, by chance, as much as a few roundings to its dtype may change it.
     """
 
     def __init__(
@@ -105,7 +108,8 @@ class EvaluatorReference:
                 zip(self.params, gradients, self.states, strict=True)
             )
         ]
-        results = evaluate_together(self.algorithm, members)
+        with patch_attribute(evaluate, "MEANINGS", MEANINGS | self._noisy_words()):
+            results = evaluate_together(self.algorithm, members)
         self.params = [self._with_noise(param) for param, _ in results]
         self.states = [self._states_with_noise(states) for _, states in results]
 
@@ -114,6 +118,22 @@ class EvaluatorReference:
             return tensor
         signs = torch.randint(0, 2, tensor.shape, generator=self.generator) * 2 - 1
         return tensor * (1 + _ROUNDINGS * max(eps, torch.finfo(self.dtype).eps) * signs)
+
+    def _noisy_words(self) -> dict[str, Callable[..., Any]]:
+        """Return words of linear algebra whose operands have noise, as rounded products have.
+
+        In float32, an eigenvalue of 0 of `g @ transpose(g)` is not 0.
+        """
+        words = LINEAR_ALGEBRA if self.is_noisy else ()
+        return {word: functools.partial(self._with_noisy_operands, word) for word in words}
+
+    def _with_noisy_operands(self, word: str, *operands: Any) -> Any:
+        is_matrix = (isinstance(operand, Tensor) and operand.ndim > 1 for operand in operands)
+        noisy = (
+            self._with_noise(operand) if each else operand
+            for operand, each in zip(operands, is_matrix, strict=True)
+        )
+        return MEANINGS[word](*noisy)
 
     def _states_with_noise(self, states: dict[str, Any]) -> dict[str, Any]:
         tensors = (s for s in self.algorithm.states if s.shape != "scalar" and s.key in states)
