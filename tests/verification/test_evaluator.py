@@ -132,7 +132,7 @@ def test_shapes_that_magnify_rounding_do_not_hide_a_mistake_in_others(
 
 
 def test_rounding_of_a_singular_product_is_no_mistake(tmp_path: Path) -> None:
-    """Of 37 x 37 products, 18 eigenvalues are 0, and in float32 as large as a hundredth of eps."""
+    """A product of 37 x 37 has 18 eigenvalues of 0, which are not 0 after rounding to float32."""
     body = (MATRICES, "p = p - lr * inverse_root(g @ transpose(g), t, 1e-3) @ g")
     assert {row.passed for row in rows_of(write(tmp_path, spec(*body)))} == {True}
 
