@@ -256,6 +256,9 @@ class Signature:
         self._check_default(name, node, default, bounds, bool(options.get("optional")))
         self._check_error(node, options.get("error", ""), allowed_fields=("", "index", "number"))
         type_: HyperType = "tuple" if isinstance(default, tuple) else "number"
+        if type_ == "tuple" and options.get("groups") == "equal or 0":
+            message = f"`{name}` is a tuple, which no group can replace by 0"
+            self.source.error(node, message, 'groups="equal"')
         return Hyper(name, type_, default, bounds, place=self.source.place(node), **options)
 
     def _check_default(

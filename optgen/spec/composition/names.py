@@ -204,11 +204,14 @@ def _check_group_states(base: Part, modifiers: Sequence[Part]) -> None:
     """Refuse to let single parameters wait if a later part has states that a group shares."""
     waiting = [part.name for part in modifiers if part.stage == WRAPPING_STAGE]
     later = (base, *(part for part in modifiers if part.changed_value != "gradient"))
-    shared = [(part.name, name) for part in later for name in sorted(part.group_states)]
+    shared = [(part.name, *state) for part in later for state in sorted(part.group_states.items())]
     if waiting and shared:
-        other, name = shared[0]
+        other, name, shape = shared[0]
+        sharing = (
+            "all parameters of a group" if shape == "group" else "the parameters of all groups"
+        )
         message = f"{waiting[0]} decides for each parameter when the rest of a step runs"
-        message += f", and {other} keeps `{name}` for all parameters of a group: leave one out"
+        message += f", and {other} keeps `{name}` for {sharing}: leave one out"
         raise CompositionError(f"{message}; `.grad` adds up over several calls of `backward`")
 
 
