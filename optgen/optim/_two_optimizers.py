@@ -77,8 +77,13 @@ def share_model(
     batches of matrices. The second gets all other parameters. Patterns prevail.
 
     Raises:
-        ValueError: a pattern matches no name, or one of the two gets no parameter.
+        ValueError: the model has no trainable parameter, a pattern matches no name, or one of the
+            two gets no parameter.
     """
+    if not any(param.requires_grad for param in model.parameters()):
+        raise ValueError(
+            f"{type(model).__name__} has no trainable parameter: set requires_grad where it trains"
+        )
     split = _split(model, first, second, patterns)
     calls = [_with_names(call, split, index) for index, call in enumerate((first, second))]
     for index, call in enumerate(calls):

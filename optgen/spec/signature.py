@@ -127,6 +127,8 @@ class Signature:
                 is_hyper = _is_call_of(declaration, "hyper", "flag", "choice", "fixed")
                 example = f'{argument.arg}=state("checkpoint_key")'
                 hint = "write `*` before the hyperparameters" if is_hyper else example
+                if _is_call_of(declaration, "given"):
+                    hint = "an extra input stands before `/`, after the other inputs"
                 if declaration is None and argument.arg in ("t", "step", "p", "g", "param", "grad"):
                     inputs = [a.arg for a in self.node.args.posonlyargs] + [argument.arg]
                     hint = f"an input stands before `/`: ({', '.join(inputs)}, /, …)"

@@ -161,6 +161,33 @@ def test_averages_of_schedule_free(name: str, store: str) -> None:
     compare_training(getattr(optim, name), *([getattr(modifiers, store)] if store else []))
 
 
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+@pytest.mark.parametrize("steps_before", [0, 1])
+def test_schedule_free_goes_on_with_a_model_that_was_converted(
+    steps_before: int, lowering: str
+) -> None:
+    model = torch.nn.Linear(8, 8)
+    optimizer = optim.ScheduleFreeSGD(model.parameters(), lr=0.3)
+
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            for param in model.parameters():
+                param.grad = 0.1 * (param.detach() - 3)
+            optimizer.step()
+
+    with optgen.use_lowering(lowering):
+        train(steps_before)
+        model.bfloat16()
+        train(1000)
+        assert set(optimizer.state[model.weight]) == {"step", "lr_max", "weight_sum", "z", "rest"}
+        optimizer.eval()
+        assert abs(model.weight.mean().item() - 3) < 0.03  # a plain average stands still at 2.0
+        optimizer.train()
+        model.float()
+        train(1)
+    assert not optimizer.param_groups[0]["compensate"]
+
+
 def test_schedule_free_beside_a_modifier_of_the_update_wants_a_store() -> None:
     cls = optgen.compose("schedule_free_adamw", modifiers.cautious)
     cls([torch.zeros(3)])
