@@ -32,8 +32,8 @@ def param_groups(
         lr: the learning rate that `layer_decay` scales.
         weight_decay: the weight decay. Biases and other vectors, such as the scales of
             normalization layers, get none. None leaves the decay to the optimizer.
-        layer_decay: a factor from 0 to 1 of the learning rate for each layer between a parameter and the
-            output; frozen layers count. A layer is the first number in a name, as in
+        layer_decay: a factor from 0 to 1 of the learning rate for each layer between a parameter
+            and the output; frozen layers count. A layer is the first number in a name, as in
             "blocks.3.attn.weight". Parameters without a number form one more layer if they come
             before all layers, and belong to the output otherwise.
 

@@ -72,7 +72,9 @@ def _unknown_hyper(
     fitting_names = [known for known, type_ in types_by_name.items() if type_ in allowed]
     otherwise = f"one of {', '.join(fitting_names)}" if fitting_names else "there is none here"
     if option == "init":
-        otherwise = f'a number, "p", or a hyperparameter: {otherwise}'
+        otherwise = 'it is a number or "p"'
+        if fitting_names:
+            otherwise = f'it is a number, "p", or a hyperparameter: {", ".join(fitting_names)}'
     hint = did_you_mean(name, fitting_names, otherwise)
     if option == "init" and name in _NAMED_NUMBERS:
         hint = f"write the number: init={_NAMED_NUMBERS[name]}"

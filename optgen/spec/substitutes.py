@@ -51,8 +51,8 @@ UNSUPPORTED: Mapping[str, str] = {
     "global_sum": 'sum(x, over="all")',
     "eye": "identity(x), in the shape of a square matrix x",
     "finfo": "machine_eps(p) is the eps of the parameter's dtype",
-    "float": "leave it out: a rule computes numbers in float64. A hyperparameter without a bound is "
-    "None instead of infinite: hyper(None, optional=True)",
+    "float": "leave it out: a rule computes numbers in float64. None stands for an infinite "
+    "hyperparameter: hyper(None, optional=True)",
     "hypot": "sqrt(x**2 + y**2)",
     "int": "floor(x)",
     "inv": "inverse_root(x, 1, eps) of a symmetric matrix",

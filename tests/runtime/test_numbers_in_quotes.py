@@ -73,6 +73,15 @@ def test_a_number_instead_of_a_tuple_is_named(cls: Any, key: str, count: int) ->
     assert len(optimizer.param_groups) == 1
 
 
+@pytest.mark.parametrize(
+    ("cls", "key", "start"),
+    [(AdamW, "weight_decay", ""), (SGD, "momentum", ""), (AdamW, "lr", "Tensor ")],
+)
+def test_a_tensor_of_two_numbers_is_named(cls: Any, key: str, start: str) -> None:
+    with pytest.raises(ValueError, match=f"^{start}{key} must be 1-element"):
+        cls([param()], **{key: torch.tensor([0.1, 0.1])})
+
+
 def test_a_positional_argument_is_named() -> None:
     with pytest.raises(TypeError, match=r"betas must be a tuple of 2 numbers, not 0\.9"):
         AdamW([param()], 1e-3, 0.9)  # type: ignore[arg-type]

@@ -181,10 +181,11 @@ def converter_of(lowered: HasLowerings) -> HyperConverter:
 def check_constructor_arguments(
     lowered_class: type[Any], args: Sequence[Any], hypers: Mapping[str, Any]
 ) -> None:
-    """Raise a TypeError for a constructor's argument that should be a number; the error names it.
+    """Raise an error for a constructor's argument that should be one number; the error names it.
 
-    `args` begins with the parameters. A subclass may declare other types in a constructor of its
-    own, and then takes what it wants.
+    It is a TypeError, or a ValueError for a tensor of several numbers. `args` begins with the
+    parameters. A subclass may declare other types in a constructor of its own, and then takes what
+    it wants.
     """
     places = _tuple_arguments(lowered_class)
     rows = [
@@ -201,7 +202,14 @@ def check_constructor_arguments(
         return  # the constructor itself says so
     hints, own_hints = lowered_class.hyper_annotations(), get_type_hints(constructor)
     known = {key: value for key, value in arguments.items() if own_hints.get(key) == hints.get(key)}
+    for key, value in known.items():
+        if _has_several_numbers(value) and Tensor not in get_args(hints.get(key)):
+            raise ValueError(f"{key} must be 1-element, not {tuple(value.shape)}")
     HyperConverter(lowered_class).check_arguments(known)
+
+
+def _has_several_numbers(value: object) -> bool:
+    return isinstance(value, Tensor) and numel(value) != 1
 
 
 def _tuple_arguments(lowered_class: type[Any]) -> dict[str, int]:
@@ -218,9 +226,9 @@ def _tuple_arguments(lowered_class: type[Any]) -> dict[str, int]:
 
 
 def _is_suspicious(value: object) -> bool:
-    """Tell whether a value, or one in a tuple, is text, a list or None."""
+    """Tell whether a value, or one in a tuple, is text, a list, None or a tensor of several."""
     items = value if isinstance(value, tuple) else (value,)
-    return any(isinstance(item, (str, list, NoneType)) for item in items)
+    return any(isinstance(x, (str, list, NoneType)) or _has_several_numbers(x) for x in items)
 
 
 def _entry(key: str, hint: Any, upper_bound: float | None) -> HyperEntry:
