@@ -82,6 +82,8 @@ def _summary(algorithm: Algorithm) -> str:
     if algorithm.is_function:
         written = {stmt.target.name for stmt in assigns(algorithm.rule)}
         return f"writes: {', '.join(name for name in algorithm.lists if name in written)}"
+    if algorithm.base is not None:
+        return f"the rule and the states of {algorithm.base}"
     states = ", ".join(state.key for state in algorithm.checkpoint_states()) or "none"
     programs = ", ".join(f"{p.mode} by {p.function.name}" for p in algorithm.programs)
     return f"state: {states}; {programs}" if programs else f"state: {states}"

@@ -59,7 +59,7 @@ class LightOptimizer(Optimizer):
     """A torch optimizer whose methods do not import torch._dynamo; torch's own methods do."""
 
     needs_closure = False
-    """Whether a step calls a closure, several times."""
+    """True if a step calls a closure, and does so several times, as that of LBFGS."""
 
     members: tuple[Optimizer, ...] = ()
     """The optimizers that this one steps, in the order of their groups; () for most."""

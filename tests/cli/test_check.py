@@ -20,6 +20,10 @@ def test_check_says_ok_and_writes_nothing(outside_checkout: Path) -> None:
     assert snapshot(outside_checkout) == before
 
 
+def test_check_says_whose_states_a_derived_rule_has() -> None:
+    assert run("check", "adamw").output == "AdamW: ok (the rule and the states of Adam)\n"
+
+
 def test_check_finds_errors_of_the_planner(outside_checkout: Path) -> None:
     """The rule reads a number before and after a matrix op. Other commands show the same error."""
     rule = """from optgen.spec import *
