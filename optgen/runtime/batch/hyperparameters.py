@@ -203,12 +203,12 @@ def check_constructor_arguments(
     hints, own_hints = lowered_class.hyper_annotations(), get_type_hints(constructor)
     known = {key: value for key, value in arguments.items() if own_hints.get(key) == hints.get(key)}
     for key, value in known.items():
-        if _has_several_numbers(value) and Tensor not in get_args(hints.get(key)):
-            raise ValueError(f"{key} must be 1-element, not {tuple(value.shape)}")
+        if _is_not_one_number(value) and Tensor not in get_args(hints.get(key)):
+            raise ValueError(f"Tensor {key} must be 1-element")
     HyperConverter(lowered_class).check_arguments(known)
 
 
-def _has_several_numbers(value: object) -> bool:
+def _is_not_one_number(value: object) -> bool:
     return isinstance(value, Tensor) and numel(value) != 1
 
 
@@ -228,7 +228,7 @@ def _tuple_arguments(lowered_class: type[Any]) -> dict[str, int]:
 def _is_suspicious(value: object) -> bool:
     """Tell whether a value, or one in a tuple, is text, a list, None or a tensor of several."""
     items = value if isinstance(value, tuple) else (value,)
-    return any(isinstance(x, (str, list, NoneType)) or _has_several_numbers(x) for x in items)
+    return any(isinstance(x, (str, list, NoneType)) or _is_not_one_number(x) for x in items)
 
 
 def _entry(key: str, hint: Any, upper_bound: float | None) -> HyperEntry:
