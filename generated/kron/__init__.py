@@ -201,9 +201,11 @@ class Kron(GeneratedOptimizer):
                 f"Invalid preconditioner_init_scale value: {preconditioner_init_scale}"
             )
         if not (1.0 <= update_every and update_every % 1 == 0):
-            raise ValueError(f"Invalid update_every value, which must be whole: {update_every}")
+            raise ValueError(
+                f"Invalid update_every value, which must be whole and at least 1: {update_every}"
+            )
         if not (0.0 <= seed and seed % 1 == 0):
-            raise ValueError(f"Invalid seed value, which must be whole: {seed}")
+            raise ValueError(f"Invalid seed value, which must be whole and at least 0: {seed}")
         defaults = {
             "lr": lr,
             "lr_preconditioner": lr_preconditioner,

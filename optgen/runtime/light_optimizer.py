@@ -5,6 +5,8 @@ import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from inspect import Parameter, signature
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
@@ -77,6 +79,9 @@ def unchanged_after_error(optimizers: Iterable[Optimizer]) -> Iterator[None]:
 class LightOptimizer(Optimizer):
     """A torch optimizer whose methods do not import torch._dynamo; torch's own methods do."""
 
+    needs_closure = False
+    """True if a step calls a closure, and does so several times, as that of LBFGS."""
+
     members: tuple[Optimizer, ...] = ()
     """The optimizers that this one steps, in the order of their groups; () for most."""
 
@@ -93,6 +98,11 @@ class LightOptimizer(Optimizer):
         if isinstance(params, set) and not WARNS_OF_SETS:
             warnings.warn(_UNORDERED_WARNING, FutureWarning, stacklevel=2)
         super().__init__(params, defaults)
+
+    def members_by_group(self) -> list[tuple[int, Optimizer]]:
+        """Return the optimizers that step the groups, each with the index of its first group."""
+        counts = [len(member.param_groups) for member in self.members]
+        return [*zip(accumulate(counts, initial=0), self.members, strict=False)]
 
     @outside_dynamo
     def state_dict(self) -> dict[str, Any]:
@@ -188,6 +198,14 @@ class LightOptimizer(Optimizer):
     def _portable_state_dict(self, packed: dict[str, Any]) -> dict[str, Any]:
         """Convert torch's state dict to the one that post hooks and callers get."""
         return packed
+
+
+def needs_closure(optimizer: Optimizer) -> bool:
+    """Tell whether a step of an optimizer needs a closure, as LBFGS does, torch's too."""
+    if isinstance(optimizer, LightOptimizer):
+        return optimizer.needs_closure
+    closure = signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is Parameter.empty
 
 
 def _note_loaded_tensors(optimizer: Any, state_dict: dict[str, Any]) -> None:

@@ -216,7 +216,7 @@ class Signature:
                 return self._flag(name, node, fixed=True)
             case ast.Call(func=ast.Name(id="choice")):
                 return self._choice(name, node)
-        example = f"{name}=hyper(1e-3, ge=0) or {name}=flag(False)"
+        example = _declaration_of(name, node)
         self.source.error(
             argument,
             f"`{name}` stands after `*`, where hyperparameters are declared",
@@ -295,6 +295,18 @@ def _range_text(bounds: Bounds) -> str:
     limits = ((">=", bounds.ge), (">", bounds.gt), ("<=", bounds.le), ("<", bounds.lt))
     texts = [f"{sign} {limit}" for sign, limit in limits if limit is not None]
     return ", ".join(["whole numbers"] * bounds.whole + texts)
+
+
+def _declaration_of(name: str, default: ast.expr | None) -> str:
+    """Return a declaration with this default, for hints."""
+    match default:
+        case ast.Constant(value=bool()):
+            return f"{name}=flag({ast.unparse(default)})"
+        case ast.Constant(value=str()):
+            return f"{name}=choice({ast.unparse(default)}, …)"
+        case ast.Constant(value=int() | float()) | ast.Tuple():
+            return f"{name}=hyper({ast.unparse(default)}, ge=0)"
+    return f"{name}=hyper(1e-3, ge=0) or {name}=flag(False)"
 
 
 def _is_call_of(node: ast.expr | None, *names: str) -> bool:

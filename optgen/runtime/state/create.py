@@ -58,12 +58,7 @@ def create_missing(
 
     A step treats a state of `rule.fresh` differently if the state is missing. So these states are
     not created if `before_step`.
-
-    A model may have been converted since the group was made. So flags that say whether the group
-    has a parameter of 16 bits are set anew first.
     """
-    if rule.narrow_flags:
-        group.update(rule.fixed_values(group["params"]))
     keys = set(state_keys(rule, group)).difference(rule.fresh if before_step else ())
     present_states = [state for state in rule.states if state.key in keys]
     if not present_states and rule.step is None:

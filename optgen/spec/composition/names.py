@@ -11,6 +11,7 @@ from optgen.spec.composition.moments import reads, rest_after
 from optgen.spec.composition.parts import STAGES, WRAPPING_STAGE, Part, declared_key
 from optgen.spec.composition.renaming import all_names, own_names, renamed, unused_name
 from optgen.spec.composition.spell_out_norms import spell_out_norms
+from optgen.spec.composition.step_dependence import why_steps_count_on_host
 from optgen.spec.reserved_names import DECLARATIONS
 
 _STAGE_ORDER = list(STAGES)
@@ -188,6 +189,10 @@ def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
                 f"{part.name} may skip the first step, and {calling_fresh[0]} asks `fresh` for it"
             )
             raise CompositionError(f"{message}: leave one out")
+        for other in (base, *modifiers):
+            if part.step and other is not part and (reason := why_steps_count_on_host(other)):
+                message = f"{part.name} counts steps on the device, and {reason} of {other.name}"
+                raise CompositionError(f"{message} follows from the step count: leave one out")
 
 
 def _check_rounding(base: Part, modifiers: Sequence[Part]) -> None:
