@@ -20,10 +20,17 @@ from optgen.runtime.tensors.dtensor import to_local
 
 
 class CachedStep(Protocol):
-    """A step that a backend can repeat without gathering until groups, options or dtypes change."""
+    """A step that a backend can repeat without gathering until groups, options or dtypes change.
+
+    `check` and `run` both read the groups and tensors as they are now, and compare them with what
+    the cached step can take. So `run` is safe without a `check` before it, and after any change.
+    """
 
     forced_lowering: str | None  # the lowering that `use_lowering` forced when the step was cached
     zeroes_gradients: bool  # whether the step leaves gradients at zero, if its rule asks for that
+
+    def check(self, optimizer: Any) -> bool:
+        """Tell whether `run` would take the step; change nothing."""
 
     def run(self, optimizer: Any) -> bool:
         """Take the step, or change nothing and return False."""

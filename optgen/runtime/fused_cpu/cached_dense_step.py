@@ -9,7 +9,7 @@ a dtype that no parameter of its group had before.
 
 import ctypes
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import attrgetter, is_
 from threading import Lock
@@ -31,6 +31,9 @@ from optgen.runtime.protocols import Group, OptimizerLike
 from optgen.runtime.state.create import CreatedState
 from optgen.runtime.tensors.group_view import seen_view
 
+ReadTensors = Callable[[int], int]
+"""A function of the reader: it takes the address of a request, and returns whether it succeeded."""
+
 _dtype = attrgetter("dtype")
 
 # The axes of a state by its shape, as tensor_request.h numbers them.
@@ -48,7 +51,7 @@ class CachedDenseStep:
         self.forced_lowering = (
             current_forced_lowering()
         )  # the plan is valid for this choice of `use_lowering` only
-        self._kernel, self._run_step = kernel, tensor_reader.run_step
+        self._kernel, self._reader = kernel, tensor_reader
         self._busy = Lock()  # held during a step: two threads would overwrite the attributes below
         self._getters = [GroupGetter.of(kernel, group) for group in groups]
         pairs = zip(self._getters, groups, strict=True)
@@ -131,16 +134,27 @@ class CachedDenseStep:
         finally:
             fresh[:] = array("B", bytes(len(fresh)))
 
+    def check(self, optimizer: OptimizerLike) -> bool:
+        """Tell whether `run` would take the step; change nothing."""
+        return self._read(optimizer, self._reader.check_step)
+
     def run(self, optimizer: OptimizerLike) -> bool:
         """Take a step; or change nothing and return False if it must gather its tensors."""
+        return self._read(optimizer, self._reader.run_step)
+
+    def _read(self, optimizer: OptimizerLike, read_tensors: ReadTensors) -> bool:
+        """Read the groups, then the tensors by this function of the reader; return its answer."""
         if not self._busy.acquire(blocking=False):
             return False  # another thread takes a step
         try:
-            return self._run(optimizer)
+            has_read = self._read_groups_and_tensors(optimizer, read_tensors)
+            if has_read and self._cells and read_tensors is self._reader.run_step:
+                self._cells.store(optimizer.param_groups)
+            return has_read
         finally:
             self._busy.release()
 
-    def _run(self, optimizer: OptimizerLike) -> bool:
+    def _read_groups_and_tensors(self, optimizer: OptimizerLike, read_tensors: ReadTensors) -> bool:
         groups = optimizer.param_groups
         if len(groups) != len(self._group_values) or not self._read_groups(groups):
             return False
@@ -150,12 +164,9 @@ class CachedDenseStep:
         thread_pool = threads.current()
         request, state = self._request, optimizer.state
         request.state, request.threads = id(state), ctypes.addressof(thread_pool)
-        has_stepped = bool(self._run_step(self._buffers.address)) or (
-            self._store_entries(groups, state) and bool(self._run_step(self._buffers.address))
+        return bool(read_tensors(self._buffers.address)) or (
+            self._store_entries(groups, state) and bool(read_tensors(self._buffers.address))
         )
-        if has_stepped and self._cells:
-            self._cells.store(groups)
-        return has_stepped
 
     def _read_groups(self, groups: list[Group]) -> bool:
         """Read the groups and update the hyperparameters.

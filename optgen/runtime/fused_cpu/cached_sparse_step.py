@@ -78,6 +78,10 @@ class CachedSparseStep:
         hypers = chain.from_iterable(values.hypers for values in cached._group_values)
         return cached if all(map(is_constant, hypers)) else None
 
+    def check(self, optimizer: OptimizerLike) -> bool:
+        """Return False: only the kernel itself finds out whether every index names a row."""
+        return False
+
     def run(self, optimizer: OptimizerLike) -> bool:
         """Take a step; or change nothing and return False if it must gather its tensors."""
         groups = optimizer.param_groups

@@ -304,9 +304,9 @@ struct Reader : Streams {
         return are_separate;
     }
 
-    bool run() const {
+    bool read_step() const {
         return read_gradients() && read_states() && is_complete() && step_counts_are_valid()
-            && gradients_are_separate() && take_step();
+            && gradients_are_separate();
     }
 
     bool take_step() const {
@@ -328,7 +328,13 @@ i64 optgen_sizes[] = {sizeof(Layout), sizeof(Request)};
 // tensors itself. The caller holds the interpreter's lock.
 int optgen_read_and_step(const Request* request) {
     const Reader reader{{*request, *request->layout}};
-    return reader.run();
+    return reader.read_step() && reader.take_step();
+}
+
+// Tells whether `optgen_read_and_step` would take the step; changes no tensor.
+int optgen_read_step(const Request* request) {
+    const Reader reader{{*request, *request->layout}};
+    return reader.read_step();
 }
 
 // Reads parameters and gradients only, for a first step, whose states do not exist yet.

@@ -95,11 +95,11 @@ class Reader:
         if sizes != [ctypes.sizeof(Layout), ctypes.sizeof(Request)]:
             raise UnknownLayoutError("structs have different sizes in C++ and in ctypes")
         self.run_step = library.optgen_read_and_step
-        self.run_step.argtypes = (c_void_p,)
+        self.check_step = library.optgen_read_step
         self.run_call = library.optgen_read_lists_and_step
-        self.run_call.argtypes = (c_void_p,)
         self._read_gradients = library.optgen_read_gradients
-        self._read_gradients.argtypes = (c_void_p,)
+        for function in (self.run_step, self.check_step, self.run_call, self._read_gradients):
+            function.argtypes = (c_void_p,)
         self._layouts: dict[int, Layout] = {}  # by the bits of the dtypes that a kernel knows
 
     def add_dtensor(self, dtensor: Tensor) -> bool:
