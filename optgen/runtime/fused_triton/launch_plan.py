@@ -94,8 +94,8 @@ class LaunchPlan:
         """Launch the kernels of every bucket."""
         self._set_hypers(batches)
         for bucket in self._buckets:
-            scale, found_inf = grad_scaler.scaler_tensors_on(bucket.key.device, optimizer)
-            bucket.loss_scale, bucket.found_inf = scale, found_inf
+            scaler_tensors = grad_scaler.scaler_tensors_on(bucket.key.device, optimizer)
+            bucket.loss_scale, bucket.found_inf = scaler_tensors
             groups = [batches[subset.batch_index].group for subset in bucket.subsets]
             bucket.run(self._module.update, _streams(self._rule, bucket.subsets, batches), groups)
             bucket.loss_scale = bucket.found_inf = None
