@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.fused_triton.interpreter import patched_interpreter
-from optgen.runtime.fused_triton.launcher import Launcher
 from optgen.runtime.fused_triton.launch_options import compiler_options, options
+from optgen.runtime.fused_triton.launcher import Launcher
 from optgen.runtime.fused_triton.table import StagingBuffers, Table
 from optgen.runtime.fused_triton.tensor_streams import (
     StreamLayout,
