@@ -181,7 +181,7 @@ def _take_fast_path(optimizer: OptimizerWithContext) -> bool:
     context, cached = optimizer._context, _valid_cached_step(optimizer)
     if cached is not None:
         context.cached_step = None  # stays None if a group's value raises an error
-        skipped = is_skipped(optimizer)
+        skipped = not cached.skips_on_device and is_skipped(optimizer)
         if skipped or cached.run(optimizer):
             context.cached_step = cached
             if optimizer.rule.zero_grad and (skipped or not cached.zeroes_gradients):

@@ -31,6 +31,8 @@ class CachedStep(Protocol):
 
     forced_lowering: str | None  # the lowering that `use_lowering` forced when the step was cached
     zeroes_gradients: bool  # whether the step leaves gradients at zero, if its rule asks for that
+    # Whether kernels read a gradient scaler's overflow flag, so that the host must not wait for it.
+    skips_on_device: bool
 
     def check(self, optimizer: Any) -> bool:
         """Tell whether `run` would take the step; change nothing."""

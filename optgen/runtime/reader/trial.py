@@ -19,7 +19,7 @@ from torch import Tensor
 
 from optgen.runtime.cache import files
 from optgen.runtime.cache.folders import folders
-from optgen.runtime.fused_cpu.toolchain.file_lock import exclusive
+from optgen.runtime.toolchain.file_lock import exclusive
 
 _TIME_LIMIT = 120.0  # seconds; a trial takes about five seconds, most of them for torch's import
 _PASSED, _FAILED = b"passed\n", b"failed\n"

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from optgen.runtime.cache import files
 from optgen.runtime.cache.folders import folders, warn_if_lost
-from optgen.runtime.fused_cpu.toolchain import compile_errors, compiler
-from optgen.runtime.fused_cpu.toolchain.compiler import CompileError, RefusedError
-from optgen.runtime.fused_cpu.toolchain.file_lock import exclusive
-from optgen.runtime.fused_cpu.toolchain.library_check import with_digest
+from optgen.runtime.toolchain import compile_errors, compiler
+from optgen.runtime.toolchain.compiler import CompileError, RefusedError
+from optgen.runtime.toolchain.file_lock import exclusive
+from optgen.runtime.toolchain.library_check import with_digest
 
 _ABANDONED_AGE = 24 * 3600.0  # seconds; an older build folder was left by a killed process
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from optgen.runtime.cache import files
 from optgen.runtime.cache.folders import is_temporary
-from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
+from optgen.runtime.toolchain.compiler import CompileError
 
 _ERROR_LINE = re.compile(r"^.*\berror\b.*$", re.MULTILINE | re.IGNORECASE)
 _COMPILER_CRASH = re.compile("internal compiler error|Segmentation fault|frontend command failed")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from optgen.runtime.fused_cpu.reader import tensor_reader, trial
-from optgen.runtime.fused_cpu.reader.tensor_reader import reader
+from optgen.runtime.reader import tensor_reader, trial
+from optgen.runtime.reader.tensor_reader import reader
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from optgen.runtime.batch.dispatch_key import OPTIONS
-from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.protocols import Group
+from optgen.runtime.rule import Rule
 from optgen.runtime.tensors.group_view import VIEW
 
 
@@ -29,10 +29,10 @@ class GroupGetter(NamedTuple):
     has_view: bool  # whether the group has the option `view`
 
     @classmethod
-    def of(cls, kernel: Kernel, group: Group) -> "GroupGetter":
+    def of(cls, rule: Rule, group: Group) -> "GroupGetter":
         """Return the getter for groups with the same keys as this group."""
         options = [key for key in (*OPTIONS, VIEW) if key in group]
-        hypers = [key for key in kernel.rule.hypers if key in group]
+        hypers = [key for key in rule.hypers if key in group]
         get_items = _items_of([*options, "params", *hypers])
         return cls(len(group), get_items, len(options), VIEW in group)
 

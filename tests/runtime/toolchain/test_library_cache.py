@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import pytest
 
 from optgen.runtime.cache import folders
-from optgen.runtime.fused_cpu.toolchain import compiler, file_lock, library_cache
+from optgen.runtime.toolchain import compiler, file_lock, library_cache
 
 SOURCE = 'extern "C" int answer() { return 42; }\n'
 PROGRAM = f"""
 import ctypes, os, sys
-from optgen.runtime.fused_cpu.toolchain import library_cache
+from optgen.runtime.toolchain import library_cache
 for _ in range(int(sys.argv[1])):
     os.fork()
 path = library_cache.library("answer", {SOURCE!r})

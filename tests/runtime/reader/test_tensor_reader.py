@@ -10,10 +10,10 @@ import torch
 
 from optgen.optim import SGD, Adam
 from optgen.runtime.fused_cpu import kernel_loader
-from optgen.runtime.fused_cpu.reader import object_layout, tensor_reader, trial
-from optgen.runtime.fused_cpu.reader.object_layout import UnknownLayoutError, measure_layout
-from optgen.runtime.fused_cpu.reader.tensor_reader import reader
-from optgen.runtime.fused_cpu.toolchain import library_cache
+from optgen.runtime.reader import object_layout, tensor_reader, trial
+from optgen.runtime.reader.object_layout import UnknownLayoutError, measure_layout
+from optgen.runtime.reader.tensor_reader import reader
+from optgen.runtime.toolchain import library_cache
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

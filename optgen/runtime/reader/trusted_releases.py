@@ -9,8 +9,8 @@ import sys
 
 import torch
 
-from optgen.runtime.fused_cpu.reader import trial
-from optgen.runtime.fused_cpu.reader.object_layout import UnknownLayoutError
+from optgen.runtime.reader import trial
+from optgen.runtime.reader.object_layout import UnknownLayoutError
 
 RELEASES = ("2.11", "2.12", "2.13", "2.14", "2.15")
 """The releases of torch that the tests have run on."""

@@ -1,6 +1,6 @@
 // The reader's input, and the table columns that it fills.
 
-#include "optgen/runtime/fused_cpu/reader/tensor_strides.h"
+#include "optgen/runtime/reader/tensor_strides.h"
 
 namespace {
 
@@ -10,6 +10,14 @@ constexpr u64 STREAM_BITS = 15;
 constexpr i64 MAX_STREAMS = 16;
 u64 of_stream(u64 word, i64 stream) { return word >> 4 * stream & STREAM_BITS; }
 u64 shifted_to_stream(u64 bits, i64 stream) { return bits << 4 * stream; }
+
+// The tensors that a plan on a device takes: it launches kernels for these dtypes and sizes only.
+struct Planned {
+    const u64* dtypes;    // columns as in `Table`
+    const i64* elements;
+    const i64* shape;     // null if `Request::shape` is
+    const int* devices;   // [tensor]: index of the device; null if there is only one
+};
 
 struct Request {
     const Layout* layout;
@@ -45,7 +53,8 @@ struct Request {
     u64* dtypes;
     int* group;
     i64* shape;           // null if the rule does not read shapes
-    void (*kernel)(const void* table, const void* threads);
+    const Planned* planned; // what a plan on a device takes; null for a kernel that takes any tensors
+    void (*kernel)(const void* table, const void* threads); // null if Python launches kernels
     const void *table, *threads;
 };
 

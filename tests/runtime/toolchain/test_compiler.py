@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from optgen.runtime.cache import folders
-from optgen.runtime.fused_cpu.toolchain import compiler, compiler_process, library_cache
-from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
+from optgen.runtime.toolchain import compiler, compiler_process, library_cache
+from optgen.runtime.toolchain.compiler import CompileError
 
 SOURCE = 'extern "C" int answer() { return 42; }\n'
 WRONG = 'extern "C" int answer() { return nothing; }\n'
@@ -243,7 +243,7 @@ def test_a_limit_on_the_size_of_files_is_reported(cache: Path) -> None:
     """The system limits the size of files; the compiler itself works."""
     code = f"""
 import resource
-from optgen.runtime.fused_cpu.toolchain import library_cache
+from optgen.runtime.toolchain import library_cache
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
     library_cache.library("answer", {SOURCE!r})

@@ -3,7 +3,7 @@
 import fast_builds
 import pytest
 
-from optgen.runtime.fused_cpu.toolchain import dtype_variants
+from optgen.runtime.toolchain import dtype_variants
 
 
 @pytest.fixture(autouse=True)

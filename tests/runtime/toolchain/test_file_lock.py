@@ -11,8 +11,8 @@ from threading import Event, Thread
 
 import pytest
 
-from optgen.runtime.fused_cpu.toolchain import file_lock
-from optgen.runtime.fused_cpu.toolchain.file_lock import exclusive
+from optgen.runtime.toolchain import file_lock
+from optgen.runtime.toolchain.file_lock import exclusive
 
 HOLDER = """
 import runpy, sys, time

@@ -12,19 +12,21 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from optgen.runtime.fused_cpu.kernel.kernel import Kernel
-from optgen.runtime.fused_cpu.kernel.table import Table, TableArrays
-from optgen.runtime.fused_cpu.reader import trusted_releases
-from optgen.runtime.fused_cpu.reader.object_layout import (
+from optgen.runtime.reader import trusted_releases
+from optgen.runtime.reader.object_layout import (
     Layout,
     UnknownLayoutError,
     measure_layout,
+    plain_keys_on,
     with_dtensor_fields,
 )
-from optgen.runtime.fused_cpu.toolchain import library_cache
-from optgen.runtime.fused_cpu.toolchain.source import inline_includes
+from optgen.runtime.reader.rule_streams import RuleStreams
+from optgen.runtime.reader.table_arrays import TableArrays
+from optgen.runtime.toolchain import library_cache
+from optgen.runtime.toolchain.source import inline_includes
 
 
 class Request(ctypes.Structure):
@@ -58,10 +60,17 @@ class Request(ctypes.Structure):
         ("dtypes", c_void_p),
         ("group", c_void_p),
         ("shape", c_void_p),
+        ("planned", c_void_p),
         ("kernel", c_void_p),
         ("table", c_void_p),
         ("threads", c_void_p),
     ]
+
+
+class Planned(ctypes.Structure):
+    """`Planned` of tensor_request.h, field by field."""
+
+    _fields_ = [(name, c_void_p) for name in ("dtypes", "elements", "shape", "devices")]
 
 
 class RequestBuffers:
@@ -79,6 +88,7 @@ class RequestBuffers:
             "group": target.group,
         }
         addresses = {name: memory.buffer_info()[0] for name, memory in arrays.items()}
+        addresses["shape"] = target.shape.buffer_info()[0] if target.shape else 0
         self.request = Request(tensor_count=len(target.elements), **addresses, **fields)
         self.address = ctypes.addressof(self.request)
 
@@ -88,7 +98,8 @@ class Reader:
 
     def __init__(self) -> None:
         trusted_releases.check(_source())
-        self.layout = measure_layout()
+        with torch.device("cpu"):  # whatever the default device is
+            self.layout = measure_layout()
         # PyDLL keeps the interpreter's lock held: the reader reads Python objects.
         library = ctypes.PyDLL(str(library_cache.library("tensor_reader", _source())))
         sizes = list((c_int64 * 2).in_dll(library, "optgen_sizes"))
@@ -100,7 +111,8 @@ class Reader:
         self._read_gradients = library.optgen_read_gradients
         for function in (self.run_step, self.check_step, self.run_call, self._read_gradients):
             function.argtypes = (c_void_p,)
-        self._layouts: dict[int, Layout] = {}  # by the bits of the dtypes that a kernel knows
+        # By the type of the device, and the bits of the dtypes that a kernel knows.
+        self._layouts: dict[tuple[str, int], Layout] = {}
 
     def add_dtensor(self, dtensor: Tensor) -> bool:
         """Measure the layout of DTensors on this DTensor; tell whether that was possible."""
@@ -135,28 +147,33 @@ class Reader:
         codes = iter(filled.dtypes)
         return [list(islice(codes, len(params))) for params in lists]
 
-    def request_for(self, kernel: Kernel, table: Table) -> RequestBuffers:
-        """Return a request to fill a table and run its kernel; the caller adds the tensors."""
-        step = kernel.segments[0]
-        assert step is not None  # only a kernel with matrix ops has empty segments
+    def request_for(
+        self, columns: TableArrays, streams: RuleStreams, dtype_bits: int, device: torch.device
+    ) -> RequestBuffers:
+        """Return a request to fill a table's columns; the caller adds where the tensors are.
+
+        `dtype_bits` has a bit for each dtype that a stream may have. Step counts and scalar states
+        may have any dtype.
+
+        Raises:
+            UnknownLayoutError: The tensors of the device cannot be read.
+        """
         return RequestBuffers(
-            table,
-            layout=ctypes.pointer(self._layout_for(kernel)),
-            stream_count=kernel.stream_count,
-            kernel=ctypes.cast(step, c_void_p),
-            table=ctypes.addressof(table.struct),
+            columns,
+            layout=ctypes.pointer(self._layout_for(dtype_bits, device)),
+            stream_count=streams.stream_count,
         )
 
-    def _layout_for(self, kernel: Kernel) -> Layout:
-        """Return the layout for a kernel; its dtypes for streams are those that the kernel knows.
-
-        Step counts and scalar states may have any dtype.
-        """
-        dtype_bits = self.layout.stream_dtypes & kernel.dtype_bits
-        if dtype_bits not in self._layouts:
-            self._layouts[dtype_bits] = Layout.from_buffer_copy(self.layout)
-            self._layouts[dtype_bits].stream_dtypes = dtype_bits
-        return self._layouts[dtype_bits]
+    def _layout_for(self, dtype_bits: int, device: torch.device) -> Layout:
+        """Return the layout of a device's tensors, with these dtypes for streams."""
+        key = device.type, self.layout.stream_dtypes & dtype_bits
+        if key not in self._layouts:
+            layout = Layout.from_buffer_copy(self.layout)
+            if device.type != "cpu":
+                layout.plain_keys = plain_keys_on(self.layout, device)
+            layout.stream_dtypes = key[1]
+            self._layouts[key] = layout
+        return self._layouts[key]
 
 
 @cache

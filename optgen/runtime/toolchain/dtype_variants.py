@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.fused_cpu.toolchain import library_cache
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES, QUANTIZED_DTYPE
 from optgen.runtime.rule import Rule
 from optgen.runtime.state.create import dtype_of
+from optgen.runtime.toolchain import library_cache
+from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES, QUANTIZED_DTYPE
 
 _dtype = attrgetter("dtype")
 _DTYPES_MACRO = "OPTGEN_TYPES"

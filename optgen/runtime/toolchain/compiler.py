@@ -8,9 +8,9 @@ import time
 from functools import cache
 from pathlib import Path
 
-from optgen.runtime.fused_cpu.toolchain.compiler_process import CompileError as CompileError
-from optgen.runtime.fused_cpu.toolchain.compiler_process import run, time_limit
-from optgen.runtime.fused_cpu.toolchain.library_check import why_unusable, with_digest
+from optgen.runtime.toolchain.compiler_process import CompileError as CompileError
+from optgen.runtime.toolchain.compiler_process import run, time_limit
+from optgen.runtime.toolchain.library_check import why_unusable, with_digest
 
 _LIBRARY_FLAGS = ("-std=c++17", "-shared", "-fPIC")
 # -fno-math-errno makes loops with a sqrt ten times as fast: sqrt then sets no errno, so the loops

@@ -11,14 +11,14 @@ import generated
 from optgen import use_lowering
 from optgen.optim import Adafactor
 from optgen.runtime.fused_cpu import kernel_loader
-from optgen.runtime.fused_cpu.reader import tensor_reader
-from optgen.runtime.fused_cpu.toolchain import (
+from optgen.runtime.reader import tensor_reader
+from optgen.runtime.toolchain import (
     compiler,
     dtype_variants,
     library_cache,
     sweep_library,
 )
-from optgen.runtime.fused_cpu.toolchain.source import inline_includes
+from optgen.runtime.toolchain.source import inline_includes
 
 SINGLE, DOUBLE = (
     dtype_variants.bits_of_dtypes([dtype]) for dtype in (torch.float32, torch.float64)

@@ -12,8 +12,8 @@ from runtime.changes import give_gradients, parameters
 import optgen
 from optgen.optim import SGD, Adam
 from optgen.runtime.fused_cpu import kernel_loader
-from optgen.runtime.fused_cpu.reader import tensor_reader
-from optgen.runtime.fused_cpu.toolchain import compiler
+from optgen.runtime.reader import tensor_reader
+from optgen.runtime.toolchain import compiler
 
 
 @pytest.fixture

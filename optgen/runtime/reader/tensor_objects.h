@@ -33,6 +33,7 @@ struct Layout {
     int (*address)(const void*, void**);
     int (*sizes)(const void*, const i64**);
     int (*strides)(const void*, const i64**);
+    int (*device_index)(const void*, int*);
     int (*new_handle)(const void*, void**); // adds a reference to the same tensor
     int (*delete_handle)(void*);
     i64 (*list_size)(Object);

@@ -11,8 +11,8 @@ from concurrent.futures import Executor
 from functools import cache
 from pathlib import Path
 
-from optgen.runtime.fused_cpu.toolchain import dtype_variants
-from optgen.runtime.fused_cpu.toolchain.source import inline_includes
+from optgen.runtime.toolchain import dtype_variants
+from optgen.runtime.toolchain.source import inline_includes
 
 _POINTER_SYMBOL, _TABLE_SYMBOL = "optgen_sweep_library", "optgen_sweeps"
 """Symbols: the kernel's pointer to the sweep functions, and the table of these functions."""

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 _INCLUDE = re.compile(
-    r'^#include "optgen/runtime/fused_cpu/((?:include|reader)/\w+\.h)"\n', re.MULTILINE
+    r'^#include "optgen/runtime/((?:fused_cpu/include|reader)/\w+\.h)"\n', re.MULTILINE
 )
 _FOLDER = Path(__file__).parents[1]
 

@@ -8,7 +8,7 @@
 #pragma GCC optimize("O1")
 #endif
 
-#include "optgen/runtime/fused_cpu/reader/tensor_request.h"
+#include "optgen/runtime/reader/tensor_request.h"
 
 namespace {
 
@@ -227,6 +227,7 @@ struct Reader : Streams {
     // reference of its own to every tensor meanwhile. If there is no memory for the references, the
     // other threads wait during a long kernel, too.
     void call_kernel() const {
+        if (!request.kernel) return;
         i64 elements = 0;
         for (i64 t = 0; t < request.tensor_count; ++t)
             if (request.dtypes[t]) elements += request.elements[t];
@@ -304,9 +305,32 @@ struct Reader : Streams {
         return are_separate;
     }
 
+    // Tells whether the tensors are those that a plan takes, if there is one.
+    bool are_as_planned() const {
+        if (!request.planned) return true;
+        const Planned& planned = *request.planned;
+        for (i64 t = 0; t < request.tensor_count; ++t) {
+            if (request.dtypes[t] != planned.dtypes[t]) return false;
+            if (request.dtypes[t] && request.elements[t] != planned.elements[t]) return false;
+            for (i64 i = SHAPE_SIZE * t; request.shape && i < SHAPE_SIZE * (t + 1); ++i)
+                if (request.dtypes[t] && request.shape[i] != planned.shape[i]) return false;
+        }
+        if (!planned.devices) return true;
+        bool same_devices = true;
+        for (i64 stream = 0; stream < request.stream_count + request.scalar_count; ++stream)
+            for (i64 t = 0; t < request.tensor_count; ++t) {
+                if (!of_stream(request.dtypes[t], stream)) continue;
+                int device = -1;
+                void* const handle = request.handles[stream * request.tensor_count + t];
+                same_devices &= !layout.device_index(handle, &device);
+                same_devices &= device == planned.devices[t];
+            }
+        return same_devices;
+    }
+
     bool read_step() const {
         return read_gradients() && read_states() && is_complete() && step_counts_are_valid()
-            && gradients_are_separate();
+            && gradients_are_separate() && are_as_planned();
     }
 
     bool take_step() const {

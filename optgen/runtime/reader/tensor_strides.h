@@ -1,6 +1,6 @@
 // Shapes and strides of tensors: whether a tensor is dense, and whether two tensors have the same
 // elements at the same offsets.
-#include "optgen/runtime/fused_cpu/reader/tensor_objects.h"
+#include "optgen/runtime/reader/tensor_objects.h"
 
 namespace {
 

@@ -22,7 +22,7 @@ from struct import unpack
 import torch
 from torch import Tensor
 
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
+from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.torch_private import dtensor_spec, local_tensor
 
 _INLINE_DIMENSIONS = 5  # an implementation stores the sizes of up to 5 dimensions itself
@@ -41,6 +41,7 @@ _TORCH_FUNCTIONS = {
     "address": "aoti_torch_get_data_ptr",
     "sizes": "aoti_torch_get_sizes",
     "strides": "aoti_torch_get_strides",
+    "device_index": "aoti_torch_get_device_index",
     "new_handle": "aoti_torch_new_tensor_handle",
     "delete_handle": "aoti_torch_delete_tensor_object",
 }
@@ -291,6 +292,16 @@ def _check_symbols(layout: Layout) -> None:
     ctypes.CFUNCTYPE(None, c_void_p)(layout.bump_version)(handle)
     if param._version != version + 1:
         raise UnknownLayoutError("the C++ symbol does not advance a parameter's `_version`")
+
+
+def plain_keys_on(layout: Layout, device: torch.device) -> int:
+    """Return the dispatch keys of a device's tensors that are dense memory and nothing else."""
+    index, tensor = layout.dispatch_keys // 8, torch.empty(2, device=device)
+    samples = tensor, torch.nn.Parameter(tensor.clone()), torch._neg_view(tensor)
+    plain, of_parameter, negated = (_implementation_words(each)[index] for each in samples)
+    if plain != of_parameter or (plain ^ negated).bit_count() != 1:
+        raise UnknownLayoutError(f"plain tensors on {device} have no common dispatch keys")
+    return plain
 
 
 def with_dtensor_fields(layout: Layout, dtensor: Tensor) -> Layout:
