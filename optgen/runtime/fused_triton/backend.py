@@ -78,9 +78,7 @@ class FusedTritonBackend:
         row_batches = [each.row_batch for each in touched_rows]
         snapshot(optimizer)
         # Sparse gradients touch other rows in every step, so they need new buckets.
-        plans = (
-            [(LaunchPlan(optimizer, row_batches, staging=None), row_batches)] if row_batches else []
-        )
+        plans = [(LaunchPlan(optimizer, row_batches), row_batches)] if row_batches else []
         if dense_batches:
             plans.append((self._plan(optimizer, dense_batches), dense_batches))
 
@@ -127,7 +125,7 @@ class FusedTritonBackend:
     def call(self, function: HasLowerings, batch: Batch) -> None:
         """Update the lists of a function through a plan that fits; plans keep no tensor alive."""
         if capturing():
-            plan = LaunchPlan(function, [batch], staging=[])
+            plan = LaunchPlan(function, [batch], is_captured=True)
             self._captured_plans.setdefault(function, []).append(plan)
             plan.update(function, [batch])
             return
@@ -135,7 +133,7 @@ class FusedTritonBackend:
             kept_plans = self._function_plans.setdefault(function, KeptPlans())
             plan = kept_plans.find(lambda each: _update_if_it_fits(each, function, batch))
             if plan is None:
-                plan = LaunchPlan(function, [batch], staging=None)
+                plan = LaunchPlan(function, [batch])
                 plan.update(function, [batch])
                 batch.drop_tensors()
                 kept_plans.add(plan)
@@ -145,7 +143,7 @@ class FusedTritonBackend:
     ) -> LaunchPlan:
         """Return a plan under this key if one fits, else a new one; a new one for a capture."""
         if _is_capturing(batches):
-            plan = LaunchPlan(optimizer, batches, staging=[])
+            plan = LaunchPlan(optimizer, batches, is_captured=True)
             self._captured_plans.setdefault(optimizer, []).append(plan)
             return plan
         plans = self._plans.setdefault(optimizer, {})
@@ -155,7 +153,7 @@ class FusedTritonBackend:
         kept_plans = KeptPlans() if is_fresh or key not in plans else plans[key]
         plan = kept_plans.find(lambda each: each.fits(batches))
         if plan is None:
-            plan = LaunchPlan(optimizer, batches, staging=None)
+            plan = LaunchPlan(optimizer, batches)
             kept_plans.add(plan)
             group_ids = set(map(id, optimizer.param_groups))
             live = {k: kept for k, kept in plans.items() if k is None or k[0] in group_ids}

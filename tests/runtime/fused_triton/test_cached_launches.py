@@ -182,9 +182,9 @@ def test_unchanged_tensors_upload_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     uploads: list[Any] = []
     upload = table.upload
 
-    def record(target: Tensor, values: Any, staging: Any) -> None:
+    def record(target: Tensor, values: Any, memory: Any) -> None:
         uploads.append(tuple(target.shape))
-        upload(target, values, staging)
+        upload(target, values, memory)
 
     monkeypatch.setattr(table, "upload", record)
     optimizer.step()
