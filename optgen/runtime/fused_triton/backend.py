@@ -125,39 +125,39 @@ class FusedTritonBackend:
     def call(self, function: HasLowerings, batch: Batch) -> None:
         """Update the lists of a function through a plan that fits; plans keep no tensor alive."""
         if capturing():
-            plan = LaunchPlan(function, [batch], is_captured=True)
-            self._captured_plans.setdefault(function, []).append(plan)
-            plan.update(function, [batch])
+            captured = LaunchPlan(function, [batch], is_captured=True)
+            self._captured_plans.setdefault(function, []).append(captured)
+            captured.update(function, [batch])
             return
         with self._call_lock:
             kept_plans = self._function_plans.setdefault(function, KeptPlans())
-            plan = kept_plans.find(lambda each: _update_if_it_fits(each, function, batch))
-            if plan is None:
-                plan = LaunchPlan(function, [batch])
-                plan.update(function, [batch])
-                batch.drop_tensors()
-                kept_plans.add(plan)
+            if kept_plans.find(lambda each: _update_if_it_fits(each, function, batch)):
+                return
+            plan = LaunchPlan(function, [batch])
+            plan.update(function, [batch])
+            batch.drop_tensors()
+            kept_plans.add(plan)
 
     def _plan(
         self, optimizer: OptimizerWithContext, batches: list[Batch], key: Any = None
     ) -> LaunchPlan:
         """Return a plan under this key if one fits, else a new one; a new one for a capture."""
         if _is_capturing(batches):
-            plan = LaunchPlan(optimizer, batches, is_captured=True)
-            self._captured_plans.setdefault(optimizer, []).append(plan)
-            return plan
+            captured = LaunchPlan(optimizer, batches, is_captured=True)
+            self._captured_plans.setdefault(optimizer, []).append(captured)
+            return captured
         plans = self._plans.setdefault(optimizer, {})
         # A plan with fresh states is right for later steps only if its step was not skipped. If it
         # was, the states are fresh again now.
         is_fresh = any(batch.any_fresh for batch in batches)
         kept_plans = KeptPlans() if is_fresh or key not in plans else plans[key]
-        plan = kept_plans.find(lambda each: each.fits(batches))
-        if plan is None:
-            plan = LaunchPlan(optimizer, batches)
-            kept_plans.add(plan)
-            group_ids = set(map(id, optimizer.param_groups))
-            live = {k: kept for k, kept in plans.items() if k is None or k[0] in group_ids}
-            self._plans[optimizer] = {**live, key: kept_plans}
+        if fitting := kept_plans.find(lambda each: each.fits(batches)):
+            return fitting
+        plan = LaunchPlan(optimizer, batches)
+        kept_plans.add(plan)
+        group_ids = set(map(id, optimizer.param_groups))
+        live = {k: kept for k, kept in plans.items() if k is None or k[0] in group_ids}
+        self._plans[optimizer] = {**live, key: kept_plans}
         return plan
 
 
