@@ -131,12 +131,12 @@ class FusedTritonBackend:
             return
         with self._call_lock:
             kept_plans = self._function_plans.setdefault(function, KeptPlans())
-            if kept_plans.find(lambda each: _update_if_it_fits(each, function, batch)):
-                return
-            plan = LaunchPlan(function, [batch])
-            plan.update(function, [batch])
-            batch.drop_tensors()
-            kept_plans.add(plan)
+            plan = kept_plans.find(lambda each: _update_if_it_fits(each, function, batch))
+            if plan is None:
+                plan = LaunchPlan(function, [batch])
+                plan.update(function, [batch])
+                batch.drop_tensors()
+                kept_plans.add(plan)
 
     def _plan(
         self, optimizer: OptimizerWithContext, batches: list[Batch], key: Any = None
@@ -151,13 +151,13 @@ class FusedTritonBackend:
         # was, the states are fresh again now.
         is_fresh = any(batch.any_fresh for batch in batches)
         kept_plans = KeptPlans() if is_fresh or key not in plans else plans[key]
-        if fitting := kept_plans.find(lambda each: each.fits(batches)):
-            return fitting
-        plan = LaunchPlan(optimizer, batches)
-        kept_plans.add(plan)
-        group_ids = set(map(id, optimizer.param_groups))
-        live = {k: kept for k, kept in plans.items() if k is None or k[0] in group_ids}
-        self._plans[optimizer] = {**live, key: kept_plans}
+        plan = kept_plans.find(lambda each: each.fits(batches))
+        if plan is None:
+            plan = LaunchPlan(optimizer, batches)
+            kept_plans.add(plan)
+            group_ids = set(map(id, optimizer.param_groups))
+            live = {k: kept for k, kept in plans.items() if k is None or k[0] in group_ids}
+            self._plans[optimizer] = {**live, key: kept_plans}
         return plan
 
 
