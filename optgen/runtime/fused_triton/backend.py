@@ -20,17 +20,16 @@ import torch
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.code_order import codes_obstacle
-from optgen.runtime.batch.context import OptimizerWithContext
+from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
 from optgen.runtime.batch.gather import snapshot
 from optgen.runtime.batch.sparse_rows import gather_rows
+from optgen.runtime.fused_triton.cached_launches import CachedLaunches
+from optgen.runtime.fused_triton.kept_plans import KeptPlans
 from optgen.runtime.fused_triton.launch_plan import LaunchPlan
 from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.torch_private import capturing
-
-# Plans kept for a function: four averaged models can take turns without a new table.
-_MAX_KEPT_PLANS = 4
 
 
 class FusedTritonBackend:
@@ -39,15 +38,14 @@ class FusedTritonBackend:
     zeroes_gradients = False
 
     def __init__(self) -> None:
-        # For each optimizer, one plan for all batches, under the key None; a plan for each batch if
-        # the rule reduces over parameters.
-        self._plans: WeakKeyDictionary[Any, dict[Any, LaunchPlan]] = WeakKeyDictionary()
+        # For each optimizer, the plans for all batches, under the key None; the plans for each
+        # batch if the rule reduces over parameters.
+        self._plans: WeakKeyDictionary[Any, dict[Any, KeptPlans]] = WeakKeyDictionary()
         # A graph reads its tables for as long as it is replayed.
         self._captured_plans: WeakKeyDictionary[Any, list[LaunchPlan]] = WeakKeyDictionary()
-        # The last plans of a function, each with its batch, which is empty between calls.
-        self._function_plans: WeakKeyDictionary[Any, list[tuple[Batch, LaunchPlan]]] = (
-            WeakKeyDictionary()
-        )
+        # The last plans of a function; the batch of each is empty between calls.
+        self._function_plans: WeakKeyDictionary[Any, KeptPlans] = WeakKeyDictionary()
+        self._cached_steps: WeakKeyDictionary[Any, CachedLaunches] = WeakKeyDictionary()
         self._call_lock = Lock()
 
     def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
@@ -65,7 +63,7 @@ class FusedTritonBackend:
 
     def prepare(
         self, optimizer: OptimizerWithContext, batches: Sequence[Batch], consensus: Consensus | None
-    ) -> Callable[[], None]:
+    ) -> Callable[[], CachedStep | None]:
         """Find or make the launch plans; return a function that launches their kernels.
 
         A new plan checks the shapes and devices of its tensors. Touched rows are gathered here, and
@@ -80,17 +78,16 @@ class FusedTritonBackend:
         row_batches = [each.row_batch for each in touched_rows]
         snapshot(optimizer)
         # Sparse gradients touch other rows in every step, so they need new buckets.
-        plans = (
-            [(LaunchPlan(optimizer, row_batches, staging=None), row_batches)] if row_batches else []
-        )
+        plans = [(LaunchPlan(optimizer, row_batches), row_batches)] if row_batches else []
         if dense_batches:
             plans.append((self._plan(optimizer, dense_batches), dense_batches))
 
-        def update() -> None:
+        def update() -> CachedStep | None:
             for plan, plan_batches in plans:
                 plan.update(optimizer, plan_batches)
             for each in touched_rows:
                 each.scatter_rows()
+            return None if touched_rows else self.cached_step(optimizer, dense_batches)
 
         return update
 
@@ -105,41 +102,62 @@ class FusedTritonBackend:
     def begin(self, optimizer: OptimizerWithContext, can_take: Callable[[Batch], bool]) -> None:
         """Return None: this backend gathers batches in a first step as in any other."""
 
-    def cached_step(self, optimizer: OptimizerWithContext, batches: Sequence[Batch]) -> None:
-        """Return None: every step gathers its batches, and there is no cached step."""
+    def cached_step(
+        self, optimizer: OptimizerWithContext, batches: Sequence[Batch]
+    ) -> CachedStep | None:
+        """Return the cached step that repeats an update of batches.
+
+        Return None if the next step must gather its tensors.
+        """
+        kept_plans = self._plans.get(optimizer, {}).get(None)
+        plan = kept_plans and kept_plans.find(lambda each: each.is_for(batches))
+        if not plan or capturing():
+            return None
+        cached = self._cached_steps.get(optimizer)
+        if cached is None or not cached.is_for(optimizer):
+            cached = CachedLaunches.of(optimizer, batches, plan)
+        if cached is None:
+            return None
+        self._cached_steps[optimizer] = cached
+        cached.add(plan, batches, optimizer.param_groups)
+        return cached
 
     def call(self, function: HasLowerings, batch: Batch) -> None:
         """Update the lists of a function through a plan that fits; plans keep no tensor alive."""
         if capturing():
-            plan = LaunchPlan(function, [batch], staging=[])
-            self._captured_plans.setdefault(function, []).append(plan)
-            plan.update(function, [batch])
+            captured = LaunchPlan(function, [batch], is_captured=True)
+            self._captured_plans.setdefault(function, []).append(captured)
+            captured.update(function, [batch])
             return
         with self._call_lock:
-            kept_plans = self._function_plans.setdefault(function, [])
-            if not any(_update_if_it_fits(*each, function, batch) for each in kept_plans):
-                plan = LaunchPlan(function, [batch], staging=None)
+            kept_plans = self._function_plans.setdefault(function, KeptPlans())
+            plan = kept_plans.find(lambda each: _update_if_it_fits(each, function, batch))
+            if plan is None:
+                plan = LaunchPlan(function, [batch])
                 plan.update(function, [batch])
                 batch.drop_tensors()
-                self._function_plans[function] = [
-                    (batch, plan),
-                    *kept_plans[: _MAX_KEPT_PLANS - 1],
-                ]
+                kept_plans.add(plan)
 
     def _plan(
         self, optimizer: OptimizerWithContext, batches: list[Batch], key: Any = None
     ) -> LaunchPlan:
-        """Return the plan under this key if it fits, else a new one; a new one for a capture."""
-        plan = self._plans.setdefault(optimizer, {}).get(key)
+        """Return a plan under this key if one fits, else a new one; a new one for a capture."""
         if _is_capturing(batches):
-            plan = LaunchPlan(optimizer, batches, staging=[])
-            self._captured_plans.setdefault(optimizer, []).append(plan)
-        elif plan is None or not plan.fits(batches):
-            live_batches = optimizer._context.batches.values()
-            plans = self._plans[optimizer].items()
-            kept_plans = {key: plan for key, plan in plans if plan.is_for_any(live_batches)}
-            plan = LaunchPlan(optimizer, batches, staging=None)
-            self._plans[optimizer] = {**kept_plans, key: plan}
+            captured = LaunchPlan(optimizer, batches, is_captured=True)
+            self._captured_plans.setdefault(optimizer, []).append(captured)
+            return captured
+        plans = self._plans.setdefault(optimizer, {})
+        # A plan with fresh states is right for later steps only if its step was not skipped. If it
+        # was, the states are fresh again now.
+        is_fresh = any(batch.any_fresh for batch in batches)
+        kept_plans = KeptPlans() if is_fresh or key not in plans else plans[key]
+        plan = kept_plans.find(lambda each: each.fits(batches))
+        if plan is None:
+            plan = LaunchPlan(optimizer, batches)
+            kept_plans.add(plan)
+            group_ids = set(map(id, optimizer.param_groups))
+            live = {k: kept for k, kept in plans.items() if k is None or k[0] in group_ids}
+            self._plans[optimizer] = {**live, key: kept_plans}
         return plan
 
 
@@ -156,13 +174,12 @@ def device_obstacle(device: torch.device) -> str:
     return f"there is no Triton lowering for {device.type} tensors"
 
 
-def _update_if_it_fits(
-    plan_batch: Batch, plan: LaunchPlan, function: HasLowerings, batch: Batch
-) -> bool:
-    """Update a batch through a plan if the plan fits; return whether it fits.
+def _update_if_it_fits(plan: LaunchPlan, function: HasLowerings, batch: Batch) -> bool:
+    """Update a batch of a function through a plan if the plan fits; return whether it fits.
 
-    `plan_batch` is the batch that the plan was made for; it takes over the tensors of `batch`.
+    The batch that the plan was made for takes over the tensors of `batch` meanwhile.
     """
+    (plan_batch,) = plan.batches
     plan_batch.take_tensors(batch)
     try:
         fits = len(plan_batch.dispatch_keys) == len(batch.dispatch_keys) and plan.fits([plan_batch])

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from math import prod
-from operator import itemgetter
+from operator import itemgetter, mul
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from optgen.runtime.fused_triton.graph_memory import GraphMemory
 from optgen.runtime.fused_triton.interpreter import patched_interpreter
 from optgen.runtime.fused_triton.launch_options import compiler_options, options
-from optgen.runtime.fused_triton.table import StagingBuffers, Table
+from optgen.runtime.fused_triton.launcher import Launcher
+from optgen.runtime.fused_triton.table import HEADER, Table
 from optgen.runtime.fused_triton.tensor_streams import (
     StreamLayout,
     StreamTensors,
@@ -68,14 +71,13 @@ class Bucket:
         streams: The tensors of every stream, in the order of the table.
         fresh: A flag per tensor for each state that the rule calls `fresh` on.
         hypers: The groups' hyperparameters on the device.
-        staging: The list of a graph capture that keeps pinned buffers alive; None outside one.
+        graph_memory: The memory of a graph capture; None outside one.
         spec: The workspace that the phases need; None for a rule without phases.
         read_only: The streams that kernels only read, except that they may unscale gradients.
     """
 
     loss_scale: Tensor | None = None
     found_inf: Tensor | None = None
-    _params: Sequence[Tensor] = ()  # of the current step
     _groups: Sequence[Mapping[str, Any]] = ()  # of the current step, one per subset
 
     def __init__(
@@ -86,11 +88,12 @@ class Bucket:
         streams: StreamTensors,
         fresh: list[list[bool]],
         hypers: Tensor,
-        staging: StagingBuffers | None,
+        graph_memory: GraphMemory | None,
         spec: WorkspaceSpec | None = None,
         read_only: frozenset[int] = frozenset((_GRADIENTS,)),
     ) -> None:
         self.key, self.subsets, self.hypers = key, subsets, hypers
+        self.launch = Launcher(graph_memory)
         self._state_keys, self._read_only = list(state_shapes), read_only
         tensors = streams[: len(key.dtypes)]
         pairs = zip(tensors[2:], state_shapes.values(), strict=True)
@@ -105,15 +108,21 @@ class Bucket:
         self._scalars: Tensor | None = None
         self._locals: dict[str, list[Tensor]] = {}
         self._local_names = spec.locals if spec else ()
+        locals_of = streams[0] if self._local_names else []
+        self._shapes = [(param.shape, _row_major_strides(param.shape)) for param in locals_of]
+        # Each local begins at a multiple of 16 elements, so at an aligned address.
+        sizes = (-(-param.numel() // 16) * 16 for param in locals_of)
+        self._local_offsets = list(accumulate(sizes, initial=0))
+        self.compute_type = _triton_type(self.compute_dtype)
         self.types = [_triton_type(dtype or key.dtypes[0]) for dtype in key.dtypes]
         self.scalar_types = [_triton_type(dtype) for dtype in key.scalar_dtypes]
-        self._allocate(streams, fresh, staging, spec)
+        self._allocate(streams, fresh, graph_memory, spec)
 
     def _allocate(
         self,
         streams: StreamTensors,
         fresh: list[list[bool]],
-        staging: StagingBuffers | None,
+        graph_memory: GraphMemory | None,
         spec: WorkspaceSpec | None,
     ) -> None:
         """Divide the tensors into blocks, and create the table and the workspace."""
@@ -132,7 +141,7 @@ class Bucket:
             fresh,
             len(streams),
             self.key.device,
-            staging,
+            graph_memory,
             num_extra_rows=len(self._local_names),
         )
         self.num_tensors, self.blocks = self._table.num_tensors, self._table.blocks
@@ -141,7 +150,7 @@ class Bucket:
         if spec is not None:
             compile_options = compiler_options(is_amd)
             self._workspace = Workspace(
-                spec, streams[0], tiles, block_counts, compile_options, staging
+                spec, streams[0], tiles, block_counts, compile_options, graph_memory
             )
 
     @property
@@ -160,11 +169,6 @@ class Bucket:
     def compute_dtype(self) -> torch.dtype:
         """The dtype that the kernels compute elements in."""
         return torch.float64 if self.key.dtypes[0] == torch.float64 else torch.float32
-
-    @property
-    def compute_type(self) -> Any:
-        """The Triton type of `compute_dtype`."""
-        return _triton_type(self.compute_dtype)
 
     def _block_counts(self, params: Sequence[Tensor], shapes: Sequence[Shape]) -> list[int]:
         """Return how many blocks each parameter has; tiles, if phases go by matrices."""
@@ -194,12 +198,13 @@ class Bucket:
 
     def allocate_local(self, name: str) -> None:
         """Allocate the tensors in which a sweep stores the operands of a matrix op."""
-        shapes = [param.shape for param in self._params]
-        # Each tensor begins at a multiple of 16 elements, so at an aligned address.
-        sizes = [-(-shape.numel() // 16) * 16 for shape in shapes]
-        flat = torch.empty(sum(sizes), dtype=self.key.dtypes[0], device=self.key.device)
-        parts = zip(flat.split(sizes), shapes, strict=True)
-        self._set_local(name, [part[: shape.numel()].view(shape) for part, shape in parts])
+        dtype, device = self.key.dtypes[0], self.key.device
+        flat = torch.empty(self._local_offsets[-1], dtype=dtype, device=device)
+        pairs = zip(self._shapes, self._local_offsets, strict=False)
+        self._set_local(
+            name,
+            [torch.as_strided(flat, shape, stride, offset) for (shape, stride), offset in pairs],
+        )
 
     def call(
         self, op: Callable[..., list[Tensor]], source: str, target: str, arguments: Arguments
@@ -208,7 +213,8 @@ class Bucket:
         operands, results = iter(self._locals[source]), []
         for subset, group in zip(self.subsets, self._groups, strict=True):
             results += op(list(islice(operands, len(subset.indices))), *arguments(group))
-        dtype = self._params[0].dtype
+        dtype = self.key.dtypes[0]
+        assert dtype is not None
         narrowed = (t if t.dtype.itemsize <= dtype.itemsize else t.to(dtype) for t in results)
         self._set_local(target, [tensor.contiguous() for tensor in narrowed])
 
@@ -232,6 +238,30 @@ class Bucket:
         """
         with self._table_filled_with(streams, groups), _launch_context(self.key.device):
             update(self)
+
+    @property
+    def can_repeat(self) -> bool:
+        """Tell whether `repeat` can follow: no tensor must be copied."""
+        return not self._to_copy
+
+    @property
+    def numels(self) -> Sequence[int]:
+        """The number of elements of each tensor."""
+        return self._table.numels
+
+    def write_addresses(self, stream: int, addresses: array[int]) -> None:
+        """Write the addresses of the tensors of one stream into the table."""
+        self._table.write_row(HEADER + stream, addresses)
+
+    def repeat(self, update: Callable[[Bucket], None], groups: Sequence[Mapping[str, Any]]) -> None:
+        """Update tensors like those of an earlier step, whose addresses are in the table."""
+        self._groups = groups
+        try:
+            with _launch_context(self.key.device):
+                update(self)
+        finally:
+            self._groups = ()
+            self._locals.clear()
 
     def wide_update(
         self,
@@ -270,11 +300,11 @@ class Bucket:
             if unscales or stream not in self._read_only:
                 written_copies.append((original, copy))
         self._table.write_addresses(streams)
-        self._params, self._groups = streams[0], groups
+        self._groups = groups
         try:
             yield
         finally:
-            self._params, self._groups = (), ()
+            self._groups = ()
             self._locals.clear()
         for original, copy in written_copies:
             original.copy_(copy)
@@ -285,6 +315,12 @@ class Bucket:
         return copy_like(tensor, param)
 
 
+def _row_major_strides(shape: Sequence[int]) -> list[int]:
+    """Return the strides of a contiguous tensor of this shape."""
+    products = accumulate(reversed(shape[1:]), mul, initial=1)
+    return list(products)[::-1] if shape else []
+
+
 def _triton_type(dtype: torch.dtype | None) -> Any:
     from triton import language
 
@@ -293,4 +329,4 @@ def _triton_type(dtype: torch.dtype | None) -> Any:
 
 def _launch_context(device: torch.device) -> AbstractContextManager[Any]:
     """Return the context of a launch: Triton uses the current device, or its interpreter on CPU."""
-    return torch.cuda.device(device) if device.type == "cuda" else patched_interpreter()
+    return torch.cuda.device(device.index) if device.type == "cuda" else patched_interpreter()

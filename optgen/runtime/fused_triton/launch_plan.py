@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, repeat, zip_longest
 from operator import attrgetter, is_
 from typing import Any
@@ -13,37 +14,52 @@ import torch
 from optgen.runtime.batch import grad_scaler
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_triton.bucket import Bucket, BucketKey, GroupSubset
-from optgen.runtime.fused_triton.table import Hypers, StagingBuffers, flatten
+from optgen.runtime.fused_triton.graph_memory import GraphMemory
+from optgen.runtime.fused_triton.table import Hypers, flatten
 from optgen.runtime.fused_triton.tensor_streams import StreamTensors
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
-from optgen.runtime.protocols import HasLowerings
+from optgen.runtime.protocols import Group, HasLowerings
 from optgen.runtime.rule import Rule
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.state.device_scalars import move_scalars_to_param_devices
+from optgen.runtime.torch_private import cuda_stream
 
 _dtype = attrgetter("dtype")
 
 
+Streams = tuple[tuple[int, int], ...]
+"""Pairs of a CUDA device's index and the address of a stream on it, in the order of devices."""
+
+
+def current_streams(devices: Iterable[torch.device]) -> Streams:
+    """Return the current streams of the CUDA devices among these; () if there is none."""
+    return tuple(sorted((d.index, cuda_stream(d)) for d in devices if d.type == "cuda"))
+
+
 class LaunchPlan:
-    """Buckets of all tensors of a step; reused while the tensors have the same layouts."""
+    """Buckets of all tensors of a step; reused while the tensors have the same layouts.
+
+    A plan is for the streams that are current when it is made: its tables are allocated there.
+    """
 
     def __init__(
-        self, optimizer: HasLowerings, batches: list[Batch], staging: StagingBuffers | None
+        self, optimizer: HasLowerings, batches: list[Batch], is_captured: bool = False
     ) -> None:
         self._rule = rule = optimizer.rule
         self._module = importlib.import_module(f"{optimizer.lowerings}.fused_triton")
         self._specs: Mapping[tuple[bool, ...], WorkspaceSpec] = getattr(
             self._module, "WORKSPACES", {}
         )
-        self._staging = staging  # a captured graph reads these buffers at every replay
-        self._batches = batches if staging is None else []  # a captured plan fits no later step
+        # A captured graph reads this memory at every replay.
+        self._graph_memory = _graph_memory(batches) if is_captured else None
+        self.batches = [] if is_captured else batches  # a captured plan fits no later step
         self._hypers: dict[torch.device, Hypers] = {}
         subsets: dict[BucketKey, dict[int, list[int]]] = {}
         for batch_index, batch in enumerate(batches):
             _move_scalars(rule, batch)
             for index, key in enumerate(_keys(rule, batch)):
                 subsets.setdefault(key, {}).setdefault(batch_index, []).append(index)
-        self._buckets = [
+        self.buckets = [
             self._bucket(
                 key,
                 [GroupSubset(index, tuple(indices)) for index, indices in by_batch.items()],
@@ -51,6 +67,12 @@ class LaunchPlan:
             )
             for key, by_batch in subsets.items()
         ]
+        self._devices = {key.device for key in subsets}
+        self.streams = current_streams(self._devices)
+
+    def is_for_current_streams(self) -> bool:
+        """Tell whether the streams that the plan was made on are current."""
+        return self.streams == current_streams(self._devices)
 
     def _bucket(self, key: BucketKey, subsets: list[GroupSubset], batches: list[Batch]) -> Bucket:
         """Make the bucket of the tensors that share a key."""
@@ -58,7 +80,7 @@ class LaunchPlan:
         hypers = self._hypers.get(key.device)
         if hypers is None:
             num_hypers = len(flatten(batches[0].group, rule))
-            hypers = Hypers(len(batches), num_hypers, key.device, self._staging)
+            hypers = Hypers(len(batches), num_hypers, key.device, self._graph_memory)
             self._hypers[key.device] = hypers
         fresh = [
             [
@@ -75,42 +97,62 @@ class LaunchPlan:
         read_only = frozenset((1, *unwritten))
         streams = _streams(rule, subsets, batches)
         spec = self._specs.get(key.facts)
-        arguments = (state_shapes, streams, fresh, hypers.values, self._staging, spec)
+        arguments = (state_shapes, streams, fresh, hypers.values, self._graph_memory, spec)
         return Bucket(key, subsets, *arguments, read_only)
+
+    def is_for(self, batches: Sequence[Batch]) -> bool:
+        """Tell whether the plan was made for these batches."""
+        return len(batches) == len(self.batches) and all(map(is_, batches, self.batches))
 
     def fits(self, batches: list[Batch]) -> bool:
         """Tell whether the buckets fit these batches: the same objects, in the same layouts."""
-        if len(batches) != len(self._batches) or not all(map(is_, batches, self._batches)):
+        if not self.is_for(batches):
             return False
         if any(batch.any_fresh for batch in batches):
             return False
-        return all(b.fits(_streams(self._rule, b.subsets, batches)) for b in self._buckets)
-
-    def is_for_any(self, batches: Iterable[Batch]) -> bool:
-        """Tell whether the plan is for one of these batches."""
-        return any(batch is plan_batch for batch in batches for plan_batch in self._batches)
+        return all(b.fits(_streams(self._rule, b.subsets, batches)) for b in self.buckets)
 
     def update(self, optimizer: HasLowerings, batches: list[Batch]) -> None:
         """Launch the kernels of every bucket."""
-        self._set_hypers(batches)
-        for bucket in self._buckets:
-            scale, found_inf = grad_scaler.scaler_tensors_on(bucket.key.device, optimizer)
-            bucket.loss_scale, bucket.found_inf = scale, found_inf
+        self.set_hypers([batch.group for batch in batches])
+        for bucket in self.buckets:
             groups = [batches[subset.batch_index].group for subset in bucket.subsets]
-            bucket.run(self._module.update, _streams(self._rule, bucket.subsets, batches), groups)
-            bucket.loss_scale = bucket.found_inf = None
+            streams = _streams(self._rule, bucket.subsets, batches)
+            with _scaler_tensors(bucket, optimizer):
+                bucket.run(self._module.update, streams, groups)
         torch.autograd.graph.increment_version(chain.from_iterable(b.members for b in batches))
+
+    @property
+    def needs_shapes(self) -> bool:
+        """Tell whether kernels depend on more of a tensor's shape than its number of elements."""
+        needs_row_major = any(spec.needs_row_major for spec in self._specs.values())
+        return bool(self._rule.facts) or needs_row_major
+
+    @property
+    def can_repeat(self) -> bool:
+        """Tell whether `repeat` can follow an update."""
+        return all(bucket.can_repeat for bucket in self.buckets)
+
+    def repeat(self, optimizer: HasLowerings, groups: Sequence[Group]) -> None:
+        """Launch the kernels again; tables and hyperparameters on the device are as they should be.
+
+        `groups` has the group of each batch of the plan.
+        """
+        for bucket in self.buckets:
+            bucket_groups = [groups[subset.batch_index] for subset in bucket.subsets]
+            with _scaler_tensors(bucket, optimizer):
+                bucket.repeat(self._module.update, bucket_groups)
 
     def wide_updates(self, batch: Batch) -> Iterator[Update]:
         """Yield an update for each bucket, which waits where the rule reduces over parameters.
 
         The caller must unscale the gradients before it runs the first update.
         """
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             yield self._wide_update(bucket, batch)
 
     def _wide_update(self, bucket: Bucket, batch: Batch) -> Update:
-        self._set_hypers([batch])
+        self.set_hypers([batch.group])
         streams = _streams(self._rule, bucket.subsets, [batch])
         groups = [batch.group] * len(bucket.subsets)
         yield from bucket.wide_update(self._module.update, streams, groups)
@@ -118,10 +160,38 @@ class LaunchPlan:
             [batch.members[i] for subset in bucket.subsets for i in subset.indices]
         )
 
-    def _set_hypers(self, batches: list[Batch]) -> None:
-        values = list(chain.from_iterable(flatten(batch.group, self._rule) for batch in batches))
+    def set_hypers(self, groups: Sequence[Group]) -> None:
+        """Bring the hyperparameters of each batch's group to the devices, if they have changed.
+
+        In a capture, the copy of all tables comes before the first other operation.
+        """
+        if self._graph_memory is not None:
+            self._graph_memory.flush()
+        values = list(chain.from_iterable(flatten(group, self._rule) for group in groups))
         for hypers in self._hypers.values():
             hypers.set(values)
+
+
+def _graph_memory(batches: Sequence[Batch]) -> GraphMemory:
+    """Return memory for the tables of a captured plan, which have rows of tensors and of blocks.
+
+    A rule with several kinds of finishes makes the programs of some of them during the step.
+    """
+    params = list(chain.from_iterable(batch.params for batch in batches))
+    capacity = 4096 + 512 * len(params) + sum(param.numel() // 64 for param in params)
+    sizes = chain.from_iterable(param.shape[-2:] for param in params if param.ndim > 1)
+    return GraphMemory(capacity, reserve=1024 + 64 * len(params) + sum(sizes) // 8)
+
+
+@contextmanager
+def _scaler_tensors(bucket: Bucket, optimizer: HasLowerings) -> Iterator[None]:
+    """Give a bucket the tensors of a gradient scaler, if there is one, for one update."""
+    scaler_tensors = grad_scaler.scaler_tensors_on(bucket.key.device, optimizer)
+    bucket.loss_scale, bucket.found_inf = scaler_tensors
+    try:
+        yield
+    finally:
+        bucket.loss_scale = bucket.found_inf = None
 
 
 def _tensor_lists(rule: Rule, batch: Batch) -> Iterator[tuple[bool, list[Any]]]:

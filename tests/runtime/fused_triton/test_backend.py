@@ -141,8 +141,8 @@ def test_each_dtype_of_an_optimizer_has_one_bucket() -> None:
     bounds = dict(zip(dtypes, (1e-14, 1e-6, 2e-3), strict=True))
     for param, expected in zip(ours, theirs, strict=True):
         assert error(param, expected) < bounds[param.dtype]
-    plan = backend("fused_triton")._plans[optimizer][None]
-    assert len(plan._buckets) == 3  # a bucket is one launch, for any number of tensors
+    plan = backend("fused_triton")._plans[optimizer][None]._plans[0]
+    assert len(plan.buckets) == 3  # a bucket is one launch, for any number of tensors
 
 
 @inside_interpreter
@@ -150,9 +150,9 @@ def test_a_moved_gradient_uploads_one_row(monkeypatch: pytest.MonkeyPatch) -> No
     uploads: list[tuple[int, ...]] = []
     upload = table.upload
 
-    def record_upload(target: Tensor, values: Any, staging: Any) -> None:
+    def record_upload(target: Tensor, values: Any, memory: Any) -> None:
         uploads.append(tuple(target.shape))
-        upload(target, values, staging)
+        upload(target, values, memory)
 
     monkeypatch.setattr(table, "upload", record_upload)
     params = [torch.randn(20, requires_grad=True) for _ in range(3)]
