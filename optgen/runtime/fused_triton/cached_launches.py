@@ -62,6 +62,7 @@ class CachedLaunches:
             self._set_hypers,
             by_matrix=by_shape,
         )
+        self._step.request.zeroes_gradients = optimizer.rule.zero_grad
         self._params = _params_of(groups)
 
     @classmethod
