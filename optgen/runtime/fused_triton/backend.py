@@ -5,6 +5,8 @@ Tensors are sorted into buckets once. After that a step uploads the addresses an
 hyperparameters that have changed, and launches. A hyperparameter that is a tensor on the device is
 copied within the device. The kernels read step counts and scalar states in place. Nothing here
 waits for the device.
+
+A repeated step gathers no batches: the C++ reader finds its tensors (cached_launches.py).
 """
 
 from __future__ import annotations
@@ -119,6 +121,8 @@ class FusedTritonBackend:
         if cached is None:
             return None
         self._cached_steps[optimizer] = cached
+        if not cached.is_worth_a_plan():
+            return None
         cached.add(plan, batches, optimizer.param_groups)
         return cached
 

@@ -21,7 +21,7 @@ from optgen.runtime.fused_triton.planned_tensors import PlannedTensors
 from optgen.runtime.protocols import Group, OptimizerLike
 from optgen.runtime.reader.object_layout import UnknownLayoutError
 from optgen.runtime.reader.rule_streams import RuleStreams
-from optgen.runtime.reader.step_reader import ReadTensors, StepReader, can_read
+from optgen.runtime.reader.step_reader import StepReader, can_read
 from optgen.runtime.reader.stream_codes import MAX_STREAMS
 from optgen.runtime.reader.table_arrays import TableArrays
 from optgen.runtime.reader.tensor_reader import Answer, Reader, reader
@@ -43,15 +43,17 @@ class CachedLaunches:
         self, tensor_reader: Reader, optimizer: OptimizerLike, device: torch.device, by_shape: bool
     ) -> None:
         self.forced_lowering = current_forced_lowering()
-        self._reader, self._optimizer_rule = tensor_reader, optimizer.rule
+        self._rule = optimizer.rule
         self._check_hypers = converter_of(optimizer).check
         self._busy = Lock()  # held during a step: two threads would overwrite the columns
         self._planned: list[PlannedTensors] = []  # the latest first
         self._hyper_changes = 0
+        self._gathered_steps = 0  # since the last step that was repeated
         groups, streams = optimizer.param_groups, RuleStreams(optimizer.rule)
         count = sum(len(group["params"]) for group in groups)
         self._columns = TableArrays(len(streams.keys), count, by_shape)
         self._step = StepReader(
+            tensor_reader,
             tensor_reader.request_for(self._columns, streams, _ALL_DTYPES, device),
             streams,
             groups,
@@ -60,6 +62,7 @@ class CachedLaunches:
             self._set_hypers,
             by_matrix=by_shape,
         )
+        self._step.request.zeroes_gradients = optimizer.rule.zero_grad
         self._params = _params_of(groups)
 
     @classmethod
@@ -98,15 +101,24 @@ class CachedLaunches:
     def add(self, plan: LaunchPlan, batches: Sequence[Batch], groups: Sequence[Group]) -> None:
         """Let a plan that has just updated these batches take later steps too."""
         planned = PlannedTensors(plan, batches, groups, self._columns)
-        others = [each for each in self._planned if each.plan is not plan]
+        others = [each for each in self._planned if not planned.replaces(each)]
         self._planned = [planned, *others[: _MAX_PLANS - 1]]
+
+    def is_worth_a_plan(self) -> bool:
+        """Tell whether a gathered step should add its plan.
+
+        If none of the last plans could be repeated, only few of the next are tried.
+        """
+        self._gathered_steps += 1
+        tries = self._gathered_steps
+        return tries <= _MAX_PLANS or tries % _MAX_PLANS == 0
 
     def check(self, optimizer: OptimizerLike) -> bool:
         """Tell whether `run` would take the step; change nothing."""
         if capturing() or not self._busy.acquire(blocking=False):
             return False
         try:
-            return self._read(optimizer, self._reader.check_step) is not None
+            return self._read(optimizer, takes_step=False) is not None
         finally:
             self._busy.release()
 
@@ -115,15 +127,16 @@ class CachedLaunches:
         if capturing() or not self._busy.acquire(blocking=False):
             return False  # a graph needs tables of its own, or another thread takes a step
         try:
-            planned = self._read(optimizer, self._reader.run_step)
+            planned = self._read(optimizer, takes_step=True)
             if planned is None:
                 return False
+            self._gathered_steps = 0
             planned.launch(optimizer, optimizer.param_groups, self._hyper_changes)
             return True
         finally:
             self._busy.release()
 
-    def _read(self, optimizer: OptimizerLike, read: ReadTensors) -> PlannedTensors | None:
+    def _read(self, optimizer: OptimizerLike, takes_step: bool) -> PlannedTensors | None:
         """Read the groups and tensors; return the plan that takes them, or None."""
         groups = optimizer.param_groups
         if not self._read_groups(groups):
@@ -132,7 +145,7 @@ class CachedLaunches:
             if not planned.plan.is_for_current_streams():
                 continue
             self._step.request.planned = planned.address
-            answer = self._step.read_tensors(groups, optimizer.state, read)
+            answer = self._step.read_tensors(groups, optimizer.state, takes_step)
             if answer == _DONE:
                 return planned
             if answer != _NOT_AS_PLANNED:
@@ -147,7 +160,7 @@ class CachedLaunches:
 
     def _set_hypers(self, index: int, group: Group) -> None:
         """Check the hyperparameters of a group; a plan uploads them later."""
-        self._check_hypers(self._optimizer_rule.hyper_values(group))
+        self._check_hypers(self._rule.hyper_values(group))
 
 
 def _is_readable(batch: Batch) -> bool:
