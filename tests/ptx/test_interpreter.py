@@ -66,7 +66,7 @@ def execute(body: str, values: Sequence[Any] = (), dtype: Any = np.uint64, block
     ("instructions", "expected"),
     [
         ("mov.b32 %r10, 0x11223344; mov.b32 %r11, 0x55667788; prmt.b32 %r9, %r10, %r11, 0x7120;",
-         0x55223344 & 0xFFFF00FF | 0x3300),
+         0x55332244),
         ("mov.b32 %r10, 0xF0; bfe.s32 %r9, %r10, 4, 4;", 0xFFFFFFFF),
         ("mov.b32 %r10, -7; div.s32 %r9, %r10, 2;", 0xFFFFFFFD),
         ("mov.b32 %r10, -7; rem.s32 %r9, %r10, 2;", 0xFFFFFFFF),
@@ -120,7 +120,7 @@ def rounded(x: float) -> float:
         ("ld.shared.b64 %rd6, [%r4];", "to which nothing was stored"),
         ("st.shared.b64 [%r4], %rd5; ld.shared.b64 %rd6, [%r6];", "no barrier is between"),
         ("st.shared.b64 [%r4], %rd5; bar.sync 0; ld.shared.b64 %rd6, [%r6];"
-         "st.shared.b64 [0], %r3;", "two threads store different numbers to one place"),
+         "st.shared.b32 [global_smem], %r3;", "two threads store different numbers to one place"),
         ("st.shared.b64 [%r4], %rd5; bar.sync 0; xor.b32 %r9, %r4, 256; ld.shared.b64 %rd6, [%r9];"
          "st.shared.b64 [%r4], %rd6;", "no barrier is between"),
         ("@%p1 bra $L1; bar.sync 0; $L1:", "only 63 of 64 threads of block 0 get here together"),

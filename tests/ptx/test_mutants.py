@@ -37,7 +37,7 @@ def outcomes(name: str, mutation: Mutation, *kernels: str) -> list[Outcome]:
 
 
 def line_of(outcome: Outcome) -> str:
-    """Return the line of our Triton code that a mutant's instruction comes from, or Triton's file."""
+    """Return the line of our code from which an instruction comes, or the name of Triton's file."""
     file, line = outcome.instruction.source.split(":")[:2]
     folders = (GENERATED / "adafactor", GENERATED.parent / "optgen" / "runtime" / "fused_triton")
     for path in (folder / file for folder in folders):
