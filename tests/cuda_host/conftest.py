@@ -12,7 +12,7 @@ import torch
 
 from cuda_host import kernels_on_cpu
 from cuda_host.emulated_runtime import Schedule, set_schedule, take_faults
-from cuda_host.operations_on_cpu import OperationsOnCpu
+from cuda_host.operations_on_cpu import OperationsOnCpu, printable_tensors
 
 kernels_on_cpu.install()
 
@@ -33,7 +33,7 @@ def operations(request: pytest.FixtureRequest) -> Iterator[OperationsOnCpu]:
     )
     take_faults()
     set_schedule(chosen, seed=1)
-    with OperationsOnCpu() as mode:
+    with OperationsOnCpu() as mode, printable_tensors():
         yield mode
         torch.cuda.synchronize()
     set_schedule(Schedule.LATE)

@@ -9,7 +9,8 @@ Plain copies go through torch to the runtime.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_flatten, tree_map
 
 from cuda_host.emulated_runtime import enqueue
+from optgen.verification.patch_attribute import patch_attribute
 
 # Operations that only allocate, describe or copy plainly: torch runs them on the emulated device.
 _RUN_BY_TORCH = frozenset(
@@ -57,14 +59,30 @@ class OperationsOnCpu(TorchDispatchMode):
         if name == "_to_copy":
             self.before_allocation()
             return _to_copy(*args, **kwargs)
-        if name == "_foreach_copy_" and not all(each.is_cuda for each in args[1]):
+        if name == "_foreach_copy_" and _is_of_several_devices(args):
             for target, source in zip(args[0], args[1], strict=True):
                 _copy(target, source, *args[2:], **kwargs)
             return None
+        if name.startswith("_foreach_") and _is_of_several_devices(args):
+            with self:
+                return _one_by_one(func, args, kwargs)
         if func._schema.is_mutable:
             return _queue_in_place(func, args, kwargs, device)
         self.before_allocation()
         return _queue(func, args, kwargs, device)
+
+
+@contextmanager
+def printable_tensors() -> Iterator[None]:
+    """Let tensors be printed, from copies on the CPU: torch prints without any mode."""
+    original = Tensor.__repr__
+
+    def show(self: Tensor, **options: Any) -> str:
+        text: str = original(self.detach().cpu() if self.is_cuda else self, **options)
+        return text
+
+    with patch_attribute(Tensor, "__repr__", show):
+        yield
 
 
 def _device_of(args: Any, kwargs: dict[str, Any]) -> torch.device | None:
@@ -77,6 +95,22 @@ def _device_of(args: Any, kwargs: dict[str, Any]) -> torch.device | None:
         return None
     device = torch.device(kwargs["device"])
     return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
+
+
+def _is_of_several_devices(args: Any) -> bool:
+    """Tell whether the lists among the arguments hold tensors of several devices."""
+    lists = [each for each in args if isinstance(each, (list, tuple))]
+    flat, _ = tree_flatten(lists)
+    return len({each.device for each in flat if isinstance(each, Tensor)}) > 1
+
+
+def _one_by_one(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Run an operation on lists tensor by tensor, as torch does for tensors of several devices."""
+    results: list[Tensor] = []
+    for index in range(len(args[0])):
+        single = [[each[index]] if isinstance(each, (list, tuple)) else each for each in args]
+        results += func(*single, **kwargs) or []
+    return results or None
 
 
 def _run_later(device: torch.device, title: str, call: Callable[[], None]) -> None:
