@@ -8,20 +8,25 @@ held at its capture in the graph's own pool, and what is held at the replay.
 from __future__ import annotations
 
 import ctypes
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from ptxemu import Kernel, Memory
 from triton import knobs
 
 from cuda_host.emulated_runtime import LIBRARY, Execute, NewTicket, add_fault
+from ptx.launch import run
+from ptx.memory import Memory
+from ptx.program import Program, read_program
 
-_PARAMETER_SIZES = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "f32": 4, "f64": 8}
-_PARAMETER_SIZES |= {f"{sign}{8 * size}": size for sign in "su" for size in (1, 2, 4, 8)}
+_BITS = {"b8": 8, "b16": 16, "b32": 32, "b64": 64} | {
+    f"{sign}{bits}": bits for sign in "su" for bits in (8, 16, 32, 64)
+}
+"""The sizes of parameters by their types in PTX. No kernel here has a floating-point parameter."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,15 @@ class Region:
     is_of_graph: bool  # in the pool of a graph
 
 
-_kernels: dict[int, tuple[Kernel, int]] = {}  # with the bytes of shared memory
-_by_path: dict[str, int] = {}
+@dataclass(frozen=True)
+class Loaded:
+    """A kernel that Triton has loaded."""
+
+    program: Program
+    shared_bytes: int
+
+
+_loaded: list[Loaded] = []
 _tickets: dict[int, list[Region]] = {}
 _numbers = count(1)
 
@@ -50,23 +62,17 @@ def _register(
     module: Any, function: Any, name: str, metadata_group: dict[str, str], digest: str
 ) -> None:
     """Tell the runtime which kernel is loaded next, and how large its parameters are."""
-    (path,) = (path for file, path in metadata_group.items() if file.endswith(".ptx"))
-    if path not in _by_path:
-        _by_path[path] = number = len(_kernels)
-        (metadata,) = (Path(p) for f, p in metadata_group.items() if f.endswith(".json"))
-        shared = _shared_memory(metadata)
-        _kernels[number] = Kernel(Path(path).read_text()), shared
-    number = _by_path[path]
-    sizes = [_PARAMETER_SIZES[each] for each in _kernels[number][0].params]
+    paths = {Path(file).suffix: Path(path) for file, path in metadata_group.items()}
+    shared_bytes = json.loads(paths[".json"].read_text())["shared"]
+    program = read_program(paths[".ptx"].read_text())
+    _loaded.append(Loaded(program, shared_bytes))
+    sizes = [_BITS[kind] // 8 for kind in program.parameters.values()]
     LIBRARY.emulated_register(
-        ctypes.c_long(number), name.encode(), (ctypes.c_int * len(sizes))(*sizes), len(sizes)
+        ctypes.c_long(len(_loaded) - 1),
+        name.encode(),
+        (ctypes.c_int * len(sizes))(*sizes),
+        len(sizes),
     )
-
-
-def _shared_memory(metadata: Path) -> int:
-    import json
-
-    return int(json.loads(metadata.read_text())["shared"])
 
 
 @NewTicket
@@ -95,16 +101,30 @@ def _execute(
     number: int, grid: int, arguments: Any, num_arguments: int, device: int, ticket: int, replay: int
 ) -> None:
     try:
-        kernel, shared = _kernels[number]
-        regions = _tickets[ticket]
-        if replay:
-            regions = [each for each in regions if each.is_of_graph] + _tickets[replay]
-        memory = Memory()
-        for region in regions:
-            if region.device == device:
-                memory.add(region.start, region.size, "device memory")
-        memory.freeze()
-        order = np.random.default_rng(ticket).permutation(grid)
-        kernel.run(grid, arguments[:num_arguments], memory, shared, order)
+        kernel = _loaded[number]
+        memory = _memory(device, ticket, replay)
+        values = _signed(kernel.program, arguments[:num_arguments])
+        run(kernel.program, grid, values, memory, kernel.shared_bytes, seed=ticket)
     except Exception as error:  # it cannot pass through C++
         add_fault(f"{type(error).__name__}: {error}")
+
+
+def _memory(device: int, ticket: int, replay: int) -> Memory:
+    """Return the memory that a launch may touch."""
+    regions = _tickets[ticket]
+    if replay:
+        regions = [each for each in regions if each.is_of_graph] + _tickets[replay]
+    memory = Memory()
+    for region in regions:
+        if region.device == device:
+            memory.allow(region.start, region.size, "memory of the device")
+    return memory
+
+
+def _signed(program: Program, arguments: Sequence[int]) -> list[int]:
+    """Return arguments as the kernel's types read their bits."""
+    values = []
+    for kind, value in zip(program.parameters.values(), arguments, strict=True):
+        is_negative = kind[0] == "s" and value >> (_BITS[kind] - 1)
+        values.append(value - (1 << _BITS[kind]) if is_negative else value)
+    return values

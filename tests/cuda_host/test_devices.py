@@ -7,7 +7,6 @@ import torch
 
 import optgen
 import optgen.optim
-from benchmarks.gpu_device import capture
 from cuda_host.emulated_runtime import Kind, Schedule, recorded
 from cuda_host.twins import Twins
 
@@ -90,10 +89,12 @@ def test_a_step_is_captured_on_the_second_device() -> None:
         with torch.cuda.stream(stream):
             twins.step()
         torch.cuda.synchronize()
-        replay = capture(twins.optimizer.step)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):  # torch's own is of the first device
+            twins.optimizer.step()
         for step in range(1, 4):
             twins.give_gradients(step, in_place=True)
-            replay()
+            graph.replay()
             twins.step_oracle()
 
         twins.check()

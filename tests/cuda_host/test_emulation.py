@@ -74,19 +74,20 @@ def test_pageable_memory_is_read_at_once_and_the_host_waits() -> None:
 
 
 def test_new_memory_holds_no_numbers() -> None:
+    torch.cuda.empty_cache()
     assert torch.empty(4, device="cuda:1").isnan().all().item()
 
 
 def test_a_kernel_of_triton_runs_on_its_stream() -> None:
-    x = torch.zeros(64, device="cuda")
+    x = torch.zeros(128, device="cuda")
     for _ in range(2):
-        _add_one[(1,)](x, BLOCK=64)
+        _add_one[(1,)](x, BLOCK=128)
 
-    assert x.tolist() == [2.0] * 64
+    assert x.tolist() == [2.0] * 128
 
 
 def test_a_kernel_that_reads_freed_memory_is_a_fault() -> None:
-    x, y = torch.zeros(64, device="cuda"), torch.zeros(64, device="cuda")
+    x, y = torch.zeros(128, device="cuda"), torch.zeros(128, device="cuda")
     part = x.data_ptr(), y
     del x, y
     _launch_at(part[0])
@@ -96,8 +97,8 @@ def test_a_kernel_that_reads_freed_memory_is_a_fault() -> None:
 
 
 def test_a_kernel_that_reads_past_its_tensor_is_a_fault() -> None:
-    x = torch.zeros(63, device="cuda")
-    _add_one[(1,)](x, BLOCK=64)
+    x = torch.zeros(127, device="cuda")
+    _add_one[(1,)](x, BLOCK=128)
     torch.cuda.synchronize()
 
     assert "outside" in "".join(take_faults())
@@ -116,31 +117,31 @@ class _Pointer:
 
 
 def _launch_at(address: int) -> None:
-    _add_one[(1,)](_Pointer(address), BLOCK=64)
+    _add_one[(1,)](_Pointer(address), BLOCK=128)
 
 
 def test_a_kernel_gets_no_memory_of_another_device() -> None:
-    x = torch.zeros(64, device="cuda:1")
+    x = torch.zeros(128, device="cuda:1")
     with pytest.raises((RuntimeError, ValueError)):
-        _add_one[(1,)](x, BLOCK=64)  # device 0 is current
+        _add_one[(1,)](x, BLOCK=128)  # device 0 is current
 
     assert "another device" in "".join(take_faults())
 
 
 def test_a_captured_graph_runs_at_its_replays() -> None:
-    x = torch.zeros(64, device="cuda")
-    _add_one[(1,)](x, BLOCK=64)
+    x = torch.zeros(128, device="cuda")
+    _add_one[(1,)](x, BLOCK=128)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        _add_one[(1,)](x, BLOCK=64)
+        _add_one[(1,)](x, BLOCK=128)
         x.mul_(2.0)
     captured = x.tolist()[0]
     graph.replay()
     graph.replay()
 
     assert captured == 1.0
-    assert x.tolist() == [10.0] * 64
+    assert x.tolist() == [10.0] * 128
 
 
 @pytest.mark.parametrize("number_of", [Tensor.item, lambda x: torch.cuda.synchronize()])
@@ -153,12 +154,12 @@ def test_a_capture_forbids_waits(number_of: object) -> None:
 
 
 def test_a_replay_that_reads_freed_memory_is_a_fault() -> None:
-    x = torch.zeros(64, device="cuda")
-    _add_one[(1,)](x, BLOCK=64)
+    x = torch.zeros(128, device="cuda")
+    _add_one[(1,)](x, BLOCK=128)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        _add_one[(1,)](x, BLOCK=64)
+        _add_one[(1,)](x, BLOCK=128)
     del x
     graph.replay()
     torch.cuda.synchronize()
