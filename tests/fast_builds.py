@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from spec_files import REPRESENTATIVES, TEST_SPECS, TORCH_SPECS
 
-from optgen.runtime.fused_cpu.toolchain import compiler, dtype_variants
+from optgen.runtime.toolchain import compiler, dtype_variants
 
 # CAME: a test compares sums over streams of two dtypes; only optimized builds add in one order.
 _OPTIMIZED = {"sweeps", "came", *(path.stem for path in TORCH_SPECS)}

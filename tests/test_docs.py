@@ -17,7 +17,7 @@ from optgen.cli.app import app
 from optgen.ir.ops import CALLABLE_OPS
 from optgen.lowerings.forloop import FORLOOP
 from optgen.optim._published import PUBLISHED
-from optgen.runtime.fused_cpu.toolchain import compiler
+from optgen.runtime.toolchain import compiler
 from optgen.spec import Spec, signature
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec, read_specs

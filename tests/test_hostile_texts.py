@@ -18,8 +18,8 @@ from torch.nn import Parameter
 import optgen
 from optgen import emit
 from optgen.passes.latex import to_latex
-from optgen.runtime.fused_cpu.toolchain import compiler
-from optgen.runtime.fused_cpu.toolchain.source import inline_includes
+from optgen.runtime.toolchain import compiler
+from optgen.runtime.toolchain.source import inline_includes
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 

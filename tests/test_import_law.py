@@ -92,7 +92,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("protocols", "light_optimizer", "tensors"),
     ("state",),
     ("batch",),
-    ("sharded",),
+    ("sharded", "toolchain"),
+    ("reader",),
     ("eager", "fused_cpu", "fused_triton", "backends"),
     ("choice", "list_function_checks", "use_lowering", "wide_step"),
     ("dispatch", "elementwise"),
@@ -101,9 +102,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 """The layers of optgen/runtime, the lowest first: a folder or module imports from lower layers."""
 FUSED_CPU: tuple[tuple[str, ...], ...] = (
-    ("toolchain",),
     ("kernel",),
-    ("reader", "group_cells", "group_values"),
+    ("group_cells",),
     ("chunks", "sparse_gradients", "cached_call", "cached_dense_step"),
     ("cached_first_step", "cached_sparse_step", "kernel_loader"),
     ("uncached_step", "outlined_sweeps"),

@@ -192,7 +192,9 @@ def adabelief_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    adabelief_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        adabelief_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -201,7 +203,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    adabelief_step[(bucket.blocks,)](
+    bucket.launch(
+        adabelief_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

@@ -146,7 +146,9 @@ def adadelta_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    adadelta_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        adadelta_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -155,7 +157,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    adadelta_step[(bucket.blocks,)](
+    bucket.launch(
+        adadelta_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

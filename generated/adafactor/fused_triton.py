@@ -1011,7 +1011,9 @@ def adafactor_not_factored_step2(
 def _update_factored(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    adafactor_factored_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        adafactor_factored_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.shapes,
@@ -1021,7 +1023,9 @@ def _update_factored(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    adafactor_factored_step1[(bucket.blocks,)](
+    bucket.launch(
+        adafactor_factored_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -1037,7 +1041,9 @@ def _update_factored(bucket: Bucket) -> None:
         **bucket.options,
     )
     programs = work.programs(row_sums=1, column_sums=1)
-    adafactor_factored_finish1[(programs.total,)](
+    bucket.launch(
+        adafactor_factored_finish1,
+        programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
@@ -1052,7 +1058,9 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.types[3],
         **work.line_options,
     )
-    adafactor_factored_step2[(bucket.blocks,)](
+    bucket.launch(
+        adafactor_factored_step2,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -1065,7 +1073,9 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
-    adafactor_factored_finish2[(bucket.num_tensors,)](
+    bucket.launch(
+        adafactor_factored_finish2,
+        bucket.num_tensors,
         bucket.table,
         work.shapes,
         work.scalars,
@@ -1074,7 +1084,9 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.num_tensors,
         **work.number_options,
     )
-    adafactor_factored_step3[(bucket.blocks,)](
+    bucket.launch(
+        adafactor_factored_step3,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -1092,7 +1104,9 @@ def _update_factored(bucket: Bucket) -> None:
 def _update_not_factored(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    adafactor_not_factored_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        adafactor_not_factored_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.shapes,
@@ -1102,7 +1116,9 @@ def _update_not_factored(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    adafactor_not_factored_step1[(bucket.blocks,)](
+    bucket.launch(
+        adafactor_not_factored_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -1117,7 +1133,9 @@ def _update_not_factored(bucket: Bucket) -> None:
         bucket.types[4],
         **bucket.options,
     )
-    adafactor_not_factored_finish1[(bucket.num_tensors,)](
+    bucket.launch(
+        adafactor_not_factored_finish1,
+        bucket.num_tensors,
         bucket.table,
         work.shapes,
         work.scalars,
@@ -1126,7 +1144,9 @@ def _update_not_factored(bucket: Bucket) -> None:
         bucket.num_tensors,
         **work.number_options,
     )
-    adafactor_not_factored_step2[(bucket.blocks,)](
+    bucket.launch(
+        adafactor_not_factored_step2,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,

@@ -1127,7 +1127,9 @@ def adafactor_hf_not_factored_step2(
 def _update_factored(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    adafactor_hf_factored_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        adafactor_hf_factored_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.shapes,
@@ -1137,7 +1139,9 @@ def _update_factored(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    adafactor_hf_factored_step1[(bucket.blocks,)](
+    bucket.launch(
+        adafactor_hf_factored_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -1153,7 +1157,9 @@ def _update_factored(bucket: Bucket) -> None:
         **bucket.options,
     )
     programs = work.programs(row_sums=1, column_sums=1)
-    adafactor_hf_factored_finish1[(programs.total,)](
+    bucket.launch(
+        adafactor_hf_factored_finish1,
+        programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
@@ -1168,7 +1174,9 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.types[4],
         **work.line_options,
     )
-    adafactor_hf_factored_step2[(bucket.blocks,)](
+    bucket.launch(
+        adafactor_hf_factored_step2,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -1181,7 +1189,9 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
-    adafactor_hf_factored_finish2[(bucket.num_tensors,)](
+    bucket.launch(
+        adafactor_hf_factored_finish2,
+        bucket.num_tensors,
         bucket.table,
         work.shapes,
         work.scalars,
@@ -1190,7 +1200,9 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.num_tensors,
         **work.number_options,
     )
-    adafactor_hf_factored_step3[(bucket.blocks,)](
+    bucket.launch(
+        adafactor_hf_factored_step3,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -1210,7 +1222,9 @@ def _update_factored(bucket: Bucket) -> None:
 def _update_not_factored(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    adafactor_hf_not_factored_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        adafactor_hf_not_factored_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.scalars,
@@ -1219,7 +1233,9 @@ def _update_not_factored(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    adafactor_hf_not_factored_step1[(bucket.blocks,)](
+    bucket.launch(
+        adafactor_hf_not_factored_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -1234,7 +1250,9 @@ def _update_not_factored(bucket: Bucket) -> None:
         bucket.types[5],
         **bucket.options,
     )
-    adafactor_hf_not_factored_finish1[(bucket.num_tensors,)](
+    bucket.launch(
+        adafactor_hf_not_factored_finish1,
+        bucket.num_tensors,
         bucket.table,
         work.shapes,
         work.scalars,
@@ -1243,7 +1261,9 @@ def _update_not_factored(bucket: Bucket) -> None:
         bucket.num_tensors,
         **work.number_options,
     )
-    adafactor_hf_not_factored_step2[(bucket.blocks,)](
+    bucket.launch(
+        adafactor_hf_not_factored_step2,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,

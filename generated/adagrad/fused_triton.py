@@ -131,7 +131,9 @@ def adagrad_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    adagrad_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        adagrad_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -140,7 +142,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    adagrad_step[(bucket.blocks,)](
+    bucket.launch(
+        adagrad_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

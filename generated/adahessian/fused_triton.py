@@ -183,7 +183,9 @@ def adahessian_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    adahessian_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        adahessian_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -192,7 +194,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    adahessian_step[(bucket.blocks,)](
+    bucket.launch(
+        adahessian_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

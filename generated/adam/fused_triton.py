@@ -195,7 +195,9 @@ def adam_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    adam_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        adam_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -204,7 +206,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    adam_step[(bucket.blocks,)](
+    bucket.launch(
+        adam_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

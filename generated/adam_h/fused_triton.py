@@ -413,7 +413,9 @@ def adam_h_step3(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    adam_h_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        adam_h_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.scalars,
@@ -422,7 +424,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    adam_h_step1[(bucket.blocks,)](
+    bucket.launch(
+        adam_h_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -438,7 +442,9 @@ def update(bucket: Bucket) -> None:
         bucket.types[3],
         **bucket.options,
     )
-    adam_h_finish1[(bucket.num_tensors,)](
+    bucket.launch(
+        adam_h_finish1,
+        bucket.num_tensors,
         work.shapes,
         work.scalars,
         work.partials,
@@ -446,7 +452,9 @@ def update(bucket: Bucket) -> None:
         bucket.num_tensors,
         **work.number_options,
     )
-    adam_h_step2[(bucket.blocks,)](
+    bucket.launch(
+        adam_h_step2,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -461,7 +469,9 @@ def update(bucket: Bucket) -> None:
         bucket.types[3],
         **bucket.options,
     )
-    adam_h_finish2[(bucket.num_tensors,)](
+    bucket.launch(
+        adam_h_finish2,
+        bucket.num_tensors,
         work.shapes,
         work.scalars,
         work.partials,
@@ -469,7 +479,9 @@ def update(bucket: Bucket) -> None:
         bucket.num_tensors,
         **work.number_options,
     )
-    adam_h_step3[(bucket.blocks,)](
+    bucket.launch(
+        adam_h_step3,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,

@@ -609,7 +609,9 @@ def adam_mini_not_factored_step1(
 def _update_factored(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    adam_mini_factored_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        adam_mini_factored_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.scalars,
@@ -618,7 +620,9 @@ def _update_factored(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    adam_mini_factored_step1[(bucket.blocks,)](
+    bucket.launch(
+        adam_mini_factored_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -633,7 +637,9 @@ def _update_factored(bucket: Bucket) -> None:
         **bucket.options,
     )
     programs = work.programs(row_sums=1, column_sums=0)
-    adam_mini_factored_finish1[(programs.total,)](
+    bucket.launch(
+        adam_mini_factored_finish1,
+        programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
@@ -647,7 +653,9 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.types[3],
         **work.line_options,
     )
-    adam_mini_factored_step2[(bucket.blocks,)](
+    bucket.launch(
+        adam_mini_factored_step2,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -666,7 +674,9 @@ def _update_factored(bucket: Bucket) -> None:
 def _update_not_factored(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    adam_mini_not_factored_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        adam_mini_not_factored_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.scalars,
@@ -675,7 +685,9 @@ def _update_not_factored(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    adam_mini_not_factored_step1[(bucket.blocks,)](
+    bucket.launch(
+        adam_mini_not_factored_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,

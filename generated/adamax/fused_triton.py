@@ -148,7 +148,9 @@ def adamax_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    adamax_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        adamax_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -157,7 +159,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    adamax_step[(bucket.blocks,)](
+    bucket.launch(
+        adamax_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

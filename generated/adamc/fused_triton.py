@@ -159,7 +159,9 @@ def adamc_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    adamc_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        adamc_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -168,7 +170,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    adamc_step[(bucket.blocks,)](
+    bucket.launch(
+        adamc_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

@@ -337,7 +337,9 @@ def adamuon_step3(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    adamuon_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        adamuon_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.shapes,
@@ -348,7 +350,9 @@ def update(bucket: Bucket) -> None:
         **bucket.prologue_options,
     )
     bucket.allocate_local("sign_matrix")
-    adamuon_step1[(bucket.blocks,)](
+    bucket.launch(
+        adamuon_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,
@@ -372,7 +376,9 @@ def update(bucket: Bucket) -> None:
             1e-07,
         ),
     )
-    adamuon_step2[(bucket.blocks,)](
+    bucket.launch(
+        adamuon_step2,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -385,7 +391,9 @@ def update(bucket: Bucket) -> None:
         bucket.local_type("o_2"),
         **bucket.options,
     )
-    adamuon_finish1[(bucket.num_tensors,)](
+    bucket.launch(
+        adamuon_finish1,
+        bucket.num_tensors,
         work.shapes,
         work.scalars,
         work.partials,
@@ -393,7 +401,9 @@ def update(bucket: Bucket) -> None:
         bucket.num_tensors,
         **work.number_options,
     )
-    adamuon_step3[(bucket.blocks,)](
+    bucket.launch(
+        adamuon_step3,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,

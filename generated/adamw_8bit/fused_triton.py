@@ -171,7 +171,9 @@ def adamw_8bit_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    adamw_8bit_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        adamw_8bit_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -180,7 +182,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    adamw_8bit_step[(bucket.blocks,)](
+    bucket.launch(
+        adamw_8bit_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

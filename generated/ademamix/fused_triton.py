@@ -199,7 +199,9 @@ def ademamix_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    ademamix_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        ademamix_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -208,7 +210,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    ademamix_step[(bucket.blocks,)](
+    bucket.launch(
+        ademamix_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

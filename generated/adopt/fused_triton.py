@@ -186,7 +186,9 @@ def adopt_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    adopt_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        adopt_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -195,7 +197,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    adopt_step[(bucket.blocks,)](
+    bucket.launch(
+        adopt_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

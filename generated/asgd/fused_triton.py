@@ -162,7 +162,9 @@ def asgd_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    asgd_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        asgd_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -171,7 +173,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    asgd_step[(bucket.blocks,)](
+    bucket.launch(
+        asgd_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

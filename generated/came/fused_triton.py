@@ -1196,7 +1196,9 @@ def came_step4(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    came_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        came_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.scalars,
@@ -1205,7 +1207,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    came_step1[(bucket.blocks,)](
+    bucket.launch(
+        came_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -1220,7 +1224,9 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     programs = work.programs(row_sums=1, column_sums=1)
-    came_finish1[(programs.total,)](
+    bucket.launch(
+        came_finish1,
+        programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
@@ -1236,7 +1242,9 @@ def update(bucket: Bucket) -> None:
         **work.line_options,
     )
     programs = work.programs()
-    came_finish2[(programs.total,)](
+    bucket.launch(
+        came_finish2,
+        programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
@@ -1248,7 +1256,9 @@ def update(bucket: Bucket) -> None:
         bucket.types[3],
         **work.line_options,
     )
-    came_step2[(bucket.blocks,)](
+    bucket.launch(
+        came_step2,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -1261,7 +1271,9 @@ def update(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
-    came_finish3[(bucket.num_tensors,)](
+    bucket.launch(
+        came_finish3,
+        bucket.num_tensors,
         bucket.table,
         work.shapes,
         work.scalars,
@@ -1270,7 +1282,9 @@ def update(bucket: Bucket) -> None:
         bucket.num_tensors,
         **work.number_options,
     )
-    came_step3[(bucket.blocks,)](
+    bucket.launch(
+        came_step3,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -1285,7 +1299,9 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     programs = work.programs(row_sums=1, column_sums=1)
-    came_finish4[(programs.total,)](
+    bucket.launch(
+        came_finish4,
+        programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
@@ -1301,7 +1317,9 @@ def update(bucket: Bucket) -> None:
         **work.line_options,
     )
     programs = work.programs()
-    came_finish5[(programs.total,)](
+    bucket.launch(
+        came_finish5,
+        programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
@@ -1313,7 +1331,9 @@ def update(bucket: Bucket) -> None:
         bucket.types[5],
         **work.line_options,
     )
-    came_step4[(bucket.blocks,)](
+    bucket.launch(
+        came_step4,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,

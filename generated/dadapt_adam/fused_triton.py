@@ -451,7 +451,9 @@ def dadapt_adam_step2(
 def update(bucket: Bucket) -> Update:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    dadapt_adam_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        dadapt_adam_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.scalars,
@@ -460,7 +462,9 @@ def update(bucket: Bucket) -> Update:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    dadapt_adam_step1[(bucket.blocks,)](
+    bucket.launch(
+        dadapt_adam_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -476,7 +480,9 @@ def update(bucket: Bucket) -> Update:
         bucket.types[4],
         **bucket.options,
     )
-    dadapt_adam_finish1[(bucket.num_tensors,)](
+    bucket.launch(
+        dadapt_adam_finish1,
+        bucket.num_tensors,
         work.shapes,
         work.scalars,
         work.partials,
@@ -485,11 +491,18 @@ def update(bucket: Bucket) -> Update:
         **work.number_options,
     )
     work.scalars[:, 23] = yield all_sum(work.scalars[:, 21])
-    dadapt_adam_finish2[(bucket.num_tensors,)](
-        work.scalars, bucket.found_inf, bucket.num_tensors, **work.number_options
+    bucket.launch(
+        dadapt_adam_finish2,
+        bucket.num_tensors,
+        work.scalars,
+        bucket.found_inf,
+        bucket.num_tensors,
+        **work.number_options,
     )
     work.scalars[:, 25] = yield all_sum(work.scalars[:, 22])
-    dadapt_adam_finish3[(bucket.num_tensors,)](
+    bucket.launch(
+        dadapt_adam_finish3,
+        bucket.num_tensors,
         bucket.table,
         work.scalars,
         bucket.found_inf,
@@ -500,10 +513,17 @@ def update(bucket: Bucket) -> Update:
         **work.number_options,
     )
     work.scalars[:, 29] = yield all_max(work.scalars[:, 28])
-    dadapt_adam_finish4[(bucket.num_tensors,)](
-        work.scalars, bucket.found_inf, bucket.num_tensors, **work.number_options
+    bucket.launch(
+        dadapt_adam_finish4,
+        bucket.num_tensors,
+        work.scalars,
+        bucket.found_inf,
+        bucket.num_tensors,
+        **work.number_options,
     )
-    dadapt_adam_step2[(bucket.blocks,)](
+    bucket.launch(
+        dadapt_adam_step2,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,

@@ -159,7 +159,9 @@ def grams_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    grams_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        grams_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -168,7 +170,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    grams_step[(bucket.blocks,)](
+    bucket.launch(
+        grams_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

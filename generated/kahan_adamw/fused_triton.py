@@ -206,7 +206,9 @@ def kahan_adamw_step1(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    kahan_adamw_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        kahan_adamw_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.shapes,
@@ -216,7 +218,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    kahan_adamw_step1[(bucket.blocks,)](
+    bucket.launch(
+        kahan_adamw_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,

@@ -322,7 +322,9 @@ def lamb_step2(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    lamb_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        lamb_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.scalars,
@@ -331,7 +333,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    lamb_step1[(bucket.blocks,)](
+    bucket.launch(
+        lamb_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -347,7 +351,9 @@ def update(bucket: Bucket) -> None:
         bucket.types[3],
         **bucket.options,
     )
-    lamb_finish1[(bucket.num_tensors,)](
+    bucket.launch(
+        lamb_finish1,
+        bucket.num_tensors,
         work.shapes,
         work.scalars,
         work.partials,
@@ -355,7 +361,9 @@ def update(bucket: Bucket) -> None:
         bucket.num_tensors,
         **work.number_options,
     )
-    lamb_step2[(bucket.blocks,)](
+    bucket.launch(
+        lamb_step2,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,

@@ -308,7 +308,9 @@ def lars_step2(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    lars_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        lars_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.scalars,
@@ -317,7 +319,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    lars_step1[(bucket.blocks,)](
+    bucket.launch(
+        lars_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -331,7 +335,9 @@ def update(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
-    lars_finish1[(bucket.num_tensors,)](
+    bucket.launch(
+        lars_finish1,
+        bucket.num_tensors,
         work.shapes,
         work.scalars,
         work.partials,
@@ -339,7 +345,9 @@ def update(bucket: Bucket) -> None:
         bucket.num_tensors,
         **work.number_options,
     )
-    lars_step2[(bucket.blocks,)](
+    bucket.launch(
+        lars_step2,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,

@@ -133,7 +133,9 @@ def lion_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    lion_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        lion_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -142,7 +144,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    lion_step[(bucket.blocks,)](
+    bucket.launch(
+        lion_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

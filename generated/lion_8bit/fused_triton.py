@@ -139,7 +139,9 @@ def lion_8bit_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    lion_8bit_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        lion_8bit_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -148,7 +150,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    lion_8bit_step[(bucket.blocks,)](
+    bucket.launch(
+        lion_8bit_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

@@ -318,7 +318,9 @@ def mars_step2(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    mars_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        mars_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.shapes,
@@ -328,7 +330,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    mars_step1[(bucket.blocks,)](
+    bucket.launch(
+        mars_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -342,7 +346,9 @@ def update(bucket: Bucket) -> None:
         bucket.types[4],
         **bucket.options,
     )
-    mars_finish1[(bucket.num_tensors,)](
+    bucket.launch(
+        mars_finish1,
+        bucket.num_tensors,
         work.shapes,
         work.scalars,
         work.partials,
@@ -350,7 +356,9 @@ def update(bucket: Bucket) -> None:
         bucket.num_tensors,
         **work.number_options,
     )
-    mars_step2[(bucket.blocks,)](
+    bucket.launch(
+        mars_step2,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,

@@ -229,7 +229,9 @@ def muon_step2(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    muon_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        muon_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.shapes,
@@ -240,7 +242,9 @@ def update(bucket: Bucket) -> None:
         **bucket.prologue_options,
     )
     bucket.allocate_local("u")
-    muon_step1[(bucket.blocks,)](
+    bucket.launch(
+        muon_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,
@@ -264,7 +268,9 @@ def update(bucket: Bucket) -> None:
             group["eps"],
         ),
     )
-    muon_step2[(bucket.blocks,)](
+    bucket.launch(
+        muon_step2,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,

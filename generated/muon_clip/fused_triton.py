@@ -248,7 +248,9 @@ def muon_clip_step2(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    muon_clip_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        muon_clip_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.shapes,
@@ -259,7 +261,9 @@ def update(bucket: Bucket) -> None:
         **bucket.prologue_options,
     )
     bucket.allocate_local("momentum_buffer_matrix")
-    muon_clip_step1[(bucket.blocks,)](
+    bucket.launch(
+        muon_clip_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,
@@ -283,7 +287,9 @@ def update(bucket: Bucket) -> None:
             group["eps"],
         ),
     )
-    muon_clip_step2[(bucket.blocks,)](
+    bucket.launch(
+        muon_clip_step2,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,

@@ -385,7 +385,9 @@ def muon_h_step4(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    muon_h_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        muon_h_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.scalars,
@@ -395,7 +397,9 @@ def update(bucket: Bucket) -> None:
         **bucket.prologue_options,
     )
     bucket.allocate_local("u")
-    muon_h_step1[(bucket.blocks,)](
+    bucket.launch(
+        muon_h_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,
@@ -419,7 +423,9 @@ def update(bucket: Bucket) -> None:
             group["eps"],
         ),
     )
-    muon_h_step2[(bucket.blocks,)](
+    bucket.launch(
+        muon_h_step2,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -432,7 +438,9 @@ def update(bucket: Bucket) -> None:
         bucket.local_type("o"),
         **bucket.options,
     )
-    muon_h_finish1[(bucket.num_tensors,)](
+    bucket.launch(
+        muon_h_finish1,
+        bucket.num_tensors,
         work.shapes,
         work.scalars,
         work.partials,
@@ -440,7 +448,9 @@ def update(bucket: Bucket) -> None:
         bucket.num_tensors,
         **work.number_options,
     )
-    muon_h_step3[(bucket.blocks,)](
+    bucket.launch(
+        muon_h_step3,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -453,7 +463,9 @@ def update(bucket: Bucket) -> None:
         bucket.local_type("o"),
         **bucket.options,
     )
-    muon_h_finish2[(bucket.num_tensors,)](
+    bucket.launch(
+        muon_h_finish2,
+        bucket.num_tensors,
         work.shapes,
         work.scalars,
         work.partials,
@@ -461,7 +473,9 @@ def update(bucket: Bucket) -> None:
         bucket.num_tensors,
         **work.number_options,
     )
-    muon_h_step4[(bucket.blocks,)](
+    bucket.launch(
+        muon_h_step4,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,

@@ -184,7 +184,9 @@ def nadam_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    nadam_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        nadam_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -193,7 +195,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    nadam_step[(bucket.blocks,)](
+    bucket.launch(
+        nadam_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

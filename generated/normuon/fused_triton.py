@@ -745,7 +745,9 @@ def normuon_step4(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    normuon_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        normuon_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.scalars,
@@ -755,7 +757,9 @@ def update(bucket: Bucket) -> None:
         **bucket.prologue_options,
     )
     bucket.allocate_local("u")
-    normuon_step1[(bucket.blocks,)](
+    bucket.launch(
+        normuon_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -780,7 +784,9 @@ def update(bucket: Bucket) -> None:
             group["ns_eps"],
         ),
     )
-    normuon_step2[(bucket.blocks,)](
+    bucket.launch(
+        normuon_step2,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -794,7 +800,9 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     programs = work.programs(row_sums=1, column_sums=0)
-    normuon_finish1[(programs.total,)](
+    bucket.launch(
+        normuon_finish1,
+        programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
@@ -808,7 +816,9 @@ def update(bucket: Bucket) -> None:
         bucket.types[3],
         **work.line_options,
     )
-    normuon_step3[(bucket.blocks,)](
+    bucket.launch(
+        normuon_step3,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -821,7 +831,9 @@ def update(bucket: Bucket) -> None:
         bucket.local_type("o"),
         **bucket.options,
     )
-    normuon_finish2[(bucket.num_tensors,)](
+    bucket.launch(
+        normuon_finish2,
+        bucket.num_tensors,
         work.shapes,
         work.scalars,
         work.partials,
@@ -829,7 +841,9 @@ def update(bucket: Bucket) -> None:
         bucket.num_tensors,
         **work.number_options,
     )
-    normuon_step4[(bucket.blocks,)](
+    bucket.launch(
+        normuon_step4,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,

@@ -475,7 +475,9 @@ def prodigy_step2(
 def update(bucket: Bucket) -> Update:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    prodigy_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        prodigy_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.scalars,
@@ -484,7 +486,9 @@ def update(bucket: Bucket) -> Update:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    prodigy_step1[(bucket.blocks,)](
+    bucket.launch(
+        prodigy_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -500,7 +504,9 @@ def update(bucket: Bucket) -> Update:
         bucket.types[5],
         **bucket.options,
     )
-    prodigy_finish1[(bucket.num_tensors,)](
+    bucket.launch(
+        prodigy_finish1,
+        bucket.num_tensors,
         work.shapes,
         work.scalars,
         work.partials,
@@ -509,11 +515,18 @@ def update(bucket: Bucket) -> Update:
         **work.number_options,
     )
     work.scalars[:, 27] = yield all_sum(work.scalars[:, 25])
-    prodigy_finish2[(bucket.num_tensors,)](
-        work.scalars, bucket.found_inf, bucket.num_tensors, **work.number_options
+    bucket.launch(
+        prodigy_finish2,
+        bucket.num_tensors,
+        work.scalars,
+        bucket.found_inf,
+        bucket.num_tensors,
+        **work.number_options,
     )
     work.scalars[:, 29] = yield all_sum(work.scalars[:, 26])
-    prodigy_finish3[(bucket.num_tensors,)](
+    bucket.launch(
+        prodigy_finish3,
+        bucket.num_tensors,
         bucket.table,
         work.scalars,
         bucket.found_inf,
@@ -525,10 +538,17 @@ def update(bucket: Bucket) -> Update:
         **work.number_options,
     )
     work.scalars[:, 33] = yield all_max(work.scalars[:, 32])
-    prodigy_finish4[(bucket.num_tensors,)](
-        work.scalars, bucket.found_inf, bucket.num_tensors, **work.number_options
+    bucket.launch(
+        prodigy_finish4,
+        bucket.num_tensors,
+        work.scalars,
+        bucket.found_inf,
+        bucket.num_tensors,
+        **work.number_options,
     )
-    prodigy_step2[(bucket.blocks,)](
+    bucket.launch(
+        prodigy_step2,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,

@@ -179,7 +179,9 @@ def radam_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    radam_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        radam_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -188,7 +190,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    radam_step[(bucket.blocks,)](
+    bucket.launch(
+        radam_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

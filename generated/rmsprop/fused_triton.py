@@ -187,7 +187,9 @@ def rmsprop_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    rmsprop_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        rmsprop_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -196,7 +198,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    rmsprop_step[(bucket.blocks,)](
+    bucket.launch(
+        rmsprop_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

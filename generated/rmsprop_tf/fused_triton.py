@@ -202,7 +202,9 @@ def rmsprop_tf_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    rmsprop_tf_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        rmsprop_tf_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -211,7 +213,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    rmsprop_tf_step[(bucket.blocks,)](
+    bucket.launch(
+        rmsprop_tf_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

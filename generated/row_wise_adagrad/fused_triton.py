@@ -466,7 +466,9 @@ def row_wise_adagrad_step2(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    row_wise_adagrad_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        row_wise_adagrad_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.scalars,
@@ -475,7 +477,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    row_wise_adagrad_step1[(bucket.blocks,)](
+    bucket.launch(
+        row_wise_adagrad_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -491,7 +495,9 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     programs = work.programs(row_sums=1, column_sums=0)
-    row_wise_adagrad_finish1[(programs.total,)](
+    bucket.launch(
+        row_wise_adagrad_finish1,
+        programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
@@ -505,7 +511,9 @@ def update(bucket: Bucket) -> None:
         bucket.types[2],
         **work.line_options,
     )
-    row_wise_adagrad_step2[(bucket.blocks,)](
+    bucket.launch(
+        row_wise_adagrad_step2,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,

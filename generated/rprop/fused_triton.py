@@ -156,7 +156,9 @@ def rprop_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    rprop_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        rprop_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -165,7 +167,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    rprop_step[(bucket.blocks,)](
+    bucket.launch(
+        rprop_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

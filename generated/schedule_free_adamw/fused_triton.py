@@ -257,7 +257,9 @@ def schedule_free_adamw_step1(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    schedule_free_adamw_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        schedule_free_adamw_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.shapes,
@@ -267,7 +269,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    schedule_free_adamw_step1[(bucket.blocks,)](
+    bucket.launch(
+        schedule_free_adamw_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,

@@ -155,7 +155,9 @@ def sgd_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sgd_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        sgd_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -164,7 +166,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    sgd_step[(bucket.blocks,)](
+    bucket.launch(
+        sgd_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

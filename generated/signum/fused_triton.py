@@ -126,7 +126,9 @@ def signum_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    signum_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        signum_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -135,7 +137,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    signum_step[(bucket.blocks,)](
+    bucket.launch(
+        signum_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

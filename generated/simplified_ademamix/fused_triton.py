@@ -175,7 +175,9 @@ def simplified_ademamix_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    simplified_ademamix_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        simplified_ademamix_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -184,7 +186,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    simplified_ademamix_step[(bucket.blocks,)](
+    bucket.launch(
+        simplified_ademamix_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

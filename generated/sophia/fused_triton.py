@@ -169,7 +169,9 @@ def sophia_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sophia_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        sophia_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -178,7 +180,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    sophia_step[(bucket.blocks,)](
+    bucket.launch(
+        sophia_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

@@ -145,7 +145,9 @@ def sparse_adam_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sparse_adam_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        sparse_adam_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -154,7 +156,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    sparse_adam_step[(bucket.blocks,)](
+    bucket.launch(
+        sparse_adam_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

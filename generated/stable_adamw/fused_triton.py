@@ -271,7 +271,9 @@ def stable_adamw_step2(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    stable_adamw_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        stable_adamw_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         work.scalars,
@@ -280,7 +282,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    stable_adamw_step1[(bucket.blocks,)](
+    bucket.launch(
+        stable_adamw_step1,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
@@ -294,7 +298,9 @@ def update(bucket: Bucket) -> None:
         bucket.types[3],
         **bucket.options,
     )
-    stable_adamw_finish1[(bucket.num_tensors,)](
+    bucket.launch(
+        stable_adamw_finish1,
+        bucket.num_tensors,
         bucket.table,
         work.shapes,
         work.scalars,
@@ -303,7 +309,9 @@ def update(bucket: Bucket) -> None:
         bucket.num_tensors,
         **work.number_options,
     )
-    stable_adamw_step2[(bucket.blocks,)](
+    bucket.launch(
+        stable_adamw_step2,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.scalars,

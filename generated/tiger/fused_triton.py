@@ -124,7 +124,9 @@ def tiger_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    tiger_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        tiger_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -133,7 +135,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    tiger_step[(bucket.blocks,)](
+    bucket.launch(
+        tiger_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

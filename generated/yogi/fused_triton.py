@@ -152,7 +152,9 @@ def yogi_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    yogi_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        yogi_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -161,7 +163,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    yogi_step[(bucket.blocks,)](
+    bucket.launch(
+        yogi_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

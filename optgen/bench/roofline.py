@@ -13,7 +13,7 @@ from torch import Tensor
 
 from optgen.bench.memory_traffic import Access, Traffic
 from optgen.runtime.fused_cpu.kernel import threads
-from optgen.runtime.fused_cpu.toolchain import library_cache
+from optgen.runtime.toolchain import library_cache
 
 _MAX_STREAMS = 6  # of one loop; the same number as in roofline.cpp
 

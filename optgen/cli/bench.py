@@ -21,8 +21,8 @@ from optgen.cli.locate_specs import spec_path
 from optgen.cli.plan_traffic import traffic
 from optgen.emit import ToolchainError
 from optgen.jit import load
-from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
-from optgen.runtime.fused_cpu.toolchain.library_cache import NoCompilerError
+from optgen.runtime.toolchain.compiler import CompileError
+from optgen.runtime.toolchain.library_cache import NoCompilerError
 from optgen.spec.files import module_name
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")

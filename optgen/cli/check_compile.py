@@ -15,9 +15,9 @@ from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
 from optgen.passes.outline_sweeps import outline_sweeps, with_sweeps
 from optgen.runtime.fused_cpu.kernel import suspending_kernel
-from optgen.runtime.fused_cpu.toolchain import dtype_variants, library_cache, sweep_library
-from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
-from optgen.runtime.fused_cpu.toolchain.source import inline_includes
+from optgen.runtime.toolchain import dtype_variants, library_cache, sweep_library
+from optgen.runtime.toolchain.compiler import CompileError
+from optgen.runtime.toolchain.source import inline_includes
 from optgen.spec.composition.parts import is_modifier
 from optgen.spec.read_spec import read_spec
 

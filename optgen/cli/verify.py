@@ -14,8 +14,8 @@ from optgen.cli.list_specs import columns
 from optgen.cli.locate_specs import spec_path
 from optgen.emit import ToolchainError, write_atomically
 from optgen.optim._create_optimizer import known_name
-from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
-from optgen.runtime.fused_cpu.toolchain.library_cache import NoCompilerError
+from optgen.runtime.toolchain.compiler import CompileError
+from optgen.runtime.toolchain.library_cache import NoCompilerError
 from optgen.verification import evaluator, evidence, pages
 from optgen.verification.catalogue import NAMES
 from optgen.verification.evidence import PACKAGE, RULE, Row

@@ -10,12 +10,13 @@ from torch import Tensor
 from optgen.runtime import wide_step
 from optgen.runtime.backends import BACKENDS, FUSED, PreparedUpdate, backend, backend_of
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.context import OptimizerWithContext
+from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
 from optgen.runtime.batch.gather import finish, gather_batches, roll_back
 from optgen.runtime.batch.grad_scaler import is_skipped, must_unscale
 from optgen.runtime.batch.gradients import zero_gradients
 from optgen.runtime.batch.group_states import store_group_states
 from optgen.runtime.batch.hyperparameters import check_groups_agree, why_groups_differ
+from optgen.runtime.batch.sparse_rows import check_rows
 from optgen.runtime.batch.view_tensors import write_back
 from optgen.runtime.choice import choose
 from optgen.runtime.forced_lowering import current_forced_lowering
@@ -60,28 +61,32 @@ def step(optimizer: OptimizerWithContext, grads: Sequence[Tensor | None] | None 
 def step_together(optimizers: Sequence[OptimizerWithContext]) -> None:
     """Take a step of several optimizers; if one cannot take it, none does.
 
-    All but the last are prepared. Then the last takes its step, the fast way if it can, and the
-    others update.
+    All but the last are checked: their cached steps say that they can be taken, or the steps are
+    prepared. Then the last takes its step, the fast way if it can, and the others follow.
     """
     if not optimizers:
         return
     *first, last = optimizers
-    prepared_steps: list[_Prepared] = []
+    checked_steps: list[tuple[OptimizerWithContext, _Prepared | None]] = []
     try:
         for optimizer in first:
             with _grad_mode_of(optimizer):
-                prepared_steps.append(_prepare(optimizer, None))
+                checked_steps.append((optimizer, _check(optimizer)))
         with _grad_mode_of(last):
-            prepared = None if _steps_at_once(last, None) else _prepare(last, None)
+            prepared = None if _steps_at_once(last, None) else _prepare_jointly(last)
     except BaseException:
         for optimizer in optimizers:
             roll_back(optimizer)
         raise
     if prepared is not None:
-        first, prepared_steps = [*optimizers], [*prepared_steps, prepared]
-    for optimizer, prepared in zip(first, prepared_steps, strict=True):
+        checked_steps.append((last, prepared))
+    for optimizer, prepared in checked_steps:
         with _grad_mode_of(optimizer):
-            _update(optimizer, prepared, None)
+            # A cached step refuses after its check only if another thread has changed a tensor.
+            if prepared is None and not _steps_at_once(optimizer, None):
+                prepared = _prepare(optimizer, None)
+            if prepared is not None:
+                _update(optimizer, prepared, None)
 
 
 def check_step(optimizers: Sequence[OptimizerWithContext]) -> None:
@@ -89,7 +94,7 @@ def check_step(optimizers: Sequence[OptimizerWithContext]) -> None:
     try:
         for optimizer in optimizers:
             with _grad_mode_of(optimizer):
-                _prepare(optimizer, None)
+                _check(optimizer)
     finally:
         for optimizer in optimizers:
             roll_back(optimizer)
@@ -100,18 +105,46 @@ def _grad_mode_of(optimizer: OptimizerWithContext) -> torch.set_grad_enabled:
     return torch.set_grad_enabled(bool(optimizer.defaults.get("differentiable")))
 
 
+def _check(optimizer: OptimizerWithContext) -> _Prepared | None:
+    """Check a step; return it if it had to be prepared, and None if its cached step can take it."""
+    cached = _valid_cached_step(optimizer)
+    return None if cached and cached.check(optimizer) else _prepare_jointly(optimizer)
+
+
+def _prepare_jointly(optimizer: OptimizerWithContext) -> _Prepared:
+    """Prepare a step, and also check what a C++ kernel finds out only when it updates.
+
+    Such an error would come after another optimizer's update.
+    """
+    prepared = _prepare(optimizer, None)
+    for batch in (part for whole in prepared.batches for part in whole.parts or (whole,)):
+        if batch.dispatch_key.sparse_grad and batch.dispatch_key.device == "cpu":
+            check_rows(batch)
+    return prepared
+
+
 def _steps_at_once(optimizer: OptimizerWithContext, grads: Sequence[Tensor | None] | None) -> bool:
     """Take the step without gathering batches, and return True; or change nothing."""
-    # A cached step cannot take extra inputs: the C++ reader finds only states of parameters and of
-    # groups.
-    if grads is not None or _takes_inputs(optimizer) or not _take_fast_path(optimizer):
+    if grads is not None or not _take_fast_path(optimizer):
         return False
     optimizer._context.saved_states = None
     return True
 
 
+def _valid_cached_step(optimizer: OptimizerWithContext) -> CachedStep | None:
+    """Return the cached step, unless something else than its tensors forbids to repeat it."""
+    cached = optimizer._context.cached_step
+    if cached is None or cached.forced_lowering != current_forced_lowering():
+        return None
+    # If groups differ, the gathered step raises the error, after its collectives.
+    return None if _takes_inputs(optimizer) or why_groups_differ(optimizer) else cached
+
+
 def _takes_inputs(optimizer: OptimizerWithContext) -> bool:
-    """Tell whether this step takes extra inputs."""
+    """Tell whether this step takes extra inputs.
+
+    A cached step cannot take them: the C++ reader finds only states of parameters and of groups.
+    """
     return bool(optimizer._context.extra_inputs) or optimizer.rule.needs_inputs
 
 
@@ -145,21 +178,18 @@ def _take_fast_path(optimizer: OptimizerWithContext) -> bool:
 
     Return whether the step was taken, or skipped for the gradient scaler.
     """
-    if why_groups_differ(optimizer):
-        return False  # the gathered step raises the error, after its collectives
-    context, forced_lowering = optimizer._context, current_forced_lowering()
-    cached = context.cached_step
-    if cached is not None and cached.forced_lowering == forced_lowering:
+    context, cached = optimizer._context, _valid_cached_step(optimizer)
+    if cached is not None:
         context.cached_step = None  # stays None if a group's value raises an error
-        skipped = is_skipped(optimizer)
+        skipped = not cached.skips_on_device and is_skipped(optimizer)
         if skipped or cached.run(optimizer):
             context.cached_step = cached
             if optimizer.rule.zero_grad and (skipped or not cached.zeroes_gradients):
                 _zero_remaining_gradients(optimizer)
             return True
-    if context.batches:
+    if context.batches or _takes_inputs(optimizer) or why_groups_differ(optimizer):
         return False
-    lowering = forced_lowering or FUSED.get(_first_device(optimizer))
+    lowering = current_forced_lowering() or FUSED.get(_first_device(optimizer))
     if lowering is not None:
         can_take = _takes_batch(optimizer, lowering)
         context.cached_step = backend(lowering).begin(optimizer, can_take)

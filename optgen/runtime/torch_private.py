@@ -110,6 +110,11 @@ def check_graph_capture(optimizer: torch.optim.Optimizer) -> None:
             del group["capturable"]
 
 
+def cuda_stream(device: torch.device) -> int:
+    """Return the address of the current stream of a CUDA device."""
+    return cast(int, torch._C._cuda_getCurrentRawStream(device.index))
+
+
 def capturing() -> bool:
     """Tell whether a CUDA graph is being captured on the current stream."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

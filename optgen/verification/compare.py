@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from optgen.runtime import matrix_ops
 from optgen.runtime.backends import BACKENDS
-from optgen.runtime.fused_cpu.toolchain import compiler
+from optgen.runtime.toolchain import compiler
 from optgen.runtime.use_lowering import use_lowering
 from optgen.verification.case import Case
 from optgen.verification.patch_attribute import patch_attribute

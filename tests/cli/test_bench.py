@@ -12,7 +12,7 @@ from optgen.bench.results import load
 from optgen.bench.suite import Suite
 from optgen.bench.tensor_lists import LISTS, TensorList
 from optgen.cli import bench
-from optgen.runtime.fused_cpu.toolchain import compiler, library_cache
+from optgen.runtime.toolchain import compiler, library_cache
 
 
 def test_bench_writes_a_table_a_file_and_a_picture(

@@ -13,7 +13,7 @@ from torch import distributed, nn
 
 from optgen.optim import Adafactor
 from optgen.runtime.fused_cpu.kernel_loader import load_kernel
-from optgen.runtime.fused_cpu.toolchain.dtype_variants import bits_of_dtypes
+from optgen.runtime.toolchain.dtype_variants import bits_of_dtypes
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}

@@ -30,9 +30,9 @@ from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
 from optgen.runtime.fused_cpu.kernel.state_limit import why_too_many_states
 from optgen.runtime.fused_cpu.kernel.suspending_kernel import MACRO, SuspendingKernel
-from optgen.runtime.fused_cpu.reader import tensor_reader
-from optgen.runtime.fused_cpu.toolchain import compiler, dtype_variants, sweep_library
-from optgen.runtime.fused_cpu.toolchain.source import inline_includes
+from optgen.runtime.reader import tensor_reader
+from optgen.runtime.toolchain import compiler, dtype_variants, sweep_library
+from optgen.runtime.toolchain.source import inline_includes
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 

@@ -16,8 +16,8 @@ import optgen
 from optgen import emit
 from optgen.ir.evaluate import evaluate
 from optgen.lowerings.fused_cpu import FUSED_CPU
-from optgen.runtime.fused_cpu.toolchain import compiler
-from optgen.runtime.fused_cpu.toolchain.source import inline_includes
+from optgen.runtime.toolchain import compiler
+from optgen.runtime.toolchain.source import inline_includes
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 

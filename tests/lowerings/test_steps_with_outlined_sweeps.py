@@ -15,7 +15,7 @@ from torch import Tensor
 
 import optgen
 from optgen.passes.outline_sweeps import MOST_FUNCTIONS
-from optgen.runtime.fused_cpu.toolchain import dtype_variants
+from optgen.runtime.toolchain import dtype_variants
 
 CASES = (
     *(

@@ -13,7 +13,7 @@ from optgen.optim import LBFGS
 from optgen.optim.lbfgs import cpu_kernels, inverse_hessian
 from optgen.optim.lbfgs.flat_parameters import max_abs
 from optgen.optim.lbfgs.inverse_hessian import History
-from optgen.runtime.fused_cpu.toolchain import library_cache
+from optgen.runtime.toolchain import library_cache
 
 SIZES = [1, 7, 64, 1000, 4096, 20_001]  # less than a block of the compiled passes, up to several
 

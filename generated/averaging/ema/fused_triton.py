@@ -88,7 +88,9 @@ def ema_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    ema_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        ema_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -96,7 +98,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    ema_step[(bucket.blocks,)](
+    bucket.launch(
+        ema_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

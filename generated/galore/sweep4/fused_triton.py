@@ -92,7 +92,9 @@ def sweep4_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep4_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        sweep4_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -100,7 +102,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    sweep4_step[(bucket.blocks,)](
+    bucket.launch(
+        sweep4_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

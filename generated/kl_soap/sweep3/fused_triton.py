@@ -113,7 +113,9 @@ def sweep3_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep3_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        sweep3_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -121,7 +123,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    sweep3_step[(bucket.blocks,)](
+    bucket.launch(
+        sweep3_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

@@ -90,7 +90,9 @@ def sweep5_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep5_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        sweep5_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -98,7 +100,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    sweep5_step[(bucket.blocks,)](
+    bucket.launch(
+        sweep5_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

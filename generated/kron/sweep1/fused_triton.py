@@ -103,7 +103,9 @@ def sweep1_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep1_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        sweep1_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -111,7 +113,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    sweep1_step[(bucket.blocks,)](
+    bucket.launch(
+        sweep1_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

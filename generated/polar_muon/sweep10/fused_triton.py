@@ -104,7 +104,9 @@ def sweep10_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep10_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        sweep10_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -112,7 +114,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    sweep10_step[(bucket.blocks,)](
+    bucket.launch(
+        sweep10_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

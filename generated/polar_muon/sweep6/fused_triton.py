@@ -84,7 +84,9 @@ def sweep6_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep6_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        sweep6_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -92,7 +94,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    sweep6_step[(bucket.blocks,)](
+    bucket.launch(
+        sweep6_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

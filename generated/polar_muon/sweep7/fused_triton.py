@@ -83,7 +83,9 @@ def sweep7_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep7_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        sweep7_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -91,7 +93,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    sweep7_step[(bucket.blocks,)](
+    bucket.launch(
+        sweep7_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

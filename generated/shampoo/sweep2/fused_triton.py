@@ -82,7 +82,9 @@ def sweep2_step(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program of every tensor, then every block of every tensor."""
     scalars = bucket.scalars(SCALARS.value)
-    sweep2_scalars[(bucket.num_tensors,)](
+    bucket.launch(
+        sweep2_scalars,
+        bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         scalars,
@@ -90,7 +92,9 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    sweep2_step[(bucket.blocks,)](
+    bucket.launch(
+        sweep2_step,
+        bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         scalars,

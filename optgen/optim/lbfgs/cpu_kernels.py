@@ -11,7 +11,7 @@ from torch import Tensor
 
 from optgen.optim.lbfgs.curvature_pairs import CurvaturePairs
 from optgen.runtime.fused_cpu.kernel import threads
-from optgen.runtime.fused_cpu.toolchain import compiler, library_cache
+from optgen.runtime.toolchain import compiler, library_cache
 
 _DTYPE_NAMES = {torch.float32: "float32", torch.float64: "float64"}
 

@@ -18,12 +18,24 @@ from optgen.runtime.state.placeholders import Placeholder
 from optgen.runtime.state.snapshot import StateSnapshot
 from optgen.runtime.tensors.dtensor import to_local
 
+_MAX_EARLIER_BATCHES = 3
+"""Batches of a group that are kept besides the last step's: gradients of experts come and go."""
+
 
 class CachedStep(Protocol):
-    """A step that a backend can repeat without gathering until groups, options or dtypes change."""
+    """A step that a backend can repeat without gathering until groups, options or dtypes change.
+
+    `check` and `run` both read the groups and tensors as they are now, and compare them with what
+    the cached step can take. So `run` is safe without a `check` before it, and after any change.
+    """
 
     forced_lowering: str | None  # the lowering that `use_lowering` forced when the step was cached
     zeroes_gradients: bool  # whether the step leaves gradients at zero, if its rule asks for that
+    # Whether kernels read a gradient scaler's overflow flag, so that the host must not wait for it.
+    skips_on_device: bool
+
+    def check(self, optimizer: Any) -> bool:
+        """Tell whether `run` would take the step; change nothing."""
 
     def run(self, optimizer: Any) -> bool:
         """Take the step, or change nothing and return False."""
@@ -56,6 +68,8 @@ class StepContext:
     """The batches of the last step, and the states to restore if the current step fails."""
 
     batches: dict[int, Batch] = field(default_factory=dict)  # by the identity of the group
+    # Batches of earlier steps with other parameters or tensors, by the identity of the group.
+    earlier_batches: dict[int, list[Batch]] = field(default_factory=dict)
     # Fresh states that this step created.
     created_states: list[CreatedState] = field(default_factory=list)
     placeholders: list[Placeholder] = field(default_factory=list)
@@ -68,6 +82,17 @@ class StepContext:
     before_eval: dict[int, list[TrainingValues]] = field(default_factory=dict)
     joint_step: Callable[[], None] | None = None  # set while several optimizers step as one
     skip_report: SkipReport | None = None  # set while a gradient scaler relies on the rule's check
+
+    def batch_like(self, group_id: int, batch: Batch, last: Batch | None) -> Batch | None:
+        """Return a batch of this group from an earlier step with equal findings; None if there is
+        none. The last step's batch is looked at first, and kept if it is not the one.
+        """
+        earlier = [] if last is None else [last]
+        earlier += self.earlier_batches.get(group_id, [])
+        found = next((each for each in earlier if each.is_like(batch)), None)
+        others = [each for each in earlier if each is not found]
+        self.earlier_batches[group_id] = others[:_MAX_EARLIER_BATCHES]
+        return found
 
     def forget(self) -> None:
         """Drop every tensor of the current step."""

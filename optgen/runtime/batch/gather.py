@@ -45,6 +45,10 @@ def gather_batches(
         remove_placeholders(context.placeholders, optimizer.state)
         context.placeholders = []
     last_batches, context.batches, context.created_states = context.batches, {}, []
+    group_ids = set(map(id, optimizer.param_groups))
+    context.earlier_batches = {
+        key: kept for key, kept in context.earlier_batches.items() if key in group_ids
+    }
     states = States(optimizer.state)
     inputs = (
         checked_inputs(optimizer.param_groups, context.extra_inputs) if context.extra_inputs else {}
@@ -57,11 +61,12 @@ def gather_batches(
         grads = checked_gradients(optimizer, group, raw_grads)
         last = last_batches.get(id(group))
         batch = make_batch(optimizer, group, members, grads, states, last, inputs)
-        if last is None or not last.is_like(batch):
+        known = context.batch_like(id(group), batch, last)
+        if known is None:
             batch = _rebuild(optimizer, batch, grads, inputs)
         else:
-            last.take_tensors(batch)
-            batch = last
+            known.take_tensors(batch)
+            batch = known
         check_step(optimizer, batch)
         batches.append(batch)
         for part in (batch, *batch.parts):

@@ -30,11 +30,12 @@ def unscale(optimizer: Any, batch: Batch) -> None:
 def scaler_tensors_on(device: torch.device, optimizer: Any) -> tuple[Tensor | None, Tensor | None]:
     """Return a gradient scaler's loss scale and overflow flag on a device; None for a missing one.
 
-    A tensor that is on another device is copied.
+    A tensor that is on another device is copied. The results are new objects, so whoever compares
+    them with those of the last step notices other memory.
     """
     scale, found_inf = (getattr(optimizer, name, None) for name in ("grad_scale", "found_inf"))
     return _to_device(scale, device), _to_device(found_inf, device)
 
 
 def _to_device(value: Tensor | None, device: torch.device) -> Tensor | None:
-    return None if value is None else value.to(device, non_blocking=True)
+    return None if value is None else value.detach().to(device, non_blocking=True)

@@ -19,8 +19,6 @@ from optgen.runtime.fused_cpu.cached_sparse_step import CachedSparseStep
 from optgen.runtime.fused_cpu.chunks import single_chunk
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel_loader import kernel_or_reason, load_kernel
-from optgen.runtime.fused_cpu.toolchain import dtype_variants
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.fused_cpu.uncached_step import (
     prepare_chunks,
     prepare_dense,
@@ -31,6 +29,8 @@ from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.tensors.quantized import QuantizedTensor
+from optgen.runtime.toolchain import dtype_variants
+from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
 
 _dtype, _is_cpu = attrgetter("dtype"), attrgetter("is_cpu")
 

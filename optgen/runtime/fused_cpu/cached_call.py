@@ -7,12 +7,13 @@ from operator import is_
 from threading import Lock
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.table import Table
-from optgen.runtime.fused_cpu.reader.tensor_reader import Reader, reader
+from optgen.runtime.reader.tensor_reader import Reader, reader
 
 
 class CachedCall:
@@ -24,8 +25,12 @@ class CachedCall:
         self._table = Table(kernel, tensor_count, group_count=1)
         self._last_hypers: list[Any] = []
         self._list_addresses = array("q", bytes(8 * kernel.stream_count))
-        self._buffers = tensor_reader.request_for(kernel, self._table)
-        self._buffers.request.lists = self._list_addresses.buffer_info()[0]
+        self._buffers = tensor_reader.request_for(
+            self._table, kernel, kernel.dtype_bits, torch.device("cpu")
+        )
+        request = self._buffers.request
+        request.kernel, request.table = kernel.address, ctypes.addressof(self._table.struct)
+        request.lists = self._list_addresses.buffer_info()[0]
 
     @classmethod
     def of(cls, kernel: Kernel, tensor_count: int) -> "CachedCall | None":

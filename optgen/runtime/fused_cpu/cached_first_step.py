@@ -14,8 +14,8 @@ from optgen.runtime.batch.context import OptimizerWithContext
 from optgen.runtime.batch.view_checks import check_views
 from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
-from optgen.runtime.fused_cpu.reader import tensor_reader
 from optgen.runtime.protocols import Group
+from optgen.runtime.reader import tensor_reader
 from optgen.runtime.state.create import create_missing
 
 

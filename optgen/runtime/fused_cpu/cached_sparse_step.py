@@ -18,16 +18,16 @@ from torch.autograd.graph import increment_version
 
 from optgen.runtime.batch.grad_scaler import must_unscale
 from optgen.runtime.forced_lowering import current_forced_lowering
-from optgen.runtime.fused_cpu.group_values import GroupGetter, is_constant
 from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
-from optgen.runtime.fused_cpu.kernel.stream_codes import shifted_to_stream
 from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.fused_cpu.sparse_gradients import SparseGradientsStruct
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.protocols import Group, OptimizerLike
+from optgen.runtime.reader.group_values import GroupGetter, is_constant
+from optgen.runtime.reader.stream_codes import shifted_to_stream
 from optgen.runtime.rule import truth
 from optgen.runtime.tensors.layout import all_fit_storage
+from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.torch_private import is_contiguous, is_inference, is_neg
 
 _PLAIN_CLASSES = {Tensor, torch.nn.Parameter}
@@ -37,6 +37,7 @@ class CachedSparseStep:
     """Cached plan of the last step, if all its gradients were sparse."""
 
     zeroes_gradients = False
+    skips_on_device = False
 
     def __init__(self, kernel: Kernel, update_rows: Any, groups: list[Group]) -> None:
         self.forced_lowering = (
@@ -44,7 +45,7 @@ class CachedSparseStep:
         )  # the plan is valid for this choice of `use_lowering` only
         self._kernel, self._update_rows = kernel, update_rows
         self._busy = Lock()  # held during a step: two threads would overwrite the attributes below
-        self._getters = [GroupGetter.of(kernel, group) for group in groups]
+        self._getters = [GroupGetter.of(kernel.rule, group) for group in groups]
         pairs = zip(self._getters, groups, strict=True)
         self._group_values = [getter.values(group)._replace(params=[]) for getter, group in pairs]
         self._param_counts = [len(group["params"]) for group in groups]
@@ -77,6 +78,10 @@ class CachedSparseStep:
         cached = cls(kernel, update_rows, groups)
         hypers = chain.from_iterable(values.hypers for values in cached._group_values)
         return cached if all(map(is_constant, hypers)) else None
+
+    def check(self, optimizer: OptimizerLike) -> bool:
+        """Return False: only the kernel itself finds out whether every index names a row."""
+        return False
 
     def run(self, optimizer: OptimizerLike) -> bool:
         """Take a step; or change nothing and return False if it must gather its tensors."""

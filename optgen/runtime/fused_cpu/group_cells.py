@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
-from optgen.runtime.fused_cpu.kernel.stream_codes import shifted_to_stream
 from optgen.runtime.fused_cpu.kernel.table import Table
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.protocols import Group
+from optgen.runtime.reader.stream_codes import shifted_to_stream
 from optgen.runtime.tensors.layout import fits_storage
+from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
 
 
 class GroupCells:

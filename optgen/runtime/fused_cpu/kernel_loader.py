@@ -10,16 +10,16 @@ from weakref import WeakKeyDictionary
 from optgen.runtime.fused_cpu import sparse_gradients
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.state_limit import why_too_many_states
-from optgen.runtime.fused_cpu.reader import tensor_reader
-from optgen.runtime.fused_cpu.toolchain import (
+from optgen.runtime.protocols import HasLowerings
+from optgen.runtime.reader import tensor_reader
+from optgen.runtime.toolchain import (
     compiler,
     dtype_variants,
     library_cache,
     sweep_library,
 )
-from optgen.runtime.fused_cpu.toolchain.compiler_process import end_all_compilers
-from optgen.runtime.fused_cpu.toolchain.source import inline_includes
-from optgen.runtime.protocols import HasLowerings
+from optgen.runtime.toolchain.compiler_process import end_all_compilers
+from optgen.runtime.toolchain.source import inline_includes
 
 # By module: the kernels, or the reasons why there are none. The keys of the inner dictionary are:
 # whether steps suspend, and the bits of the dtypes that the kernel was asked for.

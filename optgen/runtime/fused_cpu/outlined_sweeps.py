@@ -10,8 +10,8 @@ import torch
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_cpu.kernel_loader import kernel_or_reason
-from optgen.runtime.fused_cpu.toolchain import dtype_variants
 from optgen.runtime.protocols import HasLowerings
+from optgen.runtime.toolchain import dtype_variants
 
 
 def obstacle(lowered: HasLowerings, batch: Batch) -> str:

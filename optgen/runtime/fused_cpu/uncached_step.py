@@ -17,9 +17,9 @@ from optgen.runtime.fused_cpu.kernel.fill_table import CopyPairs, check_states, 
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.fused_cpu.kernel_loader import load_kernel
-from optgen.runtime.fused_cpu.toolchain import dtype_variants
 from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.sharded.driver import Update
+from optgen.runtime.toolchain import dtype_variants
 
 PreparedCall = Callable[[], bool]
 """A function that updates its batches; it returns whether a cached step can take the next step."""

@@ -23,14 +23,12 @@ from optgen.runtime.batch.code_order import codes_obstacle
 from optgen.runtime.batch.context import OptimizerWithContext
 from optgen.runtime.batch.gather import snapshot
 from optgen.runtime.batch.sparse_rows import gather_rows
+from optgen.runtime.fused_triton.kept_plans import KeptPlans
 from optgen.runtime.fused_triton.launch_plan import LaunchPlan
 from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.torch_private import capturing
-
-# Plans kept for a function: four averaged models can take turns without a new table.
-_MAX_KEPT_PLANS = 4
 
 
 class FusedTritonBackend:
@@ -39,15 +37,13 @@ class FusedTritonBackend:
     zeroes_gradients = False
 
     def __init__(self) -> None:
-        # For each optimizer, one plan for all batches, under the key None; a plan for each batch if
-        # the rule reduces over parameters.
-        self._plans: WeakKeyDictionary[Any, dict[Any, LaunchPlan]] = WeakKeyDictionary()
+        # For each optimizer, the plans for all batches, under the key None; the plans for each
+        # batch if the rule reduces over parameters.
+        self._plans: WeakKeyDictionary[Any, dict[Any, KeptPlans]] = WeakKeyDictionary()
         # A graph reads its tables for as long as it is replayed.
         self._captured_plans: WeakKeyDictionary[Any, list[LaunchPlan]] = WeakKeyDictionary()
-        # The last plans of a function, each with its batch, which is empty between calls.
-        self._function_plans: WeakKeyDictionary[Any, list[tuple[Batch, LaunchPlan]]] = (
-            WeakKeyDictionary()
-        )
+        # The last plans of a function; the batch of each is empty between calls.
+        self._function_plans: WeakKeyDictionary[Any, KeptPlans] = WeakKeyDictionary()
         self._call_lock = Lock()
 
     def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
@@ -116,30 +112,34 @@ class FusedTritonBackend:
             plan.update(function, [batch])
             return
         with self._call_lock:
-            kept_plans = self._function_plans.setdefault(function, [])
-            if not any(_update_if_it_fits(*each, function, batch) for each in kept_plans):
+            kept_plans = self._function_plans.setdefault(function, KeptPlans())
+            plan = kept_plans.find(lambda each: _update_if_it_fits(each, function, batch))
+            if plan is None:
                 plan = LaunchPlan(function, [batch], staging=None)
                 plan.update(function, [batch])
                 batch.drop_tensors()
-                self._function_plans[function] = [
-                    (batch, plan),
-                    *kept_plans[: _MAX_KEPT_PLANS - 1],
-                ]
+                kept_plans.add(plan)
 
     def _plan(
         self, optimizer: OptimizerWithContext, batches: list[Batch], key: Any = None
     ) -> LaunchPlan:
-        """Return the plan under this key if it fits, else a new one; a new one for a capture."""
-        plan = self._plans.setdefault(optimizer, {}).get(key)
+        """Return a plan under this key if one fits, else a new one; a new one for a capture."""
         if _is_capturing(batches):
             plan = LaunchPlan(optimizer, batches, staging=[])
             self._captured_plans.setdefault(optimizer, []).append(plan)
-        elif plan is None or not plan.fits(batches):
-            live_batches = optimizer._context.batches.values()
-            plans = self._plans[optimizer].items()
-            kept_plans = {key: plan for key, plan in plans if plan.is_for_any(live_batches)}
+            return plan
+        plans = self._plans.setdefault(optimizer, {})
+        # A plan with fresh states is right for later steps only if its step was not skipped. If it
+        # was, the states are fresh again now.
+        is_fresh = any(batch.any_fresh for batch in batches)
+        kept_plans = KeptPlans() if is_fresh or key not in plans else plans[key]
+        plan = kept_plans.find(lambda each: each.fits(batches))
+        if plan is None:
             plan = LaunchPlan(optimizer, batches, staging=None)
-            self._plans[optimizer] = {**kept_plans, key: plan}
+            kept_plans.add(plan)
+            group_ids = set(map(id, optimizer.param_groups))
+            live = {k: kept for k, kept in plans.items() if k is None or k[0] in group_ids}
+            self._plans[optimizer] = {**live, key: kept_plans}
         return plan
 
 
@@ -156,13 +156,12 @@ def device_obstacle(device: torch.device) -> str:
     return f"there is no Triton lowering for {device.type} tensors"
 
 
-def _update_if_it_fits(
-    plan_batch: Batch, plan: LaunchPlan, function: HasLowerings, batch: Batch
-) -> bool:
-    """Update a batch through a plan if the plan fits; return whether it fits.
+def _update_if_it_fits(plan: LaunchPlan, function: HasLowerings, batch: Batch) -> bool:
+    """Update a batch of a function through a plan if the plan fits; return whether it fits.
 
-    `plan_batch` is the batch that the plan was made for; it takes over the tensors of `batch`.
+    The batch that the plan was made for takes over the tensors of `batch` meanwhile.
     """
+    (plan_batch,) = plan.batches
     plan_batch.take_tensors(batch)
     try:
         fits = len(plan_batch.dispatch_keys) == len(batch.dispatch_keys) and plan.fits([plan_batch])

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from optgen.runtime.fused_triton.interpreter import patched_interpreter
 from optgen.runtime.fused_triton.launch_options import compiler_options, options
+from optgen.runtime.fused_triton.launcher import Launcher
 from optgen.runtime.fused_triton.table import StagingBuffers, Table
 from optgen.runtime.fused_triton.tensor_streams import (
     StreamLayout,
@@ -91,6 +92,7 @@ class Bucket:
         read_only: frozenset[int] = frozenset((_GRADIENTS,)),
     ) -> None:
         self.key, self.subsets, self.hypers = key, subsets, hypers
+        self.launch = Launcher()
         self._state_keys, self._read_only = list(state_shapes), read_only
         tensors = streams[: len(key.dtypes)]
         pairs = zip(tensors[2:], state_shapes.values(), strict=True)
@@ -105,6 +107,7 @@ class Bucket:
         self._scalars: Tensor | None = None
         self._locals: dict[str, list[Tensor]] = {}
         self._local_names = spec.locals if spec else ()
+        self.compute_type = _triton_type(self.compute_dtype)
         self.types = [_triton_type(dtype or key.dtypes[0]) for dtype in key.dtypes]
         self.scalar_types = [_triton_type(dtype) for dtype in key.scalar_dtypes]
         self._allocate(streams, fresh, staging, spec)
@@ -160,11 +163,6 @@ class Bucket:
     def compute_dtype(self) -> torch.dtype:
         """The dtype that the kernels compute elements in."""
         return torch.float64 if self.key.dtypes[0] == torch.float64 else torch.float32
-
-    @property
-    def compute_type(self) -> Any:
-        """The Triton type of `compute_dtype`."""
-        return _triton_type(self.compute_dtype)
 
     def _block_counts(self, params: Sequence[Tensor], shapes: Sequence[Shape]) -> list[int]:
         """Return how many blocks each parameter has; tiles, if phases go by matrices."""

@@ -20,12 +20,25 @@ from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.rule import Rule
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.state.device_scalars import move_scalars_to_param_devices
+from optgen.runtime.torch_private import cuda_stream
 
 _dtype = attrgetter("dtype")
 
 
+Streams = tuple[tuple[int, int], ...]
+"""Pairs of a CUDA device's index and the address of a stream on it, in the order of devices."""
+
+
+def current_streams(devices: Iterable[torch.device]) -> Streams:
+    """Return the current streams of the CUDA devices among these; () if there is none."""
+    return tuple(sorted((d.index, cuda_stream(d)) for d in devices if d.type == "cuda"))
+
+
 class LaunchPlan:
-    """Buckets of all tensors of a step; reused while the tensors have the same layouts."""
+    """Buckets of all tensors of a step; reused while the tensors have the same layouts.
+
+    A plan is for the streams that are current when it is made: its tables are allocated there.
+    """
 
     def __init__(
         self, optimizer: HasLowerings, batches: list[Batch], staging: StagingBuffers | None
@@ -36,7 +49,7 @@ class LaunchPlan:
             self._module, "WORKSPACES", {}
         )
         self._staging = staging  # a captured graph reads these buffers at every replay
-        self._batches = batches if staging is None else []  # a captured plan fits no later step
+        self.batches = batches if staging is None else []  # a captured plan fits no later step
         self._hypers: dict[torch.device, Hypers] = {}
         subsets: dict[BucketKey, dict[int, list[int]]] = {}
         for batch_index, batch in enumerate(batches):
@@ -51,6 +64,12 @@ class LaunchPlan:
             )
             for key, by_batch in subsets.items()
         ]
+        self._devices = {key.device for key in subsets}
+        self.streams = current_streams(self._devices)
+
+    def is_for_current_streams(self) -> bool:
+        """Tell whether the streams that the plan was made on are current."""
+        return self.streams == current_streams(self._devices)
 
     def _bucket(self, key: BucketKey, subsets: list[GroupSubset], batches: list[Batch]) -> Bucket:
         """Make the bucket of the tensors that share a key."""
@@ -80,22 +99,18 @@ class LaunchPlan:
 
     def fits(self, batches: list[Batch]) -> bool:
         """Tell whether the buckets fit these batches: the same objects, in the same layouts."""
-        if len(batches) != len(self._batches) or not all(map(is_, batches, self._batches)):
+        if len(batches) != len(self.batches) or not all(map(is_, batches, self.batches)):
             return False
         if any(batch.any_fresh for batch in batches):
             return False
         return all(b.fits(_streams(self._rule, b.subsets, batches)) for b in self._buckets)
 
-    def is_for_any(self, batches: Iterable[Batch]) -> bool:
-        """Tell whether the plan is for one of these batches."""
-        return any(batch is plan_batch for batch in batches for plan_batch in self._batches)
-
     def update(self, optimizer: HasLowerings, batches: list[Batch]) -> None:
         """Launch the kernels of every bucket."""
         self._set_hypers(batches)
         for bucket in self._buckets:
-            scale, found_inf = grad_scaler.scaler_tensors_on(bucket.key.device, optimizer)
-            bucket.loss_scale, bucket.found_inf = scale, found_inf
+            scaler_tensors = grad_scaler.scaler_tensors_on(bucket.key.device, optimizer)
+            bucket.loss_scale, bucket.found_inf = scaler_tensors
             groups = [batches[subset.batch_index].group for subset in bucket.subsets]
             bucket.run(self._module.update, _streams(self._rule, bucket.subsets, batches), groups)
             bucket.loss_scale = bucket.found_inf = None

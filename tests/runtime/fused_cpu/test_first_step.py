@@ -10,7 +10,7 @@ from torch.nn import Parameter
 
 import optgen.optim
 from optgen.runtime.fused_cpu.backend import FusedCpuBackend
-from optgen.runtime.fused_cpu.reader.tensor_reader import reader
+from optgen.runtime.reader.tensor_reader import reader
 
 needs_reader = pytest.mark.skipif(reader() is None, reason="no C++ reader")
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -19,7 +19,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.optim import Adafactor
 from optgen.passes.maximize import add_maximize
-from optgen.runtime.fused_cpu.reader.tensor_reader import reader
+from optgen.runtime.reader.tensor_reader import reader
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 

@@ -14,7 +14,7 @@ from optgen import use_lowering
 from optgen.optim import SGD, Adagrad, SparseAdam
 from optgen.runtime.batch import sparse_rows
 from optgen.runtime.fused_cpu import kernel_loader, sparse_gradients, uncached_step
-from optgen.runtime.fused_cpu.toolchain import library_cache
+from optgen.runtime.toolchain import library_cache
 
 Size = tuple[int, ...]
 

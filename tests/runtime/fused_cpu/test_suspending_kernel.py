@@ -20,11 +20,11 @@ from optgen.runtime.batch.dispatch_key import DispatchKey
 from optgen.runtime.fused_cpu import kernel_loader
 from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
 from optgen.runtime.fused_cpu.kernel.suspending_kernel import SuspendingKernel
-from optgen.runtime.fused_cpu.toolchain import dtype_variants
 from optgen.runtime.rule import FACTS, State
 from optgen.runtime.sharded.all_reduce import PartialReduction
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.tensors.sharding import Sharding
+from optgen.runtime.toolchain import dtype_variants
 
 __all__ = ["many_reductions", "restore_thread_count"]  # fixtures
 

@@ -14,7 +14,7 @@ from torch import distributed, nn
 from optgen import use_lowering
 from optgen.optim import Adam
 from optgen.runtime import dispatch
-from optgen.runtime.fused_cpu.reader.tensor_reader import reader
+from optgen.runtime.reader.tensor_reader import reader
 from optgen.runtime.tensors.sharding import sharding_of
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")

@@ -9,8 +9,8 @@ from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.matrix_calls import MatrixCall
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
 from optgen.runtime.fused_cpu.kernel.table import Table
-from optgen.runtime.fused_cpu.toolchain import sweep_library
 from optgen.runtime.protocols import HasLowerings
+from optgen.runtime.toolchain import sweep_library
 
 
 class Kernel(KernelSignature):
@@ -45,6 +45,13 @@ class Kernel(KernelSignature):
         function = getattr(self._library, name)
         function.argtypes, function.restype = (c_void_p, c_void_p), None
         return function
+
+    @property
+    def address(self) -> int | None:
+        """The address of the code of a kernel without matrix ops."""
+        step = self.segments[0]
+        assert step is not None  # only a kernel with matrix ops has empty segments
+        return ctypes.cast(step, c_void_p).value
 
     def run(self, table: Table, optimizer: HasLowerings) -> None:
         """Update all tensors of a table; the C++ code runs without the interpreter's lock."""

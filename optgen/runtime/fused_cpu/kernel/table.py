@@ -10,14 +10,12 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
-from optgen.runtime.fused_cpu.kernel.stream_codes import STREAM_BITS, shifted_to_stream
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.protocols import HasLowerings
+from optgen.runtime.reader.stream_codes import STREAM_BITS, shifted_to_stream
+from optgen.runtime.reader.table_arrays import TableArrays
 from optgen.runtime.tensors import layout
+from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.torch_private import data_ptr
-
-SHAPE_SIZE = 4
-"""Number of entries of a parameter's shape in a table: dimensions, matrices, rows, columns."""
 
 
 class _TableStruct(ctypes.Structure):
@@ -42,25 +40,14 @@ class ShardsStruct(ctypes.Structure):
     ]
 
 
-class TableArrays:
-    """Arrays of a table: addresses, sizes, dtype codes and groups of tensors."""
-
-    def __init__(self, stream_count: int, tensor_count: int) -> None:
-        self.address = array("q", bytes(8 * stream_count * tensor_count))
-        self.elements = array("q", bytes(8 * tensor_count))
-        self.dtypes = array("Q", bytes(8 * tensor_count))
-        self.group = array("i", bytes(4 * tensor_count))
-
-
 class Table(TableArrays):
     """`Table` of tensor_table.h, and the arrays that it points to."""
 
     def __init__(self, kernel: KernelSignature, tensor_count: int, group_count: int) -> None:
-        super().__init__(len(kernel.keys), tensor_count)
+        super().__init__(len(kernel.keys), tensor_count, kernel.has_shapes)
         self.kernel = kernel
         self.fresh = array("B", bytes(tensor_count))
         self.hypers: list[array[float]] = [array("d")] * group_count
-        self.shape = array("q", bytes(8 * SHAPE_SIZE * tensor_count * kernel.has_shapes))
         self.batches: list[Batch] = []
         self.has_copies = False  # whether tensors were copied that cannot be updated in place
         self.columns: list[list[list[Tensor]]] = []  # [batch][stream], with copies of tensors

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import optgen.optim
-from optgen.runtime.fused_cpu.toolchain import compiler
-from optgen.runtime.fused_cpu.toolchain.source import inline_includes
+from optgen.runtime.toolchain import compiler
+from optgen.runtime.toolchain.source import inline_includes
 
 # Convert floats one by one, as tiles do, and in vectors, as sweeps do. The elements of a vector are
 # not in memory order: `lane` loads small whole numbers to find the place of each element.

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from optgen.ir.random_numbers import random16
-from optgen.runtime.fused_cpu.toolchain import compiler
-from optgen.runtime.fused_cpu.toolchain.source import inline_includes
+from optgen.runtime.toolchain import compiler
+from optgen.runtime.toolchain.source import inline_includes
 
 DRIVER = """
 #include "optgen/runtime/fused_cpu/include/random_numbers.h"

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from optgen.runtime.fused_cpu.toolchain import compiler
-from optgen.runtime.fused_cpu.toolchain.source import inline_includes
+from optgen.runtime.toolchain import compiler
+from optgen.runtime.toolchain.source import inline_includes
 
 OPS = {
     "maximum": "maximum(x, y)",

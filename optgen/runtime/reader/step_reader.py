@@ -1,0 +1,175 @@
+"""Read a step again: groups in Python, and their tensors in C++.
+
+A cached step of any backend begins here. No address is remembered, so no address can be out of
+date. In every step the reader finds the parameters in the groups' lists, then their gradients, and
+their states in the optimizer's state. It reads addresses, dtypes and layouts from these tensors.
+The reader gives up if it cannot read a tensor, or if the step may need another lowering: for
+example if a parameter is listed twice, or has a dtype that no parameter of its group had before.
+"""
+
+import ctypes
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import chain
+from operator import is_
+from typing import Any
+
+from optgen.runtime.batch.dispatch_key import dtype_or_class
+from optgen.runtime.protocols import Group
+from optgen.runtime.reader.group_values import GroupGetter, GroupValues, is_constant
+from optgen.runtime.reader.rule_streams import RuleStreams
+from optgen.runtime.reader.tensor_reader import RequestBuffers
+from optgen.runtime.tensors.group_view import seen_view
+
+ReadTensors = Callable[[int], int]
+"""A function of the reader: it takes the address of a request, and returns whether it succeeded."""
+
+# The axes of a state by its shape, as tensor_request.h numbers them.
+_AXES: dict[Any, int] = {"like": 0, "row": 1, "col": 2}
+
+
+def can_read(streams: RuleStreams, groups: Sequence[Group]) -> bool:
+    """Tell whether the groups' lists and the states of the rule are of kinds that can be read."""
+    has_known_axes = all(state.shape in _AXES for state in streams.shaped_states)
+    return has_known_axes and all(type(group["params"]) is list for group in groups)
+
+
+class StepReader:
+    """Reads groups and tensors that have the same options and keys as in an earlier step.
+
+    Args:
+        buffers: The request, whose columns the tensors fill.
+        streams: The streams of the columns.
+        groups: The optimizer's groups.
+        allowed_dtypes: For each group, a bit for each dtype that its parameters may have.
+        updated_ids: The identities of the groups that may have gradients.
+        set_hypers: Called with the index of a group whose hyperparameters have changed. Raises a
+            `TypeError` or a `ValueError` for an invalid one.
+        by_matrix: Whether parameters must be contiguous.
+    """
+
+    def __init__(
+        self,
+        buffers: RequestBuffers,
+        streams: RuleStreams,
+        groups: Sequence[Group],
+        allowed_dtypes: Sequence[int],
+        updated_ids: set[int],
+        set_hypers: Callable[[int, Group], None],
+        by_matrix: bool = False,
+    ) -> None:
+        self._streams, self._set_hypers = streams, set_hypers
+        self._getters = [GroupGetter.of(streams.rule, group) for group in groups]
+        pairs = zip(self._getters, groups, strict=True)
+        self._group_values = [getter.values(group)._replace(params=[]) for getter, group in pairs]
+        self._has_constant_hypers = [
+            all(map(is_constant, values.hypers)) for values in self._group_values
+        ]
+        self._needed_streams = array("Q")
+        for group in groups:
+            needed = streams.needed_by_shape(group) if id(group) in updated_ids else (0, 0)
+            self._needed_streams.extend(needed)
+        self._allowed_dtypes = array("Q", allowed_dtypes)
+        views = [seen_view(streams.rule, group) for group in groups]
+        self._views = [None if view is None else array("q", [len(view), *view]) for view in views]
+        self._list_addresses = array("q", bytes(8 * len(groups)))
+        self._param_of_entry = array("q")  # index, for each entry of the optimizer's state
+        self._buffers, self.request = buffers, buffers.request
+        self._fill_request(by_matrix)
+
+    def read_groups(self, groups: Sequence[Group]) -> bool | None:
+        """Read the groups; return whether a hyperparameter has changed.
+
+        Return None if the step may need another lowering, or must raise an error.
+        """
+        if len(groups) != len(self._group_values):
+            return None
+        changed = False
+        for index, (group, getter) in enumerate(zip(groups, self._getters, strict=True)):
+            if len(group) != getter.key_count:
+                return None
+            try:
+                values = getter.values(group)
+            except KeyError:
+                return None
+            last = self._group_values[index]
+            if not all(map(is_, values.options, last.options)) or type(values.params) is not list:
+                return None
+            if not (self._has_constant_hypers[index] and all(map(is_, values.hypers, last.hypers))):
+                if not self._update_hypers(index, group, values):
+                    return None
+                changed = True
+            self._list_addresses[index] = id(values.params)
+        return changed
+
+    def _update_hypers(self, index: int, group: Group, values: GroupValues) -> bool:
+        """Update a group's hyperparameters; return False if the step must gather its tensors."""
+        # If a learning rate has become a tensor, the step may have to compute in its dtype.
+        last = self._group_values[index].hypers
+        if list(map(dtype_or_class, values.hypers)) != list(map(dtype_or_class, last)):
+            return False
+        try:
+            self._set_hypers(index, group)
+        except (TypeError, ValueError):
+            return False  # the gathered step raises the error, after its collectives
+        if any(self._needed_streams[2 * index : 2 * index + 2]):
+            needed = self._streams.needed_by_shape(group)
+            self._needed_streams[2 * index : 2 * index + 2] = array("Q", needed)
+        self._group_values[index] = values._replace(params=[])  # keeps no parameter alive
+        self._has_constant_hypers[index] = all(map(is_constant, values.hypers))
+        return True
+
+    def read_tensors(
+        self, groups: Sequence[Group], state: dict[Any, Any], read: ReadTensors
+    ) -> bool:
+        """Call a function of the reader, which reads the tensors; return whether it succeeded."""
+        self.request.state, address = id(state), self._buffers.address
+        return bool(read(address)) or (self.store_entries(groups, state) and bool(read(address)))
+
+    def store_entries(self, groups: Sequence[Group], state: dict[Any, Any]) -> bool:
+        """Store the parameters, and the index of the parameter of each entry of the state.
+
+        Return False if a parameter is listed twice, or if the number of parameters has changed.
+        """
+        params = array("q", map(id, chain.from_iterable(group["params"] for group in groups)))
+        count, state_keys = len(params), array("q", map(id, state))
+        if count != len(self._buffers.params) or len(set(params)) < count:
+            return False
+        self._buffers.params[:] = params
+        self._param_of_entry = array("q", range(count))
+        if state_keys.tobytes() != params.tobytes():
+            index_by_id = dict(zip(params, self._param_of_entry, strict=True))
+            indices = [index_by_id.get(key, -1) for key in state_keys]
+            self._param_of_entry = array("q", indices)
+        self.request.tensor_of_entry = self._param_of_entry.buffer_info()[0]
+        self.request.entry_count = len(self._param_of_entry)
+        return True
+
+    def param_indices(self, state: dict[Any, Any]) -> dict[int, int]:
+        """Return the index of each parameter, by the identity of its values in the state."""
+        return dict(zip(map(id, state.values()), self._param_of_entry, strict=True))
+
+    def _fill_request(self, by_matrix: bool) -> None:
+        """Fill the reader's request: where the tensors are, and which tensors the rule needs."""
+        request, streams, keys = self.request, self._streams, self._streams.keys
+        self._keys = array("q", map(id, keys))
+        axes = (_AXES[state.shape] for state in streams.shaped_states)
+        self._axes = array("B", [_AXES["like"]] * 2) + array("B", axes)
+        if any(self._views):
+            view_addresses = (view.buffer_info()[0] if view else 0 for view in self._views)
+            self._view_addresses = array("q", view_addresses)
+            request.views = self._view_addresses.buffer_info()[0]
+        self._key_texts = (ctypes.c_char_p * len(keys))(*(key.encode() for key in keys))
+        arrays = {
+            "lists": self._list_addresses,
+            "needed_streams": self._needed_streams,
+            "allowed_dtypes": self._allowed_dtypes,
+            "keys": self._keys,
+            "axes": self._axes,
+        }
+        for name, memory in arrays.items():
+            setattr(request, name, memory.buffer_info()[0])
+        request.group_count, request.key_texts = len(self._list_addresses), self._key_texts
+        group_state_count = len(streams.rule.group_states)
+        request.scalar_count = len(keys) - streams.stream_count - group_state_count
+        request.by_matrix = by_matrix

@@ -1,0 +1,115 @@
+"""Build a kernel for exactly the dtypes that a model uses.
+
+Most models have tensors of one dtype, and a kernel takes about twice as long to build for all
+dtypes. So the first library is built for the dtypes of the first tensors. When tensors of other
+dtypes come, another library is built for these and the earlier dtypes. Scalar states, such as a
+step count, may have any dtype: a `switch` over the dtype reads them. A source that does not name
+`OPTGEN_TYPES` is built for all dtypes.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import chain, combinations
+from operator import attrgetter
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.rule import Rule
+from optgen.runtime.state.create import dtype_of
+from optgen.runtime.toolchain import library_cache
+from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES, QUANTIZED_DTYPE
+
+_dtype = attrgetter("dtype")
+_DTYPES_MACRO = "OPTGEN_TYPES"
+"""Macro with the dtypes that a library is built for: bit k stands for torch's dtype number k."""
+
+
+def bits_of_dtypes(dtypes: Iterable[torch.dtype]) -> int:
+    """Return a bit for each of these dtypes that kernels know, and for the compute dtype."""
+    return _with_compute_dtype(
+        sum(1 << DTYPE_CODES[dtype] for dtype in set(dtypes) & set(DTYPE_CODES))
+    )
+
+
+def bits_of_batches(rule: Rule, batches: Iterable[Batch]) -> int:
+    """Return the bits of the dtypes of these batches, including states not created yet."""
+    dtypes = set(map(_dtype, chain.from_iterable(_streams(rule, batch) for batch in batches)))
+    shaped_states = [state for state in rule.states if state.shape != "scalar"]
+    declared = (dtype_of(state, dtype) for state in shaped_states for dtype in dtypes)
+    unquantized = {*dtypes, *filter(None, declared)} - {QUANTIZED_DTYPE}
+    return bits_of_dtypes(dtype.to_real() for dtype in unquantized)
+
+
+def _streams(rule: Rule, batch: Batch) -> Iterator[Tensor]:
+    states = zip(rule.states, batch.states, strict=False)  # a first step has no states yet
+    shaped = [column for state, column in states if state.shape != "scalar"]
+    return chain(batch.params, batch.grads, *shaped)
+
+
+def bits_of_table(packed_codes: "array[int]", stream_count: int) -> int:
+    """Return the bits of the dtypes of a table's tensors.
+
+    Each of `packed_codes` has four bits for each stream. Scalar states come after the first
+    `stream_count` streams, and are left out.
+    """
+    streams = range(stream_count)
+    codes = {packed >> 4 * stream & 15 for packed in set(packed_codes) for stream in streams}
+    return _with_compute_dtype(sum(1 << code for code in codes & {*DTYPE_CODES.values()}))
+
+
+def _with_compute_dtype(dtype_bits: int) -> int:
+    """Add the bit of float32 if there are 16-bit dtypes: kernels compute with them in float32."""
+    return dtype_bits | _FLOAT32 if dtype_bits & _SIXTEEN_BITS else dtype_bits
+
+
+_FLOAT32 = 1 << DTYPE_CODES[torch.float32]
+_SIXTEEN_BITS = 1 << DTYPE_CODES[torch.float16] | 1 << DTYPE_CODES[torch.bfloat16]
+# Matrix ops return bfloat16 for operands of any dtype.
+_MATRIX_OP_RESULT = 1 << DTYPE_CODES[torch.bfloat16]
+ALL_DTYPE_BITS = bits_of_dtypes(DTYPE_CODES)
+
+
+def matrix_op_dtypes(source: str) -> int:
+    """Return the bits of the dtypes of matrix ops' results, if a kernel's source has such ops."""
+    return _MATRIX_OP_RESULT if "optgen_calls" in source else 0
+
+
+def library(name: str, source: str, dtype_bits: int, extra_bits: int = 0) -> tuple[Path, int]:
+    """Return a library for tensors of these dtypes, and the bits of the dtypes to use it for.
+
+    `extra_bits` are the bits of further dtypes for the library, such as those of matrix ops'
+    results.
+    """
+    if _DTYPES_MACRO not in source:
+        return library_cache.library(name, source), ALL_DTYPE_BITS
+    path = find_built(name, source, dtype_bits, extra_bits) or build(
+        name, source, dtype_bits, extra_bits
+    )
+    return path, dtype_bits or _FLOAT32
+
+
+def find_built(name: str, source: str, dtype_bits: int, extra_bits: int) -> Path | None:
+    """Return a library that is already built for at least these dtypes; None if there is none."""
+    sources = (
+        _with_define(bits | extra_bits, source) for bits in _supersets(dtype_bits or _FLOAT32)
+    )
+    return next(filter(None, (library_cache.find_built(name, each) for each in sources)), None)
+
+
+def build(name: str, source: str, dtype_bits: int, extra_bits: int) -> Path:
+    """Build a library for exactly these dtypes, unless another process has built it."""
+    return library_cache.library(name, _with_define((dtype_bits or _FLOAT32) | extra_bits, source))
+
+
+def _with_define(dtype_bits: int, source: str) -> str:
+    return f"#define {_DTYPES_MACRO} {dtype_bits}\n{source}"
+
+
+def _supersets(dtype_bits: int) -> list[int]:
+    """Return the sets of dtypes that contain these dtypes, as bits in ascending order."""
+    bits = [1 << code for code in DTYPE_CODES.values()]
+    sets = chain.from_iterable(combinations(bits, count) for count in range(len(bits) + 1))
+    return sorted({_with_compute_dtype(dtype_bits | sum(more)) for more in sets})
