@@ -83,10 +83,15 @@ class Device:
 
 
 def _allow(memory: Memory, tensor: Tensor, name: str) -> None:
-    if tensor.numel():
+    """Allow accesses to a tensor's elements; behind codes of 8 bits, to the blocks' scales too."""
+    if not tensor.numel():
+        return
+    if tensor.dtype == torch.int8:
+        size = tensor.untyped_storage().nbytes() - tensor.storage_offset()
+    else:
         pairs = zip(tensor.shape, tensor.stride(), strict=True)
-        last = sum((size - 1) * stride for size, stride in pairs)
-        memory.allow(tensor.data_ptr(), (last + 1) * tensor.itemsize, name)
+        size = (sum((size - 1) * stride for size, stride in pairs) + 1) * tensor.itemsize
+    memory.allow(tensor.data_ptr(), size, name)
 
 
 def _bound(launch: Launch) -> dict[str, Any]:

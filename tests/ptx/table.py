@@ -23,6 +23,7 @@ INSTRUCTIONS: Mapping[str, Callable[[Decoder, Instruction], Step]] = {
     "ld": memory.decode_load,
     "ldmatrix": warp.decode_load_matrix,
     "mov": registers.decode_move,
+    "redux": warp.decode_reduction,
     "ret": registers.decode_return,
     "setp": registers.decode_comparison,
     "shfl": warp.decode_shuffle,

@@ -1,6 +1,7 @@
 """Instructions that the 32 threads of a warp execute together: shuffles, and matrices of 8 x 8.
 
-The source of facts is the PTX ISA, sections "shfl.sync", "ldmatrix" and "stmatrix".
+The source of facts is the PTX ISA, sections "shfl.sync", "redux.sync", "ldmatrix" and
+"stmatrix".
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from ptx.decode import Decoder, Read, Write
 from ptx.faults import Fault, Unsupported
 from ptx.memory_instructions import Places, Space
-from ptx.number_formats import Lanes
+from ptx.number_formats import FORMATS, Lanes
 from ptx.program import Address, Immediate, Instruction, Operand, Vector
 from ptx.wave import WARP, Step, Wave
 
@@ -47,6 +48,35 @@ def decode_shuffle(decoder: Decoder, instruction: Instruction) -> Step:
         write(wave, values[wave.all_lanes - lane + chosen])
 
     return shuffle
+
+
+_REDUCTIONS: dict[str, np.ufunc] = {
+    "add": np.add,
+    "and": np.bitwise_and,
+    "max": np.maximum,
+    "min": np.minimum,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def decode_reduction(decoder: Decoder, instruction: Instruction) -> Step:
+    """Decode `redux.sync`: all lanes of a warp get the sum, or the like, of their numbers."""
+    _, sync, name, kind = (instruction.name.split(".") + [""] * 4)[:4]
+    target, source, members = instruction.operands
+    if sync != "sync" or name not in _REDUCTIONS or kind not in FORMATS or instruction.guard:
+        raise Unsupported(f"the instruction {instruction.name}")
+    read, read_members = decoder.read(source, kind), decoder.read(members, "b32")
+    write = decoder.write(target, kind, decoder.mask(instruction))
+    function = _REDUCTIONS[name]
+
+    def reduce(wave: Wave) -> None:
+        if (read_members(wave) != 0xFFFFFFFF).any():
+            raise Unsupported("a reduction of some lanes of a warp")
+        values = np.broadcast_to(read(wave), wave.all_lanes.shape).reshape(-1, WARP)
+        write(wave, np.repeat(function.reduce(values, axis=1, dtype=values.dtype), WARP))
+
+    return reduce
 
 
 class _Matrices:

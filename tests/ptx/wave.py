@@ -103,9 +103,9 @@ class Wave:
 
     def split(self, leaves: NDArray[np.bool_]) -> Wave:
         """Take blocks, chosen by a mask of shape [blocks], out of this wave, into a new one."""
-        other = self._part(leaves)
-        vars(self).update(vars(self._part(~leaves)))
-        self.split_off = [*self.split_off, other]
+        other, remaining = self._part(leaves), self._part(~leaves)
+        remaining.split_off = [*self.split_off, other]
+        vars(self).update(vars(remaining))
         return other
 
     def _part(self, rows: NDArray[np.bool_]) -> Wave:
