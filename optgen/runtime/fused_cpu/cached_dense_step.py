@@ -19,7 +19,7 @@ from optgen.runtime.fused_cpu.kernel.table import ShardsStruct, Table
 from optgen.runtime.protocols import Group, OptimizerLike
 from optgen.runtime.reader.dtensor_specs import first_dtensor, specs_of
 from optgen.runtime.reader.step_reader import ReadTensors, StepReader, can_read
-from optgen.runtime.reader.tensor_reader import Reader, reader
+from optgen.runtime.reader.tensor_reader import Answer, Reader, reader
 from optgen.runtime.state.create import CreatedState
 from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
 
@@ -150,7 +150,7 @@ class CachedDenseStep:
             return False
         thread_pool = threads.current()
         self._step.request.threads = ctypes.addressof(thread_pool)
-        has_read = self._step.read_tensors(groups, optimizer.state, read_tensors)
+        has_read = self._step.read_tensors(groups, optimizer.state, read_tensors) == Answer.DONE
         if has_read and self._cells and read_tensors is self._reader.run_step:
             self._cells.store(groups)
         return has_read

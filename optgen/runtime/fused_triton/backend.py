@@ -20,9 +20,10 @@ import torch
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.code_order import codes_obstacle
-from optgen.runtime.batch.context import OptimizerWithContext
+from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
 from optgen.runtime.batch.gather import snapshot
 from optgen.runtime.batch.sparse_rows import gather_rows
+from optgen.runtime.fused_triton.cached_launches import CachedLaunches
 from optgen.runtime.fused_triton.kept_plans import KeptPlans
 from optgen.runtime.fused_triton.launch_plan import LaunchPlan
 from optgen.runtime.protocols import HasLowerings
@@ -44,6 +45,7 @@ class FusedTritonBackend:
         self._captured_plans: WeakKeyDictionary[Any, list[LaunchPlan]] = WeakKeyDictionary()
         # The last plans of a function; the batch of each is empty between calls.
         self._function_plans: WeakKeyDictionary[Any, KeptPlans] = WeakKeyDictionary()
+        self._cached_steps: WeakKeyDictionary[Any, CachedLaunches] = WeakKeyDictionary()
         self._call_lock = Lock()
 
     def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
@@ -61,7 +63,7 @@ class FusedTritonBackend:
 
     def prepare(
         self, optimizer: OptimizerWithContext, batches: Sequence[Batch], consensus: Consensus | None
-    ) -> Callable[[], None]:
+    ) -> Callable[[], CachedStep | None]:
         """Find or make the launch plans; return a function that launches their kernels.
 
         A new plan checks the shapes and devices of its tensors. Touched rows are gathered here, and
@@ -82,11 +84,12 @@ class FusedTritonBackend:
         if dense_batches:
             plans.append((self._plan(optimizer, dense_batches), dense_batches))
 
-        def update() -> None:
+        def update() -> CachedStep | None:
             for plan, plan_batches in plans:
                 plan.update(optimizer, plan_batches)
             for each in touched_rows:
                 each.scatter_rows()
+            return None if touched_rows else self.cached_step(optimizer, dense_batches)
 
         return update
 
@@ -101,8 +104,25 @@ class FusedTritonBackend:
     def begin(self, optimizer: OptimizerWithContext, can_take: Callable[[Batch], bool]) -> None:
         """Return None: this backend gathers batches in a first step as in any other."""
 
-    def cached_step(self, optimizer: OptimizerWithContext, batches: Sequence[Batch]) -> None:
-        """Return None: every step gathers its batches, and there is no cached step."""
+    def cached_step(
+        self, optimizer: OptimizerWithContext, batches: Sequence[Batch]
+    ) -> CachedStep | None:
+        """Return the cached step that repeats an update of batches.
+
+        Return None if the next step must gather its tensors.
+        """
+        kept_plans = self._plans.get(optimizer, {}).get(None)
+        plan = kept_plans and kept_plans.find(lambda each: each.is_for(batches))
+        if not plan or capturing():
+            return None
+        cached = self._cached_steps.get(optimizer)
+        if cached is None or not cached.is_for(optimizer):
+            cached = CachedLaunches.of(optimizer, batches, plan)
+        if cached is None:
+            return None
+        self._cached_steps[optimizer] = cached
+        cached.add(plan, batches, optimizer.param_groups)
+        return cached
 
     def call(self, function: HasLowerings, batch: Batch) -> None:
         """Update the lists of a function through a plan that fits; plans keep no tensor alive."""

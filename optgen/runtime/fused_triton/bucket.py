@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain, islice
@@ -15,7 +16,7 @@ from torch import Tensor
 from optgen.runtime.fused_triton.interpreter import patched_interpreter
 from optgen.runtime.fused_triton.launch_options import compiler_options, options
 from optgen.runtime.fused_triton.launcher import Launcher
-from optgen.runtime.fused_triton.table import StagingBuffers, Table
+from optgen.runtime.fused_triton.table import HEADER, StagingBuffers, Table
 from optgen.runtime.fused_triton.tensor_streams import (
     StreamLayout,
     StreamTensors,
@@ -76,7 +77,6 @@ class Bucket:
 
     loss_scale: Tensor | None = None
     found_inf: Tensor | None = None
-    _params: Sequence[Tensor] = ()  # of the current step
     _groups: Sequence[Mapping[str, Any]] = ()  # of the current step, one per subset
 
     def __init__(
@@ -107,6 +107,7 @@ class Bucket:
         self._scalars: Tensor | None = None
         self._locals: dict[str, list[Tensor]] = {}
         self._local_names = spec.locals if spec else ()
+        self._shapes = [param.shape for param in streams[0]] if self._local_names else []
         self.compute_type = _triton_type(self.compute_dtype)
         self.types = [_triton_type(dtype or key.dtypes[0]) for dtype in key.dtypes]
         self.scalar_types = [_triton_type(dtype) for dtype in key.scalar_dtypes]
@@ -192,7 +193,7 @@ class Bucket:
 
     def allocate_local(self, name: str) -> None:
         """Allocate the tensors in which a sweep stores the operands of a matrix op."""
-        shapes = [param.shape for param in self._params]
+        shapes = self._shapes
         # Each tensor begins at a multiple of 16 elements, so at an aligned address.
         sizes = [-(-shape.numel() // 16) * 16 for shape in shapes]
         flat = torch.empty(sum(sizes), dtype=self.key.dtypes[0], device=self.key.device)
@@ -206,7 +207,8 @@ class Bucket:
         operands, results = iter(self._locals[source]), []
         for subset, group in zip(self.subsets, self._groups, strict=True):
             results += op(list(islice(operands, len(subset.indices))), *arguments(group))
-        dtype = self._params[0].dtype
+        dtype = self.key.dtypes[0]
+        assert dtype is not None
         narrowed = (t if t.dtype.itemsize <= dtype.itemsize else t.to(dtype) for t in results)
         self._set_local(target, [tensor.contiguous() for tensor in narrowed])
 
@@ -230,6 +232,30 @@ class Bucket:
         """
         with self._table_filled_with(streams, groups), _launch_context(self.key.device):
             update(self)
+
+    @property
+    def can_repeat(self) -> bool:
+        """Tell whether `repeat` can follow: no tensor must be copied."""
+        return not self._to_copy
+
+    @property
+    def numels(self) -> Sequence[int]:
+        """The number of elements of each tensor."""
+        return self._table.numels
+
+    def write_addresses(self, stream: int, addresses: array[int]) -> None:
+        """Write the addresses of the tensors of one stream into the table."""
+        self._table.write_row(HEADER + stream, addresses)
+
+    def repeat(self, update: Callable[[Bucket], None], groups: Sequence[Mapping[str, Any]]) -> None:
+        """Update tensors like those of an earlier step, whose addresses are in the table."""
+        self._groups = groups
+        try:
+            with _launch_context(self.key.device):
+                update(self)
+        finally:
+            self._groups = ()
+            self._locals.clear()
 
     def wide_update(
         self,
@@ -268,11 +294,11 @@ class Bucket:
             if unscales or stream not in self._read_only:
                 written_copies.append((original, copy))
         self._table.write_addresses(streams)
-        self._params, self._groups = streams[0], groups
+        self._groups = groups
         try:
             yield
         finally:
-            self._params, self._groups = (), ()
+            self._groups = ()
             self._locals.clear()
         for original, copy in written_copies:
             original.copy_(copy)
@@ -291,4 +317,4 @@ def _triton_type(dtype: torch.dtype | None) -> Any:
 
 def _launch_context(device: torch.device) -> AbstractContextManager[Any]:
     """Return the context of a launch: Triton uses the current device, or its interpreter on CPU."""
-    return torch.cuda.device(device) if device.type == "cuda" else patched_interpreter()
+    return torch.cuda.device(device.index) if device.type == "cuda" else patched_interpreter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, repeat, zip_longest
 from operator import attrgetter, is_
 from typing import Any
@@ -16,7 +17,7 @@ from optgen.runtime.fused_triton.bucket import Bucket, BucketKey, GroupSubset
 from optgen.runtime.fused_triton.table import Hypers, StagingBuffers, flatten
 from optgen.runtime.fused_triton.tensor_streams import StreamTensors
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
-from optgen.runtime.protocols import HasLowerings
+from optgen.runtime.protocols import Group, HasLowerings
 from optgen.runtime.rule import Rule
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.state.device_scalars import move_scalars_to_param_devices
@@ -56,7 +57,7 @@ class LaunchPlan:
             _move_scalars(rule, batch)
             for index, key in enumerate(_keys(rule, batch)):
                 subsets.setdefault(key, {}).setdefault(batch_index, []).append(index)
-        self._buckets = [
+        self.buckets = [
             self._bucket(
                 key,
                 [GroupSubset(index, tuple(indices)) for index, indices in by_batch.items()],
@@ -97,35 +98,59 @@ class LaunchPlan:
         arguments = (state_shapes, streams, fresh, hypers.values, self._staging, spec)
         return Bucket(key, subsets, *arguments, read_only)
 
+    def is_for(self, batches: Sequence[Batch]) -> bool:
+        """Tell whether the plan was made for these batches."""
+        return len(batches) == len(self.batches) and all(map(is_, batches, self.batches))
+
     def fits(self, batches: list[Batch]) -> bool:
         """Tell whether the buckets fit these batches: the same objects, in the same layouts."""
-        if len(batches) != len(self.batches) or not all(map(is_, batches, self.batches)):
+        if not self.is_for(batches):
             return False
         if any(batch.any_fresh for batch in batches):
             return False
-        return all(b.fits(_streams(self._rule, b.subsets, batches)) for b in self._buckets)
+        return all(b.fits(_streams(self._rule, b.subsets, batches)) for b in self.buckets)
 
     def update(self, optimizer: HasLowerings, batches: list[Batch]) -> None:
         """Launch the kernels of every bucket."""
-        self._set_hypers(batches)
-        for bucket in self._buckets:
-            scaler_tensors = grad_scaler.scaler_tensors_on(bucket.key.device, optimizer)
-            bucket.loss_scale, bucket.found_inf = scaler_tensors
+        self.set_hypers([batch.group for batch in batches])
+        for bucket in self.buckets:
             groups = [batches[subset.batch_index].group for subset in bucket.subsets]
-            bucket.run(self._module.update, _streams(self._rule, bucket.subsets, batches), groups)
-            bucket.loss_scale = bucket.found_inf = None
+            streams = _streams(self._rule, bucket.subsets, batches)
+            with _scaler_tensors(bucket, optimizer):
+                bucket.run(self._module.update, streams, groups)
         torch.autograd.graph.increment_version(chain.from_iterable(b.members for b in batches))
+
+    @property
+    def needs_shapes(self) -> bool:
+        """Tell whether kernels depend on more of a tensor's shape than its number of elements."""
+        needs_row_major = any(spec.needs_row_major for spec in self._specs.values())
+        return bool(self._rule.facts) or needs_row_major
+
+    @property
+    def can_repeat(self) -> bool:
+        """Tell whether `repeat` can follow an update."""
+        return all(bucket.can_repeat for bucket in self.buckets)
+
+    def repeat(self, optimizer: HasLowerings, groups: Sequence[Group]) -> None:
+        """Launch the kernels again; tables and hyperparameters on the device are as they should be.
+
+        `groups` has the group of each batch of the plan.
+        """
+        for bucket in self.buckets:
+            bucket_groups = [groups[subset.batch_index] for subset in bucket.subsets]
+            with _scaler_tensors(bucket, optimizer):
+                bucket.repeat(self._module.update, bucket_groups)
 
     def wide_updates(self, batch: Batch) -> Iterator[Update]:
         """Yield an update for each bucket, which waits where the rule reduces over parameters.
 
         The caller must unscale the gradients before it runs the first update.
         """
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             yield self._wide_update(bucket, batch)
 
     def _wide_update(self, bucket: Bucket, batch: Batch) -> Update:
-        self._set_hypers([batch])
+        self.set_hypers([batch.group])
         streams = _streams(self._rule, bucket.subsets, [batch])
         groups = [batch.group] * len(bucket.subsets)
         yield from bucket.wide_update(self._module.update, streams, groups)
@@ -133,10 +158,22 @@ class LaunchPlan:
             [batch.members[i] for subset in bucket.subsets for i in subset.indices]
         )
 
-    def _set_hypers(self, batches: list[Batch]) -> None:
-        values = list(chain.from_iterable(flatten(batch.group, self._rule) for batch in batches))
+    def set_hypers(self, groups: Sequence[Group]) -> None:
+        """Bring the hyperparameters of each batch's group to the devices, if they have changed."""
+        values = list(chain.from_iterable(flatten(group, self._rule) for group in groups))
         for hypers in self._hypers.values():
             hypers.set(values)
+
+
+@contextmanager
+def _scaler_tensors(bucket: Bucket, optimizer: HasLowerings) -> Iterator[None]:
+    """Give a bucket the tensors of a gradient scaler, if there is one, for one update."""
+    scaler_tensors = grad_scaler.scaler_tensors_on(bucket.key.device, optimizer)
+    bucket.loss_scale, bucket.found_inf = scaler_tensors
+    try:
+        yield
+    finally:
+        bucket.loss_scale = bucket.found_inf = None
 
 
 def _tensor_lists(rule: Rule, batch: Batch) -> Iterator[tuple[bool, list[Any]]]:

@@ -73,6 +73,7 @@ class Table:
         staging: StagingBuffers | None,
         num_extra_rows: int = 0,
     ) -> None:
+        self.numels = numels
         first_blocks = list(accumulate(block_counts, initial=0))
         self.num_tensors = len(numels)
         self.blocks = first_blocks.pop()
@@ -80,7 +81,7 @@ class Table:
         zeros = array("q", [0] * self.num_tensors)
         rows = [array("q", numels), array("q", first_blocks), array("q", group_indices)]
         rows += [*[zeros] * num_address_rows, *(array("q", map(int, flags)) for flags in fresh)]
-        self._uploaded = dict.fromkeys(range(HEADER, HEADER + num_address_rows), zeros)
+        self._uploaded = dict.fromkeys(range(HEADER, HEADER + num_address_rows), zeros.tobytes())
         self._first_extra = len(rows)
         rows += [zeros] * num_extra_rows
         flat = array("q")
@@ -99,17 +100,22 @@ class Table:
         """Write the addresses of these streams into the table; an empty stream keeps address 0."""
         for index, stream in enumerate(streams):
             if stream:
-                self._write_row(HEADER + index, stream)
+                self.write_row(HEADER + index, _addresses(stream))
 
     def write_extra_addresses(self, index: int, tensors: Sequence[Tensor]) -> None:
         """Write the addresses of these tensors into one of the extra rows."""
-        self._write_row(self._first_extra + index, tensors)
+        self.write_row(self._first_extra + index, _addresses(tensors))
 
-    def _write_row(self, row_index: int, tensors: Sequence[Tensor]) -> None:
-        row = array("q", map(Tensor.data_ptr, tensors))
-        if row != self._uploaded.get(row_index):
+    def write_row(self, row_index: int, row: array[int]) -> None:
+        """Upload a row of addresses, unless the table has these addresses already."""
+        numbers = row.tobytes()  # compared as bytes, which is ten times as fast
+        if numbers != self._uploaded.get(row_index):
             upload(self.memory[row_index], row, self._staging)
-            self._uploaded[row_index] = row
+            self._uploaded[row_index] = numbers
+
+
+def _addresses(tensors: Sequence[Tensor]) -> array[int]:
+    return array("q", map(Tensor.data_ptr, tensors))
 
 
 class Hypers:

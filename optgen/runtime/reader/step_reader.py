@@ -18,12 +18,13 @@ from optgen.runtime.batch.dispatch_key import dtype_or_class
 from optgen.runtime.protocols import Group
 from optgen.runtime.reader.group_values import GroupGetter, GroupValues, is_constant
 from optgen.runtime.reader.rule_streams import RuleStreams
-from optgen.runtime.reader.tensor_reader import RequestBuffers
+from optgen.runtime.reader.tensor_reader import Answer, RequestBuffers
 from optgen.runtime.tensors.group_view import seen_view
 
 ReadTensors = Callable[[int], int]
-"""A function of the reader: it takes the address of a request, and returns whether it succeeded."""
+"""A function of the reader: it takes the address of a request, and returns an `Answer`."""
 
+_REFUSED = int(Answer.REFUSED)
 # The axes of a state by its shape, as tensor_request.h numbers them.
 _AXES: dict[Any, int] = {"like": 0, "row": 1, "col": 2}
 
@@ -121,10 +122,13 @@ class StepReader:
 
     def read_tensors(
         self, groups: Sequence[Group], state: dict[Any, Any], read: ReadTensors
-    ) -> bool:
-        """Call a function of the reader, which reads the tensors; return whether it succeeded."""
+    ) -> int:
+        """Call a function of the reader, which reads the tensors; return its `Answer`."""
         self.request.state, address = id(state), self._buffers.address
-        return bool(read(address)) or (self.store_entries(groups, state) and bool(read(address)))
+        answer = read(address)
+        if answer == _REFUSED and self.store_entries(groups, state):
+            answer = read(address)
+        return answer
 
     def store_entries(self, groups: Sequence[Group], state: dict[Any, Any]) -> bool:
         """Store the parameters, and the index of the parameter of each entry of the state.

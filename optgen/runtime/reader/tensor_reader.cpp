@@ -20,6 +20,9 @@ constexpr i64 BLOCK = 32;
 // A kernel for at most this many elements is short: it takes one or two milliseconds.
 constexpr i64 SHORT_KERNEL_ELEMENTS = 1 << 20;
 
+// Answers to a request; Python knows them as numbers.
+enum Answer { REFUSED, DONE, NOT_AS_PLANNED };
+
 struct Reader : Streams {
     // Tells whether the groups' lists hold the same parameters as in the last step. Fills `group`.
     bool match_lists() const {
@@ -328,9 +331,10 @@ struct Reader : Streams {
         return same_devices;
     }
 
-    bool read_step() const {
-        return read_gradients() && read_states() && is_complete() && step_counts_are_valid()
-            && gradients_are_separate() && are_as_planned();
+    Answer read_step() const {
+        if (!read_gradients() || !read_states() || !is_complete()) return REFUSED;
+        if (!step_counts_are_valid() || !gradients_are_separate()) return REFUSED;
+        return are_as_planned() ? DONE : NOT_AS_PLANNED;
     }
 
     bool take_step() const {
@@ -347,15 +351,17 @@ extern "C" {
 // Sizes of the structs, which must agree with ctypes.
 i64 optgen_sizes[] = {sizeof(Layout), sizeof(Request)};
 
-// Takes a step. Returns 1 if the reader has read all tensors and taken the step. Returns 0 if the
-// reader cannot read a tensor, or must not; then nothing was changed, and Python must read the
-// tensors itself. The caller holds the interpreter's lock.
+// Takes a step, if the reader can read all tensors, and a plan takes them. After another answer than
+// DONE nothing was changed, and Python must read the tensors itself or try another plan. The caller
+// holds the interpreter's lock.
 int optgen_read_and_step(const Request* request) {
     const Reader reader{{*request, *request->layout}};
-    return reader.read_step() && reader.take_step();
+    const Answer answer = reader.read_step();
+    if (answer == DONE) reader.take_step();
+    return answer;
 }
 
-// Tells whether `optgen_read_and_step` would take the step; changes no tensor.
+// Returns the answer that `optgen_read_and_step` would return; changes no tensor.
 int optgen_read_step(const Request* request) {
     const Reader reader{{*request, *request->layout}};
     return reader.read_step();

@@ -7,6 +7,7 @@ trusted_releases.py allows it. Without a reader, steps gather their tensors in P
 import ctypes
 from array import array
 from ctypes import c_char_p, c_int64, c_uint64, c_void_p
+from enum import IntEnum
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
@@ -27,6 +28,14 @@ from optgen.runtime.reader.rule_streams import RuleStreams
 from optgen.runtime.reader.table_arrays import TableArrays
 from optgen.runtime.toolchain import library_cache
 from optgen.runtime.toolchain.source import inline_includes
+
+
+class Answer(IntEnum):
+    """`Answer` of tensor_reader.cpp: what became of a request to read a step."""
+
+    REFUSED = 0  # the reader cannot read some tensor, or must not
+    DONE = 1
+    NOT_AS_PLANNED = 2  # the reader has read other tensors than a plan on a device takes
 
 
 class Request(ctypes.Structure):

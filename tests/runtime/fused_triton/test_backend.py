@@ -142,7 +142,7 @@ def test_each_dtype_of_an_optimizer_has_one_bucket() -> None:
     for param, expected in zip(ours, theirs, strict=True):
         assert error(param, expected) < bounds[param.dtype]
     plan = backend("fused_triton")._plans[optimizer][None]._plans[0]
-    assert len(plan._buckets) == 3  # a bucket is one launch, for any number of tensors
+    assert len(plan.buckets) == 3  # a bucket is one launch, for any number of tensors
 
 
 @inside_interpreter

@@ -62,7 +62,7 @@ def select_stream(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 def tables(plans: KeptPlans) -> list[int]:
     """Return the addresses of the tables on the device, the latest plan first."""
-    return [bucket.table.data_ptr() for plan in plans._plans for bucket in plan._buckets]
+    return [bucket.table.data_ptr() for plan in plans._plans for bucket in plan.buckets]
 
 
 @inside_interpreter

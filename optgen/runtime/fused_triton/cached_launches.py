@@ -1,0 +1,155 @@
+"""Take a step again: the C++ reader finds the tensors, and a plan that takes them launches.
+
+The reader compares dtypes and sizes of all tensors with those of a launch plan, and fills in their
+addresses. The addresses that have changed are uploaded, which mostly are none, and the kernels are
+launched. Nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from threading import Lock
+
+import torch
+
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.hyperparameters import converter_of
+from optgen.runtime.forced_lowering import current_forced_lowering
+from optgen.runtime.fused_triton.launch_plan import LaunchPlan
+from optgen.runtime.fused_triton.planned_tensors import PlannedTensors
+from optgen.runtime.protocols import Group, OptimizerLike
+from optgen.runtime.reader.object_layout import UnknownLayoutError
+from optgen.runtime.reader.rule_streams import RuleStreams
+from optgen.runtime.reader.step_reader import ReadTensors, StepReader, can_read
+from optgen.runtime.reader.stream_codes import MAX_STREAMS
+from optgen.runtime.reader.table_arrays import TableArrays
+from optgen.runtime.reader.tensor_reader import Answer, Reader, reader
+from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
+from optgen.runtime.torch_private import capturing
+
+_ALL_DTYPES = sum(1 << code for code in DTYPE_CODES.values())
+_MAX_PLANS = 16
+_DONE, _NOT_AS_PLANNED = int(Answer.DONE), int(Answer.NOT_AS_PLANNED)
+
+
+class CachedLaunches:
+    """The last plans of an optimizer, and the reader that finds their tensors in each step."""
+
+    zeroes_gradients = False
+    skips_on_device = True
+
+    def __init__(
+        self, tensor_reader: Reader, optimizer: OptimizerLike, device: torch.device, by_shape: bool
+    ) -> None:
+        self.forced_lowering = current_forced_lowering()
+        self._reader, self._optimizer_rule = tensor_reader, optimizer.rule
+        self._check_hypers = converter_of(optimizer).check
+        self._busy = Lock()  # held during a step: two threads would overwrite the columns
+        self._planned: list[PlannedTensors] = []  # the latest first
+        self._hyper_changes = 0
+        groups, streams = optimizer.param_groups, RuleStreams(optimizer.rule)
+        count = sum(len(group["params"]) for group in groups)
+        self._columns = TableArrays(len(streams.keys), count, by_shape)
+        self._step = StepReader(
+            tensor_reader.request_for(self._columns, streams, _ALL_DTYPES, device),
+            streams,
+            groups,
+            [_ALL_DTYPES] * len(groups),
+            set(map(id, groups)),
+            self._set_hypers,
+            by_matrix=by_shape,
+        )
+        self._params = _params_of(groups)
+
+    @classmethod
+    def of(
+        cls, optimizer: OptimizerLike, batches: Sequence[Batch], plan: LaunchPlan
+    ) -> CachedLaunches | None:
+        """Return the cached step after a plan has updated all batches.
+
+        Return None if the next step must gather its tensors.
+        """
+        rule, groups, streams = optimizer.rule, optimizer.param_groups, RuleStreams(optimizer.rule)
+        if rule.wide or rule.group_states or rule.step == "int" or not plan.can_repeat:
+            return None
+        if len(streams.keys) > MAX_STREAMS or not can_read(streams, groups):
+            return None
+        if not all(batch.needs_no_views and not batch.has_codes for batch in batches):
+            return None
+        tensor_reader = reader()
+        if tensor_reader is None:
+            return None
+        device = batches[0].params[0].device
+        try:
+            return cls(tensor_reader, optimizer, device, plan.needs_shapes)
+        except (UnknownLayoutError, KeyError):
+            return None
+
+    def is_for(self, optimizer: OptimizerLike) -> bool:
+        """Tell whether this object can repeat steps with the optimizer's groups as they are now."""
+        groups = optimizer.param_groups
+        return (
+            self.forced_lowering == current_forced_lowering()
+            and self._params == _params_of(groups)
+            and self._read_groups(groups)
+        )
+
+    def add(self, plan: LaunchPlan, batches: Sequence[Batch], groups: Sequence[Group]) -> None:
+        """Let a plan that has just updated these batches take later steps too."""
+        planned = PlannedTensors(plan, batches, groups, self._columns)
+        others = [each for each in self._planned if each.plan is not plan]
+        self._planned = [planned, *others[: _MAX_PLANS - 1]]
+
+    def check(self, optimizer: OptimizerLike) -> bool:
+        """Tell whether `run` would take the step; change nothing."""
+        if capturing() or not self._busy.acquire(blocking=False):
+            return False
+        try:
+            return self._read(optimizer, self._reader.check_step) is not None
+        finally:
+            self._busy.release()
+
+    def run(self, optimizer: OptimizerLike) -> bool:
+        """Take a step; or change nothing and return False if it must gather its tensors."""
+        if capturing() or not self._busy.acquire(blocking=False):
+            return False  # a graph needs tables of its own, or another thread takes a step
+        try:
+            planned = self._read(optimizer, self._reader.run_step)
+            if planned is None:
+                return False
+            planned.launch(optimizer, optimizer.param_groups, self._hyper_changes)
+            return True
+        finally:
+            self._busy.release()
+
+    def _read(self, optimizer: OptimizerLike, read: ReadTensors) -> PlannedTensors | None:
+        """Read the groups and tensors; return the plan that takes them, or None."""
+        groups = optimizer.param_groups
+        if not self._read_groups(groups):
+            return None
+        for planned in self._planned:
+            if not planned.plan.is_for_current_streams():
+                continue
+            self._step.request.planned = planned.address
+            answer = self._step.read_tensors(groups, optimizer.state, read)
+            if answer == _DONE:
+                return planned
+            if answer != _NOT_AS_PLANNED:
+                return None
+        return None
+
+    def _read_groups(self, groups: Sequence[Group]) -> bool:
+        """Read the groups; return False if the step may need another lowering."""
+        changed = self._step.read_groups(groups)
+        self._hyper_changes += bool(changed)
+        return changed is not None
+
+    def _set_hypers(self, index: int, group: Group) -> None:
+        """Check the hyperparameters of a group; a plan uploads them later."""
+        self._check_hypers(self._optimizer_rule.hyper_values(group))
+
+
+def _params_of(groups: Sequence[Group]) -> array[int]:
+    """Return the identities of all parameters."""
+    return array("Q", (id(param) for group in groups for param in group["params"]))
