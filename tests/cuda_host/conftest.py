@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-
 from cuda_host import kernels_on_cpu
 from cuda_host.emulated_runtime import Schedule, set_schedule, take_faults
 from cuda_host.operations_on_cpu import OperationsOnCpu, printable_tensors
@@ -27,9 +26,7 @@ def schedule(request: pytest.FixtureRequest) -> Schedule:
 def operations(request: pytest.FixtureRequest) -> Iterator[OperationsOnCpu]:
     """Run the test on emulated devices, whose streams run late or by the fixture `schedule`."""
     chosen = (
-        request.getfixturevalue("schedule")
-        if "schedule" in request.fixturenames
-        else Schedule.LATE
+        request.getfixturevalue("schedule") if "schedule" in request.fixturenames else Schedule.LATE
     )
     take_faults()
     set_schedule(chosen, seed=1)

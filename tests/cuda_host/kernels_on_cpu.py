@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from triton import knobs
-
 from cuda_host.emulated_runtime import LIBRARY, Execute, NewTicket, add_fault
 from ptx.launch import run
 from ptx.memory import Memory
 from ptx.program import Program, read_program
+from triton import knobs
 
 _BITS = {"b8": 8, "b16": 16, "b32": 32, "b64": 64} | {
     f"{sign}{bits}": bits for sign in "su" for bits in (8, 16, 32, 64)
@@ -98,7 +97,13 @@ def _held_memory() -> list[Region]:
 
 @Execute
 def _execute(
-    number: int, grid: int, arguments: Any, num_arguments: int, device: int, ticket: int, replay: int
+    number: int,
+    grid: int,
+    arguments: Any,
+    num_arguments: int,
+    device: int,
+    ticket: int,
+    replay: int,
 ) -> None:
     try:
         kernel = _loaded[number]

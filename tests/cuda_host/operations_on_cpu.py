@@ -14,20 +14,48 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from cuda_host.emulated_runtime import enqueue
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map
 
-from cuda_host.emulated_runtime import enqueue
 from optgen.verification.patch_attribute import patch_attribute
 
 # Operations that only allocate, describe or copy plainly: torch runs them on the emulated device.
 _RUN_BY_TORCH = frozenset(
-    "empty empty_strided empty_like new_empty new_empty_strided detach alias record_stream "
-    "_pin_memory pin_memory is_pinned set_ resize_ _local_scalar_dense _unsafe_view lift_fresh "
-    "_reshape_alias is_same_size _indices _values indices values _nnz _coalesced_ is_coalesced "
-    "sparse_dim dense_dim _dimI _dimV _sparse_coo_tensor_with_dims_and_tensors "
-    "_validate_sparse_coo_tensor_args".split()
+    [
+        "empty",
+        "empty_strided",
+        "empty_like",
+        "new_empty",
+        "new_empty_strided",
+        "detach",
+        "alias",
+        "record_stream",
+        "_pin_memory",
+        "pin_memory",
+        "is_pinned",
+        "set_",
+        "resize_",
+        "_local_scalar_dense",
+        "_unsafe_view",
+        "lift_fresh",
+        "_reshape_alias",
+        "is_same_size",
+        "_indices",
+        "_values",
+        "indices",
+        "values",
+        "_nnz",
+        "_coalesced_",
+        "is_coalesced",
+        "sparse_dim",
+        "dense_dim",
+        "_dimI",
+        "_dimV",
+        "_sparse_coo_tensor_with_dims_and_tensors",
+        "_validate_sparse_coo_tensor_args",
+    ]
 )
 
 
@@ -41,9 +69,7 @@ class OperationsOnCpu(TorchDispatchMode):
         super().__init__()
         self.before_allocation: Callable[[], None] = lambda: None
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, on the CPU if a CUDA tensor is involved."""
         kwargs = dict(kwargs or {})
         name = func.overloadpacket.__name__
@@ -125,9 +151,7 @@ def _run_later(device: torch.device, title: str, call: Callable[[], None]) -> No
         enqueue(torch.cuda.current_stream().cuda_stream, title, run, is_captured)
 
 
-def _queue_in_place(
-    func: Any, args: Any, kwargs: dict[str, Any], device: torch.device
-) -> Any:
+def _queue_in_place(func: Any, args: Any, kwargs: dict[str, Any], device: torch.device) -> Any:
     """Queue an operation that writes into its arguments; return those that it returns."""
     host_args, host_kwargs = tree_map(_on_host, (args, kwargs))
     _run_later(device, str(func), lambda: func(*host_args, **host_kwargs))
@@ -135,9 +159,7 @@ def _queue_in_place(
     if not schema.returns:
         return None
     given = [*args, *(kwargs.get(each.name) for each in schema.arguments[len(args) :])]
-    written = [
-        value for each, value in zip(schema.arguments, given, strict=True) if each.is_write
-    ]
+    written = [value for each, value in zip(schema.arguments, given, strict=True) if each.is_write]
     return written[0] if len(schema.returns) == 1 else tuple(written)
 
 
@@ -185,7 +207,11 @@ def _on_host(each: Any) -> Any:
         if each.is_sparse:
             indices, values = _on_host(each._indices()), _on_host(each._values())
             return torch.sparse_coo_tensor(
-                indices, values, each.shape, is_coalesced=each.is_coalesced(), check_invariants=False
+                indices,
+                values,
+                each.shape,
+                is_coalesced=each.is_coalesced(),
+                check_invariants=False,
             )
         return _shared(each) if each.is_cuda else each.clone()
     if isinstance(each, torch.device) and each.type == "cuda":

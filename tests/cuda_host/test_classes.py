@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from cuda_host.emulated_runtime import Kind, host_waits, launches, recorded
+from cuda_host.twins import SHAPES, Twins, draw
 from torch import Tensor
 
 import optgen
 import optgen.optim
 from benchmarks.classes import CLASSES, class_of
-from cuda_host.emulated_runtime import Kind, host_waits, launches, recorded
-from cuda_host.twins import SHAPES, Twins, draw
 
 _MATRICES_ONLY = ((40, 30), (24, 24))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cuda_host.emulated_runtime import Kind, Schedule, recorded
+from cuda_host.twins import Twins
 
 import optgen
 import optgen.optim
-from cuda_host.emulated_runtime import Kind, Schedule, recorded
-from cuda_host.twins import Twins
 
 BOTH = ("cuda:0", "cuda:1")
 MATRICES = ((24, 24), (40, 30))

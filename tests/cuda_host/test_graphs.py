@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from cuda_host.emulated_runtime import Kind, captured_copies, recorded
+from cuda_host.twins import Twins
 
 import optgen
 import optgen.optim
 from benchmarks.gpu_device import capture
-from cuda_host.emulated_runtime import Kind, captured_copies, recorded
-from cuda_host.twins import Twins
 
 
 def _warm_up(twins: Twins, steps: int = 1) -> None:

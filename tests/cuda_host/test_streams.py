@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from cuda_host.emulated_runtime import Kind, Schedule, host_waits, recorded
+from cuda_host.twins import Twins, draw, largest_error
 from torch import Tensor
 
 import optgen.optim
-from cuda_host.emulated_runtime import Kind, Schedule, host_waits, recorded
-from cuda_host.twins import Twins, draw, largest_error
 from optgen.generated.averaging.ema import ema
 from optgen.generated.averaging.swa import swa
 
@@ -86,8 +86,6 @@ def _full(value: float) -> list[Tensor]:
     return [torch.full((64, 64), value, device="cuda")]
 
 
-# Kept plans of a function have no stream: the calls share one table of addresses.
-@pytest.mark.xfail(strict=True, reason="list functions share a table among streams")
 def test_a_list_function_is_called_on_two_streams() -> None:
     ones = _full(1.0)
     ema(_full(0.0), ones, decay=0.5)

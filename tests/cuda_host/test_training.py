@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from cuda_host.emulated_runtime import host_waits, launches, recorded
+from cuda_host.twins import Twins, draw, largest_error
 from torch import Tensor, nn
 
 import optgen
 import optgen.optim
 from benchmarks.classes import torch_class
-from cuda_host.emulated_runtime import host_waits, launches, recorded
-from cuda_host.twins import Twins, draw, largest_error
 from optgen.keyed import UpdateInBackward
 from optgen.optim.swa_utils import AveragedModel
 
