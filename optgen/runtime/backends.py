@@ -28,13 +28,16 @@ class BackendEntry(NamedTuple):
     title: str  # the lowering's name in messages
     module: str
     device: str | None = None  # the device type whose tensors a fused backend takes by default
+    can_be_captured: bool = False  # whether a device's graph can capture a fused backend's steps
 
 
 BACKENDS = {
     "forloop": BackendEntry("for-loop", "optgen.runtime.eager.backend"),
     "foreach": BackendEntry("foreach", "optgen.runtime.eager.backend"),
     "fused_cpu": BackendEntry("fused C++", "optgen.runtime.fused_cpu.backend", "cpu"),
-    "fused_triton": BackendEntry("fused Triton", "optgen.runtime.fused_triton.backend", "cuda"),
+    "fused_triton": BackendEntry(
+        "fused Triton", "optgen.runtime.fused_triton.backend", "cuda", can_be_captured=True
+    ),
 }
 """The backends by the names of their lowerings. In a step, the last of them updates first.
 

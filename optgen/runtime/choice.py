@@ -61,7 +61,7 @@ def _choose(optimizer: HasLowerings, batch: Batch) -> tuple[str, str]:
     if group.get("foreach") is not None:
         return "forloop", "foreach=False"
     if group.get("capturable"):
-        return "foreach", "capturable"
+        return _choose_capturable(optimizer, batch)
     if group.get("fused") is not None:
         return _best_unfused(rule, batch, "fused=False")
     if "lr" in rule.tensor_hypers and _lr_is_less_precise(batch):
@@ -97,6 +97,22 @@ def _choose_fused(optimizer: HasLowerings, batch: Batch) -> tuple[str, str]:
     if lowering is None or reason:
         raise RuntimeError(f"{type(optimizer).__name__}(fused=True) cannot take a step: {reason}")
     return lowering, f"fused=True, {_describe(batch)}"
+
+
+def _choose_capturable(optimizer: HasLowerings, batch: Batch) -> tuple[str, str]:
+    """Return the fused lowering if a graph can capture it, and all numbers stay on the device.
+
+    A step count that is a Python int, and a state of a whole group, are stored by the host.
+    """
+    group, rule, key = batch.group, optimizer.rule, batch.dispatch_key
+    lowering = FUSED.get(key.device)
+    may_fuse = group.get("fused") is None and not key.sparse_grad
+    host_stores = rule.step == "int" or rule.wide or bool(rule.group_states)
+    if lowering and BACKENDS[lowering].can_be_captured and may_fuse and not host_stores:
+        computes_in_lr_dtype = "lr" in rule.tensor_hypers and _lr_is_less_precise(batch)
+        if not computes_in_lr_dtype and not why_not(optimizer, batch, lowering):
+            return lowering, f"capturable, {_describe(batch)}"
+    return "foreach", "capturable"
 
 
 def _best_unfused(rule: Rule, batch: Batch, reason: str) -> tuple[str, str]:

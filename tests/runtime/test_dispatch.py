@@ -7,9 +7,12 @@ import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
 import optgen
+import optgen.optim
 from optgen.optim import Adam
+from optgen.runtime.backends import FUSED
 from optgen.runtime.forced_lowering import FORCED_LOWERING
 from optgen.runtime.fused_cpu.backend import FusedCpuBackend
+from optgen.runtime.fused_triton import backend as fused_triton
 
 
 @pytest.fixture
@@ -53,6 +56,36 @@ def adam_with_gradient(dtype: torch.dtype = torch.float32, **options: Any) -> Ad
 @pytest.mark.usefixtures("pretended_kernel")
 def test_options_choose_the_lowering(options: dict[str, Any], expected: str) -> None:
     assert optgen.explain(adam_with_gradient(**options)) == f"group 0: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("Adam", {}, "fused Triton: capturable, CPU tensors, float32"),
+        ("Adafactor", {}, "fused Triton: capturable, CPU tensors, float32"),
+        ("Muon", {"lr": torch.tensor(0.1)}, "fused Triton: capturable, CPU tensors, float32"),
+        ("NAdam", {"fused": True}, "fused Triton: fused=True, CPU tensors, float32"),
+        ("Adam", {"fused": False}, "foreach: capturable"),
+        ("Adam", {"foreach": True}, "foreach: foreach=True"),
+        ("Adam", {"foreach": False}, "for-loop: foreach=False"),
+        ("Prodigy", {}, "foreach: capturable"),  # the host stores the state of the group
+        ("SOAP", {}, "foreach: capturable"),
+    ],
+)
+def test_a_capturable_step_takes_kernels_that_a_graph_can_capture(
+    name: str, options: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CPU tensors stand in for CUDA's."""
+    monkeypatch.setitem(FUSED, "cpu", "fused_triton")
+    monkeypatch.setattr(fused_triton, "device_obstacle", lambda device: "")
+    param = torch.nn.Parameter(torch.ones(3, 3))
+    param.grad = torch.ones(3, 3)
+    optimizer = getattr(optgen.optim, name)([param], capturable=True, **options)
+    assert optgen.explain(optimizer) == f"group 0: {expected}"
+    monkeypatch.setattr(fused_triton, "device_obstacle", lambda device: "no Triton")
+    if not options and name != "SOAP":
+        other = getattr(optgen.optim, name)([param], capturable=True)
+        assert optgen.explain(other) == "group 0: foreach: capturable"
 
 
 def test_without_a_compiler_the_best_unfused_lowering_steps(

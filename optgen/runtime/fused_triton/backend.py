@@ -130,7 +130,7 @@ class FusedTritonBackend:
     def call(self, function: HasLowerings, batch: Batch) -> None:
         """Update the lists of a function through a plan that fits; plans keep no tensor alive."""
         if capturing():
-            plan = LaunchPlan(function, [batch], staging=[])
+            plan = LaunchPlan(function, [batch], is_captured=True)
             self._captured_plans.setdefault(function, []).append(plan)
             plan.update(function, [batch])
             return
@@ -148,7 +148,7 @@ class FusedTritonBackend:
     ) -> LaunchPlan:
         """Return a plan under this key if one fits, else a new one; a new one for a capture."""
         if _is_capturing(batches):
-            plan = LaunchPlan(optimizer, batches, staging=[])
+            plan = LaunchPlan(optimizer, batches, is_captured=True)
             self._captured_plans.setdefault(optimizer, []).append(plan)
             return plan
         plans = self._plans.setdefault(optimizer, {})
@@ -173,7 +173,7 @@ class FusedTritonBackend:
             torch.OutOfMemoryError: The tables do not fit on the device.
         """
         try:
-            plan = LaunchPlan(lowered, batches, staging=None)
+            plan = LaunchPlan(lowered, batches)
             plan.compile(lowered, batches)
             return plan
         except Refusal as refusal:

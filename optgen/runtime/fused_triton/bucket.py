@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from optgen.runtime.fused_triton.graph_memory import GraphMemory
 from optgen.runtime.fused_triton.interpreter import patched_interpreter
 from optgen.runtime.fused_triton.launch_options import compiler_options, options
 from optgen.runtime.fused_triton.launcher import Launcher
-from optgen.runtime.fused_triton.table import HEADER, StagingBuffers, Table
+from optgen.runtime.fused_triton.table import HEADER, Table
 from optgen.runtime.fused_triton.tensor_streams import (
     StreamLayout,
     StreamTensors,
@@ -70,7 +71,7 @@ class Bucket:
         streams: The tensors of every stream, in the order of the table.
         fresh: A flag per tensor for each state that the rule calls `fresh` on.
         hypers: The groups' hyperparameters on the device.
-        staging: The list of a graph capture that keeps pinned buffers alive; None outside one.
+        graph_memory: The memory of a graph capture; None outside one.
         spec: The workspace that the phases need; None for a rule without phases.
         read_only: The streams that kernels only read, except that they may unscale gradients.
     """
@@ -87,12 +88,12 @@ class Bucket:
         streams: StreamTensors,
         fresh: list[list[bool]],
         hypers: Tensor,
-        staging: StagingBuffers | None,
+        graph_memory: GraphMemory | None,
         spec: WorkspaceSpec | None = None,
         read_only: frozenset[int] = frozenset((_GRADIENTS,)),
     ) -> None:
         self.key, self.subsets, self.hypers = key, subsets, hypers
-        self.launch = Launcher()
+        self.launch = Launcher(graph_memory)
         self._state_keys, self._read_only = list(state_shapes), read_only
         tensors = streams[: len(key.dtypes)]
         pairs = zip(tensors[2:], state_shapes.values(), strict=True)
@@ -111,13 +112,13 @@ class Bucket:
         self.compute_type = triton_type(self.compute_dtype)
         self.types = [triton_type(dtype or key.dtypes[0]) for dtype in key.dtypes]
         self.scalar_types = [triton_type(dtype) for dtype in key.scalar_dtypes]
-        self._allocate(streams, fresh, staging, spec)
+        self._allocate(streams, fresh, graph_memory, spec)
 
     def _allocate(
         self,
         streams: StreamTensors,
         fresh: list[list[bool]],
-        staging: StagingBuffers | None,
+        graph_memory: GraphMemory | None,
         spec: WorkspaceSpec | None,
     ) -> None:
         """Divide the tensors into blocks, and create the table and the workspace."""
@@ -136,7 +137,7 @@ class Bucket:
             fresh,
             len(streams),
             self.key.device,
-            staging,
+            graph_memory,
             num_extra_rows=len(self._local_names),
         )
         self.num_tensors, self.blocks = self._table.num_tensors, self._table.blocks
@@ -145,7 +146,7 @@ class Bucket:
         if spec is not None:
             compile_options = compiler_options(is_amd)
             self._workspace = Workspace(
-                spec, streams[0], tiles, block_counts, compile_options, staging
+                spec, streams[0], tiles, block_counts, compile_options, graph_memory
             )
 
     @property

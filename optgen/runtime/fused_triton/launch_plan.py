@@ -15,7 +15,8 @@ from optgen.runtime.batch import grad_scaler
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_triton.bucket import Bucket, BucketKey, GroupSubset
 from optgen.runtime.fused_triton.compilation import compile_kernels
-from optgen.runtime.fused_triton.table import Hypers, StagingBuffers, flatten
+from optgen.runtime.fused_triton.graph_memory import GraphMemory
+from optgen.runtime.fused_triton.table import Hypers, flatten
 from optgen.runtime.fused_triton.tensor_streams import StreamTensors
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 from optgen.runtime.protocols import Group, HasLowerings
@@ -43,15 +44,16 @@ class LaunchPlan:
     """
 
     def __init__(
-        self, optimizer: HasLowerings, batches: list[Batch], staging: StagingBuffers | None
+        self, optimizer: HasLowerings, batches: list[Batch], is_captured: bool = False
     ) -> None:
         self._rule = rule = optimizer.rule
         self._module = importlib.import_module(f"{optimizer.lowerings}.fused_triton")
         self._specs: Mapping[tuple[bool, ...], WorkspaceSpec] = getattr(
             self._module, "WORKSPACES", {}
         )
-        self._staging = staging  # a captured graph reads these buffers at every replay
-        self.batches = batches if staging is None else []  # a captured plan fits no later step
+        # A captured graph reads this memory at every replay.
+        self._graph_memory = _graph_memory(batches) if is_captured else None
+        self.batches = [] if is_captured else batches  # a captured plan fits no later step
         self._hypers: dict[torch.device, Hypers] = {}
         subsets: dict[BucketKey, dict[int, list[int]]] = {}
         for batch_index, batch in enumerate(batches):
@@ -79,7 +81,7 @@ class LaunchPlan:
         hypers = self._hypers.get(key.device)
         if hypers is None:
             num_hypers = len(flatten(batches[0].group, rule))
-            hypers = Hypers(len(batches), num_hypers, key.device, self._staging)
+            hypers = Hypers(len(batches), num_hypers, key.device, self._graph_memory)
             self._hypers[key.device] = hypers
         fresh = [
             [
@@ -96,7 +98,7 @@ class LaunchPlan:
         read_only = frozenset((1, *unwritten))
         streams = _streams(rule, subsets, batches)
         spec = self._specs.get(key.facts)
-        arguments = (state_shapes, streams, fresh, hypers.values, self._staging, spec)
+        arguments = (state_shapes, streams, fresh, hypers.values, self._graph_memory, spec)
         return Bucket(key, subsets, *arguments, read_only)
 
     def is_for(self, batches: Sequence[Batch]) -> bool:
@@ -172,10 +174,26 @@ class LaunchPlan:
         )
 
     def set_hypers(self, groups: Sequence[Group]) -> None:
-        """Bring the hyperparameters of each batch's group to the devices, if they have changed."""
+        """Bring the hyperparameters of each batch's group to the devices, if they have changed.
+
+        In a capture, the copy of all tables comes before the first other operation.
+        """
+        if self._graph_memory is not None:
+            self._graph_memory.flush()
         values = list(chain.from_iterable(flatten(group, self._rule) for group in groups))
         for hypers in self._hypers.values():
             hypers.set(values)
+
+
+def _graph_memory(batches: Sequence[Batch]) -> GraphMemory:
+    """Return memory for the tables of a captured plan, which have rows of tensors and of blocks.
+
+    A rule with several kinds of finishes makes the programs of some of them during the step.
+    """
+    params = list(chain.from_iterable(batch.params for batch in batches))
+    capacity = 4096 + 512 * len(params) + sum(param.numel() // 64 for param in params)
+    sizes = chain.from_iterable(param.shape[-2:] for param in params if param.ndim > 1)
+    return GraphMemory(capacity, reserve=1024 + 64 * len(params) + sum(sizes) // 8)
 
 
 @contextmanager

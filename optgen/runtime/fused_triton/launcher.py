@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from optgen.runtime.fused_triton.graph_memory import GraphMemory
+
 _ALIGNMENT = 16
 """Triton's kernels may assume this alignment of an address that has it, in bytes."""
 _LARGE_STORAGE = 2**31
@@ -39,11 +41,14 @@ class Launcher:
     object.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, graph_memory: GraphMemory | None = None) -> None:
+        self._graph_memory = graph_memory  # of a capture
         self._launches: dict[int, _Launch] = {}  # by the identity of the kernel
 
     def __call__(self, kernel: Any, programs: int, *args: Any, **options: Any) -> None:
         """Launch some programs of a kernel; `options` are named arguments and compiler options."""
+        if self._graph_memory is not None:
+            self._graph_memory.flush()  # brings the tables that the step made after its beginning
         last = self._launches.get(id(kernel))
         if last is None or not _can_repeat(last, programs, args, options):
             self._bind(kernel, programs, args, options)

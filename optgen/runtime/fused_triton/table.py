@@ -14,9 +14,7 @@ An int32 array maps a block to its tensor, and a float64 table [group, value] ho
 hyperparameters.
 
 A copy to the device goes through new pinned memory from torch's allocator, never through a buffer
-that an earlier copy may still be reading. Under graph capture, the copy becomes a node that reads
-the host memory again at every replay. So the caller of a capture must keep the staging buffers
-alive and unchanged.
+that an earlier copy may still be reading. Under graph capture, tables lie in a `GraphMemory`.
 """
 
 from __future__ import annotations
@@ -29,22 +27,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from optgen.runtime.fused_triton.graph_memory import GraphMemory
 from optgen.runtime.rule import NONE, Rule
 
-StagingBuffers = list[Tensor]
 Hyper = float | Tensor
 
 HEADER = 3
 """Rows before the streams: element counts, first blocks, groups."""
 
 
-def upload(target: Tensor, values: array[Any], staging: StagingBuffers | None) -> None:
-    """Copy numbers into a device tensor without waiting; `staging` keeps a capture's buffer."""
+def allocate(
+    shape: Sequence[int], dtype: torch.dtype, device: torch.device, memory: GraphMemory | None
+) -> Tensor:
+    """Return device memory to upload numbers to; `memory` is that of a capture, if there is one."""
+    if memory is not None:
+        return memory.allocate(shape, dtype, device)
+    return torch.empty(*shape, dtype=dtype, device=device)
+
+
+def upload(target: Tensor, values: array[Any], memory: GraphMemory | None) -> None:
+    """Copy numbers into a device tensor without waiting; `memory` is that of `allocate`."""
     source = torch.frombuffer(values, dtype=target.dtype).view(target.shape)
+    if memory is not None:
+        memory.write(target, source)
+        return
     if target.is_cuda:
         source = source.pin_memory()
-        if staging is not None:
-            staging.append(source)
     target.copy_(source, non_blocking=True)
 
 
@@ -58,7 +66,7 @@ class Table:
         fresh: For each state that the rule calls `fresh` on, a flag per tensor.
         num_address_rows: How many rows hold the addresses of streams and scalars.
         device: The device of the table.
-        staging: The list that keeps the buffers of a graph capture; None outside one.
+        graph_memory: The memory of a graph capture; None outside one.
         num_extra_rows: How many rows hold the addresses of tensors that exist for one step only.
     """
 
@@ -70,14 +78,14 @@ class Table:
         fresh: Iterable[Sequence[bool]],
         num_address_rows: int,
         device: torch.device,
-        staging: StagingBuffers | None,
+        graph_memory: GraphMemory | None,
         num_extra_rows: int = 0,
     ) -> None:
         self.numels = numels
         first_blocks = list(accumulate(block_counts, initial=0))
         self.num_tensors = len(numels)
         self.blocks = first_blocks.pop()
-        self._staging = staging
+        self._graph_memory = graph_memory
         zeros = array("q", [0] * self.num_tensors)
         rows = [array("q", numels), array("q", first_blocks), array("q", group_indices)]
         rows += [*[zeros] * num_address_rows, *(array("q", map(int, flags)) for flags in fresh)]
@@ -87,14 +95,14 @@ class Table:
         flat = array("q")
         for row in rows:
             flat.extend(row)
-        self.memory = torch.empty(len(rows), self.num_tensors, dtype=torch.int64, device=device)
-        upload(self.memory, flat, staging)
-        self.tensor_of_block = torch.empty(self.blocks, dtype=torch.int32, device=device)
+        self.memory = allocate((len(rows), self.num_tensors), torch.int64, device, graph_memory)
+        upload(self.memory, flat, graph_memory)
+        self.tensor_of_block = allocate((self.blocks,), torch.int32, device, graph_memory)
         if self.blocks:
             tensor_of_block = array("i")
             for tensor, count in enumerate(block_counts):
                 tensor_of_block.extend([tensor] * count)
-            upload(self.tensor_of_block, tensor_of_block, staging)
+            upload(self.tensor_of_block, tensor_of_block, graph_memory)
 
     def write_addresses(self, streams: Sequence[Sequence[Tensor]]) -> None:
         """Write the addresses of these streams into the table; an empty stream keeps address 0."""
@@ -110,7 +118,7 @@ class Table:
         """Upload a row of addresses, unless the table has these addresses already."""
         numbers = row.tobytes()  # compared as bytes, which is ten times as fast
         if numbers != self._uploaded.get(row_index):
-            upload(self.memory[row_index], row, self._staging)
+            upload(self.memory[row_index], row, self._graph_memory)
             self._uploaded[row_index] = numbers
 
 
@@ -122,11 +130,15 @@ class Hypers:
     """Hyperparameters on the device, in float64: a row per group, None as NONE, flags as 0 or 1."""
 
     def __init__(
-        self, num_groups: int, num_hypers: int, device: torch.device, staging: StagingBuffers | None
+        self,
+        num_groups: int,
+        num_hypers: int,
+        device: torch.device,
+        graph_memory: GraphMemory | None,
     ) -> None:
-        self.values = torch.empty(num_groups, num_hypers, dtype=torch.float64, device=device)
+        self.values = allocate((num_groups, num_hypers), torch.float64, device, graph_memory)
         self._slots = self.values.view(-1).unbind()
-        self._staging = staging
+        self._graph_memory = graph_memory
         self._uploaded = array("d")
 
     def set(self, values: Sequence[Hyper]) -> None:
@@ -141,7 +153,7 @@ class Hypers:
                 numbers.append(float(value))
         # Compared as bytes, a NaN equals itself, and differs from the NaN that is NONE.
         if numbers.tobytes() != self._uploaded.tobytes():
-            upload(self.values, numbers, self._staging)
+            upload(self.values, numbers, self._graph_memory)
             self._uploaded = numbers
         if tensors:
             torch._foreach_copy_(slots, tensors)

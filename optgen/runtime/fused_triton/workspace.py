@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from optgen.runtime.fused_triton.table import StagingBuffers, upload
+from optgen.runtime.fused_triton.graph_memory import GraphMemory
+from optgen.runtime.fused_triton.table import allocate, upload
 from optgen.runtime.fused_triton.tile_shape import Shape, Tile
 
 CHUNK = 128
@@ -74,10 +75,10 @@ class Workspace:
         tiles: Sequence[Tile],
         block_counts: Sequence[int],
         compile_options: dict[str, Any],
-        staging: StagingBuffers | None,
+        graph_memory: GraphMemory | None,
     ) -> None:
         device, dtype = params[0].device, params[0].dtype
-        self._spec, self._staging, self._block_counts = spec, staging, block_counts
+        self._spec, self._graph_memory, self._block_counts = spec, graph_memory, block_counts
         self._shapes = [Shape.of(param) for param in params]
         self._tiles = [Tile.of(shape) for shape in self._shapes] if tiles else []
         # Options of launches that finish numbers, and of launches that finish rows and columns:
@@ -96,7 +97,9 @@ class Workspace:
         (eps_bits,) = struct.unpack("<q", struct.pack("<d", torch.finfo(dtype).eps))
         group_counts = list(map(self._group_count, indices))
         first_groups = list(accumulate(group_counts, initial=0))
-        self.arrivals = torch.zeros(first_groups.pop(), dtype=torch.int32, device=device)
+        self.arrivals = allocate((first_groups.pop(),), torch.int32, device, graph_memory)
+        if graph_memory is None:  # the memory of a graph holds zeros, at each replay
+            self.arrivals.zero_()
         rows = [  # in the order of the constants in device_reductions.py
             block_counts,
             *zip(*self._shapes, strict=True),
@@ -112,8 +115,8 @@ class Workspace:
                 for offset, (sweep_count, _) in zip(partial_offsets, partial_counts, strict=True)
             ],
         ]
-        self.shapes = torch.empty(len(rows), len(params), dtype=torch.int64, device=device)
-        upload(self.shapes, array("q", (value for row in rows for value in row)), staging)
+        self.shapes = allocate((len(rows), len(params)), torch.int64, device, graph_memory)
+        upload(self.shapes, array("q", (value for row in rows for value in row)), graph_memory)
         self._programs: dict[tuple[int, int], Programs] = {}
 
     def programs(self, row_sums: int = 0, column_sums: int = 0) -> Programs:
@@ -165,12 +168,13 @@ class Workspace:
         """Return the programs of a launch, from the number of programs of each tensor."""
         first_indices = list(accumulate(program_counts, initial=0))
         total, device = first_indices.pop(), self.scalars.device
-        tensor_indices = torch.empty(total, dtype=torch.int32, device=device)
-        first_programs = torch.empty(len(first_indices), dtype=torch.int64, device=device)
-        upload(first_programs, array("q", first_indices), self._staging)
+        memory = self._graph_memory
+        tensor_indices = allocate((total,), torch.int32, device, memory)
+        first_programs = allocate((len(first_indices),), torch.int64, device, memory)
+        upload(first_programs, array("q", first_indices), memory)
         if total:
             indices = array("i")
             for index, count in enumerate(program_counts):
                 indices.extend([index] * count)
-            upload(tensor_indices, indices, self._staging)
+            upload(tensor_indices, indices, memory)
         return Programs(total, first_programs, tensor_indices)

@@ -150,9 +150,9 @@ def test_a_moved_gradient_uploads_one_row(monkeypatch: pytest.MonkeyPatch) -> No
     uploads: list[tuple[int, ...]] = []
     upload = table.upload
 
-    def record_upload(target: Tensor, values: Any, staging: Any) -> None:
+    def record_upload(target: Tensor, values: Any, memory: Any) -> None:
         uploads.append(tuple(target.shape))
-        upload(target, values, staging)
+        upload(target, values, memory)
 
     monkeypatch.setattr(table, "upload", record_upload)
     params = [torch.randn(20, requires_grad=True) for _ in range(3)]

@@ -62,7 +62,7 @@ def test_absent_streams_have_the_address_zero() -> None:
 class Uploads(list[tuple[int, ...]]):
     """Stand-in for `upload` that lists the shapes of the uploaded tensors."""
 
-    def __call__(self, target: Tensor, values: Any, staging: Any) -> None:
+    def __call__(self, target: Tensor, values: Any, memory: Any) -> None:
         self.append(tuple(target.shape))
         target.copy_(torch.frombuffer(values, dtype=target.dtype).view(target.shape))
 

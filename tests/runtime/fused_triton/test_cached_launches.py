@@ -1,0 +1,293 @@
+"""Test that repeated fused Triton steps gather nothing and see every change; interpreted."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from interpreter import inside_interpreter, outside_interpreter, run_inside
+from torch import Tensor
+
+import optgen.optim
+from optgen import use_lowering
+from optgen.runtime import dispatch
+from optgen.runtime.fused_triton import cached_launches, launch_plan, planned_tensors, table
+from optgen.runtime.fused_triton.cached_launches import CachedLaunches
+
+pytest.importorskip("triton")
+
+
+@outside_interpreter
+def test_fused_triton_in_its_interpreter() -> None:
+    run_inside(__file__)
+
+
+class Gathering:
+    """Counts the steps that gather their batches."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps = 0
+        gather = dispatch.gather_batches
+
+        def count(*args: Any) -> Any:
+            self.steps += 1
+            return gather(*args)
+
+        monkeypatch.setattr(dispatch, "gather_batches", count)
+
+
+@pytest.fixture
+def gathering(monkeypatch: pytest.MonkeyPatch) -> Gathering:
+    return Gathering(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def force_fused_triton() -> Iterator[None]:
+    with use_lowering("fused_triton"):
+        yield
+
+
+def parameters(dtype: torch.dtype = torch.float64, matrices: bool = False) -> list[Tensor]:
+    torch.manual_seed(0)
+    shapes = ((3, 4), (4, 3), (2, 2)) if matrices else ((3, 4), (5,), (), (2, 3, 2), (700,))
+    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+def give_gradients(params: list[Tensor], step: int, scale: float = 1.0) -> None:
+    torch.manual_seed(100 + step)
+    for param in params:
+        param.grad = torch.randn_like(param) * scale
+
+
+def two_groups(params: list[Tensor]) -> list[dict[str, Any]]:
+    return [{"params": params[:2]}, {"params": params[2:], "lr": 0.02}]
+
+
+Change = Callable[[Any, list[Tensor], int], None]
+
+
+def train(cls: Any, params: list[Tensor], change: Change, steps: int = 6, **options: Any) -> Any:
+    """Take steps, with a change before each from the third on; return the optimizer."""
+    optimizer = cls(two_groups(params), lr=0.1, **options)
+    for step in range(steps):
+        give_gradients(params, step)
+        if step > 1:
+            change(optimizer, params, step)
+        optimizer.step()
+    return optimizer
+
+
+def nothing(optimizer: Any, params: list[Tensor], step: int) -> None:
+    pass
+
+
+def other_rates(optimizer: Any, params: list[Tensor], step: int) -> None:
+    optimizer.param_groups[step % 2]["lr"] *= 0.5
+
+
+def other_memory(optimizer: Any, params: list[Tensor], step: int) -> None:
+    params[step % len(params)].data = params[step % len(params)].data.clone()
+    for values in optimizer.state.values():
+        values |= {key: value.clone() for key, value in values.items()}
+
+
+def gradients_take_turns(optimizer: Any, params: list[Tensor], step: int) -> None:
+    for index, param in enumerate(params[1:]):
+        if index % 2 == step % 2:
+            param.grad = None
+    other_rates(optimizer, params, step)
+
+
+def assert_equal_to_the_forloop(
+    params: list[Tensor], cls: Any, change: Change, **options: Any
+) -> None:
+    expected = parameters(matrices=cls.rule.name in ("muon", "came"))
+    with use_lowering("forloop"):
+        train(cls, expected, change, **options)
+    for ours, theirs in zip(params, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-13)
+
+
+NAMES = ["SGD", "AdamW", "Lion", "NAdam", "Adafactor", "LAMB", "Muon", "CAME"]
+
+
+@inside_interpreter
+@pytest.mark.parametrize("change", [nothing, other_rates, other_memory], ids=lambda c: c.__name__)
+@pytest.mark.parametrize("name", NAMES)
+def test_repeated_steps_gather_nothing(name: str, change: Change, gathering: Gathering) -> None:
+    cls = getattr(optgen.optim, name)
+    params = parameters(matrices=name in ("Muon", "CAME"))
+    optimizer = train(cls, params, change)
+
+    assert gathering.steps == 1
+    assert type(optimizer._context.cached_step) is CachedLaunches
+    assert_equal_to_the_forloop(params, cls, change)
+
+
+@inside_interpreter
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "Adafactor"])
+def test_sets_of_gradients_take_turns_without_gathering(name: str, gathering: Gathering) -> None:
+    """The rates change in each step, so each plan must upload what changed since its last step."""
+    cls = getattr(optgen.optim, name)
+    params = parameters()
+    train(cls, params, gradients_take_turns, steps=8)
+
+    assert gathering.steps == 3  # all parameters, then each of the two sets
+    expected = parameters()
+    with use_lowering("forloop"):
+        train(cls, expected, gradients_take_turns, steps=8)
+    for ours, theirs in zip(params, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-13)
+
+
+@inside_interpreter
+def test_a_rate_on_the_device_is_read_in_every_step(gathering: Gathering) -> None:
+    lr, param = torch.tensor(1.0, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    param.requires_grad_()
+    optimizer = optgen.optim.SGD([param], lr=lr)
+    for rate in (1.0, 2.0, 4.0, 8.0):
+        lr.fill_(rate)
+        param.grad = torch.ones(3, dtype=torch.float64)
+        optimizer.step()
+
+    assert (gathering.steps, param.tolist()) == (1, [-15.0] * 3)
+
+
+@inside_interpreter
+def test_a_scaler_is_obeyed_without_waiting(
+    gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    param = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    optimizer = optgen.optim.AdamW([param], lr=1.0, betas=(0.0, 0.0), eps=0.0, weight_decay=0.0)
+    flags = iter([0.0, 0.0, 1.0, 0.0])
+    for index, flag in enumerate(flags):
+        param.grad = torch.full((3,), 8.0, dtype=torch.float64)
+        optimizer.grad_scale = torch.tensor(4.0)  # type: ignore[attr-defined]
+        optimizer.found_inf = torch.tensor(flag)  # type: ignore[attr-defined]
+        if index == 1:
+            monkeypatch.setattr(dispatch, "is_skipped", None)  # it would wait
+        optimizer.step()
+        assert param.grad.tolist() == [8.0 if flag else 2.0] * 3
+
+    assert (gathering.steps, param.tolist()) == (1, [-3.0] * 3)
+
+
+@inside_interpreter
+def test_unchanged_tensors_upload_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    params = parameters()
+    optimizer = optgen.optim.AdamW(two_groups(params))
+    give_gradients(params, 0)
+    optimizer.step()
+    optimizer.step()
+    uploads: list[Any] = []
+    upload = table.upload
+
+    def record(target: Tensor, values: Any, memory: Any) -> None:
+        uploads.append(tuple(target.shape))
+        upload(target, values, memory)
+
+    monkeypatch.setattr(table, "upload", record)
+    optimizer.step()
+    assert uploads == []
+    params[3].grad = torch.ones(2, 3, 2, dtype=torch.float64)
+    optimizer.step()
+    assert uploads == [(5,)]
+
+
+@inside_interpreter
+def test_a_plan_serves_its_streams_only(
+    gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current = [1]
+    monkeypatch.setattr(launch_plan, "current_streams", lambda devices: ((0, current[0]),))
+    params = parameters()
+    optimizer = optgen.optim.AdamW(params)
+    for step, stream in enumerate((1, 1, 2, 2, 1, 2)):
+        current[0] = stream
+        give_gradients(params, step)
+        optimizer.step()
+
+    assert gathering.steps == 2
+    assert_equals_adamw(params, 6)
+
+
+def assert_equals_adamw(params: list[Tensor], steps: int) -> None:
+    expected = parameters()
+    reference = torch.optim.AdamW(expected, foreach=False)
+    for step in range(steps):
+        give_gradients(expected, step)
+        reference.step()
+    for ours, theirs in zip(params, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-13)
+
+
+@inside_interpreter
+def test_a_capture_takes_no_cached_step(
+    gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph keeps the tables that it was captured with."""
+    params = parameters()
+    optimizer = optgen.optim.AdamW(params)
+    for step in range(4):
+        give_gradients(params, step)
+        monkeypatch.setattr(cached_launches, "capturing", lambda step=step: step == 2)
+        optimizer.step()
+
+    assert gathering.steps == 2
+    assert_equals_adamw(params, 4)
+
+
+@inside_interpreter
+def test_devices_are_compared_if_there_are_several(
+    gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planned_tensors, "_has_several_devices", lambda: True)
+    params = parameters()
+    optimizer = optgen.optim.AdamW(params)
+    give_gradients(params, 0)
+    optimizer.step()
+    cached: Any = optimizer._context.cached_step
+    assert not cached.check(optimizer)  # torch numbers the CPU -1, the plan 0
+    cached._planned[0]._devices[:] = type(cached._planned[0]._devices)("i", [-1] * len(params))
+    assert cached.check(optimizer)
+
+
+@inside_interpreter
+def test_a_check_changes_nothing() -> None:
+    params = parameters()
+    optimizer = optgen.optim.AdamW(params)
+    for step in range(2):
+        give_gradients(params, step)
+        optimizer.step()
+    give_gradients(params, 2)
+    cached: Any = optimizer._context.cached_step
+    before, versions = [p.detach().clone() for p in params], [p._version for p in params]
+    assert cached.check(optimizer)
+    assert all(map(torch.equal, params, before))
+    assert [p._version for p in params] == versions
+    optimizer.step()
+    assert [p._version for p in params] == [version + 1 for version in versions]
+    assert_equals_adamw(params, 3)
+
+
+@inside_interpreter
+def test_members_of_a_chain_repeat_their_launches(gathering: Gathering) -> None:
+    params, expected = parameters(), parameters()
+    chained = optgen.optim.ChainedOptimizer(
+        [optgen.optim.Lion(params[:2], lr=0.1), optgen.optim.AdamW(params[2:], lr=0.1)]
+    )
+    with use_lowering("forloop"):
+        alone = [optgen.optim.Lion(expected[:2], lr=0.1), optgen.optim.AdamW(expected[2:], lr=0.1)]
+    for step in range(4):
+        give_gradients(params, step)
+        give_gradients(expected, step)
+        chained.step()
+        steps_before = gathering.steps
+        with use_lowering("forloop"):
+            for optimizer in alone:
+                optimizer.step()
+        gathering.steps = steps_before
+
+    assert gathering.steps == 2
+    for ours, theirs in zip(params, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-13)
