@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import count
 
 LIBRARY = ctypes.CDLL(os.environ["LD_PRELOAD"])
 
@@ -167,22 +168,21 @@ def full_devices() -> Iterator[None]:
 
 
 _calls: dict[int, tuple[Callable[[], None], bool]] = {}
+_call_numbers = count()
 
 
 def enqueue(stream: int, title: str, call: Callable[[], None], is_captured: bool) -> None:
     """Queue a call on a stream, given by its handle; a captured call may run many times."""
-    number = len(_calls) + 1 if not _calls else max(_calls) + 1
+    number = next(_call_numbers)
     _calls[number] = call, is_captured
     LIBRARY.emulated_enqueue(
-        ctypes.c_void_p(stream), title.encode()[:150], _run_call, ctypes.c_long(number)
+        ctypes.c_void_p(stream), title.encode(), _run_call, ctypes.c_long(number)
     )
 
 
 @CallOnStream
 def _run_call(number: int) -> None:
-    call, is_captured = _calls[number] if number in _calls else (None, False)
-    if call is None:
-        return
+    call, is_captured = _calls[number]
     if not is_captured:
         del _calls[number]
     try:

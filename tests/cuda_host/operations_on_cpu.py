@@ -23,39 +23,14 @@ from optgen.verification.patch_attribute import patch_attribute
 
 # Operations that only allocate, describe or copy plainly: torch runs them on the emulated device.
 _RUN_BY_TORCH = frozenset(
-    [
-        "empty",
-        "empty_strided",
-        "empty_like",
-        "new_empty",
-        "new_empty_strided",
-        "detach",
-        "alias",
-        "record_stream",
-        "_pin_memory",
-        "pin_memory",
-        "is_pinned",
-        "set_",
-        "resize_",
-        "_local_scalar_dense",
-        "_unsafe_view",
-        "lift_fresh",
-        "_reshape_alias",
-        "is_same_size",
-        "_indices",
-        "_values",
-        "indices",
-        "values",
-        "_nnz",
-        "_coalesced_",
-        "is_coalesced",
-        "sparse_dim",
-        "dense_dim",
-        "_dimI",
-        "_dimV",
-        "_sparse_coo_tensor_with_dims_and_tensors",
-        "_validate_sparse_coo_tensor_args",
-    ]
+    {
+        *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_"),
+        *("alias", "detach", "lift_fresh", "set_", "_reshape_alias", "_unsafe_view"),
+        *("is_pinned", "pin_memory", "_pin_memory", "record_stream", "_local_scalar_dense"),
+        *("indices", "values", "_indices", "_values", "_nnz", "is_coalesced", "_coalesced_"),
+        *("sparse_dim", "dense_dim", "_dimI", "_dimV", "is_same_size"),
+        *("_sparse_coo_tensor_with_dims_and_tensors", "_validate_sparse_coo_tensor_args"),
+    }
 )
 
 
@@ -234,12 +209,18 @@ def _on_device(each: Any, device: torch.device) -> Any:
     """Return a result that the CPU has computed, on the device."""
     if not isinstance(each, Tensor):
         return each
-    if each.is_sparse:
-        indices, values = (_on_device(part, device) for part in (each._indices(), each._values()))
-        return torch.sparse_coo_tensor(
-            indices, values, each.shape, is_coalesced=each.is_coalesced(), check_invariants=False
-        )
-    return each.to(device)
+    return _with_parts(each, Tensor.to, device) if each.is_sparse else each.to(device)
+
+
+def _with_parts(sparse: Tensor, change: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """Return a sparse tensor whose indices and values are changed."""
+    return torch.sparse_coo_tensor(
+        change(sparse._indices(), *arguments),
+        change(sparse._values(), *arguments),
+        sparse.shape,
+        is_coalesced=sparse.is_coalesced(),
+        check_invariants=False,
+    )
 
 
 def _copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -142,11 +142,8 @@ def test_a_full_device_is_told_with_the_way_out() -> None:
     twins = Twins(optgen.optim.SGD, ((40, 30), (1 << 19,)))  # SGD has no states
     before = [param.clone() for param in twins.params]
     twins.give_gradients(0)
-    held = []
     with full_devices():
-        with pytest.raises(torch.OutOfMemoryError):
-            for _ in range(1 << 16):
-                held.append(torch.empty(64, device="cuda"))
+        held = _all_free_memory()
         with pytest.raises(torch.OutOfMemoryError) as raised:
             twins.optimizer.step()
     del held
@@ -155,6 +152,15 @@ def test_a_full_device_is_told_with_the_way_out() -> None:
     assert all(map(torch.equal, before, twins.params))
     twins.step()
     twins.check()
+
+
+def _all_free_memory() -> list[torch.Tensor]:
+    """Allocate the smallest blocks of the device until there are no more."""
+    held = []
+    with suppress(torch.OutOfMemoryError):
+        while True:
+            held.append(torch.empty(64, device="cuda"))
+    return held
 
 
 _STEP = """

@@ -116,8 +116,6 @@ def _captured_nodes(name: str) -> list[Any]:
     return captured_copies(records)
 
 
-# Addresses and numbers are constants of a graph, and each replay uploads them again.
-@pytest.mark.xfail(strict=True, reason="a graph of AdamW has 8 copy nodes")
 @pytest.mark.parametrize("name", ["AdamW", "SGD", "Adafactor", "Muon"])
 def test_a_captured_step_has_at_most_one_copy(name: str) -> None:
     assert len(_captured_nodes(name)) <= 1

@@ -66,6 +66,7 @@ def test_a_plan_is_dropped_while_another_stream_reads_its_table(schedule: Schedu
         twins.params[0].grad = twins.host_params[0].grad = None
         twins.step()  # by another plan
         del twins.optimizer  # and with it all plans
+        gc.collect()
     _spoil_free_memory()
     main.synchronize()
 

@@ -118,21 +118,24 @@ def test_an_averaged_model() -> None:
 
 
 def test_lbfgs_on_a_device() -> None:
-    finals = []
-    for device in ("cuda", "cpu"):
-        network = _network().to(device)
-        optimizer = optgen.optim.LBFGS(network.parameters(), max_iter=4)
-
-        def closure(network: nn.Module = network, device: str = device) -> Tensor:
-            optimizer.zero_grad()
-            loss = _loss(network, 0, device)
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-        finals.append(list(network.parameters()))
+    finals = [_lbfgs_parameters(device) for device in ("cuda", "cpu")]
 
     assert largest_error(*finals) <= 1e-10
+
+
+def _lbfgs_parameters(device: str) -> list[Tensor]:
+    """Return the parameters of a network after a step of LBFGS."""
+    network = _network().to(device)
+    optimizer = optgen.optim.LBFGS(network.parameters(), max_iter=4)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = _loss(network, 0, device)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return list(network.parameters())
 
 
 def test_a_step_that_a_scaler_may_skip_does_not_wait() -> None:
