@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -92,13 +93,15 @@ def test_two_graphs_of_one_optimizer_take_turns() -> None:
     twins.check()
 
 
+@pytest.mark.parametrize("lowering", [None, "foreach", "forloop"])
 @pytest.mark.parametrize("name", ["AdamW", "SGD", "RAdam", "NAdam"])
-def test_the_default_of_capturable_is_captured(name: str) -> None:
+def test_a_step_is_captured_in_every_lowering(name: str, lowering: str | None) -> None:
     twins = Twins(getattr(optgen.optim, name), ((40, 30), (7,)), capturable=True)
     if name == "NAdam":
         twins.limit = 1e-9  # its product of momenta is stored in float32
-    _warm_up(twins)
-    replay = capture(twins.optimizer.step)
+    with optgen.use_lowering(lowering) if lowering else nullcontext():
+        _warm_up(twins)
+        replay = capture(twins.optimizer.step)
     for step in range(1, 4):
         _replay(twins, replay, step)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from math import prod
-from operator import itemgetter
+from operator import itemgetter, mul
 from typing import Any, NamedTuple
 
 import torch
@@ -108,7 +108,11 @@ class Bucket:
         self._scalars: Tensor | None = None
         self._locals: dict[str, list[Tensor]] = {}
         self._local_names = spec.locals if spec else ()
-        self._shapes = [param.shape for param in streams[0]] if self._local_names else []
+        locals_of = streams[0] if self._local_names else []
+        self._shapes = [(param.shape, _row_major_strides(param.shape)) for param in locals_of]
+        # Each local begins at a multiple of 16 elements, so at an aligned address.
+        sizes = (-(-param.numel() // 16) * 16 for param in locals_of)
+        self._local_offsets = list(accumulate(sizes, initial=0))
         self.compute_type = triton_type(self.compute_dtype)
         self.types = [triton_type(dtype or key.dtypes[0]) for dtype in key.dtypes]
         self.scalar_types = [triton_type(dtype) for dtype in key.scalar_dtypes]
@@ -194,12 +198,13 @@ class Bucket:
 
     def allocate_local(self, name: str) -> None:
         """Allocate the tensors in which a sweep stores the operands of a matrix op."""
-        shapes = self._shapes
-        # Each tensor begins at a multiple of 16 elements, so at an aligned address.
-        sizes = [-(-shape.numel() // 16) * 16 for shape in shapes]
-        flat = torch.empty(sum(sizes), dtype=self.key.dtypes[0], device=self.key.device)
-        parts = zip(flat.split(sizes), shapes, strict=True)
-        self._set_local(name, [part[: shape.numel()].view(shape) for part, shape in parts])
+        dtype, device = self.key.dtypes[0], self.key.device
+        flat = torch.empty(self._local_offsets[-1], dtype=dtype, device=device)
+        pairs = zip(self._shapes, self._local_offsets, strict=False)
+        self._set_local(
+            name,
+            [torch.as_strided(flat, shape, stride, offset) for (shape, stride), offset in pairs],
+        )
 
     def call(
         self, op: Callable[..., list[Tensor]], source: str, target: str, arguments: Arguments
@@ -308,6 +313,12 @@ class Bucket:
         if self._row_major:
             return tensor.clone(memory_format=torch.contiguous_format)
         return copy_like(tensor, param)
+
+
+def _row_major_strides(shape: Sequence[int]) -> list[int]:
+    """Return the strides of a contiguous tensor of this shape."""
+    products = accumulate(reversed(shape[1:]), mul, initial=1)
+    return list(products)[::-1] if shape else []
 
 
 def triton_type(dtype: torch.dtype | None) -> Any:

@@ -155,7 +155,7 @@ struct Reader : Streams {
             if (!read(layout, handle, tensor, dtypes)) return false;
             if (!fits_parameter(stream, t, tensor, param)) return false;
             put(stream, t, tensor);
-            if (stream >= request.stream_count) prefetch(tensor.address);
+            if (stream >= request.stream_count && !request.planned) prefetch(tensor.address);
         }
         return true;
     }
