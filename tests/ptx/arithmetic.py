@@ -55,6 +55,18 @@ def _shift_right(x: Lanes, amount: Lanes) -> Lanes:
     return shifted if x.dtype.kind == "i" else np.where(amount >= width, x.dtype.type(0), shifted)
 
 
+def _shift_pair_left(low: Lanes, high: Lanes, amount: Lanes) -> Lanes:
+    """Shift two numbers of 32 bits as one of 64, by the amount modulo 32; return the upper half."""
+    pair = (high.astype(np.uint64) << np.uint64(32)) | low
+    return ((pair << (amount & 31).astype(np.uint64)) >> np.uint64(32)).astype(np.uint32)
+
+
+def _shift_pair_right(low: Lanes, high: Lanes, amount: Lanes) -> Lanes:
+    """Shift two numbers of 32 bits as one of 64, by the amount modulo 32; return the lower half."""
+    pair = (high.astype(np.uint64) << np.uint64(32)) | low
+    return (pair >> (amount & 31).astype(np.uint64)).astype(np.uint32)
+
+
 def _extract_bits(x: Lanes, position: Lanes, length: Lanes) -> Lanes:
     """Return a field of bits, with its sign if the type is signed."""
     width = 8 * x.dtype.itemsize
@@ -166,6 +178,8 @@ INTEGER: Mapping[str, Meaning] = {
     "not": np.bitwise_not,
     "shl": _shift_left,
     "shr": _shift_right,
+    "shf.l.wrap": _shift_pair_left,
+    "shf.r.wrap": _shift_pair_right,
     "bfe": _extract_bits,
     "prmt": _permute_bytes,
     "lop3": _lookup3,
@@ -173,6 +187,7 @@ INTEGER: Mapping[str, Meaning] = {
     "popc": lambda x: np.bitwise_count(x).astype(np.uint32),
     "selp": lambda x, y, chosen: np.where(chosen, x, y),
     "mov": lambda x: x,
+    "cvta.local": lambda x: x,  # local memory has addresses from 0 on
 }
 
 PREDICATE: Mapping[str, Meaning] = {
@@ -180,14 +195,17 @@ PREDICATE: Mapping[str, Meaning] = {
 }
 
 FLOAT: Mapping[str, Meaning] = {
-    **{name: np.add for name in ("add", "add.rn")},
-    **{name: np.subtract for name in ("sub", "sub.rn")},
-    **{name: np.multiply for name in ("mul", "mul.rn")},
+    **dict.fromkeys(("add", "add.rn"), np.add),
+    **dict.fromkeys(("sub", "sub.rn"), np.subtract),
+    **dict.fromkeys(("mul", "mul.rn"), np.multiply),
     "fma.rn": fused_multiply_add,
     "div.rn": np.divide,
     "sqrt.rn": np.sqrt,
     "rcp.rn": lambda x: x.dtype.type(1) / x,
     "rcp.approx.ftz": _approximate_reciprocal,
+    # Within 2 units of the last place on a GPU; exact here.
+    "ex2.approx": lambda x: np.exp2(x.astype(np.float64)).astype(x.dtype),
+    "lg2.approx": lambda x: np.log2(x.astype(np.float64)).astype(x.dtype),
     "min": _smaller,
     "max": _larger,
     "min.NaN": _or_nan(_smaller),
@@ -202,6 +220,8 @@ FLOAT: Mapping[str, Meaning] = {
 OPERAND_TYPES: Mapping[str, tuple[str, ...]] = {
     "shl": ("", "u32"),
     "shr": ("", "u32"),
+    "shf.l.wrap": ("", "", "u32"),
+    "shf.r.wrap": ("", "", "u32"),
     "bfe": ("", "u32", "u32"),
     "lop3": ("", "", "", "u32"),
     "selp": ("", "", "pred"),
@@ -247,8 +267,8 @@ FLOAT_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
 INTEGER_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "eq": np.equal,
     "ne": np.not_equal,
-    **{name: np.less for name in ("lt", "lo")},
-    **{name: np.less_equal for name in ("le", "ls")},
-    **{name: np.greater for name in ("gt", "hi")},
-    **{name: np.greater_equal for name in ("ge", "hs")},
+    **dict.fromkeys(("lt", "lo"), np.less),
+    **dict.fromkeys(("le", "ls"), np.less_equal),
+    **dict.fromkeys(("gt", "hi"), np.greater),
+    **dict.fromkeys(("ge", "hs"), np.greater_equal),
 }

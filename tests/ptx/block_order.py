@@ -56,8 +56,10 @@ class BlockOrder:
 
     def first_unordered(self, touches: Touches, threads: int) -> tuple[int, int] | None:
         """Return the indices of two conflicting touches of different blocks that are unordered."""
-        if not len(touches.piece):
+        kept = _touched_by_several(touches.piece, touches.lane // threads)
+        if not len(kept):
             return None
+        touches = touches.at(kept)
         blocks, in_block = np.divmod(touches.lane, threads)
         actors = {atomic.thread for atomics in self._atomics.values() for atomic in atomics}
         actor = np.where(np.isin(in_block, [*actors]), in_block, -1)
@@ -70,7 +72,7 @@ class BlockOrder:
         )
         unique, index = np.unique(rows, axis=0, return_index=True)
         pair = self._first_unordered_pair(unique)
-        return None if pair is None else (int(index[pair[0]]), int(index[pair[1]]))
+        return None if pair is None else (int(kept[index[pair[0]]]), int(kept[index[pair[1]]]))
 
     def _time(self, block: int, thread: int, barriers: int, executed: int) -> tuple[int, int]:
         """Return when a thread makes an access, by the atomic instructions of its block.
@@ -105,3 +107,14 @@ class BlockOrder:
                 first = int(np.flatnonzero(conflict)[0])
                 return first, first + distance
         return None
+
+
+def _touched_by_several(pieces: Integers, blocks: Integers) -> Integers:
+    """Return the indices of the touches of pieces that several blocks touch."""
+    if not len(pieces):
+        return pieces
+    owner = np.full(int(pieces.max()) + 1, -1)
+    owner[pieces] = blocks
+    has_several = np.zeros(len(owner), np.bool_)
+    has_several[pieces[owner[pieces] != blocks]] = True
+    return np.flatnonzero(has_several[pieces])

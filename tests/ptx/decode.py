@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ptx import arithmetic
 from ptx.conversions import conversion
+from ptx.divergence import meeting_points
 from ptx.faults import Fault, Unsupported
 from ptx.number_formats import BITS, FORMATS, Format, Lanes
 from ptx.program import (
@@ -78,7 +79,7 @@ class Decoder:
             return self._read_register(operand, form)
         if isinstance(operand, SpecialRegister):
             return _read_special(operand, form)
-        if isinstance(operand, Symbol) and operand.name in self.program.shared_symbols:
+        if isinstance(operand, Symbol) and operand.name in self.program.memory_symbols:
             operand = Immediate(0)
         if not isinstance(operand, Immediate):
             raise Unsupported(f"the operand {operand}")
@@ -123,36 +124,14 @@ class Decoder:
         """Return a function that gives the lanes that execute an instruction; None for all."""
         guard = instruction.guard
         if guard is None:
-            return lambda wave: None
-        read = self.read(guard.register, "pred")
-        if guard.negated:
-            return lambda wave: ~read(wave)
-        return read
+            return lambda wave: wave.active
+        read, negated = self.read(guard.register, "pred"), guard.negated
 
-    def uniform_mask(self, instruction: Instruction) -> Callable[[Wave], NDArray[np.bool_]]:
-        """Return a function that tells for each block whether it executes an instruction.
+        def lanes(wave: Wave) -> NDArray[np.bool_]:
+            chosen = ~read(wave) if negated else read(wave)
+            return chosen if wave.active is None else chosen & wave.active
 
-        The function raises a Fault if the threads of a block differ.
-        """
-        mask = self.mask(instruction)
-
-        def blocks_that_execute(wave: Wave) -> NDArray[np.bool_]:
-            lanes = mask(wave)
-            if lanes is None:
-                return np.ones(len(wave.blocks), np.bool_)
-            by_block = wave.by_block(lanes)
-            differ = (by_block != by_block[:, :1]).any(axis=1)
-            if differ.any():
-                row = int(np.flatnonzero(differ)[0])
-                some = np.flatnonzero(by_block[row])[:3].tolist()
-                raise Fault(
-                    f"threads of block {wave.blocks[row]} go different ways (of {wave.threads},"
-                    f" {int(by_block[row].sum())} execute it: {some}, …), so that not all would"
-                    " reach the next barrier"
-                )
-            return by_block[:, 0]
-
-        return blocks_that_execute
+        return lanes
 
 
 def constant(operand: Immediate, form: Format) -> Lanes:
@@ -222,7 +201,7 @@ def decode_conversion(decoder: Decoder, instruction: Instruction) -> Step:
 
 
 def decode_comparison(decoder: Decoder, instruction: Instruction) -> Step:
-    """Decode `setp`, without a second predicate."""
+    """Decode `setp`; a second result is the opposite of the first."""
     _, *comparisons = instruction.name.split(".")
     (name, kind) = comparisons if len(comparisons) == 2 else ("", "")
     is_float = kind in FORMATS and FORMATS[kind].kind == "float"
@@ -231,7 +210,16 @@ def decode_comparison(decoder: Decoder, instruction: Instruction) -> Step:
         raise Unsupported(f"the instruction {instruction.name}")
     target, *sources = instruction.operands
     reads = [decoder.read(source, kind) for source in sources]
-    return _apply(table[name], reads, decoder.write(target, "pred", decoder.mask(instruction)))
+    mask = decoder.mask(instruction)
+    if not isinstance(target, Vector):
+        return _apply(table[name], reads, decoder.write(target, "pred", mask))
+    write, write_opposite = (decoder.write(each, "pred", mask) for each in target.parts)
+
+    def write_both(wave: Wave, value: Lanes) -> None:
+        write(wave, value)
+        write_opposite(wave, ~value)
+
+    return _apply(table[name], reads, write_both)
 
 
 def decode_move(decoder: Decoder, instruction: Instruction) -> Step:
@@ -265,6 +253,18 @@ def decode_move(decoder: Decoder, instruction: Instruction) -> Step:
     return decode_arithmetic(decoder, instruction)
 
 
+def decode_call(decoder: Decoder, instruction: Instruction) -> Step:
+    """Decode `call`, and what prepares it: no test reaches a call.
+
+    NVIDIA's functions for angles call another one for angles above 105615.
+    """
+
+    def refuse(wave: Wave) -> None:
+        raise Unsupported(f"a call: {instruction.text}")
+
+    return refuse
+
+
 def decode_branch(decoder: Decoder, instruction: Instruction) -> Step:
     """Decode `bra`: all threads of a block must go the same way."""
     (label,) = instruction.operands
@@ -278,14 +278,36 @@ def decode_return(decoder: Decoder, instruction: Instruction) -> Step:
 
 
 def _go_to(decoder: Decoder, instruction: Instruction, position: int) -> Step:
-    chosen = decoder.uniform_mask(instruction)
+    """Return a step that goes to a position in the lanes that execute the instruction.
+
+    Blocks that go whole, or not at all, become waves of their own. Other blocks are divided.
+    """
+    mask, number = decoder.mask(instruction), decoder.number_of(instruction)
 
     def go(wave: Wave) -> None:
-        goes = chosen(wave)
-        if goes.all():
+        leaving = mask(wave)
+        if leaving is None:
             wave.position = position
-        elif goes.any():
-            wave.split(goes).position = position
+            return
+        if wave.active is None:
+            by_block = wave.by_block(leaving)
+            all_leave, none_leave = by_block.all(axis=1), ~by_block.any(axis=1)
+            if all_leave.all():
+                wave.position = position
+                return
+            is_divided = ~(all_leave | none_leave)
+            if all_leave.any():
+                wave.split(all_leave).position = position
+            if not is_divided.any():
+                return
+            is_divided = is_divided[~all_leave]
+            divided = wave if is_divided.all() else wave.split(is_divided)
+            leaving = by_block[~(all_leave | none_leave)].reshape(-1)
+            divided.divide(meeting_points(decoder.program)[number], position, leaving)
+        elif (leaving == wave.active).all():
+            wave.position = position
+        elif leaving.any():
+            wave.divide(meeting_points(decoder.program)[number], position, leaving)
 
     return go
 
@@ -299,6 +321,8 @@ def decode_indexed_branch(decoder: Decoder, instruction: Instruction) -> Step:
     read = decoder.read(index, "u32")
 
     def go(wave: Wave) -> None:
+        if wave.active is not None:
+            raise Unsupported("an indexed branch of some threads of a block")
         by_block = wave.by_block(np.broadcast_to(read(wave), wave.all_lanes.shape))
         if (by_block != by_block[:, :1]).any():
             raise Fault("threads of a block go different ways")
@@ -317,13 +341,23 @@ def decode_barrier(decoder: Decoder, instruction: Instruction) -> Step:
     expected = Immediate(-1) if is_of_warp else Immediate(0)
     if instruction.name not in ("bar.sync", "bar.warp.sync") or instruction.operands != (expected,):
         raise Unsupported(f"the barrier {instruction.text}")
-    chosen = decoder.uniform_mask(instruction)
+    if instruction.guard is not None:
+        raise Unsupported(f"the barrier {instruction.text}")
 
     def pass_barrier(wave: Wave) -> None:
-        passing = chosen(wave)
-        waves = [wave] if passing.all() else [wave.split(passing)] if passing.any() else []
-        for each in waves:
-            each.warp_barriers += is_of_warp
-            each.barriers += not is_of_warp
+        check_together(wave)
+        wave.warp_barriers += is_of_warp
+        wave.barriers += not is_of_warp
 
     return pass_barrier
+
+
+def check_together(wave: Wave) -> None:
+    """Raise a Fault if some threads of the wave's blocks have gone another way."""
+    if wave.active is not None:
+        active = wave.by_block(wave.active)[0]
+        threads = np.flatnonzero(active)[:3].tolist()
+        raise Fault(
+            f"only {int(active.sum())} of {wave.threads} threads of block {wave.blocks[0]} get here"
+            f" together ({threads}, …), where all threads must"
+        )

@@ -11,6 +11,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from triton.backends.nvidia.compiler import CUDABackend
 from benchmarks.triton_aot_compile import Launch, compiling_for
 from optgen.runtime.fused_triton.table import HEADER, Table
 from optgen.verification.patch_attribute import patch_attribute
-from ptx.launch import run
+from ptx.launch import Counts, run
 from ptx.memory import Memory
 from ptx.program import Program, read_program
 
@@ -29,8 +30,32 @@ TARGET = "sm_90"
 CACHE = str(Path(__file__).parents[2] / "build" / "ptx")
 """Folder of compiled kernels. It has no machine code, so other tests cannot use it."""
 
-Change = Callable[[Program], Program]
-"""Changes a program before it runs, to make a mutant."""
+
+@dataclass(frozen=True)
+class PreparedLaunch:
+    """A launch with all that it needs to run."""
+
+    program: Program
+    num_blocks: int
+    arguments: tuple[int | float, ...]
+    memory: Memory
+    shared_bytes: int
+    seed: int
+
+    def run(self) -> Counts:
+        """Run the launch.
+
+        Raises:
+            Fault: The kernel does what no kernel may do.
+        """
+        return run(
+            self.program,
+            self.num_blocks,
+            self.arguments,
+            self.memory,
+            self.shared_bytes,
+            self.seed,
+        )
 
 
 class Device:
@@ -38,14 +63,18 @@ class Device:
 
     Args:
         seed: Draws the order of the blocks of each launch.
-        change: Changes each program before it runs.
+        run_launch: Runs a launch, or several changed ones.
     """
 
-    def __init__(self, seed: int = 0, change: Change = lambda program: program) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        run_launch: Callable[[PreparedLaunch], Counts] = PreparedLaunch.run,
+    ) -> None:
         self.launches: Counter[str] = Counter()  # by name of the kernel
         self.instructions = 0  # executed, by each wave of blocks once
         self.kernels: set[str] = set()  # different PTX texts
-        self._seed, self._change = seed, change
+        self._seed, self._run_launch = seed, run_launch
         self._tables: dict[int, dict[str, Sequence[Tensor]]] = {}  # rows, by address of the table
 
     def launch(self, launch: Launch) -> None:
@@ -55,13 +84,20 @@ class Device:
             Fault: The kernel does what no kernel may do.
         """
         ptx = launch.compiled.asm["ptx"]
-        program = self._change(read_program(ptx))
+        program = read_program(ptx)
         arguments = _arguments(launch)
         arguments += [0] * (len(program.parameters) - len(arguments))  # Triton's own memory: none
         self._seed += 1
-        memory = self._memory(_bound(launch))
-        shared_bytes = launch.compiled.metadata.shared
-        counts = run(program, launch.grid[0], arguments, memory, shared_bytes, self._seed)
+        counts = self._run_launch(
+            PreparedLaunch(
+                program,
+                launch.grid[0],
+                tuple(arguments),
+                self._memory(_bound(launch)),
+                launch.compiled.metadata.shared,
+                self._seed,
+            )
+        )
         self.launches[launch.name] += 1
         self.instructions += counts.instructions
         self.kernels.add(ptx)

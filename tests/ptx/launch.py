@@ -5,6 +5,7 @@ A launch ends with a search for accesses that nothing orders (`accesses.py`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from ptx.wave import LaunchState, Step, Wave
 MAX_LANES = 4096
 """Threads that one wave has at most, unless a block has more."""
 
-MAX_STEPS = 10**7
+MAX_STEPS = 10**6
 """Instructions that a wave executes at most: a kernel that never ends is a fault."""
 
 
@@ -29,7 +30,7 @@ class Counts(NamedTuple):
     """What a launch has done."""
 
     instructions: int  # executed, by each wave of blocks once
-    blocks: int
+    executed: frozenset[int]  # indices of the instructions that some block has executed
 
 
 def run(
@@ -62,15 +63,24 @@ def run(
     rng = np.random.default_rng(seed)
     blocks = rng.permutation(num_blocks)
     most_together = max(1, MAX_LANES // program.threads)
-    num_executed = start = 0
+    start, executed = 0, Counter[int]()
     with np.errstate(all="ignore"):
         while start < num_blocks:
             end = start + int(rng.integers(1, most_together + 1))
-            pending = [Wave(launch, blocks[start:end], program.threads, sizes, shared_bytes)]
+            pending = [
+                Wave(
+                    launch,
+                    blocks[start:end],
+                    program.threads,
+                    sizes,
+                    shared_bytes,
+                    program.local_size,
+                )
+            ]
             start = end
             while pending:
                 wave = pending.pop(int(rng.integers(len(pending))))
-                num_executed += _run_wave(program, steps, wave)
+                _run_wave(program, steps, wave, executed)
                 pending += wave.split_off
         pitch = -(-shared_bytes // 16) * 16
         for log, name_of in zip(
@@ -82,25 +92,30 @@ def run(
                 log.check(launch.order, lambda index: _described(program, index), name_of)
             except Fault as fault:
                 raise Fault(f"{program.name}: {fault}") from None
-    return Counts(num_executed, num_blocks)
+    return Counts(executed.total(), frozenset(executed))
 
 
-def _run_wave(program: Program, steps: Sequence[Step], wave: Wave) -> int:
-    """Execute instructions until the blocks of the wave return; return how many."""
-    end, num_executed = len(steps), 0
+def _run_wave(program: Program, steps: Sequence[Step], wave: Wave, executed: Counter[int]) -> None:
+    """Execute instructions until the blocks of the wave return, and count them."""
+    end, positions = len(steps), []
     try:
-        while wave.position < end:
+        while True:
+            while wave.divisions and wave.position == wave.divisions[-1].meeting:
+                wave.rejoin()
+            if wave.position >= end:
+                break
             step = steps[wave.position]
+            positions.append(wave.position)
             wave.position += 1
             step(wave)
-            num_executed += 1
-            if num_executed > MAX_STEPS:
+            if len(positions) > MAX_STEPS:
                 raise Fault(f"no end after {MAX_STEPS} instructions")
     except Fault as fault:
-        where = _described(program, wave.position - 1)
+        where = _described(program, positions[-1])
         blocks = f"block {wave.blocks[0]}" if len(wave.blocks) == 1 else f"blocks {wave.blocks}"
         raise Fault(f"{program.name}, {blocks}: {where}: {fault}") from None
-    return num_executed
+    finally:
+        executed.update(positions)
 
 
 def _described(program: Program, index: int) -> str:

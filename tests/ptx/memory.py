@@ -66,6 +66,17 @@ class Memory:
             raise Fault(f"{size} bytes at {address:#x}, {self._neighbour(address)}")
         return (addresses - self._starts[index] + self._firsts[index]).astype(np.int64)
 
+    def contents(self) -> list[bytes]:
+        """Return a copy of all bytes in the allowed ranges."""
+        self._arrange()
+        pairs = zip(self._starts.tolist(), self._ends.tolist(), strict=True)
+        return [ctypes.string_at(start, end - start) for start, end in pairs]
+
+    def restore(self, contents: list[bytes]) -> None:
+        """Write a copy back that `contents` has made."""
+        for start, copied in zip(self._starts.tolist(), contents, strict=True):
+            ctypes.memmove(start, copied, len(copied))
+
     def name_of(self, place: int) -> str:
         """Return the name of the range with this place."""
         index = int(np.searchsorted(self._firsts, np.uint64(place), side="right")) - 1

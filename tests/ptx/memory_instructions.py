@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from ptx import memory
 from ptx.accesses import Access
-from ptx.decode import Decoder, Write, opcode
+from ptx.decode import Decoder, Write, decode_call, opcode
 from ptx.faults import Fault, Unsupported
 from ptx.number_formats import BITS, FORMATS, Lanes
-from ptx.program import Address, Immediate, Instruction, Operand, Register, Symbol, Vector
+from ptx.program import Address, Instruction, Operand, Symbol, Vector
 from ptx.wave import Step, Wave
 
 _CACHE_HINTS = ("L1::evict_first", "L1::evict_last", "L1::evict_normal", "L1::no_allocate")
@@ -32,17 +32,25 @@ class Places(NamedTuple):
 
 
 class Space:
-    """A memory space as instructions see it: checks, reads, writes and records accesses."""
+    """A memory space as instructions see it: checks, reads, writes and records accesses.
 
-    def __init__(self, decoder: Decoder, number: int, is_global: bool) -> None:
-        self._decoder, self._number, self._is_global = decoder, number, is_global
+    Args:
+        decoder: Finds registers.
+        number: The index of the instruction.
+        name: "global", "shared", or "local", the memory of a thread.
+    """
+
+    def __init__(self, decoder: Decoder, number: int, name: str) -> None:
+        if name not in ("global", "shared", "local"):
+            raise Unsupported(f"the memory space {name}")
+        self._decoder, self._number, self._name = decoder, number, name
 
     def addresses(self, operand: Operand) -> Callable[[Wave], Lanes]:
         """Return a function that computes the address of every lane."""
         if not isinstance(operand, Address):
             raise Unsupported(f"the address {operand}")
         base, offset = operand
-        kind = "u64" if self._is_global else "u32"
+        kind = "u32" if self._name == "shared" else "u64"
         read, dtype = self._decoder.read(base, kind), FORMATS[kind].dtype
         bits = 8 * FORMATS[kind].size
         distance = dtype(offset % 2**bits)
@@ -55,17 +63,20 @@ class Space:
             Fault: An address is out of bounds, or not aligned.
         """
         lanes, addresses = places
-        if self._is_global:
+        if self._name == "global":
             numbers = wave.launch.memory.places(addresses, size)
             log = wave.launch.global_log
         else:
+            limit = wave.shared_size if self._name == "shared" else wave.local.shape[1]
             inside = addresses.astype(np.int64)
-            if (inside + size > wave.shared_size).any() or (inside % size).any():
-                wrong = inside[(inside + size > wave.shared_size) | (inside % size != 0)][0]
+            is_wrong = (inside + size > limit) | (inside % size != 0)
+            if is_wrong.any():
                 raise Fault(
-                    f"{size} bytes at {wrong} of shared memory, which has {wave.shared_size} bytes:"
-                    " out of bounds, or not aligned"
+                    f"{size} bytes at {inside[is_wrong][0]} of {self._name} memory, which has"
+                    f" {limit} bytes: out of bounds, or not aligned"
                 )
+            if self._name == "local":
+                return
             numbers = wave.block_of_lane[lanes] * wave.shared_pitch + inside
             log = wave.launch.shared_log
         threads = wave.block_of_lane[lanes] * wave.threads + wave.thread_of_lane[lanes]
@@ -74,24 +85,44 @@ class Space:
 
     def load(self, wave: Wave, places: Places, size: int) -> Lanes:
         """Load words of `size` bytes from checked addresses."""
-        if self._is_global:
+        if self._name == "global":
             return memory.load(places.addresses, size)
-        index = wave.shared_index(*places, size)
-        if not wave.is_shared_written.view(BITS[size]).reshape(-1)[index].all():
+        words, is_written = self._words(wave, size)
+        index = self._index(wave, places, size)
+        if is_written is not None and not is_written[index].all():
             raise Fault("a load from shared memory to which nothing was stored")
-        loaded: Lanes = wave.shared.view(BITS[size]).reshape(-1)[index]
+        loaded: Lanes = words[index]
         return loaded
 
     def store(self, wave: Wave, places: Places, values: Lanes) -> None:
         """Store words to checked addresses."""
-        if self._is_global:
+        if self._name == "global":
             memory.store(places.addresses, values)
             return
         size = values.itemsize
-        index = wave.shared_index(*places, size)
-        wave.shared.view(BITS[size]).reshape(-1)[index] = values
-        ones = BITS[size](int.from_bytes(b"\1" * size, "little"))
-        wave.is_shared_written.view(BITS[size]).reshape(-1)[index] = ones
+        words, is_written = self._words(wave, size)
+        index = self._index(wave, places, size)
+        words[index] = values
+        if is_written is not None:
+            is_written[index] = BITS[size](int.from_bytes(b"\1" * size, "little"))
+
+    def _words(self, wave: Wave, size: int) -> tuple[Lanes, Lanes | None]:
+        """Return the words of shared or local memory, and whether each byte was stored to."""
+        if self._name == "local":
+            return wave.local.view(BITS[size]).reshape(-1), None
+        arrays = wave.shared, wave.is_shared_written
+        words, is_written = (array.view(BITS[size]).reshape(-1) for array in arrays)
+        return words, is_written
+
+    def _index(self, wave: Wave, places: Places, size: int) -> NDArray[np.int64]:
+        """Return the index of words in the memory of all blocks, or of all threads."""
+        lanes, addresses = places
+        if self._name == "local":
+            starts = lanes * wave.local.shape[1]
+        else:
+            starts = wave.row_of_lane[lanes] * wave.shared_pitch
+        index: NDArray[np.int64] = (starts + addresses.astype(np.int64)) // size
+        return index
 
 
 class _Transfer(NamedTuple):
@@ -120,9 +151,12 @@ def decode_load(decoder: Decoder, instruction: Instruction) -> Step:
     if len(targets) != count:
         raise Unsupported(f"{len(targets)} registers for {count} numbers")
     if space == "param":
+        if isinstance(source, Address) and isinstance(source.base, Symbol):
+            if source.base.name not in decoder.program.parameters:
+                return decode_call(decoder, instruction)
         return _load_argument(decoder, instruction, kind)
     number = decoder.number_of(instruction)
-    spaces = Space(decoder, number, _is_global(space, instruction))
+    spaces = Space(decoder, number, space)
     address_of = spaces.addresses(source)
     mask = decoder.mask(instruction)
     writes: list[Write] = [decoder.write(each, kind, mask) for each in targets]
@@ -165,12 +199,14 @@ def _load_argument(decoder: Decoder, instruction: Instruction, kind: str) -> Ste
 def decode_store(decoder: Decoder, instruction: Instruction) -> Step:
     """Decode `st`."""
     space, count, kind = _transfer(instruction)
+    if space == "param":
+        return decode_call(decoder, instruction)
     target, source = instruction.operands[:2]
     sources = source.parts if isinstance(source, Vector) else (source,)
     if len(sources) != count:
         raise Unsupported(f"{len(sources)} registers for {count} numbers")
     number = decoder.number_of(instruction)
-    spaces = Space(decoder, number, _is_global(space, instruction))
+    spaces = Space(decoder, number, space)
     address_of = spaces.addresses(target)
     mask = decoder.mask(instruction)
     form = FORMATS[kind]
@@ -204,7 +240,7 @@ def decode_atomic(decoder: Decoder, instruction: Instruction) -> Step:
     acquires = reaches_others and order in (["acquire"], ["acq_rel"])
     releases = reaches_others and order in (["release"], ["acq_rel"])
     target, source, addend = instruction.operands
-    spaces = Space(decoder, decoder.number_of(instruction), is_global=True)
+    spaces = Space(decoder, decoder.number_of(instruction), "global")
     address_of, mask = spaces.addresses(source), decoder.mask(instruction)
     read, write = decoder.read(addend, kind), decoder.write(target, kind, mask)
     form = FORMATS[kind]
@@ -220,18 +256,13 @@ def decode_atomic(decoder: Decoder, instruction: Instruction) -> Step:
             memory.store(at, old_values[lane : lane + 1] + addends[lane])
             block, thread = int(wave.block_of_lane[lane]), int(wave.thread_of_lane[lane])
             wave.launch.order.add(block, thread, wave.barriers, int(address), acquires, releases)
-        if len(lanes) != len(wave.blocks) or len({*wave.block_of_lane[lanes]}) != len(lanes):
-            raise Unsupported("an atomic instruction in several threads of a block, or in none")
-        wave.atomics += 1
+        counts = np.bincount(wave.row_of_lane[lanes], minlength=len(wave.blocks))
+        if (counts != counts[0]).any():
+            raise Unsupported("an atomic instruction that not all blocks execute equally often")
+        wave.atomics += int(counts[0])
         write(wave, old_values)
 
     return add
-
-
-def _is_global(space: str, instruction: Instruction) -> bool:
-    if space not in ("global", "shared"):
-        raise Unsupported(f"the instruction {instruction.name}")
-    return space == "global"
 
 
 def _active(wave: Wave, mask: NDArray[np.bool_] | None, addresses: Lanes) -> Places:

@@ -19,6 +19,7 @@ _PARAMETER = re.compile(r"\.param\s+\.(\w+)[^,]*?\b(\w+)\s*(?:,|$)")
 _THREADS = re.compile(r"\.reqntid\s+(\d+)(?:,\s*1)*\s")
 _REGISTERS = re.compile(r"\.reg\s+\.(\w+)\s+(.+)")
 _REGISTER_RANGE = re.compile(r"(%?[\w$]+)<(\d+)>")
+_LOCAL = re.compile(r"\.local\s+\.align\s+\d+\s+\.b8\s+([\w$]+)\[(\d+)\]")
 _LOCATION = re.compile(r"\.loc\s[^/]*//\s*(\S+)")
 _LABEL = re.compile(r"([\w$]+):\s*(.*)", re.DOTALL)
 _STATEMENT = re.compile(r"(?:@(!?)(%?[\w$]+)\s+)?([\w.:]+)\s*(.*)", re.DOTALL)
@@ -95,7 +96,8 @@ class Program:
     registers: Mapping[str, str]  # type by name
     instructions: tuple[Instruction, ...]
     labels: Mapping[str, int]  # index of an instruction by name
-    shared_symbols: frozenset[str]  # names of the start of shared memory
+    memory_symbols: frozenset[str]  # names of the start of shared and of local memory
+    local_size: int  # size of a thread's own memory in bytes
 
 
 @lru_cache(maxsize=1024)
@@ -106,8 +108,8 @@ def read_program(ptx: str) -> Program:
         Unsupported: The text has a construct that the interpreter does not know.
     """
     entry = _ENTRY.search(ptx)
-    if entry is None or re.search(r"^\s*(?:\.visible\s+)?\.func\b", ptx, re.MULTILINE):
-        raise Unsupported("a PTX text must have one kernel (.entry), and no function (.func)")
+    if entry is None:
+        raise Unsupported("a PTX text without a kernel (.entry)")
     threads = _THREADS.search(entry[3] + " ")
     if threads is None:
         raise Unsupported(f"kernel {entry[1]} does not say how many threads a block has (.reqntid)")
@@ -123,7 +125,8 @@ def read_program(ptx: str) -> Program:
         registers=body.registers,
         instructions=tuple(body.instructions),
         labels=body.labels,
-        shared_symbols=frozenset(shared),
+        memory_symbols=frozenset((*shared, *body.local_sizes)),
+        local_size=max(body.local_sizes.values(), default=0),
     )
 
 
@@ -144,6 +147,7 @@ class _Body:
         self.registers: dict[str, str] = {}
         self.instructions: list[Instruction] = []
         self.labels: dict[str, int] = {}
+        self.local_sizes: dict[str, int] = {}  # by name
         self._source = ""
         self._scopes = [""]  # prefixes of registers that inline assembly declares in braces
         self._scope_count = 0
@@ -158,7 +162,7 @@ class _Body:
             if location := _LOCATION.search(line):
                 self._source = location[1]
             code = line.split("//")[0].strip()
-            if code.startswith((".loc", ".file")) or not code:
+            if code.split()[:1] in ([".loc"], [".file"], []):
                 continue
             pending = f"{pending} {code}".strip()
             while match := re.match(r"([{}])\s*|([\w$]+:)(?!:)\s*|([^;]*);\s*", pending):
@@ -177,6 +181,10 @@ class _Body:
             self.labels[label[1]] = len(self.instructions)
         elif statement.startswith(".reg"):
             self._declare(statement)
+        elif local := _LOCAL.fullmatch(statement):
+            self.local_sizes[local[1]] = int(local[2])
+        elif statement.startswith(".param"):
+            pass  # an argument of a call, which `decode_call` refuses
         elif statement.startswith(".branchtargets"):
             self._append(statement[1:], statement)
         elif statement and not statement.startswith(".pragma"):
@@ -221,6 +229,8 @@ class _Body:
                 r"\[\s*([%\w$]+)\s*(?:(\+)\s*(-?\w+)\s*)?\]", text
             ).groups()  # type: ignore[union-attr]
             return Address(self._simple(base), int(offset, 0) if sign else 0)  # type: ignore[arg-type]
+        if "|" in text:  # two results
+            return Vector(tuple(self._register(each.strip()) for each in text.split("|")))
         if text.startswith("{"):
             return Vector(tuple(map(self._simple, _split(text[1:-1]))))  # type: ignore[arg-type]
         return self._simple(text)
@@ -243,6 +253,6 @@ class _Body:
 
 
 def _split(text: str) -> list[str]:
-    """Split operands at commas outside of braces and brackets."""
-    parts = re.findall(r"(?:\{[^}]*\}|\[[^\]]*\]|[^,{\[])+", text)
+    """Split operands at commas outside of braces, brackets and parentheses."""
+    parts = re.findall(r"(?:\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,{\[(])+", text)
     return [part.strip() for part in parts if part.strip()]

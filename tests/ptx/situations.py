@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fuzz import extra_inputs
+from fuzz.build import BuiltRule
 from spec_files import CATALOGUE
 from torch import Tensor
 
 import optgen.optim
 from benchmarks.classes import accepted_parameters
 from benchmarks.triton_aot import classes as classes_of_torch
-from fuzz import extra_inputs
-from fuzz.build import BuiltRule
 from optgen import use_lowering
 from optgen.optim._published import PUBLISHED
 from optgen.passes.maximize import add_maximize

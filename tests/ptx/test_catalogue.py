@@ -5,17 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from interpreter import outside_interpreter
-from torch import Tensor
 
 pytest.importorskip("triton")
 
-from benchmarks.triton_aot_compile import flags_of
 from fuzz.trial import Setting, StepCounts, run
-from optgen import use_lowering
-from optgen.runtime.backends import backend
-from optgen.runtime.tensors.quantized import to_numbers
-from ptx.emulate import Device, emulated
-from ptx.situations import SHAPES, Situation, classes, function, functions, rule_of, trained
+
+from benchmarks.triton_aot_compile import flags_of
+from ptx.emulate import emulated
+from ptx.situations import SHAPES, classes, rule_of
 
 pytestmark = outside_interpreter
 
@@ -34,9 +31,7 @@ def test_steps_in_float64_are_those_of_the_oracle(name: str, has_flags: bool) ->
     shapes = [shape for shape in SHAPES if len(shape) > 1 or accepts_vectors(rule.cls)]
     counts = StepCounts()
     with emulated() as device:
-        findings = run(
-            rule, Setting(flags, tuple(shapes), "float64"), ("fused_triton",), counts
-        )
+        findings = run(rule, Setting(flags, tuple(shapes), "float64"), ("fused_triton",), counts)
     assert not findings
     assert counts.compared
     assert device.launches

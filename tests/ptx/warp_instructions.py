@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ptx.decode import Decoder, Read, Write
+from ptx.decode import Decoder, Read, Write, check_together
 from ptx.faults import Fault, Unsupported
 from ptx.memory_instructions import Places, Space
 from ptx.number_formats import FORMATS, Lanes
@@ -39,6 +39,7 @@ def decode_shuffle(decoder: Decoder, instruction: Instruction) -> Step:
     function = _SHUFFLES[mode]
 
     def shuffle(wave: Wave) -> None:
+        check_together(wave)
         lane = wave.thread_of_lane % WARP
         chosen = function(lane, read_distance(wave) & 31, mask)
         end = (lane & mask) | (last & ~mask)
@@ -71,6 +72,7 @@ def decode_reduction(decoder: Decoder, instruction: Instruction) -> Step:
     function = _REDUCTIONS[name]
 
     def reduce(wave: Wave) -> None:
+        check_together(wave)
         if (read_members(wave) != 0xFFFFFFFF).any():
             raise Unsupported("a reduction of some lanes of a warp")
         values = np.broadcast_to(read(wave), wave.all_lanes.shape).reshape(-1, WARP)
@@ -94,11 +96,12 @@ class _Matrices:
         if not set(parts[1:]) <= known or instruction.guard or not isinstance(address, Address):
             raise Unsupported(f"the instruction {instruction.name}")
         self.count, self._is_transposed = counts[0], "trans" in parts
-        self.space = Space(decoder, decoder.number_of(instruction), is_global=False)
+        self.space = Space(decoder, decoder.number_of(instruction), "shared")
         self._address_of = self.space.addresses(address)
 
     def places(self, wave: Wave) -> list[list[Places]]:
         """Return, for each matrix, the places of a lane's two numbers."""
+        check_together(wave)
         warps = self._address_of(wave).astype(np.int64).reshape(-1, WARP)
         if (warps[:, : 8 * self.count] % 16).any():
             raise Fault("a row of a matrix at an address that is no multiple of 16 bytes")

@@ -36,6 +36,14 @@ class LaunchState(NamedTuple):
     order: BlockOrder
 
 
+class Division(NamedTuple):
+    """A branch at which threads of one block went different ways."""
+
+    meeting: int  # index of the instruction where they meet again
+    together: NDArray[np.bool_] | None  # the lanes that were active before
+    waiting: list[tuple[int, NDArray[np.bool_]]]  # the way that comes next: its start and its lanes
+
+
 class Wave:
     """Blocks that execute the same instruction.
 
@@ -45,6 +53,7 @@ class Wave:
         threads: The number of threads of a block.
         register_sizes: The size of each register in bytes.
         shared_size: The size of a block's shared memory in bytes.
+        local_size: The size of a thread's own memory in bytes.
     """
 
     def __init__(
@@ -54,6 +63,7 @@ class Wave:
         threads: int,
         register_sizes: Sequence[int],
         shared_size: int,
+        local_size: int = 0,
     ) -> None:
         self.launch, self.threads = launch, threads
         self._register_sizes = register_sizes
@@ -62,10 +72,13 @@ class Wave:
         self.barriers = 0  # that all threads of a block have passed
         self.warp_barriers = 0  # that all threads of a warp have passed
         self.atomics = 0  # that each block has executed
+        self.active: NDArray[np.bool_] | None = None  # a mask of lanes; None for all
+        self.divisions: list[Division] = []  # from outer to inner
         self.split_off: list[Wave] = []  # waves of blocks that went another way
         self.shared_size, self.shared_pitch = shared_size, -(-shared_size // 16) * 16
         self.shared = np.full((len(blocks), self.shared_pitch), UNDEFINED & 0xFF, np.uint8)
         self.is_shared_written = np.zeros((len(blocks), self.shared_pitch), np.bool_)
+        self.local = np.zeros((len(blocks) * threads, -(-local_size // 16) * 16), np.uint8)
         self._set_blocks(blocks)
 
     def _set_blocks(self, blocks: NDArray[np.int64]) -> None:
@@ -91,18 +104,26 @@ class Wave:
             value = np.where(mask, value, self.read(index))
         self.registers[index] = value
 
-    def shared_index(
-        self, lanes: NDArray[np.int64], addresses: Lanes, size: int
-    ) -> NDArray[np.int64]:
-        """Return the index of words of `size` bytes in the shared memory of all blocks."""
-        return (self.row_of_lane[lanes] * self.shared_pitch + addresses) // size
-
     def by_block(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return values of all lanes in the shape [blocks, threads]."""
         return values.reshape(len(self.blocks), self.threads)
 
+    def divide(self, meeting: int, target: int, leaving: NDArray[np.bool_]) -> None:
+        """Let a mask of lanes go to a target, after the other lanes have come to the meeting."""
+        self.divisions.append(Division(meeting, self.active, [(target, leaving)]))
+        self.active = ~leaving if self.active is None else self.active & ~leaving
+
+    def rejoin(self) -> None:
+        """At a meeting, take the other way, or let all lanes go on together."""
+        division = self.divisions[-1]
+        if division.waiting:
+            self.position, self.active = division.waiting.pop()
+        else:
+            self.active = self.divisions.pop().together
+
     def split(self, leaves: NDArray[np.bool_]) -> Wave:
         """Take blocks, chosen by a mask of shape [blocks], out of this wave, into a new one."""
+        assert not self.divisions
         other, remaining = self._part(leaves), self._part(~leaves)
         remaining.split_off = [*self.split_off, other]
         vars(self).update(vars(remaining))
@@ -114,7 +135,7 @@ class Wave:
         part.registers = [None if each is None else each[lanes] for each in self.registers]
         part.shared, part.is_shared_written = self.shared[rows], self.is_shared_written[rows]
         part._set_blocks(self.blocks[rows])
-        part.split_off = []
+        part.local, part.split_off = self.local[lanes], []
         return part
 
 
