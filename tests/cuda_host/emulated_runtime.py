@@ -18,7 +18,7 @@ LIBRARY = ctypes.CDLL(os.environ["LD_PRELOAD"])
 
 
 class Kind(IntEnum):
-    """What a record of the log tells; the numbers are those of `Kind` in emulation.h."""
+    """Kinds of records; the numbers are those of `Kind` in emulation.h."""
 
     COPY = 0
     FILL = 1
@@ -39,7 +39,7 @@ class Memory(IntEnum):
 
 
 class Schedule(IntEnum):
-    """When queued work runs; the numbers are those of `Schedule` in emulation.h."""
+    """Times at which queued work runs; the numbers are those of `Schedule` in emulation.h."""
 
     LATE = 0  # when something waits for it
     AT_ONCE = 1

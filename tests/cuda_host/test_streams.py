@@ -82,6 +82,32 @@ def test_a_step_moves_from_stream_to_stream(schedule: Schedule) -> None:
     twins.check()
 
 
+def test_events_order_a_step_and_its_reader(schedule: Schedule) -> None:
+    twins = Twins(optgen.optim.AdamW)
+    twins.give_gradients(0)
+    torch.cuda.synchronize()
+    writer, reader = torch.cuda.Stream(), torch.cuda.Stream()
+    stepped, copied = torch.cuda.Event(), torch.cuda.Event()
+    with torch.cuda.stream(writer):
+        twins.step()
+        stepped.record()
+    was_done = stepped.query()
+    with torch.cuda.stream(reader):
+        stepped.wait()
+        copies = [param.detach().clone() for param in twins.params]
+        copied.record()
+    expected = [param.detach().clone() for param in twins.host_params]
+    with torch.cuda.stream(writer):
+        copied.wait()
+        twins.train(1, first=1)
+    copied.synchronize()
+
+    assert stepped.query()
+    assert was_done == (schedule == Schedule.AT_ONCE) or schedule == Schedule.RANDOM
+    assert largest_error(copies, expected) <= 1e-12
+    twins.check()
+
+
 def _full(value: float) -> list[Tensor]:
     return [torch.full((64, 64), value, device="cuda")]
 
