@@ -13,7 +13,7 @@ CUDA_VENV = $(ENVIRONMENTS)/cuda-torch-2.13.0-$(notdir $(PYTHON))
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE # dozens of processes load the same modules, from cached bytecode
 
-.PHONY: help demo test test-thorough check tests fuzz compositions verify evidence test-torch test-asan test-cuda-host test-frameworks format types bench docs \
+.PHONY: help demo test test-thorough check tests fuzz compositions verify evidence test-torch test-asan test-cuda-host emulate-cuda test-frameworks format types bench docs \
 	dist test-dist test-wheel publish clean
 
 help: ## this list
@@ -73,6 +73,10 @@ EMULATED_CUDA = LD_PRELOAD=$(CUDA_HOST)/libcudart.so.13 LD_LIBRARY_PATH=$(CUDA_H
 test-cuda-host: $(CUDA_VENV)/installed $(CUDA_HOST)/libcudart.so.13 ## steps on emulated CUDA devices
 	$(EMULATED_CUDA) $(CUDA_VENV)/bin/python -m pytest -p no:cacheprovider \
 		--numprocesses auto --dist worksteal tests/cuda_host $(if $(CASES),-k "$(CASES)")
+
+emulate-cuda: $(CUDA_VENV)/installed $(CUDA_HOST)/libcudart.so.13 ## a program on emulated CUDA devices: RUN="FILE ARGUMENTS"
+	$(EMULATED_CUDA) PYTHONPATH=$(CURDIR)/tests/cuda_host/every_process:$(CURDIR)/tests:$(CURDIR) \
+		$(CUDA_VENV)/bin/python $(RUN)
 
 test-frameworks: $(FRAMEWORKS)/installed ## with Hugging Face, Lightning, DeepSpeed, torchtitan
 	$(FRAMEWORKS)/bin/python -m pytest -q tests/frameworks
