@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -91,20 +92,19 @@ def parameters(cls: Any, count: int) -> list[Tensor]:
 def variants(name: str, count: int) -> dict[str, Callable[[], Any]]:
     """Return the steps to time, by title."""
     cls = getattr(optim, name)
-    params = parameters(cls, count)
-    moved = parameters(cls, count)
-    memories = [[p.grad for p in moved], [torch.ones_like(p) for p in moved]]
-    ours, theirs = cls(params), cls(moved)
-    turns = iter(range(10**9))
+    params, moved = parameters(cls, count), parameters(cls, count)
+    gradients: Any = cycle([[p.grad for p in moved], [torch.ones_like(p) for p in moved]])
+    ours, with_moved_gradients = cls(params), cls(moved)
 
-    def step_with_moved_gradients() -> Callable[[], Any]:
-        for param, grad in zip(moved, memories[next(turns) % 2], strict=True):
+    def move_gradients() -> Callable[[], Any]:
+        for param, grad in zip(moved, next(gradients), strict=True):
             param.grad = grad
-        return theirs.step
+        step: Callable[[], Any] = with_moved_gradients.step
+        return step
 
     steps: dict[str, Callable[[], Any]] = {
         "repeated": lambda: ours.step,
-        "with moved gradients": step_with_moved_gradients,
+        "with moved gradients": move_gradients,
     }
     torch_class: Any = getattr(torch.optim, name, None)
     if f"_fused_{name.lower()}_" in TORCH_KERNELS:

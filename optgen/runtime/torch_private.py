@@ -112,7 +112,7 @@ def check_graph_capture(optimizer: torch.optim.Optimizer) -> None:
 
 def cuda_stream(device: torch.device) -> int:
     """Return the address of the current stream of a CUDA device."""
-    return cast(int, torch._C._cuda_getCurrentRawStream(device.index))
+    return torch._C._cuda_getCurrentRawStream(device.index)
 
 
 def capturing() -> bool:

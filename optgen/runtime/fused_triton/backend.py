@@ -130,9 +130,9 @@ class FusedTritonBackend:
     def call(self, function: HasLowerings, batch: Batch) -> None:
         """Update the lists of a function through a plan that fits; plans keep no tensor alive."""
         if capturing():
-            plan = LaunchPlan(function, [batch], is_captured=True)
-            self._captured_plans.setdefault(function, []).append(plan)
-            plan.update(function, [batch])
+            captured = LaunchPlan(function, [batch], is_captured=True)
+            self._captured_plans.setdefault(function, []).append(captured)
+            captured.update(function, [batch])
             return
         with self._call_lock:
             kept_plans = self._function_plans.setdefault(function, KeptPlans())
@@ -148,9 +148,9 @@ class FusedTritonBackend:
     ) -> LaunchPlan:
         """Return a plan under this key if one fits, else a new one; a new one for a capture."""
         if _is_capturing(batches):
-            plan = LaunchPlan(optimizer, batches, is_captured=True)
-            self._captured_plans.setdefault(optimizer, []).append(plan)
-            return plan
+            captured = LaunchPlan(optimizer, batches, is_captured=True)
+            self._captured_plans.setdefault(optimizer, []).append(captured)
+            return captured
         plans = self._plans.setdefault(optimizer, {})
         # A plan with fresh states is right for later steps only if its step was not skipped. If it
         # was, the states are fresh again now.

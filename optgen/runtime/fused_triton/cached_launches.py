@@ -26,7 +26,7 @@ from optgen.runtime.reader.stream_codes import MAX_STREAMS
 from optgen.runtime.reader.table_arrays import TableArrays
 from optgen.runtime.reader.tensor_reader import Answer, Reader, reader
 from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
-from optgen.runtime.torch_private import capturing
+from optgen.runtime.torch_private import capturing, is_plain_class
 
 _ALL_DTYPES = sum(1 << code for code in DTYPE_CODES.values())
 _MAX_PLANS = 16
@@ -75,7 +75,7 @@ class CachedLaunches:
             return None
         if len(streams.keys) > MAX_STREAMS or not can_read(streams, groups):
             return None
-        if not all(batch.needs_no_views and not batch.has_codes for batch in batches):
+        if not all(map(_is_readable, batches)):
             return None
         tensor_reader = reader()
         if tensor_reader is None:
@@ -148,6 +148,16 @@ class CachedLaunches:
     def _set_hypers(self, index: int, group: Group) -> None:
         """Check the hyperparameters of a group; a plan uploads them later."""
         self._check_hypers(self._optimizer_rule.hyper_values(group))
+
+
+def _is_readable(batch: Batch) -> bool:
+    """Tell whether the reader can read the tensors of a batch, which the plan must not copy."""
+    has_plain_members = all(is_plain_class(type(member)) for member in batch.members)
+    return (
+        has_plain_members
+        and not (batch.view_copies or batch.has_codes)
+        and not any(member.is_complex() for member in batch.members)
+    )
 
 
 def _params_of(groups: Sequence[Group]) -> array[int]:

@@ -70,7 +70,7 @@ class PlannedTensors:
     ) -> None:
         """Enter the tensors of a bucket into the columns that the reader compares."""
         dtypes = (*bucket.key.dtypes, *bucket.key.scalar_dtypes)
-        codes = (0 if dtype is None else DTYPE_CODES[dtype] for dtype in dtypes)
+        codes = (DTYPE_CODES.get(dtype, 0) if dtype else 0 for dtype in dtypes)
         word = sum(shifted_to_stream(code, stream) for stream, code in enumerate(codes))
         places = [(batches[s.batch_index], i) for s in bucket.subsets for i in s.indices]
         indices = tuple(index_of_param[id(batch.members[i])] for batch, i in places)

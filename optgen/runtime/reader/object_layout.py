@@ -296,7 +296,8 @@ def _check_symbols(layout: Layout) -> None:
 
 def plain_keys_on(layout: Layout, device: torch.device) -> int:
     """Return the dispatch keys of a device's tensors that are dense memory and nothing else."""
-    index, tensor = layout.dispatch_keys // 8, torch.empty(2, device=device)
+    index: int = layout.dispatch_keys // 8
+    tensor = torch.empty(2, device=device)
     samples = tensor, torch.nn.Parameter(tensor.clone()), torch._neg_view(tensor)
     plain, of_parameter, negated = (_implementation_words(each)[index] for each in samples)
     if plain != of_parameter or (plain ^ negated).bit_count() != 1:

@@ -141,6 +141,25 @@ def test_sets_of_gradients_take_turns_without_gathering(name: str, gathering: Ga
 
 
 @inside_interpreter
+def test_a_view_repeats_its_launches(gathering: Gathering) -> None:
+    ours, theirs = (
+        torch.randn(2, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        for _ in range(2)
+    )
+    for param, lowering in ((ours, "fused_triton"), (theirs, "forloop")):
+        group = {"params": [param.requires_grad_()], "view": (2, 3, 4)}
+        optimizer = optgen.optim.Muon([group], lr=0.1)
+        with use_lowering(lowering):
+            for step in range(4):
+                give_gradients([param], step)
+                optimizer.step()
+                if step == 2 and lowering == "fused_triton":
+                    assert gathering.steps == 1
+
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
+
+
+@inside_interpreter
 def test_a_rate_on_the_device_is_read_in_every_step(gathering: Gathering) -> None:
     lr, param = torch.tensor(1.0, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
     param.requires_grad_()
