@@ -213,6 +213,10 @@ FLOAT: Mapping[str, Meaning] = {
     "neg": _opposite,
     "abs": _magnitude,
     "copysign": _with_sign_of,
+    "testp.finite": np.isfinite,
+    "testp.infinite": np.isinf,
+    "testp.notanumber": np.isnan,
+    "testp.number": lambda x: ~np.isnan(x),
     "selp": INTEGER["selp"],
     "mov": INTEGER["mov"],
 }
@@ -234,6 +238,7 @@ RESULT_TYPES: Mapping[str, str] = {
     "mad.wide": "wide",
     "clz": "u32",
     "popc": "u32",
+    **{f"testp.{name}": "pred" for name in ("finite", "infinite", "notanumber", "number")},
 }
 """Types of results that are not of the instruction's type."""
 

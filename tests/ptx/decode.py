@@ -72,6 +72,10 @@ class Decoder:
         """Return the index of an instruction; equal instructions are told apart."""
         return self._numbers[id(instruction)]
 
+    def size_of(self, register: Register) -> int:
+        """Return the size of a register in bytes."""
+        return self.register_sizes[self.indices[register.name]]
+
     def read(self, operand: Operand, kind: str) -> Read:
         """Return a function that reads an operand in a type: an array, or one number for all."""
         form = FORMATS[kind]
@@ -81,6 +85,8 @@ class Decoder:
             return _read_special(operand, form)
         if isinstance(operand, Symbol) and operand.name in self.program.memory_symbols:
             operand = Immediate(0)
+        elif isinstance(operand, Symbol) and operand.name in self.program.constants:
+            operand = Immediate(self.program.constants[operand.name].ctypes.data)
         if not isinstance(operand, Immediate):
             raise Unsupported(f"the operand {operand}")
         number = constant(operand, form)
@@ -176,7 +182,8 @@ def decode_arithmetic(decoder: Decoder, instruction: Instruction) -> Step:
     target, *sources = instruction.operands
     names = arithmetic.OPERAND_TYPES.get(stem, ("",) * len(sources))
     types_of_sources = [{"": kind, "wide": wide}.get(name, name) for name in names]
-    result = {"": kind, "wide": wide}.get(arithmetic.RESULT_TYPES.get(stem, ""), "u32")
+    name_of_result = arithmetic.RESULT_TYPES.get(stem, "")
+    result = {"": kind, "wide": wide}.get(name_of_result, name_of_result)
     reads = [decoder.read(*each) for each in zip(sources, types_of_sources, strict=True)]
     return _apply(meaning, reads, decoder.write(target, result, decoder.mask(instruction)))
 
@@ -251,18 +258,6 @@ def decode_move(decoder: Decoder, instruction: Instruction) -> Step:
 
         return join
     return decode_arithmetic(decoder, instruction)
-
-
-def decode_call(decoder: Decoder, instruction: Instruction) -> Step:
-    """Decode `call`, and what prepares it: no test reaches a call.
-
-    NVIDIA's functions for angles call another one for angles above 105615.
-    """
-
-    def refuse(wave: Wave) -> None:
-        raise Unsupported(f"a call: {instruction.text}")
-
-    return refuse
 
 
 def decode_branch(decoder: Decoder, instruction: Instruction) -> Step:

@@ -58,6 +58,8 @@ def run(
     if len(arguments) != len(program.parameters):
         raise ValueError(f"{program.name} takes {len(program.parameters)} arguments")
     steps, sizes = decode(program)
+    for name, table in program.constants.items():
+        memory.allow(table.ctypes.data, len(table), name)
     logs = AccessLog(program.threads), AccessLog(program.threads)
     launch = LaunchState(arguments, memory, *logs, BlockOrder(num_blocks))
     rng = np.random.default_rng(seed)

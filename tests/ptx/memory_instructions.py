@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from ptx import memory
 from ptx.accesses import Access
-from ptx.decode import Decoder, Write, decode_call, opcode
+from ptx.decode import Decoder, Write, opcode
 from ptx.faults import Fault, Unsupported
 from ptx.number_formats import BITS, FORMATS, Lanes
-from ptx.program import Address, Instruction, Operand, Symbol, Vector
+from ptx.program import Address, Instruction, Operand, Register, Symbol, Vector
 from ptx.wave import Step, Wave
 
 _CACHE_HINTS = ("L1::evict_first", "L1::evict_last", "L1::evict_normal", "L1::no_allocate")
@@ -51,6 +51,8 @@ class Space:
             raise Unsupported(f"the address {operand}")
         base, offset = operand
         kind = "u32" if self._name == "shared" else "u64"
+        if self._name == "local" and isinstance(base, Register):
+            kind = f"u{8 * self._decoder.size_of(base)}"
         read, dtype = self._decoder.read(base, kind), FORMATS[kind].dtype
         bits = 8 * FORMATS[kind].size
         distance = dtype(offset % 2**bits)
@@ -136,7 +138,8 @@ class _Transfer(NamedTuple):
 def _transfer(instruction: Instruction) -> _Transfer:
     stem, types = opcode(instruction.name)
     _, space, *modifiers = stem.split(".")
-    known = {"v2": 2, "v4": 4, "v8": 8, **dict.fromkeys(_CACHE_HINTS, 1)}
+    hints = (*_CACHE_HINTS, "nc")  # of memory that nothing writes
+    known = {"v2": 2, "v4": 4, "v8": 8, **dict.fromkeys(hints, 1)}
     if len(types) != 1 or not set(modifiers) <= set(known):
         raise Unsupported(f"the instruction {instruction.name}")
     count = max([1, *(known[each] for each in modifiers)])
@@ -151,9 +154,6 @@ def decode_load(decoder: Decoder, instruction: Instruction) -> Step:
     if len(targets) != count:
         raise Unsupported(f"{len(targets)} registers for {count} numbers")
     if space == "param":
-        if isinstance(source, Address) and isinstance(source.base, Symbol):
-            if source.base.name not in decoder.program.parameters:
-                return decode_call(decoder, instruction)
         return _load_argument(decoder, instruction, kind)
     number = decoder.number_of(instruction)
     spaces = Space(decoder, number, space)
@@ -181,6 +181,8 @@ def _load_argument(decoder: Decoder, instruction: Instruction, kind: str) -> Ste
     target, source = instruction.operands
     if not (isinstance(source, Address) and isinstance(source.base, Symbol) and not source.offset):
         raise Unsupported(f"the argument {source}")
+    if source.base.name not in decoder.program.parameters:
+        raise Unsupported("the result of a call")
     position = [*decoder.program.parameters].index(source.base.name)
     form = FORMATS[kind]
     write = decoder.write(target, kind, decoder.mask(instruction))
@@ -199,8 +201,6 @@ def _load_argument(decoder: Decoder, instruction: Instruction, kind: str) -> Ste
 def decode_store(decoder: Decoder, instruction: Instruction) -> Step:
     """Decode `st`."""
     space, count, kind = _transfer(instruction)
-    if space == "param":
-        return decode_call(decoder, instruction)
     target, source = instruction.operands[:2]
     sources = source.parts if isinstance(source, Vector) else (source,)
     if len(sources) != count:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ptx.faults import Unsupported
 
 _ENTRY = re.compile(r"\.entry\s+(\w+)\s*\((.*?)\)(.*?)\{", re.DOTALL)
@@ -19,6 +22,7 @@ _PARAMETER = re.compile(r"\.param\s+\.(\w+)[^,]*?\b(\w+)\s*(?:,|$)")
 _THREADS = re.compile(r"\.reqntid\s+(\d+)(?:,\s*1)*\s")
 _REGISTERS = re.compile(r"\.reg\s+\.(\w+)\s+(.+)")
 _REGISTER_RANGE = re.compile(r"(%?[\w$]+)<(\d+)>")
+_TABLE = re.compile(r"\.(?:global|const)\s+\.align\s+\d+\s+\.b8\s+(\w+)\[(\d+)\]\s*=\s*\{([^}]*)\}")
 _LOCAL = re.compile(r"\.local\s+\.align\s+\d+\s+\.b8\s+([\w$]+)\[(\d+)\]")
 _LOCATION = re.compile(r"\.loc\s[^/]*//\s*(\S+)")
 _LABEL = re.compile(r"([\w$]+):\s*(.*)", re.DOTALL)
@@ -97,6 +101,7 @@ class Program:
     instructions: tuple[Instruction, ...]
     labels: Mapping[str, int]  # index of an instruction by name
     memory_symbols: frozenset[str]  # names of the start of shared and of local memory
+    constants: Mapping[str, NDArray[np.uint8]]  # tables in global memory by name
     local_size: int  # size of a thread's own memory in bytes
 
 
@@ -115,8 +120,6 @@ def read_program(ptx: str) -> Program:
         raise Unsupported(f"kernel {entry[1]} does not say how many threads a block has (.reqntid)")
     before = ptx[: entry.start()]
     shared = re.findall(r"\.extern\s+\.shared\s+[^;]*?\b(\w+)\s*\[", before)
-    if re.search(r"^\s*\.shared\b|^\s*\.(?:visible\s+)?\.(?:global|const)\b", before, re.MULTILINE):
-        raise Unsupported(f"kernel {entry[1]} has variables of a fixed size outside of registers")
     body = _Body(_body_of(ptx, entry.end()))
     return Program(
         name=entry[1],
@@ -126,8 +129,19 @@ def read_program(ptx: str) -> Program:
         instructions=tuple(body.instructions),
         labels=body.labels,
         memory_symbols=frozenset((*shared, *body.local_sizes)),
+        constants={name: _bytes(size, values) for name, size, values in _TABLE.findall(before)},
         local_size=max(body.local_sizes.values(), default=0),
     )
+
+
+def _bytes(size: str, values: str) -> NDArray[np.uint8]:
+    """Return a table's bytes, at an address that is a multiple of 16."""
+    numbers = list(map(int, values.split(",")))
+    padded = np.zeros(int(size) + 16, np.uint8)
+    start = -padded.ctypes.data % 16
+    table = padded[start : start + int(size)]
+    table[: len(numbers)] = numbers
+    return table
 
 
 def _body_of(ptx: str, start: int) -> str:

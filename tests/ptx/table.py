@@ -11,7 +11,7 @@ from ptx import warp_instructions as warp
 from ptx.decode import Decoder
 from ptx.faults import Unsupported
 from ptx.program import Instruction, Program
-from ptx.wave import Step
+from ptx.wave import Step, Wave
 
 INSTRUCTIONS: Mapping[str, Callable[[Decoder, Instruction], Step]] = {
     "atom": memory.decode_atomic,
@@ -19,7 +19,6 @@ INSTRUCTIONS: Mapping[str, Callable[[Decoder, Instruction], Step]] = {
     "bra": registers.decode_branch,
     "branchtargets": lambda decoder, instruction: lambda wave: None,
     "brx": registers.decode_indexed_branch,
-    "call": registers.decode_call,
     "cvt": registers.decode_conversion,
     "cvta": registers.decode_arithmetic,
     "ld": memory.decode_load,
@@ -39,16 +38,21 @@ INSTRUCTIONS: Mapping[str, Callable[[Decoder, Instruction], Step]] = {
 def decode(program: Program) -> tuple[list[Step], list[int]]:
     """Return a program's instructions as functions, and the sizes of its registers in bytes.
 
-    Raises:
-        Unsupported: The interpreter does not know an instruction.
+    An instruction that the interpreter does not know raises `Unsupported` when it is executed:
+    NVIDIA's functions have ways for extreme numbers that no test takes.
     """
     decoder = Decoder(program)
-    steps = []
-    for instruction in program.instructions:
-        first = instruction.name.split(".")[0]
-        try:
-            function = INSTRUCTIONS.get(first, registers.decode_arithmetic)
-            steps.append(function(decoder, instruction))
-        except Unsupported as error:
-            raise Unsupported(f"{error}, in {program.name}: {instruction.text}") from None
-    return steps, decoder.register_sizes
+    return [_step(decoder, each) for each in program.instructions], decoder.register_sizes
+
+
+def _step(decoder: Decoder, instruction: Instruction) -> Step:
+    first = instruction.name.split(".")[0]
+    try:
+        return INSTRUCTIONS.get(first, registers.decode_arithmetic)(decoder, instruction)
+    except Unsupported as error:
+        message = f"{error}, in {decoder.program.name}: {instruction.text}"
+
+    def refuse(wave: Wave) -> None:
+        raise Unsupported(message)
+
+    return refuse

@@ -135,7 +135,8 @@ class Wave:
         part.registers = [None if each is None else each[lanes] for each in self.registers]
         part.shared, part.is_shared_written = self.shared[rows], self.is_shared_written[rows]
         part._set_blocks(self.blocks[rows])
-        part.local, part.split_off = self.local[lanes], []
+        part.local = self.local[lanes]
+        part.divisions, part.split_off = [], []
         return part
 
 
