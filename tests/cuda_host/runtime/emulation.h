@@ -24,7 +24,7 @@ namespace emulated {
 
 constexpr int kDevices = 2;
 
-// What a record of the log tells. `cuda_log.py` has the same numbers.
+// What a record of the log tells. `emulated_runtime.py` has the same numbers.
 enum Kind { kCopy, kFill, kLaunch, kTorch, kWait, kReplay, kStreamWait, kRefused };
 enum Memory { kPageable, kDevice, kPinned };
 
