@@ -1,7 +1,7 @@
 """Measure what the host does in a repeated fused Triton step, without a GPU.
 
-    python benchmarks/triton_host.py            # prints a table
-    python benchmarks/triton_host.py --out benchmarks/results/triton-host.json
+    python -m benchmarks.triton_host            # prints a table
+    python -m benchmarks.triton_host --out benchmarks/results/triton-host.json
 
 The tensors are on the CPU. The kernels are compiled for an H100. A step does everything that it
 does on a GPU up to Triton's launcher, which is stubbed: reading the tensors, comparing them with

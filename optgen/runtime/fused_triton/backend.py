@@ -124,6 +124,8 @@ class FusedTritonBackend:
         if cached is None:
             return None
         self._cached_steps[optimizer] = cached
+        if not cached.is_worth_a_plan():
+            return None
         cached.add(plan, batches, optimizer.param_groups)
         return cached
 

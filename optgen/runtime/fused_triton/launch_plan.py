@@ -41,7 +41,13 @@ class LaunchPlan:
     """Buckets of all tensors of a step; reused while the tensors have the same layouts.
 
     A plan is for the streams that are current when it is made: its tables are allocated there.
+
+    Attributes:
+        last_writer: The object that has written addresses and hyperparameters last; None after an
+            update of batches.
     """
+
+    last_writer: object = None
 
     def __init__(
         self, optimizer: HasLowerings, batches: list[Batch], is_captured: bool = False
@@ -115,6 +121,7 @@ class LaunchPlan:
 
     def update(self, optimizer: HasLowerings, batches: list[Batch]) -> None:
         """Launch the kernels of every bucket."""
+        self.last_writer = None
         self.set_hypers([batch.group for batch in batches])
         for bucket in self.buckets:
             groups = [batches[subset.batch_index].group for subset in bucket.subsets]
