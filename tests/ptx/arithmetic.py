@@ -12,7 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ptx.number_formats import BITS, Lanes, fused_multiply_add
+from ptx.number_formats import (
+    BITS,
+    Lanes,
+    fused_multiply_add,
+    narrow_to_bfloat16,
+    widen_bfloat16,
+)
 
 Meaning = Callable[..., Lanes]
 """A function of the operands, in the instruction's type; it returns the result."""
@@ -219,6 +225,22 @@ FLOAT: Mapping[str, Meaning] = {
     "testp.number": lambda x: ~np.isnan(x),
     "selp": INTEGER["selp"],
     "mov": INTEGER["mov"],
+}
+
+
+def of_bfloat16(function: Meaning) -> Meaning:
+    """Return a function of bfloat16 numbers, given as bits; the function itself takes float32."""
+    return lambda *operands: function(*map(widen_bfloat16, operands))
+
+
+def _exact_in_bfloat16(function: Meaning) -> Meaning:
+    wide = of_bfloat16(function)
+    return lambda *operands: narrow_to_bfloat16(wide(*operands))
+
+
+BFLOAT: Mapping[str, Meaning] = {
+    name: _exact_in_bfloat16(FLOAT[name])
+    for name in ("min", "max", "min.NaN", "max.NaN", "neg", "abs")
 }
 
 OPERAND_TYPES: Mapping[str, tuple[str, ...]] = {

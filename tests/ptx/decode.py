@@ -17,7 +17,7 @@ from ptx import arithmetic
 from ptx.conversions import conversion
 from ptx.divergence import meeting_points
 from ptx.faults import Fault, Unsupported
-from ptx.number_formats import BITS, FORMATS, Format, Lanes
+from ptx.number_formats import BITS, FORMATS, Format, Lanes, halves
 from ptx.program import (
     Immediate,
     Instruction,
@@ -40,6 +40,7 @@ _MEANINGS = {
     "bits": arithmetic.INTEGER,
     "predicate": arithmetic.PREDICATE,
     "float": arithmetic.FLOAT,
+    "bfloat": arithmetic.BFLOAT,
 }
 
 
@@ -175,9 +176,12 @@ def decode_arithmetic(decoder: Decoder, instruction: Instruction) -> Step:
     if len(types) != 1:
         raise Unsupported(f"the instruction {instruction.name}")
     kind = types[0]
-    meaning = _MEANINGS.get(FORMATS[kind].kind, {}).get(stem)
-    if meaning is None:
+    single = FORMATS[kind.removesuffix("x2")].kind
+    meaning = _MEANINGS[single].get(stem)
+    if meaning is None or (kind.endswith("x2") and stem in arithmetic.OPERAND_TYPES):
         raise Unsupported(f"the instruction {instruction.name}")
+    if kind.endswith("x2"):
+        meaning = _of_pairs(meaning, kind)
     wide = f"{kind[0]}{16 * FORMATS[kind].size}"
     target, *sources = instruction.operands
     names = arithmetic.OPERAND_TYPES.get(stem, ("",) * len(sources))
@@ -186,6 +190,16 @@ def decode_arithmetic(decoder: Decoder, instruction: Instruction) -> Step:
     result = {"": kind, "wide": wide}.get(name_of_result, name_of_result)
     reads = [decoder.read(*each) for each in zip(sources, types_of_sources, strict=True)]
     return _apply(meaning, reads, decoder.write(target, result, decoder.mask(instruction)))
+
+
+def _of_pairs(meaning: Callable[..., Lanes], kind: str) -> Callable[..., Lanes]:
+    """Return a function of pairs of 16 bits, half by half."""
+
+    def of_pairs(*operands: Lanes) -> Lanes:
+        results = np.ascontiguousarray(meaning(*(halves(each, kind) for each in operands)))
+        return results.view(np.uint32).reshape(results.shape[:-1])
+
+    return of_pairs
 
 
 def _apply(meaning: Callable[..., Lanes], reads: list[Read], write: Write) -> Step:
@@ -208,25 +222,43 @@ def decode_conversion(decoder: Decoder, instruction: Instruction) -> Step:
 
 
 def decode_comparison(decoder: Decoder, instruction: Instruction) -> Step:
-    """Decode `setp`; a second result is the opposite of the first."""
+    """Decode `setp`.
+
+    A second result is the opposite of the first. For pairs it is the comparison of the upper half.
+    """
     _, *comparisons = instruction.name.split(".")
     (name, kind) = comparisons if len(comparisons) == 2 else ("", "")
-    is_float = kind in FORMATS and FORMATS[kind].kind == "float"
+    single = kind.removesuffix("x2")
+    is_float = single in FORMATS and FORMATS[single].kind in ("float", "bfloat")
     table = arithmetic.FLOAT_COMPARISONS if is_float else arithmetic.INTEGER_COMPARISONS
     if name not in table or kind not in FORMATS or len(instruction.operands) != 3:
         raise Unsupported(f"the instruction {instruction.name}")
     target, *sources = instruction.operands
     reads = [decoder.read(source, kind) for source in sources]
-    mask = decoder.mask(instruction)
+    mask, compare = decoder.mask(instruction), table[name]
+    if FORMATS[single].kind == "bfloat":
+        compare = arithmetic.of_bfloat16(compare)
     if not isinstance(target, Vector):
-        return _apply(table[name], reads, decoder.write(target, "pred", mask))
-    write, write_opposite = (decoder.write(each, "pred", mask) for each in target.parts)
+        if single != kind:
+            raise Unsupported(f"the instruction {instruction.name} with one result")
+        return _apply(compare, reads, decoder.write(target, "pred", mask))
+    write, write_second = (decoder.write(each, "pred", mask) for each in target.parts)
+    if single != kind:
+
+        def compare_halves(x: Lanes, y: Lanes) -> Lanes:
+            return np.asarray(compare(halves(x, kind), halves(y, kind)))
+
+        def write_halves(wave: Wave, value: Lanes) -> None:
+            write(wave, value[..., 0])
+            write_second(wave, value[..., 1])
+
+        return _apply(compare_halves, reads, write_halves)
 
     def write_both(wave: Wave, value: Lanes) -> None:
         write(wave, value)
-        write_opposite(wave, ~value)
+        write_second(wave, ~value)
 
-    return _apply(table[name], reads, write_both)
+    return _apply(compare, reads, write_both)
 
 
 def decode_move(decoder: Decoder, instruction: Instruction) -> Step:

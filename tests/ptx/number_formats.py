@@ -23,7 +23,7 @@ class Format(NamedTuple):
     """A type of PTX: how NumPy stores it, and its kind."""
 
     dtype: Any
-    kind: str  # "bits", "signed", "unsigned", "float", "bfloat", "predicate"
+    kind: str  # "bits", "signed", "unsigned", "float", "bfloat", "predicate", "pair"
 
     @property
     def size(self) -> int:
@@ -37,13 +37,18 @@ FORMATS = {
     "f32": Format(np.float32, "float"),
     "f64": Format(np.float64, "float"),
     "bf16": Format(np.uint16, "bfloat"),
-    # Two numbers of 16 bits in 32: instructions take them apart.
-    **{name: Format(np.uint32, "bits") for name in ("f16x2", "bf16x2", "s16x2", "u16x2")},
+    **{name: Format(np.uint32, "pair") for name in ("f16x2", "bf16x2", "s16x2", "u16x2")},
     **{f"b{8 * size}": Format(BITS[size], "bits") for size in BITS},
     **{f"u{8 * size}": Format(BITS[size], "unsigned") for size in BITS},
     **{f"s{8 * n}": Format(np.dtype(f"i{n}").type, "signed") for n in BITS},
 }
 """Types by name."""
+
+
+def halves(pairs: Lanes, kind: str) -> Lanes:
+    """Return the numbers in pairs of 16 bits: shape [lanes, 2] or [2], the lower half first."""
+    dtype = FORMATS[kind.removesuffix("x2")].dtype
+    return np.ascontiguousarray(pairs).view(dtype).reshape(*pairs.shape, 2)
 
 
 def widen_bfloat16(bits: Lanes) -> Lanes:
