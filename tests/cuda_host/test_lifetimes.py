@@ -15,9 +15,16 @@ import optgen.optim
 
 def _spoil_free_memory() -> None:
     """Allocate what torch's allocator has free for the current stream, and fill it with NaN."""
-    sizes = [2**power for power in range(4, 15)]
-    spoilers = [torch.full((size,), torch.nan, device="cuda") for size in sizes for _ in range(8)]
+    sizes = [2**power for power in range(14, 3, -1)]
+    spoilers = [torch.full((size,), torch.nan, device="cuda") for size in sizes for _ in range(32)]
     del spoilers
+
+
+@pytest.fixture(autouse=True)
+def few_free_blocks(operations: object) -> None:
+    """Give cached memory back, so that `_spoil_free_memory` finds all that a test frees."""
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor", "Muon", "LAMB"])
@@ -54,6 +61,7 @@ def test_an_optimizer_is_deleted_while_its_kernels_are_queued(schedule: Schedule
 
 
 def test_a_plan_is_dropped_while_another_stream_reads_its_table(schedule: Schedule) -> None:
+    torch.cuda.empty_cache()
     twins = Twins(optgen.optim.AdamW)
     twins.train(1)
     stream, main = torch.cuda.Stream(), torch.cuda.current_stream()
