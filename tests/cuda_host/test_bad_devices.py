@@ -106,7 +106,7 @@ def test_every_allocation_of_a_first_step_may_fail(name: str, operations: Operat
     cls = getattr(optgen.optim, name)
     num_failed = 0
     while True:
-        twins = Twins(cls, _MATRICES)
+        twins = Twins(cls, ((8, 6), (5, 5)))
         before = [param.clone() for param in twins.params]
         twins.give_gradients(0)
         if _step_with_allocations(twins, num_failed, operations):

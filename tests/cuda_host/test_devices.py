@@ -16,7 +16,7 @@ MATRICES = ((24, 24), (40, 30))
 
 @pytest.mark.parametrize("current", [0, 1])
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor", "Muon"])
-def test_two_devices_in_one_optimizer(name: str, current: int, schedule: Schedule) -> None:
+def test_two_devices_in_one_optimizer(name: str, current: int) -> None:
     with torch.cuda.device(current):
         twins = Twins(getattr(optgen.optim, name), MATRICES, BOTH)
         twins.train(2)
