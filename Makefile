@@ -66,13 +66,13 @@ ASAN = LD_PRELOAD="$$($(ASAN_CXX) -print-file-name=libasan.so) $$($(ASAN_CXX) -p
 test-asan: $(VENV)/installed ## change every tensor between two steps, with kernels under AddressSanitizer: CASES=AdamW
 	$(ASAN) $(BIN)/python -m pytest -q -p no:cacheprovider tests/sanitizers $(if $(CASES),-k "$(CASES)")
 
-# torch is the build for CUDA, and finds two devices that are emulated. Further options: CASES=streams.
+# torch is the build for CUDA, and finds two devices that are emulated. Options: CASES=streams, THOROUGH=1.
 CUDA_HOST = $(CURDIR)/build/cuda-host
 EMULATED_CUDA = LD_PRELOAD=$(CUDA_HOST)/libcudart.so.13 LD_LIBRARY_PATH=$(CUDA_HOST) \
 	TRITON_LIBCUDA_PATH=$(CUDA_HOST) TRITON_CACHE_DIR=$(CUDA_HOST)/triton
 test-cuda-host: $(CUDA_VENV)/installed $(CUDA_HOST)/libcudart.so.13 ## steps on emulated CUDA devices
 	$(EMULATED_CUDA) $(CUDA_VENV)/bin/python -m pytest -p no:cacheprovider \
-		--numprocesses auto --dist worksteal tests/cuda_host $(if $(CASES),-k "$(CASES)")
+		--numprocesses auto --dist worksteal tests/cuda_host $(if $(CASES),-k "$(CASES)") $(if $(THOROUGH),--thorough)
 
 emulate-cuda: $(CUDA_VENV)/installed $(CUDA_HOST)/libcudart.so.13 ## a program on emulated CUDA devices: RUN="FILE ARGUMENTS"
 	$(EMULATED_CUDA) PYTHONPATH=$(CURDIR)/tests/cuda_host/every_process:$(CURDIR)/tests:$(CURDIR) \

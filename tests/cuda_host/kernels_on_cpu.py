@@ -116,9 +116,10 @@ def _execute(
 
 def _memory(device: int, ticket: int, replay: int) -> Memory:
     """Return the memory that a launch may touch."""
-    regions = _tickets[ticket]
     if replay:
-        regions = [each for each in regions if each.is_of_graph] + _tickets[replay]
+        regions = [each for each in _tickets[ticket] if each.is_of_graph] + _tickets[replay]
+    else:
+        regions = _tickets.pop(ticket)
     memory = Memory()
     for region in regions:
         if region.device == device:

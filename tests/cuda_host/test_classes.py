@@ -12,7 +12,7 @@ from torch import Tensor
 
 import optgen
 import optgen.optim
-from benchmarks.classes import CLASSES, class_of
+from benchmarks.classes import CLASSES, accepted_parameters, class_of
 
 _MATRICES_ONLY = ((40, 30), (24, 24))
 
@@ -35,6 +35,29 @@ def test_steps_are_those_of_the_cpu(name: str) -> None:
     assert launches(records)
     assert host_waits(records) == []
     assert [r.title for r in records if r.kind == Kind.OPERATION and name != "Muon"] == []
+
+
+def _all_classes() -> list[str]:
+    """Return the names of all classes that step with dense gradients and nothing else."""
+    named = {name: getattr(optgen.optim, name) for name in optgen.optim.__all__}
+    rules = {name: cls.rule for name, cls in named.items() if hasattr(cls, "rule")}
+    return [
+        name
+        for name, rule in rules.items()
+        if not rule.needs_inputs and rule.gradient != "sparse_only"
+    ]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", _all_classes())
+def test_steps_of_all_classes_are_those_of_the_cpu(name: str) -> None:
+    cls = getattr(optgen.optim, name)
+    shapes = [(24, 24), (40, 30), (17,)]
+    accepted = accepted_parameters(cls, [torch.zeros(shape) for shape in shapes])
+    twins = Twins(cls, [tuple(each.shape) for each in accepted])
+    twins.train(3)
+
+    twins.check()
 
 
 @pytest.mark.parametrize("name", ["Adam", "SGD", "Adafactor"])
