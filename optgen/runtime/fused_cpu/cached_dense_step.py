@@ -18,12 +18,13 @@ from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.table import ShardsStruct, Table
 from optgen.runtime.protocols import Group, OptimizerLike
 from optgen.runtime.reader.dtensor_specs import first_dtensor, specs_of
-from optgen.runtime.reader.step_reader import ReadTensors, StepReader, can_read
+from optgen.runtime.reader.step_reader import StepReader, can_read
 from optgen.runtime.reader.tensor_reader import Answer, Reader, reader
 from optgen.runtime.state.create import CreatedState
 from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
 
 _dtype = attrgetter("dtype")
+_DONE = int(Answer.DONE)
 
 
 class CachedDenseStep:
@@ -38,7 +39,7 @@ class CachedDenseStep:
         self.forced_lowering = (
             current_forced_lowering()
         )  # the plan is valid for this choice of `use_lowering` only
-        self._kernel, self._reader = kernel, tensor_reader
+        self._kernel = kernel
         self._busy = Lock()  # held during a step: two threads would overwrite the attributes below
         self._table = Table(kernel, sum(len(group["params"]) for group in groups), len(groups))
         for index, group in enumerate(groups):
@@ -52,6 +53,7 @@ class CachedDenseStep:
             self._table, kernel, kernel.dtype_bits, torch.device("cpu")
         )
         self._step = StepReader(
+            tensor_reader,
             buffers,
             kernel,
             groups,
@@ -123,22 +125,22 @@ class CachedDenseStep:
 
     def check(self, optimizer: OptimizerLike) -> bool:
         """Tell whether `run` would take the step; change nothing."""
-        return self._read(optimizer, self._reader.check_step)
+        return self._read(optimizer, takes_step=False)
 
     def run(self, optimizer: OptimizerLike) -> bool:
         """Take a step; or change nothing and return False if it must gather its tensors."""
-        return self._read(optimizer, self._reader.run_step)
+        return self._read(optimizer, takes_step=True)
 
-    def _read(self, optimizer: OptimizerLike, read_tensors: ReadTensors) -> bool:
-        """Read the groups, then the tensors by this function of the reader; return its answer."""
+    def _read(self, optimizer: OptimizerLike, takes_step: bool) -> bool:
+        """Read the groups, then the tensors; return whether the step can be, or was, taken."""
         if not self._busy.acquire(blocking=False):
             return False  # another thread takes a step
         try:
-            return self._read_all(optimizer, read_tensors)
+            return self._read_all(optimizer, takes_step)
         finally:
             self._busy.release()
 
-    def _read_all(self, optimizer: OptimizerLike, read_tensors: ReadTensors) -> bool:
+    def _read_all(self, optimizer: OptimizerLike, takes_step: bool) -> bool:
         groups = optimizer.param_groups
         changed = self._step.read_groups(groups)
         if changed is None:
@@ -150,10 +152,11 @@ class CachedDenseStep:
             return False
         thread_pool = threads.current()
         self._step.request.threads = ctypes.addressof(thread_pool)
-        has_read = self._step.read_tensors(groups, optimizer.state, read_tensors) == Answer.DONE
-        if has_read and self._cells and read_tensors is self._reader.run_step:
+        if self._step.read_tensors(groups, optimizer.state, takes_step) != _DONE:
+            return False
+        if takes_step and self._cells:
             self._cells.store(groups)
-        return has_read
+        return True
 
 
 def _dtype_bits(group: Group) -> int:

@@ -5,6 +5,8 @@ Tensors are sorted into buckets once. After that a step uploads the addresses an
 hyperparameters that have changed, and launches. A hyperparameter that is a tensor on the device is
 copied within the device. The kernels read step counts and scalar states in place. Nothing here
 waits for the device.
+
+A repeated step gathers no batches: the C++ reader finds its tensors (cached_launches.py).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from optgen.runtime.fused_triton.planned_tensors import PlannedTensors
 from optgen.runtime.protocols import Group, OptimizerLike
 from optgen.runtime.reader.object_layout import UnknownLayoutError
 from optgen.runtime.reader.rule_streams import RuleStreams
-from optgen.runtime.reader.step_reader import ReadTensors, StepReader, can_read
+from optgen.runtime.reader.step_reader import StepReader, can_read
 from optgen.runtime.reader.stream_codes import MAX_STREAMS
 from optgen.runtime.reader.table_arrays import TableArrays
 from optgen.runtime.reader.tensor_reader import Answer, Reader, reader
@@ -43,7 +43,7 @@ class CachedLaunches:
         self, tensor_reader: Reader, optimizer: OptimizerLike, device: torch.device, by_shape: bool
     ) -> None:
         self.forced_lowering = current_forced_lowering()
-        self._reader, self._optimizer_rule = tensor_reader, optimizer.rule
+        self._rule = optimizer.rule
         self._check_hypers = converter_of(optimizer).check
         self._busy = Lock()  # held during a step: two threads would overwrite the columns
         self._planned: list[PlannedTensors] = []  # the latest first
@@ -53,6 +53,7 @@ class CachedLaunches:
         count = sum(len(group["params"]) for group in groups)
         self._columns = TableArrays(len(streams.keys), count, by_shape)
         self._step = StepReader(
+            tensor_reader,
             tensor_reader.request_for(self._columns, streams, _ALL_DTYPES, device),
             streams,
             groups,
@@ -61,6 +62,7 @@ class CachedLaunches:
             self._set_hypers,
             by_matrix=by_shape,
         )
+        self._step.request.zeroes_gradients = optimizer.rule.zero_grad
         self._params = _params_of(groups)
 
     @classmethod
@@ -116,7 +118,7 @@ class CachedLaunches:
         if capturing() or not self._busy.acquire(blocking=False):
             return False
         try:
-            return self._read(optimizer, self._reader.check_step) is not None
+            return self._read(optimizer, takes_step=False) is not None
         finally:
             self._busy.release()
 
@@ -125,7 +127,7 @@ class CachedLaunches:
         if capturing() or not self._busy.acquire(blocking=False):
             return False  # a graph needs tables of its own, or another thread takes a step
         try:
-            planned = self._read(optimizer, self._reader.run_step)
+            planned = self._read(optimizer, takes_step=True)
             if planned is None:
                 return False
             self._gathered_steps = 0
@@ -134,7 +136,7 @@ class CachedLaunches:
         finally:
             self._busy.release()
 
-    def _read(self, optimizer: OptimizerLike, read: ReadTensors) -> PlannedTensors | None:
+    def _read(self, optimizer: OptimizerLike, takes_step: bool) -> PlannedTensors | None:
         """Read the groups and tensors; return the plan that takes them, or None."""
         groups = optimizer.param_groups
         if not self._read_groups(groups):
@@ -143,7 +145,7 @@ class CachedLaunches:
             if not planned.plan.is_for_current_streams():
                 continue
             self._step.request.planned = planned.address
-            answer = self._step.read_tensors(groups, optimizer.state, read)
+            answer = self._step.read_tensors(groups, optimizer.state, takes_step)
             if answer == _DONE:
                 return planned
             if answer != _NOT_AS_PLANNED:
@@ -158,7 +160,7 @@ class CachedLaunches:
 
     def _set_hypers(self, index: int, group: Group) -> None:
         """Check the hyperparameters of a group; a plan uploads them later."""
-        self._check_hypers(self._optimizer_rule.hyper_values(group))
+        self._check_hypers(self._rule.hyper_values(group))
 
 
 def _is_readable(batch: Batch) -> bool:

@@ -18,11 +18,8 @@ from optgen.runtime.batch.dispatch_key import dtype_or_class
 from optgen.runtime.protocols import Group
 from optgen.runtime.reader.group_values import GroupGetter, GroupValues, is_constant
 from optgen.runtime.reader.rule_streams import RuleStreams
-from optgen.runtime.reader.tensor_reader import Answer, RequestBuffers
+from optgen.runtime.reader.tensor_reader import Answer, Reader, RequestBuffers
 from optgen.runtime.tensors.group_view import seen_view
-
-ReadTensors = Callable[[int], int]
-"""A function of the reader: it takes the address of a request, and returns an `Answer`."""
 
 _REFUSED = int(Answer.REFUSED)
 # The axes of a state by its shape, as tensor_request.h numbers them.
@@ -39,6 +36,7 @@ class StepReader:
     """Reads groups and tensors that have the same options and keys as in an earlier step.
 
     Args:
+        reader: The C++ reader.
         buffers: The request, whose columns the tensors fill.
         streams: The streams of the columns.
         groups: The optimizer's groups.
@@ -51,6 +49,7 @@ class StepReader:
 
     def __init__(
         self,
+        reader: Reader,
         buffers: RequestBuffers,
         streams: RuleStreams,
         groups: Sequence[Group],
@@ -60,6 +59,7 @@ class StepReader:
         by_matrix: bool = False,
     ) -> None:
         self._streams, self._set_hypers = streams, set_hypers
+        self._read_step = reader.read_step
         self._getters = [GroupGetter.of(streams.rule, group) for group in groups]
         pairs = zip(self._getters, groups, strict=True)
         self._group_values = [getter.values(group)._replace(params=[]) for getter, group in pairs]
@@ -120,14 +120,12 @@ class StepReader:
         self._has_constant_hypers[index] = all(map(is_constant, values.hypers))
         return True
 
-    def read_tensors(
-        self, groups: Sequence[Group], state: dict[Any, Any], read: ReadTensors
-    ) -> int:
-        """Call a function of the reader, which reads the tensors; return its `Answer`."""
+    def read_tensors(self, groups: Sequence[Group], state: dict[Any, Any], takes_step: bool) -> int:
+        """Let the reader read the tensors, and take the step if asked to; return its `Answer`."""
         self.request.state, address = id(state), self._buffers.address
-        answer = read(address)
+        answer: int = self._read_step(address, takes_step)
         if answer == _REFUSED and self.store_entries(groups, state):
-            answer = read(address)
+            answer = self._read_step(address, takes_step)
         return answer
 
     def store_entries(self, groups: Sequence[Group], state: dict[Any, Any]) -> bool:

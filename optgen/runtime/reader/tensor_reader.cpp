@@ -351,20 +351,15 @@ extern "C" {
 // Sizes of the structs, which must agree with ctypes.
 i64 optgen_sizes[] = {sizeof(Layout), sizeof(Request)};
 
-// Takes a step, if the reader can read all tensors, and a plan takes them. After another answer than
-// DONE nothing was changed, and Python must read the tensors itself or try another plan. The caller
-// holds the interpreter's lock.
-int optgen_read_and_step(const Request* request) {
+// Reads all tensors of a step, and takes it if `takes_step` and the answer is DONE. After any other
+// answer Python must read the tensors itself, or try another plan. Otherwise nothing is changed. The
+// caller holds the interpreter's lock. There is one function for both, so that the compiler inlines
+// what it calls.
+int optgen_read_step(const Request* request, int takes_step) {
     const Reader reader{{*request, *request->layout}};
     const Answer answer = reader.read_step();
-    if (answer == DONE) reader.take_step();
+    if (takes_step && answer == DONE) reader.take_step();
     return answer;
-}
-
-// Returns the answer that `optgen_read_and_step` would return; changes no tensor.
-int optgen_read_step(const Request* request) {
-    const Reader reader{{*request, *request->layout}};
-    return reader.read_step();
 }
 
 // Reads parameters and gradients only, for a first step, whose states do not exist yet.

@@ -6,7 +6,7 @@ trusted_releases.py allows it. Without a reader, steps gather their tensors in P
 
 import ctypes
 from array import array
-from ctypes import c_char_p, c_int64, c_uint64, c_void_p
+from ctypes import c_char_p, c_int, c_int64, c_uint64, c_void_p
 from enum import IntEnum
 from functools import cache
 from itertools import chain, islice
@@ -114,12 +114,12 @@ class Reader:
         sizes = list((c_int64 * 2).in_dll(library, "optgen_sizes"))
         if sizes != [ctypes.sizeof(Layout), ctypes.sizeof(Request)]:
             raise UnknownLayoutError("structs have different sizes in C++ and in ctypes")
-        self.run_step = library.optgen_read_and_step
-        self.check_step = library.optgen_read_step
+        self.read_step = library.optgen_read_step
+        self.read_step.argtypes = (c_void_p, c_int)  # whether to take the step; returns an `Answer`
         self.run_call = library.optgen_read_lists_and_step
+        self.run_call.argtypes = (c_void_p,)
         self._read_gradients = library.optgen_read_gradients
-        for function in (self.run_step, self.check_step, self.run_call, self._read_gradients):
-            function.argtypes = (c_void_p,)
+        self._read_gradients.argtypes = (c_void_p,)
         # By the type of the device, and the bits of the dtypes that a kernel knows.
         self._layouts: dict[tuple[str, int], Layout] = {}
 

@@ -39,7 +39,7 @@ struct Request {
     const unsigned char* axes; // [stream]: an Axes
     i64 has_step_count;   // whether the first scalar cell is a step count
     i64 by_matrix;        // whether parameters must be contiguous
-    i64 zeroes_gradients; // whether the kernel leaves gradients at zero
+    i64 zeroes_gradients; // whether the step leaves gradients at zero
     i64 tensor_count;
     const Object* expected_specs; // [stream][tensor]: sharding spec, or null; the whole list is
                           // null if no tensor is sharded

@@ -8,6 +8,8 @@ import torch
 from interpreter import inside_interpreter, outside_interpreter, run_inside
 from torch import Tensor
 
+import optgen
+import optgen.modifiers
 import optgen.optim
 from optgen import use_lowering
 from optgen.runtime import dispatch
@@ -375,3 +377,24 @@ def test_plans_that_are_never_repeated_are_soon_not_tried(
         optimizer.step()
 
     assert (gathering.steps, len(added)) == (40, 16 + 1)
+
+
+@inside_interpreter
+def test_gradients_are_left_at_zero_and_may_not_be_shared(gathering: Gathering) -> None:
+    params = parameters()
+    optimizer = optgen.compose(optgen.optim.AdamW, optgen.modifiers.zero_grad)(params)
+    for step in range(4):
+        give_gradients(params, step)
+        optimizer.step()
+        assert not any(param.grad is None or param.grad.any() for param in params)
+    assert gathering.steps == 1
+    assert_equals_adamw(params, 4)
+
+    params[0].data = params[0].data.clone()
+    params.append(params[0].detach().clone().requires_grad_())
+    optimizer = optgen.compose(optgen.optim.AdamW, optgen.modifiers.zero_grad)(params)
+    give_gradients(params, 0)
+    optimizer.step()
+    params[-1].grad = params[0].grad
+    with pytest.raises(RuntimeError, match="two parameters share a gradient"):
+        optimizer.step()

@@ -184,6 +184,21 @@ def test_there_is_a_reader_under_any_default_dtype(dtype: torch.dtype) -> None:
         torch.set_default_dtype(old_dtype)
 
 
+def test_there_is_a_reader_under_any_default_device() -> None:
+    """The layout is that of CPU tensors, from which the reader derives those of other devices."""
+    with torch.device("meta"):
+        layout = tensor_reader.Reader().layout
+
+    assert layout.plain_keys == measure_layout().plain_keys
+
+
+def test_the_keys_of_plain_tensors_depend_on_the_device() -> None:
+    layout = measure_layout()
+
+    assert object_layout.plain_keys_on(layout, torch.device("cpu")) == layout.plain_keys
+    assert object_layout.plain_keys_on(layout, torch.device("meta")) != layout.plain_keys
+
+
 def test_old_bytes_in_memory_do_not_change_the_layout() -> None:
     """Padding keeps old bytes, and counters may be equal by chance."""
     tensors, layouts = [], set()
