@@ -17,7 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
-from benchmarks.classes import accepted_parameters
+from benchmarks.classes import accepted_parameters, accepts_argument
 from benchmarks.triton_aot_assembly import Figures, figures
 from optgen import use_lowering
 from optgen.runtime.fused_triton import backend
@@ -136,4 +136,5 @@ def flags_of(cls: Any) -> dict[str, Any]:
     """Return the arguments with which a class has all its optional states."""
     group = cls([torch.zeros(2, 2)]).param_groups[0]
     named = {state.when.removeprefix("not ") for state in cls.rule.states if state.when}
-    return {n: True if isinstance(group[n], bool) else 0.9 for n in sorted(named & set(group))}
+    accepted = {n for n in named & set(group) if accepts_argument(cls, n)}
+    return {n: True if isinstance(group[n], bool) else 0.9 for n in sorted(accepted)}

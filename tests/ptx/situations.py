@@ -63,6 +63,11 @@ def rule_of(name: str) -> BuiltRule:
     return BuiltRule(path.read_text(encoding="utf-8"), add_maximize(algorithm), cls)
 
 
+def accepts(cls: Any, shape: tuple[int, ...]) -> bool:
+    """Tell whether a class takes parameters of a shape; some take matrices only."""
+    return bool(accepted_parameters(cls, [torch.zeros(shape, requires_grad=True)]))
+
+
 @dataclass(frozen=True)
 class Situation:
     """How parameters are, and how steps are taken."""
