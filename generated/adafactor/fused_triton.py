@@ -100,7 +100,7 @@ def adafactor_factored_scalars(
     rho = minimum(lr, 1 / sqrt(step))
     # w = t**beta2_decay
     w = power(step, beta2_decay)
-    floor_sq = floor * floor
+    inverse_floor = 1 / floor
 
     tl.store(steps, step.to(STEP_T))
     tl.store(scalars, maximize)
@@ -108,7 +108,7 @@ def adafactor_factored_scalars(
     tl.store(scalars + 2, rho)
     tl.store(scalars + 3, w)
     tl.store(scalars + 4, floor)
-    tl.store(scalars + 5, floor_sq)
+    tl.store(scalars + 5, inverse_floor)
     tl.store(scalars + 6, d)
     tl.store(scalars + 7, weight_decay)
     tl.store(scalars + 8, decay_factor)
@@ -343,8 +343,11 @@ def adafactor_factored_matrices1(
         grad_sq_col_sum = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
         # c = lerp(c, col_mean(g**2), w)
         col_var = lerp(col_var, grad_sq_col_sum / row_count, w)
+        # v_hat = r * c / maximum(col_mean(r), floor)
+        # u = g / sqrt(maximum(v_hat, floor**2))
+        col_var_rsqrt = 1 / sqrt(col_var)
         tl.store(col_vars + lanes, col_var.to(COL_VAR_T), mask)
-        tl.store(column_values + all_columns + lanes, col_var, mask)
+        tl.store(column_values + all_columns + lanes, col_var_rsqrt, mask)
     tl.debug_barrier()  # the next loop reads stores of other threads
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
@@ -353,7 +356,10 @@ def adafactor_factored_matrices1(
         # v_hat = r * c / maximum(col_mean(r), floor)
         # u = g / sqrt(maximum(v_hat, floor**2))
         row_factor = row_var / maximum(row_var_col_sum / row_count, floor)
-        tl.store(row_values + all_rows + lanes, row_factor, mask)
+        # v_hat = r * c / maximum(col_mean(r), floor)
+        # u = g / sqrt(maximum(v_hat, floor**2))
+        row_factor_rsqrt = 1 / sqrt(row_factor)
+        tl.store(row_values + all_rows + lanes, row_factor_rsqrt, mask)
     if matrix_group == 0:
         tl.store(scalars + 9, alpha)
 
@@ -420,21 +426,29 @@ def adafactor_factored_finish1(
 
 @triton.jit
 def adafactor_factored_step2_on_elements(
-    grads, lanes, mask, row_factors, col_vars, in_rows, in_columns, scalars, dtype: tl.constexpr
+    grads,
+    lanes,
+    mask,
+    row_factor_rsqrts,
+    col_var_rsqrts,
+    in_rows,
+    in_columns,
+    scalars,
+    dtype: tl.constexpr,
 ):
     """Reduce the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
-    row_factor = tl.load(row_factors, in_rows)[:, :, None]
-    col_var = tl.load(col_vars, in_columns)[:, None, :]
+    row_factor_rsqrt = tl.load(row_factor_rsqrts, in_rows)[:, :, None]
+    col_var_rsqrt = tl.load(col_var_rsqrts, in_columns)[:, None, :]
     maximize = tl.load(scalars).to(dtype)
-    floor_sq = tl.load(scalars + 5).to(dtype)
+    inverse_floor = tl.load(scalars + 5).to(dtype)
 
     if maximize != 0:
         # g = -g
         grad = neg(grad)
     # v_hat = r * c / maximum(col_mean(r), floor)
     # u = g / sqrt(maximum(v_hat, floor**2))
-    u = div(grad, sqrt(maximum(row_factor * col_var, floor_sq)))
+    u = grad * minimum(row_factor_rsqrt * col_var_rsqrt, inverse_floor)
     # p = p - alpha / maximum(1, rms(u) / d) * u
     u_sq_sum = total(u * u, mask)
 
@@ -483,8 +497,8 @@ def adafactor_factored_step2_on_tile(
     values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
     column_values = values + 3 * all_rows + column_lanes
-    row_factors = row_values + all_rows
-    col_vars = column_values + all_columns
+    row_factor_rsqrts = row_values + all_rows
+    col_var_rsqrts = column_values + all_columns
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
         remaining_matrices,
@@ -504,8 +518,8 @@ def adafactor_factored_step2_on_tile(
             at(grads, start, GRAD_T, VECTOR),
             lanes,
             None,
-            row_factors,
-            col_vars,
+            row_factor_rsqrts,
+            col_var_rsqrts,
             None,
             None,
             scalars,
@@ -518,8 +532,8 @@ def adafactor_factored_step2_on_tile(
             at(grads, start, GRAD_T, 1),
             lanes,
             mask,
-            row_factors,
-            col_vars,
+            row_factor_rsqrts,
+            col_var_rsqrts,
             in_rows,
             in_columns,
             scalars,
@@ -595,8 +609,8 @@ def adafactor_factored_step3_on_elements(
     grads,
     lanes,
     mask,
-    row_factors,
-    col_vars,
+    row_factor_rsqrts,
+    col_var_rsqrts,
     in_rows,
     in_columns,
     scalars,
@@ -605,13 +619,13 @@ def adafactor_factored_step3_on_elements(
     """Update the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
-    row_factor = tl.load(row_factors, in_rows)[:, :, None]
-    col_var = tl.load(col_vars, in_columns)[:, None, :]
+    row_factor_rsqrt = tl.load(row_factor_rsqrts, in_rows)[:, :, None]
+    col_var_rsqrt = tl.load(col_var_rsqrts, in_columns)[:, None, :]
     maximize = tl.load(scalars).to(dtype)
     weight_decay = tl.load(scalars + 7).to(dtype)
     decay_factor = tl.load(scalars + 8).to(dtype)
     step_size = tl.load(scalars + 10).to(dtype)
-    floor_sq = tl.load(scalars + 5).to(dtype)
+    inverse_floor = tl.load(scalars + 5).to(dtype)
 
     if maximize != 0:
         # g = -g
@@ -622,7 +636,7 @@ def adafactor_factored_step3_on_elements(
     # v_hat = r * c / maximum(col_mean(r), floor)
     # u = g / sqrt(maximum(v_hat, floor**2))
     # p = p - alpha / maximum(1, rms(u) / d) * u
-    param = param - step_size * div(grad, sqrt(maximum(row_factor * col_var, floor_sq)))
+    param = param - step_size * grad * minimum(row_factor_rsqrt * col_var_rsqrt, inverse_floor)
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
@@ -669,8 +683,8 @@ def adafactor_factored_step3_on_tile(
     values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
     column_values = values + 3 * all_rows + column_lanes
-    row_factors = row_values + all_rows
-    col_vars = column_values + all_columns
+    row_factor_rsqrts = row_values + all_rows
+    col_var_rsqrts = column_values + all_columns
     params = tl.load(entry + STREAMS * num_tensors)
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
@@ -692,8 +706,8 @@ def adafactor_factored_step3_on_tile(
             at(grads, start, GRAD_T, VECTOR),
             lanes,
             None,
-            row_factors,
-            col_vars,
+            row_factor_rsqrts,
+            col_var_rsqrts,
             None,
             None,
             scalars,
@@ -707,8 +721,8 @@ def adafactor_factored_step3_on_tile(
             at(grads, start, GRAD_T, 1),
             lanes,
             mask,
-            row_factors,
-            col_vars,
+            row_factor_rsqrts,
+            col_var_rsqrts,
             in_rows,
             in_columns,
             scalars,
