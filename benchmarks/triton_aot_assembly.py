@@ -59,7 +59,7 @@ def figures(compiled: Any, options: Mapping[str, Any]) -> Figures:
         spilled = _sum(text, r"\.(?:private_segment_fixed_size|vgpr_spill_count):\s+(\d+)")
         actual = Counter((kind, 4 * int(words)) for kind, words in _AMDGCN.findall(text))
         return Figures(registers, spilled, shared, expected, actual, ())
-    text, used = compiled.asm["ptx"], _resources(compiled.asm["cubin"])
+    text, used = compiled.asm["ptx"], resources(compiled.asm["cubin"])
     kinds = {"ld": "load", "st": "store"}
     actual = Counter((kinds[k], int(n) * int(bits) // 8) for k, n, bits in _PTX.findall(text))
     inexact = tuple(name for name in INEXACT if name in text.replace(_LOG2_GUESS, ""))
@@ -105,7 +105,7 @@ def _expected_accesses(ttir: str, options: Mapping[str, Any], threads: int) -> A
     return expected
 
 
-def _resources(cubin: bytes) -> dict[str, int]:
+def resources(cubin: bytes) -> dict[str, int]:
     """Return registers, stack and local memory, from NVIDIA's cuobjdump."""
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
