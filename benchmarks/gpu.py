@@ -183,7 +183,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     arguments.part = arguments.part or ((QUICK,) if arguments.quick else PARTS)
     is_quick = tuple(arguments.part) == (QUICK,)
-    is_short = is_quick and not arguments.rehearse
+    is_slow = arguments.rehearse or os.environ.get("OPTGEN_GPU_SMALL") == "1"  # emulated
+    is_short = is_quick and not is_slow
     arguments.max_silence = QUICK_MAX_SILENCE if is_short else MAX_SILENCE
     if arguments.minutes is None:
         arguments.minutes = QUICK_MINUTES if is_quick else MINUTES
