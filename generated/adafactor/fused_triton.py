@@ -142,6 +142,9 @@ def adafactor_factored_step1_on_elements(
 @triton.jit
 def adafactor_factored_step1_on_tile(
     tensor,
+    depth,
+    height,
+    width,
     table,
     shapes,
     scalars,
@@ -162,7 +165,6 @@ def adafactor_factored_step1_on_tile(
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, num_tensors)
     block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
     remaining_matrices = tile_extent(depth, matrix, DEPTH)
@@ -254,11 +256,15 @@ def adafactor_factored_step1(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
             adafactor_factored_step1_on_tile(
                 tensor,
+                depth,
+                height,
+                width,
                 table,
                 shapes,
                 scalars,
@@ -460,6 +466,9 @@ def adafactor_factored_step2_on_elements(
 @triton.jit
 def adafactor_factored_step2_on_tile(
     tensor,
+    depth,
+    height,
+    width,
     table,
     shapes,
     scalars,
@@ -478,7 +487,6 @@ def adafactor_factored_step2_on_tile(
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, num_tensors)
     block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
     remaining_matrices = tile_extent(depth, matrix, DEPTH)
@@ -562,11 +570,15 @@ def adafactor_factored_step2(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
             adafactor_factored_step2_on_tile(
                 tensor,
+                depth,
+                height,
+                width,
                 table,
                 shapes,
                 scalars,
@@ -646,6 +658,9 @@ def adafactor_factored_step3_on_elements(
 @triton.jit
 def adafactor_factored_step3_on_tile(
     tensor,
+    depth,
+    height,
+    width,
     table,
     shapes,
     scalars,
@@ -664,7 +679,6 @@ def adafactor_factored_step3_on_tile(
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, num_tensors)
     block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
     remaining_matrices = tile_extent(depth, matrix, DEPTH)
@@ -749,11 +763,15 @@ def adafactor_factored_step3(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
             adafactor_factored_step3_on_tile(
                 tensor,
+                depth,
+                height,
+                width,
                 table,
                 shapes,
                 scalars,
