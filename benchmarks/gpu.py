@@ -44,7 +44,7 @@ QUICK = "quick"
 PARTS = (QUICK, "speed", "situations", "steps", "trajectories", "compiled")
 """The parts, in the order of their worth."""
 MINUTES, QUICK_MINUTES = 9.0, 5.0
-MAX_SILENCE, QUICK_MAX_SILENCE = 240.0, 60.0
+MAX_SILENCE, QUICK_MAX_SILENCE, EMULATED_MAX_SILENCE = 240.0, 60.0, 1200.0
 """Seconds without a result after which a process counts as hanging."""
 GRACE = 20.0
 """Seconds after the deadline in which a process may end by itself."""
@@ -183,9 +183,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     arguments.part = arguments.part or ((QUICK,) if arguments.quick else PARTS)
     is_quick = tuple(arguments.part) == (QUICK,)
-    is_slow = arguments.rehearse or os.environ.get("OPTGEN_GPU_SMALL") == "1"  # emulated
-    is_short = is_quick and not is_slow
-    arguments.max_silence = QUICK_MAX_SILENCE if is_short else MAX_SILENCE
+    arguments.max_silence = QUICK_MAX_SILENCE if is_quick else MAX_SILENCE
+    if arguments.rehearse or os.environ.get("OPTGEN_GPU_SMALL") == "1":
+        arguments.max_silence = EMULATED_MAX_SILENCE
     if arguments.minutes is None:
         arguments.minutes = QUICK_MINUTES if is_quick else MINUTES
     return arguments

@@ -1,8 +1,8 @@
 """Follow the fast path of a kernel through its machine code (SASS), and count its clock cycles.
 
-The fast path takes whole, aligned blocks. It is the shortest path, loops taken once, that loads the
-bytes of one block. Instructions issue in order. An instruction waits for its operands, which are
-ready after fixed latencies. These are rough figures for an H100, in clock cycles.
+The fast path takes whole, aligned blocks. It is the shortest path, loops taken once, with all loads
+of 16 bytes of one block. Instructions issue in order. An instruction waits for its operands, which
+are ready after fixed latencies. These are rough figures for an H100, in clock cycles.
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ def read(sass: str) -> list[Instruction]:
     ]
 
 
-def fast_path(code: Sequence[Instruction], needed_bytes: int) -> list[Instruction]:
-    """Return the shortest path to an exit on which a thread loads at least these bytes.
+def fast_path(code: Sequence[Instruction], wide_loads: int) -> list[Instruction]:
+    """Return the shortest path to an exit on which a thread has so many loads of 16 bytes.
 
     Branches backward are not taken. Calls, of the slow paths of divisions and roots, are avoided.
     """
-    # For each instruction and number of loaded bytes from there on: the cost, and what comes next.
+    # For each instruction and number of wide loads from there on: the cost, and what comes next.
     shortest: list[dict[int, tuple[int, int, int]]] = [{} for _ in code]
     for index in range(len(code) - 1, -1, -1):
         each, ways = code[index], shortest[index]
@@ -114,12 +114,12 @@ def fast_path(code: Sequence[Instruction], needed_bytes: int) -> list[Instructio
             ways[0] = (1, -1, 0)
         for following in _followers(code, index):
             for loaded, (length, *_) in shortest[following].items():
-                total = min(loaded + each.loaded_bytes, needed_bytes)
+                total = min(loaded + (each.loaded_bytes == 16), wide_loads)
                 cost = length + (_CALL_COST if each.name.startswith("CALL") else 1)
                 if total not in ways or cost < ways[total][0]:
                     ways[total] = (cost, following, loaded)
     path: list[Instruction] = []
-    index, needed = 0, needed_bytes
+    index, needed = 0, max(shortest[0])  # fewer, if a tile's rows are shorter than 16 bytes
     while index >= 0:
         path.append(code[index])
         _, index, needed = shortest[index][needed]
@@ -154,7 +154,7 @@ def run(path: Sequence[Instruction]) -> Run:
 def latency(each: Instruction) -> int:
     """Return the cycles after which an instruction's result is ready."""
     if each.name.startswith("LDG"):
-        return FROM_MEMORY if each.loaded_bytes >= 8 else FROM_CACHE
+        return FROM_MEMORY if each.loaded_bytes == 16 else FROM_CACHE
     fitting = (cycles for names, cycles in LATENCIES if each.name.startswith(names))
     return next(fitting, ALU_LATENCY)
 
