@@ -54,6 +54,7 @@ class LaunchPlan:
         self._graph_memory = _graph_memory(batches) if is_captured else None
         self.batches = [] if is_captured else batches  # a captured plan fits no later step
         self._hypers: dict[torch.device, Hypers] = {}
+        self.gathered_updates = 0  # each may bring other addresses and numbers to the devices
         subsets: dict[BucketKey, dict[int, list[int]]] = {}
         for batch_index, batch in enumerate(batches):
             _move_scalars(rule, batch)
@@ -114,6 +115,7 @@ class LaunchPlan:
 
     def update(self, optimizer: HasLowerings, batches: list[Batch]) -> None:
         """Launch the kernels of every bucket."""
+        self.gathered_updates += 1
         self.set_hypers([batch.group for batch in batches])
         for bucket in self.buckets:
             groups = [batches[subset.batch_index].group for subset in bucket.subsets]
@@ -134,7 +136,7 @@ class LaunchPlan:
         return all(bucket.can_repeat for bucket in self.buckets)
 
     def repeat(self, optimizer: HasLowerings, groups: Sequence[Group]) -> None:
-        """Launch the kernels again; tables and hyperparameters on the device are as they should be.
+        """Launch the kernels again; tables and hyperparameters on the devices are up to date.
 
         `groups` has the group of each batch of the plan.
         """

@@ -56,8 +56,7 @@ class PlannedTensors:
         for bucket in plan.buckets:
             self._enter(bucket, batches, index_of_param)
         self._is_whole = [indices == tuple(range(count)) for indices in self._indices]
-        self._written_addresses = b""
-        self._written_hypers = -1  # the number of changes of hyperparameters when they were written
+        self._note_gathered_update()
         arrays = [self._dtypes, self._elements, self._shapes, self._devices]
         places = [memory.buffer_info()[0] if memory else 0 for memory in arrays]
         if not _has_several_devices():
@@ -88,12 +87,20 @@ class PlannedTensors:
 
         `hyper_changes` counts the changes of hyperparameters so far.
         """
+        if self.plan.gathered_updates != self._gathered_updates:
+            self._note_gathered_update()
         self._write_addresses()
         batch_groups = [groups[index] for index in self._groups]
         if hyper_changes != self._written_hypers:
             self.plan.set_hypers(batch_groups)
             self._written_hypers = hyper_changes
         self.plan.repeat(optimizer, batch_groups)
+
+    def _note_gathered_update(self) -> None:
+        """Forget what is on the device: the plan has written other tensors there."""
+        self._gathered_updates = self.plan.gathered_updates
+        self._written_addresses = b""
+        self._written_hypers = -1  # the number of changes of hyperparameters when they were written
 
     def _write_addresses(self) -> None:
         """Write the streams with a new address into the tables of the buckets."""
