@@ -24,6 +24,7 @@ from optgen.runtime.state.create import CreatedState
 from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
 
 _dtype = attrgetter("dtype")
+_DONE = int(Answer.DONE)  # compared in each step; an enum takes longer
 
 
 class CachedDenseStep:
@@ -150,7 +151,7 @@ class CachedDenseStep:
             return False
         thread_pool = threads.current()
         self._step.request.threads = ctypes.addressof(thread_pool)
-        has_read = self._step.read_tensors(groups, optimizer.state, read_tensors) == Answer.DONE
+        has_read = self._step.read_tensors(groups, optimizer.state, read_tensors) == _DONE
         if has_read and self._cells and read_tensors is self._reader.run_step:
             self._cells.store(groups)
         return has_read
