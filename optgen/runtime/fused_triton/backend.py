@@ -111,7 +111,7 @@ class FusedTritonBackend:
         """
         kept_plans = self._plans.get(optimizer, {}).get(None)
         plan = kept_plans and kept_plans.find(lambda each: each.is_for(batches))
-        if not plan or capturing():
+        if not plan or plan.marks_fresh or capturing():
             return None
         cached = self._cached_steps.get(optimizer)
         if cached is None or not cached.is_for(optimizer):
@@ -147,8 +147,6 @@ class FusedTritonBackend:
             self._captured_plans.setdefault(optimizer, []).append(captured)
             return captured
         plans = self._plans.setdefault(optimizer, {})
-        # A plan with fresh states is right for later steps only if its step was not skipped. If it
-        # was, the states are fresh again now.
         is_fresh = any(batch.any_fresh for batch in batches)
         kept_plans = KeptPlans() if is_fresh or key not in plans else plans[key]
         plan = kept_plans.find(lambda each: each.fits(batches))

@@ -54,6 +54,8 @@ class LaunchPlan:
         self._graph_memory = _graph_memory(batches) if is_captured else None
         self.batches = [] if is_captured else batches  # a captured plan fits no later step
         self._hypers: dict[torch.device, Hypers] = {}
+        # Whether the tables say that states are unused: so they do until kernels have used them.
+        self.marks_fresh = any(batch.any_fresh for batch in batches)
         self.gathered_updates = 0  # each may bring other addresses and numbers to the devices
         subsets: dict[BucketKey, dict[int, list[int]]] = {}
         for batch_index, batch in enumerate(batches):
@@ -107,7 +109,7 @@ class LaunchPlan:
 
     def fits(self, batches: list[Batch]) -> bool:
         """Tell whether the buckets fit these batches: the same objects, in the same layouts."""
-        if not self.is_for(batches):
+        if self.marks_fresh or not self.is_for(batches):
             return False
         if any(batch.any_fresh for batch in batches):
             return False
@@ -123,6 +125,8 @@ class LaunchPlan:
             with _scaler_tensors(bucket, optimizer):
                 bucket.run(self._module.update, streams, groups)
         torch.autograd.graph.increment_version(chain.from_iterable(b.members for b in batches))
+        # To ask for a skip waits for the device; after a first step, the dispatch asks, too.
+        self.marks_fresh = self.marks_fresh and grad_scaler.is_skipped(optimizer)
 
     @property
     def needs_shapes(self) -> bool:
@@ -161,6 +165,7 @@ class LaunchPlan:
         torch.autograd.graph.increment_version(
             [batch.members[i] for subset in bucket.subsets for i in subset.indices]
         )
+        self.marks_fresh = False
 
     def set_hypers(self, groups: Sequence[Group]) -> None:
         """Bring the hyperparameters of each batch's group to the devices, if they have changed.

@@ -232,6 +232,23 @@ def test_a_scaler_is_obeyed_without_waiting(
 
 
 @inside_interpreter
+def test_a_state_that_is_given_after_a_skipped_first_step_is_read() -> None:
+    """The table of the skipped step says that the momentum is unused."""
+    param = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    optimizer = optgen.optim.SGD([param], lr=1.0, momentum=0.5, dampening=0.5)
+    optimizer.grad_scale = torch.tensor(1.0)  # type: ignore[attr-defined]
+    for flag in (1.0, 0.0, 0.0):
+        param.grad = torch.ones(3, dtype=torch.float64)
+        optimizer.found_inf = torch.tensor(flag)  # type: ignore[attr-defined]
+        optimizer.step()
+        if flag:
+            assert not optimizer.state[param]
+            optimizer.state[param]["momentum_buffer"] = torch.full((3,), 8.0, dtype=torch.float64)
+
+    assert param.tolist() == [-(4.5 + 2.75)] * 3
+
+
+@inside_interpreter
 def test_unchanged_tensors_upload_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     params = parameters()
     optimizer = optgen.optim.AdamW(two_groups(params))
