@@ -259,7 +259,8 @@ def _as_layer(name: str, module: nn.Module, order: int) -> _Layer | None:
     is_parametrized = "weight" in getattr(module, "parametrizations", ())
     if _is_embedding(module) or not (own_names & _WEIGHTS or is_parametrized):
         return None
-    weight, bias = module.weight, getattr(module, "bias", None)
+    # A module may have a parameter called `weight_v` of its own, and no weight.
+    weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2:
         return None
     outputs, inputs = weight.shape

@@ -330,6 +330,18 @@ class NumberedExperts(nn.Module):
         self.b2 = nn.Parameter(torch.randn(EXPERTS, WIDTH))
 
 
+class AdditiveAttention(nn.Module):
+    """Projections that have the names of hooks' parameters, in a module without a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(WIDTH, WIDTH)
+        self.attention = nn.Module()
+        self.attention.weight_v = nn.Parameter(torch.randn(WIDTH, WIDTH))
+        self.attention.weight_orig = nn.Parameter(torch.randn(WIDTH, WIDTH))
+        self.classify = nn.Linear(WIDTH, 8)
+
+
 def reparametrized() -> nn.Module:
     """Return layers whose weights hooks compute in each pass, from other parameters."""
     layers = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 8)

@@ -63,6 +63,7 @@ CASES: dict[str, tuple[nn.Module, list[str]]] = {
     "tied head, before its table": (models.TiedHeadFirst(), ["head.weight"]),
     "experts with numbered biases": (models.NumberedExperts(), ["b1", "b2"]),
     "weights computed by hooks": (models.reparametrized(), ["2.weight_v"]),
+    "parameters with names of hooks": (models.AdditiveAttention(), ["classify.weight"]),
     "a layer used twice": (models.layer_used_twice(), []),
 }
 

@@ -24,7 +24,7 @@ from optgen.runtime.state.create import CreatedState
 from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
 
 _dtype = attrgetter("dtype")
-_DONE = int(Answer.DONE)
+_DONE = int(Answer.DONE)  # compared in each step; an enum takes longer
 
 
 class CachedDenseStep:

@@ -120,7 +120,7 @@ class FusedTritonBackend:
         if kept_plans is None or capturing():
             return None
         plan = kept_plans.find(lambda each: each.is_for(batches))
-        if plan is None:
+        if plan is None or plan.marks_fresh:
             return None
         cached = self._cached_steps.get(optimizer)
         if cached is None or not cached.is_for(optimizer):
@@ -158,8 +158,6 @@ class FusedTritonBackend:
             self._captured_plans.setdefault(optimizer, []).append(captured)
             return captured
         plans = self._plans.setdefault(optimizer, {})
-        # A plan with fresh states is right for later steps only if its step was not skipped. If it
-        # was, the states are fresh again now.
         is_fresh = any(batch.any_fresh for batch in batches)
         kept_plans = KeptPlans() if is_fresh or key not in plans else plans[key]
         plan = kept_plans.find(lambda each: each.fits(batches))

@@ -61,6 +61,8 @@ class LaunchPlan:
         self._graph_memory = _graph_memory(batches) if is_captured else None
         self.batches = [] if is_captured else batches  # a captured plan fits no later step
         self._hypers: dict[torch.device, Hypers] = {}
+        # Whether the tables say that states are unused: so they do until kernels have used them.
+        self.marks_fresh = any(batch.any_fresh for batch in batches)
         subsets: dict[BucketKey, dict[int, list[int]]] = {}
         for batch_index, batch in enumerate(batches):
             _move_scalars(rule, batch)
@@ -114,7 +116,7 @@ class LaunchPlan:
 
     def fits(self, batches: list[Batch]) -> bool:
         """Tell whether the buckets fit these batches: the same objects, in the same layouts."""
-        if not self.is_for(batches):
+        if self.marks_fresh or not self.is_for(batches):
             return False
         if any(batch.any_fresh for batch in batches):
             return False
@@ -130,6 +132,8 @@ class LaunchPlan:
             with _scaler_tensors(bucket, optimizer):
                 bucket.run(self._module.update, streams, groups)
         torch.autograd.graph.increment_version(chain.from_iterable(b.members for b in batches))
+        # To ask for a skip waits for the device; after a first step, the dispatch asks, too.
+        self.marks_fresh = self.marks_fresh and grad_scaler.is_skipped(optimizer)
 
     def compile(self, optimizer: HasLowerings, batches: Sequence[Batch]) -> None:
         """Compile and load the kernels for CUDA devices, before the first of them is launched.
@@ -155,7 +159,7 @@ class LaunchPlan:
         return all(bucket.can_repeat for bucket in self.buckets)
 
     def repeat(self, optimizer: HasLowerings, groups: Sequence[Group]) -> None:
-        """Launch the kernels again; tables and hyperparameters on the device are as they should be.
+        """Launch the kernels again; tables and hyperparameters on the devices are up to date.
 
         `groups` has the group of each batch of the plan.
         """
@@ -180,6 +184,7 @@ class LaunchPlan:
         torch.autograd.graph.increment_version(
             [batch.members[i] for subset in bucket.subsets for i in subset.indices]
         )
+        self.marks_fresh = False
 
     def set_hypers(self, groups: Sequence[Group]) -> None:
         """Bring the hyperparameters of each batch's group to the devices, if they have changed.

@@ -61,8 +61,8 @@ class Launcher:
         """Launch a kernel through Triton's binder, and note the compiled kernel."""
         self._launches.pop(id(kernel), None)
         compiled = kernel[(programs,)](*args, **options)
-        if compiled is None or kernel.pre_run_hooks:
-            return  # an interpreted kernel, or one whose launches somebody follows
+        if not hasattr(type(compiled), "__getitem__") or kernel.pre_run_hooks:
+            return  # interpreted, a future while Triton compiles ahead, or followed by somebody
         names = kernel.arg_names[len(args) :]
         if programs and all(name in options for name in names):
             named_args = tuple(options[name] for name in names)

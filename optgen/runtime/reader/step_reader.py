@@ -75,17 +75,18 @@ class StepReader:
         self._views = [None if view is None else array("q", [len(view), *view]) for view in views]
         self._list_addresses = array("q", bytes(8 * len(groups)))
         self._param_of_entry = array("q")  # index, for each entry of the optimizer's state
+        self._has_untold_change = False  # a hyperparameter changed before a group was refused
         self._buffers, self.request = buffers, buffers.request
         self._fill_request(by_matrix)
 
     def read_groups(self, groups: Sequence[Group]) -> bool | None:
         """Read the groups; return whether a hyperparameter has changed.
 
-        Return None if the step may need another lowering, or must raise an error.
+        Return None if the step may need another lowering, or must raise an error. Changes up to
+        then are told by a later call.
         """
         if len(groups) != len(self._group_values):
             return None
-        changed = False
         for index, (group, getter) in enumerate(zip(groups, self._getters, strict=True)):
             if len(group) != getter.key_count:
                 return None
@@ -99,8 +100,9 @@ class StepReader:
             if not (self._has_constant_hypers[index] and all(map(is_, values.hypers, last.hypers))):
                 if not self._update_hypers(index, group, values):
                     return None
-                changed = True
+                self._has_untold_change = True
             self._list_addresses[index] = id(values.params)
+        changed, self._has_untold_change = self._has_untold_change, False
         return changed
 
     def _update_hypers(self, index: int, group: Group, values: GroupValues) -> bool:

@@ -1,6 +1,6 @@
 """Test that repeated fused Triton steps gather nothing and see every change; interpreted."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -142,6 +142,46 @@ def test_sets_of_gradients_take_turns_without_gathering(name: str, gathering: Ga
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-13)
 
 
+def steps_by_group(
+    optimizer: Any, params: list[Tensor], steps: Iterable[tuple[Tensor, Tensor | None, float]]
+) -> None:
+    """Take steps with these gradients of two parameters, and this rate of the first one's group."""
+    for first, second, lr in steps:
+        params[0].grad, params[1].grad = first, second
+        optimizer.param_groups[0]["lr"] = lr
+        optimizer.step()
+
+
+@inside_interpreter
+def test_a_plan_that_gathered_steps_have_used_is_brought_up_to_date() -> None:
+    """Sparse steps use the plan of the dense group, with another gradient and another rate."""
+    dense, other = torch.ones(2, 3, dtype=torch.float64), torch.full((2, 3), 7.0).double()
+    rows = torch.sparse_coo_tensor([[1]], torch.ones(1, 3).double(), (2, 3), check_invariants=True)
+    params = [torch.zeros(2, 3, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    optimizer = optgen.optim.SGD([{"params": [param]} for param in params], lr=1.0)
+    alone = [(dense, None, 1.0), (dense, None, 1.0)]
+    sparse = [(other, rows, 1.0), (other, rows, 2.0)]
+    steps_by_group(optimizer, params, [*alone, *sparse, (dense, dense, 1.0), *alone])
+
+    assert params[0].tolist() == [[-26.0] * 3] * 2
+
+
+@inside_interpreter
+def test_a_rate_that_changed_before_a_refused_group_reaches_all_plans() -> None:
+    grad = torch.ones(3, dtype=torch.float64)
+    params = [torch.zeros(3, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    optimizer = optgen.optim.SGD([{"params": [param]} for param in params], lr=1.0)
+    alone, both = (grad, None), (grad, grad)
+    steps_by_group(optimizer, params, [(*both, 1.0), (*both, 1.0), (*alone, 1.0), (*alone, 1.0)])
+    optimizer.param_groups[1]["lr"] = "text"
+    with pytest.raises(TypeError, match="must be a number"):
+        steps_by_group(optimizer, params, [(*both, 5.0)])
+    optimizer.param_groups[1]["lr"] = 1.0
+    steps_by_group(optimizer, params, [(*both, 5.0), (*alone, 5.0)])
+
+    assert params[0].tolist() == [-14.0] * 3
+
+
 @inside_interpreter
 def test_a_view_repeats_its_launches(gathering: Gathering) -> None:
     ours, theirs = (
@@ -191,6 +231,23 @@ def test_a_scaler_is_obeyed_without_waiting(
         assert param.grad.tolist() == [8.0 if flag else 2.0] * 3
 
     assert (gathering.steps, param.tolist()) == (1, [-3.0] * 3)
+
+
+@inside_interpreter
+def test_a_state_that_is_given_after_a_skipped_first_step_is_read() -> None:
+    """The table of the skipped step says that the momentum is unused."""
+    param = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    optimizer = optgen.optim.SGD([param], lr=1.0, momentum=0.5, dampening=0.5)
+    optimizer.grad_scale = torch.tensor(1.0)  # type: ignore[attr-defined]
+    for flag in (1.0, 0.0, 0.0):
+        param.grad = torch.ones(3, dtype=torch.float64)
+        optimizer.found_inf = torch.tensor(flag)  # type: ignore[attr-defined]
+        optimizer.step()
+        if flag:
+            assert not optimizer.state[param]
+            optimizer.state[param]["momentum_buffer"] = torch.full((3,), 8.0, dtype=torch.float64)
+
+    assert param.tolist() == [-(4.5 + 2.75)] * 3
 
 
 @inside_interpreter

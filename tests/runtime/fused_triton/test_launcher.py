@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,6 +121,16 @@ def test_a_new_tensor_of_the_same_kind_needs_no_binder() -> None:
         launch(kernel, 3, TABLE, 2, flag, BLOCK=8)
 
     assert kernel.compiled.launches == [((3, 1, 1), TABLE, 2, flag, 8) for flag in flags[1:]]
+
+
+def test_a_kernel_that_is_compiled_ahead_goes_through_the_binder() -> None:
+    """Triton's `FutureKernel` has the methods of a compiled kernel, but no `[grid]`."""
+    kernel, launch = Kernel(), Launcher()
+    kernel.compiled = SimpleNamespace(__getitem__=kernel.compiled.__getitem__)  # type: ignore[assignment]
+    for _ in range(2):
+        launch(kernel, 3, TABLE, 2, None, BLOCK=8)
+
+    assert len(kernel.bound) == 2
 
 
 def test_hooks_and_empty_grids_go_through_the_binder() -> None:
