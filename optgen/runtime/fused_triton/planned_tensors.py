@@ -36,6 +36,10 @@ class PlannedTensors:
         columns: The columns that the reader fills.
     """
 
+    _gathered_updates: int  # of the plan, when the next two attributes were begun
+    _written_addresses: bytes
+    _written_hypers: int  # the number of changes of hyperparameters when they were written
+
     def __init__(
         self,
         plan: LaunchPlan,
@@ -99,8 +103,7 @@ class PlannedTensors:
     def _note_gathered_update(self) -> None:
         """Forget what is on the device: the plan has written other tensors there."""
         self._gathered_updates = self.plan.gathered_updates
-        self._written_addresses = b""
-        self._written_hypers = -1  # the number of changes of hyperparameters when they were written
+        self._written_addresses, self._written_hypers = b"", -1
 
     def _write_addresses(self) -> None:
         """Write the streams with a new address into the tables of the buckets."""
