@@ -158,8 +158,7 @@ class FusedTritonBackend:
             self._captured_plans.setdefault(optimizer, []).append(captured)
             return captured
         plans = self._plans.setdefault(optimizer, {})
-        is_fresh = any(batch.any_fresh for batch in batches)
-        kept_plans = KeptPlans() if is_fresh or key not in plans else plans[key]
+        kept_plans = plans.get(key) or KeptPlans()
         plan = kept_plans.find(lambda each: each.fits(batches))
         if plan is None:
             plan = self._new_plan(optimizer, batches)
